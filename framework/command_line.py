@@ -12,24 +12,24 @@ CONSOLE_SCRIPT = "application-worker"
 """The console script of the distribution."""
 
 _FROM_CHECKOUT_VARIABLE = "FRAMEWORK_FROM_CHECKOUT"
-"""The variable by which a supervisor tells its children how it was started itself."""
+"""The variable by which a supervisor tells its children how it was started."""
 
 _COMMAND = re.compile(rf"\b{CONSOLE_SCRIPT} (?P<name>[a-z]+(?:-[a-z]+)*)")
 
 
 class _Invocation:
-    """How this process was started. One fact per process, written once by its entry point, before any message."""
+    """How this process was started. One fact per process, set once by its entry point, before any message."""
 
     from_checkout = False
 
 
 def use_checkout_commands() -> None:
-    """Name commands as a checkout has them from now on: ``scripts/generate_queues`` for ``application-worker generate-queues``."""
+    """Name commands as in a checkout: ``scripts/generate_queues`` for ``application-worker generate-queues``."""
     _Invocation.from_checkout = True
 
 
 def inherit_command_form() -> None:
-    """Name commands as the supervisor of this process does, if one started it. The variable goes no further."""
+    """Name commands as the supervisor of this process does, if there is one. The variable is not passed on."""
     if os.environ.pop(_FROM_CHECKOUT_VARIABLE, ""):
         use_checkout_commands()
 

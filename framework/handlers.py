@@ -1,4 +1,4 @@
-"""Who is told of failures: the application's own handlers, registered at import time of its modules.
+"""The application's own handlers of failures, registered at import time of its modules.
 
     from framework.handlers import on_death, on_error
 
@@ -31,14 +31,14 @@ death_handlers: list[DeathHandler] = []
 
 
 def on_error(handler: _E) -> _E:
-    """From now on ``handler(error, facts)`` is told of every failed run but those of RetryError and BusinessError."""
+    """Call ``handler(error, facts)`` for every failed run but those that end with RetryError or BusinessError."""
     if handler not in error_handlers:
         error_handlers.append(handler)
     return handler
 
 
 def on_death(handler: _D) -> _D:
-    """From now on ``handler(job, error)`` is told of every job that failed and will not be retried, dead set or not."""
+    """Call ``handler(job, error)`` for every job that failed and will not be retried, dead set or not."""
     if handler not in death_handlers:
         death_handlers.append(handler)
     return handler

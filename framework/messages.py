@@ -1,11 +1,11 @@
-"""The nearest known word to a misspelt one, for every error that can offer it."""
+"""Find the nearest known word to a misspelt one, for every message that can offer it."""
 
 import difflib
 from collections.abc import Iterable
 
 
 def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known word closest to ``word``, or the only one that begins with it; None when nothing is close."""
+    """Return the known word closest to ``word``, or the only one that begins with it; None when nothing is close."""
     if not isinstance(word, str):
         return None
     candidates = list(known)
@@ -20,13 +20,13 @@ def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str | No
 
 
 def join_names(known: Iterable[str], max_names: int = 20) -> str:
-    """What is allowed, in the order given: at most so many names, and how many more there are."""
+    """Return the names in the given order: at most ``max_names``, then how many more there are."""
     names = list(known)
     more = f" and {len(names) - max_names} more" if len(names) > max_names else ""
     return ", ".join(names[:max_names]) + more
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """A parenthesis to append to a message, or the empty string when nothing is close, or ``word`` is known itself."""
+    """Return a parenthesis to append to a message; "" when nothing is close, or ``word`` is known itself."""
     match = nearest(word, known)
     return f" (did you mean {match!r}?)" if match not in (None, word) else ""

@@ -1,4 +1,4 @@
-"""A value of unknown making: is it a list or a mapping (narrowed for type checkers), and how does a message show it?"""
+"""Type guards for values of unknown origin, and their text in messages."""
 
 import reprlib
 from typing import Any, TypeGuard, TypeVar, cast
@@ -7,32 +7,32 @@ E = TypeVar("E", bound=BaseException)
 
 
 def is_list(value: object) -> TypeGuard[list[Any]]:
-    """It is a list."""
+    """Whether the value is a list."""
     return isinstance(value, list)
 
 
 def is_mapping(value: object) -> TypeGuard[dict[Any, Any]]:
-    """It is a dict."""
+    """Whether the value is a dict."""
     return isinstance(value, dict)
 
 
 def is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:
-    """It is a tuple."""
+    """Whether the value is a tuple."""
     return isinstance(value, tuple)
 
 
 def class_of(value: object) -> type[Any]:
-    """The class of a value, without its type arguments, which no value knows."""
+    """Return the class of a value, without type arguments, which a value does not know."""
     return cast("type[Any]", type(value))
 
 
 def is_class(value: object) -> TypeGuard[type[Any]]:
-    """It is a class."""
+    """Whether the value is a class."""
     return isinstance(value, type)
 
 
 def has_type(error: BaseException, *kinds: type[E]) -> TypeGuard[E]:
-    """Tell whether an error is of one of these kinds by its type alone: ``isinstance`` also asks the error, which may raise."""
+    """Whether an error is of one of these types. Not by ``isinstance``, which also asks the error, and the error may raise."""
     return issubclass(type(error), kinds)
 
 
@@ -47,4 +47,4 @@ class _ShortRepr(reprlib.Repr):
 
 
 short_repr = _ShortRepr().repr
-"""A value as a message shows it: cut to a line, and said whatever its own ``__repr__`` does."""
+"""Return a value as text for a message: cut to one line, and safe whatever its own ``__repr__`` does."""

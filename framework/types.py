@@ -1,4 +1,4 @@
-"""Words used by every layer: type aliases, and the shape of a name that several layers check."""
+"""Type aliases, and the shapes of names that several layers check."""
 
 import re
 from enum import StrEnum
@@ -8,18 +8,18 @@ from pydantic import JsonValue
 
 Json: TypeAlias = JsonValue
 Jid: TypeAlias = str
-"""A job's id: 24 lower-case hex digits when we draw it, any string when others did."""
+"""A job's id: 24 lower-case hex digits from this framework, any string from other writers."""
 
 Payload: TypeAlias = dict[str, Any]
-"""A job as the wire has it: Sidekiq's fields, ours, and whatever else its writer put in."""
+"""A job as the wire has it: Sidekiq's fields, those of this framework, and any others that its writer added."""
 
 WIRE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*")
-"""A class name as it travels."""
+"""A class name on the wire."""
 
 WIRE_NAME_FORMAT = "a class name as it travels: words joined by '::', for example 'Chaos::SleepWorker'"
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_.:-]+")
-"""A queue's name: none of it is lost on a command line or in a Redis key."""
+"""A queue's name: safe on a command line and in a Redis key."""
 
 QUEUE_NAME_FORMAT = "a queue name is made of letters, digits and _ . : -"
 

@@ -1,4 +1,4 @@
-"""Can JSON carry what ``perform`` says it takes? Read once, when the class is created."""
+"""Check once, when the class is created, that JSON can carry the types of ``perform``'s parameters."""
 
 import enum
 import types
@@ -46,7 +46,7 @@ JSON_SUBSTITUTES = {
 
 
 def resolve_annotations(function: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of a function, resolved; raises Invalid when a name in them is not known at run time."""
+    """Return the annotations of a function, resolved. Raises InvalidValue when a name in them is not known at run time."""
     try:
         return get_type_hints(function, include_extras=True)
     except (NameError, TypeError, SyntaxError, AttributeError) as error:
@@ -56,7 +56,7 @@ def resolve_annotations(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def check_json_annotation(annotation: Any, seen: frozenset[int] = frozenset()) -> None:
-    """Nothing happens when JSON can carry every value of ``annotation``; raises Invalid saying what to use instead."""
+    """Raise InvalidValue unless JSON can carry every value of ``annotation``; the error says what to use instead."""
     if id(annotation) in seen or any(annotation is plain for plain in _PLAIN):
         return
     for part in _inner_annotations(annotation):
@@ -64,7 +64,7 @@ def check_json_annotation(annotation: Any, seen: frozenset[int] = frozenset()) -
 
 
 def _inner_annotations(annotation: Any) -> Iterable[Any]:
-    """The annotations inside of one that JSON can carry as a whole; raises Invalid for one that it cannot."""
+    """Return the annotations inside one that JSON can carry as a whole. Raises InvalidValue for one that it cannot."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if isinstance(annotation, TypeAliasType):
         return (annotation.__value__,)

@@ -1,4 +1,4 @@
-"""One strict pydantic validator for the positions of a method; its output is never used, the originals travel."""
+"""Validate the positions of a method with strict pydantic schemas. Their output is not used: the original values travel."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,19 +18,19 @@ Validate: TypeAlias = Callable[[Any], object]
 
 @dataclass(frozen=True, slots=True)
 class ArgumentValidators:
-    """Makes the validators of one method, which errors name. Each raises DeclarationError for what cannot be checked."""
+    """Make the validators of one method, which their errors name. Each raises DeclarationError for an annotation without a schema."""
 
     worker: str
     method: str
 
     def for_positions(self, annotations: Sequence[Any]) -> Validate | None:
-        """A validator for one value per annotation, None when everything fits."""
+        """Return a validator for one value per annotation, None when every value fits."""
         if _accepts_anything(annotations):
             return None
         return self._compile(tuple.__class_getitem__(tuple(annotations)))
 
     def for_bulk(self, annotations: Sequence[Any]) -> Validate | None:
-        """A validator for a list of such tuples, made at its first use; None when everything fits."""
+        """Return a validator for a list of such tuples, made at its first use; None when every value fits."""
         if _accepts_anything(annotations):
             return None
         made: list[Validate] = []
@@ -43,7 +43,7 @@ class ArgumentValidators:
         return validate
 
     def for_varargs(self, annotation: Any) -> Validate | None:
-        """A validator for the values of ``*args``, None when everything fits.
+        """Return a validator for the values of ``*args``, None when every value fits.
 
         Apart from the positions: pydantic builds a wrong schema for ``tuple[int, *tuple[str, ...]]`` (2.14).
         """
@@ -70,7 +70,7 @@ def _accepts_anything(annotations: Sequence[Any]) -> bool:
 
 
 def _has_non_text_literal(schema: Any) -> bool:
-    """Does a Literal in the schema hold anything but text?"""
+    """Whether a Literal in the schema holds anything but text."""
     if is_list(schema):
         return any(map(_has_non_text_literal, schema))
     if not is_mapping(schema):
@@ -81,7 +81,7 @@ def _has_non_text_literal(schema: Any) -> bool:
 
 
 def _with_typed_literals(schema: Any) -> Any:
-    """The schema with its Literals comparing types too: pydantic takes True and 1.0 for ``Literal[1]`` even when strict."""
+    """Return the schema with Literals that compare types too: pydantic takes True and 1.0 for ``Literal[1]`` even when strict."""
     if is_list(schema):
         return [_with_typed_literals(part) for part in schema]
     if not is_mapping(schema):

@@ -147,7 +147,7 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         meaning="How often a failed job is tried again: `True` is the setting `max_retries`, 25 times in about three weeks.",
         effect="A number is that many retries, then the dead set. `0`: the first failure goes to the dead set. `False`: kept "
         "nowhere, only the log and the handlers know.",
-        trap="`0` and `False` differ: after `False` nobody can bring the job back.",
+        trap="`0` and `False` differ: after `False` the job is deleted and cannot be retried by hand.",
     ),
     "retry_for": Attribute(
         validator=validators.optional(validators.duration),
@@ -239,7 +239,7 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         group="payload",
         meaning="Whether arguments of `size_limit.compression_threshold` (100,000 bytes) and more are compressed.",
         effect="`False` writes them as they are, for a Ruby process without GitLab's middleware; whole queues: the setting "
-        "`size_limit.uncompressed_queues`. Every process of ours reads both forms.",
+        "`size_limit.uncompressed_queues`. Every process of this framework reads both forms.",
         trap="They count as they are: above `size_limit.limit` the push raises `ExceedLimitError`. Waiting jobs keep their form.",
     ),
     "status_expiration": Attribute(
@@ -283,14 +283,14 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         validator=validators.optional(validators.fraction),
         group="flow_control",
         meaning="The same as a share of all slots of the shard.",
-        effect="Counts when `concurrency_limit` says nothing; rounded up, and worked out anew as processes come and go.",
+        effect="Counts when `concurrency_limit` says nothing; rounded up, and computed again as processes start and stop.",
         trap="A share, not a percentage: `0.25`, not `25`.",
     ),
     "concurrency_scope": Attribute(
         validator=validators.instance_of(ConcurrencyScope, "ConcurrencyScope(...)"),
         group="flow_control",
         meaning="Whose job it is, a tenant's say, and how much of the class's limit one of them may have.",
-        effect="Nobody has more slots than that; who waits has turns, however many jobs another has waiting.",
+        effect="No scope has more slots than that; waiting scopes take turns, however many jobs one of them has.",
         trap="Without a limit of the class there is nothing to share. A job without a scope is not counted.",
     ),
     "max_running_jobs": Attribute(

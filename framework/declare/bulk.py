@@ -1,4 +1,4 @@
-"""Many jobs of one worker at once: bound and checked as single ones are, at a tenth of the cost."""
+"""Bind and check many jobs of one worker at a tenth of the cost of single ones."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -16,14 +16,14 @@ CHUNK_SIZE = 1_000
 """Jobs per round trip (GitLab's and Sidekiq's figure)."""
 
 Coerce: TypeAlias = Callable[[list[Any]], list[Any]]
-"""What a job's arguments become that are not strict: their JSON form; raises ArgumentsError for what has none."""
+"""Turn a job's arguments that are not strict into their JSON form. Raises ArgumentsError for arguments that have none."""
 
 _SEQUENCE_TYPES = frozenset({tuple, list})
 _PLAIN_TYPES = frozenset({str, int, float, bool, NoneType})
 _JOB_SEPARATOR, _LINE_SEPARATOR = b'],"",[', b"]\n["
 
 
-# A bulk is kept as JSON until it is written, since all jobs are checked first: a million tuples take some ten megabytes.
+# A bulk push is kept as JSON until it is written, since all jobs are checked first: a million tuples take some ten megabytes.
 class BulkChunk(NamedTuple):
     """Up to 1,000 jobs: their arguments as JSON, a line per job, and the bytes of the longest line."""
 
@@ -32,17 +32,17 @@ class BulkChunk(NamedTuple):
 
 
 def bind_all(signature: JobSignature, jobs: Iterable[Any], coerce: Coerce | None = None) -> list[list[Any]]:
-    """Every job's arguments as a list of positions, checked. Raises ArgumentsError naming the first job that is wrong.
+    """Return every job's arguments as a list of positions, checked. Raises ArgumentsError naming the first wrong job.
 
-    With ``coerce``, arguments that are not strict are what it makes of them.
+    Arguments that are not strict are replaced by the result of ``coerce``, where it is given.
     """
     return [bound for start, part in _chunks(jobs) for bound in _bind_each(signature, part, start, coerce)]
 
 
 def json_chunks(signature: JobSignature, jobs: Iterable[Any], coerce: Coerce | None = None) -> Iterator[BulkChunk]:
-    """Every job's arguments as JSON, checked; a fraction of the objects' size.
+    """Yield every job's arguments as JSON, checked; a fraction of the objects' size.
 
-    Otherwise as ``bind_all``; nobody is to write before the last slice has come.
+    Otherwise as ``bind_all``. The caller writes nothing before the last chunk has come.
     """
     for start, part in _chunks(jobs):
         yield _fast_chunk(signature, part) or _checked_chunk(signature, part, start, coerce)
@@ -56,7 +56,7 @@ def _chunks(jobs: Iterable[Any]) -> Iterator[tuple[int, list[Any]]]:
 
 
 def _fast_chunk(signature: JobSignature, jobs: list[Any]) -> BulkChunk | None:
-    """The slice when all is well and all arguments are plain values; None where each job needs a look of its own."""
+    """Return the chunk when all arguments are plain values that fit; None where each job needs a check of its own."""
     if not _SEQUENCE_TYPES.issuperset(map(type, jobs)):
         return None
     kinds = set(map(type, chain.from_iterable(jobs)))
@@ -66,11 +66,11 @@ def _fast_chunk(signature: JobSignature, jobs: list[Any]) -> BulkChunk | None:
     parted[::2] = jobs
     try:
         data = to_json(parted)
-    except (PydanticSerializationError, ValueError):  # half a surrogate pair, an integer of too many digits
+    except (PydanticSerializationError, ValueError):  # Half a surrogate pair, or an integer of too many digits.
         return None
     if float in kinds and (b"NaN" in data or b"Infinity" in data):
         return None
-    # Plain values have no brackets of their own, and a quote inside of a string is escaped: this stands between jobs only.
+    # Plain values have no brackets, and a quote inside of a string is escaped: this text stands between jobs only.
     lines = data[1:-1].replace(_JOB_SEPARATOR, _LINE_SEPARATOR)
     longest = max(map(len, lines.split(b"\n")))
     return BulkChunk(lines, longest) if longest < MAX_DIGITS else None

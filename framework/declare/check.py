@@ -1,4 +1,4 @@
-"""Everything a class body may get wrong, found when the class is created and said with the nearest right name."""
+"""Check a class body when the class is created, and name the nearest right name in each message."""
 
 import inspect
 import re
@@ -29,22 +29,22 @@ HOOKS: Mapping[str, int] = {
     "on_concurrency_limit_deferred": 1,
     "on_concurrency_limit_resumed": 1,
 }
-"""The class hooks and how many arguments each is called with."""
+"""The class hooks, and the number of arguments that each is called with."""
 
 _HOOK_PREFIXES = ("on_concurrency_limit", "sidekiq_")
-"""Of a hook that begins like this a user expects that it is called: GitLab's, and Sidekiq's (``sidekiq_retry_in``)."""
+"""A user expects that a method with such a prefix is called: GitLab's hooks, and Sidekiq's (``sidekiq_retry_in``)."""
 
 _CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z])([A-Z])")
 _CALLABLE_NAMES = ("perform", *HOOKS, "concurrency_limit", "max_running_jobs")
 _SIMILARITY_CUTOFF = 0.85
-"""How alike a free name and one of ours must be for it to be a slip; ``perform_one`` is not, ``preform`` is."""
+"""How alike a free name and an attribute must be to count as a misspelling: ``preform`` is one, ``perform_one`` is not."""
 
 
 def read_attributes(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> dict[str, Any]:
-    """Return the validated value of every attribute, resolved along the MRO; the body and the hooks are checked too.
+    """Return the validated value of every attribute, resolved along the MRO; check the body and the hooks too.
 
-    Each fault names the class, the attribute, the value, the allowed values and the nearest name; an attribute with a fault
-    has the value that ``base`` gives it.
+    Each fault names the class, the attribute, the value, the allowed values and the nearest name. A faulty attribute gets the
+    value that ``base`` gives it.
     """
     _check_body(faults, cls, base)
     for mixin in _mixins(cls, base):
@@ -75,14 +75,14 @@ def read_attributes(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> 
 def build_declaration(
     faults: ErrorCollector, cls: type[Any], base: type[Any], attributes: dict[str, Any]
 ) -> Declaration:
-    """Return the declaration of a class that is to run: it has a category, a ``perform`` and names fit for the wire.
+    """Return the declaration of a class that may run: it has a category, a ``perform`` and names that fit the wire.
 
-    Raises DeclarationError otherwise, and when there are ``faults`` already: with all of them.
+    Raises DeclarationError with every fault, those already in ``errors`` included.
     """
     _check_category(faults, attributes)
     perform = _find_perform(faults, cls, base)
     _check_constructor(faults, cls)
-    # The setting is not known yet when a class is created: only what the class says itself loosens its declaration.
+    # The setting is not known when a class is created: only the class itself can make its own arguments less strict.
     strict = attributes["strict_arguments"] in (None, "raise") and not faults.has_error_in("strict_arguments")
     loggable = attributes["loggable_arguments"]
     signature: JobSignature | None = None
@@ -90,7 +90,7 @@ def build_declaration(
     if perform is not None:
         with faults.collect():
             signature = build_signature(faults.worker, perform, strict=strict)
-    if not faults.has_error_in("version"):  # else it is not known which handlers are older
+    if not faults.has_error_in("version"):  # Without a valid version it is not known which handlers are older.
         with faults.collect():
             handlers = versions.read_handlers(faults.worker, cls, attributes["version"], loggable, strict=strict)
     if signature is not None:
@@ -108,7 +108,7 @@ def build_declaration(
         module=cls.__module__,
         generated_queue=queue,
         signature=signature,
-        # A class whose handlers are of both kinds may take a thread's time with any job.
+        # A class with handlers of both kinds may use a thread for any job.
         is_async=all([inspect.iscoroutinefunction(perform), *(handler.is_async for handler in handlers.values())]),
         loggable_positions=frozenset(index for index, name in enumerate(signature.names) if name in loggable),
         version_handlers=handlers,
@@ -117,7 +117,7 @@ def build_declaration(
 
 
 def check_class_keywords(faults: ErrorCollector, abstract: object, others: Mapping[str, Any]) -> None:
-    """Note the keywords behind the bases that are not ours."""
+    """Note the keywords of the class statement that are not the framework's."""
     if type(abstract) is not bool:
         message = f"abstract = {short_repr(abstract)} is not allowed. Allowed: True or False."
         faults.add(message, "abstract")
@@ -129,18 +129,18 @@ def check_class_keywords(faults: ErrorCollector, abstract: object, others: Mappi
 
 
 def defining_classes(cls: type[Any], base: type[Any]) -> dict[str, type[Any]]:
-    """The class along the MRO that says each attribute; those that nobody but ``base`` says are left out."""
+    """Return the class along the MRO that gives each attribute its value; attributes that only ``base`` has are left out."""
     owners = {name: _defining_class(cls, base, name) for name in ATTRIBUTES}
     return {name: owner for name, owner in owners.items() if owner is not base}
 
 
 def qualified_name(cls: type[Any]) -> str:
-    """How messages name a class: where it stands, so that it can be found."""
+    """Return the name of a class in messages: its module and qualified name."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _inherited_from_note(owner: type[Any], cls: type[Any]) -> str:
-    """Where an inherited value stands, to append to it; nothing for the class's own."""
+    """Return the class from which a value is inherited, as a suffix of a message; "" for the class's own value."""
     return "" if owner is cls else f" (in {qualified_name(owner)})"
 
 
@@ -149,7 +149,7 @@ def _short_name(cls: type[Any]) -> str:
 
 
 def _defining_class(cls: type[Any], base: type[Any], name: str) -> type[Any]:
-    """The class whose value counts: the first of the MRO that has one, as Python itself looks (falsy values too)."""
+    """Return the class whose value counts: the first of the MRO that has one, as Python looks it up (falsy values too)."""
     if name in IDENTITY_ATTRIBUTES:
         return cls if name in vars(cls) else base
     return next(owner for owner in cls.__mro__ if name in vars(owner))
@@ -168,9 +168,9 @@ def _mixins(cls: type[Any], base: type[Any]) -> Iterator[type[Any]]:
 
 
 def _attribute_like_values(owner: type[Any]) -> Iterator[tuple[str, Any]]:
-    """Names that look like attributes: public, lower case, and no method, property, nested class or other descriptor.
+    """Return names that look like attributes: public, lower case, and no method, property, nested class or other descriptor.
 
-    A class under a name that is nearly an attribute's counts too (``deduplicat = Deduplicate``).
+    A class under a name that nearly is an attribute's counts too (``deduplicat = Deduplicate``).
     """
     for name, value in vars(owner).items():
         if name.startswith("_") or name.isupper() or _is_descriptor(value):
@@ -184,7 +184,7 @@ def _is_descriptor(value: Any) -> bool:
 
 
 def closest_name(name: str, known: Iterable[str]) -> str | None:
-    """The known name that ``name`` is meant to be: nearly the same letters, or the same in another order (``retyr``)."""
+    """Return the known name that ``name`` is a misspelling of: nearly the same letters, or the same in another order (``retyr``)."""
     letters = sorted(name)
     return nearest(name, known, cutoff=_SIMILARITY_CUTOFF) or next(
         (word for word in known if sorted(word) == letters), None
@@ -192,15 +192,15 @@ def closest_name(name: str, known: Iterable[str]) -> str | None:
 
 
 def _closest_hook(name: str) -> str | None:
-    """The hook that a name in another spelling, or with the beginning of one, is meant to be, however unlike its end is."""
+    """Return the hook that a name in another spelling, or with a hook's prefix, is a misspelling of."""
     word = _CAMEL_CASE_BOUNDARY.sub(r"_\1", name).lower()
     if word in HOOKS:
         return word
     if not word.startswith(_HOOK_PREFIXES):
         return None
-    # Sidekiq has hooks that are not ours, and what begins like a hook of limits is meant to be one of the two.
-    ours = word.removeprefix("sidekiq_")
-    return nearest(ours, HOOKS, cutoff=_SIMILARITY_CUTOFF if ours != word else 0.6)
+    # Sidekiq has hooks that this framework has not. A name with the prefix of a limit's hook means one of those two.
+    bare = word.removeprefix("sidekiq_")
+    return nearest(bare, HOOKS, cutoff=_SIMILARITY_CUTOFF if bare != word else 0.6)
 
 
 def _check_body(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> None:
@@ -225,7 +225,7 @@ def _check_body(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> None
 
 
 def _check_annotations(faults: ErrorCollector, cls: type[Any]) -> None:
-    # ``urgency: "high"`` is valid Python and sets nothing. Of a name that is no attribute it may announce an instance's own.
+    # ``urgency: "high"`` is valid Python and sets nothing. A name that is no attribute may annotate an instance's own field.
     for name, annotation in get_annotations(cls, format=Format.FORWARDREF).items():
         match = None if name in vars(cls) or name.startswith("_") else closest_name(name, ATTRIBUTES)
         if match is not None:
@@ -242,7 +242,7 @@ def _annotation_text(annotation: Any) -> str:
 
 
 def _check_mixin(faults: ErrorCollector, mixin: type[Any]) -> None:
-    # A mixin may come from anywhere and hold values of its own, so only what looks like a slip is refused.
+    # A mixin may come from any library and hold values of its own, so only what looks like a misspelling is refused.
     versions.check_handler_names(faults, mixin)
     for name, value in _attribute_like_values(mixin):
         match = None if name in ATTRIBUTES else closest_name(name, ATTRIBUTES)
@@ -261,13 +261,13 @@ def _check_mixin(faults: ErrorCollector, mixin: type[Any]) -> None:
 
 
 def _check_reserved_names(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> None:
-    """Refuse what hides a name of the framework's: ``Worker.route()`` would call a helper, ``self.jid`` be a method."""
+    """Refuse names that hide the framework's: ``Worker.route()`` would call a helper, ``self.jid`` would be a method."""
     taken = {name for name, value in vars(base).items() if isinstance(value, classmethod)} - HOOKS.keys()
     taken |= {"jid", "job_version"}
     for owner in (cls, *_mixins(cls, base)):
         for name in sorted(taken & vars(owner).keys()):
             value = vars(owner)[name]
-            if not isinstance(value, classmethod):  # perform_async and the like may be wrapped
+            if not isinstance(value, classmethod):  # perform_async and the like may be wrapped.
                 said = f"{name} = {short_repr(value)}{_inherited_from_note(owner, cls)}"
                 message = f"{said} is not allowed: it hides the framework's own {name}. Give it another name, such as _{name}."
                 faults.add(message, name)

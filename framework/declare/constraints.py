@@ -1,4 +1,4 @@
-"""What two attributes of one class may not say together (GitLab guideline: its rules for urgency and data consistency)."""
+"""Combinations of two attributes that a class may not have (GitLab guideline: urgency and data consistency)."""
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -10,7 +10,7 @@ from framework.declare.error_collector import ErrorCollector
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """``attribute`` = ``value`` forbids ``other`` to be one of ``forbidden``; ``because`` says why, ``instead`` what to do."""
+    """``attribute`` = ``value`` excludes ``forbidden_values`` of ``other_attribute``, for ``reason``; ``remedy`` is the way out."""
 
     attribute: str
     value: Any
@@ -20,12 +20,12 @@ class Constraint:
     remedy: str
 
     def __str__(self) -> str:
-        """The rule in one sentence: "urgency = 'high' forbids resource_boundary = 'memory'"."""
+        """Return the rule in one sentence: "urgency = 'high' forbids resource_boundary = 'memory'"."""
         forbidden = " or ".join(map(repr, self.forbidden_values))
         return f"{self.attribute} = {self.value!r} forbids {self.other_attribute} = {forbidden}"
 
     def attribute_names(self) -> tuple[str, str]:
-        """The two attributes it is about."""
+        """The two attributes of the rule."""
         return self.attribute, self.other_attribute
 
 
@@ -63,10 +63,10 @@ def check_constraints(
     inherited_from: Mapping[str, str],
     invalid_attributes: AbstractSet[str],
 ) -> None:
-    """Note each rule that does not hold, with both values, why, and what to do.
+    """Note each broken rule, with both values, the reason and the remedy.
 
-    ``places`` says of an inherited attribute where it stands: the two values may be written in different classes. Of the
-    attributes that are ``wrong`` themselves nothing more is said.
+    ``places`` names the class of an inherited attribute: the two values may be written in different classes. Attributes that
+    are ``wrong`` themselves are left out.
     """
     for rule in CONSTRAINTS:
         if not invalid_attributes.isdisjoint(rule.attribute_names()):
@@ -81,7 +81,7 @@ def check_constraints(
 
 
 def _check_database_overrides(faults: ErrorCollector, attributes: Mapping[str, Any]) -> None:
-    """The rule for ``delayed``, once more for single databases."""
+    """Check the rule for ``delayed`` for single databases too."""
     overrides: Mapping[str, Any] = attributes["data_consistency_overrides"] or {}
     delayed = [database for database, word in overrides.items() if word == "delayed"]
     if delayed and attributes["retry"] in (False, 0):

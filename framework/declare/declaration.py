@@ -11,14 +11,14 @@ from framework.declare.versions import VersionHandler, signature_since
 from framework.types import Ack, DataConsistency, ResourceBoundary, StrictArguments, Urgency
 
 NOT_OWNED = "not_owned"
-"""The feature category of classes that serve many (GitLab's ``feature_category :not_owned``)."""
+"""The feature category of classes that serve many teams (GitLab's ``feature_category :not_owned``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What a worker is. Values are validated and normalised: spans are timedeltas, ``deduplicate`` has its default applied.
+    """The facts of a worker. Values are validated and normalised: spans are timedeltas, ``deduplicate`` has its default applied.
 
-    ``wire_name`` is the name on the wire and ``generated_queue`` the queue used when no rule and no override names one.
+    ``wire_name`` is the name on the wire, ``generated_queue`` the queue when no rule and no override names another.
     """
 
     class_name: str
@@ -27,9 +27,9 @@ class Declaration:
     generated_queue: str
     signature: JobSignature
     is_async: bool
-    """Whether ``perform`` and every handler of an older version is ``async def``: no job takes the time of its thread."""
+    """Whether ``perform`` and every handler of an older version is ``async def``: no job uses a thread."""
     version_handlers: Mapping[int, VersionHandler]
-    """What runs the jobs of older versions, by version; jobs of all other versions run ``perform``."""
+    """The methods that run jobs of older versions, by version; jobs of all other versions run ``perform``."""
 
     feature_category: str
     urgency: Urgency
@@ -72,19 +72,19 @@ class Declaration:
     loggable_positions: frozenset[int]
 
     def retry_limit(self, default: int = 25) -> int | None:
-        """How often a failed job runs again: None for ``retry = False`` (nowhere), 0 for straight to the dead set (Sidekiq 7)."""
+        """How often a failed job runs again: None for ``retry = False`` (deleted), 0 for straight to the dead set (Sidekiq 7)."""
         if self.retry is True:
             return default
         return None if self.retry is False else self.retry
 
     def with_wire_name(self, alias: str) -> "Declaration":
-        """The class as routing saw it when ``alias`` was its wire name, as far as today's code tells."""
+        """Return the class as routing saw it when ``alias`` was its wire name, as far as today's code tells."""
         return replace(self, wire_name=alias, generated_queue=queue_name(alias, self.queue_namespace))
 
     def loggable_positions_for(self, version: int) -> frozenset[int]:
-        """Positions that may be logged of a job of ``version``, by the names that the method which runs it gives them.
+        """Return the positions that may be logged of a job of ``version``, by the parameter names of the method that runs it.
 
-        None of a version newer than the class: what stands at its positions is not known here.
+        Of a version newer than the class none: the meaning of its positions is not known here.
         """
         if version > self.version:
             return frozenset()
@@ -97,20 +97,20 @@ class Declaration:
         return self.signature if handler is None else handler.signature
 
     def signature_since(self, version: int) -> int:
-        """Return what tells the jobs of ``version`` from those of versions that another method runs; 0 without any handler."""
+        """Return the first version whose jobs the same method runs as those of ``version``; 0 without any handler."""
         return signature_since(self.version_handlers, version) if self.version_handlers else 0
 
     @property
     def lock_ttl_s(self) -> float | None:
-        """How long the lock of one of its jobs lasts; ``None`` when they are not deduplicated."""
+        """How long the lock of one of its jobs lasts; ``None`` when jobs are not deduplicated."""
         return None if self.deduplicate is None else self.deduplicate.ttl.total_seconds()
 
     @property
     def qualified_name(self) -> str:
-        """Where the class stands, for messages: module and qualified name."""
+        """The module and qualified name of the class, for messages."""
         return f"{self.module}.{self.class_name}"
 
     @property
     def owning_category(self) -> str | None:
-        """Its feature category, or None when the class is ``not_owned``: then its jobs belong to whoever pushes them."""
+        """The feature category, or None when the class is ``not_owned``: its jobs then belong to the category that pushes them."""
         return None if self.feature_category == NOT_OWNED else self.feature_category

@@ -1,4 +1,4 @@
-"""What is wrong with one worker class: gathered by every check, and raised once."""
+"""Collect the faults of one worker class from every check, and raise them once."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ class ErrorCollector:
 
     @contextmanager
     def collect(self) -> Generator[None]:
-        """Note what the block raises, and go on behind it."""
+        """Note a DeclarationError that the block raises, and go on after the block."""
         try:
             yield
         except DeclarationError as error:
@@ -30,7 +30,7 @@ class ErrorCollector:
         return any(fault.attribute == attribute for fault in self.errors)
 
     def raise_errors(self) -> None:
-        """Raise all that was noted as one DeclarationError; without any, return."""
+        """Raise all noted faults as one DeclarationError; without any, return."""
         if self.errors:
             raise _combined(self.worker, self.errors)
 

@@ -1,4 +1,4 @@
-"""What a worker instance holds while it runs. The framework assigns it; user code reads it."""
+"""The context that a worker instance holds while its job runs. The framework assigns it; user code reads it."""
 
 import logging
 from typing import Any, Protocol
@@ -7,74 +7,74 @@ from framework.types import Jid
 
 
 class JobLogger(Protocol):
-    """What ``self.logger`` can do: an event and fields, one line each."""
+    """The methods of ``self.logger``: an event and fields, one line each."""
 
     def debug(self, event: str, /, **fields: Any) -> Any:
-        """One line of level DEBUG."""
+        """Log one line of level DEBUG."""
 
     def info(self, event: str, /, **fields: Any) -> Any:
-        """One line of level INFO."""
+        """Log one line of level INFO."""
 
     def warning(self, event: str, /, **fields: Any) -> Any:
-        """One line of level WARNING."""
+        """Log one line of level WARNING."""
 
     def error(self, event: str, /, **fields: Any) -> Any:
-        """One line of level ERROR."""
+        """Log one line of level ERROR."""
 
     def exception(self, event: str, /, **fields: Any) -> Any:
-        """One line of level ERROR with the traceback of the error being handled."""
+        """Log one line of level ERROR with the traceback of the error that is handled."""
 
 
 class CancellationState(Protocol):
-    """Whether one job was cancelled, as it is known at the moment."""
+    """Whether one job was cancelled, as far as this process knows."""
 
     @property
     def cancelled(self) -> bool:
-        """It is to stop."""
+        """Whether the job was cancelled."""
         ...
 
 
 class JobContext(Protocol):
-    """What the running job may ask: was it cancelled, is the process about to stop?"""
+    """What a running job can ask: whether it was cancelled, and whether the process is stopping."""
 
     def cancellation(self, jid: Jid) -> CancellationState:
-        """Return what says whether it was cancelled; asked for when the job first asks, since most jobs never do."""
+        """Return the cancellation state. It is made at the first use, since most jobs never ask."""
         ...
 
     @property
     def interrupted(self) -> bool:
-        """The process is stopping."""
+        """Whether the process is stopping."""
         ...
 
     def logger(self, job: dict[str, Any]) -> JobLogger:
-        """What ``self.logger`` of this job is; asked for when it is first used, since most jobs never log."""
+        """Return the logger of this job. It is made at the first use, since most jobs never log."""
         ...
 
 
 class PlainLogger:
-    """``self.logger`` of a worker that no process runs (a unit test, a console): lines go to the logger ``framework``."""
+    """``self.logger`` of a worker outside of a process (a unit test, a console). Lines go to the logger ``framework``."""
 
     def __init__(self) -> None:
         self._logger = logging.getLogger("framework")
 
     def debug(self, event: str, /, **fields: Any) -> None:
-        """One line of level DEBUG."""
+        """Log one line of level DEBUG."""
         self._logger.debug("%s", _format_line(event, fields))
 
     def info(self, event: str, /, **fields: Any) -> None:
-        """One line of level INFO."""
+        """Log one line of level INFO."""
         self._logger.info("%s", _format_line(event, fields))
 
     def warning(self, event: str, /, **fields: Any) -> None:
-        """One line of level WARNING."""
+        """Log one line of level WARNING."""
         self._logger.warning("%s", _format_line(event, fields))
 
     def error(self, event: str, /, **fields: Any) -> None:
-        """One line of level ERROR."""
+        """Log one line of level ERROR."""
         self._logger.error("%s", _format_line(event, fields))
 
     def exception(self, event: str, /, **fields: Any) -> None:
-        """One line of level ERROR with the traceback of the error being handled."""
+        """Log one line of level ERROR with the traceback of the error that is handled."""
         self._logger.error("%s", _format_line(event, fields), exc_info=True)  # noqa: LOG014 - called from the handler
 
 

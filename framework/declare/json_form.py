@@ -1,4 +1,4 @@
-"""The form JSON gives a value: what arrives where strict arguments are not insisted on."""
+"""The JSON form of a value: what arrives where strict arguments are not required."""
 
 import dataclasses
 import enum
@@ -14,15 +14,15 @@ from pydantic_core import to_json, to_jsonable_python
 from framework.declare.strict_json import MAX_DEPTH, TOO_DEEP_MESSAGE, NotJsonError, check_strict_json
 
 _TEXT_TYPES = (date, time, timedelta, Decimal, UUID)
-"""What has one usual text: ISO 8601, the digits, the hexadecimal form. (A datetime is a date.)"""
+"""Types with one usual text: ISO 8601, the digits, the hexadecimal form. (A datetime is a date.)"""
 
 _KEY_LITERALS = {True: "true", False: "false", None: "null"}
 
 
 def to_json_value(value: Any, depth_left: int = MAX_DEPTH) -> Any:
-    """``value`` as it arrives, made of the plain types alone; sets are sorted, so that equal ones arrive equal.
+    """Return ``value`` as it arrives, made of plain types; sets are sorted, so that equal sets arrive equal.
 
-    Raises InexactError for what JSON cannot carry at all: NaN, bytes, half a surrogate pair, what holds itself, and
+    Raises NotJsonError for a value that JSON cannot carry: NaN, bytes, half a surrogate pair, a container that holds itself, and
     objects that are neither dataclasses nor pydantic models.
     """
     # The serialiser of pydantic-core would accept bytes, NaN and two keys of one text, and change them silently.
@@ -48,7 +48,7 @@ def to_json_value(value: Any, depth_left: int = MAX_DEPTH) -> Any:
 
 
 def _to_builtin(value: Any) -> Any:
-    """A text or number of somebody's own class as its base; everything else as it is."""
+    """Return a text or number of a subclass as its base type; everything else unchanged."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int) and not isinstance(value, bool):

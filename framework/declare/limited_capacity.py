@@ -1,4 +1,4 @@
-"""``LimitedCapacityWorker``: a few jobs of a class that go on by themselves, as long as there is work elsewhere (GitLab)."""
+"""``LimitedCapacityWorker``: a few jobs of a class that push themselves again while work is left (GitLab)."""
 
 import inspect
 from collections.abc import Callable
@@ -27,17 +27,17 @@ _FORBIDDEN_ATTRIBUTES: dict[str, str] = {
 
 
 class PerformsWork(Protocol[P]):
-    """A worker whose ``perform_work`` takes P: what lets type checkers compare ``perform_with_capacity`` with it."""
+    """A worker whose ``perform_work`` takes P; type checkers compare ``perform_with_capacity`` with it."""
 
     def perform_work(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Do one portion of the work."""
 
 
 class LimitedCapacityWorker(ApplicationWorker, abstract=True):
-    """At most ``max_running_jobs`` jobs run at a time; each does a portion of work, and goes on while some is left.
+    """At most ``max_running_jobs`` jobs run at a time. Each does one portion of work, and pushes the next job while work is left.
 
-    ``perform_work`` takes what ``perform_with_capacity`` is given, always the same. A job that failed, or was discarded, does
-    not go on: the next call of ``perform_with_capacity``, from cron as a rule, enqueues what is missing. That is the back-off.
+    ``perform_work`` takes the arguments of ``perform_with_capacity``, always the same ones. A job that failed or was discarded
+    pushes no next job: the next call of ``perform_with_capacity``, usually from cron, pushes the missing jobs. That is the back-off.
     """
 
     retry = 0
@@ -61,27 +61,27 @@ class LimitedCapacityWorker(ApplicationWorker, abstract=True):
         super().__init_subclass__(abstract=abstract, **others)
 
     def perform_work(self, *args: Any, **kwargs: Any) -> Any:
-        """Do one portion of the work. Every worker writes its own; ``def`` or ``async def``."""
+        """Do one portion of the work. Every worker defines its own; ``def`` or ``async def``."""
         del args, kwargs
         raise DeclarationError(check.qualified_name(type(self)), "has no perform_work.", attribute="perform_work")
 
     def remaining_work_count(self, *args: Any, **kwargs: Any) -> Any:
-        """Return how much work is left, after a portion was done: more than 0 enqueues the next job. Every worker writes its own."""
+        """Return how much work is left after a portion: more than 0 pushes the next job. Every worker defines its own."""
         del args, kwargs
         message = "has no remaining_work_count."
         raise DeclarationError(check.qualified_name(type(self)), message, attribute="remaining_work_count")
 
     @classmethod
     def perform_with_capacity(cls: type[PerformsWork[P]], *args: P.args, **kwargs: P.kwargs) -> list[Jid]:
-        """As many jobs are enqueued as are missing, those that run or wait counted; returns their ids.
+        """Push as many jobs as are missing, counting those that run or wait; return the new ids.
 
-        However many callers do it at once, there are no more than ``max_running_jobs`` altogether. Raises as ``perform_async``.
+        With any number of concurrent callers there are at most ``max_running_jobs`` in all. Raises as ``perform_async``.
         """
         declaration = cast("type[LimitedCapacityWorker]", cls).declaration()
         return _push_up_to_limit(declaration, declaration.signature.bind(args, kwargs))
 
     def _aw_portion_done(self, args: list[Any], remaining: object) -> None:
-        """A portion is done: when work is left, the next job is enqueued as soon as this one has given its slot back."""
+        """Push the next job when work is left, as soon as this job has released its slot."""
         if type(remaining) is not int:
             message = (
                 f"remaining_work_count returned {short_repr(remaining)}, no whole number; perform_with_capacity goes on"
@@ -96,7 +96,7 @@ class LimitedCapacityWorker(ApplicationWorker, abstract=True):
     def _aw_push_next(self, args: list[Any]) -> None:
         try:
             _push_up_to_limit(type(self).declaration(), args, max_new=1)
-        except Exception:  # this job is done, whatever becomes of the next
+        except Exception:  # This job is done even if the next cannot be pushed.
             self.logger.exception(
                 "the next job could not be enqueued; perform_with_capacity does it",
                 event_name="limited_capacity.push_failed",
@@ -116,7 +116,7 @@ def _push_up_to_limit(declaration: Declaration, args: list[Any], max_new: int | 
 
 
 def _build_perform(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the ``perform`` of a class: the work, and then the question whether some is left."""
+    """Return the ``perform`` of a class: it does the work, then asks whether some is left."""
     if inspect.iscoroutinefunction(work):
 
         @wraps(work)
@@ -142,7 +142,7 @@ def _bound_arguments(worker: LimitedCapacityWorker, args: tuple[Any, ...], kwarg
 
 
 def _check_limited_capacity(faults: ErrorCollector, cls: type[LimitedCapacityWorker]) -> None:
-    """Note what such a worker has to say and does not, and what contradicts it."""
+    """Note missing and contradictory attributes of a LimitedCapacityWorker."""
     if cast("Any", cls).max_running_jobs is None:
         message = "max_running_jobs is missing: a whole number, or a callable without parameters that returns one; 0 stops it."
         faults.add(message, "max_running_jobs")
@@ -167,7 +167,5 @@ def _check_limited_capacity(faults: ErrorCollector, cls: type[LimitedCapacityWor
         )
         faults.add(message, "remaining_work_count")
     if inspect.iscoroutinefunction(cls.remaining_work_count) and not inspect.iscoroutinefunction(cls.perform_work):
-        message = (
-            "remaining_work_count is async, and perform_work is not: nobody would await it. Make both async, or none."
-        )
+        message = "remaining_work_count is async, and perform_work is not, so it would not be awaited. Make both async, or none."
         faults.add(message, "remaining_work_count")

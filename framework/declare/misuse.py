@@ -1,6 +1,6 @@
-"""A worker class used as other libraries use their tasks: each such use is answered with the call that is meant.
+"""Answer each use of a worker class in another library's style with the call that is meant.
 
-Nothing here takes part in a type check, and nothing has been pushed when it raises.
+Type checkers see none of this. Nothing has been pushed when it raises.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from framework.declare.declaration import Declaration
 from framework.errors import MisuseError, NoSuchMethodError
 
 running_loop: Callable[[], object] = asyncio._get_running_loop  # pyright: ignore[reportPrivateUsage]
-"""The event loop of this thread, or None: get_running_loop raises instead, which costs a push a microsecond."""
+"""The event loop of this thread, or None. get_running_loop raises instead, which costs a push a microsecond."""
 
 _PUSH_MODULES = frozenset(f"framework.declare.{name}" for name in ("misuse", "setter", "worker", "limited_capacity"))
-"""The modules between a push that an application makes and the question whether it is awaited."""
+"""The modules between an application's push and the check whether the push is awaited."""
 
 _FUNCTION_ATTRIBUTES = ("__code__", "__defaults__", "__kwdefaults__", "__globals__", "__closure__")
 _CACHE_OPCODE, _GET_AWAITABLE_OPCODE = opmap.get("CACHE", -1), opmap.get("GET_AWAITABLE", -1)
-"""-1 where this Python has none: then such a push is not told."""
+"""-1 on a Python without the opcode: awaited pushes are then not detected."""
 _PUSH_NOW_CALL = "{0}.perform_async(...)"
 _PUSH_LATER_CALL = "{0}.perform_in(delay, ...) or {0}.perform_at(time, ...)"
 _INLINE_CALL = "{0}.perform_inline(...)"
@@ -43,14 +43,14 @@ FOREIGN_METHODS: Mapping[str, str] = {
         ("apply", "perform_now"), f"to run a job here and now, write {_INLINE_CALL}; to push one, {_PUSH_NOW_CALL}"
     ),
 }
-"""How Celery, RQ, Dramatiq, Huey, Procrastinate, Taskiq and Active Job call a push -> what to write here."""
+"""The methods by which Celery, RQ, Dramatiq, Huey, Procrastinate, Taskiq and Active Job push -> the call to write here."""
 
 
 # A descriptor and not a metaclass, which would forbid `class W(ApplicationWorker, SomeProtocol)`.
 class ForeignMethod:
-    """One of those names on a class: an AttributeError that tells the way, so ``hasattr`` stays false.
+    """One of those names on a class: an AttributeError that names the right call, so ``hasattr`` stays false.
 
-    A class of the application's that has the name, a mixin behind ``base`` too, is asked as if this were not here.
+    A class of the application that has the name, also a mixin behind ``base``, is used as if this descriptor were not there.
     """
 
     __slots__ = ("_base", "_name")
@@ -63,7 +63,7 @@ class ForeignMethod:
         if any(self._name in vars(one) for one in owner.__mro__ if one is not self._base):
             asked: Any = owner if instance is None else instance
             return getattr(super(self._base, asked), self._name)  # pyright: ignore[reportUnknownArgumentType]
-        worker = getattr(instance, "_worker", owner)  # that of a Setter
+        worker = getattr(instance, "_worker", owner)  # The worker of a Setter.
         called = worker.__qualname__
         raise NoSuchMethodError(
             _qualified_name(worker), f"there is no {self._name}: {FOREIGN_METHODS[self._name].format(called)}"
@@ -71,13 +71,13 @@ class ForeignMethod:
 
 
 def add_foreign_methods(base: type[Any]) -> None:
-    """Put every such name on ``base``; later than in its body, where a type checker would see them."""
+    """Put every such name on ``base``. Not in its body, where a type checker would see them."""
     for name in FOREIGN_METHODS:
         setattr(base, name, ForeignMethod(base, name))
 
 
 class _FunctionProxy:
-    """Is taken for ``function`` by inspect, Sphinx and unittest.mock, which ask what it is before they read or replace it."""
+    """A callable that inspect, Sphinx and unittest.mock take for ``function``, which check its type first."""
 
     def __init__(self, function: Any) -> None:
         update_wrapper(self, function)
@@ -95,7 +95,7 @@ class _FunctionProxy:
 
 
 class PerformDescriptor(_FunctionProxy):
-    """``perform`` of a class: on an instance the method itself, on the class what ``UnboundPerform`` makes of a call."""
+    """``perform`` of a class: the method itself on an instance, an ``UnboundPerform`` on the class."""
 
     def __init__(self, function: Any) -> None:
         super().__init__(function)
@@ -106,7 +106,7 @@ class PerformDescriptor(_FunctionProxy):
 
 
 class UnboundPerform(_FunctionProxy):
-    """``Worker.perform``: a call with an instance goes through (``Base.perform(self)``), one with the arguments of a job does not."""
+    """``Worker.perform``: a call with an instance goes through (``Base.perform(self)``), a call with a job's arguments is refused."""
 
     def __init__(self, function: Any, owner: type[Any]) -> None:
         super().__init__(function)
@@ -114,7 +114,7 @@ class UnboundPerform(_FunctionProxy):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function. Raises MisuseError when no instance is given."""
-        # What JSON carries is an argument of a job; anything else may stand in for an instance, as in a unit test.
+        # A JSON value is an argument of a job. Any other object may stand for an instance, as in a unit test.
         if not args or args[0] is None or isinstance(args[0], str | int | float | list | tuple | dict):
             push, here = _PUSH_NOW_CALL.format(self._owner.__qualname__), _INLINE_CALL.format(self._owner.__qualname__)
             said = f"{self.function.__name__} is called by the process that runs the job"
@@ -125,7 +125,7 @@ class UnboundPerform(_FunctionProxy):
 
 
 def unwrap_perform(method: Any) -> Any:
-    """What a class body gave a name, where it stands behind an ``PerformDescriptor`` now."""
+    """Return what the class body gave a name, which a ``PerformDescriptor`` now wraps."""
     return method.function if type(method) is PerformDescriptor else method
 
 
@@ -145,15 +145,15 @@ def reject_constructor_arguments(cls: type[Any], given: tuple[Any, ...]) -> None
 
 # A str subclass with `__await__` was rejected: `type(jid) is str` would be false, and the error would follow the write.
 def reject_await(declaration: Declaration) -> None:
-    """Raise MisuseError when the push that is being made is awaited; asked on an event loop only.
+    """Raise MisuseError when the push that is being made is awaited. Called on an event loop only.
 
-    Its value is a plain str, to which ``await`` can be taught nothing: so the caller's next instruction is looked at.
+    A push returns a plain str, which cannot refuse ``await``: so this looks at the caller's next instruction.
     """
-    ours = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while (caller := ours.f_back) is not None and caller.f_globals.get("__name__") in _PUSH_MODULES:
-        ours = caller
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while (caller := frame.f_back) is not None and caller.f_globals.get("__name__") in _PUSH_MODULES:
+        frame = caller
     if caller is not None and _next_instruction_awaits(caller):
-        name = ours.f_code.co_name
+        name = frame.f_code.co_name
         call = f"{declaration.class_name}.{name}"
         reason = (
             f"{name} is no coroutine, and nothing was pushed: leave out await, and {call}(...) has pushed when it returns. Where "

@@ -1,4 +1,4 @@
-"""Names derived from where a class stands, never from settings, so that every process agrees on them."""
+"""Derive names from where a class stands, never from settings, so that every process agrees on them."""
 
 import re
 
@@ -7,10 +7,10 @@ _SUFFIX = "Worker"
 
 
 def wire_name(module: str, class_name: str) -> str:
-    """The name a class has on the wire: ``workers.chaos.sleep_worker``, ``SleepWorker`` gives ``Chaos::SleepWorker``.
+    """Return the name of a class on the wire: ``workers.chaos.sleep_worker``, ``SleepWorker`` gives ``Chaos::SleepWorker``.
 
     The module path is dropped through its last package called ``workers``, else through its first package; the module's
-    own name is dropped; what remains is written in CamelCase (design section 4). A nested class keeps its outer classes.
+    own name is dropped; the rest is written in CamelCase (design section 4). A nested class keeps its outer classes.
     """
     packages = module.split(".")[:-1]
     if "workers" in packages:
@@ -23,7 +23,7 @@ def wire_name(module: str, class_name: str) -> str:
 
 
 def queue_name(wire_name: str, namespace: str | None) -> str:
-    """The generated queue: no ``Worker`` suffix, underscored as Rails does, behind its namespace and a colon.
+    """Return the generated queue: no ``Worker`` suffix, underscored as Rails does, after its namespace and a colon.
 
     ``HTTPHookWorker`` gives ``http_hook``. A class called just ``Worker`` keeps its name, as a queue needs one.
     """

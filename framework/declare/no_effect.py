@@ -1,4 +1,4 @@
-"""Warn of attributes and options that are declared and have no effect yet, where the application's code says them."""
+"""Warn of attributes and options that are declared and have no effect yet, at the application's own line."""
 
 import sys
 import warnings
@@ -22,9 +22,9 @@ _ADVICE = "Leave it out until a release acts on it, or filter framework.errors.N
 
 
 def warn_about_class(cls: type[Any], base: type[Any], defining_classes: Mapping[str, type[Any]]) -> None:
-    """Warn of each attribute without an effect that the class itself, or a mixin of its own, gives a value.
+    """Warn of each attribute without an effect that the class itself, or one of its mixins, gives a value.
 
-    An inherited value was warned about when the class that says it was created. ``owners`` has the class that says each attribute.
+    For an inherited value the class that gives it was warned about. ``owners`` has that class for each attribute.
     """
     for name, missing in ATTRIBUTES_WITHOUT_EFFECT.items():
         owner = defining_classes.get(name)
@@ -35,16 +35,16 @@ def warn_about_class(cls: type[Any], base: type[Any], defining_classes: Mapping[
 
 
 def warn_about_options(worker: type[Any], worker_name: str, options: Iterable[str]) -> None:
-    """Warn of each option of ``set`` without an effect, once for a class in this process."""
+    """Warn of each option of ``set`` without an effect, once per class in this process."""
     for name in options:
         if name in ATTRIBUTES_WITHOUT_EFFECT:
-            told: frozenset[str] = vars(worker).get(_WARNED, frozenset())
-            if name not in told:
+            warned: frozenset[str] = vars(worker).get(_WARNED, frozenset())
+            if name not in warned:
                 _warn(
                     f"{worker_name}: set({name}=...) has no effect yet: {ATTRIBUTES_WITHOUT_EFFECT[name]}. {_ADVICE}."
                 )
-                # Behind the warning: where a filter makes it an error, each call is one.
-                setattr(worker, _WARNED, told | {name})
+                # After the warning: where a filter makes it an error, each call raises it.
+                setattr(worker, _WARNED, warned | {name})
 
 
 def _is_not_inherited(cls: type[Any], base: type[Any], owner: type[Any]) -> bool:
@@ -59,7 +59,7 @@ def _warn(message: str) -> None:
 def _caller_stacklevel() -> int:
     """Return how many frames the application's line is above the caller of this function.
 
-    Frames of this package do not count, and neither do those of bases and metaclasses through which a class is created.
+    Frames of this package do not count, nor those of bases and metaclasses through which a class is created.
     """
     level, frame = 0, sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame.f_back is not None and _is_skipped_frame(frame.f_code.co_filename, frame.f_code.co_name):

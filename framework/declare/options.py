@@ -1,4 +1,4 @@
-"""What one push may override (``Worker.set``), and when a job is due."""
+"""The options of one push (``Worker.set``), and when a job is due."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -20,10 +20,10 @@ MIN_EPOCH_S = 1_000_000_000
 
 
 class PushOptions(TypedDict, total=False):
-    """The options of ``set``; each stands for this push only, over the attribute of the same name.
+    """The options of ``set``. Each replaces the attribute of the same name for this push only.
 
-    Three are no attributes: ``context``, facts for the ``meta.*`` fields; ``sync``, which runs the job here and now instead of
-    pushing it (Sidekiq); and ``shard`` binds this one job, its retries too, whatever the rules say when it is due. ``expires_in``,
+    Three are no attributes. ``context`` adds facts to the ``meta.*`` fields. ``sync`` runs the job here instead of pushing it
+    (Sidekiq). ``shard`` binds this one job, its retries too, to a shard, whatever the rules say when it is due. ``expires_in``,
     ``timeout`` and ``track`` travel in the payload and have no effect yet: ``set`` warns of them.
     """
 
@@ -47,12 +47,12 @@ _CONTEXT_ALLOWED = "a mapping of names to JSON values"
 
 
 def check_context(value: object) -> dict[str, Json]:
-    """A copy of facts about a piece of work; raises Invalid when they are no mapping of names to JSON values."""
+    """Return a copy of the facts of a context. Raises InvalidValue unless they map names to JSON values."""
     if not isinstance(value, Mapping):
         raise InvalidValue(f"{_CONTEXT_ALLOWED}; this is a {type(value).__name__}")
     facts = dict(cast("Mapping[str, Json]", value))
     try:
-        check_strict_json(facts)  # a level of its own, as the payload is
+        check_strict_json(facts)  # One level deeper, as the payload holds them.
     except NotJsonError as error:
         raise InvalidValue(f"{_CONTEXT_ALLOWED}; context{error.path} {error.reason}") from None
     if "" in facts:
@@ -86,7 +86,7 @@ _ADVICE: Mapping[str, str] = {
 
 
 def check_options(worker: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options, normalised; raises ArgumentsError for an unknown name or a value that is not allowed."""
+    """Return the options, normalised. Raises ArgumentsError for an unknown name or a value that is not allowed."""
     return {name: _check_option(worker, name, value) for name, value in options.items()}
 
 
@@ -109,7 +109,7 @@ def _advice(name: str) -> str:
 
 
 def due_at(worker: str, when: object, clock: Callable[[], float]) -> DueTime | None:
-    """When a job is due, or None when that is now or past (Sidekiq: it is pushed at once).
+    """Return when a job is due, or None when that is now or past (Sidekiq: it is pushed at once).
 
     A timedelta is a delay, and so is a number below 1,000,000,000; a larger one is epoch seconds. Raises
     ArgumentsError for a datetime without a time zone, NaN, infinity and anything else.
@@ -150,10 +150,10 @@ def bulk_schedule(
     batch_delay: timedelta | float | None,
     clock: Callable[[], float],
 ) -> tuple[DueTime | None, BulkPacing | None]:
-    """When the jobs of a bulk are due: all after ``delay``, or ``batch_size`` of them every ``batch_delay`` (GitLab).
+    """Return when the jobs of a bulk push are due: all after ``delay``, or ``batch_size`` of them every ``batch_delay`` (GitLab).
 
-    A pace whose ``delay`` is now or past begins now. Raises ArgumentsError when only one of the two is given, which would
-    silently pace nothing (it does in GitLab).
+    A pacing whose ``delay`` is now or past begins now. Raises ArgumentsError when only one of ``batch_size`` and ``batch_delay``
+    is given: GitLab then silently spreads nothing.
     """
     if batch_size is None and batch_delay is None:
         return due_at(worker, delay, clock), None

@@ -1,4 +1,4 @@
-"""Attributes of several facts: how equal jobs are deduplicated, who shares a limit, when jobs wait for a database."""
+"""Attributes with several fields: deduplication, scopes of a limit, deferral on database health."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -16,13 +16,13 @@ DeduplicateStrategy: TypeAlias = Literal["until_executing", "until_executed", "n
 
 @dataclass(frozen=True, slots=True)
 class Deduplicate:
-    """How equal jobs are kept from piling up (GitLab guideline, Sidekiq Enterprise's unique jobs).
+    """Keep equal jobs from piling up (GitLab guideline, Sidekiq Enterprise's unique jobs).
 
     ``until_executing`` drops a duplicate while an equal job waits, ``until_executed`` also while it runs, ``none``
     never. Only an ``idempotent`` worker's duplicates are dropped. ``if_deduplicated="reschedule_once"`` runs the job once
-    more when a duplicate came during its run; ``including_scheduled`` counts jobs that wait for a time from their push on;
-    ``feature_flag`` names a flag without which the strategy is ``none``. The lock lasts for ``ttl`` after its job was
-    pushed, moved or begun: a job that is lost for good keeps equal ones away for no longer.
+    more when a duplicate came during its run. ``including_scheduled`` counts scheduled jobs from their push on.
+    ``feature_flag`` names a flag: while it is off, the strategy is ``none``. The lock lasts for ``ttl`` after its job was
+    pushed, moved or begun: a lost job keeps equal jobs away for no longer.
 
     Raises DeclarationError for a value that is not allowed.
     """
@@ -35,7 +35,7 @@ class Deduplicate:
     feature_flag: str | None = None
 
     def __new__(cls, *values: Any, **fields: Any) -> Self:
-        """Refuse fields there are not, with the nearest that there is."""
+        """Refuse unknown fields, and name the nearest known one."""
         del values
         _check_field_names(cls.__name__, fields, _DEDUPLICATE_VALIDATORS)
         return object.__new__(cls)
@@ -52,10 +52,10 @@ class Deduplicate:
 
 @dataclass(frozen=True, slots=True)
 class ConcurrencyScope:
-    """Whose a job is, and how many slots of its class's limit one of them may have (GitLab's per-tenant limits).
+    """Name the scope of a job, and how many slots of its class's limit one scope may have (GitLab's per-tenant limits).
 
-    ``by`` is the name of a fact of the job's context (``"user"`` is ``meta.user``), or is called with its arguments and returns a
-    text or a number; a job for which it finds nothing is not counted. Either ``limit`` is the most slots of one, or
+    ``by`` is the name of a fact in the job's context (``"user"`` is ``meta.user``), or a function of the job's arguments that
+    returns a text or a number. A job without a scope is not counted. Either ``limit`` is the most slots of one scope, or
     ``max_percentage`` its share of the class's limit, rounded up.
 
     Raises DeclarationError for a value that is not allowed.
@@ -67,7 +67,7 @@ class ConcurrencyScope:
     max_percentage: float | None = None
 
     def __new__(cls, *values: Any, **fields: Any) -> Self:
-        """Refuse fields there are not, with the nearest that there is."""
+        """Refuse unknown fields, and name the nearest known one."""
         del values
         _check_field_names(cls.__name__, fields, _CONCURRENCY_SCOPE_VALIDATORS)
         return object.__new__(cls)
@@ -84,13 +84,13 @@ class ConcurrencyScope:
 
 @dataclass(frozen=True, slots=True)
 class DeferOnHealth:
-    """When a database is unwell, jobs of this worker wait (GitLab's database health signal).
+    """Let jobs of this worker wait while a database is unhealthy (GitLab's database health signal).
 
-    A job is put back for ``delay`` while an indicator says stop, then for twice that and so on up to ``max_delay``, always
-    less up to a tenth, so that they do not all come back at once; after ``max_deferrals`` it runs anyway (None: it waits as
-    long as the indicator says stop). ``indicators`` names those to ask, None asks all. ``resolver`` gives another database
-    and other tables for a job's arguments; when it cannot, those declared count. An indicator that does not answer stops
-    nothing.
+    While an indicator says stop, a job is deferred for ``delay``, then for twice that and so on up to ``max_delay``, each time
+    reduced by up to a tenth, so that jobs do not all return at once. After ``max_deferrals`` it runs anyway (None: it waits as
+    long as the indicator says stop). ``indicators`` names the indicators to ask, None asks all. ``resolver`` returns another
+    database and other tables for a job's arguments; when it cannot, the declared ones count. An indicator that does not answer
+    stops nothing.
 
     Raises DeclarationError for a value that is not allowed.
     """
@@ -105,7 +105,7 @@ class DeferOnHealth:
     resolver: Callable[[tuple[Any, ...]], tuple[str, Sequence[str]]] | None = None
 
     def __new__(cls, *values: Any, **fields: Any) -> Self:
-        """Refuse fields there are not, with the nearest that there is."""
+        """Refuse unknown fields, and name the nearest known one."""
         del values
         _check_field_names(cls.__name__, fields, _DEFER_ON_HEALTH_VALIDATORS)
         return object.__new__(cls)

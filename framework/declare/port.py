@@ -1,4 +1,4 @@
-"""The door through which worker classes push. ``wiring`` puts the real client behind it; importing opens nothing."""
+"""The port through which worker classes push. ``wiring`` binds the real client to it; importing it opens no connection."""
 
 import os
 import threading
@@ -8,46 +8,48 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from framework.errors import PushError
 
-if TYPE_CHECKING:  # `import framework` loads this module: pydantic, behind these, waits for the first worker class
+if (
+    TYPE_CHECKING
+):  # `import framework` loads this module. pydantic, which these modules import, is loaded with the first worker class.
     from framework.declare.declaration import Declaration
     from framework.declare.request import BulkRequest, PushRequest, Route
     from framework.types import Jid, JobState
 
 
 class ClientPort(Protocol):
-    """What stands behind the port: the client, or a fake in tests. Requests arrive bound; the client checks them."""
+    """The interface of the client, or of a fake in tests. Requests arrive bound; the client checks them."""
 
     def push(self, request: "PushRequest") -> "Jid | None":
-        """Write one job; its id, or None when a client middleware dropped it."""
+        """Write one job; return its id, or None when a client middleware dropped it."""
         ...
 
     def push_bulk(self, request: "BulkRequest") -> "list[Jid | None]":
-        """Write many jobs; the ids stand where the arguments stood."""
+        """Write many jobs; return the ids in the order of the arguments."""
         ...
 
     def push_up_to(self, request: "PushRequest", limit: int, max_new: int | None) -> "list[Jid]":
-        """Write copies of the job until ``limit`` of its class run or wait, at most ``most``; return the ids of the new ones."""
+        """Write copies of the job until ``limit`` of its class run or wait, at most ``most``; return the new ids."""
         ...
 
     def perform_inline(self, worker: type[Any], request: "PushRequest") -> "Jid | None":
-        """Run the job here and now, through both middleware chains; its id, or None when a client middleware dropped it."""
+        """Run the job here, through both middleware chains; return its id, or None when a client middleware dropped it."""
         ...
 
     def perform_bulk_inline(self, worker: type[Any], request: "BulkRequest") -> "list[Jid | None]":
-        """Run many jobs here and now, one after the other, all checked before the first; as ``perform_inline``."""
+        """Run many jobs here, one after the other, as ``perform_inline`` does. All are checked before the first runs."""
         ...
 
     def look_up(self, jids: "Sequence[Jid]") -> "dict[Jid, JobState]":
-        """The states of these jobs, whichever shard has them."""
+        """Return the states of these jobs from all shards."""
         ...
 
     def route(self, declaration: "Declaration") -> "Route":
-        """Where jobs of this worker go."""
+        """Return where jobs of this worker go."""
         ...
 
 
 class _Binding:
-    """The one binding of this process."""
+    """The client that this process has bound, or the factory that makes it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -62,23 +64,25 @@ def _reset_lock_after_fork() -> None:
     _binding.lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_reset_lock_after_fork)  # a thread of the parent may have held it, making the client
+os.register_at_fork(
+    after_in_child=_reset_lock_after_fork
+)  # A thread of the parent may have held the lock while it made the client.
 
 
 def bind(client: ClientPort) -> None:
-    """From now on worker classes push through ``client``."""
+    """Let worker classes push through ``client``."""
     with _binding.lock:
         _binding.client = client
 
 
 def bind_factory(factory: Callable[[], ClientPort]) -> None:
-    """The first use of a worker class calls ``factory`` and binds what it returns; a failing factory is asked again."""
+    """Make the client with ``factory`` at the first use of a worker class. A factory that fails is called again next time."""
     with _binding.lock:
         _binding.factory = factory
 
 
 def unbind() -> None:
-    """Nothing is bound any more, neither a client nor a factory."""
+    """Remove the client and the factory."""
     with _binding.lock:
         _binding.client = None
         _binding.factory = None
@@ -86,7 +90,7 @@ def unbind() -> None:
 
 @contextmanager
 def override(client: ClientPort | None) -> Generator[None, None, None]:
-    """For tests: within the block this is bound (None: nothing is, and no factory); afterwards all is as before."""
+    """For tests: bind ``client`` within the block (None: neither client nor factory), and restore the binding afterwards."""
     with _binding.lock:
         saved = (_binding.client, _binding.factory)
         _binding.client, _binding.factory = client, None
@@ -98,7 +102,7 @@ def override(client: ClientPort | None) -> Generator[None, None, None]:
 
 
 def current() -> ClientPort:
-    """What is bound, made by the factory on first use. Raises PushError when nothing is bound."""
+    """Return the bound client; the factory makes it at the first use. Raises PushError when nothing is bound."""
     bound = _binding.client
     return bound if bound is not None else _create_client()
 

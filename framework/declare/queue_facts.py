@@ -7,21 +7,21 @@ from framework.declare.declaration import Declaration
 from framework.types import Urgency
 
 QueueFacts: TypeAlias = dict[str, Any]
-"""One worker as the file has it: GitLab's fields first, then ours."""
+"""One worker's entry in the file: GitLab's fields first, then the framework's own."""
 
 URGENCY_WEIGHTS: Mapping[Urgency, int] = {"high": 3, "low": 1, "throttled": 1}
-"""What a worker weighs that neither says so nor is in a namespace with a weight (GitLab's legend: 1 is low, 3 is high)."""
+"""The weight of a worker without one of its own or its namespace's (GitLab's legend: 1 is low, 3 is high)."""
 
 
 class EffectiveWeight(NamedTuple):
-    """How often a worker's queue is taken from, and which of the three rules said so."""
+    """How often a worker's queue is fetched from, and which of the three rules decided."""
 
     value: int
     source: Literal["attribute", "namespace_weights", "urgency"]
 
 
 class QueueFileDiff(NamedTuple):
-    """How a file differs from the workers: names of missing and surplus entries, and what changed in the others."""
+    """How a file differs from the workers: names of missing and surplus entries, and the changed fields of the others."""
 
     missing: tuple[str, ...]
     surplus: tuple[str, ...]
@@ -29,12 +29,12 @@ class QueueFileDiff(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Nothing differs."""
+        """Whether nothing differs."""
         return not (self.missing or self.surplus or self.changed)
 
 
 def effective_weight(declaration: Declaration, namespace_weights: Mapping[str, int]) -> EffectiveWeight:
-    """The effective weight: the class's own, else its namespace's, else its urgency's (GitLab has 1 in place of the last)."""
+    """Return the class's own weight, else its namespace's, else its urgency's (GitLab has 1 in place of the last)."""
     if declaration.weight is not None:
         return EffectiveWeight(declaration.weight, "attribute")
     namespace = declaration.queue_namespace
@@ -44,7 +44,7 @@ def effective_weight(declaration: Declaration, namespace_weights: Mapping[str, i
 
 
 def queue_facts(declaration: Declaration, namespace_weights: Mapping[str, int]) -> QueueFacts:
-    """One worker's facts in plain values; ``weight`` is the effective one."""
+    """Return one worker's facts in plain values; ``weight`` is the effective one."""
     limit = declaration.concurrency_limit
     return {
         "name": declaration.generated_queue,
@@ -72,12 +72,12 @@ def queue_facts(declaration: Declaration, namespace_weights: Mapping[str, int]) 
 
 
 def all_queue_facts(declarations: Iterable[Declaration], namespace_weights: Mapping[str, int]) -> list[QueueFacts]:
-    """One entry per worker: namespaced ones first, then by queue and class (GitLab's order)."""
+    """Return one entry per worker: namespaced ones first, then by queue and class (GitLab's order)."""
     return [queue_facts(declaration, namespace_weights) for declaration in sorted(declarations, key=facts_order)]
 
 
 def diff_queue_facts(expected: Sequence[QueueFacts], found: Sequence[Mapping[str, Any]]) -> QueueFileDiff:
-    """How ``found`` (a file) differs from ``expected`` (the workers), by class name."""
+    """Compare ``found`` (a file) with ``expected`` (the workers), by class name."""
     wanted = {str(item["worker_name"]): item for item in expected}
     present = {str(item.get("worker_name")): item for item in found}
     changed = [
@@ -96,12 +96,12 @@ def diff_queue_facts(expected: Sequence[QueueFacts], found: Sequence[Mapping[str
 def _same_value(wanted: Mapping[str, Any], found: Mapping[str, Any], field: str) -> bool:
     if field not in wanted or field not in found:
         return False
-    # To Python True equals 1, but retry = True is 25 times.
+    # To Python True equals 1, but retry = True means 25 times.
     return wanted[field] == found[field] and type(wanted[field]) is type(found[field])
 
 
 def expand_namespaces(names: Iterable[str], known: Collection[str]) -> list[str]:
-    """Each name, followed by every known queue of which it is the namespace; in the order given, each once."""
+    """Return each name, followed by every known queue of which it is the namespace, in the given order, each once."""
     ordered = sorted(known)
     expanded = ((name, *(queue for queue in ordered if queue.startswith(f"{name}:"))) for name in names)
     return list(dict.fromkeys(queue for group in expanded for queue in group))

@@ -1,4 +1,4 @@
-"""Which worker classes exist in this process, by the name they have on the wire. A payload never imports anything."""
+"""The worker classes of this process, by the name that they have on the wire. A payload never imports anything."""
 
 import importlib
 import importlib.machinery
@@ -21,7 +21,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 _PACKAGE_NAME = _PACKAGE.name
 
 _SKIPPED_FRAME_PREFIXES = (str(_PACKAGE), "<", importlib.__file__)
-"""How the files of frames begin that say nothing to the author of a worker: the framework's, generated code, imports."""
+"""File names of frames that tell the author of a worker nothing: the framework's, generated code, the import system."""
 
 
 class _HasDeclaration(Protocol):
@@ -33,7 +33,7 @@ class _Registry:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.by_name: dict[str, type[Any]] = {}
-        # Every class ever created, so that loading a module again after ``isolated`` brings its workers back.
+        # Every class ever created. Loading a module again after ``isolated`` brings its workers back from here.
         self.by_qualified_name: dict[tuple[str, str], type[Any]] = {}
         self.loaded: set[str] = set()
 
@@ -42,7 +42,7 @@ _registry = _Registry()
 
 
 def register(worker: type[Any]) -> None:
-    """The class is found by its wire name and its aliases. A class of the same module and name is replaced (a reload).
+    """Register the class by its wire name and aliases. A class of the same module and name is replaced (a reload).
 
     Raises DeclarationError when another class has one of the names.
     """
@@ -65,27 +65,27 @@ def register(worker: type[Any]) -> None:
 
 
 def find(wire_name: str) -> type[Any] | None:
-    """The worker class of that wire name or alias, or None."""
+    """Return the worker class of that wire name or alias, or None."""
     return _registry.by_name.get(wire_name)
 
 
 def nearest_name(wire_name: str) -> str | None:
-    """The registered name most like ``wire_name``, for messages."""
+    """Return the registered name most like ``wire_name``, for messages."""
     return nearest_word(wire_name, list(_registry.by_name))
 
 
 def workers() -> list[type[Any]]:
-    """Every registered class once, sorted by wire name."""
+    """Return every registered class once, sorted by wire name."""
     with _registry.lock:
         classes = set(_registry.by_name.values())
     return sorted(classes, key=lambda worker: _declaration(worker).wire_name)
 
 
 def load(modules: Sequence[str]) -> None:
-    """The modules are imported, packages with all their sub-packages, and their workers registered.
+    """Import the modules, packages with all their sub-packages, and register their workers.
 
-    The working directory is importable, behind everything that is installed; a module that is named here is looked for there
-    first. Raises ConfigurationError naming every module that could not be imported.
+    Installed packages come first on the import path and the working directory last; only the modules named here are
+    looked for in the working directory first. Raises ConfigurationError naming every module that could not be imported.
     """
     _add_working_directory()
     problems: list[ConfigurationProblem] = []
@@ -101,7 +101,7 @@ def load(modules: Sequence[str]) -> None:
 
 
 def check_importable(modules: Sequence[str]) -> None:
-    """Every module could be imported as far as its place goes; nothing is imported. Raises ConfigurationError otherwise."""
+    """Check that every module can be found, without importing it. Raises ConfigurationError otherwise."""
     _add_working_directory()
     problems = [
         ConfigurationProblem(name, "", _missing_module_message(name))
@@ -113,13 +113,13 @@ def check_importable(modules: Sequence[str]) -> None:
 
 
 def loaded() -> frozenset[str]:
-    """The modules that ``load`` was given in this process: each is here with all its sub-packages."""
+    """Return the modules that ``load`` was given in this process, each with all its sub-packages."""
     return frozenset(_registry.loaded)
 
 
 @contextmanager
 def isolated(workers: Iterable[type[Any]] = ()) -> Generator[None, None, None]:
-    """For tests: within the block only ``workers`` and what is defined there are registered; afterwards all is as before."""
+    """For tests: within the block only ``workers`` and classes defined there are registered; the registry is restored afterwards."""
     with _registry.lock:
         saved = dict(_registry.by_name)
         _registry.by_name.clear()
@@ -134,20 +134,20 @@ def isolated(workers: Iterable[type[Any]] = ()) -> Generator[None, None, None]:
 
 
 def _add_working_directory() -> None:
-    """Let modules of the working directory be imported, at the end: none takes the place of an installed one, or of ours."""
+    """Let modules of the working directory be imported. It goes to the end of the path, so no installed module is replaced."""
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)
 
 
 def _find_local_spec(name: str) -> importlib.machinery.ModuleSpec | None:
-    """Return where the working directory has a module or package of this name, ``None`` when it has none."""
+    """Return the module or package of this name in the working directory, or ``None``."""
     spec = importlib.machinery.PathFinder.find_spec(name, [str(Path.cwd())])
     return spec if spec is not None and spec.has_location else None
 
 
 def _name_conflict_message(name: str) -> str | None:
-    """Return what to say of a module of the working directory whose name this process has for another, ``None`` if it has not."""
+    """Return the message for a module of the working directory whose name another module has in this process, or ``None``."""
     spec, loaded = _find_local_spec(name), sys.modules.get(name)
     if spec is None or spec.origin is None or loaded is None:
         return None
@@ -158,7 +158,7 @@ def _name_conflict_message(name: str) -> str | None:
 
 
 def _import_local(name: str) -> None:
-    """Import a named module from the working directory, even if an installed one has its name: a script beside it does so too."""
+    """Import a named module from the working directory, even if an installed module has its name, as a script there would."""
     if name in sys.modules:
         return
     spec = _find_local_spec(name)
@@ -221,7 +221,7 @@ def _import(name: str, problems: list[ConfigurationProblem]) -> ModuleType | Non
 
 
 def _import_error_message(name: str, error: ImportError | AttributeError) -> str:
-    """Return what to say of a module ``name`` whose import has failed with this."""
+    """Return the message for a module ``name`` whose import failed with this error."""
     hidden = _shadowed_module_message(error)
     if hidden is not None:
         return f"{hidden} ({_error_location(error)})"
@@ -233,7 +233,7 @@ def _import_error_message(name: str, error: ImportError | AttributeError) -> str
 
 
 def _shadowed_module_message(error: ImportError | AttributeError) -> str | None:
-    """Return what to say of an error that a folder or file ``framework`` of the application explains, else ``None``."""
+    """Return the message for an error that a folder or file ``framework`` of the application explains, else ``None``."""
     if isinstance(error, AttributeError):
         asked = error.obj.__name__ if isinstance(error.obj, ModuleType) else ""
     else:
@@ -260,7 +260,7 @@ def _missing_module_message(name: str) -> str:
     siblings = [module.name for module in pkgutil.iter_modules(folders)]
     near = nearest_word(last, siblings)
     meant = near and f"{parent}.{near}".removeprefix(".")
-    if parent and last == "py":  # the name of a file instead of the module's
+    if parent and last == "py":  # The user gave the name of a file instead of the module's.
         meant = parent
     hint = f" (did you mean {meant!r}?)" if meant else ""
     return (
@@ -269,7 +269,7 @@ def _missing_module_message(name: str) -> str:
 
 
 def _error_location(error: BaseException) -> str:
-    """The innermost line that led to ``error``, beneath ours and the import system's."""
+    """Return the innermost line that led to ``error`` in the application's own code."""
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     places = [place for place in frames if not place[0].startswith(_SKIPPED_FRAME_PREFIXES)]
     filename, line = (places or frames)[-1]

@@ -1,4 +1,4 @@
-"""What a call on a worker class becomes: a request, made of the frozen declaration and the arguments, never of the class."""
+"""Requests to push: made of the frozen declaration and the arguments of a call, never of the class."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Performs(Protocol[P]):
-    """A worker whose ``perform`` takes P; lets type checkers compare a push with the worker's own signature."""
+    """A worker whose ``perform`` takes P; type checkers compare a push with the worker's own signature by it."""
 
     def perform(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Do the job."""
 
 
 class Route(NamedTuple):
-    """Where jobs go: the queue, the shard, and the rule that said so (None: no rule matched)."""
+    """Where jobs go: the queue, the shard, and the rule that decided (None: no rule matched)."""
 
     queue: str
     shard: str
@@ -30,16 +30,16 @@ class Route(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobRequest(Generic[P]):
-    """One job of a bulk, its arguments bound to positions; made by ``Worker.arguments(...)``."""
+    """One job of a bulk push, its arguments bound to positions; made by ``Worker.arguments(...)``."""
 
     declaration: Declaration
     args: list[Any]
 
 
 class DueTime(NamedTuple):
-    """When a job is due: at the moment ``at``, epoch seconds, or ``delay_s`` after the moment at which Redis takes it.
+    """When a job is due: at the moment ``at``, epoch seconds, or ``delay_s`` after Redis receives it.
 
-    With a ``delay_s`` Redis's clock decides, and ``at`` is only what this host's clock makes of it.
+    With a ``delay_s`` Redis's clock decides; ``at`` is an estimate by this host's clock.
     """
 
     at: float
@@ -47,7 +47,7 @@ class DueTime(NamedTuple):
 
 
 class PushRequest(NamedTuple):
-    """One push: arguments bound but not yet checked, and when it is ``due``; ``None`` for now."""
+    """One push: arguments that are bound and not yet checked, and when it is ``due``; ``None`` means now."""
 
     declaration: Declaration
     args: list[Any]
@@ -56,7 +56,7 @@ class PushRequest(NamedTuple):
 
 
 class BulkPacing(NamedTuple):
-    """How the jobs of a bulk are spread: ``size`` of them when the first is due, as many every ``batch_delay_s`` (GitLab)."""
+    """How the jobs of a bulk push are spread: ``batch_size`` at first, then as many every ``batch_delay_s`` (GitLab)."""
 
     batch_size: int
     batch_delay_s: float
@@ -67,9 +67,9 @@ class BulkPacing(NamedTuple):
 
 
 class BulkRequest(NamedTuple):
-    """Many pushes of one worker; ``due`` is when the first is, with a ``pace`` the others later, and ``contexts`` one per job.
+    """Many pushes of one worker. ``due`` is when the first is, ``pacing`` spreads the others, ``contexts`` has one per job.
 
-    The arguments come as the caller gave them, unbound and unchecked: ``slices`` has what does both.
+    The arguments are as the caller gave them. ``declare.bulk`` binds and checks them.
     """
 
     declaration: Declaration

@@ -1,4 +1,4 @@
-"""Every way to push: with options of its own (``Worker.set(...)``) or, with none, behind the methods of the class."""
+"""Push jobs: with options (``Worker.set(...)``) or, without any, behind the methods of the class."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 class Setter(Generic[P]):
-    """A worker class together with options for the pushes made through it."""
+    """A worker class together with the options of the pushes made through it."""
 
     __slots__ = ("_declaration", "_options", "_worker")
 
@@ -30,30 +30,30 @@ class Setter(Generic[P]):
         self._options = options
 
     def set(self, **options: Unpack[PushOptions]) -> "Setter[P]":
-        """A setter with these options over the ones it has. Raises ArgumentsError for an unknown or invalid one."""
+        """Return a setter with these options over its own. Raises ArgumentsError for an unknown or invalid option."""
         checked = check_options(self._declaration.qualified_name, options)
         warn_about_options(self._worker, self._declaration.qualified_name, checked)
         return Setter(self._worker, self._declaration, {**self._options, **checked})
 
     def perform_async(self, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
-        """The job is on its queue; its id, or None when it was dropped. Raises PushError when it is not.
+        """Push the job now; return its id, or None when it was dropped. Raises PushError when it could not be written.
 
-        With ``sync`` it has run instead, as with ``perform_inline``; what it raised is raised.
+        With ``sync`` the job runs here instead, as with ``perform_inline``, and its exception is raised.
         """
         return self._push(None, args, kwargs)
 
     def perform_in(self, delay: timedelta | float, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
-        """The job becomes due after ``delay``, by Redis's clock. Raises PushError when it could not be written."""
+        """Push the job, due after ``delay`` by Redis's clock. Raises PushError when it could not be written."""
         return self._push(self._due(delay), args, kwargs)
 
     def perform_at(self, when: datetime | float, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
-        """The job becomes due at ``when``. Raises PushError when it could not be written."""
+        """Push the job, due at ``when``. Raises PushError when it could not be written."""
         return self._push(self._due(when), args, kwargs)
 
     def perform_bulk(self, jobs: Iterable[Sequence[Any]], /) -> list[Jid | None]:
-        """One job per tuple of arguments; the ids stand where the tuples stood. Raises BulkPushError when a slice fails.
+        """Push one job per tuple of arguments; return the ids in the same order. Raises BulkPushError when a chunk fails.
 
-        With ``sync`` they have run instead, one after the other; what one raises is raised, and those after it have not run.
+        With ``sync`` the jobs run here instead, one after the other. The first exception is raised, and later jobs do not run.
         """
         return self._push_bulk(jobs)
 
@@ -66,7 +66,7 @@ class Setter(Generic[P]):
         batch_size: int | None = None,
         batch_delay: timedelta | float | None = None,
     ) -> list[Jid | None]:
-        """Like ``perform_bulk``, due after ``delay``; with both others, ``batch_size`` jobs every ``batch_delay``."""
+        """Push as ``perform_bulk`` does, due after ``delay``; with the other two, ``batch_size`` jobs every ``batch_delay``."""
         return self._push_bulk(jobs, *self._bulk_schedule(delay, batch_size, batch_delay))
 
     def perform_bulk_for(
@@ -79,9 +79,9 @@ class Setter(Generic[P]):
         batch_size: int | None = None,
         batch_delay: timedelta | float | None = None,
     ) -> list[Jid | None]:
-        """One job per object, its arguments made by ``Worker.arguments(...)``, its log context by ``context``.
+        """Push one job per object, its arguments made by ``Worker.arguments(...)``, its log context by ``context``.
 
-        With a ``delay`` they become due later, as ``perform_bulk_in`` has it.
+        With a ``delay`` the jobs become due later, as in ``perform_bulk_in``.
         """
         paced = batch_size is not None or batch_delay is not None
         due, pace = None, None
@@ -98,7 +98,7 @@ class Setter(Generic[P]):
         return self._push_bulk(args, due, pace, contexts)
 
     def perform_inline(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """The job has run, here, through both middleware chains; what it raised is raised."""
+        """Run the job here, through both middleware chains, and raise what it raises."""
         if running_loop() is not None:
             reject_await(self._declaration)
         self._run_inline(self._declaration.signature.bind(args, kwargs), self._options)
@@ -153,7 +153,7 @@ class Setter(Generic[P]):
             raise ArgumentsError(self._declaration.qualified_name, reason) from None
 
     def _check_same_worker(self, index: int, request: object) -> None:
-        # Two workers with equal signatures look alike to a type checker.
+        # Compared by identity: two workers with equal signatures look alike to a type checker.
         if not isinstance(request, JobRequest):
             reason = f"arguments(...) of job {index} gave a {type(request).__name__}; return Worker.arguments(...)"
             raise ArgumentsError(self._declaration.qualified_name, reason)
@@ -167,7 +167,7 @@ add_foreign_methods(Setter)
 
 
 def _call_with_index_note(index: int, make: Callable[[T], R], item: T) -> R:
-    """What the caller's own function raises goes out as it is, with a note of the job that it was called for."""
+    """Call the caller's own function. Its exception goes out unchanged, with a note that names the index of the job."""
     try:
         return make(item)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""A worker's ``perform``, or a handler of an older version, as the wire sees it: a list of positions. Built once per class."""
+"""The signature of a worker's ``perform``, or of a handler of an older version, as a list of positions. Built once per class."""
 
 import copy
 import inspect
@@ -27,7 +27,7 @@ _NON_STRICT_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class JobSignature:
-    """What ``method`` takes. ``names`` are its positions, ``rest`` the name of ``*args`` where there is one."""
+    """The parameters of ``method``. ``names`` are its positions, ``varargs`` the name of ``*args`` where there is one."""
 
     worker: str
     method: str
@@ -37,18 +37,18 @@ class JobSignature:
     varargs: str | None
     defaults: tuple[Any, ...]
     json_defaults: tuple[bytes | None, ...]
-    """The defaults as JSON, as they were when the class was created; ``None`` for one that JSON cannot carry."""
+    """The defaults as JSON, as they were when the class was created; ``None`` for a default that JSON cannot carry."""
     annotations: tuple[Any, ...]
-    """What the positions are checked by: Any where the annotation is taken for no rule. ``rest``'s is the last."""
+    """The types of the positions: Any where the annotation is not used as a rule. The type of ``varargs`` is the last."""
     validate: Validate | None
     validate_bulk: Validate | None
     """``validate`` for the positions of many jobs at once."""
     validate_varargs: Validate | None
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The call as a list of positions; a hole left by keywords is filled with the parameter's default.
+        """Return the call as a list of positions. A position that keywords skip gets the parameter's default.
 
-        Raises ArgumentsError when an argument is missing, unknown, given twice or too much. Types are ``check``'s part.
+        Raises ArgumentsError when an argument is missing, unknown, given twice or too much. ``check`` checks the types.
         """
         bound = list(args)
         if kwargs:
@@ -57,10 +57,10 @@ class JobSignature:
         return bound
 
     def check(self, args: list[Any]) -> None:
-        """Nothing happens when the list fits the method and survives JSON unchanged.
+        """Raise ArgumentsError unless the list fits the method and survives JSON unchanged.
 
-        An int passes for a float, a bool never for an int. Raises ArgumentsError naming worker, argument and reason; the
-        argument's value is never part of the message, as messages are logged.
+        An int passes for a float, a bool never for an int. The error names worker, argument and reason, never the argument's
+        value, as messages are logged.
         """
         if not self.required <= len(args) <= len(self.names):
             self.check_count(args)
@@ -74,7 +74,7 @@ class JobSignature:
             self._check_types(args)
 
     def without_defaults(self, args: list[Any]) -> list[Any]:
-        """Return the arguments of the shortest call that binds as this one: without those at the end that are their defaults."""
+        """Return the arguments of the shortest call that binds as this one: without trailing arguments that equal their defaults."""
         count = len(args)
         if count > len(self.names):
             return args
@@ -83,9 +83,9 @@ class JobSignature:
         return args[:count]
 
     def with_defaults(self, args: list[Any]) -> list[Any]:
-        """Return the arguments of the longest call that binds as this one: with the defaults of what was left out.
+        """Return the arguments of the longest call that binds as this one: missing arguments get their defaults.
 
-        A default that JSON cannot carry ends it, as no list of JSON values can have that and what follows.
+        The list ends before a default that JSON cannot carry.
         """
         given = list(args)
         for default in self.json_defaults[max(0, len(args) - self.required) :]:
@@ -95,14 +95,14 @@ class JobSignature:
         return given
 
     def _is_default(self, index: int, value: Any) -> bool:
-        """Whether an argument is its default, as JSON: ``1``, ``1.0`` and ``True`` are three things."""
+        """Whether an argument equals its default as JSON: ``1``, ``1.0`` and ``True`` are three things."""
         default = self.json_defaults[index - self.required]
         return default is not None and dumps_ordered(value) == default
 
     def to_json_values(self, args: list[Any]) -> list[Any]:
-        """The arguments as JSON gives them back, fitting or not.
+        """Return the arguments as JSON gives them back, fitting or not.
 
-        Raises ArgumentsError for a wrong number of them, and for what JSON cannot carry at all.
+        Raises ArgumentsError for a wrong number of arguments, and for a value that JSON cannot carry.
         """
         self.check_count(args)
         form: list[Any] = []
@@ -116,7 +116,7 @@ class JobSignature:
         return form
 
     def strictness_problems(self, args: list[Any], json_values: list[Any]) -> dict[str, str]:
-        """Argument -> why it is not strict: JSON changes it into what stands in ``form``, or that does not fit."""
+        """Map each argument that is not strict to the reason: JSON changes it, or its value in ``json_values`` does not fit."""
         found: dict[str, str] = {}
         for index, value in enumerate(args):
             try:
@@ -128,7 +128,7 @@ class JobSignature:
         return found
 
     def all_valid(self, jobs: Sequence[Sequence[Any]]) -> bool:
-        """Whether all jobs have the right number of arguments, of the right types; ``check`` says which has not, and why."""
+        """Whether all jobs have the right number of arguments, of the right types. ``check`` names the wrong one and the reason."""
         counts = set(map(len, jobs))
         full = len(self.names)
         if min(counts) < self.required or (max(counts) > full and self.varargs is None):
@@ -145,7 +145,7 @@ class JobSignature:
         return True
 
     def _pad_with_defaults(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        """The positions, with defaults for what was not given, so that one adapter of full length serves every call."""
+        """Return the positions with defaults for missing arguments, so that one adapter of full length serves every call."""
         return (*args[: len(self.names)], *self.defaults[len(args) - self.required :])
 
     def _check_types(self, args: list[Any]) -> None:
@@ -159,7 +159,7 @@ class JobSignature:
             raise next(self._type_errors(args)) from None
 
     def _type_errors(self, args: list[Any]) -> Iterator[ArgumentsError]:
-        """What each argument that is of a wrong type is refused for."""
+        """Return one error per argument of a wrong type."""
         count = len(self.names)
         for validate, values, offset in (
             (self.validate, self._pad_with_defaults(args), 0),
@@ -195,7 +195,7 @@ class JobSignature:
                 raise ArgumentsError(self.worker, "is missing", argument=self.names[index])
 
     def check_count(self, args: Sequence[Any]) -> None:
-        """Nothing happens when the method could be called with so many; raises ArgumentsError otherwise."""
+        """Raise ArgumentsError unless the method can be called with so many arguments."""
         count, most = len(args), len(self.names)
         if count < self.required:
             raise ArgumentsError(self.worker, "is missing", argument=self.names[count])
@@ -215,10 +215,7 @@ class JobSignature:
 
 
 def check_method(worker: str, name: str, method: Any) -> None:
-    """Nothing happens when ``method``, as it stands in the class, can be called on an instance and run a job.
-
-    Raises DeclarationError otherwise.
-    """
+    """Raise DeclarationError unless ``method``, as it stands in the class, can be called on an instance and run a job."""
     found: object = method
     if isinstance(method, (staticmethod, classmethod, type)) or not callable(method) or not hasattr(method, "__get__"):
         said = f"{name} = {short_repr(found)} is not allowed."
@@ -228,9 +225,9 @@ def check_method(worker: str, name: str, method: Any) -> None:
 
 
 def check_self_parameter(worker: str, name: str, method: Callable[..., Any]) -> None:
-    """Nothing happens when the first parameter of ``method`` is for the instance; raises DeclarationError otherwise.
+    """Raise DeclarationError unless the first parameter of ``method`` is the instance.
 
-    It is called self, as the signature cannot tell otherwise; or begins with _, as what is not used may.
+    It is recognised by its name: self, or a name that begins with _ (an unused parameter).
     """
     signature = inspect.signature(method)
     first = next(iter(signature.parameters.values()), None)
@@ -248,10 +245,9 @@ def check_self_parameter(worker: str, name: str, method: Callable[..., Any]) -> 
 def build_signature(
     worker: str, method: Callable[..., Any], name: str = "perform", *, strict: bool = True
 ) -> JobSignature:
-    """Read ``method``, called ``name``, once. Raises DeclarationError for a parameter that cannot travel in a list of JSON values.
+    """Read ``method``, called ``name``. Raises DeclarationError for a parameter that cannot travel in a list of JSON values.
 
-    Without ``strict``, annotations that JSON cannot carry, and those that their own default does not fit, are no reason
-    to refuse: such a parameter takes anything.
+    Without ``strict``, a parameter whose annotation JSON cannot carry, or whose own default does not fit, takes any value.
     """
     faults = ErrorCollector(worker)
     parameters = _read_parameters(faults, name, method)

@@ -1,4 +1,4 @@
-"""Is a value exactly JSON: does it arrive as what was sent, in Python and in Ruby alike?"""
+"""Check that a value is exactly JSON: it arrives unchanged, in Python and in Ruby."""
 
 import enum
 import math
@@ -34,7 +34,7 @@ _ADVICE = {
 
 
 class NotJsonError(Exception):
-    """A value JSON cannot carry; ``path`` leads from the argument to it, such as ``['tags'][3]``."""
+    """A value that JSON cannot carry; ``path`` leads from the argument to it, such as ``['tags'][3]``."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -42,15 +42,15 @@ class NotJsonError(Exception):
         super().__init__(reason)
 
     def prepend_step(self, step: object) -> "NotJsonError":
-        """The same error, seen from one level further out."""
+        """Return the same error, with one more step at the front of its path."""
         self.path = f"[{short_repr(step)}]{self.path}"
         return self
 
 
 def check_strict_json(value: Any, depth_left: int = MAX_DEPTH) -> None:
-    """Nothing happens when ``value`` survives the wire unchanged; raises InexactError otherwise.
+    """Raise NotJsonError unless ``value`` survives the wire unchanged.
 
-    Only the plain types pass: a subclass (an IntEnum, a str of someone's making) arrives as its base, so it is refused.
+    Only plain types pass. A subclass (an IntEnum, an application's own str) arrives as its base type, so it is refused.
     """
     kind = _class_of(value)
     if kind is str:

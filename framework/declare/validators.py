@@ -1,4 +1,4 @@
-"""Rules for the values of attributes: each takes a value and gives it back normalised, or says what is allowed."""
+"""Validators of attribute values: each takes a value and returns it normalised, or says what is allowed."""
 
 import inspect
 import math
@@ -16,23 +16,23 @@ from framework.types import QUEUE_NAME, WIRE_NAME, WIRE_NAME_FORMAT
 
 @dataclass(frozen=True, slots=True)
 class Validator:
-    """What values are allowed. Called with one, it gives it back normalised, or raises ``InvalidValue``."""
+    """The allowed values of an attribute. A call returns the value normalised, or raises ``InvalidValue``."""
 
     allowed: str
-    """What is allowed, in words: for messages and for the documentation."""
+    """The allowed values in words: for messages and for the documentation."""
     check: Callable[[Any], Any]
     schema: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The same as JSON Schema, where a file can hold such a value: for ``workers/all_queues.schema.json``."""
 
     def __call__(self, value: Any) -> Any:
-        """The normalised value; raises ``InvalidValue`` otherwise."""
+        """Return the normalised value. Raises ``InvalidValue`` otherwise."""
         return self.check(value)
 
 
 _IDENTIFIER = re.compile(r"[A-Za-z0-9_]+")
 _TAG = re.compile(r"[A-Za-z0-9_:]+")
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
-# Spelt out, without \w, so that JSON Schema's regular expressions read them as Python does.
+# Without \w, so that JSON Schema's regular expressions match what Python's match.
 _MAX_DIGITS = 15
 
 
@@ -41,9 +41,9 @@ class InvalidValue(Exception):
 
 
 def validate_value(worker: str, name: str, value: Any, validator: Validator, inherited_note: str = "") -> Any:
-    """The normalised value; raises DeclarationError naming worker, attribute, value and what is allowed.
+    """Return the normalised value. Raises DeclarationError naming worker, attribute, value and the allowed values.
 
-    ``place``: where an inherited value stands, for the message.
+    ``place`` names the class of an inherited value, for the message.
     """
     try:
         return validator(value)
@@ -53,7 +53,7 @@ def validate_value(worker: str, name: str, value: Any, validator: Validator, inh
 
 
 def one_of(*choices: str) -> Validator:
-    """Exactly one of the given words."""
+    """Allow exactly the given words."""
     allowed = f"one of {', '.join(map(repr, choices))}"
 
     def check(value: Any) -> str:
@@ -71,18 +71,18 @@ def _boolean(value: Any) -> bool:
 
 
 boolean = Validator("True or False", _boolean, {"type": "boolean"})
-"""Nothing merely truthy."""
+"""Allows True and False, and no merely truthy value."""
 
 
 def _limit_digits(number: int, allowed: str) -> int:
-    # What counts nothing any more would be refused at each push, if not in a generated file.
+    # A longer number counts nothing, and would be refused later: at each push, or in a generated file.
     if abs(number) < 10**_MAX_DIGITS:
         return number
     raise InvalidValue(f"{allowed}, of at most {_MAX_DIGITS} digits")
 
 
 def integer(minimum: int) -> Validator:
-    """A whole number from ``minimum`` on; a bool is none."""
+    """Allow whole numbers from ``minimum`` on, and no bool."""
     allowed = f"a whole number >= {minimum}"
 
     def check(value: Any) -> int:
@@ -94,7 +94,7 @@ def integer(minimum: int) -> Validator:
 
 
 def boolean_or_count(minimum: int) -> Validator:
-    """True, False or a whole number from ``minimum`` on."""
+    """Allow True, False and whole numbers from ``minimum`` on."""
     allowed = f"True, False or a whole number >= {minimum}"
 
     def check(value: Any) -> bool | int:
@@ -132,7 +132,7 @@ def _duration(value: Any) -> timedelta:
 
 
 duration = Validator("a positive timedelta, or a positive number of seconds", _duration)
-"""Normalised to a timedelta."""
+"""Allows spans of time, normalised to a timedelta."""
 
 
 def _matching(pattern: re.Pattern[str], allowed: str) -> Validator:
@@ -152,7 +152,7 @@ _tag = _matching(_TAG, "letters, digits, underscores and ':'")
 
 
 def optional(validator: Validator) -> Validator:
-    """None, or what ``rule`` allows."""
+    """Allow None, and the values of ``rule``."""
 
     def check(value: Any) -> Any:
         if value is None:
@@ -166,7 +166,7 @@ def optional(validator: Validator) -> Validator:
 
 
 def tuple_of(validator: Validator, example: str) -> Validator:
-    """A tuple whose members all follow ``rule``; a lone string is the classic slip and is named."""
+    """Allow tuples whose members all follow ``rule``. A lone string is the usual mistake, and the message says so."""
     allowed = f"a tuple, for example {example}; each member {validator.allowed}"
 
     def check(value: Any) -> tuple[Any, ...]:
@@ -191,7 +191,7 @@ wire_names = tuple_of(wire_name, "('Old::NameWorker',)")
 
 
 def mapping_of(key_validator: Validator, value_validator: Validator, example: str) -> Validator:
-    """A dict that is not empty, whose keys follow ``key`` and whose values follow ``rule``; given back as a copy."""
+    """Allow dicts that are not empty, whose keys follow ``key`` and whose values follow ``rule``; return a copy."""
     allowed = f"a dict, for example {example}; each key {key_validator.allowed}, each value {value_validator.allowed}"
 
     def check(value: Any) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def mapping_of(key_validator: Validator, value_validator: Validator, example: st
 
 
 def instance_of(kind: type[Any], example: str) -> Validator:
-    """None, or an instance of ``kind``."""
+    """Allow None, and instances of ``kind``."""
     allowed = f"{example}, or None"
 
     def check(value: Any) -> Any:

@@ -21,7 +21,7 @@ _SIMILARITY_CUTOFF = 0.85
 
 @dataclass(frozen=True, slots=True)
 class VersionHandler:
-    """The method that runs jobs of one older version, under a signature of its own."""
+    """The method that runs jobs of one older version, with a signature of its own."""
 
     signature: JobSignature
     is_async: bool
@@ -29,7 +29,7 @@ class VersionHandler:
 
     @property
     def method(self) -> str:
-        """Its name, for example ``perform_v1``."""
+        """The name of the method, for example ``perform_v1``."""
         return self.signature.method
 
 
@@ -40,9 +40,9 @@ def is_handler(name: str) -> bool:
 
 
 def check_handler_names(faults: ErrorCollector, owner: type[Any]) -> None:
-    """Note what looks like a handler in the body of ``owner`` and is none.
+    """Note names in the body of ``owner`` that look like a handler and are none.
 
-    That is a name that is nearly one (``perform_v01``, ``perform_version_1``), and a value that is no method.
+    Such is a misspelt name (``perform_v01``, ``perform_version_1``), and a value that is no method.
     """
     for name, value in vars(owner).items():
         if name.startswith("_"):
@@ -64,10 +64,10 @@ def check_handler_names(faults: ErrorCollector, owner: type[Any]) -> None:
 def read_handlers(
     worker: str, cls: type[Any], version: int, loggable: tuple[str, ...], *, strict: bool
 ) -> Mapping[int, VersionHandler]:
-    """The handlers of a class of ``version``, resolved along the MRO, by the version whose jobs they run.
+    """Return the handlers of a class of ``version``, resolved along the MRO, by the version whose jobs they run.
 
-    Raises DeclarationError for each that no job would reach, as it is not older than the class, and for each signature that
-    cannot travel.
+    Raises DeclarationError for each handler that no job would reach, as it is not older than the class, and for each signature
+    that cannot travel.
     """
     faults = ErrorCollector(worker)
     found: dict[int, VersionHandler] = {}
@@ -92,9 +92,9 @@ def read_handlers(
 
 
 def signature_since(handlers: Mapping[int, VersionHandler], version: int) -> int:
-    """Return from which version on the method that runs ``version`` has been ``perform``: 0, or that after an older handler's.
+    """Return the version since which the method that runs ``version`` has been ``perform``: 0, or one after an older handler's.
 
-    It is the same number in every release: a handler's is the one that ``perform`` had when its version was the newest.
+    The number is the same in every release: a handler keeps the one that ``perform`` had when its version was the newest.
     """
     handles_it = version in handlers
     return max((number + 1 for number in handlers if not handles_it or number < version), default=0)

@@ -1,4 +1,4 @@
-"""``ApplicationWorker``: what a worker author subclasses. Attributes say what the job needs, ``perform`` does it."""
+"""``ApplicationWorker``, the base class of every worker. Attributes say what the job needs; ``perform`` does the work."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 
 class ApplicationWorker:
-    """The base of every worker: one class, one kind of job (GitLab's ApplicationWorker on Sidekiq's data model).
+    """The base of every worker: one class is one kind of job (GitLab's ApplicationWorker on Sidekiq's data model).
 
-    Attributes are plain values in the class body, inherited along the MRO, checked when the class is created: a
-    DeclarationError names the class, the attribute, the value, the allowed values and the nearest name. One instance is
-    made per job, without arguments. ``class Base(ApplicationWorker, abstract=True)`` shares attributes and is never run.
+    Attributes are plain values in the class body, inherited along the MRO, and checked when the class is created: a
+    DeclarationError names the class, the attribute, the value, the allowed values and the nearest name. Each job gets an
+    instance of its own, made without arguments. ``class Base(ApplicationWorker, abstract=True)`` shares attributes and never runs.
     """
 
     feature_category: ClassVar[str | None] = None
@@ -69,7 +69,7 @@ class ApplicationWorker:
 
     jid: str = ""
     job_version: int = 0
-    """The version that the job carries; that of the class for an instance which no job made (GitLab)."""
+    """The version of the job; on an instance that no job made, the version of the class (GitLab)."""
     _aw_declaration: ClassVar[Declaration | None] = None
     _aw_setter: ClassVar[Setter[Any] | None] = None
     _aw_job: Payload | None = None
@@ -78,7 +78,7 @@ class ApplicationWorker:
     _aw_logger: JobLogger | None = None
     _aw_extra: dict[str, Any] | None = None
     _aw_on_success: Callable[[], None] | None = None
-    """What it wants done when it has succeeded and let go of all it held; raises nothing."""
+    """Called after the job has succeeded and has released its locks and slots. It raises nothing."""
 
     def __init_subclass__(cls, *, abstract: bool = False, **others: Never) -> None:
         super().__init_subclass__()
@@ -99,7 +99,7 @@ class ApplicationWorker:
         _install_perform_descriptor(cls)
         registry.register(cls)
 
-    if not TYPE_CHECKING:  # to a type checker the class takes no arguments, as object does
+    if not TYPE_CHECKING:  # To a type checker the class takes no arguments, as object does.
 
         def __init__(self, *given: object, **named: object) -> None:
             if given or named:
@@ -107,7 +107,7 @@ class ApplicationWorker:
 
     @classmethod
     def declaration(cls) -> Declaration:
-        """All facts of this class, frozen when it was created. Raises DeclarationError for an abstract class."""
+        """Return all facts of this class, frozen when it was created. Raises DeclarationError for an abstract class."""
         if cls._aw_declaration is None:
             raise DeclarationError(
                 check.qualified_name(cls), "is abstract: it has no jobs. Subclass it, or drop abstract=True."
@@ -115,7 +115,7 @@ class ApplicationWorker:
         return cls._aw_declaration
 
     def perform(self, *args: Any, **kwargs: Any) -> Any:
-        """Do the job. Every worker writes its own; ``def`` runs in a thread, ``async def`` on the event loop."""
+        """Do the job. Every worker defines its own; ``def`` runs in a thread, ``async def`` on the event loop."""
         del args, kwargs
         raise DeclarationError(check.qualified_name(type(self)), "has no perform.", attribute="perform")
 
@@ -123,16 +123,16 @@ class ApplicationWorker:
     def retry_in(
         cls, count: int, error: Exception, job: Payload
     ) -> timedelta | float | Literal["discard", "kill"] | None:
-        """Hook: when to run again after failure number ``count`` (from 0); None keeps Sidekiq's formula.
+        """Hook: return when to run again after failure number ``count`` (from 0). None keeps Sidekiq's formula.
 
-        ``"kill"`` buries the job now, ``"discard"`` drops it (Sidekiq 7).
+        ``"kill"`` moves the job to the dead set now, ``"discard"`` deletes it (Sidekiq 7).
         """
         del count, error, job
         return None
 
     @classmethod
     def retries_exhausted(cls, job: Payload, error: Exception) -> Literal["discard"] | None:
-        """Hook: the job failed for the last time; called before it goes to the dead set, which ``"discard"`` prevents."""
+        """Hook: the job failed for the last time. Called before it goes to the dead set; ``"discard"`` deletes it instead."""
         del job, error
         return None
 
@@ -142,38 +142,38 @@ class ApplicationWorker:
 
     @classmethod
     def on_concurrency_limit_deferred(cls, args: list[Any]) -> None:
-        """Hook: a job with these arguments has to wait for a slot of the class's limit (GitLab)."""
+        """Hook: a job with these arguments waits for a slot of the class's limit (GitLab)."""
 
     @classmethod
     def on_concurrency_limit_resumed(cls, args: list[Any]) -> None:
-        """Hook: a job with these arguments, which had to wait, has its slot and begins (GitLab)."""
+        """Hook: a job with these arguments waited for a slot, has it now and begins (GitLab)."""
 
     @classmethod
     def idempotency_arguments(cls, args: list[Any]) -> list[Any]:
-        """Hook: the arguments that make two jobs equal; all of them unless a worker says otherwise (GitLab).
+        """Hook: return the arguments by which two jobs count as equal. The default is all of them (GitLab).
 
-        ``args`` has every argument, with the defaults of those that were left out, of the method that runs the job's version.
+        ``args`` has every argument of the method that runs the job's version, defaults included.
         """
         return args
 
     @property
     def logger(self) -> JobLogger:
-        """A logger that knows this job's class and id: ``self.logger.info("indexed", files=3)``."""
+        """Return a logger that knows this job's class and id: ``self.logger.info("indexed", files=3)``."""
         if self._aw_logger is None:
             self._aw_logger = PlainLogger() if self._aw_run is None else self._aw_run.logger(self._aw_job or {})
         return self._aw_logger
 
     def log_extra(self, **fields: Any) -> None:
-        """The fields are on the line written when this job is done (GitLab's log_extra_metadata_on_done)."""
+        """Add fields to the log line that is written when this job is done (GitLab's log_extra_metadata_on_done)."""
         if self._aw_extra is None:
             self._aw_extra = {}
         self._aw_extra.update(fields)
 
     @property
     def cancelled(self) -> bool:
-        """Whether this job was cancelled (Sidekiq's ``Client#cancel!``); a long loop should look, and return.
+        """Whether this job was cancelled (Sidekiq's ``Client#cancel!``). A long loop checks it, and returns.
 
-        Known at most some 5 s late; asked as often as you like, since few of the answers cost a question to Redis.
+        The answer is up to 5 s old. Checking is cheap: most calls ask Redis nothing.
         """
         if self._aw_run is None:
             return False
@@ -183,23 +183,23 @@ class ApplicationWorker:
 
     @property
     def interrupted(self) -> bool:
-        """The process is stopping; a long loop should save its place and return."""
+        """Whether the process is stopping. A long loop checks it, saves its progress and returns."""
         return self._aw_run is not None and self._aw_run.interrupted
 
     @classmethod
     def route(cls) -> Route:
-        """Where jobs of this class go: queue, shard, and the rule that said so."""
+        """Return where jobs of this class go: the queue, the shard, and the rule that decided."""
         return port.current().route(cls.declaration())
 
     @classmethod
     def arguments(cls: type[Performs[P]], *args: P.args, **kwargs: P.kwargs) -> JobRequest[P]:
-        """One job for ``perform_bulk_for``, checked like a call of ``perform``. Raises ArgumentsError."""
+        """Return one job for ``perform_bulk_for``, checked like a call of ``perform``. Raises ArgumentsError."""
         declaration = cast("type[ApplicationWorker]", cls).declaration()
         return JobRequest(declaration, declaration.signature.bind(args, kwargs))
 
     @classmethod
     def perform_async(cls: type[Performs[P]], *args: P.args, **kwargs: P.kwargs) -> Jid | None:
-        """The job is on its queue; its id, or None when it was dropped as a duplicate or by a client middleware.
+        """Push the job now; return its id, or None when it was dropped as a duplicate or by a client middleware.
 
         Raises ArgumentsError when the arguments do not fit ``perform`` or are not JSON, ExceedLimitError when they are too
         large, ShardUnavailableError when Redis does not answer.
@@ -210,15 +210,15 @@ class ApplicationWorker:
     def perform_in(
         cls: type[Performs[P]], delay: timedelta | float, /, *args: P.args, **kwargs: P.kwargs
     ) -> Jid | None:
-        """The job becomes due after ``delay``: a timedelta, or a number (below 1,000,000,000 seconds from now, else epoch).
+        """Push the job, due after ``delay``: a timedelta, or a number (below 1,000,000,000 seconds from now, else epoch seconds).
 
-        What is due now or in the past is pushed at once (Sidekiq 7). Raises as ``perform_async`` does.
+        A job that is due now or in the past is pushed at once (Sidekiq 7). Raises as ``perform_async`` does.
         """
         return _setter_of(cls).perform_in(delay, *args, **kwargs)
 
     @classmethod
     def perform_at(cls: type[Performs[P]], when: datetime | float, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
-        """The job becomes due at ``when``: an aware datetime or epoch seconds.
+        """Push the job, due at ``when``: an aware datetime or epoch seconds.
 
         Raises ArgumentsError for a datetime without a time zone, and otherwise as ``perform_async`` does.
         """
@@ -226,9 +226,9 @@ class ApplicationWorker:
 
     @classmethod
     def perform_bulk(cls: type[Performs[P]], jobs: Iterable[Sequence[Any]], /) -> list[Jid | None]:
-        """One job per tuple of arguments, written in slices; the ids stand where the tuples stood, None for dropped jobs.
+        """Push one job per tuple of arguments, in chunks; return the ids in the same order, None for dropped jobs.
 
-        Raises BulkPushError when a slice fails; it says which jobs are in. ``perform_bulk_for`` is the typed form.
+        Raises BulkPushError when a chunk fails; the error says which jobs are in. ``perform_bulk_for`` is the typed form.
         """
         return _setter_of(cls).perform_bulk(jobs)
 
@@ -242,7 +242,7 @@ class ApplicationWorker:
         batch_size: int | None = None,
         batch_delay: timedelta | float | None = None,
     ) -> list[Jid | None]:
-        """Like ``perform_bulk``, due after ``delay``; with both others, ``batch_size`` jobs every ``batch_delay`` (GitLab)."""
+        """Push as ``perform_bulk`` does, due after ``delay``; ``batch_size`` with ``batch_delay`` spreads the jobs (GitLab)."""
         return _setter_of(cls).perform_bulk_in(delay, jobs, batch_size=batch_size, batch_delay=batch_delay)
 
     @classmethod
@@ -256,10 +256,10 @@ class ApplicationWorker:
         batch_size: int | None = None,
         batch_delay: timedelta | float | None = None,
     ) -> list[Jid | None]:
-        """One job per object: ``arguments`` makes it with ``Worker.arguments(...)``, ``context`` adds to its log context.
+        """Push one job per object: ``arguments`` makes it with ``Worker.arguments(...)``, ``context`` adds to its log context.
 
-        ``delay``, ``batch_size`` and ``batch_delay`` as in ``perform_bulk_in``. Every function is called before the first job
-        is written; what one raises goes out as it is.
+        ``delay``, ``batch_size`` and ``batch_delay`` as in ``perform_bulk_in``. Both functions are called for every object before the
+        first job is written. An exception that they raise reaches the caller unchanged.
         """
         return _setter_of(cls).perform_bulk_for(
             objects, arguments=arguments, context=context, delay=delay, batch_size=batch_size, batch_delay=batch_delay
@@ -267,12 +267,12 @@ class ApplicationWorker:
 
     @classmethod
     def perform_inline(cls: type[Performs[P]], *args: P.args, **kwargs: P.kwargs) -> None:
-        """The job has run, here and now, through both middleware chains; what it raised is raised."""
+        """Run the job here and now, through both middleware chains, and raise what it raises."""
         _setter_of(cls).perform_inline(*args, **kwargs)
 
     @classmethod
     def set(cls: type[Performs[P]], **options: Unpack[PushOptions]) -> Setter[P]:
-        """The same pushes with other options, for these pushes only. Raises ArgumentsError for an unknown or invalid one."""
+        """Return the same pushes with other options. Raises ArgumentsError for an unknown or invalid option."""
         declaration = cast("type[ApplicationWorker]", cls).declaration()
         checked = check_options(declaration.qualified_name, options)
         no_effect.warn_about_options(cls, declaration.qualified_name, checked)
@@ -280,13 +280,13 @@ class ApplicationWorker:
 
 
 def _setter_of(cls: type[Performs[P]]) -> Setter[P]:
-    worker: Any = cls  # not cast(), which is a call, and this is the way of every push
+    worker: Any = cls  # Not cast(): that is a call, and every push comes through here.
     made: Setter[P] | None = worker._aw_setter
     return Setter(cls, worker.declaration(), NO_OPTIONS) if made is None else made
 
 
 def _install_perform_descriptor(cls: type[ApplicationWorker]) -> None:
-    """Put the class's own ``perform`` where a call on the class differs from one on an instance."""
+    """Wrap the class's own ``perform``, so that a call on the class differs from a call on an instance."""
     perform = vars(cls).get("perform")
     if perform is not None:
         setattr(cls, "perform", misuse.PerformDescriptor(perform))  # noqa: B010 - to a type checker it stays what it is

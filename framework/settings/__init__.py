@@ -1,1 +1,1 @@
-"""Configuration: files under ``config/``, overridden by the environment, validated whole. Stands beside ``wire``."""
+"""Configuration: files under ``config/``, overridden by the environment, validated as a whole."""

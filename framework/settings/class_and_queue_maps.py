@@ -1,4 +1,4 @@
-"""Settings that name classes or queues of the application's own: tables and lists."""
+"""Settings that map or list an application's own classes and queues."""
 
 from typing import Annotated, Any, TypeAlias
 
@@ -14,7 +14,7 @@ ClassPatterns: TypeAlias = tuple[Annotated[str, AfterValidator(validators.class_
 
 
 def _check_retired(value: Any) -> Any:
-    if value is None:  # a key whose entries are commented out
+    if value is None:  # A key whose entries are commented out.
         return {}
     if not is_mapping(value):
         raise ValueError("must map class names to reasons, for example {'Reports::MonthlyWorker': 'removed in 4.2'}")

@@ -1,4 +1,4 @@
-"""What the URL of a PostgreSQL may say; nothing of a wrong one is shown, as it may hold a password."""
+"""Check the URL of a PostgreSQL database. Messages show nothing of a wrong URL, as it may hold a password."""
 
 from urllib.parse import parse_qs, urlsplit
 
@@ -6,14 +6,14 @@ from framework.messages import did_you_mean
 
 _DRIVER = "postgresql+psycopg"
 _SCHEMES = (_DRIVER, "postgresql", "postgres")
-"""All three are read as the first: which driver SQLAlchemy takes for the others depends on its version."""
+"""All three are read as the first: the driver that SQLAlchemy takes for the others depends on its version."""
 _MALFORMED_HOST = (
     "is no URL: what stands for host and port is neither (in a password write / # ? @ : as %2F %23 %3F %40 %3A)"
 )
 
 
 def check_database_url(url: str) -> str:
-    """The URL as SQLAlchemy takes it, its driver named. Raises ValueError saying what is allowed."""
+    """Return the URL with its driver named, as SQLAlchemy takes it. Raises ValueError saying what is allowed."""
     if any(character.isspace() or not character.isprintable() for character in url):
         raise ValueError("must be a URL without spaces and control characters")
     scheme, separator, rest = url.partition("://")

@@ -1,4 +1,4 @@
-"""Variables of the environment: ``FRAMEWORK_`` and the key, ``__`` for nesting, and two that other programs read too."""
+"""Settings from the environment: ``FRAMEWORK_`` and the key, ``__`` for nesting, and two variables that other programs read too."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ from framework.typeguards import is_mapping
 ENVIRONMENT_SOURCE = "environment"
 
 VariableOrigins: TypeAlias = dict[tuple[str, ...], str]
-"""Where in the settings a variable stands: its keys, and its name."""
+"""Where each variable stands in the settings: its keys, and its name."""
 
 
 class _VariableSource(EnvSettingsSource):
-    """The library's reading of one variable, with JSON that must not say a thing twice."""
+    """The library's reading of one variable, with JSON that refuses duplicate keys."""
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
         decoded = super().decode_complex_value(field_name, field, value)
@@ -33,10 +33,10 @@ class _VariableSource(EnvSettingsSource):
 def read_environment(
     environment: Mapping[str, str], problems: list[ConfigurationProblem]
 ) -> tuple[dict[str, Any], VariableOrigins]:
-    """The settings that known variables give, unchecked, and where each stands; what cannot be read is among the problems."""
+    """Return the settings that known variables give, unchecked, and the origin of each. Faults go to ``problems``."""
     values: dict[str, Any] = {}
     origins: VariableOrigins = {}
-    # A variable with more parts stands over the JSON of one with fewer.
+    # A variable with more parts wins over the JSON of one with fewer.
     for name in sorted(environment, key=lambda name: (name.count("__"), name)):
         path = key_path(name)
         message = _rejection_reason(name, path, environment[name])
@@ -52,9 +52,9 @@ def read_environment(
 
 
 def drop_overridden_urls(from_files: dict[str, Any], from_environment: dict[str, Any]) -> dict[str, Any]:
-    """The files' values, the built-in shard main among them, without each place of a Redis in whose stead a variable names one.
+    """Return the files' values without the addresses of Redis, also of the built-in shard main, that a variable replaces.
 
-    A url and sentinels exclude each other, so one of them in a variable takes the place of the other in a file.
+    A url and sentinels exclude each other, so one of them in a variable replaces the other in a file.
     """
     shards, said = from_files.get("shards", {"main": {"url": DEFAULT_URL}}), from_environment.get("shards")
     if not is_mapping(shards) or not is_mapping(said):
@@ -74,15 +74,15 @@ def _drop_overridden_url(shard: Any, variable: Any) -> Any:
 def apply_external_variables(
     values: dict[str, Any], environment: Mapping[str, str]
 ) -> tuple[dict[str, Any], VariableOrigins]:
-    """The values under those that other programs read from the environment too: REDIS_URL and SENTRY_DSN.
+    """Put the variables that other programs read too, REDIS_URL and SENTRY_DSN, under the values.
 
-    An empty one counts as not set, as those programs have it.
+    An empty variable counts as not set, as in those programs.
     """
     url, dsn = environment.get("REDIS_URL"), environment.get("SENTRY_DSN")
     origins: VariableOrigins = {}
     shards = values["shards"]
     if url and is_mapping(shards):
-        # Whole, as a password or sentinels of the file belong to another server.
+        # The whole address: a password or sentinels of the file belong to another server.
         shards = {**shards, "main": {"url": url}}
         origins["shards", "main"] = "REDIS_URL"
     if dsn:
@@ -92,7 +92,7 @@ def apply_external_variables(
 
 
 def merge_nested(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Both, key by key to any depth; ``over`` counts where they differ."""
+    """Merge both, key by key to any depth; ``over`` wins where they differ."""
     merged = dict(under)
     for key, value in over.items():
         below = merged.get(key)
@@ -101,7 +101,7 @@ def merge_nested(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parse_variable(name: str, text: str) -> dict[str, Any]:
-    """What one variable says, as nested keys. Raises ValueError."""
+    """Return the value of one variable as nested keys. Raises ValueError."""
     source = _VariableSource(Settings)
     source.env_vars = {name.lower(): text}
     try:
@@ -120,7 +120,7 @@ def _parse_variable(name: str, text: str) -> dict[str, Any]:
 
 
 def _rejection_reason(name: str, path: Sequence[str], value: str) -> str | None:
-    """Return why the value of a known variable cannot be meant, or ``None``."""
+    """Return why the value of a known variable is wrong, or ``None``."""
     if not name.startswith(ENV_PREFIX) or path[0] not in (*FILE_BY_KEY, "env", *FOLDER_VARIABLES):
         return None
     if len(path) > 1 and path[0] in CASE_SENSITIVE_KEYS:

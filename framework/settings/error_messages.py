@@ -1,4 +1,4 @@
-"""From what pydantic found to problems that name the place, the value, what is allowed and the nearest right spelling."""
+"""Turn pydantic's errors into problems that name the place, the value, the allowed values and the nearest right spelling."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -35,14 +35,14 @@ _EXPECTED_BY_ERROR = {
     "bool_parsing": "must be true or false",
     "invalid_key": "this key must be a text",
 }
-"""pydantic's kinds of errors in our words."""
+"""pydantic's kinds of errors in plain words."""
 
 
 class ValueSources(NamedTuple):
-    """Where values came from."""
+    """The sources of the values: files and variables."""
 
     config_label: str | None
-    """How messages call the config folder."""
+    """The name of the config folder in messages."""
     from_files: dict[str, Any]
     origins: VariableOrigins
 
@@ -74,7 +74,7 @@ def _to_problem(detail: ErrorDetails, sources: ValueSources) -> ConfigurationPro
     found = _origin_variable(location, sources)
     if found is not None:
         variable, depth = found
-        # A variable that holds JSON has an inside of its own.
+        # A variable that holds JSON has places of its own inside.
         inner = location[depth:] if variable.startswith(ENV_PREFIX) else []
         return ConfigurationProblem(ENVIRONMENT_SOURCE, variable + _format_path(inner), message)
     file = FILE_BY_KEY.get(str(location[0]), "") if location else ""
@@ -89,7 +89,7 @@ def _format_path(steps: Sequence[int | str]) -> str:
 
 
 def _origin_variable(location: Sequence[int | str], sources: ValueSources) -> tuple[str, int] | None:
-    """The variable that gave the value at this place and how many of the place's steps it names itself, if one did."""
+    """Return the variable that gave the value at this place, and how many steps of the place the variable's name has; else None."""
     if list(location[:1]) == ["env_name"]:
         return "FRAMEWORK_ENV", 1
     steps = tuple(str(step) for step in location)
@@ -97,7 +97,7 @@ def _origin_variable(location: Sequence[int | str], sources: ValueSources) -> tu
     if above:
         path = max(above, key=len)
         return sources.origins[path], len(path)
-    # Of a section that no file has, or that a variable has replaced, the variables below it are all there is.
+    # A section that no file has, or that a variable replaces, consists of the variables below it.
     below = min((path for path in sources.origins if path[: len(steps)] == steps), default=None)
     if below is None or is_mapping(_value_at(sources.from_files, location)):
         return None

@@ -1,4 +1,4 @@
-"""The files of the config folder: which there are, what each may hold, and names that are nearly theirs."""
+"""The files of the config folder: their names, their keys, and misspelt names."""
 
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -49,8 +49,8 @@ FILE_BY_KEY = {key: file for file, keys in KEYS_BY_FILE.items() for key in keys}
 
 
 def find_config_dir(named: str | None, working_dir: Path, problems: list[ConfigurationProblem]) -> Path | None:
-    """The config folder: the named one, else ``config`` of ``here``, else ``config`` beside the package, the first that
-    holds one of our files or one that was meant to be. None when there is none.
+    """Return the config folder: the named one, else ``config`` of ``here``, else ``config`` beside the package. Of these the first
+    that holds a file of the framework, or one with a misspelt name; None when there is none.
     """
     if named is not None:
         folder = (working_dir / named).resolve()
@@ -66,9 +66,9 @@ def find_config_dir(named: str | None, working_dir: Path, problems: list[Configu
 
 
 def read_files(folder: Path, label: str, problems: list[ConfigurationProblem]) -> dict[str, Any]:
-    """Every known key of the folder's files, unchecked; what cannot be read or is not known is among the problems.
+    """Return every known key of the folder's files, unchecked. Unreadable files and unknown keys go to ``problems``.
 
-    ``label`` is how the problems call the folder.
+    ``label`` is the name of the folder in the problems.
     """
     values: dict[str, Any] = {}
     present = _file_names(folder)
@@ -82,7 +82,7 @@ def read_files(folder: Path, label: str, problems: list[ConfigurationProblem]) -
 
 
 def display_path(folder: Path, working_dir: Path) -> str:
-    """How messages call a folder: as seen from the working folder where it is below that, else by its whole path."""
+    """Return the name of a folder in messages: relative to the working directory if it is below that, else absolute."""
     working_dir = working_dir.resolve()
     below = folder != working_dir and folder.is_relative_to(working_dir)
     return folder.relative_to(working_dir).as_posix() if below else folder.as_posix()
@@ -122,15 +122,15 @@ def _read_file(path: Path, place: ConfigurationProblem, problems: list[Configura
 
 
 def _as_yaml_scalar(value: object) -> str:
-    """A plain value as YAML writes it."""
+    """Return a plain value as YAML writes it."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _misnamed_files(folder: Path, present: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Files that nobody would read although they were meant for us, each with what to do about it.
+    """Return files that are not read although they look like files of the framework, each with a remedy.
 
-    A file is meant for us when its name is one of ours but for capitals or ``.yaml``, or nearly the name of one that is
-    missing, and it holds a key of that one: files of other programs stay out of it.
+    Such a file has the name of one but for capitals or ``.yaml``, or nearly the name of a missing one, and holds a key of it:
+    files of other programs are left out.
     """
     missing = {file.removesuffix(".yml"): file for file in KEYS_BY_FILE if file not in present}
     for name in sorted(present):
@@ -142,7 +142,7 @@ def _misnamed_files(folder: Path, present: Collection[str]) -> Iterator[tuple[st
         if file is not None and _has_known_key(folder / name, KEYS_BY_FILE[file]):
             yield (
                 name,
-                f"nobody reads a file of this name (did you mean {file!r}?): rename it, or merge it into that one",
+                f"the framework does not read a file of this name (did you mean {file!r}?): rename it, or merge it into that one",
             )
 
 

@@ -1,4 +1,4 @@
-"""The settings of ``defer_on_health``: when each indicator says stop, and how long an answer may take and counts."""
+"""Settings of ``defer_on_health``: when each indicator says stop, and how long an answer may take and counts."""
 
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -9,14 +9,14 @@ from framework.settings import validators
 from framework.settings.section import Section
 
 POSTGRES_INDICATORS = ("autovacuum", "wal_archiving", "replication_lag", "connections")
-"""What is asked of PostgreSQL itself; the names that configured and registered indicators may not have."""
+"""The indicators that PostgreSQL answers itself. Configured and registered indicators may not have these names."""
 
 _DAY_S = 86_400.0
 _EXBIBYTE = 1 << 60
 
 
 class WalArchivingSettings(Section):
-    """Stop while more segments of the write-ahead log wait for archiving than ``above`` (GitLab's 42)."""
+    """Stop while more segments of the write-ahead log than ``above`` wait for archiving (GitLab's 42)."""
 
     above: Annotated[int, validators.whole_number(0, 1_000_000_000)] = 42
 
@@ -26,20 +26,20 @@ def _optional_number(low: float, high: float) -> BeforeValidator:
 
 
 class ReplicationLagSettings(Section):
-    """Stop while a replica's replay is further behind than either; null leaves one out."""
+    """Stop while a replica's replay is further behind than either limit; null switches one off."""
 
     above_s: Annotated[float | None, _optional_number(0, 30 * _DAY_S)] = 60
     above_bytes: Annotated[float | None, _optional_number(0, _EXBIBYTE)] = 1 << 30
 
 
 class ConnectionsSettings(Section):
-    """Stop while a larger share of ``max_connections`` is in use than ``above``."""
+    """Stop while a larger share of ``max_connections`` than ``above`` is in use."""
 
     above: Annotated[float, validators.bounded_number(0, 1)] = 0.9
 
 
 class PrometheusSettings(Section):
-    """Whose HTTP API is asked; user and password may stand in the URL."""
+    """The HTTP API to ask; user and password may stand in the URL."""
 
     url: str = Field(repr=False)
 
@@ -66,13 +66,13 @@ def _check_query(value: Any) -> Any:
 
 
 class PrometheusIndicatorSettings(Section):
-    """Stop while the query's value is ``above`` this, or ``below`` it; of several series one is enough."""
+    """Stop while the query's value is ``above`` or ``below`` a threshold; of several series one is enough."""
 
     query: Annotated[str, BeforeValidator(_check_query)]
     above: Annotated[float | None, _optional_number(-1e300, 1e300)] = None
     below: Annotated[float | None, _optional_number(-1e300, 1e300)] = None
     database: Annotated[str, AfterValidator(validators.identifier)] | None = None
-    """Of which database it speaks; it is not asked for others. Left out: of each."""
+    """The database that the indicator is about: it is not asked for others. Without it: for each database."""
 
     @model_validator(mode="after")
     def _check_direction(self) -> "PrometheusIndicatorSettings":
@@ -88,12 +88,12 @@ def _check_indicator_name(name: str) -> str:
 
 
 class HealthSettings(Section):
-    """How the health of databases is judged, for the workers that declare ``defer_on_health``."""
+    """How the health of databases is judged, for workers that declare ``defer_on_health``."""
 
     cache: Annotated[float, validators.bounded_number(0, 3_600)] = 5
-    """Seconds for which an answer counts in one process."""
+    """Seconds for which a process uses an answer."""
     timeout: Annotated[float, validators.bounded_number(0.01, 60)] = 1
-    """Seconds in which an indicator has to answer; afterwards it is unknown, and stops nothing."""
+    """Seconds in which an indicator has to answer. Later it counts as unknown, and stops nothing."""
     wal_archiving: WalArchivingSettings = WalArchivingSettings()
     replication_lag: ReplicationLagSettings = ReplicationLagSettings()
     connections: ConnectionsSettings = ConnectionsSettings()

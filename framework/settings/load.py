@@ -1,4 +1,4 @@
-"""From files and the environment to one ``Settings``, or to one error that lists everything wrong."""
+"""Merge files and environment into one ``Settings``, or into one error that lists every fault."""
 
 import os
 from collections.abc import Mapping
@@ -23,9 +23,9 @@ from framework.settings.unknown_variables import unknown_variables
 
 
 def load(env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
-    """The settings of this process: built-in defaults, under the files of the config folder, under the environment.
+    """Return the settings of this process: built-in defaults, then the files of the config folder, then the environment.
 
-    The folder is FRAMEWORK_CONFIG_DIR, else ``config`` of the working directory when it holds one of our files, else
+    The folder is FRAMEWORK_CONFIG_DIR, else ``config`` of the working directory when it holds a file of the framework, else
     ``config`` beside the package. Raises ConfigurationError listing every problem with its file and key.
     """
     environment = os.environ if env is None else env
@@ -61,9 +61,9 @@ def load(env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Setti
 def _problems_behind_variables(
     from_files: dict[str, Any], process_values: dict[str, Any], label: str | None
 ) -> list[ConfigurationProblem]:
-    """What is wrong in the files even where a variable stands over it: the next process may run without that variable.
+    """Return faults of values in files that a variable replaces: the next process may run without that variable.
 
-    Whether sections are whole is not asked: files and environment may each give a part.
+    Missing parts of sections are no faults here: files and environment may each give a part.
     """
     try:
         values: dict[str, Any] = {"shards": {"main": {"url": EMBEDDED}}} | process_values | from_files

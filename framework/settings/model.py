@@ -1,4 +1,4 @@
-"""The settings, frozen and validated whole. Each field says its meaning; its default stands beside it."""
+"""The settings, frozen and validated as a whole. Each field says its meaning; its default stands beside it."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
@@ -26,7 +26,7 @@ from framework.typeguards import is_list
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT, StrictArguments
 
 DEVELOPMENT_ENVIRONMENTS = ("development", "test")
-"""Environments for people and suites. Every other one behaves as production, whatever its name."""
+"""Environments for developers and test suites. Every other environment behaves as production, whatever its name."""
 
 EnvName: TypeAlias = Annotated[str, AfterValidator(validators.environment_name)]
 ENV_PREFIX = "FRAMEWORK_"
@@ -37,7 +37,7 @@ MAX_TIMEOUT_S = 7 * 86_400.0
 
 
 class RoutingRule(NamedTuple):
-    """One line of config/routing.yml: workers matching ``query`` go to ``queue`` (None: the generated name) on ``shard``."""
+    """One line of config/routing.yml: workers that match ``query`` go to ``queue`` (None: the generated name) on ``shard``."""
 
     query: str
     queue: str | None
@@ -45,7 +45,7 @@ class RoutingRule(NamedTuple):
 
 
 class QueueWeight(NamedTuple):
-    """One line of config/queues.yml: a queue or a namespace, and how often it is asked first."""
+    """One line of config/queues.yml: a queue or a namespace, and the weight with which it is asked first."""
 
     name: str
     weight: int = 1
@@ -55,7 +55,7 @@ _DatabaseUrl = Annotated[str, AfterValidator(check_database_url)]
 
 
 class DatabaseSettings(_Section):
-    """One database of the application: its primary, and the streaming replicas that may be read instead."""
+    """One database of the application: its primary, and the streaming replicas that jobs may read."""
 
     url: _DatabaseUrl = Field(repr=False)
     replicas: Annotated[tuple[_DatabaseUrl, ...], NoDecode, BeforeValidator(validators.split_list)] = Field(
@@ -64,25 +64,25 @@ class DatabaseSettings(_Section):
 
 
 class LoggingSettings(_Section):
-    """What server processes write to stdout. ``jobs`` false leaves out start and done lines; failures are always written."""
+    """The log lines on stdout. Without ``jobs`` the start and done lines are left out; failures are always written."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     jobs: bool = True
 
 
 class DeadSettings(_Section):
-    """What the dead set keeps (Sidekiq's ``dead_max_jobs`` and ``dead_timeout_in_seconds``)."""
+    """The limits of the dead set (Sidekiq's ``dead_max_jobs`` and ``dead_timeout_in_seconds``)."""
 
     max_jobs: Annotated[int, validators.whole_number(1, 1_000_000_000)] = 10_000
     timeout_days: Annotated[float, validators.bounded_number(0.001, 36_500)] = 180
     business: bool = False
-    """Whether it keeps jobs that ended by a ``BusinessError`` too."""
+    """Whether the dead set keeps jobs that ended with a ``BusinessError`` too."""
     business_max_jobs: Annotated[int, validators.whole_number(1, 1_000_000_000)] = 1_000
-    """At most so many of them; they make room for other jobs before those do."""
+    """The most such jobs; they are trimmed before other jobs are."""
 
 
 class FlagSettings(_Section):
-    """Where feature flags come from besides those that operators set, and how long a job waits whose class must not run."""
+    """Other sources of feature flags than the operators' own, and how long a job waits while a flag defers its class."""
 
     provider: Literal["redis", "openfeature"] = "redis"
     defer_delay: Annotated[float, validators.bounded_number(1, 86_400)] = 300.0
@@ -90,7 +90,7 @@ class FlagSettings(_Section):
 
 
 class FeatureCategory(_Section):
-    """Who owns a part of the product."""
+    """The owner of a part of the product."""
 
     owner: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
     description: str = ""
@@ -125,21 +125,21 @@ def _parse_queue_weight(value: Any) -> Any:
 
 
 class Settings(BaseSettings):
-    """Everything configurable. Made by ``load``; sections are passed on, never the whole."""
+    """Everything configurable. Made by ``load``; functions are passed sections, never the whole."""
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix=ENV_PREFIX, env_nested_delimiter="__")
 
     env_name: EnvName = "development"
     config_dir: Path
-    """Where the files were read from, or would be."""
+    """The folder from which the files were read, or would be."""
     config_label: str = "config"
-    """How messages call that folder: as seen from the working folder, or by its whole path."""
+    """The name of that folder in messages: relative to the working directory, or absolute."""
     root: Path
-    """The project: parent of the config folder."""
+    """The project: the parent of the config folder."""
     unknown_variables: dict[str, str | None] = Field(default_factory=dict[str, str | None])
     """Variables that begin with FRAMEWORK_ and have no effect, with the nearest name that has one."""
     var_dir: Path
-    """Whatever a run makes: stores, logs, reports."""
+    """The folder for what a run writes: stores, logs, reports."""
 
     shards: dict[Annotated[str, AfterValidator(validators.shard_name)], ShardSettings]
     routing_rules: tuple[Annotated[RoutingRule, BeforeValidator(_parse_routing_rule)], ...] = ()
@@ -147,85 +147,85 @@ class Settings(BaseSettings):
         default_factory=dict[str, FeatureCategory]
     )
     queues: tuple[Annotated[QueueWeight, BeforeValidator(_parse_queue_weight)], ...] = ()
-    """What a worker process without -q listens to."""
+    """The queues of a worker process without -q."""
 
     generated_files: Annotated[Path, BeforeValidator(validators.folder_path)] = Path("workers")
     """The folder of all_queues.yml and released.yml; a relative path begins at ``root``."""
     namespace_weights: dict[
         Annotated[str, AfterValidator(validators.identifier)], Annotated[int, validators.whole_number(1)]
     ] = Field(default_factory=dict[str, int])
-    """What the workers of a namespace weigh that declare no ``weight`` themselves (GitLab's namespace table)."""
+    """The weights of a namespace's workers that declare no ``weight`` (GitLab's namespace table)."""
     workers_module: Annotated[
         tuple[Annotated[str, AfterValidator(validators.module_name)], ...],
         NoDecode,
         BeforeValidator(validators.split_list),
     ] = ("workers",)
-    """Modules or packages holding the workers."""
+    """Modules or packages that hold the workers."""
     logging: LoggingSettings = LoggingSettings()
     concurrency: Annotated[int, validators.whole_number(1, MAX_CONCURRENCY)] = 10
-    """Jobs one process runs at a time."""
+    """Jobs that one process runs at a time."""
     timeout: Annotated[float, validators.bounded_number(0, MAX_TIMEOUT_S)] = 25
-    """Seconds a stopping process waits for its jobs."""
+    """Seconds for which a stopping process waits for its jobs."""
     tag: Annotated[str, AfterValidator(validators.process_label)] | None = None
-    """What dashboards call a worker process; nothing given: the name of the folder it was started in (Sidekiq's)."""
+    """The name of a worker process on dashboards; without one the name of the folder in which it was started (Sidekiq's)."""
     labels: Annotated[
         tuple[Annotated[str, AfterValidator(validators.process_label)], ...],
         NoDecode,
         BeforeValidator(validators.split_list),
     ] = ()
-    """What dashboards show beside it."""
+    """Labels of the process on dashboards."""
     max_retries: Annotated[int, validators.whole_number(0, 10_000)] = 25
-    """What ``retry = True`` means."""
+    """The number of retries for ``retry = True``."""
     max_retries_after_interruption: Annotated[int, validators.whole_number(-1, 10_000)] = 3
-    """At which forced stop, or death of its process, a job ends whose class does not say it; -1 = no limit (GitLab)."""
+    """After so many forced stops, or deaths of its process, a job is quarantined unless its class says otherwise; -1 = never."""
     dead: DeadSettings = DeadSettings()
     size_limit: SizeLimitSettings = SizeLimitSettings()
     strict_arguments: Annotated[StrictArguments, BeforeValidator(validators.off_switch)] = "raise"
-    """What happens to arguments that do not fit ``perform`` or that JSON changes; a class may say otherwise."""
+    """The treatment of arguments that do not fit ``perform`` or that JSON changes; a class may say otherwise."""
     limits: QueueLimits = Field(default_factory=dict[str, int])
-    """Most jobs of a queue that run at a time, over all processes of the shard (sidekiq-limit_fetch's)."""
+    """The most jobs of a queue that run at a time, over all processes of the shard (sidekiq-limit_fetch's)."""
     process_limits: QueueLimits = Field(default_factory=dict[str, int])
-    """Most jobs of a queue that one process runs at a time."""
+    """The most jobs of a queue that one process runs at a time."""
     sidekiq_metrics: tuple[Literal[7, 8], ...] = (7, 8)
-    """The versions of Sidekiq on whose Metrics page our jobs are to stand; empty for none."""
+    """The versions of Sidekiq whose Metrics page shows this application's jobs; empty for none."""
     concurrency_limit_by_urgency: bool = False
-    """Whether classes that declare no limit may have 35 % (high urgency), 25 % (low) or 15 % (throttled) of all slots (GitLab)."""
+    """Whether classes without a limit may use 35 % (high urgency), 25 % (low) or 15 % (throttled) of all slots (GitLab)."""
     poll_interval: Annotated[float, validators.bounded_number(0.01, 3600)] = 1.0
-    """Seconds within which some process of a shard looks for jobs that have become due unforeseen."""
+    """Seconds within which some process of a shard finds jobs that became due unexpectedly."""
     held_alert_after: Annotated[float, validators.bounded_number(1, MAX_TIMEOUT_S)] = 900.0
-    """Seconds that a job may wait behind a limit or a pause before somebody is told."""
+    """Seconds that a job may be held by a limit or a pause before a warning is logged."""
     sentry: SentrySettings = SentrySettings()
     flags: FlagSettings = FlagSettings()
 
     databases: dict[Annotated[str, AfterValidator(validators.identifier)], DatabaseSettings] = Field(
         default_factory=dict[str, DatabaseSettings]
     )
-    """PostgreSQL databases whose replicas jobs may read (``data_consistency``), and whose health they may heed."""
+    """PostgreSQL databases whose replicas jobs may read (``data_consistency``), and whose health may defer them."""
     health: HealthSettings = HealthSettings()
 
     unknown_class_max_wait: Annotated[float, validators.bounded_number(1, MAX_TIMEOUT_S)] = 86_400.0
-    """Seconds that a job may wait for a process that has its class, or its version of it, before it is quarantined."""
+    """Seconds that a job may wait for a process with its class, or its version of the class, before it is quarantined."""
     foreign_classes: Annotated[ClassPatterns, NoDecode, BeforeValidator(validators.split_list)] = ()
-    """Patterns (``Ruby::*``) of classes that other applications run, whose queues this one shares: their jobs go back to them."""
+    """Patterns (``Ruby::*``) of classes that other applications on the same queues run: their jobs are put back."""
     retired_workers: RetiredWorkers = Field(default_factory=dict[str, str])
-    """Wire names of classes that were removed for good, and why: their left-over jobs are dropped and counted."""
+    """Wire names of classes that were removed for good, and the reason: their remaining jobs are dropped and counted."""
 
     @property
     def production(self) -> bool:
-        """Whether mistakes of application code are reported and do not raise."""
+        """Whether mistakes of application code are reported instead of raised."""
         return self.env_name not in DEVELOPMENT_ENVIRONMENTS
 
     @property
     def generated_dir(self) -> Path:
-        """Where generated files are."""
+        """The folder of generated files."""
         return self.root / self.generated_files
 
     def config_file_label(self, name: str) -> str:
-        """Return how messages call a file of the config folder."""
+        """Return the name of a config file in messages."""
         return f"{self.config_label}/{name}"
 
     def generated_file_label(self, name: str) -> str:
-        """Return how messages call a generated file."""
+        """Return the name of a generated file in messages."""
         return (Path(self.config_label).parent / self.generated_files / name).as_posix()
 
     @field_validator("generated_files")
@@ -272,6 +272,6 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only what ``load`` hands in counts; it has merged files and environment, so that errors can name the source."""
+        """Take only what ``load`` passes: it has merged files and environment, so that errors can name the source."""
         del settings_cls, env_settings, dotenv_settings, file_secret_settings
         return (init_settings,)

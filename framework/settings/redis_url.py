@@ -1,4 +1,4 @@
-"""What a Redis URL may say, in the words of the settings, and how a wrong one is shown without the secret in it."""
+"""Parse the URL of a Redis, and show a wrong URL without the secret in it."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from framework.messages import did_you_mean, nearest
 
 EMBEDDED = "embedded"
-"""Stands in a URL's place for a server of our own."""
+"""Stands in place of a URL for a development server that the framework starts itself."""
 
 SENTINEL_PORT = 26379
 
@@ -28,14 +28,14 @@ _CERT_REQS = ("none", "optional", "required")
 
 
 class RedisUrl(NamedTuple):
-    """The parts of a URL. What it does not say is None or empty."""
+    """The parts of a URL. A part that is missing is None or empty."""
 
     address: str = ""
-    """The URL without credentials and parameters; empty where sentinels know the place."""
+    """The URL without credentials and parameters; empty where sentinels know the address."""
     sentinels: tuple[tuple[str, int], ...] = ()
     sentinel_name: str | None = None
     database: int | None = None
-    """Only where the address does not say it."""
+    """Only where the address does not name it."""
     username: str | None = None
     password: str | None = None
     protocol: int | None = None
@@ -43,20 +43,20 @@ class RedisUrl(NamedTuple):
     tls: Mapping[str, Any] = {}
     """Keys of the setting ``tls``."""
     parameters: Mapping[str, str] = {}
-    """The parameter that says each key of ``tls``."""
+    """The parameter that gives each key of ``tls``."""
     sentinel_username: str | None = None
     sentinel_password: str | None = None
     sentinel_tls: bool | None = None
 
 
 def check_redis_url(url: str) -> str:
-    """The URL, all of whose parts are understood. Raises ValueError saying what is allowed."""
+    """Return the URL when all its parts are understood. Raises ValueError saying what is allowed."""
     parse_redis_url(url)
     return url
 
 
 def parse_redis_url(url: str) -> RedisUrl:
-    """The parts of the URL. Raises ValueError saying what is allowed."""
+    """Return the parts of the URL. Raises ValueError saying what is allowed."""
     if any(character.isspace() or not character.isprintable() for character in url):
         raise ValueError("must be a URL without spaces and control characters")
     scheme, separator, rest = url.partition("://")
@@ -68,7 +68,7 @@ def parse_redis_url(url: str) -> RedisUrl:
 
 
 def mask_secrets(url: str) -> str:
-    """The text of a URL, which may be none, with *** for credentials, parameters and whatever is not surely a place."""
+    """Return a text that may be a URL with *** for credentials, parameters and everything that is not surely an address."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         scheme, rest = "", url
@@ -86,7 +86,7 @@ def _parse_server_url(url: str) -> RedisUrl:
         parts = urlsplit(url)
         port_is_fine = parts.port is None or parts.port > 0
     except ValueError:
-        # Python's own words quote what it took for the port or the host: it may be a piece of the password.
+        # Python's own message quotes what it took for the port or the host, which may be a part of the password.
         raise ValueError(_MALFORMED_HOST) from None
     if "@" in f"{parts.path}{parts.query}{parts.fragment}":
         raise ValueError(_MALFORMED_HOST)
@@ -155,7 +155,7 @@ def _check_database(parts: SplitResult) -> None:
 
 
 def _parse_query(query: str, *, of_sentinels: bool) -> dict[str, Any]:
-    """What the parameters say. Raises ValueError for one that is unknown, and tells of a known one where to say it."""
+    """Return the settings of the parameters. Raises ValueError for an unknown one, and names the right place for a known one."""
     said: dict[str, Any] = {}
     tls: dict[str, Any] = {}
     parameters: dict[str, str] = {}
@@ -180,13 +180,13 @@ def _parse_query(query: str, *, of_sentinels: bool) -> dict[str, Any]:
 
 
 def _misplaced_parameter_advice(name: str) -> str | None:
-    """What to do instead of a parameter that other programs know."""
+    """Return what to do instead of a parameter of other programs."""
     if name in _SENTINEL_PARAMETERS:
         return f": it belongs to a {_SENTINEL_SCHEMES[0]}:// url"
     if name in _ADVICE:
         return f": {_ADVICE[name]}"
     if name.startswith(("socket_", "retry", "health_check", "max_connections", "timeout")):
-        # Timeouts and retries are not the URL's to say: their defaults lose or repeat jobs.
+        # A URL may not set timeouts and retries: their usual values lose or repeat jobs.
         return (
             ": timeouts, retries and the number of connections are fixed, as a retried command repeats a job; remove it"
         )
@@ -218,7 +218,7 @@ def _boolean(name: str, value: str) -> bool:
 
 
 def _requires_certificate(name: str, value: str) -> bool:
-    """``none``, ``optional``, ``required``, or Python's names of them (CERT_NONE). To a client the last two are one."""
+    """Return the value of ``none``, ``optional``, ``required``, or Python's names of them. To a client the last two are one."""
     word = value.lower().removeprefix("ssl.").removeprefix("cert_")
     if word not in _CERT_REQS:
         hint = did_you_mean(word, _CERT_REQS)
@@ -239,7 +239,7 @@ _TLS_PARAMETERS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
     "ssl_cert_reqs": ("verify", _requires_certificate),
     "ssl_check_hostname": ("check_hostname", _boolean),
 }
-"""Each parameter, the key of the setting ``tls`` that it says, and how its value is read."""
+"""Each parameter, the key of the setting ``tls`` that it gives, and how its value is read."""
 _SENTINEL_PARAMETERS: Mapping[str, Callable[[str, str], Any]] = {
     "sentinel_username": _text,
     "sentinel_password": _text,
@@ -258,4 +258,4 @@ _ADVICE: Mapping[str, str] = {
     "sentinel_name": f"the name of the master stands in the path: {_EXAMPLE}",
     "sentinelMasterId": f"the name of the master stands in the path: {_EXAMPLE}",
 }
-"""Parameters of other programs and libraries, with what to write here."""
+"""Parameters of other programs and libraries, with the setting to use here."""

@@ -1,4 +1,4 @@
-"""What may stand where in the settings, read from their classes, and how what stands there is shown."""
+"""Read from the classes of the settings which keys and values may stand where, and show actual values in messages."""
 
 from collections.abc import Sequence
 from types import UnionType
@@ -12,22 +12,22 @@ from framework.settings.validators import format_value
 
 
 def keys_at(location: Sequence[int | str]) -> list[str]:
-    """The keys of the section there; none where there is no section."""
+    """Return the keys of the section at this path; none where there is no section."""
     section = _model_class(_annotation_at(location))
     return list(section.model_fields) if section is not None else []
 
 
 def has_nested_keys(key: str) -> bool:
-    """The setting holds keys and values, fixed ones or names of the user's."""
+    """Whether the setting holds keys and values, fixed ones or the user's own names."""
     kind = _annotation_at([key])
     return _model_class(kind) is not None or get_origin(kind) is dict
 
 
 def is_settings_path(location: Sequence[int | str]) -> bool:
-    """Whether a setting, a part of one, or a name of the user's can stand there."""
+    """Whether a setting, a part of one, or a user's own name can stand at this path."""
     kind: Any = Settings
     for step in location:
-        if get_origin(kind) in (Union, UnionType):  # of several kinds one may have parts
+        if get_origin(kind) in (Union, UnionType):  # Of several types one may have parts.
             return True
         kind = _inner_annotation(kind, step)
         if kind is None:
@@ -36,13 +36,13 @@ def is_settings_path(location: Sequence[int | str]) -> bool:
 
 
 def choices_at(location: Sequence[int | str]) -> tuple[Any, ...]:
-    """The values that may stand there, where there are only so many."""
+    """Return the allowed values at this path, where they are few."""
     kind = _annotation_at(location)
     return get_args(kind) if get_origin(kind) is Literal else (True, False) if kind is bool else ()
 
 
 def actual_value_note(value: Any, location: Sequence[int | str]) -> str:
-    """The end of a message that names a wrong value: as JSON writes it, shortened, and nothing that may be a secret."""
+    """Return the end of a message about a wrong value: the value as JSON, shortened, without anything that may be secret."""
     first = location[0]
     secret = first in ("shards", "sentry", "databases") or (first == "health" and location[1:2] in ([], ["prometheus"]))
     if secret and not (value is None or {"tls", "sentinel_tls"}.intersection(location) or choices_at(location)):
@@ -61,7 +61,7 @@ def _annotation_at(location: Sequence[int | str]) -> Any:
 
 
 def _inner_annotation(kind: Any, step: int | str) -> Any:
-    """Return the kind of one part of a section or of a mapping; ``None`` where there is no such part."""
+    """Return the type of one part of a section or of a mapping; ``None`` where there is no such part."""
     section = _model_class(kind)
     if section is not None:
         field = section.model_fields.get(str(step))
@@ -74,7 +74,7 @@ def _model_class(kind: Any) -> type[BaseModel] | None:
 
 
 def unwrap_annotation(annotation: Any) -> Any:
-    """The annotation without its validators and without None."""
+    """Return the annotation without its validators and without None."""
     if get_origin(annotation) is Annotated:
         return unwrap_annotation(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):

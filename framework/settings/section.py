@@ -1,4 +1,4 @@
-"""What every section of the settings is: frozen, and without keys that nobody reads."""
+"""The base of every section of the settings: frozen, without unknown keys."""
 
 from pydantic import BaseModel, ConfigDict
 

@@ -8,7 +8,7 @@ from framework.settings.section import Section
 
 
 class SentrySettings(Section):
-    """The error tracker: failures of jobs are sent to ``dsn``; without one nothing of it is even loaded."""
+    """The error tracker: failures of jobs are sent to ``dsn``. Without a DSN its library is not even loaded."""
 
     dsn: SecretStr | None = None
 

@@ -1,4 +1,4 @@
-"""Where the Redis of one shard is, and how it is reached: keys of redis.yml, and what a URL says of the same."""
+"""The address of the Redis of one shard, and the way to connect: keys of redis.yml, and parts of its URL."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ from framework.typeguards import is_mapping
 
 
 class SentinelAddress(NamedTuple):
-    """Where one Redis Sentinel listens."""
+    """The address of one Redis Sentinel."""
 
     host: str
     port: int
@@ -24,7 +24,7 @@ _ExistingFile = Annotated[Path | None, BeforeValidator(validators.existing_file)
 
 
 class TlsSettings(Section):
-    """How a TLS connection is made; ``tls: true`` is all defaults: the system's authorities, the host name checked."""
+    """The parameters of a TLS connection. ``tls: true`` takes all defaults: the system's authorities, and a checked host name."""
 
     ca_file: _ExistingFile = None
     cert_file: _ExistingFile = None
@@ -72,7 +72,7 @@ _Tls = Annotated[TlsSettings | None, BeforeValidator(_parse_tls)]
 
 
 class ShardSettings(Section):
-    """One Redis: a URL, the word ``embedded`` (a server of our own under ``var/``), or sentinels that know its place."""
+    """One Redis: a URL, the word ``embedded`` (a server started by the framework), or sentinels that know its address."""
 
     url: str = Field(default="", repr=False)
     sentinels: Annotated[
@@ -83,9 +83,9 @@ class ShardSettings(Section):
     sentinel_name: str | None = None
     sentinel_username: str | None = None
     sentinel_password: SecretStr | None = None
-    """Of the sentinels themselves; without one they are asked with the credentials of the Redis, then without."""
+    """The sentinels' own password; without one they get the credentials of the Redis, then none."""
     sentinel_tls: _Tls = None
-    """How the sentinels are reached; not given: as the Redis is. False: without TLS."""
+    """TLS to the sentinels; not given: as for the Redis. False: without TLS."""
     username: str | None = None
     password: SecretStr | None = None
     tls: _Tls = None
@@ -93,27 +93,27 @@ class ShardSettings(Section):
 
     @property
     def is_embedded(self) -> bool:
-        """The store is a server process of our own."""
+        """Whether the store is a server process that the framework starts."""
         return self.url == EMBEDDED
 
     @property
     def url_parts(self) -> RedisUrl:
-        """What the URL says; nothing without one."""
+        """The parts of the URL; empty without one."""
         return RedisUrl() if self.url in ("", EMBEDDED) else parse_redis_url(self.url)
 
     @property
     def effective_tls(self) -> TlsSettings | None:
-        """How a TLS connection to the Redis is made, ``None``: without TLS. The url's parameters and ``tls`` together."""
+        """TLS to the Redis, ``None``: without. Merges the url's parameters and ``tls``."""
         said = self.url_parts
         if not said.uses_tls and self.tls is None:
             return None
-        if not said.tls:  # nothing to put together, so nothing whose files would be read once more
+        if not said.tls:  # Nothing to merge, so no file is read a second time.
             return self.tls or TlsSettings()
         return TlsSettings.model_validate({**said.tls, **(self.tls.model_dump(exclude_unset=True) if self.tls else {})})
 
     @property
     def effective_sentinel_tls(self) -> TlsSettings | None:
-        """The same to the sentinels."""
+        """TLS to the sentinels."""
         if "sentinel_tls" in self.model_fields_set:
             return self.sentinel_tls
         wanted = self.url_parts.sentinel_tls

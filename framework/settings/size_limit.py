@@ -1,4 +1,4 @@
-"""The settings of arguments' sizes: bytes of JSON, and the memory that they take when they are decoded."""
+"""Limits of the size of arguments: bytes of JSON, and the memory that they take when decoded."""
 
 from typing import Annotated, Literal
 
@@ -17,7 +17,7 @@ _QueuePattern = Annotated[str, AfterValidator(validators.queue_pattern)]
 
 
 class SizeLimitSettings(Section):
-    """Bytes of a job's arguments as JSON (GitLab's size limiter). ``track`` only reports what ``compress`` would refuse."""
+    """Limits of a job's arguments as JSON, in bytes (GitLab's size limiter). ``track`` only reports, ``compress`` refuses."""
 
     mode: Literal["compress", "track"] = "compress"
     compression_threshold: Annotated[int, validators.whole_number(0, _MAX_REDIS_STRING)] = 100_000
@@ -25,11 +25,11 @@ class SizeLimitSettings(Section):
     """0 = no limit."""
     decompressed_limit: Annotated[int, validators.whole_number(1, 4 * _MAX_REDIS_STRING)] = 100_000_000
     uncompressed_queues: Annotated[tuple[_QueuePattern, ...], NoDecode, BeforeValidator(validators.split_list)] = ()
-    """Queues, or patterns of their names (``legacy:*``), whose jobs are not compressed: plain Ruby serves them."""
+    """Queues, or patterns of their names (``legacy:*``), whose jobs are not compressed, because plain Ruby serves them."""
     decoded_limit: Annotated[int, validators.whole_number(1_000_000, _MAX_MEMORY)] = 256_000_000
-    """Bytes of memory that the values of one job's arguments may take."""
+    """Bytes of memory that the decoded arguments of one job may take."""
     decoding_budget: Annotated[int, validators.whole_number(1_000_000, _MAX_MEMORY)] = 256_000_000
-    """Bytes of memory that the large arguments of one process's running jobs may take together: others wait."""
+    """Bytes of memory that the large arguments of all running jobs of a process may take together; further jobs wait."""
 
     @model_validator(mode="after")
     def _check_order(self) -> "SizeLimitSettings":

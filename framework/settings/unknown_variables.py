@@ -10,14 +10,14 @@ from framework.settings.schema_paths import has_nested_keys, is_settings_path, k
 
 FOLDER_VARIABLES = ("config_dir", "var_dir")
 CASE_SENSITIVE_KEYS = ("retired_workers",)
-"""Keys whose inner keys have capitals, which the name of a variable cannot say."""
+"""Keys whose inner keys have capitals, which the name of a variable cannot have."""
 INTERNAL_VARIABLES = frozenset(
     {"from_checkout", "shared_state", "process_nonce", "supervisor_pid", "worker_id"},
 )
-"""Names of variables by which a supervisor speaks to its children."""
+"""Variables by which a supervisor talks to its children."""
 
 _KUBERNETES = re.compile(r"(^|_)(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_\w+)$")
-"""Names that Kubernetes makes for a service called ``framework-...``, a dozen for each: no warning helps there."""
+"""Variables that Kubernetes makes for a service called ``framework-...``, a dozen for each: a warning would not help."""
 _SYNONYMS = {
     "environment": "FRAMEWORK_ENV",
     "env_name": "FRAMEWORK_ENV",
@@ -48,7 +48,7 @@ def key_path(name: str) -> tuple[str, ...]:
 
 def _is_known(name: str, path: Sequence[str]) -> bool:
     if name.startswith(ENV_PREFIX) and path[0] in CASE_SENSITIVE_KEYS:
-        return True  # its capitals are lost: refused with the way to say it
+        return True  # Its capitals are lost, so it is refused, with the right way to set it.
     if name != name.upper():
         return False
     if len(path) == 1 and path[0] in ("env", *FOLDER_VARIABLES, *INTERNAL_VARIABLES):
@@ -85,7 +85,7 @@ def _variable_name(path: Sequence[str]) -> str:
 
 
 def _key_paths() -> Iterator[tuple[str, ...]]:
-    """Every variable as its keys; those of a mapping with names of its own without them."""
+    """Return every variable as its keys; in mappings with free names, the keys up to the mapping."""
     yield from (("env",), *((folder,) for folder in FOLDER_VARIABLES))
     for key in FILE_BY_KEY:
         yield (key,)

@@ -1,4 +1,4 @@
-"""Rules for single values of the settings: each takes a value and gives it back as it is meant, or says what is allowed."""
+"""Validators of single settings: each takes a value and returns it normalised, or says what is allowed."""
 
 import json
 import math
@@ -22,16 +22,16 @@ _MAX_LABEL = 100
 
 
 def format_value(value: Any) -> str:
-    """A value for a message: as JSON writes it, shortened."""
+    """Return a value for a message: as JSON writes it, shortened."""
     try:
         text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    except (TypeError, ValueError):  # YAML has keys of any kind, and numbers longer than Python prints
+    except (TypeError, ValueError):  # YAML has keys of any kind, and numbers longer than Python prints.
         text = short_repr(value)
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
 
 
 def parse_whole_number(value: Any, low: int, high: int | None = None) -> int:
-    """The whole number in these bounds that a value is or spells. Raises ValueError."""
+    """Return the whole number in these bounds that a value is or spells. Raises ValueError."""
     number = _finite_number(value)
     if number is None or number != int(number) or number < low or (high is not None and number > high):
         raise ValueError(f"must be a whole number from {low:,} {f'to {high:,}' if high is not None else 'on'}")
@@ -39,7 +39,7 @@ def parse_whole_number(value: Any, low: int, high: int | None = None) -> int:
 
 
 def parse_number(value: Any, low: float, high: float) -> float:
-    """The number in these bounds that a value is or spells. Raises ValueError."""
+    """Return the number in these bounds that a value is or spells. Raises ValueError."""
     number = _finite_number(value)
     if number is None or not low <= number <= high:
         raise ValueError(f"must be a number from {low:,g} to {high:,g}")
@@ -47,17 +47,17 @@ def parse_number(value: Any, low: float, high: float) -> float:
 
 
 def whole_number(low: int, high: int | None = None) -> BeforeValidator:
-    """See ``parse_whole_number``: a variable of the environment is always text."""
+    """Return a validator around ``parse_whole_number``. A variable of the environment is always text."""
     return BeforeValidator(lambda value: parse_whole_number(value, low, high))
 
 
 def bounded_number(low: float, high: float) -> BeforeValidator:
-    """See ``parse_number``."""
+    """Return a validator around ``parse_number``."""
     return BeforeValidator(lambda value: parse_number(value, low, high))
 
 
 def _finite_number(value: Any) -> int | float | None:
-    """The finite number that a value is or spells. A bool is none."""
+    """Return the finite number that a value is or spells. A bool is none."""
     if isinstance(value, str) and value.isascii():
         for kind in (int, float):
             try:
@@ -71,21 +71,21 @@ def _finite_number(value: Any) -> int | float | None:
 
 
 def shard_name(name: str) -> str:
-    """The name of a shard."""
+    """Validate the name of a shard."""
     if _NAME.fullmatch(name) is None:
         raise ValueError("must be a name of ASCII letters, digits, _ and -")
     return name
 
 
 def environment_name(name: str) -> str:
-    """The name of an environment."""
+    """Validate the name of an environment."""
     if _NAME.fullmatch(name) is None:
         raise ValueError("must be a name of ASCII letters, digits, _ and -, for example production or staging")
     return name
 
 
 def folder_path(value: Any) -> Any:
-    """The path of a folder, which may be made later."""
+    """Validate the path of a folder, which may be made later."""
     if not isinstance(value, str | Path) or not str(value).strip():
         raise ValueError("must be the path of a folder")
     if str(value).startswith("~"):
@@ -94,28 +94,28 @@ def folder_path(value: Any) -> Any:
 
 
 def identifier(name: str) -> str:
-    """The name of a category or a namespace."""
+    """Validate the name of a category or a namespace."""
     if _IDENTIFIER.fullmatch(name) is None:
         raise ValueError("must be a name of ASCII letters, digits and underscores")
     return name
 
 
 def category(name: str) -> str:
-    """The name of a category that somebody owns."""
+    """Validate the name of a category that has an owner."""
     if name == "not_owned":
         raise ValueError("is reserved for workers that no team owns: it needs no entry")
     return identifier(name)
 
 
 def class_pattern(pattern: str) -> str:
-    """A pattern of wire names: a name in which ``*``, ``?`` and ``[...]`` stand for others, as in a shell."""
+    """Validate a pattern of wire names: ``*``, ``?`` and ``[...]`` match as in a shell."""
     if not pattern or any(character.isspace() or character == "," for character in pattern):
         raise ValueError("must be a class name, or a pattern of class names, for example Ruby::* or *::LegacyJob")
     return pattern
 
 
 def split_list(value: Any) -> Any:
-    """One word is a list of one; the environment may write ``a,b`` or a JSON list."""
+    """Return a list: one word is a list of one; the environment may write ``a,b`` or a JSON list."""
     if not isinstance(value, str):
         return value
     if value.startswith("["):
@@ -129,17 +129,17 @@ def split_list(value: Any) -> Any:
 
 
 def digit(value: Any) -> Any:
-    """A digit may be text: a variable of the environment always is."""
+    """Return the digit of a text: a variable of the environment is always text."""
     return int(value) if isinstance(value, str) and value in set("0123456789") else value
 
 
 def off_switch(value: Any) -> Any:
-    """YAML reads the word ``off`` as false."""
+    """Return "off" for False, as YAML reads the word ``off``."""
     return "off" if value is False else value
 
 
 def existing_file(value: Any) -> Any:
-    """A file that can be opened when the first connection is made, or None."""
+    """Return the path of a file that can be opened when the first connection is made, or None."""
     if value is not None and not (isinstance(value, str | Path) and Path(value).is_file()):
         raise ValueError("must be the path of a file that exists")
     return value
@@ -179,7 +179,7 @@ def check_certificate(certificate: Path, key: Path | None) -> None:
 
 
 class _EncryptedKeyError(Exception):
-    """A key wants a password."""
+    """A key needs a password."""
 
 
 def _refuse_password_prompt() -> str:
@@ -187,21 +187,21 @@ def _refuse_password_prompt() -> str:
 
 
 def wire_name(name: str) -> str:
-    """A class name as it travels."""
+    """Validate a class name on the wire."""
     if WIRE_NAME.fullmatch(name) is None:
         raise ValueError(f"must be {WIRE_NAME_FORMAT}")
     return name
 
 
 def queue_pattern(pattern: str) -> str:
-    """The name of a queue, or a pattern of such names."""
+    """Validate the name of a queue, or a pattern of such names."""
     if _QUEUE_PATTERN.fullmatch(pattern) is None:
         raise ValueError("must be the name of a queue, or a pattern with * and ?, for example legacy or legacy:*")
     return pattern
 
 
 def retirement_reason(value: Any) -> Any:
-    """Why a class was retired."""
+    """Validate the reason for which a class was retired."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError(
             "must be a text that says why the class was removed and since when, for those who find its jobs"
@@ -210,14 +210,14 @@ def retirement_reason(value: Any) -> Any:
 
 
 def process_label(text: str) -> str:
-    """A tag or a label of a process, as dashboards show them."""
+    """Validate a tag or a label of a process, as dashboards show them."""
     if not text.isprintable() or not 0 < len(text.strip()) <= _MAX_LABEL:
         raise ValueError(f"must be a text of 1 to {_MAX_LABEL} characters that can be printed")
     return text.strip()
 
 
 def module_name(name: str) -> str:
-    """The name of a module or package, as an import statement has it."""
+    """Validate the name of a module or package, as an import statement has it."""
     if not all(part.isidentifier() and not iskeyword(part) for part in name.split(".")):
         raise ValueError("must be the name of a module, for example workers or shop.jobs")
     return name

@@ -19,12 +19,12 @@ class YamlError(Exception):
 
 
 def read_yaml(path: Path, *, max_bytes: int = MAX_BYTES) -> Any:
-    """The content of the file, None when it is empty. Raises YamlError, also when it cannot be read."""
+    """Return the content of the file, None when it is empty. Raises YamlError, also when the file cannot be read."""
     return parse_yaml(read_text(path, max_bytes=max_bytes))
 
 
 def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> str:
-    """The text of the file. Raises YamlError when it cannot be read."""
+    """Return the text of the file. Raises YamlError when it cannot be read."""
     try:
         if path.stat().st_size > max_bytes:
             raise YamlError(f"is larger than {max_bytes:,} bytes, which no file of this kind needs")
@@ -36,7 +36,7 @@ def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> str:
 
 
 def parse_yaml(text: str) -> Any:
-    """The value of a YAML text, None when it is empty. Raises YamlError with line and column."""
+    """Return the value of a YAML text, None when it is empty. Raises YamlError with line and column."""
     try:
         _check_depth(text)
         loader = _Loader(text)
@@ -53,7 +53,7 @@ def parse_yaml(text: str) -> Any:
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise YamlError(f"{place}{_reason(error, text)}") from None
     except yaml.reader.ReaderError as error:
-        # Its position counts bytes or characters, as the loader has it.
+        # Its position counts bytes or characters, depending on the loader.
         before = text.partition(chr(error.character))[0].split("\n")
         place = f"line {len(before)}, column {len(before[-1]) + 1}: "
         raise YamlError(f"{place}the character #x{error.character:04x} is not allowed in YAML") from None
@@ -75,7 +75,7 @@ def _reason(error: yaml.MarkedYAMLError, text: str) -> str:
 
 
 def _check_depth(text: str) -> None:
-    # Events come without recursion; building nodes recurses in C, where depth would end the process.
+    # Events come without recursion. Building nodes recurses in C, where too much depth would end the process.
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -87,7 +87,7 @@ def _check_depth(text: str) -> None:
 
 
 class _NodeCounter:
-    """Counts nodes as if aliases were written out, each node visited once, and refuses duplicate keys on the way."""
+    """Count nodes as if aliases were written out, visiting each node once, and refuse duplicate keys."""
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}

@@ -970,7 +970,7 @@ def test_a_file_that_nobody_would_read_is_named(tmp_path, name, content, meant):
     (tmp_path / "config" / name).write_text(content)
     with pytest.raises(ConfigurationError) as caught:
         load({}, tmp_path)
-    message = f"nobody reads a file of this name (did you mean {meant!r}?): rename it, or merge it into that one"
+    message = f"the framework does not read a file of this name (did you mean {meant!r}?): rename it, or merge it into that one"
     assert caught.value.problems == ((f"config/{name}", "", message),)
 
 
