@@ -1,4 +1,4 @@
-"""From settings to shards, router and client."""
+"""Build the shards, the router and the client of a process from its settings."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -39,16 +39,17 @@ from framework.wiring.variables import warn_unknown_variables
 
 
 class ProcessClient:
-    """What stands behind the port of ``declare``: the client, and the inline run, which needs both chains."""
+    """Implement the client port of ``declare``: pushes by the client, and inline runs, which need both chains."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, router: Router | None = None) -> None:
+        """Open the client with ``router``, or with a router of the settings. Opens no socket."""
         self._settings = settings
         self.shards = open_shards(settings, role="client")
         self.databases = databases_of(settings)
         self._strict_arguments = StrictArgumentsCheck(settings.strict_arguments)
         self.client = Client(
             self.shards,
-            open_router(settings),
+            router or open_router(settings),
             middleware=middleware.client.compile(),
             limiter=open_limiter(settings),
             strict_arguments=self._strict_arguments,
@@ -73,7 +74,7 @@ class ProcessClient:
         return self.client.route(declaration)
 
     def perform_inline(self, worker: type[Any], request: PushRequest) -> Jid | None:
-        """Run the job here and now through both chains and a JSON round trip, without retries; raises what the job raises."""
+        """Run a job in this thread, through both chains and a JSON round trip, without retries; raises what the job raises."""
         data = self.client.payload_bytes(request)
         if data is None:
             return None
@@ -90,12 +91,12 @@ class ProcessClient:
         )
 
     def perform_bulk_inline(self, worker: type[Any], request: BulkRequest) -> list[Jid | None]:
-        """Run the jobs here and now, one after the other, when all have been checked; raises what one of them raises."""
+        """Check all jobs, then run them one after the other in this thread; raises what one of them raises."""
         declaration, options = request.declaration, request.options
-        loosener = self._strict_arguments.coercer(declaration)
-        bound = bind_all(declaration.signature, request.args, loosener)
-        if loosener is not None:
-            loosener.log_complaints()
+        coercer = self._strict_arguments.coercer(declaration)
+        bound = bind_all(declaration.signature, request.args, coercer)
+        if coercer is not None:
+            coercer.log_complaints()
         choices: list[Mapping[str, Any]] = [options] * len(bound)
         if request.contexts is not None:
             shared = options.get("context", {})
@@ -117,12 +118,12 @@ def _status_write_failed(tracked: TrackedJob, state: JobState, error: BaseExcept
 
 
 def databases_of(settings: Settings) -> Databases:
-    """Return the configured databases, the same for every caller with these settings; no socket is opened."""
+    """Return the configured databases, the same object for every caller with these settings. Opens no socket."""
     return open_databases(tuple(sorted(settings.databases.items())), settings.config_file_label("application.yml"))
 
 
 def open_deduplicator(settings: Settings, shards: Shards) -> Deduplicator:
-    """Return who looks for duplicates; a class's feature flag is asked of the shard that its job goes to."""
+    """Return the deduplicator; it reads a class's feature flag from the shard of the job."""
     flags: dict[str, FlagSource] = {}
 
     def enabled(shard: str, flag: str) -> bool:
@@ -134,7 +135,7 @@ def open_deduplicator(settings: Settings, shards: Shards) -> Deduplicator:
 
 
 def open_shards(settings: Settings, *, role: str) -> Shards:
-    """Return every configured shard; no socket is opened."""
+    """Return every configured shard. Opens no socket."""
     validator = open_validated_client(settings)
     return Shards(
         {name: Shard(name, endpoint_of(settings, name), role=role, validator=validator) for name in settings.shards},
@@ -143,12 +144,12 @@ def open_shards(settings: Settings, *, role: str) -> Shards:
 
 
 def open_validated_client(settings: Settings) -> RoutingValidator:
-    """Return who judges the calls of application code to a job Redis: development and test raise, production reports."""
+    """Return the validator of the application's own calls to a job Redis: it raises in development, reports in production."""
     return RoutingValidator(strict=not settings.production, tracker=lambda: tracker_of(settings))
 
 
 def tracker_of(settings: Settings) -> Tracker:
-    """Open the error tracker of this process, if it has one."""
+    """Return the error tracker of this process, which does nothing without a DSN."""
     dsn = settings.sentry.dsn
     return open_tracker(dsn.get_secret_value() if dsn is not None else None, settings.env_name)
 
@@ -169,7 +170,7 @@ def open_router(settings: Settings) -> Router:
 
 
 def open_limiter(settings: Settings) -> SizeLimiter:
-    """Return the judge of the arguments' sizes."""
+    """Return the limiter of the arguments' sizes."""
     sizes = settings.size_limit
     limits = SizeLimits(
         sizes.mode,
@@ -183,10 +184,10 @@ def open_limiter(settings: Settings) -> SizeLimiter:
 
 
 def load_workers(settings: Settings, modules: Sequence[str]) -> Router:
-    """Import the modules and return the router, which agrees with their workers.
+    """Import the modules and return the router, checked against their workers.
 
     Raises:
-        ConfigurationError: with what is wrong in the modules, their classes and the rules, all at once.
+        ConfigurationError: with every problem of the modules, their classes and the rules at once.
     """
     problems: list[ConfigurationProblem] = []
     try:
@@ -203,10 +204,10 @@ def load_workers(settings: Settings, modules: Sequence[str]) -> Router:
 
 
 def checked_router(settings: Settings) -> Router:
-    """Return the router, which agrees with every registered worker.
+    """Return the router, checked against every registered worker.
 
     Raises:
-        ConfigurationError: with every rule that is wrong and every worker whose facts contradict the configuration.
+        ConfigurationError: with every invalid rule and every worker that contradicts the configuration.
     """
     problems: list[ConfigurationProblem] = []
     try:
@@ -231,23 +232,23 @@ def checked_router(settings: Settings) -> Router:
 
 
 def connect(settings: Settings) -> Router:
-    """Check the whole configuration against the worker classes, connect them to it and return its router. Opens no socket.
+    """Check the configuration against the worker classes, bind the client, and return the router. Opens no socket.
 
     Raises:
         ConfigurationError: with every problem found.
     """
     router = checked_router(settings)
-    port.bind(ProcessClient(settings))
+    port.bind(ProcessClient(settings, router))
     return router
 
 
 def boot() -> Settings:
-    """Load and check the whole configuration now and connect the worker classes to it; return the settings.
+    """Load and check the whole configuration, bind the client to the worker classes, and return the settings.
 
-    A server calls it at start, so that errors come then and not with the first push. Unknown variables, a generated file that is
-    stale, limits that hold on several shards, and queues of loaded classes that no running process serves are told to the logger
-    ``framework``. For the last, each shard is asked once, in a few reads with short deadlines; the connections are closed. One that
-    does not answer is passed over.
+    A server calls it at start, so that errors come then and not with the first push. The logger ``framework`` warns of unknown
+    variables, a stale generated file, limits that hold on several shards, and queues of loaded classes that no running process
+    serves. For the last, each shard is asked once in a few reads with short deadlines, and the connections are closed; a shard
+    that does not answer is skipped.
 
     Raises:
         ConfigurationError: with every problem found.
@@ -266,12 +267,12 @@ def boot() -> Settings:
 
 
 def bind_default() -> None:
-    """Load the configuration and connect at the next first push of the process."""
+    """Make the next push of the process load the configuration and connect."""
     port.bind_factory(default_client)
 
 
 def default_client() -> ProcessClient:
-    """Load the configuration and return the client of a process that pushes without ``boot()``."""
+    """Load the configuration and return the client of a process that has not called ``boot()``."""
     settings = load()
     warn_unknown_variables(settings)
     return ProcessClient(settings)

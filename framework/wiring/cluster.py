@@ -1,4 +1,4 @@
-"""A supervisor that can say to Redis which process lives and which died."""
+"""Build the supervisor of a group, which renews and removes its children's leases."""
 
 from collections.abc import Sequence
 
@@ -12,14 +12,12 @@ from framework.wiring.client import open_shards
 
 
 def open_supervisor(settings: Settings, specs: Sequence[ChildSpec], on_event: OnEvent | None = None) -> Supervisor:
-    """Return a supervisor of ``specs``, not started. The jobs of a child that dies are taken back at once by its successor,
-    or by a sibling.
-    """
+    """Return a supervisor of ``specs``, not started. Another child recovers the jobs of a dead child at once."""
     return Supervisor(specs, leases=_ShardLeases(settings, sorted({spec.shard for spec in specs})), on_event=on_event)
 
 
 class _ShardLeases:
-    """A keeper per shard, each with a thread and a connection of its own."""
+    """The lease manager of a group: one ``ChildLeases`` per shard, each with its own thread and connection."""
 
     def __init__(self, settings: Settings, names: Sequence[str]) -> None:
         shards = open_shards(settings, role="supervisor")
@@ -36,12 +34,12 @@ class _ShardLeases:
         return any(events.died.is_set() for events in self._events.values())
 
     def start(self, group: Supervisor) -> None:
-        for keeper in self._by_shard.values():
-            keeper.start(group)
+        for leases in self._by_shard.values():
+            leases.start(group)
 
     def mark_dead(self, shard: str, identity: str) -> None:
         self._by_shard[shard].mark_dead(identity)
 
     def stop(self) -> None:
-        for keeper in self._by_shard.values():
-            keeper.stop()
+        for leases in self._by_shard.values():
+            leases.stop()

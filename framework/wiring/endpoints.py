@@ -1,4 +1,4 @@
-"""From the settings of a shard to the address and the connection options of its Redis and of its sentinels."""
+"""Build the endpoint of a shard (addresses and connection options of its Redis and sentinels) from its settings."""
 
 from typing import Any
 
@@ -10,30 +10,30 @@ from framework.store.embedded import embedded_url, store_dir
 
 
 def endpoint_of(settings: Settings, shard: str) -> Endpoint:
-    """Return where a shard's Redis is.
+    """Return the endpoint of a shard.
 
-    An embedded store that is not running gets the address at which it will listen: the error comes with the first
-    command, names the way out, and ends when the store is started.
+    An embedded store that does not run gets the address at which it will listen: the first command then fails with an error that
+    names the remedy, and works as soon as the store runs.
     """
-    chosen, said = settings.shards[shard], settings.shards[shard].url_parts
-    url = said.address
+    chosen, from_url = settings.shards[shard], settings.shards[shard].url_parts
+    url = from_url.address
     if chosen.is_embedded:
         url = embedded_url(settings.var_dir, shard) or f"unix://{store_dir(settings.var_dir, shard) / 'server.sock'}"
     if chosen.tls is not None and url.startswith("redis://"):
         url = "rediss://" + url.removeprefix("redis://")
-    sentinels = tuple((sentinel.host, sentinel.port) for sentinel in chosen.sentinels) or said.sentinels
+    sentinels = tuple((sentinel.host, sentinel.port) for sentinel in chosen.sentinels) or from_url.sentinels
     return Endpoint(
         url,
         sentinels,
-        chosen.sentinel_name or said.sentinel_name or "",
-        tuple(_options(chosen, said, has_sentinels=bool(sentinels)).items()),
-        tuple(_sentinel_options(chosen, said).items()) if sentinels else (),
+        chosen.sentinel_name or from_url.sentinel_name or "",
+        tuple(_options(chosen, from_url, has_sentinels=bool(sentinels)).items()),
+        tuple(_sentinel_options(chosen, from_url).items()) if sentinels else (),
         source=settings.config_file_label("redis.yml"),
     )
 
 
 def _options(chosen: ShardSettings, from_url: RedisUrl, *, has_sentinels: bool) -> dict[str, Any]:
-    """Return redis-py's options for credentials, protocol and TLS. A key stands over what the URL says of the same."""
+    """Return redis-py's options for credentials, protocol and TLS. A setting overrides the same part of the URL."""
     options: dict[str, Any] = {
         "username": chosen.username or from_url.username,
         "password": chosen.password.get_secret_value() if chosen.password is not None else from_url.password,
@@ -47,7 +47,7 @@ def _options(chosen: ShardSettings, from_url: RedisUrl, *, has_sentinels: bool) 
 
 
 def _sentinel_options(chosen: ShardSettings, from_url: RedisUrl) -> dict[str, Any]:
-    """Return what is different on the way to the sentinels; nothing where they are reached as the Redis is."""
+    """Return the options that differ for the sentinels; empty where they are the same as for the Redis."""
     options: dict[str, Any] = {}
     password = chosen.sentinel_password.get_secret_value() if chosen.sentinel_password else from_url.sentinel_password
     if password is not None:

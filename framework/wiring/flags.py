@@ -1,4 +1,4 @@
-"""From settings to the flags of one shard."""
+"""Build the flags of a shard from the settings."""
 
 import os
 import socket
@@ -16,14 +16,17 @@ from framework.version import install_extra
 
 
 def lazy_flags(settings: Settings, shard: Shard) -> FlagSource:
-    """Return the flags that pushes to a shard obey, read when somebody asks: a producer has no beat. Otherwise as ``open_flags``."""
+    """Return the flags for pushes to a shard, which are read on demand, as a producer has no periodic task.
+
+    Otherwise as ``open_flags``.
+    """
     return open_flags(settings, RedisFlags(shard.client, shard.name, lazy=True), lazy=True)
 
 
 def open_flags(settings: Settings, stored: RedisFlags, *, lazy: bool = False) -> FlagSource:
-    """Return the flags that jobs of a shard obey: those ``stored`` there, then those of the provider, if there is one.
+    """Return the flags for jobs of a shard: those ``stored`` there, then those of the provider, if there is one.
 
-    No socket is opened. Raises ConfigurationError when the provider's SDK is not installed.
+    Opens no socket. Raises ConfigurationError when the provider's SDK is not installed.
     """
     if settings.flags.provider == "redis":
         return stored
@@ -38,7 +41,7 @@ def open_flags(settings: Settings, stored: RedisFlags, *, lazy: bool = False) ->
 
 
 def known_flags() -> Iterator[str]:
-    """Return the names of all flags that somebody may ask for in this process."""
+    """Yield the names of all flags that this process may read."""
     for worker in registry.workers():
         declaration: Declaration = worker.declaration()
         for name in (run_flag, drop_flag, pause_flag):

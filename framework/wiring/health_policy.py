@@ -1,4 +1,4 @@
-"""From settings to the gate that heeds the health of databases, and to what is wrong with what workers say of it."""
+"""Build the policy that defers jobs on unhealthy databases, and check the workers' declarations for it."""
 
 from collections.abc import Iterable, Iterator
 
@@ -20,19 +20,19 @@ from framework.version import install_extra
 
 
 def open_health_policy(settings: Settings, tracker: Tracker) -> HealthPolicy:
-    """Return the gate of one process; no socket is opened.
+    """Return the health policy of one process. Opens no socket.
 
-    Raises ConfigurationError when a worker heeds an indicator or a database that there is not, or nothing can ask PostgreSQL.
+    Raises ConfigurationError when a worker names an unknown indicator or database, or a PostgreSQL client is missing.
     """
-    heeding = [(one, one.defer_on_health) for one in _declarations() if one.defer_on_health is not None]
-    problems = [*_unknown_names(settings, heeding)]
+    deferring = [(one, one.defer_on_health) for one in _declarations() if one.defer_on_health is not None]
+    problems = [*_unknown_names(settings, deferring)]
     file = settings.config_file_label("application.yml")
     for name in registered.keys() & settings.health.indicators.keys():
-        reason = "the application has registered an indicator of this name, too: rename one of them"
+        reason = "the application has also registered an indicator with this name: rename one of them"
         problems.append(ConfigurationProblem(file, f"health.indicators.{name}", reason))
     events = HealthEvents(tracker)
     databases: dict[str, HealthConnection] = {}
-    if heeding:
+    if deferring:
         try:
             databases = {
                 name: HealthConnection(one.url, settings.health.timeout) for name, one in settings.databases.items()
@@ -59,15 +59,15 @@ def _declarations() -> Iterator[Declaration]:
 
 
 def _unknown_names(
-    settings: Settings, heeding: Iterable[tuple[Declaration, DeferOnHealth]]
+    settings: Settings, deferring: Iterable[tuple[Declaration, DeferOnHealth]]
 ) -> Iterator[ConfigurationProblem]:
-    """What no indicator and no database is called; without any database, workers may name one that others have."""
+    """Yield a problem per unknown indicator or database; without any configured database every name is accepted."""
     known = [*POSTGRES_INDICATORS, *settings.health.indicators, *registered]
-    for declaration, policy in heeding:
+    for declaration, policy in deferring:
         for name in policy.indicators or ():
             if name not in known:
                 message = (
-                    f"heeds an indicator {name!r} that nobody knows{did_you_mean(name, known)}: there are {join_names(known)}. "
+                    f"names an unknown indicator {name!r}{did_you_mean(name, known)}: there are {join_names(known)}. "
                     "Configure it in health.indicators, or register it where workers are declared (framework.health)"
                 )
                 yield ConfigurationProblem(declaration.qualified_name, "defer_on_health.indicators", message)

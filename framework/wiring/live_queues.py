@@ -1,4 +1,4 @@
-"""What the shards say of themselves: which queues are served there, in which jobs wait, and which jobs should be elsewhere."""
+"""Read the state of the shards: the served queues, the queues with jobs, and jobs that belong to another shard."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -18,9 +18,9 @@ from framework.wiring.client import open_shards
 
 
 class LiveQueues(NamedTuple):
-    """One shard: the queues that running processes serve, and how many jobs wait in each queue that has some.
+    """The queues of one shard: those that running processes serve, and the number of jobs in each non-empty one.
 
-    ``failure`` says why it could not be asked; then nothing is known.
+    ``failure`` is the error of a shard that does not answer; the other fields are empty then.
     """
 
     served: frozenset[str]
@@ -29,7 +29,7 @@ class LiveQueues(NamedTuple):
 
 
 def live_queues(settings: Settings) -> Iterator[tuple[str, LiveQueues]]:
-    """Ask each shard in turn; one that does not answer stops none of the others."""
+    """Read each shard in turn; go on after a shard that does not answer."""
     shards = open_shards(settings, role="lint")
     try:
         for name, shard in sorted(shards.items()):
@@ -47,7 +47,7 @@ def _waiting(client: "redis.Redis") -> dict[str, int]:
     pipeline: Any = client.pipeline(transaction=False)
     for name in names:
         pipeline.llen(keys.queue(name))
-    # A key of another type answers with an error: it holds no jobs.
+    # A key of another type, which holds no jobs, answers with an error.
     counts = pipeline.execute(raise_on_error=False)
     return {name: count for name, count in zip(names, counts, strict=True) if isinstance(count, int) and count > 0}
 
@@ -55,10 +55,10 @@ def _waiting(client: "redis.Redis") -> dict[str, int]:
 def misplaced_jobs(
     settings: Settings, router: Router, declarations: Sequence[Declaration], progress: Callable[[str, int], None]
 ) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield for each shard that answers the classes of other shards whose jobs are there, and where.
+    """Yield for each shard that answers the classes of other shards that have jobs there, and where.
 
-    Every job of the shard that may run is gone through, in bounded steps; the dead and the interrupted set are not, as their
-    jobs run only when an operator says so.
+    The call reads every job of the shard that may run, in bounded steps. It leaves out the dead and the interrupted set, whose
+    jobs run only when an operator retries them.
     """
     shards = open_shards(settings, role="lint")
     try:
@@ -66,8 +66,9 @@ def misplaced_jobs(
             names = split_names(router, declarations, name)
             try:
                 yield name, _misplaced_on(shard.client, names, progress) if names else {}
+            # ``live_queues`` reports the failure.
             except (RedisError, OSError):
-                continue  # the caller that asks the shard for its queues tells it
+                continue
     finally:
         shards.close()
 
@@ -77,9 +78,9 @@ def _misplaced_on(client: "redis.Redis", names: dict[str, str], progress: Callab
     for name, places in count_jobs_by_class(client, names, progress).items():
         for place in places.keys() - {keys.DEAD, keys.INTERRUPTED}:
             found[names[name]][place] = found[names[name]].get(place, 0) + places[place]
-    for parked in list_held_stores(client):
-        if parked.name in names:
-            place = "parked for a pause" if parked.kind == "paused" else "waiting at the limit"
-            at = found[names[parked.name]]
-            at[place] = at.get(place, 0) + int(client.zcard(parked.key))
+    for held in list_held_stores(client):
+        if held.name in names:
+            place = "held by a pause" if held.kind == "paused" else "held by a limit"
+            counts = found[names[held.name]]
+            counts[place] = counts.get(place, 0) + int(client.zcard(held.key))
     return {worker: format_counts(dict(sorted(places.items()))) for worker, places in found.items() if places}

@@ -1,4 +1,4 @@
-"""Which queues a worker process serves, and who said so: options, a file, the environment, or the classes that it has loaded."""
+"""Choose the queues of a worker process: from options, a file, the environment, or the loaded classes."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, TypeAlias, cast
@@ -22,27 +22,27 @@ _NO_QUEUES: Weights = (("default", 0),)
 
 
 class OwnQueues(NamedTuple):
-    """The queues of a process with their weights, and where they come from."""
+    """The queues of a process with their weights, and the source of them."""
 
     weights: Weights
     source: str
     added: tuple[str, ...] = ()
-    """Those that the generated file lacks: queues of classes that are newer than the file."""
+    """The queues that the generated file lacks, of classes that are newer than the file."""
 
 
 # Decision 194: a process serves the queues of its loaded classes by default.
 def of_loaded_classes(settings: Settings, router: Router, shard: str) -> OwnQueues:
-    """Return the queues of the loaded classes on a shard, weighted as ``generate-queues`` would; without any, ``default``."""
+    """Return the queues of the loaded classes on a shard with the generated weights, or ``default`` when there are none."""
     found = queues_on(router, _declarations(), shard)
     weights = tuple((queue, _weight(settings, users)) for queue, users in sorted(found.items()))
     return OwnQueues(weights or _NO_QUEUES, FROM_CLASSES)
 
 
 def of_file(settings: Settings, router: Router, shard: str) -> OwnQueues:
-    """Return the queues of config/queues.yml, and those of classes that are newer than the generated files.
+    """Return the queues of config/queues.yml and those of classes that are newer than the generated files.
 
-    A class is newer when all_queues.yml is there and does not name it, or when the file serves it by another of its queues, as
-    rules have moved it since. Any other class that the file leaves out was left out by its author, and stays so.
+    A class is newer when all_queues.yml exists and does not name it, or when the file serves another of its queues, because a
+    rule has moved it since. Any other class that the file leaves out stays out: its author has removed it.
     """
     names = [line.name for line in settings.queues]
     wanted = {
@@ -59,11 +59,11 @@ def of_file(settings: Settings, router: Router, shard: str) -> OwnQueues:
 
 
 def warn_own_queues(own: OwnQueues, shard: str) -> None:
-    """Warn of a file that lacks queues of loaded classes, and of a process to which no loaded class sends a job."""
+    """Warn of a file that lacks queues of loaded classes, and of a process whose shard receives no job of a loaded class."""
     if own.added:
         logs.logger().warning(
             f"{own.source} lacks the queue{'s' * (len(own.added) > 1)} {join_names(own.added, max_names=5)} of loaded classes; "
-            f"this process serves them all the same: run `{command('generate-queues')}` and commit what it writes",
+            f"this process serves them nevertheless: run `{command('generate-queues')}` and commit what it writes",
             event_name="queues.stale",
             queues=list(own.added[:50]),
         )
@@ -91,7 +91,7 @@ def _is_newer(router: Router, declaration: Declaration, names: Collection[str], 
 
 
 def _known_classes(settings: Settings) -> frozenset[str] | None:
-    """Return the classes of all_queues.yml; ``None`` where it is not there, or cannot be read."""
+    """Return the classes of all_queues.yml; ``None`` when it is missing or malformed."""
     path = all_queues_path(settings)
     if not path.exists():
         return None

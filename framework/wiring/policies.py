@@ -1,4 +1,4 @@
-"""The policies in their order: one list for the way into ``perform``, and one of what has to be looked after beside it."""
+"""Build the policies of a process: their admission checks in order, and their periodic work."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -30,68 +30,67 @@ from framework.wiring.health_policy import open_health_policy
 
 
 class Policies(NamedTuple):
-    """Those of one process: the gates, what they have to know, and what is done so that nothing waits which need not."""
+    """The policies of one process."""
 
     admission: AdmissionChain
     refresh: Callable[[], None]
-    """Before the first job, and every few seconds."""
+    """Reads the policies' state, before the first job and every few seconds."""
     maintenance: tuple[Callable[[], None], ...]
-    """Every few seconds."""
+    """The periodic work, every few seconds: release held jobs whose reason has ended."""
 
 
 def open_policies(
     settings: Settings, tracker: Tracker, shard: Shard, maintenance_client: "redis.Redis", identity: str
 ) -> Policies:
-    """Return the policies of one process, the gates in the order in which a job meets them.
+    """Return the policies of one process.
 
-    The shard's own client is for any thread, ``upkeep`` for what is done beside the jobs.
-
-    What sends a job away for good comes first, as nothing more need be asked then; what can put it back comes before what gives
-    something away; what is given away (a slot, a lock) comes last, and the lock after the slot: a job that is dropped, paused,
-    deferred or waits for a slot still has its lock, its context, its positions and its age.
+    The order of admission: (1) policies that end the job (drop flag); (2) policies that hold or delay it without acquiring
+    anything (pause, defer flag, health); (3) policies that acquire a resource (queue slot, class slot); (4) the replica check;
+    (5) the dedup lock, last, so that a job sent away earlier still owns it. ``maintenance_client`` serves the periodic work, the
+    shard's own client any thread.
     """
     client = shard.client
     stored = RedisFlags(maintenance_client, shard.name)
     flags = open_flags(settings, stored)
-    asked = PauseStrategies(_named_strategies(), strategies.registered)
+    pause_strategies = PauseStrategies(_named_strategies(), strategies.registered)
 
-    def learn() -> None:
-        asked.poll()
+    def refresh() -> None:
+        pause_strategies.poll()
         if flags.read():
-            gates.invalidate()
+            admission.invalidate()
 
     skips = SkipTracker(flags)
-    pauses = PauseState(flags, stored, asked, learn)
+    pauses = PauseState(flags, stored, pause_strategies, refresh)
     slots = LimitSlots(client, identity)
     limits = Limits(FleetSlots(maintenance_client), settings.limits, by_urgency=settings.concurrency_limit_by_urgency)
     consistency = ConsistencyPolicy(databases_of(settings))
     order: tuple[AdmissionPolicy, ...] = (
-        # What an operator wants to be rid of is not parked first.
+        # First, so that a job which an operator drops is not held before.
         DropFlag(flags, skips),
-        # Parked jobs cost nothing more, while a deferred one comes back again and again.
+        # Before the deferring policies: a held job costs nothing, and a deferred one comes back repeatedly.
         PausePolicy(client, identity, pauses),
-        # These ask no Redis and take nothing; what they send away comes back to be asked all this again.
+        # These send no command to Redis and acquire nothing; a deferred job passes the whole order again.
         DeferFlag(flags, skips, settings.flags.defer_delay),
         open_health_policy(settings, tracker),
-        # Before the class: a job that waits for its class holds no slot of its queue.
+        # The queue's slot first: a job that waits for a slot of its class releases the slot of its queue.
         QueueLimit(slots, limits),
         ClassLimit(slots, limits),
         CapacityLimit(slots, limits),
-        # Consistency may send the job back once, for a replica that shows what it and its dropped duplicates saw: so what those
-        # saw comes before it, and the lock, which it must not give away, after it.
+        # Consistency may delay the job once, until a replica shows the WAL positions of the job and of its dropped duplicates.
+        # So the duplicates' positions are read before it, and the lock, which it must not release, is acquired after it.
         DedupPositions(client, consistency),
         consistency,
         DedupLock(client, consistency),
     )
-    gates = AdmissionChain(order)
-    # The load on the limits before their keeper: what they let in is handed over then.
-    looks = (
+    admission = AdmissionChain(order)
+    # Throttling before the sweep of the limits, which assigns the slots that throttling has freed.
+    maintenance = (
         PauseKeeper(maintenance_client, pauses).resume_ended,
         Throttle(maintenance_client, limits).adjust,
-        LimitKeeper(maintenance_client, limits, gates.invalidate).sweep,
+        LimitKeeper(maintenance_client, limits, admission.invalidate).sweep,
         skips.warn_stale,
     )
-    return Policies(gates, learn, looks)
+    return Policies(admission, refresh, maintenance)
 
 
 def _named_strategies() -> list[str]:

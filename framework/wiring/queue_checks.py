@@ -1,4 +1,4 @@
-"""Is workers/all_queues.yml what the workers say? Asked when a process boots: operators plan their fleets from that file."""
+"""Compare workers/all_queues.yml with the loaded workers at boot, as operators plan their fleets by that file."""
 
 from pathlib import Path
 from typing import Any
@@ -13,18 +13,19 @@ from framework.telemetry import logs
 from framework.typeguards import is_list, is_mapping
 
 MAX_BYTES = 16 * 1024 * 1024
-"""Tens of thousands of workers."""
+"""The size limit of the file, enough for tens of thousands of workers."""
 
-_MAX_NAMES = 5  # names of each kind; a line must stay readable
+# Of each kind, so that the log line stays readable.
+_MAX_NAMES = 5
 
 
 def all_queues_path(settings: Settings) -> Path:
-    """Return where the generated file of this project is."""
+    """Return the path of the project's generated file."""
     return settings.generated_dir / "all_queues.yml"
 
 
 def read_entries(path: Path) -> list[dict[str, Any]]:
-    """Return the file's entries. Raises YamlError saying why there are none."""
+    """Return the entries of the file. Raises YamlError when it is missing or malformed."""
     if not path.exists():
         raise YamlError("does not exist")
     found = read_yaml(path, max_bytes=MAX_BYTES)
@@ -34,10 +35,10 @@ def read_entries(path: Path) -> list[dict[str, Any]]:
 
 
 def warn_stale_queues(settings: Settings) -> None:
-    """One warning line when the file differs from the workers of ``workers_module`` that are loaded; never an error.
+    """Warn when the file differs from the loaded workers of ``workers_module``; raise nothing.
 
-    Workers from elsewhere (``-r``, the application itself) have no entry there. Only a process that has loaded the whole
-    setting can tell that an entry is surplus: a producer imports what it pushes. About 100 ms for 500 workers.
+    Workers from other modules (``-r``, the application itself) have no entry. Only a process that has loaded all modules of the
+    setting reports surplus entries, because a producer imports only the workers that it pushes. About 100 ms for 500 workers.
     """
     modules = settings.workers_module
     workers = [one for one in map(_declaration, registry.workers()) if _within(one.module, modules)]
@@ -59,7 +60,7 @@ def _log_difference(path: str, comparison: QueueFileDiff, reason: str | None) ->
     lists = {kind: list(names[:_MAX_NAMES]) for kind, names in comparison._asdict().items() if names}
     counts = {f"{kind}_count": len(names) for kind, names in comparison._asdict().items() if len(names) > _MAX_NAMES}
     logs.logger().warning(
-        f"{path} is not what the workers say: {regenerate_advice()}",
+        f"{path} differs from the loaded workers: {regenerate_advice()}",
         event_name="queues.stale",
         **({"reason": reason} if reason else lists | counts),
     )

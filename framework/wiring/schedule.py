@@ -1,4 +1,4 @@
-"""From settings to the poller of one process."""
+"""Build the poller of a process from its settings."""
 
 import os
 
@@ -8,6 +8,7 @@ from framework import middleware
 from framework.finish.settle import DeadSetLimits
 from framework.finish.status_writer import StatusWriter
 from framework.process.events import ProcessEvents
+from framework.route.router import Router
 from framework.schedule.cross_shard import CrossShardTransfer
 from framework.schedule.destination import DestinationResolver
 from framework.schedule.due_job_planner import DueJobPlanner
@@ -15,30 +16,31 @@ from framework.schedule.poll_timing import PollTiming
 from framework.schedule.poller import Poller
 from framework.settings.model import Settings
 from framework.wire.memory_budget import MemoryBudget
-from framework.wiring.client import open_deduplicator, open_limiter, open_router, open_shards
+from framework.wiring.client import open_deduplicator, open_limiter, open_shards
 
 
 def open_poller(
     settings: Settings,
+    router: Router,
     shard: str,
     client: "redis.Redis",
-    rhythm: PollTiming,
+    timing: PollTiming,
     events: ProcessEvents,
     states: StatusWriter,
     dead_set: DeadSetLimits,
     budget: MemoryBudget,
 ) -> Poller:
-    """Return the poller of ``shard``, which ``client`` reaches; it writes due jobs to any shard their route names."""
+    """Return the poller of ``shard``, which ``client`` connects to; it writes due jobs to the shard of their route."""
     shards = open_shards(settings, role=f"poller:{os.getpid()}")
-    crossings = CrossShardTransfer(client, shard, shards, events)
-    preparation = DueJobPlanner(
+    transfer = CrossShardTransfer(client, shard, shards, events)
+    planner = DueJobPlanner(
         events,
-        DestinationResolver(open_router(settings), shard),
-        crossings,
+        DestinationResolver(router, shard),
+        transfer,
         states,
         middleware=middleware.client.compile(),
         limiter=open_limiter(settings),
         deduplicator=open_deduplicator(settings, shards),
         budget=budget,
     )
-    return Poller(client, events, preparation, crossings, rhythm, dead_set)
+    return Poller(client, events, planner, transfer, timing, dead_set)

@@ -1,4 +1,4 @@
-"""Classes whose limits and locks hold on each of several shards: told at boot as far as rules and classes show it."""
+"""Warn at boot of classes whose limits and locks hold on several shards, as far as rules and classes show it."""
 
 from typing import cast
 
@@ -11,7 +11,7 @@ from framework.telemetry import logs
 
 
 def splits(settings: Settings, router: Router) -> list[ShardSplit]:
-    """Return what rules, registered classes and settings show; no shard is asked."""
+    """Return the splits that rules, registered classes and settings show, without asking a shard."""
     declarations = [cast("Declaration", worker.declaration()) for worker in registry.workers()]
     return list(
         splits_by_rules(router, declarations, settings.limits, source=settings.config_file_label("application.yml"))
@@ -19,7 +19,7 @@ def splits(settings: Settings, router: Router) -> list[ShardSplit]:
 
 
 def warn_splits(settings: Settings, router: Router) -> None:
-    """Write a line for each class or queue whose limits and locks hold on several shards."""
+    """Warn of each class or queue whose limits and locks hold on several shards."""
     for split in splits(settings, router):
         logs.logger().warning(
             str(split), event_name="boot.split", name=split.name, holds=list(split.controls), shards=list(split.shards)

@@ -1,4 +1,4 @@
-"""Queues of loaded classes that no running process serves: asked by a process after its boot, and by ``framework.boot``."""
+"""Find and report queues of loaded classes that no running process serves, for worker processes and ``framework.boot``."""
 
 import shlex
 import sys
@@ -26,7 +26,7 @@ from framework.shard.shard import Shard
 from framework.telemetry import logs
 
 PRODUCER_DEADLINE_S = 1.0
-"""Of each read at a producer's boot, which an application waits for."""
+"""The deadline of each read at a producer's boot, for which the application waits."""
 
 _PROCESS_DEADLINE_S = 2.0
 _MAX_NAMES = 5
@@ -35,9 +35,9 @@ _MOST_OPTIONS = 20
 
 
 class UnservedQueues:
-    """Finds and tells the unserved queues of the loaded classes, whose places ``router`` knows.
+    """Find and report the unserved queues of the loaded classes, whose locations ``router`` knows.
 
-    A class that ``foreign_classes`` names is left out: another application runs it.
+    A class that ``foreign_classes`` names is left out, because another application runs it.
     """
 
     def __init__(self, settings: Settings, router: Router) -> None:
@@ -48,27 +48,28 @@ class UnservedQueues:
 
     @property
     def locations(self) -> frozenset[QueueLocation]:
-        """Every queue that jobs of these classes go to, with its shard."""
+        """Every queue that receives jobs of these classes, with its shard."""
         return frozenset(self._targets)
 
     def find(self, clients: Mapping[str, "redis.Redis"], places: Collection[QueueLocation]) -> frozenset[QueueLocation]:
-        """Return those of ``places`` that no running process serves; of a shard that does not answer, none.
+        """Return those of ``places`` that no running process serves; none of a shard that does not answer.
 
-        Every connection that was made for it is closed.
+        All connections are closed afterwards.
         """
         found: set[QueueLocation] = set()
         for shard in sorted({place.shard for place in places}):
             names = {place.queue for place in places if place.shard == shard}
             try:
                 found.update(QueueLocation(name, shard) for name in unserved_queues(clients[shard], names))
+            # Nothing is known; pushes and the other threads report a shard that does not answer.
             except (RedisError, OSError):
-                pass  # nothing is known: pushes and the other threads tell that the shard does not answer
+                pass
             finally:
                 clients[shard].connection_pool.disconnect()
         return frozenset(found)
 
     def log_unserved(self, places: Iterable[QueueLocation]) -> None:
-        """Write a line for each shard with its unserved queues, their classes, and the command that serves them."""
+        """Warn once per shard of its unserved queues, with their classes and the command that serves them."""
         for shard, queues in _by_shard(places).items():
             users = {one.wire_name: one for queue in queues for one in self._targets[QueueLocation(queue, shard)]}
             names = sorted(users)
@@ -85,7 +86,7 @@ class UnservedQueues:
             )
 
     def log_served(self, places: Iterable[QueueLocation]) -> None:
-        """Say that a process serves these queues now, after a warning of them."""
+        """Report that a process serves these queues now, after a warning."""
         for shard, queues in _by_shard(places).items():
             logs.logger().info(
                 f"a process serves the {_counted('queue', queues)} of the shard {shard} now",
@@ -103,7 +104,7 @@ class UnservedQueues:
         return command(shlex.join(words))
 
     def _modules(self, users: Iterable[Declaration]) -> list[str]:
-        """What ``-r`` has to name so that a process has the classes; nothing for those of the setting ``workers_module``."""
+        """Return the modules to name with ``-r`` for these classes, without those of the setting ``workers_module``."""
         loaded = registry.loaded()
         found: set[str] = set()
         for one in users:
@@ -113,20 +114,20 @@ class UnservedQueues:
         return sorted(name for name in found if not any(_within(name, own) for own in self._settings.workers_module))
 
     def _served_by_default(self, queues: Iterable[str]) -> bool:
-        """Whether a process without ``-q`` serves them."""
+        """Return whether a process without ``-q`` serves these queues."""
         names = [line.name for line in self._settings.queues]
         return not names or all(serves(names, queue) for queue in queues)
 
     def _remedy(self, queues: Iterable[str]) -> str:
         if self._served_by_default(queues):
             return ""
-        return f", or write {self._settings.config_file_label('queues.yml')} anew with `{command('generate-queues')}`"
+        return f", or update {self._settings.config_file_label('queues.yml')} with `{command('generate-queues')}`"
 
 
 def open_unserved_watch(
     settings: Settings, router: Router, order: QueueOrder, shards: Mapping[str, Shard], own: str, *, in_group: bool
 ) -> UnservedWatch:
-    """Return what looks for unserved queues in a worker process that serves ``order`` on the shard ``own``; no socket is opened."""
+    """Return the watch for unserved queues of a process that serves ``order`` on the shard ``own``. Opens no socket."""
     unserved = UnservedQueues(settings, router)
     wanted = unserved.locations - {QueueLocation(name, own) for name in order.names}
     clients = {
@@ -140,7 +141,7 @@ def open_unserved_watch(
 
 
 def warn_unserved(settings: Settings, router: Router, shards: Mapping[str, Shard]) -> None:
-    """Warn once of the queues of loaded classes that no process serves now; a shard that does not answer is passed over."""
+    """Warn once of the queues of loaded classes that no process serves; skip a shard that does not answer."""
     unserved = UnservedQueues(settings, router)
     clients = {
         name: shards[name].open_client("boot", read_timeout_s=PRODUCER_DEADLINE_S)
@@ -165,7 +166,7 @@ def _within(module: str, package: str) -> bool:
 
 
 def _importable(module: str) -> str:
-    """Return the name under which a process can import a module; that of a program is the name of its file."""
+    """Return the name under which a process can import a module; for a program, the name of its file."""
     if module != "__main__":
         return module
     file: str | None = getattr(sys.modules["__main__"], "__file__", None)

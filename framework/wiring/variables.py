@@ -1,11 +1,11 @@
-"""Warn of variables of the environment that look like settings and are none."""
+"""Warn of environment variables that look like settings and are none (decision 198)."""
 
 from framework.settings.model import Settings
 from framework.telemetry import logs
 
 
 def warn_unknown_variables(settings: Settings) -> None:
-    """Name each variable without an effect in a line of its own. Values are never shown: they may be secrets of other programs."""
+    """Warn of each variable without effect. The line never shows its value, which may be a secret of another program."""
     for name, near in settings.unknown_variables.items():
         hint = f" (did you mean {near}?)" if near is not None else ""
         logs.logger().warning(

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from framework.wire import keys
-from framework.wiring.worker_process import BOOT_PATIENCE_S
+from framework.wiring.redis_at_boot import BOOT_PATIENCE_S
 from tests.chaos.test_signals import SLACK_S, at
 
 

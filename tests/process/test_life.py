@@ -347,7 +347,7 @@ def test_a_worker_that_waits_for_redis_can_be_stopped(site, short_path):
 
 @pytest.mark.proves("F23")
 def test_an_unreachable_redis_ends_in_75(site, short_path):
-    code = "import framework.wiring.worker_process as s; s.BOOT_PATIENCE_S = 0.1; from framework.cli.worker import main; main()"
+    code = "import framework.wiring.redis_at_boot as s; s.BOOT_PATIENCE_S = 0.1; from framework.cli.worker import main; main()"
     process = site.start("-c", code, "-r", "jobs", "-q", "default", REDIS_URL=f"unix://{short_path}/nobody.sock")
     assert process.wait() == 75
     last = process.line(event_name="boot.unreachable")

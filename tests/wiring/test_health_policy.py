@@ -73,7 +73,7 @@ def test_an_indicator_that_nobody_knows(gate):
     register("own", Own())
     ((key, message),) = problems(gate, DeferOnHealth(indicators=("own", "traffik")), health=TRAFFIC)
     assert key == "defer_on_health.indicators"
-    assert "'traffik' that nobody knows (did you mean 'traffic'?)" in message
+    assert "unknown indicator 'traffik' (did you mean 'traffic'?)" in message
     assert "autovacuum, wal_archiving, replication_lag, connections, traffic, own" in message
 
 

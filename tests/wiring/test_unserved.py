@@ -139,7 +139,7 @@ def test_command_names_the_queue_that_the_file_lacks(hello):
     hello.write("queues.yml", {"queues": [["other", 1]]})
     (line,) = booted(hello)
     assert "`application-worker worker -r hello -q hello`" in line
-    assert "or write config/queues.yml anew with `application-worker generate-queues`" in line
+    assert "or update config/queues.yml with `application-worker generate-queues`" in line
 
 
 def test_command_of_a_program_names_its_file(hello):

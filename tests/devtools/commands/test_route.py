@@ -293,7 +293,7 @@ def test_lint_live_finds_limited_jobs_of_another_shard(limited, redis, second_re
     assert line.startswith(
         "shard main: ReportWorker (concurrency_limit = 2 and idempotent) has jobs on the shards second and main "
     )
-    assert "main: in flight 1, queue old 2, retry 1, schedule 1, waiting at the limit 1)" in line
+    assert "main: in flight 1, queue old 2, retry 1, schedule 1, held by a limit 1)" in line
 
 
 @pytest.mark.refused("role-producer srandmember")  # a producer may not look for queues that no process serves

@@ -18,7 +18,8 @@ from framework.process.heartbeat import PeriodicTask
 from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
 from framework.store.connect import COMMAND_TIMEOUT_S
-from framework.wiring import worker_process
+from framework.wiring import redis_at_boot, worker_process
+from framework.wiring.client import open_router
 from tests.proofs.crash_points.environment import CaseEnvironment
 from tests.proofs.crash_points.jobs import QUEUE, SECOND
 
@@ -51,7 +52,14 @@ class SteppedWorker:
         log = JobLog(environment.log, jobs=True)
         order = QueueOrder.of(service.queues)
         self.parts = worker_process.build_worker(
-            environment.settings, service, order, self._shard, self.identity, log, supervisor=None
+            environment.settings,
+            open_router(environment.settings),
+            service,
+            order,
+            self._shard,
+            self.identity,
+            log,
+            supervisor=None,
         )
         self._launcher: Any = Launcher(self.parts, SignalQueue())
         self._loops: dict[str, Any] = {loop.name: loop for loop in (self._launcher._lease_task, *self._launcher._tasks)}
@@ -63,7 +71,7 @@ class SteppedWorker:
             self._step(self._loops["lease"])
             return
         self._started = True
-        if worker_process._wait_for_redis(self._shard, self.parts.lease, SignalQueue(), _check_nothing) is not None:
+        if redis_at_boot.wait_for_redis(self._shard, self.parts.lease, SignalQueue(), _check_nothing) is not None:
             self._environment.notes.note("wrong", 0, "the process did not start")
 
     def record(self) -> None:

@@ -20,7 +20,8 @@ from framework.settings.load import load
 from framework.settings.model import Settings
 from framework.shard.shard import Shard
 from framework.wire import keys
-from framework.wiring import worker_process
+from framework.wiring import redis_at_boot, worker_process
+from framework.wiring.client import open_router
 from framework.wiring.endpoints import endpoint_of
 from tests.proofs.machine.interleaving import Act, Owner, mover, pause
 from tests.proofs.machine.job_model import Broken
@@ -131,7 +132,9 @@ class Worker(Owner):
         self._shard = Shard(shard, endpoint_of(settings, shard), role="states")
         service = worker_process.WorkerOptions(shard, tuple((name, 0) for name in QUEUES), SLOTS, 1e9)
         order = QueueOrder.of(service.queues)
-        self.parts = worker_process.build_worker(settings, service, order, self._shard, identity, log, supervisor=None)
+        self.parts = worker_process.build_worker(
+            settings, open_router(settings), service, order, self._shard, identity, log, supervisor=None
+        )
         self.list = keys.working(identity).encode()
         self._instrument(clock, on_start, on_end)
         self.begin("main", self._main)
@@ -162,7 +165,7 @@ class Worker(Owner):
             part._monotonic = clock.monotonic
 
     def _main(self) -> None:
-        if worker_process._wait_for_redis(self._shard, self.parts.lease, self.signals, _check_nothing) is None:
+        if redis_at_boot.wait_for_redis(self._shard, self.parts.lease, self.signals, _check_nothing) is None:
             Launcher(self.parts, self.signals).run()
         self.gone = True
 

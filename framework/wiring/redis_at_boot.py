@@ -1,0 +1,135 @@
+"""Wait for Redis at the boot of a worker process, and check the rights of its user."""
+
+import time
+from collections.abc import Callable
+
+from redis.exceptions import RedisError
+
+from framework.command_line import command
+from framework.errors import ConfigurationError, ConfigurationProblem
+from framework.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE
+from framework.process.heartbeat import Lease
+from framework.process.signals import DRAIN, STOP, STOP_NOW, SignalQueue
+from framework.settings.model import Settings
+from framework.shard.redis_errors import advice_for, wrong_setting
+from framework.shard.shard import Shard
+from framework.store.modes import UnsupportedServerError
+from framework.store.rights import MissingRights, missing_worker_rights
+from framework.store.tls import tls_advice
+from framework.telemetry import logs
+
+BOOT_PATIENCE_S = 60.0
+"""How long a process waits for its Redis at boot before it gives up with status 75 (EX_TEMPFAIL)."""
+
+
+_NO_REDIS = "start the development store with `{}`, or set REDIS_URL or {} to a Redis that runs"
+
+
+def wait_for_redis(shard: Shard, lease: Lease, signals: SignalQueue, check: Callable[[], None]) -> int | None:
+    """Wait for the first heartbeat of ``lease``; return an exit status after the timeout or a signal to stop.
+
+    Only a heartbeat shows that the server works: one that answers may be loading its data, or be a replica. A lease that another
+    process holds belongs to a copy with the same identity, which would share the working list: this process ends, and its
+    supervisor starts it with another nonce.
+
+    ``check`` runs before the first heartbeat, as soon as Redis answers; an error that is not Redis's ends the boot.
+    """
+    log = logs.logger()
+    deadline = time.monotonic() + BOOT_PATIENCE_S
+    logged = asked = False
+    while True:
+        try:
+            if not asked:
+                check()
+            if not asked and lease.is_held():
+                log.error("another process has this identity; this one ends", event_name="identity.collision")
+                return EXIT_FAILED
+            # From here on this process may hold the lease, even if the reply is lost.
+            asked = True
+            lease.renew()
+        except (RedisError, OSError) as error:
+            lease.client.connection_pool.disconnect()
+            if isinstance(error, UnsupportedServerError):
+                raise _misconfigured(shard, "url", error) from None
+            if not logged:
+                _log_waiting(shard, error)
+                logged = True
+            if time.monotonic() >= deadline:
+                return _unreachable(shard, error)
+        else:
+            return None
+        if any(number in (*STOP, STOP_NOW, DRAIN) for number in signals.wait(0.5)):
+            return 0
+
+
+def _log_waiting(shard: Shard, error: RedisError | OSError) -> None:
+    advice = _advice(shard, error)
+    logs.logger().warning(
+        f"waiting for Redis: {advice}" if advice else "waiting for Redis",
+        event_name="boot.waiting",
+        address=shard.endpoint.shown,
+        user=shard.endpoint.user,
+        error=error,
+    )
+
+
+def _unreachable(shard: Shard, error: RedisError | OSError) -> int:
+    """Log why Redis cannot be reached and return the exit status; raises ConfigurationError when a setting is the cause."""
+    setting = wrong_setting(error)
+    if setting is not None:
+        raise _misconfigured(shard, setting, error) from None
+    advice = _advice(shard, error) or _NO_REDIS.format(command("store start"), shard.endpoint.source)
+    logs.logger().error(
+        f"Redis cannot be reached: {advice}", event_name="boot.unreachable", address=shard.endpoint.shown
+    )
+    return EXIT_UNREACHABLE
+
+
+def _advice(shard: Shard, error: RedisError | OSError) -> str | None:
+    return advice_for(error, shard.endpoint.source) if isinstance(error, RedisError) else tls_advice(error)
+
+
+def _misconfigured(shard: Shard, setting: str, error: RedisError | OSError) -> ConfigurationError:
+    """Return the error of a process whose Redis answers but cannot hold jobs, or refuses the login."""
+    endpoint = shard.endpoint
+    advice = _advice(shard, error)
+    message = f"{endpoint.shown}: {error}; {advice}" if advice else f"{endpoint.shown}: {error}"
+    logs.logger().error(
+        "this Redis cannot be used as it is configured; the process ends",
+        event_name="boot.misconfigured",
+        address=endpoint.shown,
+        user=endpoint.user,
+        error=error,
+    )
+    return ConfigurationError([ConfigurationProblem(endpoint.source, f"shards.{shard.name}.{setting}", message)])
+
+
+def check_rights(settings: Settings, shard: Shard) -> None:
+    """Refuse to start without a right that a job would need; raises ConfigurationError and redis errors."""
+    refused = missing_worker_rights(shard.client)
+    log, user = logs.logger(), shard.endpoint.user
+    if refused.optional:
+        log.debug(
+            "Redis refuses commands that are not needed", event_name="boot.optional_rights", commands=refused.optional
+        )
+    if refused.commands or refused.keys:
+        log.error(
+            "the Redis user lacks rights that a worker needs; the process ends",
+            event_name="boot.rights_refused",
+            user=user,
+            commands=refused.commands,
+            keys=refused.keys,
+        )
+        raise ConfigurationError([_missing_rights(settings, shard, refused)])
+
+
+def _missing_rights(settings: Settings, shard: Shard, refused: MissingRights) -> ConfigurationProblem:
+    user = shard.endpoint.user
+    missing = [f"the command{'s' * (len(refused.commands) > 1)} {', '.join(refused.commands)}"] * bool(refused.commands)
+    missing += [f"the key{'s' * (len(refused.keys) > 1)} {', '.join(refused.keys)}"] * bool(refused.keys)
+    return ConfigurationProblem(
+        settings.config_file_label("redis.yml"),
+        f"shards.{shard.name}.username",
+        f"the ACL of {shard.endpoint.shown} refuses {' and '.join(missing)} to the user {user!r}. Grant what is missing with `ACL "
+        f"SETUSER {user} {refused.rules}`, or all that a worker needs: `{command(f'acl worker --user {user}')}` prints it",
+    )
