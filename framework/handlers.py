@@ -15,6 +15,7 @@ must not hang: the job's slot waits for it.
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
+from framework.extensions import append_once
 from framework.wire.job import Job
 
 ErrorHandler: TypeAlias = Callable[[BaseException, dict[str, Any]], object]
@@ -32,13 +33,11 @@ death_handlers: list[DeathHandler] = []
 
 def on_error(handler: _E) -> _E:
     """Call ``handler(error, facts)`` for every failed run but those that end with RetryError or BusinessError."""
-    if handler not in error_handlers:
-        error_handlers.append(handler)
+    append_once(error_handlers, handler)
     return handler
 
 
 def on_death(handler: _D) -> _D:
     """Call ``handler(job, error)`` for every job that failed and will not be retried, dead set or not."""
-    if handler not in death_handlers:
-        death_handlers.append(handler)
+    append_once(death_handlers, handler)
     return handler

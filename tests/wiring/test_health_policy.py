@@ -109,9 +109,9 @@ def test_without_the_extra_only_those_who_heed_a_database_are_told(gate, monkeyp
         ("a b", Own(), ValueError, "a name of letters, digits and underscores, not 'a b'"),
         (None, Own(), ValueError, "not None"),
         ("autovacuum", Own(), ValueError, "choose another name"),
-        ("own", Own, TypeError, "pass an object with evaluate(question)"),
-        ("own", object(), TypeError, "is no indicator"),
-        ("own", None, TypeError, "None is no indicator"),
+        ("own", object(), TypeError, "is no health indicator: pass a class or an object with evaluate()"),
+        ("own", None, TypeError, "None is no health indicator"),
+        ("own", object, TypeError, "is no health indicator"),
     ],
 )
 def test_what_cannot_be_registered(name, one, error, words):

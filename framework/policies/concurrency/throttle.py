@@ -12,6 +12,7 @@ import redis
 from redis.exceptions import ResponseError
 
 from framework.declare import registry
+from framework.extensions import append_once
 from framework.policies.concurrency.limits import Limits
 from framework.store.script import THROTTLE, is_lasting
 from framework.telemetry.counters import counters
@@ -46,8 +47,7 @@ _signals: list[LoadSignal] = []
 
 def register(signal: LoadSignal) -> LoadSignal:
     """Add a load signal to all classes with a limit; of several results, the strongest counts."""
-    if signal not in _signals:
-        _signals.append(signal)
+    append_once(_signals, signal)
     return signal
 
 

@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 from framework.declare.declaration import Declaration
-from framework.declare.validators import InvalidValue, identifier
 from framework.errors import ConfigurationProblem
+from framework.extensions import NamedExtensions
 from framework.flags.background import BackgroundValue
 from framework.messages import did_you_mean, join_names
-from framework.typeguards import is_class, short_repr
+from framework.typeguards import short_repr
 
 BUILT_IN: Final = ("none", "deprecated", "manual")
 """Built-in names that never pause. ``deprecated`` marks a class that will lose its pause control, so that its held jobs
@@ -28,7 +28,7 @@ class PauseStrategy(Protocol):
         ...
 
 
-registered: dict[str, "PauseStrategy"] = {}
+registered: NamedExtensions["PauseStrategy"] = NamedExtensions("pause strategy", "should_pause", BUILT_IN)
 """The application's strategies by name."""
 
 
@@ -39,16 +39,7 @@ def register(name: str, strategy: "PauseStrategy | type[PauseStrategy]") -> None
     replaces the first. Raises ValueError for a name that is no word or is built in, TypeError for an object without
     ``should_pause``.
     """
-    try:
-        identifier(name)
-    except InvalidValue as error:
-        raise ValueError(f"the name of a pause strategy must be {error}, not {short_repr(name)}") from None
-    if name in BUILT_IN:
-        raise ValueError(f"the pause strategy {name!r} is built in: choose another name")
-    if not callable(getattr(strategy, "should_pause", None)):
-        raise TypeError(f"{short_repr(strategy)} is no pause strategy: pass a class or an object with should_pause()")
-    made: Any = strategy
-    registered[name] = cast("PauseStrategy", made() if is_class(strategy) else strategy)
+    registered.register(name, strategy)
 
 
 def validate_pause_control(declaration: Declaration) -> list[ConfigurationProblem]:

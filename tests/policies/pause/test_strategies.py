@@ -9,6 +9,7 @@ import pytest
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ConfigurationError
+from framework.extensions import NamedExtensions
 from framework.pause import register
 from framework.policies.pause import strategies
 from framework.policies.pause.strategies import PauseStrategies
@@ -19,7 +20,8 @@ from tests.harness import server_lines, until
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    monkeypatch.setattr(strategies, "registered", {})
+    empty = NamedExtensions[strategies.PauseStrategy]("pause strategy", "should_pause", strategies.BUILT_IN)
+    monkeypatch.setattr(strategies, "registered", empty)
     return strategies.registered
 
 

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from framework.declare.validators import InvalidValue, identifier
+from framework.extensions import NamedExtensions
 from framework.settings.health_indicators import POSTGRES_INDICATORS
-from framework.typeguards import short_repr
 
 Rows: TypeAlias = list[tuple[Any, ...]]
 
@@ -74,23 +73,16 @@ class HealthIndicator(Protocol):
         ...
 
 
-registered: dict[str, HealthIndicator] = {}
+registered: NamedExtensions[HealthIndicator] = NamedExtensions("health indicator", "evaluate", POSTGRES_INDICATORS)
 """The application's indicators by name."""
 
 
-def register(name: str, indicator: HealthIndicator) -> None:
-    """Register ``indicator`` for workers that name it, and for workers that use all indicators.
+def register(name: str, indicator: HealthIndicator | type[HealthIndicator]) -> None:
+    """Register ``indicator`` for workers that name it, and for workers that use all indicators. A class is
+    instantiated without arguments, immediately.
 
     Call it where workers are declared, so that every worker process knows the indicator. A second registration of a
     name replaces the first. Raises ValueError for a name that is no word or is PostgreSQL's, TypeError for an object
     without ``evaluate``.
     """
-    try:
-        identifier(name)
-    except InvalidValue as error:
-        raise ValueError(f"the name of an indicator must be {error}, not {short_repr(name)}") from None
-    if name in POSTGRES_INDICATORS:
-        raise ValueError(f"the indicator {name!r} is built in: choose another name")
-    if not callable(getattr(indicator, "evaluate", None)) or isinstance(indicator, type):
-        raise TypeError(f"{short_repr(indicator)} is no indicator: pass an object with evaluate(question)")
-    registered[name] = indicator
+    registered.register(name, indicator)
