@@ -174,13 +174,8 @@ class JobLog:
 
     def policy_unavailable(self, unit: UnitOfWork, error: BaseException) -> None:
         """Tell, from time to time, that a job cannot begin as a policy's question to Redis is not answered."""
-        self._log_rate.warning(
-            unit.queue,
-            "jobs wait for an answer of Redis before they may begin",
-            "policy.redis_unavailable",
-            queue=unit.queue,
-            error=error,
-        )
+        text = "jobs wait for an answer of Redis before they may begin"
+        self._log_rate.warning(unit.queue, text, "policy.redis_unavailable", queue=unit.queue, error=error)
 
     def right_refused(self, declaration: Declaration, error: BaseException) -> None:
         """Tell, from time to time, that jobs of a class are put off because an ACL refuses a policy's question."""

@@ -8,7 +8,10 @@ from tests.harness import ROOT
 PAGE = ROOT / "docs" / "decisions" / "0150-shared-containers.md"
 ONE_THREADED = {"admin", "cli", "declare", "devtools", "migrate", "settings"}
 REASONS = {"one thread", "lock", "no iteration", "copy", "positions", "in the child"}
-KINDS = {"deque", "dict", "set", "list", "WeakSet", "Counter", "defaultdict", "OrderedDict", "bytearray"}
+KINDS = {
+    *("deque", "dict", "set", "list", "WeakSet", "Counter", "defaultdict", "OrderedDict", "bytearray"),
+    "NamedExtensions",
+}
 CHANGES = {
     *(
         "append",
@@ -23,7 +26,7 @@ CHANGES = {
         "remove",
         "discard",
     ),
-    *("clear", "insert", "setdefault", "intersection_update", "difference_update"),
+    *("register", "clear", "insert", "setdefault", "intersection_update", "difference_update"),
 }
 
 
@@ -59,6 +62,8 @@ def changed(function):
     for node in ast.walk(function):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES:
             yield name_of(node.func.value)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "append_once":
+            yield name_of(node.args[0])
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, (ast.Store, ast.Del)):
             yield name_of(node.value)
         elif isinstance(node, ast.AugAssign):
