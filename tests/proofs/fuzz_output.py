@@ -17,6 +17,7 @@ from framework.execute.job_log import JobLog
 from framework.execute.processor import Processor
 from framework.execute.unknown import UnknownClassDelays
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.endings import ending_of
 from framework.finish.outcome import Failed, ForeignClass, RunOutcome, UnknownClass
 from framework.finish.retry import MAX_BACKTRACE, MAX_MESSAGE, Kill, Retry, RetryDecision, RetryPolicy
 from framework.push.strict_arguments import StrictArgumentsCheck
@@ -87,7 +88,7 @@ def check_run(data: bytes) -> str:
         verdict = RetryPolicy().decide(decode(data), run.worker, run.outcome.error, run.payload["args"])
         _check_verdict(data, verdict)
     writer: Any = SimpleNamespace(_log=_job_log())
-    Processor._write_end(writer, run, verdict)
+    Processor._write_end(writer, run, ending_of(run.outcome, verdict), verdict)
     expect(
         len(log.lines) >= _FEWEST_LINES.get(type(run.outcome), 2), "a run has a line at its start and one at its end"
     )

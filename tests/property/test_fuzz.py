@@ -126,7 +126,7 @@ def loads_recursively(data):
 BROKEN = {
     "payload": ("framework.fetch.reaper.decode", json.loads),
     "compressed": ("framework.wire.compress._inflated", inflated),
-    "frames": ("framework.process.record.loads", loads_recursively),
+    "frames": ("framework.process.record.loads_object", loads_recursively),
     "flag": ("framework.flags.flag._number", lambda value: value),
     "due": ("framework.schedule.due_job_planner.rewrite", lambda data, payload: json.dumps(payload)[:-1].encode()),
     "query": (
