@@ -151,7 +151,7 @@ def refused(name: str, bases: tuple[type[Any], ...], members: dict[str, Any], **
     return caught.value
 
 
-def test_every_attribute_is_in_the_campaign():
+def test_bad_input_table_has_every_attribute():
     assert set(WRONG) == set(ATTRIBUTES)
     assert all(len(values) >= 5 for values in WRONG.values())
 
@@ -164,7 +164,7 @@ CASES = [
 
 
 @each_row(("name", "value"), CASES, around=registry.isolated)
-def test_a_wrong_value(name: str, value: Any):
+def test_attribute_with_wrong_value_is_refused(name: str, value: Any):
     error = refused("SampleWorker", (ApplicationWorker,), {**body(), name: value})
     message = str(error)
     assert (error.worker, error.attribute) == (PLACE, name)
@@ -175,7 +175,7 @@ def test_a_wrong_value(name: str, value: Any):
 
 
 @each_row("name", ATTRIBUTES, around=registry.isolated)
-def test_a_wrong_value_is_found_wherever_it_stands(name: str):
+def test_inherited_wrong_value_is_refused_with_its_class(name: str):
     wrong = WRONG[name][-1]
     error = refused("Base", (ApplicationWorker,), {"__module__": MODULE, name: wrong}, abstract=True)
     assert (error.worker, error.attribute) == (f"{MODULE}.Base", name)
@@ -194,7 +194,7 @@ def slip_of(name: str) -> str:
 
 
 @each_row("name", ATTRIBUTES, around=registry.isolated)
-def test_a_near_miss_of_a_name(name: str):
+def test_misspelt_attribute_names_the_nearest(name: str):
     slip = slip_of(name)
     right = ATTRIBUTES[name]
     members = body(**{slip: 1})
@@ -210,7 +210,7 @@ def test_a_near_miss_of_a_name(name: str):
 
 
 @each_row("name", ATTRIBUTES, around=registry.isolated)
-def test_an_annotation_without_a_value_sets_nothing_and_says_so(name: str):
+def test_annotation_without_value_is_refused(name: str):
     slip = slip_of(name)
     for said in (name, slip):
         members = {key: value for key, value in body(__annotations__={said: "high"}).items() if key != name}
@@ -221,7 +221,7 @@ def test_an_annotation_without_a_value_sets_nothing_and_says_so(name: str):
         assert ("did you mean" in str(error)) is (said == slip)
 
 
-def test_an_annotated_value_is_a_value_like_any_other():
+def test_annotated_value_counts_as_value():
     error = refused("SampleWorker", (ApplicationWorker,), body(__annotations__={"urgency": str}, urgency="hihg"))
     assert "(did you mean 'high'?)" in str(error)
     annotations = {"urgency": str, "client": "Elsewhere", "_urgancy": str, "LIMIT": int}
@@ -229,7 +229,7 @@ def test_an_annotated_value_is_a_value_like_any_other():
     assert made.declaration().urgency == "high"
 
 
-def test_a_mixin_may_announce_what_it_finds_in_a_worker():
+def test_mixin_may_annotate_attributes_of_a_worker():
     mixin = type("Mixin", (), {"__annotations__": {"queue": "str | None", "tag": str}})
     assert type("SampleWorker", (mixin, ApplicationWorker), body()).declaration().queue is None
 
@@ -246,7 +246,7 @@ def values_of(depth: int) -> st.SearchStrategy[Any]:
 
 
 @given(st.sampled_from(sorted(ATTRIBUTES)), values_of(1))
-def test_any_value_is_taken_or_refused_by_name_and_never_anything_else(name: str, value: Any):
+def test_any_value_is_accepted_or_refused_by_name(name: str, value: Any):
     with registry.isolated():
         try:
             made: Any = type("SampleWorker", (ApplicationWorker,), body(**{name: value}))
@@ -273,7 +273,7 @@ def assert_names_the_rule(error: DeclarationError, rule: Any, forbidden: Any) ->
 
 
 @each_row(("rule", "forbidden"), BROKEN, around=registry.isolated)
-def test_a_cross_rule_in_one_class_and_over_classes(rule: Any, forbidden: Any):
+def test_constraint_holds_in_one_class_and_over_classes(rule: Any, forbidden: Any):
     one, other = {rule.attribute: rule.value}, {rule.other_attribute: forbidden}
     assert_names_the_rule(refused("SampleWorker", (ApplicationWorker,), body(**one, **other)), rule, forbidden)
     for above, below in ((one, other), (other, one)):
@@ -291,7 +291,7 @@ def test_a_cross_rule_in_one_class_and_over_classes(rule: Any, forbidden: Any):
 
 
 @each_row(("rule", "forbidden"), BROKEN, around=registry.isolated)
-def test_a_child_may_take_back_what_breaks_the_rule(rule: Any, forbidden: Any):
+def test_constraint_broken_by_parent_may_be_mended_by_child(rule: Any, forbidden: Any):
     default = vars(ApplicationWorker)[rule.other_attribute]
     parent = type("ParentWorker", (ApplicationWorker,), body(**{rule.other_attribute: forbidden}))
     child: Any = type("SampleWorker", (parent,), body(**{rule.attribute: rule.value, rule.other_attribute: default}))
@@ -332,7 +332,7 @@ def test_a_child_may_take_back_what_breaks_the_rule(rule: Any, forbidden: Any):
     ],
     around=registry.isolated,
 )  # fmt: skip
-def test_a_wrong_field(make: Callable[..., Any], field: str, value: Any, words: str):
+def test_policy_field_with_wrong_value_is_refused(make: Callable[..., Any], field: str, value: Any, words: str):
     with pytest.raises(DeclarationError) as caught:
         make(**{field: value})
     error, kind = caught.value, make.__name__
@@ -345,7 +345,7 @@ def test_a_wrong_field(make: Callable[..., Any], field: str, value: Any, words: 
     ("make", "field", "nearest"),
     [(Deduplicate, "strateg", "strategy"), (Deduplicate, "tll", "ttl"), (DeferOnHealth, "table", "tables")],
 )
-def test_a_field_there_is_not(make: Callable[..., Any], field: str, nearest: str):
+def test_policy_field_unknown_is_refused(make: Callable[..., Any], field: str, nearest: str):
     with pytest.raises(DeclarationError) as caught:
         make(**{field: 1})
     assert (caught.value.worker, caught.value.attribute) == (make.__name__, field)
@@ -353,7 +353,7 @@ def test_a_field_there_is_not(make: Callable[..., Any], field: str, nearest: str
     assert "Allowed: " in str(caught.value)
 
 
-def test_fields_that_contradict_each_other():
+def test_policy_fields_that_contradict_are_refused():
     with pytest.raises(DeclarationError, match="needs strategy 'until_executed'") as caught:
         Deduplicate("until_executing", if_deduplicated="reschedule_once")
     assert caught.value.attribute == "if_deduplicated"
@@ -366,7 +366,7 @@ def test_fields_that_contradict_each_other():
 
 
 @each_row("name", HOOKS, around=registry.isolated)
-def test_a_hook_that_cannot_be_called(name: str):
+def test_hook_with_wrong_signature_is_refused(name: str):
     wanted = "@classmethod"
     for value in (5, None, "x", (), perform, staticmethod(perform), property(perform), int):
         error = refused("SampleWorker", (ApplicationWorker,), body(**{name: value}))
@@ -415,7 +415,7 @@ def test_class_keeps_helpers_that_are_near_no_hook(name: str):
 
 
 @each_row("name", HOOKS, around=registry.isolated)
-def test_a_misspelt_hook(name: str):
+def test_hook_misspelt_is_refused(name: str):
     slip = name[:-2] + name[-1] + name[-2]
     hook = classmethod(lambda cls, *args: None)
     mixin = type("Mixin", (), {slip: hook})
@@ -428,7 +428,7 @@ def test_a_misspelt_hook(name: str):
 @each_row(
     "value", [5, None, "run", staticmethod(perform), classmethod(perform), property(perform)], around=registry.isolated
 )
-def test_a_perform_that_is_no_method(value: Any):
+def test_perform_that_is_no_method_is_refused(value: Any):
     error = refused("SampleWorker", (ApplicationWorker,), body(perform=value))
     assert (error.worker, error.attribute) == (PLACE, "perform")
     assert f"perform = {short_repr(value)} is not allowed" in str(error)
@@ -447,20 +447,20 @@ def test_a_perform_that_is_no_method(value: Any):
     ],
     around=registry.isolated,
 )
-def test_wrong_class_keywords(keywords: dict[str, Any], words: str):
+def test_class_keywords_unknown_are_refused(keywords: dict[str, Any], words: str):
     error = refused("SampleWorker", (ApplicationWorker,), body(), **keywords)
     assert (error.worker, error.attribute) == (PLACE, next(iter(keywords)))
     assert words in str(error)
 
 
-def test_what_an_abstract_base_may_not_say():
+def test_abstract_base_refuses_attributes_of_its_own():
     for name, value in (("wire_name", "X"), ("aliases", ("X",))):
         error = refused("Base", (ApplicationWorker,), {"__module__": MODULE, name: value}, abstract=True)
         assert error.attribute == name
         assert f"{name} = {value!r}" in str(error)
 
 
-def test_loggable_arguments_that_perform_does_not_have():
+def test_loggable_arguments_unknown_to_perform_are_refused():
     error = refused("SampleWorker", (ApplicationWorker,), body(loggable_arguments=("moed",)))
     assert (error.worker, error.attribute) == (PLACE, "loggable_arguments")
     assert "'moed' is no position of perform (did you mean 'mode'?). Allowed: 'project_id', 'mode'." in str(error)
@@ -481,9 +481,7 @@ def test_loggable_arguments_that_perform_does_not_have():
         ("    retry = int('x')", "importing it fails with ValueError"),
     ],
 )
-def test_a_module_that_cannot_be_loaded_is_named_with_its_line(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, line: str, words: str
-):
+def test_load_of_broken_module_names_its_line(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, line: str, words: str):
     source = "from framework import ApplicationWorker, Deduplicate\n\n\nclass BadWorker(ApplicationWorker):\n{}\n"
     (tmp_path / "bad_jobs.py").write_text(source.format(line))
     monkeypatch.chdir(tmp_path)
@@ -563,7 +561,7 @@ def test_policy_error_lists_every_field():
     assert [problem.attribute for problem in caught.value.problems] == ["strategy", "ttl", "if_deduplicated"]
 
 
-def test_registry_tells_every_fault_of_every_module(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
+def test_load_names_every_fault_of_every_module(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
     source = "from framework import ApplicationWorker\n\n\nclass {}Worker(ApplicationWorker):\n    urgency = 'hihg'\n"
     package = tmp_path / "bad_package"
     package.mkdir()

@@ -64,7 +64,7 @@ jobs_of = st.lists(st.lists(fitting | fitting | fitting | odd, max_size=3).map(t
 
 
 @given(st.sampled_from(SIGNATURES), jobs_of)
-def test_a_slice_is_judged_as_its_jobs_are(signature, jobs):
+def test_chunk_check_agrees_with_checks_of_single_jobs(signature, jobs):
     verdicts = [verdict(signature, args) for args in jobs]
     wrong = next((index for index, error in enumerate(verdicts) if error), None)
     if wrong is None:
@@ -92,7 +92,7 @@ def test_a_slice_is_judged_as_its_jobs_are(signature, jobs):
     ],
     around=registry.isolated,
 )
-def test_what_is_well_arrives(jobs):
+def test_chunk_of_valid_jobs_is_unchanged(jobs):
     assert [json.loads(line) for line in lines(SIGNATURES[0], jobs)] == [list(args) for args in jobs]
 
 
@@ -114,14 +114,14 @@ def take_two(self, one: Any, two: Any) -> None: ...
     ],
     around=registry.isolated,
 )
-def test_plain_values_that_do_not_fit(perform, wrong, words):
+def test_chunk_with_misfitting_plain_values_is_refused(perform, wrong, words):
     signature = build_signature("W", perform)
     for jobs in ([wrong], [wrong, wrong], [list(wrong)]):
         with pytest.raises(ArgumentsError, match=rf"\(job 0 of the bulk\) .*{words}"):
             lines(signature, jobs)
 
 
-def test_plain_jobs_are_never_looked_at_one_by_one(monkeypatch):
+def test_chunk_of_plain_jobs_is_checked_at_once(monkeypatch):
     """The whole point of a slice; a slower way would be right as well, and nobody would notice."""
     monkeypatch.setattr(bulk, "_checked_chunk", None)
     assert lines(SIGNATURES[0], [(1,), [2, "é"], (3, "y", 0.5), (4, "", 1), (5, "", None)])
@@ -139,7 +139,7 @@ def test_plain_jobs_are_never_looked_at_one_by_one(monkeypatch):
     ],
     around=registry.isolated,
 )
-def test_the_job_that_is_wrong_is_named_wherever_it_stands(value, words):
+def test_bulk_error_names_the_wrong_job_at_any_index(value, words):
     jobs = [(number,) for number in range(CHUNK_SIZE + 5)]
     for place in (0, 7, CHUNK_SIZE + 3):
         wrong = [*jobs]
@@ -149,7 +149,7 @@ def test_the_job_that_is_wrong_is_named_wherever_it_stands(value, words):
 
 
 @each_row(("jobs", "place"), [([(1,), 2], 1), (["ab"], 0), ([(1,), {3}], 1), ([None], 0)], around=registry.isolated)
-def test_a_job_that_is_no_tuple(jobs, place):
+def test_bulk_job_that_is_no_tuple_is_refused(jobs, place):
     with pytest.raises(ArgumentsError, match=f"job {place} of the bulk is a .*tuple, such as"):
         lines(SIGNATURES[0], jobs)
 
@@ -161,14 +161,14 @@ def nested(levels):
     return value
 
 
-def test_nesting_is_that_of_the_whole_payload():
+def test_bulk_nesting_limit_counts_the_whole_payload():
     deepest = MAX_DEPTH - 2  # the payload's object and its list of arguments are levels, too
     assert lines(SIGNATURES[5], [(nested(deepest),)])
     with pytest.raises(ArgumentsError, match=r"\(job 1 of the bulk\) refused: it is nested deeper than 64 levels"):
         lines(SIGNATURES[5], [(1,), (nested(deepest + 1),)])
 
 
-def test_slices_are_taken_from_a_generator_as_they_are_needed():
+def test_bulk_reads_a_generator_chunk_by_chunk():
     asked = 0
 
     def jobs():

@@ -83,14 +83,14 @@ def abstract(name: str, *bases: type[Any], **body: Any) -> Any:
     return type(name, bases, {"__module__": "workers.tree", **body}, abstract=True)
 
 
-def test_every_attribute_is_here_with_its_falsy_values():
+def test_inheritance_table_has_every_attribute():
     assert set(POOL) == set(ATTRIBUTES)
     falsy_by_default = {name for name in ATTRIBUTES if not vars(ApplicationWorker)[name]}
     assert {name for name, _ in FALSY} >= falsy_by_default - NOT_HERE - {"feature_category"}
 
 
 @each_row(("name", "falsy"), FALSY, around=registry.isolated)
-def test_a_falsy_value_stands_over_a_truthy_one_above(name: str, falsy: Any):
+def test_inherited_truthy_value_is_overridden_by_falsy(name: str, falsy: Any):
     high, wanted = {name: truthy(name)}, ATTRIBUTES[name].validator(falsy)
     parent = worker("ParentWorker", ApplicationWorker, **high)
     base = abstract("Base", ApplicationWorker, **high)
@@ -112,14 +112,14 @@ def test_a_falsy_value_stands_over_a_truthy_one_above(name: str, falsy: Any):
 
 
 @each_row(("name", "falsy"), FALSY, around=registry.isolated)
-def test_a_truthy_value_stands_over_a_falsy_one_above(name: str, falsy: Any):
+def test_inherited_falsy_value_is_overridden_by_truthy(name: str, falsy: Any):
     base = abstract("Base", ApplicationWorker, **{name: falsy})
     child = worker("ChildWorker", base, **{name: truthy(name)})
     assert same(fact(child, name), ATTRIBUTES[name].validator(truthy(name)))
 
 
 @pytest.mark.parametrize("name", sorted(IDENTITY_ATTRIBUTES))
-def test_identity_is_taken_from_no_parent_and_no_mixin(name: str):
+def test_identity_is_inherited_from_no_class(name: str):
     value = {"wire_name": "Named", "aliases": ("Old",)}[name]
     parent = worker("ParentWorker", ApplicationWorker, **{name: value})
     mixin = type("Mixin", (), {name: value})
@@ -128,7 +128,7 @@ def test_identity_is_taken_from_no_parent_and_no_mixin(name: str):
         assert (declaration.wire_name, declaration.aliases) == (child.__name__, ())
 
 
-def test_the_deduplication_that_idempotent_means_gives_way_to_any_declared_one():
+def test_idempotent_default_gives_way_to_declared_deduplicate():
     usual = Deduplicate("until_executing", ttl=timedelta(minutes=10))
     base = abstract("Base", ApplicationWorker, idempotent=True)
     off = type("Off", (), {"deduplicate": None})
@@ -138,13 +138,13 @@ def test_the_deduplication_that_idempotent_means_gives_way_to_any_declared_one()
     assert fact(worker("DWorker", base, idempotent=False), "deduplicate") is None
 
 
-def test_each_class_has_a_queue_of_its_own():
+def test_child_class_has_its_own_queue():
     parent = worker("ParentWorker", ApplicationWorker, queue_namespace="search")
     assert fact(worker("ChildWorker", parent), "generated_queue") == "search:child"
     assert fact(worker("LooseWorker", parent, queue_namespace=None), "generated_queue") == "loose"
 
 
-def test_what_is_frozen_at_creation_stays():
+def test_declaration_ignores_later_changes_of_the_class():
     parent = worker("ParentWorker", ApplicationWorker, retry=3)
     child = worker("ChildWorker", parent)
     parent.retry = 7
@@ -216,7 +216,7 @@ def expected(model: type[Any], name: str) -> Any:
 
 @settings(max_examples=300, deadline=None)
 @given(trees())
-def test_a_worker_has_what_getattr_finds_on_plain_classes_of_the_same_shape(nodes: list[Node]):
+def test_attribute_lookup_agrees_with_plain_python_classes(nodes: list[Node]):
     models = plain(nodes)
     with registry.isolated():
         made: list[type[Any]] = []

@@ -104,7 +104,7 @@ class Odd(BaseModel):
     ],
     around=registry.isolated,
 )
-def test_each_kind_has_its_form(value: Any, form: Any):
+def test_json_form_of_each_kind(value: Any, form: Any):
     found = to_json_value(value)
     assert found == form
     check_strict_json(found)
@@ -149,14 +149,14 @@ def nested(levels: int) -> Any:
     ids=lambda value: str(type(value).__name__),
     around=registry.isolated,
 )
-def test_what_json_cannot_carry_at_all(value: Any, path: str, words: str):
+def test_json_form_refuses_values_without_form(value: Any, path: str, words: str):
     with pytest.raises(NotJsonError, match=words) as caught:
         to_json_value(value)
     assert caught.value.path == path
     assert "secret" not in caught.value.reason
 
 
-def test_the_deepest_that_may_be():
+def test_json_form_accepts_the_deepest_nesting():
     assert dumps(to_json_value(nested(MAX_DEPTH))) == b"[" * MAX_DEPTH + b"1" + b"]" * MAX_DEPTH
 
 
@@ -174,12 +174,12 @@ loose = st.recursive(
 
 
 @given(exact)
-def test_what_is_exact_stays_as_it_is(value: Any):
+def test_json_form_keeps_exact_json_unchanged(value: Any):
     assert repr(to_json_value(value)) == repr(value)
 
 
 @given(loose)
-def test_what_comes_out_survives_the_wire(value: Any):
+def test_json_form_survives_the_wire(value: Any):
     try:
         form = to_json_value(value)
     except NotJsonError:

@@ -32,7 +32,7 @@ NAME = "receipts.<locals>.ReceiptWorker"
 
 
 @pytest.mark.parametrize("name", FOREIGN_METHODS)
-def test_foreign_name_is_no_attribute_and_names_ours(name: str, recorder: Recorder) -> None:
+def test_foreign_method_is_no_attribute_and_names_perform_async(name: str, recorder: Recorder) -> None:
     worker = receipts()
     for asked in (worker, worker(), worker.set(queue="urgent")):
         assert not hasattr(asked, name)
@@ -259,7 +259,7 @@ def test_perform_work_without_self_is_refused() -> None:
                 return 0
 
 
-def test_instance_outside_of_a_job_answers(caplog: pytest.LogCaptureFixture) -> None:
+def test_instance_outside_of_a_job_has_defaults(caplog: pytest.LogCaptureFixture) -> None:
     worker = receipts()()
     assert (worker.jid, worker.job_version, worker.cancelled, worker.interrupted) == ("", 0, False, False)
     with caplog.at_level("INFO", logger="framework"):

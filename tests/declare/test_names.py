@@ -60,7 +60,7 @@ _WORDS = st.from_regex(r"[A-Z][A-Za-z0-9]{0,12}", fullmatch=True).filter(lambda 
 
 
 @given(st.lists(_WORDS, min_size=1, max_size=4))
-def test_queue_name_agrees_with_the_two_substitutions_rails_used_before_version_7(segments: list[str]):
+def test_queue_name_agrees_with_underscore_of_rails(segments: list[str]):
     name = "::".join(segments)
     stem = name.removesuffix("Worker")
     first = re.sub(r"([A-Z\d]+)([A-Z][a-z])", r"\1_\2", stem.replace("::", "/"))

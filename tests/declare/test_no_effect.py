@@ -47,12 +47,12 @@ def test_class_with_an_attribute_warns_at_its_line(told, name):
 
 
 @pytest.mark.parametrize("said", [{"timeout": None}, {"track": False}, {"expires_in": None}, {"status_expiration": 5}])
-def test_class_without_such_a_value_is_silent(told, said):
+def test_class_without_ineffective_attributes_is_silent(told, said):
     declared(**said)
     assert not told
 
 
-def test_inherited_value_warns_where_it_is_said(told):
+def test_inherited_value_warns_at_its_class(told):
     class TeamWorker(ApplicationWorker, abstract=True):
         feature_category = "not_owned"
         timeout = 30
@@ -78,7 +78,7 @@ def test_mixin_warns_with_the_first_class_that_has_it(told):
     assert len(told) == 1
 
 
-def test_class_made_through_bases_and_metaclasses_of_the_application(told):
+def test_warning_of_a_metaclass_names_the_applications_line(told):
     class Meta(type):
         def __new__(cls, *args: Any, **others: Any) -> Any:
             return super().__new__(cls, *args, **others)
@@ -121,7 +121,7 @@ def test_set_of_a_child_warns_besides_its_parent(told):
     assert len(told) == 2
 
 
-def test_filter_that_makes_it_an_error_refuses_each_time():
+def test_error_filter_refuses_ineffective_attribute_each_time():
     with registry.isolated(), warnings.catch_warnings():
         warnings.simplefilter("error", NoEffectWarning)
         with pytest.raises(NoEffectWarning):
@@ -139,7 +139,7 @@ def test_invalid_value_is_an_error_and_no_warning(told):
     assert not told
 
 
-def test_application_sees_its_own_line_and_can_filter(tmp_path: Path):
+def test_warning_can_be_filtered_by_the_applications_line(tmp_path: Path):
     (tmp_path / "posters.py").write_text(
         "from framework import ApplicationWorker\n\n\n"
         "class PosterWorker(ApplicationWorker):\n"

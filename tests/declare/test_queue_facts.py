@@ -16,7 +16,7 @@ def declare(name: str, **body: Any) -> Declaration:
     return worker.declaration()
 
 
-def test_an_entry_has_gitlabs_fields_then_ours():
+def test_queue_facts_have_gitlab_fields_first():
     entry = queue_facts.queue_facts(
         declare(
             "AWorker",
@@ -49,12 +49,12 @@ def test_an_entry_has_gitlabs_fields_then_ours():
     )
 
 
-def test_namespaced_workers_come_first():
+def test_queue_facts_sort_namespaced_workers_first():
     declarations = [declare("CWorker"), declare("BWorker"), declare("ZWorker", queue_namespace="ns")]
     assert [entry["name"] for entry in queue_facts.all_queue_facts(declarations, {})] == ["ns:z", "b", "c"]
 
 
-def test_compare_lists_missing_surplus_and_changed():
+def test_diff_lists_missing_surplus_and_changed_entries():
     a, b, c = (queue_facts.queue_facts(declare(name), {}) for name in ("AWorker", "BWorker", "CWorker"))
     assert queue_facts.diff_queue_facts([a, b], [a, b]).is_empty
     comparison = queue_facts.diff_queue_facts([a, b], [{**b, "weight": 2}, c])
@@ -69,7 +69,7 @@ def test_compare_lists_missing_surplus_and_changed():
     )
 
 
-def test_weights_name_a_namespace_once_when_its_workers_weigh_the_same():
+def test_queue_weights_join_namespace_of_equal_weights():
     declarations = [
         declare("AWorker", queue_namespace="even", weight=2),
         declare("BWorker", queue_namespace="even", weight=2),
@@ -91,7 +91,7 @@ def test_shared_queues_are_found():
     assert catalog.shared_queues([declare("AWorker"), declare("A"), declare("BWorker")]) == {"a": ["A", "AWorker"]}
 
 
-def test_the_weight_is_the_classs_own_else_its_namespaces_else_its_urgencys():
+def test_effective_weight_order_is_class_namespace_urgency():
     table = {"mailers": 2}
 
     def weight(**body: Any) -> tuple[int, str]:
@@ -105,7 +105,7 @@ def test_the_weight_is_the_classs_own_else_its_namespaces_else_its_urgencys():
     assert queue_facts.queue_facts(declare("AWorker", queue_namespace="mailers"), table)["weight"] == 2
 
 
-def test_a_child_may_have_its_parents_weight_worked_out_again():
+def test_effective_weight_none_in_child_drops_parents_weight():
     class HeavyWorker(ApplicationWorker, abstract=True):
         feature_category = "x"
         weight = 5
@@ -122,7 +122,7 @@ def test_a_child_may_have_its_parents_weight_worked_out_again():
     assert queue_facts.effective_weight(ChildWorker.declaration(), {}) == (1, "urgency")
 
 
-def test_a_namespaces_line_has_the_weight_of_the_table():
+def test_queue_weights_of_namespace_come_from_the_table():
     declarations = [
         declare("AWorker", queue_namespace="ns"),
         declare("BWorker", queue_namespace="ns", urgency="high"),
@@ -133,7 +133,7 @@ def test_a_namespaces_line_has_the_weight_of_the_table():
     assert catalog.queue_weights(declarations, {}, {"ns": 2}) == [("mix:c", 1), ("mix:d", 3), ("ns", 4)]
 
 
-def test_true_is_not_one():
+def test_diff_tells_true_from_one():
     found = queue_facts.queue_facts(declare("AWorker", retry=1), {})
     assert queue_facts.diff_queue_facts([found], [{**found, "retry": True}]).changed == (
         "AWorker: retry is True in the file, 1 in the class",

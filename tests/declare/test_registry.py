@@ -17,7 +17,7 @@ def make(name: str, module: str = "workers.sample", **body: Any) -> Any:
     return type(name, (ApplicationWorker,), body)
 
 
-def test_workers_are_found_by_name_and_alias_and_listed_in_order():
+def test_registry_finds_workers_by_name_and_alias():
     b, a = make("BWorker", aliases=("Old::BWorker",)), make("AWorker")
     assert registry.find("BWorker") is registry.find("Old::BWorker") is b
     assert registry.find("CWorker") is None
@@ -25,7 +25,7 @@ def test_workers_are_found_by_name_and_alias_and_listed_in_order():
     assert registry.nearest_name("BWorkr") == "BWorker"
 
 
-def test_a_second_class_of_the_same_wire_name_is_refused_and_both_places_named():
+def test_registry_refuses_a_second_class_of_a_wire_name():
     make("AWorker", "workers.one")
     with pytest.raises(DeclarationError) as caught:
         make("AWorker", "workers.two")
@@ -34,7 +34,7 @@ def test_a_second_class_of_the_same_wire_name_is_refused_and_both_places_named()
     assert caught.value.attribute == "wire_name"
 
 
-def test_an_alias_may_not_take_a_name_either():
+def test_registry_refuses_an_alias_that_is_taken():
     first = make("AWorker")
     with pytest.raises(DeclarationError) as caught:
         make("BWorker", aliases=("AWorker",))
@@ -42,7 +42,7 @@ def test_an_alias_may_not_take_a_name_either():
     assert registry.workers() == [first]
 
 
-def test_defining_the_same_class_again_replaces_it_with_its_aliases():
+def test_registry_replaces_a_class_defined_again():
     make("AWorker", aliases=("Old",))
     again = make("AWorker", aliases=("Older",))
     assert registry.find("AWorker") is again
@@ -50,7 +50,7 @@ def test_defining_the_same_class_again_replaces_it_with_its_aliases():
     assert registry.find("Older") is again
 
 
-def test_isolation_ends():
+def test_registry_isolation_ends_with_its_block():
     outside = make("AWorker")
     with registry.isolated():
         assert registry.workers() == []
@@ -84,7 +84,7 @@ def write(path: Path, text: str = "") -> None:
     path.write_text(text)
 
 
-def test_a_package_is_loaded_with_its_sub_packages_but_not_its_main(project: Path):
+def test_load_imports_sub_packages_but_no_main(project: Path):
     write(project / "shop_b/__init__.py")
     write(project / "shop_b/__main__.py", "raise SystemExit('started')")
     write(project / "shop_b/workers/__init__.py")
@@ -96,7 +96,7 @@ def test_a_package_is_loaded_with_its_sub_packages_but_not_its_main(project: Pat
     assert names == ["Mail::DigestWorker", "NoopWorker"]
 
 
-def test_loading_again_brings_back_what_isolation_hid(project: Path):
+def test_load_after_isolation_restores_workers(project: Path):
     write(project / "jobs_c.py", WORKER.format(name="NoopWorker"))
     with registry.isolated():
         registry.load(["jobs_c"])
@@ -105,7 +105,7 @@ def test_loading_again_brings_back_what_isolation_hid(project: Path):
     assert [worker.__name__ for worker in registry.workers()] == ["NoopWorker"]
 
 
-def test_every_module_that_cannot_be_imported_is_named(project: Path):
+def test_load_names_every_module_it_cannot_import(project: Path):
     write(project / "broken_d/__init__.py")
     write(project / "broken_d/syntax.py", "def :")
     write(project / "broken_d/missing.py", "import no_such_library_d")

@@ -55,7 +55,7 @@ def three(self: Any, project_id: int, mode: str = "full", scores: list[float] | 
 def rest(self: Any, first: int, *ids: int) -> None: ...
 
 
-def test_keywords_become_positions_and_holes_take_the_default():
+def test_bind_turns_keywords_into_positions():
     signature = signature_of(three)
     assert signature.bind((1, "fast"), {}) == [1, "fast"]
     assert signature.bind((), {"mode": "fast", "project_id": 1}) == [1, "fast"]
@@ -63,7 +63,7 @@ def test_keywords_become_positions_and_holes_take_the_default():
     assert signature.bind((1,), {}) == [1]
 
 
-def test_a_default_that_fills_a_hole_is_a_copy():
+def test_bind_copies_a_default():
     def perform(self: Any, tags: list[str] = ["a"], mode: str = "x") -> None: ...  # noqa: B006 - the case
 
     signature = signature_of(perform)
@@ -83,14 +83,14 @@ def test_a_default_that_fills_a_hole_is_a_copy():
     ],
     around=registry.isolated,
 )
-def test_calls_that_do_not_bind(args: tuple[Any, ...], kwargs: dict[str, Any], argument: str | None, words: str):
+def test_bind_refuses_wrong_calls(args: tuple[Any, ...], kwargs: dict[str, Any], argument: str | None, words: str):
     with pytest.raises(ArgumentsError, match=words) as caught:
         signature_of(three).bind(args, kwargs)
     assert caught.value.worker == "tests.W"
     assert caught.value.argument == argument
 
 
-def test_positional_only_parameters_are_not_named():
+def test_bind_refuses_names_of_positional_only_parameters():
     def perform(self: Any, a: int, /, b: int) -> None: ...
 
     assert signature_of(perform).bind((1,), {"b": 2}) == [1, 2]
@@ -99,7 +99,7 @@ def test_positional_only_parameters_are_not_named():
 
 
 @each_row("args", [[1], [1, "x"], [1, "x", None], [1, "x", [1, 2.5]], [-(10**30)]], around=registry.isolated)
-def test_fitting_arguments_pass(args: list[Any]):
+def test_check_accepts_fitting_arguments(args: list[Any]):
     kept = copy.deepcopy(args)
     signature_of(three).check(args)
     assert args == kept
@@ -125,19 +125,19 @@ def test_fitting_arguments_pass(args: list[Any]):
     ],
     around=registry.isolated,
 )
-def test_arguments_that_do_not_fit(args: list[Any], argument: str | None, words: str):
+def test_check_refuses_misfitting_arguments(args: list[Any], argument: str | None, words: str):
     with pytest.raises(ArgumentsError, match=words) as caught:
         signature_of(three).check(args)
     assert caught.value.argument == argument
 
 
-def test_the_value_of_an_argument_is_not_in_the_message():
+def test_check_error_hides_the_value():
     with pytest.raises(ArgumentsError) as caught:
         signature_of(three).check(["hunter2"])
     assert "hunter2" not in str(caught.value)
 
 
-def test_variable_positions_are_checked_one_by_one():
+def test_check_covers_each_variable_position():
     signature = signature_of(rest)
     signature.check([1])
     signature.check([1, 2, 3])
@@ -147,7 +147,7 @@ def test_variable_positions_are_checked_one_by_one():
     assert caught.value.argument == "*ids[1]"
 
 
-def test_a_perform_without_annotations_is_checked_for_arity_and_json():
+def test_check_without_annotations_covers_count_and_json():
     def perform(self, a, b=None): ...
 
     signature = signature_of(perform)
@@ -186,7 +186,7 @@ def _with(annotation: Any, default: Any = ...) -> Any:
     ],
     around=registry.isolated,
 )
-def test_annotations_that_json_can_carry(annotation: Any, good: Any, bad: Any):
+def test_annotations_of_json_values_are_accepted(annotation: Any, good: Any, bad: Any):
     signature = signature_of(_with(annotation))
     signature.check([good])
     with pytest.raises(ArgumentsError):
@@ -214,14 +214,14 @@ def test_annotations_that_json_can_carry(annotation: Any, good: Any, bad: Any):
     ],
     around=registry.isolated,
 )
-def test_annotations_that_json_cannot_carry(annotation: Any, words: str):
+def test_annotations_of_other_values_are_refused(annotation: Any, words: str):
     with pytest.raises(DeclarationError, match=words) as caught:
         signature_of(_with(annotation))
     assert caught.value.attribute == "perform"
     assert "'value'" in str(caught.value)
 
 
-def test_an_annotation_that_cannot_be_read_is_refused():
+def test_annotation_unresolved_is_refused():
     with pytest.raises(DeclarationError, match="NoSuchName"):
         signature_of(_with("NoSuchName"))
 
@@ -229,12 +229,12 @@ def test_an_annotation_that_cannot_be_read_is_refused():
 @each_row(
     ("annotation", "default"), [(str, None), (int, "x"), (Any, object()), (list[int], (1,))], around=registry.isolated
 )
-def test_a_default_that_does_not_fit_is_refused(annotation: Any, default: Any):
+def test_default_of_wrong_type_is_refused(annotation: Any, default: Any):
     with pytest.raises(DeclarationError, match="the default of perform's parameter 'value'"):
         signature_of(_with(annotation, default))
 
 
-def test_parameters_that_cannot_travel_are_refused():
+def test_parameters_without_position_are_refused():
     def keyword_only(self: Any, *, a: int) -> None: ...
     def keywords(self: Any, **rest: int) -> None: ...
     def no_self() -> None: ...
@@ -256,7 +256,7 @@ _VALUES = st.recursive(
 
 
 @given(st.lists(_VALUES, max_size=4))
-def test_arguments_that_pass_arrive_as_they_were(args: list[Any]):
+def test_arguments_that_pass_arrive_unchanged(args: list[Any]):
     def perform(self, a=None, b=None, *more): ...
 
     try:
@@ -267,7 +267,7 @@ def test_arguments_that_pass_arrive_as_they_were(args: list[Any]):
     assert json.loads(json.dumps(args, allow_nan=False)) == args
 
 
-def test_the_json_form_of_arguments_and_what_is_said_against_them():
+def test_json_values_and_strictness_problems_of_arguments():
     signature = signature_of(three)
     args = ["1", (2,), [1.5, "x"]]
     form = signature.to_json_values(args)

@@ -84,19 +84,19 @@ _JSON = st.recursive(
 
 @pytest.mark.proves("R52", "I22")
 @given(_ANYTHING)
-def test_what_is_accepted_survives_both_codecs_unchanged(value: Any):
+def test_strict_json_survives_both_codecs(value: Any):
     if accepted(value):
         assert same(from_json(to_json(value), allow_inf_nan=False), value)
         assert same(json.loads(json.dumps(value, allow_nan=False)), value)
 
 
 @given(_JSON)
-def test_all_json_is_accepted(value: Any):
+def test_strict_json_accepts_all_json(value: Any):
     assert accepted(value)
 
 
 @pytest.mark.proves("R54")
-def test_the_limits_stand_where_they_say():
+def test_strict_json_limits_are_exact():
     assert accepted(nested(MAX_DEPTH))
     assert not accepted(nested(MAX_DEPTH + 1))
     assert accepted(10**MAX_DIGITS - 1)
@@ -105,7 +105,7 @@ def test_the_limits_stand_where_they_say():
     assert same(from_json(to_json([10**MAX_DIGITS - 1])), [10**MAX_DIGITS - 1])
 
 
-def test_a_list_that_holds_itself_is_refused():
+def test_strict_json_refuses_a_list_that_holds_itself():
     endless: list[Any] = []
     endless.append(endless)
     assert not accepted(endless)
@@ -135,12 +135,12 @@ def test_a_list_that_holds_itself_is_refused():
     ],
     around=registry.isolated,
 )
-def test_each_refusal_says_what_to_do(value: Any, words: str):
+def test_strict_json_refusal_names_the_remedy(value: Any, words: str):
     with pytest.raises(NotJsonError, match=words.replace("(", r"\(").replace(")", r"\)")):
         check_strict_json(value)
 
 
-def test_the_path_leads_to_the_value():
+def test_strict_json_error_path_leads_to_the_value():
     with pytest.raises(NotJsonError) as caught:
         check_strict_json({"tags": [1, {"x": (1,)}]})
     assert caught.value.path == "['tags'][1]['x']"

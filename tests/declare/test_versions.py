@@ -27,11 +27,11 @@ def handlers(worker: Any) -> dict[int, str]:
     return {number: handler.method for number, handler in worker.declaration().version_handlers.items()}
 
 
-def test_a_class_without_handlers_has_none():
+def test_handlers_of_plain_class_are_empty():
     assert handlers(make()) == handlers(make(version=3)) == {}
 
 
-def test_each_handler_has_a_signature_of_its_own():
+def test_handler_has_its_own_signature():
     worker = make(version=11, perform_v0=old, perform_v10=lambda self, *rest: None)
     assert handlers(worker) == {0: "perform_v0", 10: "perform_v10"}
     first, tenth = worker.declaration().version_handlers.values()
@@ -44,7 +44,7 @@ def test_each_handler_has_a_signature_of_its_own():
     worker.declaration().signature.check([1])
 
 
-def test_a_child_that_raises_the_version_keeps_its_parents_handlers_and_may_replace_them():
+def test_handlers_are_inherited_by_a_newer_child():
     def newer(self: Any, path: str, deep: bool) -> None: ...
 
     parent = make(version=1, perform_v0=old)
@@ -56,7 +56,7 @@ def test_a_child_that_raises_the_version_keeps_its_parents_handlers_and_may_repl
     assert grandchild.declaration().version_handlers[0].signature.names == ("path", "deep")
 
 
-def test_handlers_come_from_mixins_and_abstract_classes_too():
+def test_handlers_are_inherited_from_mixins_and_abstract_classes():
     mixin = type("Mixin", (), {"perform_v0": old})
     base = type("Base", (ApplicationWorker,), {"perform_v1": old}, abstract=True)  # its children say their version
     worker = make(mixin, base, feature_category="x", perform=perform, version=2)
@@ -71,11 +71,11 @@ async def waits(self: Any) -> None: ...
     [(perform, old, False), (waits, old, False), (perform, waits, False), (waits, waits, True)],
     around=registry.isolated,
 )
-def test_only_a_class_all_of_whose_methods_are_async_is(now, before, is_async):
+def test_is_async_needs_every_handler_async(now, before, is_async):
     assert make(perform=now, version=1, perform_v0=before).declaration().is_async is is_async
 
 
-def test_an_instance_that_no_job_made_has_the_version_of_its_class():
+def test_job_version_outside_of_a_job_is_the_classs():
     base = make(version=2)
     assert base().job_version == 2
     assert make(base, name="ChildWorker").job_version == 2
@@ -85,7 +85,7 @@ def test_an_instance_that_no_job_made_has_the_version_of_its_class():
 # --- what may be logged -----------------------------------------------------------------------------------------------
 
 
-def test_positions_that_may_be_logged_go_by_the_names_of_the_method_that_runs_the_job():
+def test_loggable_positions_follow_the_handlers_parameters():
     def before(self: Any, token: str, project_id: int, mode: str) -> None: ...
 
     facts = make(version=3, perform_v1=before, loggable_arguments=("mode",)).declaration()
@@ -95,12 +95,12 @@ def test_positions_that_may_be_logged_go_by_the_names_of_the_method_that_runs_th
     assert facts.loggable_positions_for(4) == set()  # nobody here knows what stands where
 
 
-def test_a_name_that_only_a_handler_has_may_be_logged():
+def test_loggable_argument_of_a_handler_is_accepted():
     facts = make(version=1, perform_v0=old, loggable_arguments=("path",)).declaration()
     assert (facts.loggable_positions_for(1), facts.loggable_positions_for(0)) == (set(), {0})
 
 
-def test_a_name_that_no_method_has_may_not():
+def test_loggable_argument_of_no_method_is_refused():
     with pytest.raises(
         DeclarationError,
         match=r"'paht' is no position of perform \(did you mean 'path'\?\). Allowed: 'project_id', 'mode', 'path'",
@@ -188,7 +188,7 @@ def selfless() -> None: ...
     ],
     around=registry.isolated,
 )
-def test_what_is_no_handler_is_refused(version: Any, name: str, value: Any, words: str):
+def test_handler_misspelt_is_refused(version: Any, name: str, value: Any, words: str):
     body = {} if version is ... else {"version": version}
     with pytest.raises(DeclarationError) as caught:
         make(**body, **{name: value})
@@ -201,7 +201,7 @@ def test_what_is_no_handler_is_refused(version: Any, name: str, value: Any, word
     assert name in str(caught.value)
 
 
-def test_an_inherited_handler_must_be_older_than_the_child_and_is_named_with_its_place():
+def test_inherited_handler_newer_than_child_is_refused():
     base = type("Base", (ApplicationWorker,), {"perform_v1": old}, abstract=True)
     with pytest.raises(
         DeclarationError, match=r"perform_v1 \(of Base\) is for jobs older than the class, .* version = 1"
@@ -217,7 +217,7 @@ def test_an_inherited_handler_must_be_older_than_the_child_and_is_named_with_its
     ["_perform_v01", "perform_validation", "perform_verify", "perform_one", "perform_v1_step", "deliver2", "improve"],
     around=registry.isolated,
 )
-def test_a_helper_that_is_called_something_else_is_left_alone(name: str):
+def test_method_unlike_a_handler_is_no_handler(name: str):
     assert handlers(make(version=2, **{name: old})) == {}
 
 
@@ -225,7 +225,7 @@ def test_a_helper_that_is_called_something_else_is_left_alone(name: str):
 
 
 @pytest.mark.parametrize("facts", [{"aliases": ("Old", "SampleWorker")}, {"wire_name": "A::B", "aliases": ("A::B",)}])
-def test_a_class_is_no_alias_of_itself(facts):
+def test_alias_equal_to_the_own_name_is_refused(facts):
     with pytest.raises(DeclarationError, match="which is its wire name now; aliases are the former ones") as caught:
         make(**facts)
     assert caught.value.attribute == "aliases"
@@ -239,7 +239,7 @@ def test_a_class_is_no_alias_of_itself(facts):
         ({"wire_name": "A", "aliases": ("Old",)}, {"wire_name": "Old"}, "wire_name"),
     ],
 )
-def test_a_name_belongs_to_one_class(first, second, attribute):
+def test_wire_name_of_two_classes_is_refused(first, second, attribute):
     make(name="FirstWorker", **first)
     with pytest.raises(DeclarationError, match=r"is already taken by workers.sample.FirstWorker") as caught:
         make(name="SecondWorker", **second)

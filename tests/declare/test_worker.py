@@ -32,7 +32,7 @@ def declare(**body: Any) -> Declaration:
     return make(**body).declaration()
 
 
-def test_the_defaults_of_design_section_4():
+def test_defaults_are_those_of_design_section_4():
     declaration = declare()
     assert (declaration.urgency, declaration.resource_boundary, declaration.data_consistency) == (
         "low",
@@ -51,7 +51,7 @@ def test_the_defaults_of_design_section_4():
     assert declaration.is_async is False
 
 
-def test_every_attribute_has_a_rule_a_default_and_a_field():
+def test_attribute_has_validator_default_and_field():
     fields = set(Declaration.__dataclass_fields__)
     assert set(ATTRIBUTES) <= fields
     assert set(ATTRIBUTES) <= set(vars(ApplicationWorker))
@@ -106,13 +106,13 @@ _GOOD: list[tuple[str, Any, Any]] = [
 
 
 @each_row(("name", "value", "resolved"), _GOOD, around=registry.isolated)
-def test_allowed_values(name: str, value: Any, resolved: Any):
+def test_attribute_accepts_allowed_values(name: str, value: Any, resolved: Any):
     found = getattr(declare(**{name: value}), name)
     assert found == resolved
     assert type(found) is type(resolved)
 
 
-def test_the_table_of_allowed_values_leaves_no_attribute_out():
+def test_allowed_values_table_has_every_attribute():
     assert {name for name, _, _ in _GOOD} | {"feature_category"} == set(ATTRIBUTES)
 
 
@@ -171,7 +171,7 @@ def test_the_table_of_allowed_values_leaves_no_attribute_out():
     ],
     around=registry.isolated,
 )
-def test_refused_values_name_class_attribute_value_and_what_is_allowed(name: str, value: Any, words: str):
+def test_refused_value_names_class_attribute_and_allowed_values(name: str, value: Any, words: str):
     with pytest.raises(DeclarationError) as caught:
         declare(**{name: value})
     error = caught.value
@@ -198,7 +198,7 @@ def test_refused_values_name_class_attribute_value_and_what_is_allowed(name: str
     ],
     around=registry.isolated,
 )
-def test_grouped_facts_check_themselves(build: Any, words: str):
+def test_policy_options_check_their_fields(build: Any, words: str):
     with pytest.raises(DeclarationError, match=words):
         build()
 
@@ -228,14 +228,14 @@ def test_grouped_facts_check_themselves(build: Any, words: str):
     ],
     around=registry.isolated,
 )
-def test_refused_bodies(body: dict[str, Any], attribute: str, words: str):
+def test_class_body_with_fault_is_refused(body: dict[str, Any], attribute: str, words: str):
     with pytest.raises(DeclarationError) as caught:
         make(**body)
     assert (caught.value.worker, caught.value.attribute) == ("workers.sample.SampleWorker", attribute)
     assert words in str(caught.value)
 
 
-def test_a_perform_that_yields_is_refused():
+def test_perform_as_generator_is_refused():
     def generates(self: Any) -> Iterator[None]:
         yield
 
@@ -243,26 +243,26 @@ def test_a_perform_that_yields_is_refused():
         make(perform=generates)
 
 
-def test_an_async_hook_is_refused():
+def test_hook_that_is_async_is_refused():
     async def hook(cls: Any, job: Any) -> None: ...
 
     with pytest.raises(DeclarationError, match="without await"):
         make(interruptions_exhausted=classmethod(hook))
 
 
-def test_what_is_no_attribute_may_stand_in_a_body():
+def test_class_body_may_hold_other_names():
     worker = make(LIMIT=3, _cache={}, helper=lambda self: 1, url=property(lambda self: "x"), perform_one=lambda self: 2)
     assert worker().perform_one() == 2
 
 
-def test_a_misspelt_class_keyword_is_refused():
+def test_class_keyword_misspelt_is_refused():
     with pytest.raises(DeclarationError, match="did you mean 'abstract'"):
 
         class _Slip(ApplicationWorker, abstrct=True):
             pass
 
 
-def test_a_class_whose_queue_would_not_be_ascii_is_asked_for_a_wire_name():
+def test_class_name_not_ascii_needs_a_wire_name():
     with pytest.raises(DeclarationError, match="wire_name"):
         make("ÜberWorker")
     assert make("ÜberWorker", wire_name="UeberWorker").declaration().generated_queue == "ueber"
@@ -287,7 +287,7 @@ def test_inheritance_along_the_mro_and_falsy_overrides():
     assert declaration.generated_queue == "search:child"
 
 
-def test_a_value_inherited_from_a_mixin_is_checked_and_so_is_its_spelling():
+def test_mixin_values_and_spelling_are_checked():
     class Bad:
         urgency = "hihg"
 
@@ -309,7 +309,7 @@ def test_identity_is_not_inherited():
         type("Base", (ApplicationWorker,), {"wire_name": "X"}, abstract=True)
 
 
-def test_an_abstract_class_is_no_worker_but_is_checked():
+def test_abstract_class_is_checked_and_not_registered():
     base = type("Base", (ApplicationWorker,), {}, abstract=True)
     with pytest.raises(DeclarationError, match="abstract"):
         base.declaration()
@@ -319,7 +319,7 @@ def test_an_abstract_class_is_no_worker_but_is_checked():
         type("Base", (ApplicationWorker,), {"urgency": "x"}, abstract=True)
 
 
-def test_idempotent_alone_means_until_executing_for_ten_minutes():
+def test_idempotent_alone_deduplicates_until_executing():
     assert declare(idempotent=True).deduplicate == Deduplicate("until_executing", ttl=timedelta(minutes=10))
     assert declare(idempotent=True, deduplicate=None).deduplicate is None
     parent = make("ParentWorker", idempotent=True, deduplicate=None)
@@ -341,7 +341,7 @@ def test_loggable_arguments_become_positions():
     assert declare(loggable_arguments=("mode", "project_id")).loggable_positions == {0, 1}
 
 
-def test_an_async_perform_is_known():
+def test_async_perform_is_recognised():
     async def waits(self: Any) -> None: ...
 
     assert declare(perform=waits).is_async is True
@@ -350,7 +350,7 @@ def test_an_async_perform_is_known():
 # --- calls ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_call_is_bound_to_positions_and_pushed(recorder: Any):
+def test_perform_async_binds_and_pushes(recorder: Any):
     worker = make()
     assert worker.perform_async(42, mode="fast") == "jid1"
     request = recorder.pushed[0]
@@ -362,13 +362,13 @@ def test_a_call_is_bound_to_positions_and_pushed(recorder: Any):
     )
 
 
-def test_a_call_that_does_not_bind_reaches_nobody(recorder: Any):
+def test_perform_async_with_wrong_call_pushes_nothing(recorder: Any):
     with pytest.raises(ArgumentsError, match="moed"):
         make().perform_async(42, moed="fast")
     assert recorder.pushed == []
 
 
-def test_options_are_checked_and_merged(recorder: Any):
+def test_set_checks_and_merges_options(recorder: Any):
     make().set(queue="urgent", retry=0).set(retry_for=60, queue="later").perform_async(1)
     assert recorder.pushed[0].options == {"queue": "later", "retry": 0, "retry_for": timedelta(seconds=60)}
 
@@ -412,7 +412,7 @@ def test_options_are_checked_and_merged(recorder: Any):
     ],
     around=registry.isolated,
 )
-def test_refused_options(options: dict[str, Any], words: str):
+def test_set_refuses_wrong_options(options: dict[str, Any], words: str):
     with pytest.raises(ArgumentsError, match=words):
         make().set(**options)
 
@@ -438,7 +438,7 @@ NOW = 1_800_000_000.0
     ],
     around=registry.isolated,
 )
-def test_when_a_job_is_due(when: Any, due: DueTime | None):
+def test_due_time_of_delays_and_moments(when: Any, due: DueTime | None):
     assert due_at("W", when, lambda: NOW) == due
 
 
@@ -455,12 +455,12 @@ def test_when_a_job_is_due(when: Any, due: DueTime | None):
     ],
     around=registry.isolated,
 )
-def test_times_that_are_refused(when: Any, words: str):
+def test_due_time_refuses_other_values(when: Any, words: str):
     with pytest.raises(ArgumentsError, match=words):
         due_at("W", when, lambda: NOW)
 
 
-def test_a_naive_datetime_is_refused_at_the_call(recorder: Any):
+def test_perform_at_refuses_a_naive_datetime(recorder: Any):
     with pytest.raises(ArgumentsError, match="without a time zone"):
         make().perform_at(datetime(2030, 1, 1), 1)  # noqa: DTZ001 - the case
     assert recorder.pushed == []
@@ -476,7 +476,7 @@ def test_bulk_binds_each_tuple(recorder: Any):
     ("jobs", "words"),
     [([(1,), 2], "job 1 of the bulk is a int"), (["ab"], "job 0"), ([(1,), ()], r"job 1 .*is missing")],
 )
-def test_bulk_names_the_job_that_is_wrong(recorder: Any, jobs: Any, words: str):
+def test_bulk_error_names_the_wrong_job(recorder: Any, jobs: Any, words: str):
     with pytest.raises(ArgumentsError, match=words):
         make().perform_bulk(jobs)
     assert recorder.bulks == []
@@ -529,7 +529,7 @@ def test_bulk_for_makes_arguments_and_contexts(recorder: Any):
     ],
 )
 @pytest.mark.parametrize("options", [{}, {"sync": True}])
-def test_a_context_that_is_none_reaches_nobody(recorder: Any, context: Any, words: str, options: Any):
+def test_bulk_for_with_wrong_context_pushes_nothing(recorder: Any, context: Any, words: str, options: Any):
     worker = make()
     with pytest.raises(ArgumentsError, match=words):
         worker.set(**options).perform_bulk_for([1, 2], arguments=worker.arguments, context=context)
@@ -537,7 +537,7 @@ def test_a_context_that_is_none_reaches_nobody(recorder: Any, context: Any, word
 
 
 @pytest.mark.parametrize("failing", ["arguments", "context"])
-def test_what_the_callers_own_functions_raise_goes_out_with_the_number_of_the_job(recorder: Any, failing: str):
+def test_bulk_for_notes_the_job_on_callers_errors(recorder: Any, failing: str):
     worker = make()
 
     def fail(number: int) -> Any:
@@ -552,7 +552,7 @@ def test_what_the_callers_own_functions_raise_goes_out_with_the_number_of_the_jo
     assert recorder.bulks == []
 
 
-def test_bulk_for_waits_as_bulk_in_does(recorder: Any):
+def test_bulk_for_spreads_as_bulk_in(recorder: Any):
     worker = make()
     worker.perform_bulk_for([1], arguments=worker.arguments)
     worker.perform_bulk_for([1], arguments=worker.arguments, delay=0)
@@ -568,7 +568,7 @@ def test_bulk_for_waits_as_bulk_in_does(recorder: Any):
             worker.perform_bulk_for([1], arguments=worker.arguments, **wrong)
 
 
-def test_a_spread_bulk_takes_a_generator(recorder: Any):
+def test_bulk_in_accepts_a_generator(recorder: Any):
     jids = make().perform_bulk_in(4_000_000_000, ((n,) for n in range(5)), batch_size=2, batch_delay=10)
     (bulk,) = recorder.bulks
     assert bulk.due == DueTime(4_000_000_000.0)
@@ -584,12 +584,12 @@ def test_inline_and_route_go_through_the_port(recorder: Any):
     assert worker.route() == ("sample", "main", None)
 
 
-def test_an_unbound_port_says_so():
+def test_port_unbound_raises_push_error():
     with port.override(None), pytest.raises(PushError, match="no client is bound"):
         make().perform_async(1)
 
 
-def test_the_factory_is_called_once_and_again_only_after_a_failure(recorder: Any):
+def test_port_factory_is_called_again_only_after_a_failure(recorder: Any):
     calls: list[int] = []
 
     def factory() -> Any:
@@ -611,7 +611,7 @@ def test_the_factory_is_called_once_and_again_only_after_a_failure(recorder: Any
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_child_forked_while_a_thread_makes_the_client_makes_its_own(recorder: Any):
+def test_port_factory_lock_is_renewed_in_a_forked_child(recorder: Any):
     making, made = threading.Event(), threading.Event()
     parent = os.getpid()
 
@@ -632,7 +632,7 @@ def test_a_child_forked_while_a_thread_makes_the_client_makes_its_own(recorder: 
     assert status == 0
 
 
-def test_an_instance_before_any_process_runs_it(caplog: pytest.LogCaptureFixture):
+def test_instance_without_process_answers(caplog: pytest.LogCaptureFixture):
     worker = make()()
     assert (worker.jid, worker.job_version, worker.cancelled, worker.interrupted) == ("", 0, False, False)
     worker.log_extra(files=3)
@@ -646,7 +646,7 @@ def test_an_instance_before_any_process_runs_it(caplog: pytest.LogCaptureFixture
 
 @each_row("name", ["route", "set", "arguments", "declaration", "perform_async", "jid", "job_version"])
 @each_row("place", ["body", "mixin"], around=registry.isolated)
-def test_a_helper_may_not_hide_a_name_of_the_frameworks(name: str, place: str) -> None:
+def test_helper_named_like_the_frameworks_is_refused(name: str, place: str) -> None:
     helper = {name: lambda self: None}
     bases = (ApplicationWorker,) if place == "body" else (type("Mixin", (), helper), ApplicationWorker)
     body = {"feature_category": "not_owned", "perform": lambda self: None}
@@ -654,7 +654,7 @@ def test_a_helper_may_not_hide_a_name_of_the_frameworks(name: str, place: str) -
         type("HidingWorker", bases, body | (helper if place == "body" else {}))
 
 
-def test_a_push_may_be_wrapped() -> None:
+def test_push_method_may_be_overridden() -> None:
     class WrappedWorker(ApplicationWorker):
         feature_category = "not_owned"
 
@@ -667,7 +667,7 @@ def test_a_push_may_be_wrapped() -> None:
     assert WrappedWorker.arguments(1).args == [1]
 
 
-def test_the_usual_names_of_helpers_are_free() -> None:
+def test_helper_names_in_common_use_are_free() -> None:
     class HelpedWorker(ApplicationWorker):
         feature_category = "not_owned"
 

@@ -107,7 +107,7 @@ NUMBERS = [
 
 @each_row(("text", "shown"), NO_WHOLE_NUMBERS.items())
 @each_row(("line", "key", "words"), NUMBERS, ids=[key for _, key, _ in NUMBERS])
-def test_what_is_no_number_or_out_of_bounds(found, line, key, words, text, shown):
+def test_number_wrong_or_out_of_bounds_is_refused(found, line, key, words, text, shown):
     if text == "-1" and "-1 to" in words:
         text = shown = "-2"
     if text == "1.5" and "whole" not in words:
@@ -696,11 +696,11 @@ ENTRIES = [
 
 
 @each_row(("file", "text", "key", "message"), ENTRIES)
-def test_a_wrong_entry(found, file, text, key, message):
+def test_file_entry_wrong_is_refused(found, file, text, key, message):
     assert found({file: text}) == [(f"config/{file}", key, message)]
 
 
-def test_every_key_of_every_file_is_attacked():
+def test_bad_input_table_has_every_key():
     attacked = {key for _, key, _ in NUMBERS} | {key for _, _, key, _ in ENTRIES}
     for key in FILE_BY_KEY:
         assert any(one.partition(".")[0].partition("[")[0] == key for one in attacked), key
@@ -801,7 +801,7 @@ UNKNOWN = [
 
 @each_row(("name", "near"), UNKNOWN)
 @each_row("value", ["", "react", f"redis://:{SECRET}@h", "\udcff"])
-def test_unknown_variable_is_no_problem_and_named(tmp_path, name, near, value):
+def test_unknown_variable_is_listed_and_no_problem(tmp_path, name, near, value):
     settings = load({name: value}, tmp_path)
     assert settings.unknown_variables == {name: near}
     assert settings == load({}, tmp_path).model_copy(update={"unknown_variables": {name: near}})
@@ -811,7 +811,7 @@ def test_unknown_variable_is_no_problem_and_named(tmp_path, name, near, value):
     "name",
     ["PATH", "framework_react", "FRAMEWORK_SERVICE_HOST", "FRAMEWORK_A_PORT_6379_TCP_ADDR", "MY_FRAMEWORK_NAME"],
 )
-def test_variable_of_another_program_is_not_spoken_of(tmp_path, name):
+def test_variable_of_another_program_is_not_listed(tmp_path, name):
     assert load({name: "x"}, tmp_path).unknown_variables == {}
 
 
@@ -826,7 +826,7 @@ def from_checkout() -> list[str]:
 
 
 @each_row(("name", "value", "message"), VARIABLES)
-def test_a_wrong_variable(found, name, value, message):
+def test_variable_with_wrong_value_is_refused(found, name, value, message):
     assert found({}, {name: value}) == [("environment", name, message)]
 
 
@@ -846,11 +846,11 @@ def test_a_wrong_variable(found, name, value, message):
         ("FRAMEWORK_SHARDS__MAIN__TLS", '{"verify": 3}', ".verify", "must be true or false, not 3"),
     ],
 )
-def test_the_inside_of_a_variable_is_named(found, name, value, place, message):
+def test_variable_of_json_names_its_inner_place(found, name, value, place, message):
     assert found({}, {name: value}) == [("environment", name + place, message)]
 
 
-def test_variables_of_others_do_not_disturb(tmp_path):
+def test_variables_without_prefix_are_ignored(tmp_path):
     env = {
         "FRAMEWORK_SERVICE_HOST": "10.0.0.1",
         "FRAMEWORK_SERVICE_PORT_HTTP": "80",
@@ -870,7 +870,7 @@ def test_variables_of_others_do_not_disturb(tmp_path):
     assert (settings.concurrency, settings.shards["main"].url) == (10, "redis://h:1/0")
 
 
-def test_numbers_and_lists_may_be_text_as_in_the_environment(tmp_path):
+def test_numbers_and_lists_may_be_text(tmp_path):
     env = {
         "FRAMEWORK_CONCURRENCY": " 1_000 ",
         "FRAMEWORK_TIMEOUT": "1e1",
@@ -900,11 +900,11 @@ def test_numbers_and_lists_may_be_text_as_in_the_environment(tmp_path):
         (QUEUES, "queues: [5]", "queues[0]", {"FRAMEWORK_QUEUES": '["a"]'}),
     ],
 )
-def test_a_variable_does_not_hide_what_is_wrong_in_the_file(found, file, text, key, env):
+def test_file_fault_is_named_behind_a_variable(found, file, text, key, env):
     assert [(problem.file, problem.key) for problem in found({file: text}, env)] == [(f"config/{file}", key)]
 
 
-def test_file_and_environment_may_each_give_a_part(tmp_path):
+def test_section_may_come_from_file_and_environment(tmp_path):
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "redis.yml").write_text("shards: {b: {username: u}}")
     env = {
@@ -915,7 +915,7 @@ def test_file_and_environment_may_each_give_a_part(tmp_path):
     assert load(env, tmp_path).shards["b"].username == "u"
 
 
-def test_all_faults_are_listed_at_once(found):
+def test_load_lists_all_faults_at_once(found):
     problems = found(
         {
             APP: "{concurency: 1, timeout: -1, logging: {level: loud, jbos: 1}}",
@@ -944,7 +944,7 @@ def test_all_faults_are_listed_at_once(found):
 
 
 @pytest.mark.parametrize("content", ["", "# nothing\n", "---\n", "\ufeffconcurrency: 10"])
-def test_an_empty_file_is_no_fault_and_a_byte_order_mark_is_none(tmp_path, content):
+def test_empty_file_and_byte_order_mark_are_no_faults(tmp_path, content):
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "application.yml").write_text(content, encoding="utf-8")
     assert load({}, tmp_path).concurrency == 10
@@ -965,7 +965,7 @@ def test_an_empty_file_is_no_fault_and_a_byte_order_mark_is_none(tmp_path, conte
         ("aplication.YML", "concurency: 5", "application.yml"),
     ],
 )
-def test_a_file_that_nobody_would_read_is_named(tmp_path, name, content, meant):
+def test_misspelt_file_is_named(tmp_path, name, content, meant):
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / name).write_text(content)
     with pytest.raises(ConfigurationError) as caught:
@@ -975,12 +975,12 @@ def test_a_file_that_nobody_would_read_is_named(tmp_path, name, content, meant):
 
 
 @pytest.mark.parametrize("name", ["routing.yaml", "Routing.yml"])
-def test_a_second_file_of_nearly_the_same_name_is_named(found, name):
+def test_misspelt_second_file_is_named(found, name):
     problems = found({"routing.yml": "routing_rules: []", name: "routing_rules: []"})
     assert [problem.file for problem in problems] == [f"config/{name}"]
 
 
-def test_files_of_others_do_not_disturb(tmp_path):
+def test_files_of_other_programs_are_ignored(tmp_path):
     folder = tmp_path / "config"
     folder.mkdir()
     others = {
@@ -1002,7 +1002,7 @@ def test_files_of_others_do_not_disturb(tmp_path):
     assert load({}, tmp_path).config_dir == folder
 
 
-def test_what_stands_in_a_files_place_is_named(found, tmp_path):
+def test_folder_in_place_of_a_file_is_named(found, tmp_path):
     (tmp_path / "config" / "routing.yml").mkdir()
     (tmp_path / "config" / "queues.yml").symlink_to("nowhere")
     assert found({}) == [
@@ -1012,12 +1012,12 @@ def test_what_stands_in_a_files_place_is_named(found, tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_named(found, tmp_path):
+def test_unreadable_file_is_named(found, tmp_path):
     (tmp_path / "config" / "routing.yml").touch(mode=0)
     assert found({}) == [("config/routing.yml", "", "cannot be read: Permission denied")]
 
 
-def test_the_folder_that_was_named(found, tmp_path):
+def test_config_dir_missing_is_refused(found, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "deploy").mkdir()
     place = "environment", "FRAMEWORK_CONFIG_DIR"

@@ -30,7 +30,7 @@ def problems(cwd: Path, **env: str) -> dict[tuple[str, str], str]:
     return {(problem.file, problem.key): problem.message for problem in caught.value.problems}
 
 
-def test_the_committed_configuration_holds():
+def test_committed_configuration_is_valid():
     settings = load({}, ROOT)
     assert settings.config_dir == ROOT / "config"
     assert (settings.root, settings.var_dir, settings.env_name) == (ROOT, ROOT / "var", "development")
@@ -38,7 +38,7 @@ def test_the_committed_configuration_holds():
     assert all(shard.is_embedded for shard in settings.shards.values())
 
 
-def test_defaults(tmp_path: Path):
+def test_settings_without_files_are_the_defaults(tmp_path: Path):
     settings = load({}, project(tmp_path))
     assert (settings.concurrency, settings.timeout, settings.max_retries, settings.poll_interval) == (10, 25, 25, 1)
     assert settings.max_retries_after_interruption == 3
@@ -70,7 +70,7 @@ def test_defaults(tmp_path: Path):
         ("{limit: 0, decompressed_limit: 99_999}", ("compression_threshold = 100000", "decompressed_limit = 99999")),
     ],
 )
-def test_size_limits_that_contradict_each_other(tmp_path: Path, sizes: str, words: tuple[str, ...]):
+def test_size_limits_that_contradict_are_refused(tmp_path: Path, sizes: str, words: tuple[str, ...]):
     found = problems(project(tmp_path, application=f"size_limit: {sizes}"))
     message = found["config/application.yml", "size_limit"]
     assert all(word in message for word in words)
@@ -89,7 +89,7 @@ def test_size_limits_that_contradict_each_other(tmp_path: Path, sizes: str, word
         "{compression_threshold: 0, limit: 0, decompressed_limit: 1}",
     ],
 )
-def test_size_limits_that_hold(tmp_path: Path, sizes: str):
+def test_size_limits_that_agree_are_accepted(tmp_path: Path, sizes: str):
     assert load({}, project(tmp_path, application=f"size_limit: {sizes}"))
 
 
@@ -102,7 +102,7 @@ def test_strict_arguments_from_file_and_environment(tmp_path: Path, text: str, m
 
 
 @pytest.mark.parametrize("text", ["on", "true", "rasie", "''", "[warn]", "~"])
-def test_another_word_for_strict_arguments_is_refused(tmp_path: Path, text: str):
+def test_strict_arguments_of_other_word_are_refused(tmp_path: Path, text: str):
     (message,) = [
         text
         for (file, key), text in problems(project(tmp_path, application=f"strict_arguments: {text}")).items()
@@ -138,7 +138,7 @@ def test_retired_workers_from_file_and_environment(tmp_path: Path, text: str):
         ("{Ölworker: x}", ".Ölworker", "words joined by '::'"),
     ],
 )
-def test_a_retired_worker_is_a_class_name_with_a_reason(tmp_path: Path, text: str, key: str, words: str):
+def test_retired_worker_needs_class_name_and_reason(tmp_path: Path, text: str, key: str, words: str):
     found = problems(project(tmp_path, application=f"retired_workers: {text}"))
     assert words in found["config/application.yml", f"retired_workers{key}"]
     (tmp_path / "config" / "application.yml").unlink()
@@ -148,12 +148,12 @@ def test_a_retired_worker_is_a_class_name_with_a_reason(tmp_path: Path, text: st
         assert words in found["environment", f"FRAMEWORK_RETIRED_WORKERS{key}"]
 
 
-def test_a_class_name_cannot_be_part_of_a_variables_name(tmp_path: Path):
+def test_variable_name_cannot_hold_a_class_name(tmp_path: Path):
     found = problems(project(tmp_path), FRAMEWORK_RETIRED_WORKERS__OldWorker="x")
     assert "capitals are lost" in found["environment", "FRAMEWORK_RETIRED_WORKERS__OldWorker"]
 
 
-def test_files(tmp_path: Path):
+def test_settings_are_read_from_files(tmp_path: Path):
     cwd = project(
         tmp_path,
         redis="shards: {main: {sentinels: ['s1:26379', 's2:26380'], sentinel_name: m, tls: true}, b: {url: embedded}}",
@@ -188,7 +188,7 @@ def test_secrets_are_not_shown(tmp_path: Path):
 
 
 @pytest.mark.proves("I25")
-def test_databases_from_file_and_environment_and_their_passwords_are_not_shown(tmp_path: Path):
+def test_databases_from_file_and_environment_hide_passwords(tmp_path: Path):
     one = "postgres://u:hunter2@h/shop"
     cwd = project(tmp_path, application=f"databases: {{main: {{url: '{one}', replicas: ['postgresql://r/shop']}}}}")
     with_more = {"FRAMEWORK_DATABASES__MAIN__REPLICAS": "postgres:///shop?host=/run/a,postgres:///shop?host=/run/b"}
@@ -201,7 +201,7 @@ def test_databases_from_file_and_environment_and_their_passwords_are_not_shown(t
     assert load({}, cwd).databases["main"].replicas == ("postgresql+psycopg://r/shop",)
 
 
-def test_health_from_file_and_environment_and_the_servers_password_is_not_shown(tmp_path: Path):
+def test_health_from_file_and_environment_hides_passwords(tmp_path: Path):
     shown = (
         "{prometheus: {url: 'http://u:hunter2@h:9090/sub/'}, indicators: {a: {query: ' up ', below: '1'}}, cache: 0}"
     )
@@ -222,13 +222,13 @@ def test_health_from_file_and_environment_and_the_servers_password_is_not_shown(
     assert (without.wal_archiving.above, without.connections.above, without.cache, without.timeout) == (42, 0.9, 5, 1)
 
 
-def test_settings_do_not_change(tmp_path: Path):
+def test_settings_are_frozen(tmp_path: Path):
     settings: Any = load({}, project(tmp_path))
     with pytest.raises(ValueError, match="frozen"):
         settings.concurrency = 3
 
 
-def test_the_environment_stands_over_the_files(tmp_path: Path):
+def test_environment_overrides_files(tmp_path: Path):
     env = {
         "FRAMEWORK_LOGGING__JOBS": "false",
         "FRAMEWORK_CONCURRENCY": "7",
@@ -257,7 +257,7 @@ def test_the_environment_stands_over_the_files(tmp_path: Path):
     assert (settings.shards["main"].url, settings.shards["main"].password) == ("rediss://other:1/2", None)
 
 
-def test_where_the_files_are_looked_for(tmp_path: Path):
+def test_config_folder_search_order(tmp_path: Path):
     cwd = project(tmp_path)
     assert load({}, cwd).root == cwd
     assert load({"FRAMEWORK_CONFIG_DIR": str(ROOT / "config")}, cwd).root == ROOT
@@ -269,7 +269,7 @@ def test_where_the_files_are_looked_for(tmp_path: Path):
     }
 
 
-def test_without_redis_yml_main_is_the_local_redis(tmp_path: Path):
+def test_shard_main_defaults_to_the_local_redis(tmp_path: Path):
     cwd = project(tmp_path, application="concurrency: 3")
     (cwd / "config" / "redis.yml").unlink()
     assert load({}, cwd).shards["main"].url == DEFAULT_URL
@@ -385,7 +385,7 @@ def test_without_redis_yml_main_is_the_local_redis(tmp_path: Path):
         ({"application": "shards: {}"}, ("config/application.yml", "shards"), "unknown key"),
     ],
 )
-def test_a_problem_names_file_and_key(tmp_path: Path, files: dict[str, str], key: tuple[str, str], words: str):
+def test_problem_names_file_and_key(tmp_path: Path, files: dict[str, str], key: tuple[str, str], words: str):
     found = problems(project(tmp_path, **files))
     assert words in found[key]
 
@@ -401,13 +401,13 @@ def test_a_problem_names_file_and_key(tmp_path: Path, files: dict[str, str], key
         ("REDIS_URL", "localhost:6379", "redis://"),
     ],
 )
-def test_a_problem_of_the_environment_names_the_variable(tmp_path: Path, name: str, value: str, words: str):
+def test_problem_of_environment_names_the_variable(tmp_path: Path, name: str, value: str, words: str):
     found = problems(project(tmp_path), **{name: value})
     assert words in found[("environment", name)]
 
 
 @pytest.mark.proves("I25")
-def test_all_problems_come_together_and_no_secret_with_them(tmp_path: Path):
+def test_problems_are_listed_together_without_secrets(tmp_path: Path):
     cwd = project(
         tmp_path,
         redis="shards: {main: {url: 'http://:hunter2@h'}}",
@@ -421,6 +421,6 @@ def test_all_problems_come_together_and_no_secret_with_them(tmp_path: Path):
     assert "hunter2" not in str(caught.value)
 
 
-def test_no_setting_is_left_without_a_source():
+def test_every_setting_has_a_source():
     given = {"env_name", "config_dir", "config_label", "root", "unknown_variables", "var_dir"}
     assert set(Settings.model_fields) - given == set(FILE_BY_KEY)

@@ -51,14 +51,14 @@ def test_sentinels_in_variables_replace_a_url_in_a_file(project, under):
     assert main(project(under), **BY_SENTINELS).sentinel_name == "house"
 
 
-def test_a_url_in_a_variable_replaces_sentinels_in_a_file(project):
+def test_url_in_a_variable_replaces_sentinels_in_a_file(project):
     folder = project("{sentinels: ['s:1'], sentinel_name: m, sentinel_password: x, password: kept}")
     endpoint = main(folder, FRAMEWORK_SHARDS__MAIN__URL="redis://h:2/3")
     assert (endpoint.url, endpoint.sentinels, endpoint.sentinel_options) == ("redis://h:2/3", (), ())
     assert dict(endpoint.options)["password"] == "kept"
 
 
-def test_a_sentinel_password_in_a_variable_belongs_to_a_url_in_a_file(project):
+def test_sentinel_password_in_a_variable_joins_a_url_in_a_file(project):
     folder = project("{url: 'redis+sentinel://s/house'}")
     endpoint = main(folder, FRAMEWORK_SHARDS__MAIN__SENTINEL_PASSWORD="x")
     assert endpoint.sentinels == (("s", 26379),)
@@ -80,7 +80,7 @@ def test_a_sentinel_password_in_a_variable_belongs_to_a_url_in_a_file(project):
         ("redis+sentinel://:pw@a:1/house?db=4", (("a", 1),), "house", {"password": "pw", "db": 4}),
     ],
 )
-def test_a_url_of_sentinels_is_read(project, url, sentinels, name, options):
+def test_url_of_sentinels_is_read(project, url, sentinels, name, options):
     endpoint = main(project(), REDIS_URL=url)
     assert (endpoint.url, endpoint.sentinels, endpoint.sentinel_name) == ("", sentinels, name)
     assert dict(endpoint.options) == options
@@ -106,7 +106,7 @@ def test_rediss_sentinel_reaches_both_with_tls(project):
         ),
     ],
 )
-def test_what_differs_for_sentinels_is_kept_apart(project, url, more, expected):
+def test_sentinel_settings_stay_apart_from_the_redis(project, url, more, expected):
     folder = project(f"{{url: '{url}'}}")
     found = dict(main(folder, **more).sentinel_options)
     assert {key: found[key] for key in expected} == expected
@@ -147,7 +147,7 @@ def test_what_differs_for_sentinels_is_kept_apart(project, url, more, expected):
         ("rediss://h?ssl_ca_certs=/no/such/file", "ssl_ca_certs: must be the path of a file that exists"),
     ],
 )
-def test_a_wrong_url_is_told_without_its_secret(project, url, words):
+def test_wrong_url_is_shown_without_its_secret(project, url, words):
     assert words in told(project(), REDIS_URL=url)
 
 
@@ -176,7 +176,7 @@ def test_ssl_cert_reqs_is_the_setting_verify(project, value, verify):
         ("{url: 'rediss://h?ssl_cert_reqs=none', tls: {verify: true}}", "tls.verify and the url's ssl_cert_reqs"),
     ],
 )
-def test_settings_that_exclude_each_other_are_told(project, shard, words):
+def test_exclusive_settings_are_refused(project, shard, words):
     assert words in told(project(shard))
 
 
@@ -185,7 +185,7 @@ def test_redis_url_and_sentinels_in_variables_are_a_conflict(project):
     assert found.startswith("environment: REDIS_URL: has a url and sentinels")
 
 
-def test_a_key_stands_over_what_the_url_says(project):
+def test_key_overrides_the_url(project):
     endpoint = main(project("{url: 'redis://u:old@h:1/0'}"), FRAMEWORK_SHARDS__MAIN__PASSWORD="new")
     assert endpoint.url == "redis://h:1/0"
     assert dict(endpoint.options) == {"username": "u", "password": "new"}
@@ -205,23 +205,23 @@ def test_secrets_of_a_url_are_not_in_its_repr(project):
         (f"redis+sentinel://a,{SECRET}%/m", "***"),
     ],
 )
-def test_places_of_sentinels_are_shown_without_secrets(url, shown):
+def test_sentinel_addresses_are_shown_without_secrets(url, shown):
     assert mask_secrets(url) == shown
 
 
-def test_a_plain_url_says_what_it_said(project):
+def test_plain_url_is_unchanged(project):
     said = parse_redis_url("unix://user:p%40w@/run/redis.sock?db=2")
     assert (said.address, said.username, said.password, said.database) == ("unix:///run/redis.sock", "user", "p@w", 2)
 
 
 @pytest.mark.parametrize("name", ["staging", "review-17", "prod"])
-def test_another_environment_behaves_as_production(project, name):
+def test_unknown_environment_behaves_as_production(project, name):
     settings = load({"FRAMEWORK_ENV": name}, project())
     assert (settings.env_name, settings.production) == (name, True)
 
 
 @pytest.mark.parametrize("name", ["development", "test"])
-def test_development_and_test_are_open(project, name):
+def test_environment_development_and_test_are_open(project, name):
     assert not load({"FRAMEWORK_ENV": name}, project()).production
 
 
@@ -251,7 +251,7 @@ def test_generated_files_must_not_be_a_file(project):
     assert "is a file" in told(project(), FRAMEWORK_GENERATED_FILES="made")
 
 
-def test_a_problem_names_the_folder_in_use(project, tmp_path):
+def test_problem_names_the_folder_in_use(project, tmp_path):
     folder = project("{url: 'redis://h', password: 5}") / "config"
     other = tmp_path / "elsewhere"
     other.mkdir()

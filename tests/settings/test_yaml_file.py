@@ -8,7 +8,7 @@ from framework.settings.yaml_file import MAX_BYTES, YamlError, parse_yaml, read_
 from tests.tables import each_row
 
 
-def test_plain_content(tmp_path: Path):
+def test_yaml_of_plain_content_is_read(tmp_path: Path):
     file = tmp_path / "a.yml"
     file.write_text("a: &x [1, {b: yes}]\nc: *x\n")
     assert read_yaml(file) == {"a": [1, {"b": True}], "c": [1, {"b": True}]}
@@ -40,13 +40,13 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("é: 1\na: \x00", "line 2, column 4: the character #x0000"),
     ],
 )
-def test_refused_texts(text: str, words: str):
+def test_yaml_text_with_fault_is_refused(text: str, words: str):
     with pytest.raises(YamlError) as caught:
         parse_yaml(text)
     assert words in str(caught.value)
 
 
-def test_refused_files(tmp_path: Path):
+def test_yaml_file_with_fault_is_refused(tmp_path: Path):
     large, latin = tmp_path / "large.yml", tmp_path / "latin.yml"
     large.write_text("#" * (MAX_BYTES + 1))
     latin.write_bytes(b"a: \xe4\n")
