@@ -8,8 +8,8 @@
     @on_death
     def tell(job, error): ...           # a job that will not be retried
 
-A handler runs in the thread of the job, after its line was written. What it raises is logged and changes nothing. It
-must not hang: the job's slot waits for it.
+A handler runs in the thread of the job, after its line was logged. An error of a handler is logged and changes nothing. A
+handler must not block: the thread waits for it.
 """
 
 from collections.abc import Callable
@@ -25,10 +25,10 @@ _E = TypeVar("_E", bound=ErrorHandler)
 _D = TypeVar("_D", bound=DeathHandler)
 
 error_handlers: list[ErrorHandler] = []
-"""In the order in which they were registered."""
+"""The registered handlers, in order."""
 
 death_handlers: list[DeathHandler] = []
-"""In the order in which they were registered."""
+"""The registered handlers, in order."""
 
 
 def on_error(handler: _E) -> _E:

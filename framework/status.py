@@ -1,26 +1,28 @@
-"""What has become of tracked jobs: those whose class, or whose push, gives a ``status_expiration``.
+"""Look up the states of tracked jobs: those whose class, or whose push, sets ``status_expiration``.
 
     jid = RebuildIndexWorker.set(status_expiration=timedelta(hours=1)).perform_async(42)
     status.of(jid)                     # "queued"
 
 A job is in one of these states, each kept for ``status_expiration`` after it began:
 
-    queued      waits in its queue, or until its time (scheduled, or put off by RetryLater)
-    running     has begun; also while a job waits to run again whose process was killed or stopped
-    retrying    failed, and waits to be tried again
+    queued      waits in its queue, or until its time (scheduled, or snoozed with RetryLater)
+    running     has started; also while a job waits to run again after its process was killed or stopped
+    retrying    failed, and waits for its retry
     completed   ``perform`` has returned
-    failed      given up: in the dead set, dropped, or quarantined
+    failed      will not run again: in the dead set, dropped, or quarantined
     discarded   ended without ``perform`` (a middleware did not let it run), or by ``Discard``
     unknown     never tracked, expired, or no such job
 
-Completed is said only of what has completed (in GitLab it is said of whatever has no key). A job runs at least once, so
-one that has ended may begin again after a crash, and its state goes back to running.
+Only a job that has completed is reported as completed (GitLab reports any job without a key as completed). A job runs at
+least once, so an ended job may start again after a crash, and its state returns to running.
 
-Functions named after a state mean exactly that state. GitLab's ``running?`` and ``num_running`` mean everything that has
-not ended: that is ``num_unfinished``, and the end of it ``ended`` and ``all_ended``.
+Functions named after a state mean exactly that state. GitLab's ``running?`` and ``num_running`` mean every job that has not
+ended: that is ``num_unfinished`` here, with ``ended`` and ``all_ended`` as the opposite.
 
-Raises, all of them: TypeError or ValueError for what can be no job's id, ShardUnavailableError naming a shard that does not
-answer: a job's state is merged over all shards, so without one of them nothing is certain.
+Raises:
+    TypeError, ValueError: a value cannot be a job's id.
+    ShardUnavailableError: a shard does not answer. A job's state is merged over all shards, so without one of them no
+        state is certain.
 """
 
 from collections.abc import Iterable
@@ -49,7 +51,7 @@ _ENDED = frozenset[JobState]({"completed", "failed", "discarded"})
 
 
 def look_up(jids: Iterable[Jid]) -> dict[Jid, JobState]:
-    """The state of each job, any number of them: one round trip to each shard for a thousand. Each job stands there once."""
+    """Return the state of each job, with one round trip to each shard per thousand jobs."""
     if isinstance(jids, str):
         raise TypeError(
             f"look_up({short_repr(jids)}): give an iterable of ids, such as [jid]; for one job there is of(jid)"
@@ -58,52 +60,52 @@ def look_up(jids: Iterable[Jid]) -> dict[Jid, JobState]:
 
 
 def of(jid: Jid) -> JobState:
-    """The state of one job."""
+    """Return the state of one job."""
     return look_up([jid])[jid]
 
 
 def running(jid: Jid) -> bool:
-    """Whether the job is running now: neither waiting nor ended."""
+    """Return whether the job is running now."""
     return of(jid) == "running"
 
 
 def completed(jid: Jid) -> bool:
-    """Whether the job is known to have completed: false of one that failed, and of one that nothing is known of."""
+    """Return whether the job is known to have completed."""
     return of(jid) == "completed"
 
 
 def ended(jid: Jid) -> bool:
-    """Whether the job is known to have ended, well or not."""
+    """Return whether the job is known to have ended, successfully or not."""
     return of(jid) in _ENDED
 
 
 def num_running(jids: Iterable[Jid]) -> int:
-    """How many of the jobs are running now."""
+    """Return how many of the jobs are running now."""
     return _count(jids, frozenset[JobState]({"running"}))
 
 
 def num_unfinished(jids: Iterable[Jid]) -> int:
-    """How many of the jobs wait, run or will be tried again (GitLab's ``num_running``)."""
+    """Return how many of the jobs wait, run or will be retried (GitLab's ``num_running``)."""
     return _count(jids, _UNFINISHED)
 
 
 def num_completed(jids: Iterable[Jid]) -> int:
-    """How many of the jobs are known to have completed."""
+    """Return how many of the jobs are known to have completed."""
     return _count(jids, frozenset[JobState]({"completed"}))
 
 
 def all_completed(jids: Iterable[Jid]) -> bool:
-    """Whether every job is known to have completed; true of none at all."""
+    """Return whether every job is known to have completed; ``True`` for no jobs."""
     return all(state == "completed" for state in look_up(jids).values())
 
 
 def all_ended(jids: Iterable[Jid]) -> bool:
-    """Whether every job is known to have ended, well or not; true of none at all, never true of one that is unknown."""
+    """Return whether every job is known to have ended; ``True`` for no jobs, ``False`` with an unknown one."""
     return _ENDED.issuperset(look_up(jids).values())
 
 
 def completed_jids(jids: Iterable[Jid]) -> list[Jid]:
-    """The jobs known to have completed, in the order given."""
+    """Return the jobs known to have completed, in the given order."""
     return [jid for jid, state in look_up(jids).items() if state == "completed"]
 
 
@@ -124,6 +126,6 @@ def _check_jid(jid: object, index: int) -> Jid:
         jid.encode()
     except UnicodeEncodeError:
         raise ValueError(
-            f"id {index} is {short_repr(jid)}, which is no Unicode text; a job's id is what its push returned"
+            f"id {index} is {short_repr(jid)}, which is not Unicode text; a job's id is what its push returned"
         ) from None
     return jid

@@ -1,8 +1,8 @@
-"""A chain of middlewares and one passage through it.
+"""Define chains of middlewares and one invocation of a chain.
 
-A middleware is a class whose ``call`` is a generator: code, ``yield``, code. Not yielding stops the job. A server
-middleware's ``call`` takes ``(worker, job, queue)``, a client's ``(worker, job, queue, pool)``, where ``worker`` is the
-class (client) or the instance (server), ``job`` the payload as a dict with its arguments decompressed.
+A middleware is a class whose ``call`` is a generator: code, ``yield``, code. A ``call`` that does not yield stops the job. A
+server middleware's ``call`` takes ``(worker, job, queue)``, a client middleware's ``(worker, job, queue, pool)``. ``worker`` is
+the class (client) or the instance (server), ``job`` the payload as a dict with its arguments decompressed.
 """
 
 import inspect
@@ -13,32 +13,32 @@ from typing import Any, Protocol, TypeAlias
 from framework.errors import MiddlewareError
 
 SERVER, CLIENT = ("worker", "job", "queue"), ("worker", "job", "queue", "pool")
-"""What a middleware's ``call`` is given in each chain."""
+"""The parameters of a middleware's ``call`` in each chain."""
 
 Steps: TypeAlias = Generator[None, None, None]
 Call: TypeAlias = Callable[..., Steps]
 
 
 class ServerMiddleware(Protocol):
-    """Stands around the run of a job, for ``def`` and ``async def`` jobs alike."""
+    """Wrap the run of a job, for ``def`` and ``async def`` jobs alike."""
 
     def call(self, worker: Any, job: dict[str, Any], queue: str) -> Steps:
-        """Code, ``yield``, code."""
+        """Run code, ``yield``, and run code after the job."""
         ...
 
 
 class ClientMiddleware(Protocol):
-    """Stands around a push; runs again when a due job moves to its queue, so it must be idempotent by jid."""
+    """Wrap a push. It runs again when a due job moves to its queue, so its effects must be idempotent by jid."""
 
     def call(self, worker: Any, job: dict[str, Any], queue: str, pool: Any) -> Steps:
-        """Code, ``yield``, code."""
+        """Run code, ``yield``, and run code after the push."""
         ...
 
 
 class Chain:
-    """An ordered list of middleware classes; the first is the outermost. One instance of each serves all threads.
+    """Hold an ordered list of middleware classes, outermost first. One instance of each serves all threads.
 
-    ``parameters`` are those of their ``call``. Once the chain is in use, changing it raises MiddlewareError, as it would not act.
+    ``parameters`` are those of their ``call``. A change of a chain in use raises MiddlewareError, because it would have no effect.
     """
 
     def __init__(self, parameters: tuple[str, ...]) -> None:
@@ -47,43 +47,43 @@ class Chain:
         self._in_use = False
 
     def add(self, middleware: type[Any], *args: Any, **kwargs: Any) -> None:
-        """Put ``middleware`` innermost; one that is in the chain moves there."""
+        """Add ``middleware`` innermost, moving it if it is already in the chain."""
         self._insert(len(self._entries), middleware, args, kwargs)
 
     def prepend(self, middleware: type[Any], *args: Any, **kwargs: Any) -> None:
-        """Put ``middleware`` outermost; one that is in the chain moves there."""
+        """Add ``middleware`` outermost, moving it if it is already in the chain."""
         self._insert(0, middleware, args, kwargs)
 
     def insert_before(self, other: type[Any], middleware: type[Any], *args: Any, **kwargs: Any) -> None:
-        """Put ``middleware`` just outside of ``other``, or outermost when ``other`` is not in the chain."""
+        """Add ``middleware`` just outside of ``other``, or outermost if ``other`` is not in the chain."""
         self.remove(middleware)
         self._insert(self._position(other, absent=0), middleware, args, kwargs)
 
     def insert_after(self, other: type[Any], middleware: type[Any], *args: Any, **kwargs: Any) -> None:
-        """Put ``middleware`` just inside of ``other``, or innermost when ``other`` is not in the chain."""
+        """Add ``middleware`` just inside of ``other``, or innermost if ``other`` is not in the chain."""
         self.remove(middleware)
         self._insert(self._position(other, absent=len(self._entries)) + 1, middleware, args, kwargs)
 
     def remove(self, middleware: type[Any]) -> None:
-        """Take ``middleware`` out of the chain; absent is fine."""
+        """Remove ``middleware`` if it is in the chain."""
         self._refuse_in_use(middleware)
         self._entries = [entry for entry in self._entries if entry[0] is not middleware]
 
     def exists(self, middleware: type[Any]) -> bool:
-        """Tell whether ``middleware`` is in the chain."""
+        """Return whether ``middleware`` is in the chain."""
         return any(entry[0] is middleware for entry in self._entries)
 
     def compile(self) -> tuple[Call, ...]:
-        """Return the bound ``call`` of a new instance of each, outermost first. From now on the chain is in use."""
+        """Return the bound ``call`` of a new instance of each, outermost first. Afterwards the chain is in use."""
         self._in_use = True
         return tuple(middleware(*args, **kwargs).call for middleware, args, kwargs in self._entries)
 
     def allow_changes(self) -> None:
-        """Allow changes again, for what is compiled next: a test adds its middleware to the chain of a process that has pushed."""
+        """Allow changes again for the next ``compile``: for tests that add middlewares after the first push."""
         self._in_use = False
 
     def _insert(self, position: int, middleware: type[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        # Before the entry of the same class is removed: what is refused changes nothing.
+        # Check before removing the entry of the same class: a refused middleware must change nothing.
         self._refuse_in_use(middleware)
         reason = _signature_problem(middleware, self._parameters, args, kwargs)
         if reason is not None:
@@ -95,7 +95,7 @@ class Chain:
         if self._in_use:
             raise MiddlewareError(
                 middleware,
-                "the chain is in use, and what changes now would never act. Change it before the first push of a process and before "
+                "the chain is in use, so a change would have no effect. Change it before the first push of a process and before "
                 "framework.boot(); for worker processes in a module that -r or workers_module loads",
             )
 
@@ -106,9 +106,9 @@ class Chain:
 def _signature_problem(
     middleware: Any, parameters: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> str | None:
-    """Return what is wrong with the shape of a middleware, ``None`` for nothing."""
+    """Return what is wrong with a middleware's signature, or ``None``."""
     if not isinstance(middleware, type):
-        return "it is no class: add the class itself, and what its constructor takes behind it, as in add(TheClass, 5)"
+        return "it is not a class: add the class itself, followed by the arguments of its constructor, as in add(TheClass, 5)"
     call: Any = inspect.getattr_static(middleware, "call", None)
     if call is None:
         return "it has no method call"
@@ -118,12 +118,12 @@ def _signature_problem(
         return "its call is async: write def, which serves async jobs too"
     if not inspect.isgeneratorfunction(function):
         return "its call is no generator function: there is no yield in it"
-    # A classmethod is given its class, and a plain method its instance; a staticmethod neither.
+    # A classmethod receives its class, a plain method its instance, a staticmethod neither.
     owner = () if isinstance(call, staticmethod) else ("self",)
     if not _accepts(function, (*owner, *parameters), {}):
         return f"its call{inspect.signature(function)} cannot be called with ({', '.join(parameters)})"
     if not _accepts(middleware, args, kwargs):
-        return f"its constructor {inspect.signature(middleware)} does not take what was given with it"
+        return f"its constructor {inspect.signature(middleware)} does not accept the given arguments"
     return None
 
 
@@ -132,7 +132,7 @@ def _accepts(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError:
         return False
-    except ValueError:  # made in C, and does not say
+    except ValueError:  # a function of a C extension without a signature
         return True
     return True
 
@@ -145,10 +145,10 @@ def _expected_signature(parameters: tuple[str, ...]) -> str:
 
 
 class ChainInvocation:
-    """One way through compiled middlewares: ``with Passage(calls, ...) as open: if open: run()``.
+    """Run code inside of compiled middlewares: ``with ChainInvocation(calls, ...) as reached_end: if reached_end: run()``.
 
-    ``open`` is false when a middleware did not yield. What the body raises is thrown into each middleware from the
-    inside out, and each may let it pass, replace it or swallow it.
+    ``reached_end`` is false if a middleware did not yield. An error of the body is thrown into each middleware from the inside
+    out, and each may let it pass, replace it or suppress it.
     """
 
     __slots__ = ("_arguments", "_calls", "_entered")
@@ -168,7 +168,7 @@ class ChainInvocation:
                     return False
                 self._entered.append(steps)
         except BaseException as error:
-            # An inner layer failed on its way in: the outer ones must see it as they would see the job's own failure.
+            # An inner middleware failed before its yield: the outer ones must see this like a failure of the job.
             left = self._unwind(error)
             if left is None:
                 return False
@@ -194,7 +194,7 @@ class ChainInvocation:
 
 
 def _resume(steps: Steps, error: BaseException | None) -> BaseException | None:
-    """Resume one middleware after its yield; return what it leaves behind for the next one outside."""
+    """Resume one middleware after its yield; return the error for the next one outside, or ``None``."""
     try:
         if error is None:
             next(steps)
@@ -202,7 +202,7 @@ def _resume(steps: Steps, error: BaseException | None) -> BaseException | None:
             steps.throw(error)
     except StopIteration:
         return None
-    except BaseException as raised:  # noqa: BLE001 - it goes on to the next layer outside
+    except BaseException as raised:  # noqa: BLE001 - the next middleware outside receives it
         return raised
     steps.close()
     return RuntimeError("a middleware yielded twice; yield exactly once")

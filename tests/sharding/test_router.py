@@ -66,9 +66,9 @@ def test_an_instances_class_will_do(bound):
 
 @pytest.mark.parametrize("wrong", ["Near", None, object, dict, ApplicationWorker, lambda: None])
 def test_what_is_no_worker_class_is_told_so(bound, wrong):
-    with pytest.raises(TypeError, match="is no worker class"):
+    with pytest.raises(TypeError, match="is not a worker class"):
         router.shard_for(wrong)
-    with pytest.raises(TypeError, match="is no worker class"), router.via(wrong):
+    with pytest.raises(TypeError, match="is not a worker class"), router.via(wrong):
         pass
 
 
