@@ -341,14 +341,14 @@ class Site:
     def environment(self, role: str, **env: str) -> dict[str, str]:
         """Of a process that has the rights of a role on each shard."""
         found = {**self.env, **env}
-        for shard in self._skip_wrong_type(found["FRAMEWORK_CONFIG_DIR"], found.get("REDIS_URL")):
+        for shard in self._shards_without_credentials(found["FRAMEWORK_CONFIG_DIR"], found.get("REDIS_URL")):
             prefix = f"FRAMEWORK_SHARDS__{shard.upper()}__"
             if "@" in found.get(f"{prefix}URL", ""):
                 continue
             found = {f"{prefix}USERNAME": name_of(role), f"{prefix}PASSWORD": PASSWORD} | found
         return found
 
-    def _skip_wrong_type(self, config: str, main: str | None) -> Iterator[str]:
+    def _shards_without_credentials(self, config: str, main: str | None) -> Iterator[str]:
         """The shards without credentials of their own; ``main``: the URL that stands in place of the file's."""
         try:
             shards = yaml.safe_load((Path(config) / "redis.yml").read_text())["shards"]

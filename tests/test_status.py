@@ -114,7 +114,7 @@ def test_odd_ids_are_asked_for_as_they_are(say):
         ([7], TypeError, "id 0 is 7, a int"),
         ([b"a"], TypeError, "a bytes"),
         (["a", "b", ""], ValueError, "id 2 is empty"),
-        (["\ud800"], ValueError, "no Unicode text"),
+        (["\ud800"], ValueError, "not Unicode text"),
         (7, TypeError, "not iterable"),
     ],
 )

@@ -223,7 +223,7 @@ def test_no_worker_and_no_rule_is_no_queue():
         ({"queue": "a b"}, "MailWorker.queue: 'a b' is not allowed"),
         ({"retry_queue": 5}, "MailWorker.retry_queue: 5 is not allowed"),
         ({"aliases": "Old"}, "MailWorker.aliases: 'Old' is no list"),
-        ({"worker_name": None}, "worker_name: None is no class name"),
+        ({"worker_name": None}, "worker_name: None is not a class name"),
     ],
 )
 def test_an_entry_that_nobody_generated_is_refused(facts, message):

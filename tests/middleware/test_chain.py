@@ -119,8 +119,8 @@ async def coroutine(self, worker, job, queue):
 REFUSED = {
     "no call": (int, "it has no method call"),
     "an attribute": (shaped(5), "no generator function"),
-    "an instance": (shaped(steps)(), "it is no class"),
-    "a function": (steps, "it is no class"),
+    "an instance": (shaped(steps)(), "it is not a class"),
+    "a function": (steps, "it is not a class"),
     "no yield": (shaped(lambda self, worker, job, queue: None), "there is no yield"),
     "returns steps": (shaped(lambda self, *facts: steps(*facts)), "there is no yield"),
     "async steps": (shaped(async_steps), "its call is async"),

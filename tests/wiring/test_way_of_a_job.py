@@ -1,0 +1,121 @@
+"""Trace a push and a job of a default application, and compare the framework's files with docs/internals/way_of_a_job.md."""
+
+import json
+import re
+
+from tests.harness import ROOT, until
+
+PAGE = ROOT / "docs" / "internals" / "way_of_a_job.md"
+
+TRACER = """
+import threading
+from pathlib import Path
+
+import framework
+
+HOME = str(Path(framework.__file__).parent) + "/"
+calls = {}
+
+
+def note(frame, event, _):
+    code = frame.f_code
+    if event == "call" and code.co_name != "<module>" and code.co_filename.startswith(HOME):
+        calls.setdefault((threading.get_ident(), code.co_filename[len(HOME):]))
+
+
+def files(part):
+    threads = {thread for thread, file in list(calls) if file == part}
+    return list(dict.fromkeys(file for thread, file in list(calls) if thread in threads))
+"""
+
+PUSHES = """
+import json
+import sys
+
+import jobs
+import tracer
+
+found = []
+for _ in range(2):
+    sys.setprofile(tracer.note)
+    jobs.NoopWorker.perform_async(1)
+    sys.setprofile(None)
+    found.append(tracer.files("push/client.py"))
+    tracer.calls.clear()
+print(json.dumps(found))
+"""
+
+TRACED = """
+import json
+import threading
+
+import tracer
+
+threading.setprofile(tracer.note)
+
+from framework import ApplicationWorker
+
+
+class TracedWorker(ApplicationWorker):
+    feature_category = "not_owned"
+    queue = "default"
+
+    def perform(self, path: str | None) -> None:
+        if path is None:
+            raise LookupError
+        with open(path, "w") as file:
+            json.dump(tracer.files("execute/processor.py"), file)
+"""
+
+
+def rows_of(heading):
+    """Return the files of each row of a section's table."""
+    section = PAGE.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return [re.findall(r"`([^`]+\.py)`", line.split("|")[1]) for line in section.splitlines() if line.startswith("| `")]
+
+
+def compare(heading, traced):
+    """Check that a table has the traced files, and its rows are in the order of their first calls."""
+    rows = rows_of(heading)
+    listed = [file for row in rows for file in row]
+    assert sorted(listed) == sorted(traced), (
+        f"{PAGE.name}, {heading}: not called {sorted(set(listed) - set(traced))}, "
+        f"not listed {sorted(set(traced) - set(listed))}; calls: {traced}"
+    )
+    firsts = [min(map(traced.index, row)) for row in rows]
+    assert firsts == sorted(firsts), f"{PAGE.name}, {heading}: the rows are not in the order of {traced}"
+
+
+def test_page_lists_the_files_of_a_push_in_order(site):
+    (site.folder / "tracer.py").write_text(TRACER)
+    first, second = json.loads(site.run("-c", PUSHES).stdout)
+    compare("A push", second)
+    compare("The first push of a process", [file for file in first if file not in second])
+
+
+def test_page_lists_the_files_of_a_job_in_order(site):
+    (site.folder / "tracer.py").write_text(TRACER)
+    (site.folder / "traced.py").write_text(TRACED)
+    worker = site.start(str(ROOT / "scripts" / "worker"), "-r", "traced", "-q", "default", "-c", "1").ready()
+
+    def run(path, status):
+        count = len(worker.find(job_status=status))
+        assert site.run("-c", f"import traced; traced.TracedWorker.perform_async({path!r})").returncode == 0
+        until(lambda: len(worker.find(job_status=status)) > count, f"one more line with {status}")
+        return json.loads((site.folder / path).read_text()) if path else []
+
+    # A job writes what was called before it, so each kind of job is followed by one that writes.
+    run("begun", "done")
+    succeeded = run("succeeded", "done")
+    run(None, "fail")
+    failed = run("failed", "done")
+    compare("A job that succeeds", succeeded)
+    compare("A job that fails", [file for file in failed if file not in succeeded])
+
+
+def test_diagram_names_scripts_that_exist():
+    scripts = {path.stem for path in (ROOT / "framework" / "store" / "scripts").glob("*.lua")}
+    labels = re.findall(r"^ +\S+ --> \S+: (.+)$", PAGE.read_text(), re.MULTILINE)
+    named = {word for label in labels for word in re.sub(r"\([^)]*\)", "", label).replace(",", " ").split()}
+    assert len(labels) > 20
+    assert sorted(named - scripts) == []
