@@ -1,9 +1,9 @@
-"""Idle wake-up: one BLMOVE parked per queue, straight into the working list, so that waiting costs Redis nothing.
+"""Wait for jobs by one BLMOVE per queue, straight into the working list, so that waiting costs Redis nothing.
 
-Each parked call has a connection of its own. If we die while parked, the server may still move one job into our working
-list when it notices too late; that is why a dead process's list is swept until no parked call can be alive. If only the
-connection dies (a network that swallows packets), the server serves that call first, as it waits the longest: it is ended by
-its client id as soon as the server can be reached.
+Each blocking call has a connection of its own. If the process dies during a call, Redis may still move one job into its
+working list before it notices; so the reaper sweeps a dead process's list until no blocking call can be alive. If only the
+connection dies (a network that drops packets), Redis serves that call first, because it has waited the longest; so the call
+is cancelled by its client id as soon as Redis can be reached.
 """
 
 import contextlib
@@ -23,32 +23,32 @@ from framework.store.channel import Channel
 from framework.wire import keys
 
 BLOCK_TIMEOUT_S = 10
-"""Longest wait of one parked call, seconds; bounds how long a dead process's list must be watched."""
+"""Longest wait of one blocking call in seconds; it bounds how long a dead process's list must be swept."""
 
 REPLY_MARGIN_S = 2.0
 """A reply later than this after ``BLOCK_TIMEOUT_S`` means a dead connection."""
 
 UNBLOCK_REPLY_S = 1.0
-"""How long a call that was told to end may take to answer: a few round trips. Its connection is dead if it does not."""
+"""How long a cancelled call may take to answer: a few round trips. Later its connection counts as dead."""
 
 MAX_BLOCKED_QUEUES = 16
-"""Parked connections per process; queues beyond these are found by the periodic sweep."""
+"""Blocking connections per process; a periodic sweep serves further queues."""
 
 
 @dataclass(slots=True)
 class _BlockedCall:
-    """One connection, watched from its opening to its end: telling the kernel for each job costs more than the job's wait."""
+    """One connection. It stays registered with the selector: to register it per job would cost more than the wait."""
 
     channel: Channel
     client_id: int
     descriptor: int
     queue: str = ""
-    """Where it is parked; empty: nowhere."""
+    """The queue of the call; empty while the connection is idle."""
     armed_at: float = 0.0
 
 
 class BlockingMoves:
-    """Parked calls and a waker, waited for together by one thread; only ``wake`` may be called from others."""
+    """Blocking calls and a wake-up socket, polled by one thread; only ``wake`` is safe from other threads."""
 
     def __init__(self, client: "redis.Redis", working_list: str) -> None:
         self._client = client
@@ -61,23 +61,23 @@ class BlockingMoves:
         self._wake_writer.setblocking(False)
         self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
         self._unanswered: list[tuple[int, float]] = []
-        """Calls given up without an answer: client id, and until when (monotonic) the server may still serve it."""
+        """Calls closed without an answer: client id, and until when (monotonic) Redis may still serve them."""
         self.connection_lost_at: float | None = None
-        """When a call was last given up without an answer (monotonic seconds): until it times out on the server, a job may
-        still come into our working list."""
+        """When a call was last closed without an answer (monotonic seconds): until it times out in Redis, a job may
+        still arrive in the working list."""
 
     @property
     def queues(self) -> set[str]:
-        """Queues with a call parked."""
+        """The queues with a blocking call."""
         return set(self._armed)
 
     def wake(self) -> None:
         """End the current or next ``wait`` at once; safe from any thread."""
-        with contextlib.suppress(BlockingIOError):  # full of wake-ups already
+        with contextlib.suppress(BlockingIOError):  # the socket is full of wake-ups
             self._wake_writer.send(b"\0")
 
     def arm(self, queue: str) -> None:
-        """Leave a call at ``queue``; raises a redis error when the connection cannot be made."""
+        """Send a blocking call for ``queue``. Raises a redis error if no connection can be made."""
         call = self._idle.pop() if self._idle else self._open()
         try:
             call.channel.send(("BLMOVE", keys.queue(queue), self._working_list, "RIGHT", "LEFT", BLOCK_TIMEOUT_S))
@@ -89,9 +89,9 @@ class BlockingMoves:
         self._armed[queue] = call
 
     def wait(self, timeout_s: float) -> list[tuple[str, bytes, float]]:
-        """Wait for a job, a wake-up or the time-out; return (queue, payload, seconds waited) of the jobs that came.
+        """Wait for a job, a wake-up or the timeout; return (queue, payload, seconds waited) of the jobs that arrived.
 
-        They are in the working list. Raises the redis error of a broken call, after giving up that connection.
+        They are in the working list. Raises the redis error of a broken call, after its connection was closed.
         """
         arrived: list[tuple[str, bytes, float]] = []
         failure: RedisError | None = None
@@ -102,7 +102,7 @@ class BlockingMoves:
             call: _BlockedCall = key.data
             if not call.queue:
                 self._idle.remove(call)
-                self._close(call)  # the server has ended a connection that nothing was asked on
+                self._close(call)  # Redis has closed an idle connection
                 continue
             queue, waited = call.queue, time.monotonic() - call.armed_at
             try:
@@ -113,28 +113,29 @@ class BlockingMoves:
             if data is not None:
                 arrived.append((queue, data, waited))
         if arrived:
-            return arrived  # a queue whose call failed gets another, which tells
+            return arrived  # the queue of a failed call gets another call, which raises the error
         if failure is not None:
             raise failure
         self._check_overdue()
         return []
 
     def cancel_all(self, *, no_wait: bool = False) -> list[UnitOfWork]:
-        """End every parked call, those given up unanswered too, and return the jobs that came meanwhile.
+        """Cancel every blocking call, those closed without an answer too; return the jobs that arrived meanwhile.
 
-        UNBLOCK makes the server answer each call, so nothing is in flight afterwards; who has not answered ``UNBLOCK_REPLY_S`` later
-        sits on a dead connection and is given up. Where UNBLOCK is not allowed, the calls end within ``BLOCK_TIMEOUT_S``,
-        or, if we are ``hurried``, are given up. A server that hangs is waited for once, not once for each call.
+        CLIENT UNBLOCK makes Redis answer each call, so no job is under way afterwards. A call without an answer after
+        ``UNBLOCK_REPLY_S`` is on a dead connection, which is closed. Where an ACL forbids CLIENT UNBLOCK, the calls end within
+        ``BLOCK_TIMEOUT_S``, or are closed at once if ``no_wait``. All calls share one deadline, so that a server that hangs costs one
+        wait.
         """
         arrived: list[UnitOfWork] = []
-        patience_s = UNBLOCK_REPLY_S
+        timeout_s = UNBLOCK_REPLY_S
         try:
             self._unblock()
-        except ResponseError:  # not allowed
-            patience_s = 0.0 if no_wait else BLOCK_TIMEOUT_S + REPLY_MARGIN_S
+        except ResponseError:  # an ACL forbids it
+            timeout_s = 0.0 if no_wait else BLOCK_TIMEOUT_S + REPLY_MARGIN_S
         except (RedisError, OSError):
             self.drop_connections()
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + timeout_s
         for queue, call in list(self._armed.items()):
             if not _has_answered(call, deadline - time.monotonic()):
                 self._drop_call(queue)
@@ -142,7 +143,7 @@ class BlockingMoves:
             try:
                 data = self._read_reply(call)
             except RedisError:
-                continue  # the connection is gone: what it may have moved is in the working list, the reaper's to find
+                continue  # the connection broke: a job it may have moved is in the working list, where the reconciler finds it
             if data is not None:
                 arrived.append(UnitOfWork(queue, data))
         return arrived
@@ -165,7 +166,7 @@ class BlockingMoves:
     def _open(self) -> _BlockedCall:
         channel = Channel(self._client, read_timeout_s=BLOCK_TIMEOUT_S + REPLY_MARGIN_S)
         try:
-            # Asked before anything is parked: the answer is what UNBLOCK needs.
+            # Before any blocking call: CLIENT UNBLOCK needs the id, and a blocked connection cannot be asked.
             client_id = int(channel.call("CLIENT", "ID"))
             call = _BlockedCall(channel, client_id, channel.fileno())
             self._selector.register(call.descriptor, selectors.EVENT_READ, call)
@@ -180,7 +181,7 @@ class BlockingMoves:
         try:
             reply = call.channel.read()
         except ResponseError:
-            self._close(call)  # refused: nothing was moved
+            self._close(call)  # Redis refused the call: no job was moved
             raise
         except BaseException:
             self._close_unanswered(call)
@@ -198,7 +199,7 @@ class BlockingMoves:
         self._unanswered.append((call.client_id, call.armed_at + BLOCK_TIMEOUT_S + REPLY_MARGIN_S))
 
     def _unblock(self) -> None:
-        """Tell the server to end every call that it may still hold for us, in one round trip. Raises redis errors."""
+        """Make Redis end every call of this process that it may still hold, in one round trip. Raises redis errors."""
         now = time.monotonic()
         client_ids = [client_id for client_id, until in self._unanswered if until > now]
         client_ids += [call.client_id for call in self._armed.values()]
@@ -206,19 +207,18 @@ class BlockingMoves:
             return
         pipeline: Any = self._client.pipeline(transaction=False)
         for client_id in client_ids:
-            pipeline.client_unblock(
-                client_id
-            )  # should the number be another's since a restart, that reads as a time-out
+            # After a restart of Redis the id may belong to another client, which reads the UNBLOCK as a timeout.
+            pipeline.client_unblock(client_id)
         pipeline.execute()
         self._unanswered.clear()
 
     def _close(self, call: _BlockedCall) -> None:
-        with contextlib.suppress(KeyError, ValueError, OSError):  # closed by itself when it failed
+        with contextlib.suppress(KeyError, ValueError, OSError):  # a failed channel has closed itself
             self._selector.unregister(call.descriptor)
         call.channel.close()
 
     def _overdue_in_s(self) -> float:
-        """Return the seconds until the oldest parked call should have been answered; they stand in the order of parking."""
+        """Return the seconds until the oldest blocking call is overdue; the dict has the calls in the order of arming."""
         oldest = next(iter(self._armed.values()), None)
         if oldest is None:
             return BLOCK_TIMEOUT_S
@@ -230,7 +230,7 @@ class BlockingMoves:
         for queue in overdue:
             self._drop_call(queue)
         if overdue:
-            raise RedisTimeoutError(f"no answer to a parked call within {BLOCK_TIMEOUT_S + REPLY_MARGIN_S:g} s")
+            raise RedisTimeoutError(f"no answer to a blocking call within {BLOCK_TIMEOUT_S + REPLY_MARGIN_S:g} s")
 
     def _drain_wakes(self) -> None:
         try:
@@ -241,7 +241,7 @@ class BlockingMoves:
 
 
 def _has_answered(call: _BlockedCall, within_s: float) -> bool:
-    """Wait until there is something to read on a call's connection, its end included; tell whether there is."""
+    """Wait until the connection of a call is readable (also at its end); tell whether it is."""
     poll = select.poll()
     poll.register(call.descriptor, select.POLLIN)
     return bool(poll.poll(max(0.0, within_s) * 1000))

@@ -1,4 +1,4 @@
-"""The one script call of the hot path, sent now and read later: acknowledge what has ended, and fetch."""
+"""Send the one script call of the hot path and read its reply later: acknowledge ended jobs, and fetch."""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -12,22 +12,22 @@ from framework.store.script import FETCH
 from framework.wire import keys
 
 LEASE_MS = 15_000
-"""How long a process that stopped beating keeps its working list (design: recovery within 25 s)."""
+"""Lifetime of a lease without heartbeats (design: recovery within 25 s)."""
 
 
 @dataclass(slots=True)
 class FetchReply:
-    """What one call brought."""
+    """The reply of one call."""
 
     lease_held: bool
-    """Whether our lease is held; if not, the working list is anybody's."""
+    """Whether the lease of this process is held; if not, any process may take the working list over."""
     fenced: list[int]
-    """Positions, from 1, of acknowledgements that were not ours any more."""
+    """Positions, from 1, of acknowledgements of jobs that another process owns."""
     wrong_type_queues: list[str]
-    """Queues whose key is no list."""
+    """Queues whose key is not a list."""
     units: list[UnitOfWork]
     source_queues: list[str]
-    """The queues that gave them."""
+    """The queues that the units came from."""
     wanted: int
 
 
@@ -40,7 +40,7 @@ class _FetchRequest:
 
 
 class FetchCall:
-    """One connection with at most one call under way. For one thread at a time; raises redis errors."""
+    """A connection with at most one call under way. For one thread at a time; raises redis errors."""
 
     def __init__(self, client: "redis.Redis", identity: str, *, read_timeout_s: float) -> None:
         self._channel = Channel(client, read_timeout_s=read_timeout_s)
@@ -50,11 +50,11 @@ class FetchCall:
 
     @property
     def pending(self) -> bool:
-        """Whether a call has been sent and its reply not been read."""
+        """Whether a call has been sent and its reply has not been read."""
         return self._request is not None
 
     def send(self, ended: list[UnitOfWork], queues: list[tuple[str, int]], wanted: int, now: float) -> None:
-        """Acknowledge ``ended`` and ask ``queues`` (name, quota) for ``wanted`` jobs; they will count as fetched ``now``."""
+        """Acknowledge ``ended`` and request ``wanted`` jobs from ``queues`` (name, quota); ``now`` becomes their ``fetched_at``."""
         names = [name for name, _ in queues]
         arguments = (
             2 + len(names),
@@ -71,17 +71,17 @@ class FetchCall:
         self._request = _FetchRequest(names, wanted, arguments, now)
 
     def read(self) -> FetchReply:
-        """Wait for the reply and return it; after an error it is not known whether the call was heard."""
-        asked = self._request
-        assert asked is not None, "nothing was sent"  # noqa: S101
+        """Wait for the reply and return it; after an error the call may or may not have run."""
+        request = self._request
+        assert request is not None, "nothing was sent"  # noqa: S101
         try:
-            reply = self._read(asked)
+            reply = self._read(request)
         finally:
-            self._request = None  # pending until now: who wants to know whether all has arrived must wait
-        return _parse_reply(asked, reply)
+            self._request = None  # only now: `pending` must stay true until the reply has been read
+        return _parse_reply(request, reply)
 
     def close(self) -> None:
-        """Close the connection; the next call opens another."""
+        """Close the connection; the next call opens a new one."""
         self._request = None
         self._channel.close()
 
@@ -94,10 +94,10 @@ class FetchCall:
 
 def _parse_reply(request: _FetchRequest, reply: list[Any]) -> FetchReply:
     units: list[UnitOfWork] = []
-    given: list[str] = []
+    source_queues: list[str] = []
     for position in range(3, len(reply), 2):
         queue = request.queues[int(reply[position]) - 1]
-        given.append(queue)
+        source_queues.append(queue)
         units += [UnitOfWork(queue, data, request.sent_at) for data in reply[position + 1]]
-    refused = [request.queues[int(position) - 1] for position in reply[2]]
-    return FetchReply(bool(reply[0]), reply[1], refused, units, given, request.wanted)
+    wrong_type = [request.queues[int(position) - 1] for position in reply[2]]
+    return FetchReply(bool(reply[0]), reply[1], wrong_type, units, source_queues, request.wanted)

@@ -1,4 +1,4 @@
-"""Errors of the framework's own in the exchange: each is logged and tried again, and one that keeps coming back ends the process."""
+"""Limit the rate of the framework's own errors in fetching: each is logged and tried again; a repeated one ends the process."""
 
 import time
 from collections import deque
@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 MAX_ERRORS = 10
 WINDOW_S = 10.0
-"""So many errors of the same type at the same place in so long are no accident: a try more would change nothing."""
+"""``MAX_ERRORS`` errors of one type at one location within so many seconds: another try would not help."""
 
 _MAX_LOCATIONS = 100
 
@@ -16,18 +16,18 @@ _Location: TypeAlias = tuple[type[BaseException], str, int]
 
 
 class ErrorRateLimit:
-    """Counts by type and place. For one thread at a time: the holder of the exchange. ``tell`` hears of each with its count."""
+    """Count errors by type and location, and report each with its count. For one thread at a time."""
 
     def __init__(self, on_error: Callable[[Exception, int], None]) -> None:
         self._on_error = on_error
         self._seen: dict[_Location, deque[float]] = {}
 
     def record(self, error: Exception) -> None:
-        """Tell of an error. Raises it when it has come ``MOST`` times within ``WINDOW_S``: that ends its thread and the process."""
-        place = (type(error), *_raised_at(error.__traceback__))
-        if place not in self._seen and len(self._seen) >= _MAX_LOCATIONS:
+        """Report an error; raise it if it is the ``MAX_ERRORS``-th within ``WINDOW_S``, which ends its thread and the process."""
+        location = (type(error), *_raised_at(error.__traceback__))
+        if location not in self._seen and len(self._seen) >= _MAX_LOCATIONS:
             self._seen.clear()
-        times = self._seen.setdefault(place, deque(maxlen=MAX_ERRORS))
+        times = self._seen.setdefault(location, deque(maxlen=MAX_ERRORS))
         now = time.monotonic()
         times.append(now)
         self._on_error(error, sum(now - at <= WINDOW_S for at in times))
@@ -36,7 +36,7 @@ class ErrorRateLimit:
 
 
 def _raised_at(trace: TracebackType | None) -> tuple[str, int]:
-    """Return the file and line in which it was raised."""
+    """Return the file and line of the innermost frame."""
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return (trace.tb_frame.f_code.co_filename, trace.tb_lineno) if trace is not None else ("", 0)

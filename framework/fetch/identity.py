@@ -1,11 +1,11 @@
-"""Who owns a working list: host, pid and a random part, since host and pid repeat in containers."""
+"""Name a process by host, pid and a random part, since host and pid repeat in containers."""
 
 import os
 import secrets
 import socket
 
 NONCE_VARIABLE = "FRAMEWORK_PROCESS_NONCE"
-"""Set by a supervisor, so that it can name a child that died."""
+"""Set by a supervisor, which so knows the identity of a child that died."""
 
 
 def draw_nonce() -> str:
@@ -19,5 +19,5 @@ def identity_of(pid: int, nonce: str) -> str:
 
 
 def own_identity() -> str:
-    """Return this process's identity; the supervisor's nonce is used once and not handed on to children of ours."""
+    """Return the identity of this process; the supervisor's nonce is removed, so that no child process inherits it."""
     return identity_of(os.getpid(), os.environ.pop(NONCE_VARIABLE, "") or draw_nonce())

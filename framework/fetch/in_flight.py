@@ -1,8 +1,8 @@
-"""The jobs that this process has taken and not finished: what memory says, to be held against the working list.
+"""Keep the jobs that this process has fetched and not finished: the memory image of its working list.
 
-A unit is buffered, then running, then done; it is held all the time, until its removal from the working list has been
-confirmed. Every step is one operation on a deque or dict, atomic under the interpreter's lock: no lock of ours. Whatever is
-iterated is a copy, which is one such operation too (decision 150).
+A unit is buffered, then running, then done. It stays in flight until Redis has confirmed its removal from the working list.
+Every step is one operation on a deque or dict, atomic under the interpreter's lock, so no other lock is needed. Iteration
+runs over a copy, and the copy is one such operation too (decision 150).
 """
 
 import time
@@ -14,17 +14,17 @@ from framework.fetch.reply_tracker import ReplyTracker
 from framework.fetch.unit_of_work import UnitOfWork
 
 MAX_UNACKNOWLEDGED = 32
-"""Most jobs that have ended and whose acknowledgement is not confirmed; beyond the running ones, a kill repeats no more."""
+"""Most ended jobs without a confirmed acknowledgement: a kill repeats no more than these and the running jobs."""
 
 
 class InFlight:
-    """The units in flight, by state. ``start`` may be called from any thread, and so may ``end``."""
+    """The units in flight, by state. ``start`` and ``end`` are safe from any thread."""
 
     def __init__(self, concurrency: int) -> None:
         self.concurrency = concurrency
         self.buffer: deque[UnitOfWork] = deque()
         self.done: deque[UnitOfWork] = deque()
-        """Ended and unconfirmed, oldest first; of the first ``sent`` the acknowledgements are under way."""
+        """Ended units without confirmation, oldest first; the acknowledgements of the first ``sent`` are under way."""
         self.sent = 0
         self.replies = ReplyTracker()
         self.last_started_at = 0.0
@@ -36,44 +36,44 @@ class InFlight:
 
     @property
     def free_capacity(self) -> int:
-        """How many slots are free."""
+        """How many more jobs may start."""
         return len(self._free_indexes)
 
     @property
     def acknowledgements_full(self) -> bool:
-        """Whether so many acknowledgements are unconfirmed that no job may start."""
+        """Whether no job may start because ``MAX_UNACKNOWLEDGED`` acknowledgements are unconfirmed."""
         return len(self.done) >= MAX_UNACKNOWLEDGED
 
     @property
     def unsent(self) -> int:
-        """How many acknowledgements are to be sent."""
+        """How many acknowledgements have not been sent."""
         return len(self.done) - self.sent
 
     @property
     def startable(self) -> bool:
-        """Whether a buffered job could start now."""
+        """Whether a buffered job may start now."""
         return bool(self.buffer and self._free_indexes) and not self.acknowledgements_full
 
     def add(self, units: Sequence[UnitOfWork]) -> None:
-        """The units have been fetched and wait for a slot."""
-        # Held first: what is in the buffer may end at once, in another thread.
+        """Add fetched units to the buffer."""
+        # By id first: another thread may start and end a unit as soon as it is in the buffer.
         self._by_id.update(zip(map(id, units), units, strict=True))
         self.buffer.extend(units)
 
     def start(self, now: float) -> UnitOfWork | None:
-        """Return the oldest buffered unit with a slot of its own, ``None`` when there is no unit or no slot."""
+        """Start the oldest buffered unit and return it; ``None`` without a unit or without free capacity."""
         if self.acknowledgements_full:
             return None
         try:
-            slot = self._free_indexes.pop()
+            index = self._free_indexes.pop()
         except IndexError:
             return None
         try:
             unit = self.buffer.popleft()
         except IndexError:
-            self._free_indexes.append(slot)
+            self._free_indexes.append(index)
             return None
-        unit.run_index = slot
+        unit.run_index = index
         unit.thread = get_ident()
         unit.started_at = time.time()
         self.last_started_at = now
@@ -81,13 +81,13 @@ class InFlight:
         return unit
 
     def put_back(self, unit: UnitOfWork) -> None:
-        """The unit that ``start`` has just returned is not to run: it is the oldest in the buffer again."""
+        """Undo ``start``: the unit becomes the oldest in the buffer again."""
         del self._running[id(unit)]
         self.buffer.appendleft(unit)
         self._free_indexes.append(unit.run_index)
 
     def end(self, unit: UnitOfWork, *, settled: bool) -> None:
-        """The unit's job has ended and frees its slot. ``settled``: it has left the working list; else it is to be acknowledged."""
+        """End a unit and free its place. ``settled``: the job has left the working list; else it is to be acknowledged."""
         del self._running[id(unit)]
         if settled:
             del self._by_id[id(unit)]
@@ -96,13 +96,13 @@ class InFlight:
         self._free_indexes.append(unit.run_index)
 
     def take_done(self, limit: int) -> list[UnitOfWork]:
-        """Return at most ``most`` ended units, whose acknowledgement is to be sent; ``confirm`` or ``mark_unsent`` follows."""
+        """Return at most ``limit`` ended units to acknowledge; ``confirm`` or ``mark_unsent`` must follow."""
         taken = list(self.done)[:limit]
         self.sent = len(taken)
         return taken
 
     def confirm(self) -> list[UnitOfWork]:
-        """The acknowledgements that were sent have arrived; return their units."""
+        """Remove the units whose acknowledgements were sent, after the reply has arrived; return them."""
         confirmed: list[UnitOfWork] = []
         while self.sent:
             unit = self.done.popleft()
@@ -112,35 +112,35 @@ class InFlight:
         return confirmed
 
     def mark_unsent(self) -> None:
-        """Whether the acknowledgements that were sent have arrived is not known: they will be sent again (harmless)."""
+        """Send the same acknowledgements again: their reply was lost (LREM finds nothing the second time)."""
         self.sent = 0
 
     def take_buffer(self) -> list[UnitOfWork]:
-        """Return every buffered unit, oldest first, to be given back; they stay held until ``drop``."""
+        """Empty the buffer and return its units, oldest first; they stay in flight until ``remove``."""
         taken: list[UnitOfWork] = []
         try:
             while True:
                 taken.append(self.buffer.popleft())
-        except IndexError:  # all, or a slot was faster
+        except IndexError:  # the buffer is empty, or another thread has started the last unit
             return taken
         except BaseException:
             self.buffer.extendleft(reversed(taken))
             raise
 
     def remove(self, units: Sequence[UnitOfWork]) -> None:
-        """The units have been given back: they have left the working list."""
+        """Remove units that were returned to their queues: they have left the working list."""
         self.note_returned(unit.data for unit in units)
         for unit in units:
             self._by_id.pop(id(unit), None)
 
     def note_returned(self, payloads: Iterable[bytes]) -> None:
-        """These have been given back, or are about to be."""
+        """Note payloads that were returned to their queues, or are about to be."""
         with self._returned_lock:
             if self._returned is not None:
                 self._returned.update(payloads)
 
     def swap_returned(self, noted: set[bytes] | None) -> set[bytes]:
-        """Return what has been given back since the last call, and note it in ``noted`` from now on (``None``: nowhere)."""
+        """Return the payloads returned since the last call; from now on note them in ``noted`` (``None``: nowhere)."""
         with self._returned_lock:
             before, self._returned = self._returned, noted
         return before or set()
@@ -150,15 +150,15 @@ class InFlight:
         return list(self._running.values())
 
     def buffered(self) -> list[UnitOfWork]:
-        """The units whose jobs have not begun, oldest first."""
+        """The units whose jobs have not started, oldest first."""
         return list(self.buffer)
 
     def unfinished(self) -> list[UnitOfWork]:
-        """The units whose jobs run or have not begun, in any order; one that moves on meanwhile is not missed."""
-        held = list(self._by_id.values())
+        """The units whose jobs run or have not started, in any order; none is missed if it changes its state meanwhile."""
+        units = list(self._by_id.values())
         ended = set(map(id, list(self.done)))
-        return [unit for unit in held if id(unit) not in ended]
+        return [unit for unit in units if id(unit) not in ended]
 
     def payloads(self) -> set[bytes]:
-        """The bytes of everything in flight, acknowledgements under way included."""
+        """The bytes of every unit in flight, those with an acknowledgement under way included."""
         return {unit.data for unit in list(self._by_id.values())}

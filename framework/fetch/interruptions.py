@@ -1,8 +1,8 @@
-"""Jobs whose run was cut off: how often that may happen to one job, and how a stopping process gives back what still runs.
+"""Bound the interruptions of a job, and return the running jobs of a stopping process to their queues.
 
-Two counts, as two things happen. A job that still ran when its process had to stop was stopped, which the process tells:
-``interrupted_count``, GitLab's field. A job that ran when its process died may have killed it, which the reaper finds out:
-``aw_death_count``. Neither is taken back by a retry, and either ends the job when it reaches the limit.
+There are two counts. ``interrupted_count`` (GitLab's field): the job still ran at the deadline of its process, which counts
+the stop itself. ``aw_death_count``: the process died while the job ran, which the reaper finds out. A retry resets neither,
+and each ends the job when it reaches the limit.
 """
 
 import time
@@ -23,14 +23,14 @@ from framework.wire.payload_edit import rewrite
 from framework.wire.status_key import tracked_job
 
 MAX_INTERRUPTIONS = 3
-"""Of either kind, unless the class or the setting ``max_retries_after_interruption`` says otherwise (GitLab's default)."""
+"""Default limit of either count (GitLab's); the class or ``max_retries_after_interruption`` may set another."""
 
 _DAY_S = 86_400
-_REFUSED, _FENCED, _GIVEN_UP = -1, 0, 2  # what interrupt.lua says
+_REFUSED, _FENCED, _GIVEN_UP = -1, 0, 2  # replies of interrupt.lua; above _GIVEN_UP: how many jobs were trimmed
 
 
 class SetLimits(NamedTuple):
-    """How much a sorted set of jobs keeps."""
+    """Limit a sorted set of jobs."""
 
     max_jobs: int
     max_age_s: float
@@ -42,36 +42,36 @@ INTERRUPTED_SET_LIMITS = SetLimits(10_000, 90 * _DAY_S)
 
 @dataclass(frozen=True, slots=True)
 class InterruptionLimit:
-    """At which interruption of a kind a job ends: the number of its class, else the setting. Below 0 there is no limit."""
+    """The limit of either count: that of the class, else the setting. A negative limit means none."""
 
     setting: int = MAX_INTERRUPTIONS
 
     def for_payload(self, payload: Payload) -> int:
-        """Return the limit of a job; where its class is not known, the setting."""
+        """Return the limit of a job; without its class, the setting."""
         worker = registry.find(str(payload.get("class")))
         own: int | None = None if worker is None else worker.declaration().max_retries_after_interruption
         return self.setting if own is None else own
 
     def reached(self, payload: Payload, count: str) -> bool:
-        """Whether the job, just interrupted once more, ends by this field of its payload."""
+        """Tell whether this field of the payload has reached the limit, so that the job ends."""
         return 0 <= self.for_payload(payload) <= count_of(payload, count)
 
 
 @dataclass(frozen=True, slots=True)
 class InterruptedJob:
-    """A job that was cut off, its stop counted, and for how long it had run."""
+    """A job that was cut off, with its stop counted, and its running time."""
 
     job: Job
     queue: str
     ran_s: float
     destination: str
-    """Where it is now: its queue, or the interrupted set; empty when Redis refused both, and it waits to be recovered."""
+    """The key that has the job now: its queue or the interrupted set; empty if Redis refused both, until it is recovered."""
     trimmed: int = 0
-    """How many older entries had to leave the interrupted set for it."""
+    """How many older jobs were trimmed from the interrupted set."""
 
     @property
     def given_up(self) -> bool:
-        """Whether it was cut off too often and will not run again by itself."""
+        """Whether the job was cut off too often: it does not run again by itself."""
         return self.destination == keys.INTERRUPTED
 
 
@@ -88,14 +88,14 @@ class _Interruption:
 def interrupt(
     client: "redis.Redis", identity: str, running: Sequence[tuple[UnitOfWork, float]], limit: InterruptionLimit
 ) -> list[InterruptedJob]:
-    """Take these jobs, oldest first, each with the time since which it runs, out of our hands; return those that were ours.
+    """Return running jobs (oldest first, each with its start) to their queues; return those that this process owned.
+
+    Each job is a script of its own, all in one round trip. If the reply is lost, each job is in its new place or still in the
+    working list; the given up jobs are then unknown, and no hook is called for them.
 
     Raises redis errors.
-
-    Each is a step of its own, all in one round trip. When its reply is lost, each job is in its place, or in the working list
-    still; which were given up is not known here then, and no hook hears of it.
     """
-    # The youngest first: each goes to the right end in turn, so the oldest ends up next to run.
+    # The youngest first: each goes to the head of its queue in turn, so the oldest is the next to run.
     now = time.perf_counter()
     stops = [_count_interruption(unit, now - since, limit) for unit, since in reversed(running)]
     replies = INTERRUPT.each(client, [_script_call(identity, stop) for stop in stops]) if stops else []
@@ -104,17 +104,19 @@ def interrupt(
 
 
 def _count_interruption(unit: UnitOfWork, ran_s: float, limit: InterruptionLimit) -> _Interruption:
-    payload = decode(unit.data, None)  # it runs, so it could be read, whatever it took
+    payload = decode(unit.data, None)  # without a memory limit: the job runs, so its payload was decoded before
     payload[INTERRUPTED_COUNT] = count_of(payload, INTERRUPTED_COUNT) + 1
     gives_up = limit.reached(payload, INTERRUPTED_COUNT)
     if gives_up:
-        payload["queue"] = unit.queue  # other producers may leave it out, and the way back from the set needs it
+        payload["queue"] = unit.queue  # some producers omit it, and a retry from the set needs it
     try:
         data = rewrite(unit.data, payload)
-    except PayloadError:  # too large a count, say
+    except PayloadError:  # a count that is too large, for example
         data, gives_up = unit.data, False
     if not gives_up:
-        payload["args"] = []  # those of all slots at once would take much memory, and only a hook asks for them
+        payload[
+            "args"
+        ] = []  # the arguments of all running jobs at once would take much memory, and only a hook reads them
     return _Interruption(unit, ran_s, payload, data, gives_up)
 
 
@@ -126,12 +128,12 @@ def _script_call(identity: str, interruption: _Interruption) -> tuple[list[str],
         return places, arguments
     state = tracked_job(interruption.payload)
     ended = unit.resources.on_end() if unit.resources is not None else ""
-    told = ("", "", 0) if state is None else (keys.status(state.jid), "failed", state.ttl_s)
-    return [*places, keys.INTERRUPTED], [*arguments, ended, *INTERRUPTED_SET_LIMITS, *told]
+    status = ("", "", 0) if state is None else (keys.status(state.jid), "failed", state.ttl_s)
+    return [*places, keys.INTERRUPTED], [*arguments, ended, *INTERRUPTED_SET_LIMITS, *status]
 
 
 def _interrupted_job(interruption: _Interruption, reply: object) -> InterruptedJob:
-    """Return what became of one; ``reply`` is the script's, or what Redis refused it with."""
-    queue, said = interruption.unit.queue, reply if isinstance(reply, int) else _REFUSED
-    destination = "" if said == _REFUSED else keys.INTERRUPTED if said >= _GIVEN_UP else keys.queue(queue)
-    return InterruptedJob(Job(interruption.payload), queue, interruption.ran_s, destination, max(0, said - _GIVEN_UP))
+    """Return where a job went; ``reply`` is the script's reply or the error of Redis."""
+    queue, code = interruption.unit.queue, reply if isinstance(reply, int) else _REFUSED
+    destination = "" if code == _REFUSED else keys.INTERRUPTED if code >= _GIVEN_UP else keys.queue(queue)
+    return InterruptedJob(Job(interruption.payload), queue, interruption.ran_s, destination, max(0, code - _GIVEN_UP))

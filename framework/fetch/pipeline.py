@@ -1,7 +1,8 @@
-"""When to talk to Redis and what to say: any thread of the slots may, one at a time.
+"""Acknowledge and fetch for all worker threads, by one call at a time.
 
-While jobs are quick, a call goes out between two jobs and its reply is read between two later ones, so that Redis and we
-work at the same time and no thread is switched for it. A thread with nothing to run waits for the reply instead.
+Any worker thread may make the call. While jobs are quick, the call is sent between two jobs and its reply is read between two
+later ones, so that Redis and the process work at the same time and no thread switch is needed. A thread without a job waits
+for the reply instead.
 """
 
 import threading
@@ -22,39 +23,40 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.connect import COMMAND_TIMEOUT_S
 
 ACK_BATCH = MAX_UNACKNOWLEDGED // 2
-"""So many ended jobs are acknowledged at once while others run; as many again may end until that is confirmed."""
+"""So many ended jobs are acknowledged at once while others run; as many again may end before the confirmation."""
 
 MAX_ACKS_PER_CALL = 256
-"""Most acknowledgements of one call: async jobs end by the hundred."""
+"""Most acknowledgements of one call: hundreds of async jobs may end at once."""
 
 ACK_INTERVAL_S = 0.003
-"""Or all that have ended this long after the last call."""
+"""Fewer ended jobs are acknowledged so long after the last call."""
 
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # goes on while the machine is suspended, as Redis does
+# Continues while the machine is suspended, as Redis and the lease do.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def clock() -> float:
-    """Return seconds of a steady clock that goes on while the machine sleeps, where there is one."""
+    """Return seconds of a steady clock that continues while the machine is suspended, where the system has one."""
     return time.clock_gettime(_CLOCK)
 
 
 class FetchEvents(Protocol):
-    """What fetching tells: facts for logs and the launcher."""
+    """Receive the events of fetching, for log lines and the launcher."""
 
     def fenced(self, unit: UnitOfWork) -> None:
-        """An acknowledgement came too late: the job had been taken over and will run, or ran, again."""
+        """An acknowledgement came too late: another process owns the job, which runs again."""
 
     def lease_lost(self) -> None:
-        """Our lease has lapsed; nothing is fetched until a beat renews it."""
+        """The lease has expired; nothing is fetched until a heartbeat renews it."""
 
     def queue_wrong_type(self, queue: str) -> None:
-        """A queue's key holds something else than a list; the other queues go on."""
+        """The key of a queue is not a list; the other queues are served."""
 
     def fetch_failed(self, error: BaseException) -> None:
-        """Redis did not answer; the fetcher tries again."""
+        """Redis does not answer; the fetcher tries again."""
 
     def pipeline_failed(self, error: Exception, count: int) -> None:
-        """An error of our own in the exchange, for the ``count``-th time in a short time; the fetcher tries again."""
+        """An error of the framework in fetching, the ``count``-th in a short time; the fetcher tries again."""
 
     def redis_answered(self, component: str) -> None:
         """Redis answers again after ``fetch_failed``."""
@@ -62,11 +64,12 @@ class FetchEvents(Protocol):
 
 # Decision 38: worker threads fetch their own jobs, and at most 32 finished jobs are unconfirmed.
 class FetchPipeline:
-    """Acknowledges and fetches for all threads. ``trouble`` is called when calls have to stop until ``probe`` succeeds.
+    """Acknowledge and fetch for all threads. ``on_failure`` is called when calls must stop until ``probe`` succeeds.
 
-    Whatever fails, and wherever, leaves this: no call under way, each ended unit to be acknowledged again, the lock free, and
-    calls stopped until ``probe``, which gives back what a reply brought that was not taken in. So an error of our own costs a
-    second try like one of Redis; one that keeps coming back ends the process (``Faults``), whose jobs are recovered.
+    Every failure leaves the same state: no call under way, each ended unit to be acknowledged again, the lock free, and calls
+    stopped until ``probe``. The probe also finds the jobs of a reply that was lost or only partly read. So an error of the
+    framework costs a second try, as an error of Redis does; a repeated one ends the process (``ErrorRateLimit``), and the
+    reaper of another process recovers its jobs.
     """
 
     def __init__(
@@ -90,21 +93,21 @@ class FetchPipeline:
         self._error_rate = ErrorRateLimit(events.pipeline_failed)
         self._sent_at = 0.0
         self.acknowledging_since = 0.0
-        """When somebody last began to acknowledge and wait for the reply: one who tries again is not one who hangs."""
+        """When a thread last began to acknowledge and wait. A watchdog reads it: a thread that tries again does not hang."""
         self.queues_empty = False
-        """Whether the last look at every queue found nothing: then only a parked call or a sweep tells of new jobs."""
+        """Whether the last fetch from every queue found nothing: then only a blocking call or a sweep finds new jobs."""
         self.closed = False
-        """Whether no more jobs are taken (quiet, stop)."""
+        """Whether no more jobs are fetched (quiet, stop)."""
         self.failures = 0
-        """How many calls in a row have failed."""
+        """The number of consecutive failed calls."""
         self.suspended = False
-        """Whether our lease was gone when last seen: then our list is anybody's, and nothing may be started."""
+        """Whether the lease was lost when last seen: then any process may take the working list over, and no job may start."""
         self.wrong_type_queues: frozenset[str] = frozenset()
-        """Queues whose key was no list at the last look."""
+        """Queues whose key was not a list at the last fetch."""
 
     @property
     def queues(self) -> list[str]:
-        """The queues that are served now, most important first; without those of which no more may run here."""
+        """The queues that are served now, most important first, without those at their process limit."""
         return self._process_limits.queues_with_room([name for name, _ in self._rotation.served])
 
     @property
@@ -114,31 +117,32 @@ class FetchPipeline:
 
     @property
     def round_trip_due(self) -> bool:
-        """Whether a thread with nothing to run should make a round trip."""
+        """Whether a thread without a job should make a round trip."""
         return self.unfinished or self._wanted() > 0
 
     @property
     def quick(self) -> bool:
-        """Whether jobs end so fast that another thread would only be in the way."""
+        """Whether jobs end so fast that another thread would slow them down."""
         return self._prefetch.quick
 
     @property
     def round_trip_unclaimed(self) -> bool:
-        """Whether a round trip is due that nobody makes."""
+        """Whether a round trip is due and no thread makes it."""
         return self.round_trip_due and not self._lock.locked()
 
     def flush_if_due(self, now: float) -> None:
-        """Between two jobs: read what came and send what has ended, if it is time; waits for nobody."""
-        custody = self._in_flight
-        unsent = custody.unsent
-        if unsent <= 0 or not custody.buffer or self.failures or self.suspended:
+        """Between two jobs: read the reply and send acknowledgements, if it is time. Does not wait for another thread."""
+        in_flight = self._in_flight
+        unsent = in_flight.unsent
+        # With an empty buffer this thread makes the round trip next and waits for it: nothing to send ahead.
+        if unsent <= 0 or not in_flight.buffer or self.failures or self.suspended:
             return
         if unsent < ACK_BATCH and now - self._sent_at < ACK_INTERVAL_S:
             return
         if self._lock.acquire(blocking=False):
             try:
                 self._read_reply()
-                if custody.done:
+                if in_flight.done:
                     self._send(now, ACK_BATCH)
             except BaseException as error:  # noqa: BLE001 - see `_fail`
                 self._fail(error)
@@ -146,7 +150,7 @@ class FetchPipeline:
                 self._lock.release()
 
     def fetch_and_wait(self) -> bool:
-        """With nothing to run: one round trip, waited for, if one is due and nobody makes it; tell whether it was made."""
+        """Make one round trip and wait for it, if it is due and no other thread makes it; tell whether it was made."""
         if self.failures or self.suspended or not self.round_trip_due or not self._lock.acquire(blocking=False):
             return False
         try:
@@ -161,7 +165,7 @@ class FetchPipeline:
         return True
 
     def drain_reply(self) -> None:
-        """Read the reply that is due, if any: what it brings is younger than what is buffered. Raises redis errors."""
+        """Read the reply under way, if any: its jobs are younger than the buffered ones. Raises redis errors."""
         with self._lock:
             try:
                 self._read_reply()
@@ -170,20 +174,20 @@ class FetchPipeline:
                 raise
 
     def flush(self) -> None:
-        """Wait until every acknowledgement there is has arrived. Raises redis errors."""
+        """Wait until every ended unit is acknowledged and confirmed. Raises redis errors."""
         while self.unfinished:
             with self._lock:
                 try:
                     self._acknowledge_and_wait()
                 except (RedisError, OSError):
                     raise
-                except Exception as error:  # noqa: BLE001 - an error of our own: tried again, until it has come too often
+                except Exception as error:  # noqa: BLE001 - a framework error: tried again until its rate is too high
                     self._error_rate.record(error)
 
     def probe(self, on_redis_back: Callable[[], None]) -> None:
-        """After trouble: ask whether Redis answers and our lease is held; go on if so. Raises redis errors.
+        """After a failure: ask whether Redis answers and the lease is held, and resume calls. Raises redis errors.
 
-        When calls had failed, ``on_redis_back`` is called before any other is made: no reply to one of ours can come any more.
+        If calls had failed, ``on_redis_back`` runs before the next call: no reply to an earlier call can arrive any more.
         """
         with self._lock:
             self.suspended = not self._acknowledge_and_wait()
@@ -194,21 +198,21 @@ class FetchPipeline:
             self.queues_empty = False
 
     def pause(self, queues: Collection[str]) -> bool:
-        """Skip these queues from now on, and no others; tell whether that is a change."""
+        """Skip exactly these queues from now on; tell whether that is a change."""
         with self._lock:
             changed = self._rotation.pause(queues)
             self.queues_empty = self.queues_empty and not changed
         return changed
 
     def fail(self, error: BaseException) -> None:
-        """Something on the way to Redis has failed: no more calls until ``probe`` succeeds. Raises what cannot be tried again."""
+        """Record a failure: no more calls until ``probe`` succeeds. Raises an error that cannot be tried again."""
         with self._lock:
             self._fail(error)
 
     def suspend(self) -> None:
-        """Our lease is, or may be, gone: start nothing until ``probe`` has found it held."""
-        told, self.suspended = self.suspended, True
-        if not told:
+        """Start no job until ``probe`` finds the lease held: it is, or may be, lost."""
+        was_suspended, self.suspended = self.suspended, True
+        if not was_suspended:
             self._events.lease_lost()
         self._on_failure()
 
@@ -218,7 +222,7 @@ class FetchPipeline:
         return self._prefetch.wanted(self._in_flight.free_capacity, len(self._in_flight.buffer))
 
     def _acknowledge_and_wait(self) -> bool:
-        """Acknowledge without fetching, and wait for the reply; tell whether our lease is held. Raises redis errors."""
+        """Acknowledge without fetching, and wait for the reply; tell whether the lease is held. Raises redis errors."""
         self.acknowledging_since = clock()
         try:
             self._read_reply()
@@ -233,32 +237,31 @@ class FetchPipeline:
         ended = self._in_flight.take_done(max_acks)
         self._prefetch.ended(len(ended), now)
         self._sent_at = now
-        self._in_flight.replies.fetches_sent += (
-            1  # before it is sent: who sees in Redis what it did must know that it is under way
-        )
+        # Before the send: the reconciler may see in Redis what the call did, and must know that its reply is under way.
+        self._in_flight.replies.fetches_sent += 1
         queues = self._process_limits.quotas(self._rotation.next(wanted, now)) if wanted else []
         self._call.send(ended, queues, wanted, now)
 
     def _read_reply(self) -> bool:
-        """Read the reply that is due, if any; tell whether our lease was held."""
+        """Read the reply under way, if any; tell whether the lease was held."""
         if not self._call.pending:
             return True
-        held = self._apply_reply(self._call.read())
+        lease_held = self._apply_reply(self._call.read())
         self._note_reply_read()
-        return held
+        return lease_held
 
     def _note_reply_read(self) -> None:
         replies = self._in_flight.replies
         replies.fetches_read = replies.fetches_sent
 
     def _apply_reply(self, reply: FetchReply) -> bool:
-        # What concerns jobs comes first: no log line and no computation may keep a unit from where it belongs.
-        sent = self._in_flight.confirm()
+        # Units first: an error in a log line or a statistic must not lose a unit.
+        confirmed = self._in_flight.confirm()
         if reply.units and reply.lease_held:
             self._in_flight.add(reply.units)
         self._process_limits.fetch_ended()
         for position in reply.fenced:
-            self._events.fenced(sent[position - 1])
+            self._events.fenced(confirmed[position - 1])
         for queue in reply.wrong_type_queues:
             self._events.queue_wrong_type(queue)
         if not reply.lease_held:
@@ -273,10 +276,10 @@ class FetchPipeline:
         return True
 
     def _fail(self, error: BaseException) -> None:
-        """Undo what was under way and stop all calls. Raises the error when it is none that a second try could mend."""
+        """Reset the call and stop all calls. Raises the error if a second try cannot help (``SystemExit``, say)."""
         try:
             self._reset_call()
-        except Exception as worse:  # noqa: BLE001 - each of its steps has left what it had to before it could fail
+        except Exception as worse:  # noqa: BLE001 - every step of the reset has done its part before it could fail
             error = worse
         self.failures += 1
         self._on_failure()
@@ -288,7 +291,7 @@ class FetchPipeline:
             raise error
 
     def _reset_call(self) -> None:
-        # Heard or not, a second LREM of the same bytes is harmless: what was acknowledged is simply not found.
+        # The call may have run. A second LREM of the same bytes is harmless: it finds nothing.
         self._in_flight.mark_unsent()
         try:
             self._call.close()

@@ -1,21 +1,21 @@
-"""How many jobs to fetch: the free slots, and what the process will have finished before it can ask again."""
+"""Decide how many jobs to fetch: the free capacity, plus the jobs that will end before the next fetch."""
 
 AHEAD_S = 0.005
-"""Jobs are fetched for this long ahead, at the speed at which jobs have been ending: slow jobs are never fetched ahead."""
+"""Jobs are fetched ahead for so long, at the rate at which jobs end: slow jobs are never fetched ahead."""
 
 AHEAD_JOBS = 96
 AHEAD_BYTES = 1_000_000
-"""Most jobs and bytes ahead: bounds what a death gives back and what waits behind a job that turns out slow."""
+"""Most jobs and bytes ahead: a bound on what a death returns, and on what waits behind a slow job."""
 
 QUICK_PER_S = 10_000.0
-"""From so many jobs a second on, one thread that goes on is faster than several that take turns."""
+"""Above so many jobs a second, one thread is faster than several that compete for the interpreter's lock."""
 
 _WINDOW_S = 0.002
 _FIRST_BYTES = 1_000.0
 
 
 class Prefetch:
-    """An average of speed and size. Not safe to share: whoever holds the exchange tells and asks."""
+    """Moving averages of job rate and payload size. For the holder of the pipeline's lock."""
 
     def __init__(self) -> None:
         self._per_second = 0.0
@@ -25,11 +25,11 @@ class Prefetch:
 
     @property
     def quick(self) -> bool:
-        """Whether jobs end so fast that another thread would only be in the way."""
+        """Whether jobs end so fast that another thread would slow them down."""
         return self._per_second > QUICK_PER_S
 
     def ended(self, jobs: int, now: float) -> None:
-        """So many more jobs have ended by ``now``, in seconds of a steady clock."""
+        """Count ``jobs`` more that have ended by ``now``, in seconds of a steady clock."""
         self._ended += jobs
         span = now - self._since
         if span < _WINDOW_S:
@@ -38,11 +38,11 @@ class Prefetch:
         self._ended, self._since = 0, now
 
     def arrived(self, sizes: list[int]) -> None:
-        """Payloads of these sizes in bytes have been fetched; a large one counts at once, small ones little by little."""
+        """Record the sizes in bytes of fetched payloads; a large one counts at once, small ones lower the average slowly."""
         for size in sizes:
             self._bytes = float(size) if size > self._bytes else self._bytes + 0.02 * (size - self._bytes)
 
     def wanted(self, free: int, buffered: int) -> int:
-        """How many to ask for, with ``free`` slots and ``buffered`` jobs at hand."""
+        """Return how many jobs to fetch, with a capacity of ``free`` jobs and ``buffered`` jobs already fetched."""
         ahead = min(AHEAD_JOBS, int(self._per_second * AHEAD_S), int(AHEAD_BYTES / self._bytes))
         return max(0, free + ahead - buffered)

@@ -1,7 +1,6 @@
-"""Queues of which a process runs only so many jobs at a time (sidekiq-limit_fetch's ``process_limits``).
+"""Bound the jobs of a queue that one process has in flight (``process_limits``, as in sidekiq-limit_fetch).
 
-A queue is asked for no more than there is room for, and not at all when there is none: what this process may not run now
-stays in its queue, for others.
+A fetch requests no more jobs of a limited queue than there is room for. The other jobs stay in the queue for other processes.
 """
 
 import threading
@@ -12,7 +11,7 @@ from framework.fetch.in_flight import InFlight
 
 
 class ProcessLimits:
-    """The room that there is: the limit, less what is in flight, asked for, and waited for. Safe to call from any thread."""
+    """The room per queue: the limit, less the jobs in flight, requested, and awaited by a blocking call. Safe from any thread."""
 
     def __init__(self, limits: Mapping[str, int], in_flight: InFlight) -> None:
         self._limits = dict(limits)
@@ -22,40 +21,40 @@ class ProcessLimits:
         self._blocking: set[str] = set()
 
     def applies_to(self, queue: str) -> bool:
-        """Whether there is a limit for this queue."""
+        """Tell whether this queue has a limit."""
         return queue in self._limits
 
     def quotas(self, queues: list[tuple[str, int]]) -> list[tuple[str, int]]:
-        """Return the queues (name, quota) that may be asked; of a limited one the quota, below 0, is the most that may come.
+        """Return the queues (name, quota) that have room; a limited queue has a negative quota, which fetch.lua never exceeds.
 
-        ``arrived`` must follow, when what came is in flight.
+        ``fetch_ended`` must follow, after the jobs of the reply are in flight.
         """
         if not self._limits:
             return queues
         granted: list[tuple[str, int]] = []
         with self._lock:
-            in_hand = self._count_in_flight()
+            counts = self._count_in_flight()
             for name, quota in queues:
                 if name not in self._limits:
                     granted.append((name, quota))
-                elif (room := self._limits[name] - in_hand[name] - (name in self._blocking)) > 0:
+                elif (room := self._limits[name] - counts[name] - (name in self._blocking)) > 0:
                     self._requested[name] = min(room, quota)
                     granted.append((name, -self._requested[name]))
         return granted
 
     def fetch_ended(self) -> None:
-        """What was asked for is in flight, or will not come."""
+        """Forget the requested jobs: they are in flight, or will not come."""
         self._requested.clear()
 
     def queues_with_room(self, queues: list[str]) -> list[str]:
-        """Return those of which another job may come."""
+        """Return the queues that have room for another job."""
         if not self._limits:
             return queues
-        in_hand = self._count_in_flight()
-        return [name for name in queues if name not in self._limits or self._room(name, in_hand) > 0]
+        counts = self._count_in_flight()
+        return [name for name in queues if name not in self._limits or self._room(name, counts) > 0]
 
     def reserve_for_blocking(self, queue: str) -> bool:
-        """Whether a call may be parked at the queue; it then counts as a job in flight until ``parked_at`` no longer names it."""
+        """Reserve room for a blocking call, until ``keep_blocking_only`` omits the queue; tell whether there is room."""
         if queue not in self._limits:
             return True
         with self._lock:
@@ -65,7 +64,7 @@ class ProcessLimits:
             return room > 0
 
     def keep_blocking_only(self, queues: Collection[str]) -> None:
-        """There are calls at these queues only; what the others brought is in flight."""
+        """Keep the reservations of these queues only: the jobs of the others are in flight."""
         if self._blocking:
             self._blocking &= set(queues)
 

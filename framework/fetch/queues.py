@@ -1,4 +1,4 @@
-"""Which queues are looked at, in which order, and how much each may give: Sidekiq's three modes, over any number of queues."""
+"""Choose the queues of each fetch, their order and quotas: Sidekiq's three modes, over any number of queues."""
 
 import random
 from collections.abc import Callable, Collection, Sequence
@@ -8,20 +8,20 @@ from typing import Literal, TypeAlias
 QueueMode: TypeAlias = Literal["strict", "weighted", "random"]
 
 HOT_QUEUES = 32
-"""Up to so many queues are all looked at by every fetch; of more, those that gave jobs lately."""
+"""Up to so many queues, each fetch reads all. Of more, it reads the hot ones: those that had jobs lately."""
 
 MAX_QUEUES_PER_FETCH = 1_000
-"""Most queues that one fetch looks at, about a quarter of a millisecond of Redis; of more, each fetch takes the next ones."""
+"""Most queues of one fetch, about a quarter of a millisecond in Redis; of more, each fetch reads the next ones."""
 
 COLD_SWEEP_S = 0.1
-"""Of more than the hot queues, how often the others are looked at while some give jobs."""
+"""Period of the fetches from cold queues while hot ones have jobs."""
 
 
 @dataclass(frozen=True)
 class QueueOrder:
-    """The queues that a process serves, with weights; weight 0 means that none was given.
+    """The queues of a process with their weights; weight 0 means that none is set.
 
-    No weights: strict order. All weights 1: random. Otherwise a queue is looked at first with probability weight / sum.
+    No weights: strict order. All weights 1: random order. Otherwise a queue comes first with probability weight / sum.
     """
 
     weights: tuple[tuple[str, int], ...]
@@ -29,7 +29,7 @@ class QueueOrder:
 
     @classmethod
     def of(cls, weights: Sequence[tuple[str, int]]) -> "QueueOrder":
-        """Return the order of ``weights``; a name that comes twice counts once, with the sum of its weights."""
+        """Return the order of ``weights``; a repeated name counts once, with the sum of its weights."""
         merged: dict[str, int] = {}
         for name, weight in weights:
             merged[name] = merged.get(name, 0) + weight
@@ -42,20 +42,20 @@ class QueueOrder:
 
     @property
     def mode(self) -> QueueMode:
-        """Which of Sidekiq's modes the weights stand for."""
+        """Sidekiq's mode that the weights mean."""
         if all(weight == 0 for _, weight in self.weights):
             return "strict"
         return "random" if all(weight == 1 for _, weight in self.weights) else "weighted"
 
     def draw(self, among: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-        """Return some of the queues in the order for one fetch, each with its weight."""
+        """Draw the order of these queues for one fetch; return each with its weight."""
         # Efraimidis and Spirakis: sorting by u**(1/w) draws without replacement in proportion to the weights.
         keyed = [(self.random() ** (1 / max(weight, 1)), name, weight) for name, weight in among]
         return [(name, weight) for _, name, weight in sorted(keyed, reverse=True)]
 
 
 class QueueRotation:
-    """One fetch after another: what to ask for next, given what the last ones found. For one thread at a time."""
+    """Choose the queues of the next fetch by what the last ones found. For one thread at a time."""
 
     def __init__(self, order: QueueOrder) -> None:
         self._order = order
@@ -69,7 +69,7 @@ class QueueRotation:
         self._remaining: list[tuple[str, int]] = []
         self._none_found = True
         self.all_checked = True
-        """Whether the last look was at every queue, or the last of several looks which together were, and none found a job."""
+        """Whether the last fetch, or the last round of fetches, covered every queue and found no job."""
 
     @property
     def served(self) -> tuple[tuple[str, int], ...]:
@@ -77,7 +77,7 @@ class QueueRotation:
         return self._served
 
     def pause(self, names: Collection[str]) -> bool:
-        """From now on these are skipped, and no others; tell whether that is a change."""
+        """Skip exactly these queues from now on; tell whether that is a change."""
         paused = frozenset(names)
         if paused == self._paused:
             return False
@@ -100,18 +100,18 @@ class QueueRotation:
         return [(name, -(-wanted * max(weight, 1) // total)) for name, weight in self._order.draw(among)]
 
     def record_found(self, source_queues: Collection[str], *, enough: bool) -> None:
-        """These queues gave jobs; ``enough``: as many as were wanted."""
+        """Record the queues that had jobs; ``enough``: as many jobs as were wanted."""
         if len(self._served) <= HOT_QUEUES:
             return
         weights = self._hot if self._hot_only else self._weights
         self._hot = {name: weights[name] for name in source_queues if name in weights}
         if self._hot_only:
             if not enough:
-                self._sweep_at = 0.0  # they had too little: look elsewhere next
+                self._sweep_at = 0.0  # the hot queues had too few jobs: read the cold ones next
             return
         self._none_found = self._none_found and not source_queues
         if source_queues and self._strict:
-            self._remaining.clear()  # the next look elsewhere begins with the most important again
+            self._remaining.clear()  # strict order: the next round starts with the most important queue again
         self.all_checked = self._none_found and not self._remaining
 
     def _candidates(self, now: float) -> Sequence[tuple[str, int]]:
@@ -124,12 +124,12 @@ class QueueRotation:
         return self._next_cold_queues(now)
 
     def _next_cold_queues(self, now: float) -> Sequence[tuple[str, int]]:
-        """Return the queues to look at beside the hot ones: all, or of very many the next ones."""
+        """Return the queues of a cold fetch: all, or the next part of very many."""
         if not self._remaining:
             self._none_found = True
-            whole = self._strict or len(self._served) <= MAX_QUEUES_PER_FETCH  # drawn as they are looked at
-            self._remaining = list(self._served) if whole else self._order.draw(self._served)
-        piece, self._remaining = self._remaining[:MAX_QUEUES_PER_FETCH], self._remaining[MAX_QUEUES_PER_FETCH:]
+            in_order = self._strict or len(self._served) <= MAX_QUEUES_PER_FETCH  # `next` draws their order
+            self._remaining = list(self._served) if in_order else self._order.draw(self._served)
+        part, self._remaining = self._remaining[:MAX_QUEUES_PER_FETCH], self._remaining[MAX_QUEUES_PER_FETCH:]
         self.all_checked = not self._remaining
         self._sweep_at = now + COLD_SWEEP_S
-        return piece
+        return part

@@ -1,7 +1,7 @@
-"""Taking back what dead processes held, and what a live process lost sight of.
+"""Return the jobs of dead processes to their queues.
 
-A process is dead when its lease is gone and beats have come through for long enough: asked inside the scripts. A supervisor that
-has seen its child die removes the lease at once; the processes that know the classes do the taking back.
+A process is dead if its lease has expired and heartbeats have arrived without a gap for long enough; the scripts check both.
+A supervisor that saw its child die removes the lease at once; the worker processes, which know the classes, return the jobs.
 """
 
 import secrets
@@ -18,13 +18,9 @@ from framework.errors import PayloadError
 from framework.fetch.blocking import BLOCK_TIMEOUT_S, REPLY_MARGIN_S
 from framework.fetch.call import LEASE_MS
 from framework.fetch.failure_detector import FailureDetector
-from framework.fetch.in_flight import InFlight
 from framework.fetch.interruptions import INTERRUPTED_SET_LIMITS, InterruptionLimit, SetLimits
-from framework.fetch.reply_tracker import ReplySnapshot
-from framework.fetch.requeue import requeue
 from framework.fetch.suspects import SUSPECT_FIELD, RunEvidence, StartState
-from framework.fetch.unit_of_work import UnitOfWork
-from framework.store.script import INSPECT_DEAD, KILL, MARK_DEAD, RECLAIM, REGISTER_ORPHAN, RESTORE, UNREGISTER
+from framework.store.script import INSPECT_DEAD, MARK_DEAD, RECLAIM, REGISTER_ORPHAN, RESTORE, UNREGISTER
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, may_exceed
@@ -35,23 +31,23 @@ from framework.wire.resources import JobResources, Slot, lock_of, slot_id, slot_
 from framework.wire.status_key import TrackedJob, tracked_job
 
 UNREGISTER_AFTER_S = LEASE_MS // 1000 + 2 * int(BLOCK_TIMEOUT_S + REPLY_MARGIN_S)
-"""Seconds since the last beat after which no parked call of a dead process can be alive."""
+"""Seconds since the last heartbeat after which no blocking call of a dead process can be alive."""
 
 _PAGE = 50
 _MAX_RESTORED_JOBS, _MAX_RESTORED_BYTES = 500, 1_000_000  # of one step: half a millisecond of Redis's time
 # Decision 73: every sweep looks for working lists without an owner.
 _SCAN_COUNT = 500
-"""So many keys of the shard does one sweep look at in search of lists without an owner: a tenth of a millisecond of Redis's time."""
+"""Keys that one sweep scans for working lists without an owner: a tenth of a millisecond of Redis's time."""
 
 _INSPECTION_VALID_S = 10.0
-"""How long what an examination found may be acted upon; a command that a frozen Redis hears later does nothing."""
+"""How long the result of an inspection is valid; a command that a frozen Redis runs later does nothing."""
 
 Cause: TypeAlias = Literal["death", "lost reply"]
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveredJob:
-    """One job taken back: from whom and why, where it went, and how many older entries had to leave that set for it."""
+    """A recovered job: its former owner, the cause, where it went, and how many older jobs were trimmed from that set."""
 
     owner: str
     job: Job
@@ -59,24 +55,24 @@ class RecoveredJob:
     cause: Cause = "death"
     trimmed: int = 0
     migration_jobs: int = 0
-    """So many jobs of a migration that died were put back as they were; ``job`` is none of them."""
+    """How many jobs of a dead migration went back unchanged; ``job`` is then empty."""
 
     @property
     def quarantined(self) -> bool:
-        """Whether too many processes died that ran it: it will not run again by itself."""
+        """Whether too many processes died while it ran: the job does not run again by itself."""
         return self.destination == keys.INTERRUPTED
 
 
 DEFAULT_LIMIT = InterruptionLimit()
-"""Where no setting says otherwise."""
+"""The limit without a setting."""
 
 OnRecovered: TypeAlias = Callable[[RecoveredJob], None]
 
 
 class Reaper:
-    """Looks after the working lists of one shard. Any number may run at once, in any process.
+    """Sweep the working lists of one shard. Any number of reapers may run at once, in any process.
 
-    ``grace`` is fed by the lease of the same process; ``dead`` are the limits of the dead set, ``limit`` that of deaths.
+    ``detector`` records the heartbeats of the same process.
     """
 
     def __init__(
@@ -97,10 +93,10 @@ class Reaper:
         self._cursor = 0
 
     def sweep(self, own: str = "") -> int:
-        """Take back the jobs of every dead process, except ``own``; return their number.
+        """Return the jobs of every dead process, except ``own``, to their queues; return their number.
 
-        Costs two commands while nobody is late. Raises redis errors: a refusal that concerns one process's keys after the
-        others have been looked at.
+        Costs two commands while no process is late. Raises redis errors; if Redis refuses the keys of one process, only after
+        the other processes were swept.
         """
         self._register_orphans()
         late: Any = self._client.zrangebyscore(keys.REGISTRY, "-inf", f"{self._detector.dead_before():.6f}")  # pyright: ignore[reportUnknownMemberType]
@@ -119,10 +115,10 @@ class Reaper:
         return moved
 
     def _register_orphans(self) -> None:
-        """Look through some of the shard's keys, on from where the last sweep stopped, for working lists that the registry forgot.
+        """Register the owners of working lists that the registry does not have; scan on from where the last sweep stopped.
 
-        One that was struck off, stopped in the very moment before it parked a call, may send it when it wakes, take a job by it
-        and be killed before it beats. Where SCAN is not allowed, nobody looks.
+        How such a list comes about: a process is stopped (SIGSTOP) just before a blocking call, and unregistered. When it
+        continues it sends the call, gets a job, and is killed before its next heartbeat. Where an ACL forbids SCAN, none is found.
         """
         try:
             scanned: Any = self._client.scan(self._cursor, keys.WORKING_LISTS, _SCAN_COUNT, "list")
@@ -134,13 +130,13 @@ class Reaper:
             REGISTER_ORPHAN(self._client, [keys.REGISTRY, *map(keys.lease, owners)], owners)
 
     def reclaim(self, identity: str) -> int:
-        """Take back everything in one working list unless its owner may live; forget the owner when that is safe."""
+        """Return every job of one working list unless its owner may be alive; unregister the owner when that is safe."""
         moved = 0
         while (found := self._inspect(identity)) is not None and found.page:
             results = self._reclaim_page(identity, found)
             moved += sum(result > 0 for result in results)
             if -1 in results or not any(results):
-                break  # it lives, or others are at the same work
+                break  # its owner is alive, or another reaper returns the same jobs
         queue = keys.migrated_queue(identity)
         if queue is not None and moved:
             self._on_recovered(RecoveredJob(identity, Job(), keys.queue(queue), migration_jobs=moved))
@@ -156,35 +152,39 @@ class Reaper:
         )
         if not found:
             return None
-        now, length, said, *page = cast("list[Any]", found)
-        evidence = RunEvidence.from_hash(dict(zip(said[::2], said[1::2], strict=True)))
+        now, length, written, *page = cast("list[Any]", found)
+        evidence = RunEvidence.from_hash(dict(zip(written[::2], written[1::2], strict=True)))
         return _DeadProcess(f"{float(now) + _INSPECTION_VALID_S:.6f}", int(length), evidence, page)
 
     def _reclaim_page(self, identity: str, dead: "_DeadProcess") -> list[int]:
         if (queue := keys.migrated_queue(identity)) is not None:
             return self._restore_page(identity, queue, dead)
-        # The head is the youngest; each goes to the right end in turn, so the oldest ends up next to run.
+        # The page begins with the youngest; each job goes to the head of its queue in turn, so the oldest is the next to run.
         ranked = zip(dead.page, range(dead.length - 1, -1, -1), strict=False)
-        fates = [
+        dispositions = [
             _disposition(data, dead.evidence, rank, self._decoded_limit, self._interruption_limit)
             for data, rank in ranked
         ]
-        results = RECLAIM.each(self._client, [self._reclaim_call(identity, dead, fate) for fate in fates])
-        for index, fate in enumerate(fates):
-            if fate.tracked is not None and isinstance(results[index], NoPermissionError):
-                # Before anything ran. Perhaps of its state alone, which may be missed; the job may not.
-                stateless = self._reclaim_call(identity, dead, replace(fate, tracked=None))
+        results = RECLAIM.each(
+            self._client, [self._reclaim_call(identity, dead, disposition) for disposition in dispositions]
+        )
+        for index, disposition in enumerate(dispositions):
+            if disposition.tracked is not None and isinstance(results[index], NoPermissionError):
+                # Redis refused the script before it ran, perhaps only its status key: move the job without its state.
+                stateless = self._reclaim_call(identity, dead, replace(disposition, tracked=None))
                 (results[index],) = RECLAIM.each(self._client, [stateless])
-        for fate, result in zip(fates, results, strict=True):
+        for disposition, result in zip(dispositions, results, strict=True):
             if isinstance(result, int) and result > 0:
-                self._on_recovered(RecoveredJob(identity, Job(fate.payload), fate.destination, trimmed=result - 1))
+                self._on_recovered(
+                    RecoveredJob(identity, Job(disposition.payload), disposition.destination, trimmed=result - 1)
+                )
         for result in results:
             if isinstance(result, RedisError):
-                raise result  # what was done has been told
+                raise result  # the jobs that moved were reported above
         return results
 
     def _restore_page(self, identity: str, queue: str, dead: "_DeadProcess") -> list[int]:
-        """Put back what a migration had not come to: unread, as none of it can have run, and in its order."""
+        """Return the jobs that a dead migration had not moved: undecoded, because none can have run, and in order."""
         places = [keys.lease(identity), keys.working(identity), keys.queue(queue), keys.QUEUES]
         moved: int = RESTORE(self._client, places, [dead.valid_until, _MAX_RESTORED_JOBS, _MAX_RESTORED_BYTES, queue])
         return [1] * moved if moved > 0 else [moved]
@@ -200,13 +200,13 @@ class Reaper:
             arguments += ["failed", disposition.tracked.ttl_s]
         else:
             arguments += ["", 0]
-        holds = _resources_of(identity, disposition)
-        return places, [*arguments, holds.on_requeue() if disposition.queue else holds.on_end()]
+        resources = _resources_of(identity, disposition)
+        return places, [*arguments, resources.on_requeue() if disposition.queue else resources.on_end()]
 
 
 @dataclass(frozen=True, slots=True)
 class _DeadProcess:
-    """What a dead process left: the ``length`` of its list, its youngest jobs, and what it said about its runs."""
+    """What a dead process left: the ``length`` of its list, its youngest jobs, and the evidence of its runs."""
 
     valid_until: str
     length: int
@@ -216,13 +216,15 @@ class _DeadProcess:
 
 @dataclass(frozen=True, slots=True)
 class _Disposition:
+    """Where one job of a dead process goes, and the bytes stored there."""
+
     fetched: bytes
     destination: str
     queue: str
     data: bytes
     payload: Payload
     tracked: TrackedJob | None = None
-    """Whose state says that it has failed: the job is given up, and nobody would write it later."""
+    """Set if the job is given up: the same script writes its state, as no process would write it later."""
 
 
 def _disposition(
@@ -232,22 +234,22 @@ def _disposition(
     decoded_limit: int = DECODED_LIMIT,
     limit: InterruptionLimit = DEFAULT_LIMIT,
 ) -> _Disposition:
-    """Decide before anything is removed: back to its queue, quarantined after too many deaths, or dead if unreadable."""
+    """Decide before anything moves: back to its queue, quarantined after too many deaths, or dead if malformed."""
     try:
-        payload, queue = _read(data, decoded_limit)
-        guilt = evidence.classify(data, payload, rank)
-        changed = data if guilt == "not_started" else dumps(_mark_suspect(payload, guilt))
+        payload, queue = read_queue(data, decoded_limit)
+        start_state = evidence.classify(data, payload, rank)
+        changed = data if start_state == "not_started" else dumps(_mark_suspect(payload, start_state))
     except PayloadError as error:
         return _Disposition(data, keys.DEAD, "", dead_set_entry(data, error, time.time()), {})
-    if guilt == "started" and limit.reached(payload, DEATH_COUNT):
+    if start_state == "started" and limit.reached(payload, DEATH_COUNT):
         return _Disposition(data, keys.INTERRUPTED, "", changed, payload, tracked_job(payload))
     if may_exceed(len(data), LARGE_PAYLOAD):
-        payload["args"] = []  # a page of large ones would take much memory, and nothing asks for the arguments
+        payload["args"] = []  # a page of large jobs would take much memory, and no caller reads the arguments
     return _Disposition(data, keys.queue(queue), queue, changed, payload)
 
 
 def _resources_of(identity: str, disposition: "_Disposition") -> JobResources:
-    """Return what a dead process's job may hold: what is not held is not missed."""
+    """Return every resource that the job of a dead process may have had: the script ignores the others."""
     payload = disposition.payload
     name = str(payload.get("class"))
     worker = registry.find(name)
@@ -258,12 +260,12 @@ def _resources_of(identity: str, disposition: "_Disposition") -> JobResources:
     return JobResources(lock_of(payload, None if declaration is None else declaration.lock_ttl_s), slots)
 
 
-def _read(data: bytes, decoded_limit: int) -> tuple[Payload, str]:
-    """Return the payload and its queue, the only thing that tells where it came from."""
+def read_queue(data: bytes, decoded_limit: int) -> tuple[Payload, str]:
+    """Return the payload and its field ``queue``: the working list does not say which queue the job came from."""
     payload = decode(data, decoded_limit)
     queue = payload.get("queue")
     if not isinstance(queue, str) or not queue:
-        raise PayloadError("it names no queue")
+        raise PayloadError("the payload names no queue")
     return payload, queue
 
 
@@ -274,102 +276,20 @@ def _mark_suspect(payload: Payload, start_state: StartState) -> Payload:
     return payload
 
 
-class Reconciler:
-    """Finds jobs that are in our own working list but not in our memory: a fetch whose reply was lost.
-
-    Given back is only what one look did not know, and a later one still does not once every reply has been read that was under
-    way during the first: two looks may come close together, and a reply may lie unread for as long as we are stopped. After
-    trouble with Redis, when no connection is open on which one could come, one look is enough (``reconcile_idle``). What cannot
-    be read, or names no queue, goes to the dead set (``wire/malformed.py``), limited by ``dead``.
-    """
-
-    def __init__(
-        self,
-        client: "redis.Redis",
-        identity: str,
-        in_flight: InFlight,
-        on_recovered: OnRecovered,
-        dead_set_limits: SetLimits,
-        decoded_limit: int = DECODED_LIMIT,
-    ) -> None:
-        self._client = client
-        self._identity = identity
-        self._in_flight = in_flight
-        self._on_recovered = on_recovered
-        self._dead_set_limits = dead_set_limits
-        self._decoded_limit = decoded_limit
-        self._candidates: set[bytes] = set()
-        self._snapshot = ReplySnapshot(0, 0)
-
-    def reconcile(self) -> int:
-        """Compare once; return how many jobs were given back. Raises redis errors."""
-        custody = self._in_flight
-        read = custody.replies.all_read_since(
-            self._snapshot
-        )  # first of all: then a suspect whose reply has been read is known
-        returned = set[bytes]()
-        self._candidates -= custody.swap_returned(returned)  # those were read, and the same bytes may have come again
-        unknown = self._not_in_memory()
-        if self._candidates and not read:
-            self._candidates.intersection_update(unknown)
-            return 0
-        lost = [data for data in unknown if data in self._candidates and data not in returned]
-        self._candidates = set(unknown)
-        if unknown:
-            self._snapshot = custody.replies.snapshot()
-        else:
-            custody.swap_returned(None)
-        return self._requeue(lost)
-
-    def reconcile_idle(self) -> int:
-        """Compare while no fetch is under way and no call is parked; return how many jobs were given back. Raises redis errors.
-
-        Safe beside a ``look`` of another thread: whoever finds a job in the list moves it.
-        """
-        return self._requeue(self._not_in_memory())
-
-    def _not_in_memory(self) -> list[bytes]:
-        """Return what is in the list and not in memory, oldest first."""
-        known = self._in_flight.payloads()  # before the list is read: what is fetched in between is at worst a suspect
-        listed = cast("list[bytes]", self._client.lrange(keys.working(self._identity), 0, -1))
-        return [data for data in reversed(listed) if data not in known]
-
-    def _requeue(self, lost: list[bytes]) -> int:
-        self._in_flight.note_returned(lost)
-        return sum(self._requeue_one(data) for data in reversed(lost))  # the youngest first, which keeps the order
-
-    def _requeue_one(self, data: bytes) -> int:
-        try:
-            payload, queue = _read(data, self._decoded_limit)
-        except PayloadError as error:
-            payload, destination = Payload(), keys.DEAD
-            stored = dead_set_entry(data, error, time.time())
-            buried: Any = KILL(
-                self._client, [keys.working(self._identity), keys.DEAD], [data, stored, *self._dead_set_limits]
-            )
-            moved, trimmed = int(buried >= 0), max(0, int(buried))
-        else:
-            destination, trimmed = keys.queue(queue), 0
-            moved = requeue(self._client, self._identity, [(UnitOfWork(queue, data), data)])
-        if moved:
-            self._on_recovered(RecoveredJob(self._identity, Job(payload), destination, "lost reply", trimmed))
-        return moved
-
-
 def mark_dead(client: "redis.Redis", identity: str) -> None:
-    """A process is known to be dead (its parent saw it die): remove its lease, so that the next sweep takes its jobs back."""
+    """Remove the lease of a process whose parent saw it die, so that the next sweep returns its jobs."""
     MARK_DEAD(client, [keys.lease(identity), keys.REGISTRY], [identity])
     client.delete(identity, *keys.work(identity))
     client.srem(keys.PROCESSES, identity)
 
 
 def unregister(client: "redis.Redis", identity: str, after_s: int) -> None:
-    """Remove every trace of a process without a lease whose list is empty, ``after_s`` seconds after its last beat."""
+    """Remove the keys of a process without a lease whose list is empty, ``after_s`` seconds after its last heartbeat."""
     traces = [keys.process(identity), identity, *keys.work(identity), keys.signals(identity)]
     places = [keys.lease(identity), keys.working(identity), keys.REGISTRY, keys.PROCESSES, *traces]
     UNREGISTER(client, places, [identity, after_s])
 
 
 def jittered(period_s: float) -> float:
-    """Return ``period_s`` give or take a fifth, so that a fleet started at once does not sweep at once."""
+    """Return ``period_s`` plus or minus a fifth, so that processes started together do not sweep together."""
     return period_s * (0.8 + 0.4 * secrets.randbelow(1000) / 1000)

@@ -1,6 +1,7 @@
-"""Which replies that may bring jobs have not been read yet: a job is in our working list before we have heard of it.
+"""Count the replies that may bring jobs and have not been read yet.
 
-They lie unread for as long as we are stopped, or as whoever reads them does something else; meanwhile their jobs look lost.
+Redis moves a job to the working list before the process reads the reply. A reply stays unread while the process is stopped
+(SIGSTOP) or its reader is busy; until then a job in the working list that memory does not know is no lost job.
 """
 
 from collections.abc import Callable
@@ -8,37 +9,37 @@ from typing import NamedTuple
 
 
 class ReplySnapshot(NamedTuple):
-    """A moment, told by what had been sent until then."""
+    """A moment, as the numbers of calls that were under way at it."""
 
     fetches: int
     polls: int
 
 
 class ReplyTracker:
-    """Counts what is under way. Each count has one writer at a time: who holds the exchange, or mans the post."""
+    """Counts of calls. Each count has one writer at a time: the holder of the pipeline's lock, or the leader."""
 
     wake_leader: Callable[[], None]
-    """Lets the thread at the post look at the parked calls now."""
+    """Makes the leader poll the blocking calls now."""
 
     def __init__(self) -> None:
         self.fetches_sent = 0
         """Fetches sent; at most one is under way."""
         self.fetches_read = 0
-        """Fetches answered or given up: what they brought is in custody."""
+        """Fetches whose reply was read or given up: their jobs are in flight."""
         self.polls_started = 0
-        """Looks at the parked calls that have begun."""
+        """Polls of the blocking calls that have started."""
         self.polls_ended = 0
-        """The last of them that has ended: what had come until it began is in custody."""
+        """The last poll that has ended: the jobs that had arrived at its start are in flight."""
         self.poll_requested = False
-        """Whether somebody waits for the next look."""
+        """Whether a thread waits for the next poll."""
 
     def snapshot(self) -> ReplySnapshot:
-        """Return this moment, and see that what is under way now is read soon."""
-        mark = ReplySnapshot(self.fetches_sent, self.polls_started + 1)
+        """Return the present moment, and make the leader read soon what is under way."""
+        taken = ReplySnapshot(self.fetches_sent, self.polls_started + 1)
         self.poll_requested = True
         self.wake_leader()
-        return mark
+        return taken
 
     def all_read_since(self, snapshot: ReplySnapshot) -> bool:
-        """Whether everything that was under way at that moment has been read, or given up."""
+        """Tell whether every call that was under way at that moment has been read or given up."""
         return self.fetches_read >= snapshot.fetches and self.polls_ended >= snapshot.polls

@@ -1,10 +1,10 @@
-"""Which of the jobs that a dead process held may have killed it: only those count a death.
+"""Find the jobs that may have killed a dead process: only those count a death.
 
-Nothing is written to Redis when an ordinary job starts, so the working list alone must tell. Jobs start in its order, so
-only its oldest entries can have run: as many as the process had slots, beside those that had ended and whose
-acknowledgement was under way. Who is among them is a suspect from then on, by a field of its payload: each of its starts is
-announced, and suspects take turns, so that at the next death it is known which one was running. So an innocent neighbour is
-counted once, and a job that kills is counted each time.
+The start of an ordinary job writes nothing to Redis, so the working list is the only evidence. Jobs start in its order, so only
+its oldest entries can have run: as many as the concurrency of the process, behind those that had ended without a confirmed
+acknowledgement. These become suspects, by a field of the payload. The start of a suspect is written to Redis first, and
+suspects take turns, so that after the next death it is known which one ran. An innocent neighbour counts one death, a job
+that kills counts each (decision 30).
 """
 
 import contextlib
@@ -26,33 +26,33 @@ from framework.types import Payload
 from framework.wire import keys
 
 SUSPECT_FIELD = "aw_suspect"
-"""Field of a payload: it was in the hands of a process that died, where it may have run."""
+"""Field of a payload: the job may have run in a process that died."""
 
 TURN_S = 0.5
 TRIAL_S = 5.0
-"""How long a suspect keeps the others of its process from starting, at most; the second for one that has seen two deaths."""
+"""Longest turn of a suspect, during which no other suspect of its process starts; the second after two deaths."""
 
 SLOTS_WITH_FULL_TURNS = 10
-"""Slots up to which turns are so long. With more they are shorter in proportion: all that a process can hold have begun within
-5 s (50 s), and a job that kills is found in several steps, among ever fewer.
+"""Concurrency up to which turns have full length. Above it turns are shorter in proportion: all suspects of a process start
+within 5 s (50 s), and several deaths narrow the search for a job that kills.
 """
 
 _MAX_DIGITS = 9
 
 CONCURRENCY_FIELD = "slots"
-"""Field of what a process says about its runs, beside a field per announced job."""
+"""Field of the HASH ``keys.process``, beside one field per started suspect."""
 
 StartState: TypeAlias = Literal["started", "maybe_started", "not_started"]
 
 
 def is_suspect(payload: Payload) -> bool:
-    """Whether the start of this job must be announced."""
+    """Tell whether the start of this job must be written to Redis first."""
     return payload.get(SUSPECT_FIELD) is True
 
 
 # Decision 30: only jobs that were running count as interrupted; their serial trial is time-bounded.
 class SuspectRunner:
-    """Says of a process with so many slots which suspect jobs run in it, and lets them take turns. Safe from any thread."""
+    """Write the starts of a process's suspects to Redis, and let suspects take turns. Safe from any thread."""
 
     def __init__(self, client: "redis.Redis", identity: str, concurrency: int) -> None:
         self._client = client
@@ -64,9 +64,9 @@ class SuspectRunner:
         self._turn_ends_at = 0.0
 
     def begin(self, data: bytes, deaths: int) -> None:
-        """The suspect job with these bytes, which has seen so many deaths, is about to run: waits for its turn, and one round trip.
+        """Wait for the turn of the suspect with these bytes, and write its start (one round trip).
 
-        If Redis cannot be told, the job runs unannounced, and a death is not counted for it.
+        If Redis does not take the write, the job runs all the same, and a death is not counted for it.
         """
         digest = _digest(data)
         self._take_turn(digest, self._turn_scale * (TURN_S if deaths < 2 else TRIAL_S))
@@ -80,7 +80,7 @@ class SuspectRunner:
             self._ended_digests.extend(ended)
 
     def end(self, data: bytes) -> None:
-        """The suspect job with these bytes has ended. Redis is told with the next ``begin``."""
+        """End the turn of the suspect with these bytes. The next ``begin`` writes the end to Redis."""
         digest = _digest(data)
         self._ended_digests.append(digest)
         with self._turn_changed:
@@ -97,24 +97,25 @@ class SuspectRunner:
 
 @dataclass(frozen=True, slots=True)
 class RunEvidence:
-    """What a process said of itself: its slots (``None``: unknown) and the digests of the suspects it started."""
+    """What a process has written about its runs: its concurrency (``None``: unknown) and the suspects it started."""
 
     concurrency: int | None
     started_suspects: frozenset[bytes]
 
     @classmethod
     def from_hash(cls, fields: Mapping[bytes, Any]) -> "RunEvidence":
-        """Read the HASH ``keys.runs``."""
-        slots = fields.get(CONCURRENCY_FIELD.encode(), b"")
-        known = slots.isdigit() and len(slots) <= _MAX_DIGITS
-        return cls(int(slots) if known else None, frozenset(fields))
+        """Read the HASH ``keys.process``."""
+        concurrency = fields.get(CONCURRENCY_FIELD.encode(), b"")
+        valid = concurrency.isdigit() and len(concurrency) <= _MAX_DIGITS
+        return cls(int(concurrency) if valid else None, frozenset(fields))
 
     def classify(self, data: bytes, payload: Payload, rank: int) -> StartState:
-        """Judge the job at ``rank`` of the working list, 0 being the oldest."""
+        """Classify the job at ``rank`` of the working list, 0 being the oldest."""
         if is_suspect(payload):
             return "started" if _digest(data).encode() in self.started_suspects else "not_started"
         if self.concurrency is None:
             return "maybe_started"
+        # The oldest entries ran; behind them may be ended jobs without a confirmed acknowledgement, so further ones may have run.
         if rank < self.concurrency:
             return "started"
         return "maybe_started" if rank < self.concurrency + MAX_UNACKNOWLEDGED else "not_started"

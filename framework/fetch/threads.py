@@ -1,7 +1,7 @@
-"""The threads of the slots: who rests, who is being woken, and when another is hired.
+"""Pool the worker threads of a process: which thread waits, which is woken, and when another is started.
 
-The last to rest is the first to be woken: hot threads stay hot, and what is not needed sleeps. At most one wake-up is under
-way at a time, and who wakes looks around and wakes the next: ten threads are never set on one job, nor upon each other.
+Waiting threads form a stack (LIFO), so recently used threads run first and spare threads stay asleep. At most one wake-up
+is pending. The woken thread checks in and wakes the next if there is more work, which avoids a thundering herd.
 """
 
 import threading
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 class WorkerThreads:
-    """Threads that rest until there is work; at most ``most`` are hired."""
+    """At most ``max_threads`` threads, which wait until there is work."""
 
     spawn: Callable[[], None]
     """Starts one more thread."""
@@ -22,43 +22,44 @@ class WorkerThreads:
         self._waiting: deque[threading.Lock] = deque()
         self._thread_local = threading.local()
         self.wake_pending = False
-        """Whether somebody has been woken and has not looked around yet."""
+        """Whether a thread has been woken or started and has not checked in yet."""
 
     @property
     def active(self) -> int:
-        """How many are hired and do not rest."""
+        """The number of threads that were started and do not wait."""
         return self._spawned - len(self._waiting)
 
     def wait(self, work_available: Callable[[], bool]) -> None:
-        """Sleep until woken; not at all if ``needed`` says so once everybody can see that this thread rests."""
-        bed = self._own_lock()
-        self._waiting.append(bed)
+        """Wait until woken; return at once if ``work_available`` is true after this thread is on the stack."""
+        lock = self._own_lock()
+        self._waiting.append(lock)
+        # Asked after the append: a thread that makes work later than this finds this thread on the stack and wakes it.
         if work_available():
             try:
-                self._waiting.remove(bed)
+                self._waiting.remove(lock)
             except ValueError:
-                pass  # woken meanwhile: the release is there or about to be
+                pass  # another thread has popped the lock: its release has come or is about to
             else:
                 return
-        bed.acquire()
+        lock.acquire()
         self.wake_pending = False
 
     def check_in(self) -> None:
-        """A hired thread is there, and sees for itself what is to be done."""
+        """Confirm the wake-up of a new thread: it looks for work itself."""
         self.wake_pending = False
 
     def notify_one(self) -> bool:
-        """Wake one that rests, or hire one; false when everybody is up. Any thread may call it."""
+        """Wake one waiting thread, or start one; return false if all threads are active. Safe from any thread."""
         self.wake_pending = True
         try:
-            bed = self._waiting.pop()
+            lock = self._waiting.pop()
         except IndexError:
             return self._spawn_one()
-        bed.release()
+        lock.release()
         return True
 
     def notify_all(self) -> None:
-        """Wake everybody: the end has come."""
+        """Wake every waiting thread, for the stop of the process."""
         while self._waiting:
             try:
                 self._waiting.pop().release()
@@ -73,7 +74,7 @@ class WorkerThreads:
             self._spawned += 1
         try:
             self.spawn()
-        except RuntimeError:  # no more threads to be had: those there are do the work
+        except RuntimeError:  # the system has no more threads: the threads that exist do the work
             with self._spawn_lock:
                 self._spawned -= 1
             self.wake_pending = False
@@ -81,8 +82,9 @@ class WorkerThreads:
         return True
 
     def _own_lock(self) -> threading.Lock:
-        bed: threading.Lock | None = getattr(self._thread_local, "bed", None)
-        if bed is None:
-            bed = self._thread_local.bed = threading.Lock()
-            bed.acquire()
-        return bed
+        # One lock per thread, acquired here: the second acquire in `wait` blocks until another thread releases the lock.
+        lock: threading.Lock | None = getattr(self._thread_local, "lock", None)
+        if lock is None:
+            lock = self._thread_local.lock = threading.Lock()
+            lock.acquire()
+        return lock

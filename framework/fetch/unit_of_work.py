@@ -1,4 +1,4 @@
-"""A job in custody: its bytes as fetched and the queue they came from, and, once it runs, since when and where."""
+"""Hold one fetched job: its bytes, the queue they came from, and the facts of its run."""
 
 from dataclasses import dataclass
 
@@ -6,47 +6,44 @@ from framework.types import Payload
 from framework.wire.resources import JobResources, Lock
 
 FIRST_ASYNC_RUN_ID = 1 << 40
-"""Where the numbers of async runs begin, which no thread has."""
+"""The first run id of async jobs: above every thread identifier."""
 
 
 @dataclass(slots=True, eq=False)
 class UnitOfWork:
-    """One fetched job. ``data`` is never changed: the working list is searched for these very bytes."""
+    """One fetched job. ``data`` never changes: LREM finds the job in the working list by these very bytes."""
 
     queue: str
     data: bytes
     fetched_at: float = 0.0
-    """Seconds of the fetcher's clock, when it was asked for: our lease was renewed then or later."""
+    """When the fetch was sent, in seconds of the fetcher's clock: the fetch renewed the lease then or later."""
     run_index: int = -1
-    """The slot that it occupies while it runs."""
+    """Its place among the running jobs of the process, from 0."""
     started_at: float = 0.0
     """Epoch seconds; 0 until it runs."""
     thread: int = 0
     """Identifier of the thread that runs it."""
     performing_since: float = 0.0
-    """When the code of its class began to run (``time.perf_counter``); 0 before, while it waits at a gate or for its turn, and once
-    it has ended or given way."""
+    """When ``perform`` began (``time.perf_counter``); 0 while the job waits for a policy or its turn, and after it has ended."""
     resources: JobResources | None = None
-    """Its lock and its slots; ``None`` for most jobs, which have neither."""
+    """Its lock and slots; ``None`` for most jobs, which have neither."""
     released_lock: Lock | None = None
-    """The lock that it let go of as it began: should it go back to its queue, it takes it again if it is free."""
+    """The lock that was released at its start; if the job returns to its queue, it takes the lock again if that is free."""
     extra_fields: Payload | None = None
-    """Fields that a policy has found out before its run: its payload has them when it waits for another."""
+    """Fields that a policy adds to the payload if the job is delayed or retried."""
 
     payload_without_args: Payload | None = None
-    """Its fields but for the arguments, of a large one that runs: what shows it need not decode it once more."""
+    """The decoded fields of a large running job, so that a reader of running jobs need not decode them again."""
 
     @property
     def run_id(self) -> int:
-        """What its run is told apart by in the process record: its thread; of an async job, which has none, a number by its slot."""
+        """The key of its run in the process record: its thread, or for an async job a number that no thread has."""
         return self.thread or FIRST_ASYNC_RUN_ID + self.run_index
 
     def resources_on_requeue(self) -> str:
-        """Return what a script is told of what it holds when it goes back to its queue; empty for nothing."""
-        gave, holds = (
-            self.released_lock,
-            self.resources,
-        )  # read once: the thread of the job may let go of them meanwhile
-        if gave is not None:
-            return JobResources(gave, holds.slots if holds is not None else []).on_requeue()
-        return holds.on_requeue() if holds is not None else ""
+        """Return the script argument for its resources when it returns to its queue; empty for none."""
+        # Read once: the thread of the job may release them meanwhile.
+        released, resources = self.released_lock, self.resources
+        if released is not None:
+            return JobResources(released, resources.slots if resources is not None else []).on_requeue()
+        return resources.on_requeue() if resources is not None else ""

@@ -26,7 +26,8 @@ from framework.fetch.identity import own_identity
 from framework.fetch.in_flight import InFlight
 from framework.fetch.interruptions import InterruptionLimit, SetLimits
 from framework.fetch.queues import QueueOrder
-from framework.fetch.reaper import Reaper, Reconciler
+from framework.fetch.reaper import Reaper
+from framework.fetch.reconciler import Reconciler
 from framework.fetch.suspects import SuspectRunner
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import DeadSetLimits, Settler

@@ -15,7 +15,8 @@ from framework.execute.stats import RunningJobs
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.in_flight import InFlight
 from framework.fetch.queues import QueueOrder
-from framework.fetch.reaper import Reconciler, SetLimits
+from framework.fetch.reaper import SetLimits
+from framework.fetch.reconciler import Reconciler
 from framework.fetch.suspects import SuspectRunner
 from framework.finish.handlers import Handlers
 from framework.finish.retry import RetryPolicy

@@ -9,7 +9,8 @@ import pytest
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.in_flight import InFlight
 from framework.fetch.queues import QueueOrder
-from framework.fetch.reaper import Reconciler, SetLimits
+from framework.fetch.reaper import SetLimits
+from framework.fetch.reconciler import Reconciler
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.wire import keys
 from tests.harness import IDENTITY, opened, until

@@ -12,7 +12,8 @@ from framework.declare.worker import ApplicationWorker
 from framework.fetch.failure_detector import FailureDetector
 from framework.fetch.in_flight import MAX_UNACKNOWLEDGED, InFlight
 from framework.fetch.interruptions import InterruptionLimit
-from framework.fetch.reaper import UNREGISTER_AFTER_S, Reaper, Reconciler, SetLimits, mark_dead
+from framework.fetch.reaper import UNREGISTER_AFTER_S, Reaper, SetLimits, mark_dead
+from framework.fetch.reconciler import Reconciler
 from framework.fetch.suspects import SuspectRunner
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.script import HEARTBEAT, RECLAIM
