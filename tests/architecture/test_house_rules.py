@@ -43,7 +43,7 @@ def own(node: ast.AST) -> bool:
     )
 
 
-def test_there_is_something_to_check() -> None:
+def test_house_rules_have_files_to_check() -> None:
     assert SOURCES
 
 
@@ -85,7 +85,7 @@ def test_files_are_small() -> None:
     assert not long
 
 
-def test_every_folder_is_a_package_that_says_what_it_is_for() -> None:
+def test_package_has_a_docstring() -> None:
     folders = {path.parent for path in SOURCES}
     silent = [
         relative(folder)

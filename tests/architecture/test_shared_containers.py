@@ -112,7 +112,7 @@ def test_shared_containers_all_have_a_row_with_a_reason():
     assert {reason for reason in page.values() if reason not in REASONS} == set()
 
 
-def test_a_new_shared_container_is_found():
+def test_shared_container_without_a_row_is_found():
     module = ast.parse(
         "shared = []\nclass One:\n"
         "    def __init__(self):\n        self.a, self.b = {}, 1\n        self.c = set()\n        self.d = {}\n"

@@ -51,7 +51,7 @@ def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
 
 
 @pytest.mark.proves("R8")
-def test_no_line_of_python_takes_a_job_out_of_a_key() -> None:
+def test_python_takes_no_job_out_of_a_key() -> None:
     """Neither by a method of a client nor as a command of its own in a packet. The one that is: signals of a dashboard."""
     taking = [
         f"{path.relative_to(ROOT)}: {word.upper()}"
@@ -79,7 +79,7 @@ def test_only_scripts_that_write_too_take_a_job_out_of_a_key() -> None:
 
 
 @pytest.mark.proves("R7")
-def test_a_signal_handler_calls_nothing() -> None:
+def test_signal_handler_calls_nothing() -> None:
     """Python runs it between any two lines of the main thread: what it called would find every lock and reply half way."""
     handlers = []
     for path in SOURCES:

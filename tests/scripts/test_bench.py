@@ -46,13 +46,13 @@ def test_series_and_percentiles():
 @pytest.mark.parametrize(
     ("value", "text"), [(123456.7, "123,457"), (100, "100"), (12.345, "12.3"), (0.5678, "0.57"), (0, "0")]
 )
-def test_figures_are_shown_with_the_digits_they_deserve(value: float, text: str):
+def test_figures_have_significant_digits(value: float, text: str):
     from tests.bench.figures import shown
 
     assert shown(value) == text
 
 
-def test_the_first_job_counts_only_where_its_time_does():
+def test_throughput_excludes_the_first_job_without_its_time():
     from tests.bench.drains import rate
     from tests.bench.meters import Reading
 
@@ -61,7 +61,7 @@ def test_the_first_job_counts_only_where_its_time_does():
     assert rate(reading, lasting=True) == 50.5  # 101 jobs from the first begin to the last end
 
 
-def test_only_waiting_beside_a_free_slot_counts():
+def test_waits_count_beside_a_free_slot_only():
     from tests.bench.framework_only import waits_beside_free_slots
 
     runs = [
@@ -152,7 +152,7 @@ def lines(tmp_path: Path, *entries: tuple[str, str]) -> Path:
     return log
 
 
-def test_every_line_is_there(tmp_path: Path):
+def test_log_count_accepts_complete_lines(tmp_path: Path):
     from tests.bench.drains import check_lines
 
     log = lines(tmp_path, ("start", "a"), ("start", "b"), ("done", "b"), ("done", "a"))
@@ -172,7 +172,7 @@ def test_every_line_is_there(tmp_path: Path):
     ],
     ids=["no done", "no start", "done twice", "start twice", "another job", "ran twice"],
 )
-def test_a_missing_or_double_line_fails_the_run(tmp_path: Path, entries: list[tuple[str, str]]):
+def test_log_count_refuses_missing_and_double_lines(tmp_path: Path, entries: list[tuple[str, str]]):
     from tests.bench.drains import check_lines
     from tests.bench.errors import RunFailed
 
@@ -180,7 +180,7 @@ def test_a_missing_or_double_line_fails_the_run(tmp_path: Path, entries: list[tu
         check_lines(lines(tmp_path, *entries), 2)
 
 
-def test_nobody_of_a_workers_session_outlives_it(tmp_path: Path):
+def test_worker_session_leaves_no_process(tmp_path: Path):
     from tests.bench.machine import available_cores, session_members
     from tests.bench.process import Child
 
@@ -228,7 +228,7 @@ def test_each_repetition_starts_from_the_same_queue(tmp_path: Path):
 
 
 @needs_redis
-def test_commands_inside_scripts_count_and_the_tools_own_do_not(tmp_path: Path):
+def test_command_count_includes_scripts_not_the_tool(tmp_path: Path):
     from redis import Redis
 
     from tests.bench.machine import available_cores
@@ -243,7 +243,7 @@ def test_commands_inside_scripts_count_and_the_tools_own_do_not(tmp_path: Path):
         assert {name: count for name, count in after.items() if count} == {"eval": 1, "incr": 2}
 
 
-def test_the_proxy_passes_everything_on_in_order(tmp_path: Path):
+def test_proxy_keeps_the_order(tmp_path: Path):
     from tests.bench.store import free_port
 
     port, text = free_port(), bytes(range(256)) * 8000
@@ -301,7 +301,7 @@ def test_targets_compare_medians_and_name_what_is_unknown():
     assert len(unmeasured(results)) == len(TARGETS) - 3
 
 
-def test_at_most_is_met_below():
+def test_target_at_most_is_met_below():
     from tests.bench.campaign import UNPINNED, Result, Results
     from tests.bench.figures import Series
     from tests.bench.targets import verdicts
@@ -314,7 +314,7 @@ def test_at_most_is_met_below():
     assert judged(0.21) == [False]
 
 
-def test_the_chart_is_to_scale():
+def test_chart_is_to_scale():
     from tests.bench.chart import drawn
 
     picture = ET.fromstring(drawn(found(framework=50_000, sidekiq=10_000, bare=20_000)))
@@ -338,7 +338,7 @@ def test_the_chart_is_to_scale():
     assert right <= float(str(picture.get("width")))
 
 
-def test_one_that_is_far_off_does_not_hide_the_others():
+def test_chart_with_an_outlier_shows_the_others():
     from tests.bench.campaign import PINNED, Result, Results
     from tests.bench.chart import drawn
     from tests.bench.figures import Series
@@ -352,7 +352,7 @@ def test_one_that_is_far_off_does_not_hide_the_others():
     assert len([line for line in picture.iter(f"{SVG}path") if line.get("class") == "cut"]) == 1
 
 
-def test_the_table_has_median_range_and_multiple():
+def test_table_has_median_range_and_multiple():
     from tests.bench.table import printed
 
     rows = [line.split() for line in printed(found(framework=50_000, sidekiq=10_000)).splitlines()]
@@ -389,7 +389,7 @@ def _works_in(process: Path, folder: Path) -> bool:
 
 @pytest.mark.campaign
 @needs_redis
-def test_a_small_campaign(bench: Callable[..., "subprocess.Popen[str]"], tmp_path: Path):
+def test_campaign_of_one_workload_reports(bench: Callable[..., "subprocess.Popen[str]"], tmp_path: Path):
     out = tmp_path / "out"
     contestants = ["framework", "framework-lines", "bare"]
     running = bench(
@@ -433,7 +433,7 @@ def test_a_small_campaign(bench: Callable[..., "subprocess.Popen[str]"], tmp_pat
 
 
 @needs_redis
-def test_a_slow_wire_is_between_worker_and_redis(bench: Callable[..., "subprocess.Popen[str]"], tmp_path: Path):
+def test_slow_network_is_between_worker_and_redis(bench: Callable[..., "subprocess.Popen[str]"], tmp_path: Path):
     out = tmp_path / "out"
     arguments = (
         "--quick",
@@ -458,7 +458,7 @@ def test_a_slow_wire_is_between_worker_and_redis(bench: Callable[..., "subproces
 
 
 @needs_redis
-def test_an_interrupted_campaign_reports_what_it_has(bench: Callable[..., "subprocess.Popen[str]"], tmp_path: Path):
+def test_interrupted_campaign_reports_its_results(bench: Callable[..., "subprocess.Popen[str]"], tmp_path: Path):
     out = tmp_path / "out"
     running = bench(
         "--no-pin", "--workload", "noop", "latency", "--contestant", "bare", "--jobs", "3000", "--out", str(out)
@@ -473,7 +473,7 @@ def test_an_interrupted_campaign_reports_what_it_has(bench: Callable[..., "subpr
     assert "stopped" in data["facts"]["run"]
 
 
-def test_without_redis_it_says_so(bench: Callable[..., "subprocess.Popen[str]"], tmp_path: Path):
+def test_campaign_without_redis_names_the_remedy(bench: Callable[..., "subprocess.Popen[str]"], tmp_path: Path):
     running = bench("--workload", "noop", "--contestant", "bare", "--no-pin", PATH=str(tmp_path))
     said, progress = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == 1
@@ -481,7 +481,7 @@ def test_without_redis_it_says_so(bench: Callable[..., "subprocess.Popen[str]"],
     assert "redis-server is not installed" in progress
 
 
-def test_a_contestant_that_cannot_be_had_is_skipped_aloud(
+def test_contestant_not_installable_is_skipped_with_a_line(
     bench: Callable[..., "subprocess.Popen[str]"], tmp_path: Path
 ):
     for name in ("redis-server", "git"):
@@ -495,7 +495,7 @@ def test_a_contestant_that_cannot_be_had_is_skipped_aloud(
     assert "apt-get install" in progress
 
 
-def test_list_names_everything(bench: Callable[..., "subprocess.Popen[str]"]):
+def test_list_names_contestants_and_workloads(bench: Callable[..., "subprocess.Popen[str]"]):
     from tests.bench import contestants, workloads
 
     said, _ = bench("--list").communicate(timeout=PATIENCE_S)
@@ -503,7 +503,7 @@ def test_list_names_everything(bench: Callable[..., "subprocess.Popen[str]"]):
     assert {*contestants.BY_NAME, *workloads.BY_NAME} <= set(first_words)
 
 
-def test_every_lock_pins_by_hash():
+def test_lock_files_pin_by_hash():
     locks = sorted((ROOT / "tests" / "bench" / "locks").glob("*.lock"))
     assert locks
     for lock in locks:

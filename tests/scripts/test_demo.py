@@ -155,7 +155,7 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.01)
 
 
-def test_a_small_tree_end_to_end(demo: Demo, small: Path) -> None:
+def test_demo_of_a_small_tree_ends_with_a_report(demo: Demo, small: Path) -> None:
     done = demo.run(small)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Done: 10 files" in done.stdout
@@ -210,7 +210,7 @@ def test_demo_files_are_for_the_user_alone(demo: Demo, small: Path) -> None:
 
 
 @pytest.mark.campaign
-def test_a_second_run_is_clean_and_starts_from_the_system_python(demo: Demo, small: Path) -> None:
+def test_demo_run_twice_is_clean(demo: Demo, small: Path) -> None:
     assert demo.run(small).returncode == 0
     first = demo.folder
     done = demo.run(small / "fine.py", python=str(getattr(sys, "_base_executable", sys.executable)))
@@ -221,7 +221,7 @@ def test_a_second_run_is_clean_and_starts_from_the_system_python(demo: Demo, sma
 
 
 @pytest.mark.campaign
-def test_on_a_terminal_there_is_a_live_display(demo: Demo, small: Path) -> None:
+def test_demo_on_a_terminal_has_a_live_display(demo: Demo, small: Path) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, str(DEMO), str(small)],
@@ -243,7 +243,7 @@ def test_on_a_terminal_there_is_a_live_display(demo: Demo, small: Path) -> None:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "term"])
-def test_interrupted_in_the_middle(demo: Demo, large: tuple[Path, int], number: signal.Signals) -> None:
+def test_demo_interrupted_ends_with_130(demo: Demo, large: tuple[Path, int], number: signal.Signals) -> None:
     tree, _ = large
     demo.start(tree)
     demo.read_until(r"\d+ of 500 files")
@@ -259,7 +259,7 @@ def test_interrupted_in_the_middle(demo: Demo, large: tuple[Path, int], number: 
     assert demo.left() == {}
 
 
-def test_interrupted_at_the_very_start(demo: Demo, small: Path) -> None:
+def test_demo_interrupted_at_start_ends_with_130(demo: Demo, small: Path) -> None:
     demo.start(small)
     demo.read_until("^Input")
     assert demo.process is not None
@@ -270,7 +270,7 @@ def test_interrupted_at_the_very_start(demo: Demo, small: Path) -> None:
 
 
 @pytest.mark.campaign
-def test_a_worker_is_killed_in_the_middle(make_demo: Callable[[str], Demo], large: tuple[Path, int]) -> None:
+def test_demo_with_a_killed_worker_is_complete(make_demo: Callable[[str], Demo], large: tuple[Path, int]) -> None:
     """Once the one of each shard, in two demos beside each other: each waits for the lease of its dead."""
     tree, count = large
     demos = {shard: make_demo(shard) for shard in ("main", "queues_shard_a")}
@@ -310,7 +310,7 @@ def check_the_survivor(demo: Demo, victim: int, count: int) -> None:
     assert demo.left() == {}
 
 
-def test_without_progress_it_gives_up_and_names_the_logs(demo: Demo, small: Path) -> None:
+def test_demo_without_progress_names_the_logs(demo: Demo, small: Path) -> None:
     done = demo.run(small, "--patience", "0.001")
     assert done.returncode == 1
     assert "nothing has happened for 0.001 s" in done.stderr
@@ -319,7 +319,7 @@ def test_without_progress_it_gives_up_and_names_the_logs(demo: Demo, small: Path
     assert demo.left() == {}
 
 
-def test_a_missing_path_is_a_usage_error(demo: Demo, tmp_path: Path) -> None:
+def test_demo_of_a_missing_path_is_a_usage_error(demo: Demo, tmp_path: Path) -> None:
     done = demo.run(tmp_path / "nowhere")
     assert done.returncode == 2
     assert "nowhere does not exist" in done.stderr
@@ -327,7 +327,7 @@ def test_a_missing_path_is_a_usage_error(demo: Demo, tmp_path: Path) -> None:
 
 
 @pytest.mark.campaign
-def test_an_empty_folder(demo: Demo, tmp_path: Path) -> None:
+def test_demo_of_an_empty_folder(demo: Demo, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = demo.run(tmp_path / "empty")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -337,9 +337,7 @@ def test_an_empty_folder(demo: Demo, tmp_path: Path) -> None:
 
 
 @pytest.mark.campaign
-def test_settings_of_another_installation_do_not_reach_it(
-    demo: Demo, small: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_demo_ignores_settings_of_the_environment(demo: Demo, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
     monkeypatch.setenv("FRAMEWORK_LOGGING__JOBS", "false")
     done = demo.run(small)
@@ -348,7 +346,7 @@ def test_settings_of_another_installation_do_not_reach_it(
 
 
 @pytest.mark.campaign
-def test_all_runs_every_example_worker(demo: Demo) -> None:
+def test_demo_all_runs_every_example_worker(demo: Demo) -> None:
     done = demo.run("--all")
     assert done.returncode == 0, done.stdout + done.stderr
     ran = {found[1]: int(found[2]) for found in re.finditer(r"^  (\w+::\w+Worker) +(\d+)", done.stdout, re.MULTILINE)}

@@ -17,5 +17,5 @@ from tests.tables import each_row
         ("queue:default", -2, True),  # gone between the scan and the question
     ],
 )
-def test_a_key_may_be_left_that_ends_by_itself_in_its_time(key, ttl_s, ends):
+def test_leftover_key_with_a_ttl_is_allowed(key, ttl_s, ends):
     assert leftover_keys._ends_soon(key, ttl_s) is ends

@@ -113,7 +113,7 @@ def checkout(tmp_path: Path, wheels: Path) -> Checkout:
     return Checkout(tmp_path / "check out", wheels)
 
 
-def test_life_of_an_environment(checkout: Checkout, tmp_path: Path) -> None:
+def test_setup_makes_keeps_and_renews_an_environment(checkout: Checkout, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     status, said = checkout.run(cwd=elsewhere)
@@ -156,7 +156,7 @@ def test_life_of_an_environment(checkout: Checkout, tmp_path: Path) -> None:
 
 
 @pytest.mark.campaign
-def test_a_broken_project_file_is_named_and_mended(checkout: Checkout) -> None:
+def test_setup_with_broken_project_file_names_it(checkout: Checkout) -> None:
     checkout.folder.joinpath("pyproject.toml").write_text("[project]\nname = ")
     status, said = checkout.run()
     assert status == 1
@@ -168,7 +168,7 @@ def test_a_broken_project_file_is_named_and_mended(checkout: Checkout) -> None:
 
 
 @pytest.mark.campaign
-def test_goes_on_after_being_killed_midway(checkout: Checkout) -> None:
+def test_setup_killed_midway_goes_on(checkout: Checkout) -> None:
     """The killed run's pip may still be at work; the second run waits for it before it clears away."""
     process = checkout.start()
     assert process.stdout
@@ -186,7 +186,7 @@ def test_goes_on_after_being_killed_midway(checkout: Checkout) -> None:
 
 
 @pytest.mark.campaign
-def test_two_runs_at_once_make_one_environment(checkout: Checkout) -> None:
+def test_setup_run_twice_at_once_makes_one_environment(checkout: Checkout) -> None:
     runs = [checkout.start() for _ in range(2)]
     outputs = [run.communicate()[0] for run in runs]
     assert [run.returncode for run in runs] == [0, 0], outputs
@@ -196,9 +196,7 @@ def test_two_runs_at_once_make_one_environment(checkout: Checkout) -> None:
 
 
 @pytest.mark.campaign
-def test_an_environment_made_by_hand_makes_way_and_a_moved_checkout_is_set_up_anew(
-    checkout: Checkout, tmp_path: Path
-) -> None:
+def test_setup_replaces_foreign_and_moved_environments(checkout: Checkout, tmp_path: Path) -> None:
     (checkout.folder / ".venv" / "bin").mkdir(parents=True)
     assert checkout.run()[0] == 0
     assert checkout.version() == "1.0"
@@ -224,7 +222,7 @@ def has_pip() -> bool:
 
 @pytest.mark.campaign
 @pytest.mark.skipif(not has_pip(), reason="the Python under this environment has no pip of its own to fall back on")
-def test_works_without_ensurepip(checkout: Checkout, tmp_path: Path) -> None:
+def test_setup_works_without_ensurepip(checkout: Checkout, tmp_path: Path) -> None:
     """As on Debian without python3-venv: `python3 -m venv` fails, and the system's pip has to help."""
     python = tmp_path / "python3"
     python.write_text(WITHOUT_ENSUREPIP.format(python=PYTHON))
@@ -237,7 +235,7 @@ def test_works_without_ensurepip(checkout: Checkout, tmp_path: Path) -> None:
     assert subprocess.run(pip, capture_output=True, check=False).returncode == 0
 
 
-def test_an_old_python_is_told_so(checkout: Checkout, tmp_path: Path) -> None:
+def test_setup_with_an_old_python_is_refused(checkout: Checkout, tmp_path: Path) -> None:
     checkout.environment["PATH"] = str(tmp_path)
     status, said = checkout.run(prelude="sys.version_info = (3, 9, 1)")
     assert status == 1
@@ -246,7 +244,7 @@ def test_an_old_python_is_told_so(checkout: Checkout, tmp_path: Path) -> None:
 
 
 @pytest.mark.campaign
-def test_settings_that_send_packages_elsewhere_are_ignored(checkout: Checkout, tmp_path: Path) -> None:
+def test_setup_ignores_pip_settings_of_the_user(checkout: Checkout, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong"
     checkout.environment |= {
         "PIP_TARGET": str(wrong),
@@ -270,7 +268,7 @@ def make_header_script(folder: Path, body: str) -> Path:
 
 
 @pytest.mark.campaign
-def test_a_script_moves_into_the_environment_with_the_same_pid(checkout: Checkout, tmp_path: Path) -> None:
+def test_script_moves_into_the_environment_with_its_pid(checkout: Checkout, tmp_path: Path) -> None:
     script = make_header_script(checkout.folder, "print(os.getpid(), sys.prefix, os.getcwd(), sys.argv[1:])\n")
     done = subprocess.run([PYTHON, str(script)], capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -331,7 +329,7 @@ def test_script_started_in_an_environment_beside_stays(checkout: Checkout) -> No
         ("3.13.1", 2, "'3.13.1' is no version of Python such as 3.13"),
     ],
 )
-def test_python_that_cannot_be_had_is_told(checkout: Checkout, version: str, status: int, message: str) -> None:
+def test_python_not_installable_is_named(checkout: Checkout, version: str, status: int, message: str) -> None:
     found, said = checkout.run("--python", version)
     assert (found, message in said) == (status, True), said
     assert not list(checkout.folder.glob(".venv?*[0-9]"))

@@ -86,7 +86,7 @@ def test_data_outlives_a_stop(store: Store, short_path: Path) -> None:
         assert client.get("kept") == b"1"
 
 
-def test_a_wrong_configuration_ends_with_78(store: Store, short_path: Path) -> None:
+def test_store_with_wrong_configuration_ends_with_78(store: Store, short_path: Path) -> None:
     (short_path / "config" / "redis.yml").write_text("shards: {main: {ur: embedded}}")
     status, said = store("start")
     assert status == 78, said

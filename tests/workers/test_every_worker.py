@@ -60,26 +60,26 @@ each = pytest.mark.parametrize("worker", every_worker(), ids=lambda worker: work
 # --- declarations ---------------------------------------------------------------------------------------------------
 
 
-def test_there_are_at_least_twelve_in_four_domains() -> None:
+def test_examples_are_at_least_twelve_in_four_domains() -> None:
     workers = every_worker()
     assert len(workers) >= 12
     assert len({worker.__module__.split(".")[1] for worker in workers}) == 4
 
 
 @each
-def test_its_category_has_an_owner(worker: Worker) -> None:
+def test_example_category_has_an_owner(worker: Worker) -> None:
     category = committed("config/feature_categories.yml")["feature_categories"][worker.feature_category]
     assert category["owner"]
     assert category["description"]
 
 
 @each
-def test_its_queue_is_made_from_what_it_is(worker: Worker) -> None:
+def test_example_queue_follows_its_name(worker: Worker) -> None:
     assert (worker.queue, worker.shard) == (None, None), "rules decide, so that operators can"
     assert worker.declaration().generated_queue != "default"
 
 
-def test_the_committed_list_is_that_of_the_classes() -> None:
+def test_committed_list_is_that_of_the_classes() -> None:
     names = {entry["name"]: entry["worker_name"] for entry in committed("workers/all_queues.yml")}
     assert names == {worker.declaration().generated_queue: worker.declaration().wire_name for worker in every_worker()}
 
@@ -92,7 +92,7 @@ def test_every_queue_is_served(worker: Worker, installation: Installation) -> No
 
 
 @each
-def test_a_tick_is_not_retried_and_nothing_else_is_given_up_without_a_word(worker: Worker) -> None:
+def test_example_retries_end_with_a_hook_or_are_none(worker: Worker) -> None:
     tick = worker.queue_namespace == "cronjob"
     assert tick == worker.declaration().generated_queue.startswith("cronjob:")
     assert not tick or not inspect.signature(worker.perform).parameters.keys() - {"self"}
@@ -100,7 +100,7 @@ def test_a_tick_is_not_retried_and_nothing_else_is_given_up_without_a_word(worke
 
 
 @each
-def test_arguments_that_are_no_ids_are_in_the_logs(worker: Worker) -> None:
+def test_example_loggable_arguments_are_no_ids(worker: Worker) -> None:
     """Numbers always are. Text is filtered unless named, and none of ours is about people."""
     hints = get_type_hints(worker.perform)
     text = {name for name in inspect.signature(worker.perform).parameters if name != "self" and hints[name] is not int}
@@ -108,7 +108,7 @@ def test_arguments_that_are_no_ids_are_in_the_logs(worker: Worker) -> None:
 
 
 @each
-def test_its_domain_tests_it(worker: Worker) -> None:
+def test_example_has_a_test_of_its_domain(worker: Worker) -> None:
     folder = ROOT / "tests" / "workers" / worker.__module__.split(".")[1]
     assert [
         path
@@ -131,7 +131,7 @@ def said_by_the_page() -> list[tuple[str, str, str]]:
     return found
 
 
-def test_the_page_is_about_every_worker_where_it_stands() -> None:
+def test_examples_page_has_every_worker() -> None:
     places = {(name, path.replace("/", ".")) for name, path, *_ in ROW.findall(PAGE) if name}
     assert places == {(worker.__name__, worker.__module__.removeprefix("workers.")) for worker in every_worker()}
     assert sum(line.startswith("| ") for line in PAGE.splitlines()) == len(said_by_the_page()) + PAGE.count(
@@ -140,7 +140,7 @@ def test_the_page_is_about_every_worker_where_it_stands() -> None:
 
 
 @each_row(("name", "attribute", "value"), said_by_the_page())
-def test_what_the_page_says_is_declared(name: str, attribute: str, value: str) -> None:
+def test_examples_page_agrees_with_declarations(name: str, attribute: str, value: str) -> None:
     (worker,) = (worker for worker in every_worker() if worker.__name__ == name)
     declared = getattr(worker, attribute)
     if value.endswith("(...)"):
@@ -149,7 +149,7 @@ def test_what_the_page_says_is_declared(name: str, attribute: str, value: str) -
         assert declared == eval(value, {"timedelta": timedelta})
 
 
-def test_every_attribute_that_an_example_uses_is_on_the_page() -> None:
+def test_examples_page_has_every_used_attribute() -> None:
     own = {
         name
         for worker in every_worker()
@@ -269,7 +269,7 @@ def rows(path: Path) -> dict[str, Any]:
 
 
 @each
-def test_twice_is_as_good_as_once(
+def test_example_run_twice_equals_once(
     worker: Worker, installation: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert worker.idempotent

@@ -70,7 +70,7 @@ def ended(import_id: int) -> Callable[[], imports.ImportState | None]:
     return look
 
 
-def test_all_domains(
+def test_examples_of_all_domains_run_in_one_process(
     installation: Installation, process: Process, receiver: Receiver, redis: Redis, tmp_path: Path
 ) -> None:
     """One process for all of them: the scenes do not disturb one another."""

@@ -62,7 +62,7 @@ def test_lines(source: bytes, lines: int) -> None:
 
 
 @given(st.integers(0, 6), st.integers(0, 6), st.integers(1, 9))
-def test_counts_what_was_written(functions: int, classes: int, body: int) -> None:
+def test_analysis_counts_what_was_written(functions: int, classes: int, body: int) -> None:
     parts = [f"def f{i}():\n" + "    pass\n" * (body + i) for i in range(functions)]
     parts += [f"class C{i}:\n    async def m(self): ...\n" for i in range(classes)]
     found = analyse_source("".join(parts).encode())
@@ -72,7 +72,7 @@ def test_counts_what_was_written(functions: int, classes: int, body: int) -> Non
         assert (found.longest_name, found.longest_lines) == (f"f{functions - 1}", body + functions)
 
 
-def test_agrees_with_a_walk_over_the_whole_tree() -> None:
+def test_analysis_agrees_with_a_walk_over_the_whole_tree() -> None:
     for path in sorted((ROOT / "framework").rglob("*.py")):
         nodes = list(ast.walk(ast.parse(path.read_text())))
         found = analyse(str(path))
@@ -103,7 +103,7 @@ def test_samples(name: str, kind: str, reason: str) -> None:
     assert found.size == (SAMPLES / f"{name}.py").stat().st_size
 
 
-def test_every_sample_is_broken_and_in_the_readme() -> None:
+def test_sample_files_are_broken_and_in_the_readme() -> None:
     readme = (SAMPLES / "README.md").read_text()
     samples = sorted(SAMPLES.glob("*.py"))
     assert len(samples) >= 8
@@ -139,7 +139,7 @@ def test_hostile_sources(source: bytes, kind: str) -> None:
 
 
 @pytest.mark.parametrize("source", [b"\xef\xbb\xbfx = 1\n", b"# coding: latin-1\nx = '\xfc'\n", b"x = '\xc3\xbc'\n"])
-def test_encodings_that_are_right(source: bytes) -> None:
+def test_encodings_that_are_valid_are_decoded(source: bytes) -> None:
     assert isinstance(analyse_source(source), Measured)
 
 
@@ -148,7 +148,7 @@ def test_encodings_that_are_right(source: bytes) -> None:
 @example(b"# coding: utf-7\n+")
 @example(b"# coding: rot13\n")
 @example(b"# coding: unicode_escape\n\\N{x}")
-def test_any_bytes_have_a_finding(source: bytes) -> None:
+def test_analysis_of_any_bytes_has_a_finding(source: bytes) -> None:
     found = analyse_source(source)
     assert found.size == len(source)
     if isinstance(found, Unparsable):
@@ -156,11 +156,11 @@ def test_any_bytes_have_a_finding(source: bytes) -> None:
 
 
 @given(st.text(alphabet=st.sampled_from("ab():=\n\t '\"\\#@,.[]{}0f\x0c\u202eé\ud800"), max_size=80))
-def test_any_text_has_a_finding(source: str) -> None:
+def test_analysis_of_any_text_has_a_finding(source: str) -> None:
     assert isinstance(analyse_source(source.encode("utf-8", "surrogatepass")), Measured | Unparsable)
 
 
-def test_warnings_of_the_parser_neither_show_nor_become_errors_in_any_thread() -> None:
+def test_parser_warnings_stay_silent_in_any_thread() -> None:
     # The suite runs with warnings as errors, and this source has one; a filter set by one thread and taken back by
     # another would let some through.
     source = b"x = '\\d'\ny = 1if 1 else 2\n" * 20
@@ -169,7 +169,7 @@ def test_warnings_of_the_parser_neither_show_nor_become_errors_in_any_thread() -
     assert all(isinstance(one, Measured) for one in found)
 
 
-def test_other_warnings_are_not_silenced() -> None:
+def test_parser_filter_leaves_other_warnings() -> None:
     analyse_source(b"'\\d'")
     with pytest.warns(DeprecationWarning, match="mine"):
         warnings.warn("mine", DeprecationWarning, stacklevel=1)
@@ -184,7 +184,7 @@ def test_size_cap(tmp_path: Path) -> None:
     assert (found.kind, found.size) == ("too_large", 60)
 
 
-def test_what_is_no_file(tmp_path: Path) -> None:
+def test_analysis_of_no_file_is_a_finding(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.py")
     (tmp_path / "loop.py").symlink_to("loop.py")
     (tmp_path / "gone.py").symlink_to("nowhere")
@@ -202,7 +202,7 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     assert isinstance(analyse(path), Measured)
 
 
-def test_faults_of_the_machine_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_analysis_raises_faults_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> int:
         raise OSError(5, "Input/output error")
 

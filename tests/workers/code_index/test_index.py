@@ -38,7 +38,7 @@ def record(index: CodeIndex, number: int, run_id: str = RUN, lines: int = 10) ->
     return index.record_result(run_id, number, finding, cpu_s=0.01, duration_s=0.02)
 
 
-def test_the_last_file_asks(engine: Engine) -> None:
+def test_last_file_asks_for_the_report(engine: Engine) -> None:
     index = begun(engine, 3)
     assert [record(index, 1), record(index, 3)] == [False, False]
     assert index.pending(RUN) == [2]
@@ -48,7 +48,7 @@ def test_the_last_file_asks(engine: Engine) -> None:
     assert index.report_due(RUN)
 
 
-def test_a_second_run_of_the_last_job_asks_again_until_the_report_is_there(engine: Engine) -> None:
+def test_last_job_run_twice_asks_until_the_report_exists(engine: Engine) -> None:
     """The kill between commit and push: the job runs again and gets the same answer."""
     index = begun(engine, 2)
     record(index, 1)
@@ -60,7 +60,7 @@ def test_a_second_run_of_the_last_job_asks_again_until_the_report_is_there(engin
     assert not index.report_due(RUN)
 
 
-def test_second_runs_write_the_row_over(engine: Engine) -> None:
+def test_result_run_twice_replaces_its_row(engine: Engine) -> None:
     index = begun(engine, 2)
     record(index, 1, lines=10)
     refused = Unparsable("syntax", "it changed", 5)
@@ -73,7 +73,7 @@ def test_second_runs_write_the_row_over(engine: Engine) -> None:
     assert (state.files_total, state.done, state.refused, state.finished) == (2, 1, 1, False)
 
 
-def test_a_scan_that_runs_again_goes_on_with_the_first_list(engine: Engine) -> None:
+def test_scan_run_twice_keeps_the_first_list(engine: Engine) -> None:
     index = begun(engine, 3)
     record(index, 2)
     assert not index.begin(RUN, ["/elsewhere"])
@@ -82,7 +82,7 @@ def test_a_scan_that_runs_again_goes_on_with_the_first_list(engine: Engine) -> N
     assert index.key_path(RUN, 3) == b"/src/\xe9/3.py"
 
 
-def test_a_run_of_no_files_is_complete_at_once(engine: Engine) -> None:
+def test_run_of_no_files_is_complete(engine: Engine) -> None:
     index = CodeIndex(engine)
     assert index.begin(RUN, [])
     assert not index.report_due(RUN)  # not yet listed
@@ -90,7 +90,7 @@ def test_a_run_of_no_files_is_complete_at_once(engine: Engine) -> None:
     assert index.report_due(RUN)
 
 
-def test_runs_do_not_see_each_other(engine: Engine) -> None:
+def test_runs_are_separate(engine: Engine) -> None:
     first, second = begun(engine, 1, "a"), begun(engine, 2, "b")
     assert record(first, 1, "a")
     assert not record(second, 1, "b")
@@ -115,7 +115,7 @@ def test_files_that_finish_together_ask_exactly_once(engine: Engine) -> None:
         assert sum(asked) == 1
 
 
-def test_doubled_jobs_that_finish_together_lose_and_double_nothing(engine: Engine) -> None:
+def test_doubled_jobs_lose_and_double_nothing(engine: Engine) -> None:
     index = begun(engine, 6)
     asked = together(12, lambda position: record(index, position % 6 + 1))
     assert sum(asked) >= 1
@@ -123,7 +123,7 @@ def test_doubled_jobs_that_finish_together_lose_and_double_nothing(engine: Engin
     assert (totals.files, totals.measured, totals.lines, totals.functions) == (6, 6, 60, 12)
 
 
-def test_the_schema_is_made_once_by_whoever_comes_first(database_url: URL) -> None:
+def test_schema_is_made_once_by_many_processes(database_url: URL) -> None:
     engines: list[Engine] = []
 
     def open_and_write(position: int) -> bool:
@@ -136,7 +136,7 @@ def test_the_schema_is_made_once_by_whoever_comes_first(database_url: URL) -> No
         engine.dispose()
 
 
-def test_a_transaction_that_fails_leaves_nothing(engine: Engine) -> None:
+def test_transaction_that_fails_leaves_nothing(engine: Engine) -> None:
     index = begun(engine, 1)
     with pytest.raises(RuntimeError, match="killed"), writing(engine) as connection:
         connection.execute(files.update().values(pending=False))
@@ -151,7 +151,7 @@ def test_readers_do_not_wait_for_a_writer(engine: Engine) -> None:
         assert index.pending(RUN) == [1]
 
 
-def test_unknown_runs_and_files_are_refused_with_a_way_out(engine: Engine) -> None:
+def test_unknown_runs_and_files_are_refused(engine: Engine) -> None:
     index = begun(engine, 1)
     with pytest.raises(BusinessError, match="no file number 7"):
         index.key_path(RUN, 7)
@@ -163,14 +163,14 @@ def test_unknown_runs_and_files_are_refused_with_a_way_out(engine: Engine) -> No
 
 
 @each_row("run_id", ["", "../../etc/passwd", "a/b", "a b", "-rf", "x" * 65, "a\n", "ä"])
-def test_run_ids_that_could_not_name_a_report(tmp_path: Path, run_id: str) -> None:
+def test_run_ids_that_cannot_name_a_report_are_refused(tmp_path: Path, run_id: str) -> None:
     engine = open_engine(URL.create("sqlite", database=str(tmp_path / "x.sqlite3")))
     with pytest.raises(BusinessError, match="run id"):
         CodeIndex(engine).begin(run_id, [])
     engine.dispose()
 
 
-def test_forget(engine: Engine) -> None:
+def test_delete_run_leaves_nothing(engine: Engine) -> None:
     index = begun(engine, 2)
     record(index, 1)
     index.delete_run(RUN)
@@ -180,7 +180,7 @@ def test_forget(engine: Engine) -> None:
         assert connection.scalar(select(func.count()).select_from(results)) == 0
 
 
-def test_figures(engine: Engine) -> None:
+def test_run_statistics_of_a_run(engine: Engine) -> None:
     index = begun(engine, 4)
     for number, lines in ((1, 5), (2, 500), (3, 20_000)):
         record(index, number, lines=lines)

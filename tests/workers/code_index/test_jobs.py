@@ -89,7 +89,7 @@ def test_scan_index_report(pushes: Recorder, tree: Path, tmp_path: Path) -> None
     assert (totals.files, totals.refused, totals.functions) == (2, 1, 1)
 
 
-def test_a_kill_in_the_middle_of_the_fan_out(pushes: Recorder, tree: Path) -> None:
+def test_kill_during_the_fan_out_loses_nothing(pushes: Recorder, tree: Path) -> None:
     pushes.down = True
     with pytest.raises(ShardUnavailableError):
         ScanTreeWorker().perform(RUN, [str(tree)])
@@ -100,7 +100,7 @@ def test_a_kill_in_the_middle_of_the_fan_out(pushes: Recorder, tree: Path) -> No
     assert pushes.take() == [("IndexFileWorker", [RUN, 2])]
 
 
-def test_a_kill_between_commit_and_push(pushes: Recorder, tree: Path) -> None:
+def test_kill_between_commit_and_push_loses_nothing(pushes: Recorder, tree: Path) -> None:
     ScanTreeWorker().perform(RUN, [str(tree)])
     IndexFileWorker().perform(RUN, 1)
     pushes.take()
@@ -112,7 +112,7 @@ def test_a_kill_between_commit_and_push(pushes: Recorder, tree: Path) -> None:
     assert pushes.take() == [("BuildReportWorker", [RUN])]
 
 
-def test_a_scan_that_runs_again_after_the_last_file_asks_for_the_report(pushes: Recorder, tree: Path) -> None:
+def test_scan_run_after_the_last_file_asks_for_the_report(pushes: Recorder, tree: Path) -> None:
     ScanTreeWorker().perform(RUN, [str(tree)])
     IndexFileWorker().perform(RUN, 1)
     IndexFileWorker().perform(RUN, 2)
@@ -122,7 +122,7 @@ def test_a_scan_that_runs_again_after_the_last_file_asks_for_the_report(pushes: 
     assert pushes.take() == []
 
 
-def test_an_empty_tree_has_a_report(pushes: Recorder, tmp_path: Path) -> None:
+def test_empty_tree_has_a_report(pushes: Recorder, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     ScanTreeWorker().perform(RUN, [str(tmp_path / "empty")])
     assert pushes.take() == [("BuildReportWorker", [RUN])]
@@ -133,7 +133,7 @@ def test_an_empty_tree_has_a_report(pushes: Recorder, tmp_path: Path) -> None:
     assert "No Python file was found" in Path(state.report).read_text()
 
 
-def test_the_report_of_an_unfinished_run_is_not_built(pushes: Recorder, tree: Path) -> None:
+def test_report_of_an_unfinished_run_is_not_built(pushes: Recorder, tree: Path) -> None:
     ScanTreeWorker().perform(RUN, [str(tree)])
     with pytest.raises(Discard, match="not done yet"):
         BuildReportWorker().perform(RUN)
@@ -141,7 +141,7 @@ def test_the_report_of_an_unfinished_run_is_not_built(pushes: Recorder, tree: Pa
         BuildReportWorker().perform("other")
 
 
-def test_a_file_that_vanished_is_a_finding(pushes: Recorder, tree: Path) -> None:
+def test_missing_file_is_a_finding(pushes: Recorder, tree: Path) -> None:
     ScanTreeWorker().perform(RUN, [str(tree)])
     (tree / "good.py").unlink()
     for number in (1, 2):
@@ -150,9 +150,7 @@ def test_a_file_that_vanished_is_a_finding(pushes: Recorder, tree: Path) -> None
     assert sorted(row.kind for row in rows) == ["syntax", "unreadable"]
 
 
-def test_a_job_that_fails_to_the_end_does_not_hold_up_the_report(
-    pushes: Recorder, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_file_does_not_hold_up_the_report(pushes: Recorder, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(5, "Input/output error")
 

@@ -58,7 +58,7 @@ class Reader(HTMLParser):
 
 
 @pytest.mark.parametrize("name", ["package/module.py", EVIL])
-def test_the_page_loads_and_runs_nothing(name: str) -> None:
+def test_page_loads_and_runs_nothing(name: str) -> None:
     page = Reader(render(figures(name)))
     names = {tag for tag, _ in page.tags}
     assert not names & {"script", "img", "link", "iframe", "object", "embed", "base", "form", "a", "image", "use"}
@@ -76,7 +76,7 @@ def test_hostile_names_are_text() -> None:
     assert EVIL in [attributes.get("aria-label") for _, attributes in Reader(tag("p", aria_label=EVIL)).tags]
 
 
-def test_every_chart_has_a_name_and_its_numbers_in_a_table() -> None:
+def test_chart_has_a_name_and_a_table() -> None:
     page = Reader(render(figures()))
     pictures = [attributes for name, attributes in page.tags if name == "svg"]
     assert len(pictures) == 3
@@ -86,7 +86,7 @@ def test_every_chart_has_a_name_and_its_numbers_in_a_table() -> None:
         assert number in text
 
 
-def test_every_table_has_a_caption_and_named_rows() -> None:
+def test_table_has_a_caption_and_named_rows() -> None:
     page = Reader(render(figures()))
     count = sum(name == "table" for name, _ in page.tags)
     assert count == 7
@@ -95,30 +95,30 @@ def test_every_table_has_a_caption_and_named_rows() -> None:
     assert scopes == {"col", "row"}
 
 
-def test_a_run_of_nothing() -> None:
+def test_page_of_an_empty_run() -> None:
     empty = RunStatistics("r", (), 0.0, Totals(0, 0, 0, 0, 0, 0, 0, 0.0, 0.0), [], [], [], [], 0, [], [], [], 0.1)
     text = " ".join(Reader(render(empty)).text)
     assert "No Python file was found" in text
     assert "None: every file was read and parsed." in text
 
 
-def test_one_of_each() -> None:
+def test_page_of_one_file_of_each_kind() -> None:
     assert "1 file, 12,345 lines; one does not parse" in render(figures(refused=1, files=1))
     assert "1 file, 12,345 lines; it parses" in render(figures(refused=0, files=1))
 
 
-def test_a_long_list_of_failures_says_where_the_rest_is() -> None:
+def test_page_of_many_failures_names_the_rest() -> None:
     text = " ".join(Reader(render(figures(refused=LISTED_REFUSALS + 7, files=1000))).text)
     assert "7 more are in the database" in text
 
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"])))
-def test_text_survives_the_markup(text: str) -> None:
+def test_markup_escapes_text(text: str) -> None:
     made = table(text, [Column[str]("Name", lambda row: row), Column[str]("Again", breakable)], [text])
     assert "".join(Reader(made).text) == f"{text}NameAgain{text}{text}"
 
 
-def test_a_failed_write_leaves_the_old_page_and_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_that_fails_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "reports" / "page.html"
     write_atomically(page, "old")
 
@@ -174,7 +174,7 @@ def picture(path: Path) -> tuple[int, int, tuple[int, ...], int]:
 
 
 @pytest.mark.slow
-def test_a_browser_shows_it_light_and_dark(browser: str, tmp_path: Path) -> None:
+def test_browser_shows_the_page_light_and_dark(browser: str, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     write_atomically(page, render(figures()))
     size = "--window-size=1200,1600"
@@ -189,7 +189,7 @@ def test_a_browser_shows_it_light_and_dark(browser: str, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_browser_runs_nothing_of_a_hostile_name(browser: str, tmp_path: Path) -> None:
+def test_browser_runs_nothing_of_a_hostile_name(browser: str, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     write_atomically(page, render(figures("<script>document.title='owned'</script><img src=x onerror=alert(1)>")))
     document = opened(browser, tmp_path, page, "--dump-dom")

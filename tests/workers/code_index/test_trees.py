@@ -25,7 +25,7 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-def test_takes_python_files_in_a_stable_order(tree: Path) -> None:
+def test_find_files_has_a_stable_order(tree: Path) -> None:
     found = find_files([str(tree)])
     assert [(file.shown, file.package) for file in found] == [
         ("tree/single.py", SINGLE_MODULES),
@@ -35,22 +35,22 @@ def test_takes_python_files_in_a_stable_order(tree: Path) -> None:
     assert [file.path for file in found] == [bytes(tree / Path(file.shown).relative_to("tree")) for file in found]
 
 
-def test_an_installed_tree_is_a_root_of_its_own(tree: Path) -> None:
+def test_find_files_skips_installed_packages_below_a_root(tree: Path) -> None:
     found = find_files([str(tree / "lib" / "site-packages")])
     assert [file.shown for file in found] == ["site-packages/installed.py"]
 
 
-def test_roots_that_overlap_give_each_file_once(tree: Path) -> None:
+def test_find_files_of_overlapping_roots_has_each_once(tree: Path) -> None:
     found = find_files([str(tree), str(tree / "package"), str(tree)])
     assert len(found) == 3
 
 
-def test_a_root_may_be_a_file_of_any_name(tree: Path) -> None:
+def test_find_files_takes_a_file_as_root(tree: Path) -> None:
     found = find_files([str(tree / "package" / "data.txt")])
     assert [(file.shown, file.package) for file in found] == [("data.txt", SINGLE_MODULES)]
 
 
-def test_a_missing_root_holds_nothing(tmp_path: Path) -> None:
+def test_find_files_of_a_missing_root_is_empty(tmp_path: Path) -> None:
     assert find_files([str(tmp_path / "none")]) == []
 
 
@@ -63,6 +63,6 @@ def test_hostile_names_are_kept_and_shown_safely(tmp_path: Path) -> None:
     assert all(file.shown.isprintable() for file in found)
 
 
-def test_a_link_to_a_folder_is_not_followed(tree: Path) -> None:
+def test_find_files_follows_no_link_to_a_folder(tree: Path) -> None:
     (tree / "again").symlink_to(tree)
     assert len(find_files([str(tree)])) == 3

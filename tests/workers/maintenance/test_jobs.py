@@ -49,7 +49,7 @@ class Said:
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_tick_pushes_a_job_for_each_folder(installation: Installation) -> None:
+def test_prune_tick_pushes_a_job_per_folder(installation: Installation) -> None:
     PruneReportsWorker.perform_async()
     (tick,) = installation.payloads()
     assert (tick["queue"], tick["retry"]) == ("cronjob:maintenance_prune_reports", False)
@@ -59,7 +59,7 @@ def test_a_tick_pushes_a_job_for_each_folder(installation: Installation) -> None
     assert installation.take() == [("PruneFolderWorker", "reports", 30), ("PruneFolderWorker", "uploads", 7)]
 
 
-def test_old_files_go_and_no_others(installation: Installation, tmp_path: Path) -> None:
+def test_prune_removes_old_files_only(installation: Installation, tmp_path: Path) -> None:
     reports = installation.var / "reports"
     old, deep = aged(reports / "old.html", 31), aged(reports / "a" / "b" / "old.csv", 31)
     young = aged(reports / "young.html", 29)
@@ -74,7 +74,7 @@ def test_old_files_go_and_no_others(installation: Installation, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("folder", ["..", ".", "../elsewhere", "/etc", "", "reports/../../elsewhere", "link"])
-def test_no_folder_of_others(installation: Installation, tmp_path: Path, folder: str) -> None:
+def test_prune_refuses_folders_outside_of_var(installation: Installation, tmp_path: Path, folder: str) -> None:
     precious = aged(tmp_path / "elsewhere" / "precious", 100)
     installation.var.mkdir()
     (installation.var / "link").symlink_to(precious.parent)
@@ -83,7 +83,7 @@ def test_no_folder_of_others(installation: Installation, tmp_path: Path, folder:
     assert precious.exists()
 
 
-def test_one_whose_process_stops_leaves_the_rest_to_another(
+def test_prune_interrupted_leaves_the_rest_to_its_next_run(
     installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = aged(installation.var / "reports" / "old.html", 31)
@@ -113,7 +113,7 @@ def pragma(path: Path, name: str) -> Any:
         return connection.execute(f"PRAGMA {name}").fetchone()[0]
 
 
-def test_free_pages_go_back_to_the_disk(
+def test_vacuum_gives_free_pages_to_the_disk(
     installation: Installation, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (installation.var / "not-one.txt").write_text("")
@@ -134,7 +134,7 @@ def test_free_pages_go_back_to_the_disk(
     assert installation.take() == []
 
 
-def test_what_does_not_fit_into_the_budget_goes_on_later(
+def test_vacuum_over_budget_goes_on_later(
     installation: Installation, redis: Redis, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = pragma(database, "freelist_count")
@@ -145,7 +145,7 @@ def test_what_does_not_fit_into_the_budget_goes_on_later(
     assert pragma(database, "freelist_count") == free
 
 
-def test_a_database_at_work_is_left_alone(
+def test_vacuum_leaves_a_busy_database_alone(
     installation: Installation, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vacuum_database_worker, "BUSY_TIMEOUT_S", 0.05)
@@ -155,7 +155,7 @@ def test_a_database_at_work_is_left_alone(
             VacuumDatabaseWorker.perform_inline("product_import.sqlite3")
 
 
-def test_a_database_that_gives_nothing_back_is_done_at_once(installation: Installation, database: Path) -> None:
+def test_vacuum_of_a_full_database_ends_at_once(installation: Installation, database: Path) -> None:
     with closing(sqlite3.connect(installation.var / "plain.sqlite3", isolation_level=None)) as plain:
         plain.execute("CREATE TABLE a AS SELECT randomblob(100000) AS data")
         plain.execute("DROP TABLE a")
@@ -165,7 +165,7 @@ def test_a_database_that_gives_nothing_back_is_done_at_once(installation: Instal
 
 
 @pytest.mark.parametrize("name", ["gone.sqlite3", "../other.sqlite3", "/etc/passwd", "", "."])
-def test_no_database(installation: Installation, name: str) -> None:
+def test_vacuum_without_database_is_discarded(installation: Installation, name: str) -> None:
     with pytest.raises(Discard, match="there is no database"):
         VacuumDatabaseWorker.perform_inline(name)
 
@@ -180,7 +180,9 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Said:
     return logger
 
 
-def test_what_waits_is_written_down(installation: Installation, redis: Redis, second_redis: Redis, said: Said) -> None:
+def test_queue_report_logs_waiting_jobs(
+    installation: Installation, redis: Redis, second_redis: Redis, said: Said
+) -> None:
     now = time.time()
     enqueue(redis, "Old", queue="external", enqueued_at=now - 100)
     enqueue(redis, "New", queue="external", enqueued_at=now)
@@ -205,7 +207,7 @@ def test_what_waits_is_written_down(installation: Installation, redis: Redis, se
     assert (sets["main"]["dead"], sets["queues_shard_a"]["dead"]) == (1, 0)
 
 
-def test_a_shard_that_is_down_does_not_hide_the_others(
+def test_queue_report_without_one_shard_has_the_others(
     installation: Installation, redis: Redis, redis_url: str, said: Said
 ) -> None:
     config = installation.folder / "config" / "redis.yml"

@@ -60,7 +60,7 @@ def run(installation: Installation, import_id: int) -> dict[str | None, int]:
     return found.counts
 
 
-def test_a_file_becomes_products_and_a_report(installation: Installation, tmp_path: Path) -> None:
+def test_import_makes_products_and_a_report(installation: Installation, tmp_path: Path) -> None:
     import_id = split(
         tmp_path / "a.csv",
         "H-1,Hammer,tools,12.50",
@@ -96,13 +96,13 @@ def test_a_file_becomes_products_and_a_report(installation: Installation, tmp_pa
     ]  # fmt: skip
 
 
-def test_a_decimal_comma_is_no_other_price(installation: Installation, tmp_path: Path) -> None:
+def test_import_reads_a_decimal_comma(installation: Installation, tmp_path: Path) -> None:
     """Without quotes it is one cell more: 5 and 99, not 5.99."""
     assert run(installation, split(tmp_path / "a.csv", "H-1,Hammer,tools,5,99")) == {"rejected": 1}
     assert shop() == {}
 
 
-def test_two_splits_side_by_side_stage_once(installation: Installation, tmp_path: Path) -> None:
+def test_split_run_twice_at_once_stages_once(installation: Installation, tmp_path: Path) -> None:
     """Both have found it new, and read the file."""
     sheet = csv_file(tmp_path / "a.csv", "H-1,Hammer,tools,10")
     import_id = imports.create(sheet)
@@ -112,7 +112,7 @@ def test_two_splits_side_by_side_stage_once(installation: Installation, tmp_path
     assert imports.pending_batches(import_id) == [imports.Batch(1, 2, 2)]
 
 
-def test_the_report_can_be_mended_and_uploaded(installation: Installation, tmp_path: Path) -> None:
+def test_import_report_can_be_corrected_and_uploaded(installation: Installation, tmp_path: Path) -> None:
     first = split(tmp_path / "a.csv", "B-1,Bread,food,-1", 'B-2,Roll, food,"0,30"')
     assert run(installation, first) == {"rejected": 2}
     state = imports.state(first)
@@ -133,7 +133,7 @@ def test_the_report_can_be_mended_and_uploaded(installation: Installation, tmp_p
     assert shop() == {"B-1": ("Bread", "food", 100, 107), "B-2": ("Roll", "food", 30, 32)}
 
 
-def test_xlsx_is_imported_too(installation: Installation, tmp_path: Path) -> None:
+def test_import_of_xlsx(installation: Installation, tmp_path: Path) -> None:
     rows = [
         ["sku", "name", "category", "price"],
         ["H-1", "Hammer", "tools", "12.5"],
@@ -145,7 +145,7 @@ def test_xlsx_is_imported_too(installation: Installation, tmp_path: Path) -> Non
     assert shop()["H-2"] == ("Axe & <edge>", "tools", 3000, 3570)
 
 
-def test_a_later_import_stands_over_an_earlier_one_that_is_late(installation: Installation, tmp_path: Path) -> None:
+def test_import_of_earlier_file_yields_to_a_later_one(installation: Installation, tmp_path: Path) -> None:
     early = split(tmp_path / "a.csv", "H-1,Hammer,tools,10", "H-2,Axe,tools,10", "H-3,Saw,tools,10")
     (_, *batch), *_ = [job for job in installation.take() if job[2] == 1]
     late = split(tmp_path / "b.csv", "H-1,Hammer,tools,11", "H-3,Saw,tools,10")
@@ -158,9 +158,7 @@ def test_a_later_import_stands_over_an_earlier_one_that_is_late(installation: In
     assert run(installation, again) == {"updated": 1, "unchanged": 1}
 
 
-def test_a_second_run_of_a_batch_counts_nothing_twice_and_asks_again(
-    installation: Installation, tmp_path: Path
-) -> None:
+def test_batch_run_twice_counts_once_and_asks_again(installation: Installation, tmp_path: Path) -> None:
     import_id = split(tmp_path / "a.csv", "H-1,Hammer,tools,10")
     installation.take()
     for _ in range(2):
@@ -176,7 +174,7 @@ def test_a_second_run_of_a_batch_counts_nothing_twice_and_asks_again(
     assert (found.state, found.counts) == ("finished", {"created": 1})
 
 
-def test_a_second_run_of_the_split_pushes_what_is_left(installation: Installation, tmp_path: Path) -> None:
+def test_split_run_twice_pushes_the_rest(installation: Installation, tmp_path: Path) -> None:
     import_id = split(tmp_path / "a.csv", "1,a,tools,1", "2,b,tools,1", "3,c,tools,1")
     installation.take()
     ImportProductsWorker.perform_inline(import_id, 1)
@@ -186,7 +184,7 @@ def test_a_second_run_of_the_split_pushes_what_is_left(installation: Installatio
     assert installation.take() == [("ImportProductsWorker", import_id, 2)]
 
 
-def test_a_push_that_fails_leaves_nothing_undone(installation: Installation, tmp_path: Path, redis: Redis) -> None:
+def test_push_that_fails_is_made_up_for(installation: Installation, tmp_path: Path, redis: Redis) -> None:
     import_id = split(tmp_path / "a.csv", "H-1,Hammer,tools,10")
     installation.take()
     with full_memory(redis), pytest.raises(PushError):
@@ -196,7 +194,7 @@ def test_a_push_that_fails_leaves_nothing_undone(installation: Installation, tmp
     assert installation.take() == [("RecalculatePricesWorker", "tools"), ("BuildImportReportWorker", import_id)]
 
 
-def test_batches_side_by_side_ask_for_one_report(installation: Installation, tmp_path: Path) -> None:
+def test_batches_at_once_ask_for_one_report(installation: Installation, tmp_path: Path) -> None:
     import_id = split(tmp_path / "a.csv", *[f"S-{n},name {n},tools,1" for n in range(16)])
     numbers = [job[2] for job in installation.take()]
     threads = [threading.Thread(target=ImportProductsWorker.perform_inline, args=(import_id, n)) for n in numbers]
@@ -211,7 +209,7 @@ def test_batches_side_by_side_ask_for_one_report(installation: Installation, tmp
 
 
 @pytest.mark.parametrize("end", [imports.cancel, imports.remove])
-def test_an_import_that_nobody_wants_any_more_is_left_alone(installation: Installation, tmp_path: Path, end) -> None:
+def test_cancelled_import_is_discarded(installation: Installation, tmp_path: Path, end) -> None:
     import_id = split(tmp_path / "a.csv", "H-1,Hammer,tools,10")
     installation.take()
     end(import_id)
@@ -225,12 +223,12 @@ def test_an_import_that_nobody_wants_any_more_is_left_alone(installation: Instal
     assert (shop(), installation.take()) == ({}, [])
 
 
-def test_an_empty_sheet_is_finished_at_once(installation: Installation, tmp_path: Path) -> None:
+def test_empty_sheet_is_finished_at_once(installation: Installation, tmp_path: Path) -> None:
     import_id = split(tmp_path / "a.csv")
     assert installation.take() == [("BuildImportReportWorker", import_id)]
 
 
-def test_whoever_waits_is_told_why_there_is_no_import(installation: Installation, tmp_path: Path) -> None:
+def test_failed_import_has_its_reason(installation: Installation, tmp_path: Path) -> None:
     import_id = imports.create(tmp_path / "a.csv")
     (tmp_path / "a.csv").write_text("dear shop,\n")
     with pytest.raises(BusinessError) as caught:
@@ -244,13 +242,13 @@ def test_whoever_waits_is_told_why_there_is_no_import(installation: Installation
     )
 
 
-def test_prices_of_what_is_gone(installation: Installation, tmp_path: Path) -> None:
+def test_prices_of_a_removed_category_are_none(installation: Installation, tmp_path: Path) -> None:
     RecalculatePricesWorker.perform_inline("toys")
     RecalculatePricesWorker().perform_v1("H-404")
     assert shop() == {}
 
 
-def test_half_a_cent_is_rounded_up(installation: Installation, tmp_path: Path) -> None:
+def test_price_of_half_a_cent_is_rounded_up(installation: Installation, tmp_path: Path) -> None:
     prices = ["0", "0.01", "0.05", "0.50", "9999999.99"]
     import_id = split(tmp_path / "a.csv", *[f"F-{n},food,food,{price}" for n, price in enumerate(prices)])
     run(installation, import_id)

@@ -36,7 +36,7 @@ def test_csv_of_several_programs(tmp_path: Path, text: str, encoding: str) -> No
     assert read(written(tmp_path / "a.csv", text.encode(encoding))) == [(2, HAMMER)]
 
 
-def test_lines_are_those_of_the_file(tmp_path: Path) -> None:
+def test_csv_lines_are_those_of_the_file(tmp_path: Path) -> None:
     path = csv_file(tmp_path / "a.csv", "", '1,"two\nlines",tools,1', ",,,", "2,b,tools,2,,x, y")
     assert [(line, cells["sku"]) for line, cells in read(path)] == [(3, "1"), (6, "2")]
     assert read(path)[1][1][SURPLUS] == "x |  y"
@@ -71,7 +71,7 @@ def test_xlsx(tmp_path: Path) -> None:
         (b"PK\x03\x04 and then nothing", "looks like .xlsx, but cannot be read"),
     ],
 )
-def test_what_is_no_spreadsheet(tmp_path: Path, data: bytes, said: str) -> None:
+def test_file_that_is_no_spreadsheet_is_refused(tmp_path: Path, data: bytes, said: str) -> None:
     with pytest.raises(BusinessError, match=said):
         read(written(tmp_path / "a.csv", data))
 
@@ -87,12 +87,12 @@ def test_what_is_no_spreadsheet(tmp_path: Path, data: bytes, said: str) -> None:
         ('<x:row><x:c r="ZZZ1"><x:v>1</x:v></x:c></x:row>', "", "more than 256 columns"),
     ],
 )
-def test_xlsx_that_lies(tmp_path: Path, sheet: str, head: str, said: str) -> None:
+def test_xlsx_with_false_sizes_is_refused(tmp_path: Path, sheet: str, head: str, said: str) -> None:
     with pytest.raises(BusinessError, match=said):
         read(xlsx_file(tmp_path / "a.xlsx", sheet, head=head))
 
 
-def test_what_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spreadsheet_that_fills_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xlsx, "MAX_UNPACKED", 1_000_000)
     with pytest.raises(BusinessError, match="unpacks to more than 1,000,000 bytes"):
         read(xlsx_file(tmp_path / "bomb.xlsx", inline_rows([HEADER]) + " " * 5_000_000))
@@ -101,7 +101,7 @@ def test_what_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch: pyte
         read(csv_file(tmp_path / "a.csv", *["1,a,tools,1"] * 3))
 
 
-def test_damaged_xlsx_is_read_or_refused_and_nothing_else(tmp_path: Path) -> None:
+def test_xlsx_damaged_is_read_or_refused(tmp_path: Path) -> None:
     good = xlsx_file(tmp_path / "good.xlsx", inline_rows([HEADER, list(HAMMER.values())])).read_bytes()
     dice = random.Random(7)
     refused = 0

@@ -21,7 +21,7 @@ def send(url: str, body: bytes = b"{}") -> Answer:
     return asyncio.run(post(url, body, {"webhook-id": "msg_1"}, now=NOW))
 
 
-def test_the_body_arrives_with_its_headers(receiver: Receiver) -> None:
+def test_post_sends_body_and_headers(receiver: Receiver) -> None:
     body = b"x" * 300_000
     assert send(receiver.url("/a b/ü?q=1 2"), body) == Answer(200, None, None, "thanks")
     (request,) = receiver.requests
@@ -62,25 +62,25 @@ def test_answers(receiver: Receiver, path: str, answer: Answer) -> None:
         ("/only-interim", "only interim answers"),
     ],
 )
-def test_what_is_no_answer(receiver: Receiver, path: str, said: str) -> None:
+def test_post_without_http_answer_is_refused(receiver: Receiver, path: str, said: str) -> None:
     with pytest.raises(NoAnswerError, match=said):
         send(receiver.url(path))
 
 
 @pytest.mark.parametrize("path", ["/silent", "/drip"])
-def test_a_byte_now_and_then_does_not_lengthen_the_wait(receiver: Receiver, path: str, impatient: None) -> None:
+def test_post_deadline_holds_against_slow_bytes(receiver: Receiver, path: str, impatient: None) -> None:
     began = time.monotonic()
     with pytest.raises(NoAnswerError, match=r"no answer within 0\.3 s"):
         send(receiver.url(path))
     assert time.monotonic() - began < 0.3 + SLACK_S
 
 
-def test_a_text_that_hangs_is_not_waited_for(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_post_does_not_wait_for_a_hanging_text(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_post, "EXCERPT_TIMEOUT_S", 0.1)
     assert send(receiver.url("/hanging-text")) == Answer(200, None, None, "begun")
 
 
-def test_nobody_there(receiver: Receiver) -> None:
+def test_post_without_listener_is_no_answer(receiver: Receiver) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/"
@@ -106,7 +106,7 @@ def test_private_addresses_are_refused(receiver: Receiver, host: str, monkeypatc
 
 
 @pytest.mark.parametrize("host", ["93.184.215.14", "2606:2800:21f:cb07:6820:80da:af6b:8b2c"])
-def test_public_addresses_are_not(host: str) -> None:
+def test_public_addresses_are_allowed(host: str) -> None:
     assert asyncio.run(checked_addresses(host, 443)) == [host]
 
 
@@ -131,13 +131,13 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, list[list[str]]], l
     return serve
 
 
-def test_a_name_with_one_private_address_is_refused(receiver: Receiver, names) -> None:
+def test_name_with_one_private_address_is_refused(receiver: Receiver, names) -> None:
     names("hook.example", [["93.184.215.14", "10.0.0.1"]])
     with pytest.raises(AddressRefusedError, match=r"hook\.example leads to 10\.0\.0\.1"):
         send("http://hook.example/")
 
 
-def test_a_name_is_resolved_once(receiver: Receiver, names) -> None:
+def test_name_is_resolved_once(receiver: Receiver, names) -> None:
     """The second answer would lead elsewhere (DNS rebinding)."""
     asked = names("hook.example", [["127.0.0.1"], ["10.0.0.1"]])
     assert send(f"http://hook.example:{receiver.port}/ok").status == 200
@@ -145,13 +145,13 @@ def test_a_name_is_resolved_once(receiver: Receiver, names) -> None:
     assert receiver.requests[0].headers["host"] == f"hook.example:{receiver.port}"
 
 
-def test_a_name_that_is_none(names) -> None:
+def test_name_without_address_is_no_answer(names) -> None:
     names("hook.example", [[]])
     with pytest.raises(NoAnswerError, match=r"OSError: hook\.example has no address"):
         send("http://hook.example/")
 
 
-def test_the_next_address_is_tried(receiver: Receiver, names) -> None:
+def test_post_tries_the_next_address(receiver: Receiver, names) -> None:
     names("hook.example", [["127.0.0.2", "127.0.0.1"]])
     assert send(f"http://hook.example:{receiver.port}/ok").status == 200
 

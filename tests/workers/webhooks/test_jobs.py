@@ -45,7 +45,7 @@ def give_up(event_id: int, hook_id: int) -> None:
     DeliverWebhookWorker.retries_exhausted({"args": [event_id, hook_id]}, caught.value)
 
 
-def test_an_event_goes_to_every_hook_that_wants_it(installation: Installation, receiver: Receiver) -> None:
+def test_event_goes_to_every_subscribed_hook(installation: Installation, receiver: Receiver) -> None:
     wants = hooks.create_hook(receiver.url("/a"), ["order.paid", "order.sent"])
     hooks.create_hook(receiver.url("/b"), ["order.sent"])
     disabled = hooks.create_hook(receiver.url("/c"), ["order.paid"])
@@ -63,7 +63,7 @@ def test_an_event_goes_to_every_hook_that_wants_it(installation: Installation, r
     assert installation.take() == [("DeliverWebhookWorker", event_id, also)]
 
 
-def test_a_delivery_is_signed_and_sent_once(installation: Installation, receiver: Receiver) -> None:
+def test_delivery_is_signed_and_sent_once(installation: Installation, receiver: Receiver) -> None:
     event_id, hook_id = pushed(receiver)
     message = hooks.message_due(event_id, hook_id)
     assert message
@@ -88,7 +88,7 @@ def test_a_delivery_is_signed_and_sent_once(installation: Installation, receiver
         ("/redirect", RefusedError, 302, None),
     ],
 )
-def test_what_the_receiver_cannot_take(
+def test_delivery_refused_ends_by_the_answer(
     installation: Installation,
     receiver: Receiver,
     path: str,
@@ -108,19 +108,19 @@ def test_what_the_receiver_cannot_take(
     assert DeliverWebhookWorker.retry_in(0, caught.value, {}) == wait
 
 
-def test_silence_is_tried_again(installation: Installation, receiver: Receiver, impatient: None) -> None:
+def test_delivery_without_answer_is_retried(installation: Installation, receiver: Receiver, impatient: None) -> None:
     event_id, hook_id = pushed(receiver, "/silent")
     with pytest.raises(TryAgainError, match="no answer within"):
         DeliverWebhookWorker.perform_inline(event_id, hook_id)
 
 
-def test_a_receiver_does_not_decide_how_long_we_keep_its_jobs() -> None:
+def test_retry_after_is_bounded() -> None:
     for asked in (LONGEST_WAIT_S + 1, float("inf")):
         assert DeliverWebhookWorker.retry_in(3, TryAgainError("", retry_after_s=asked), {}) == LONGEST_WAIT_S
     assert DeliverWebhookWorker.retry_in(0, ValueError(), {}) is None
 
 
-def test_a_private_address_is_not_called(installation: Installation, receiver: Receiver) -> None:
+def test_delivery_to_a_private_address_is_refused(installation: Installation, receiver: Receiver) -> None:
     hook_id = hooks.create_hook("http://169.254.169.254/latest/meta-data", ["order.paid"])
     event_id = hooks.record_event("order.paid", None)
     FanOutEventWorker.perform_inline(event_id)
@@ -128,7 +128,7 @@ def test_a_private_address_is_not_called(installation: Installation, receiver: R
         DeliverWebhookWorker.perform_inline(event_id, hook_id)
 
 
-def test_410_disables_at_once(installation: Installation, receiver: Receiver) -> None:
+def test_delivery_answered_410_disables_the_hook(installation: Installation, receiver: Receiver) -> None:
     event_id, hook_id = pushed(receiver, "/gone")
     with pytest.raises(Discard, match="gone"):
         DeliverWebhookWorker.perform_inline(event_id, hook_id)
@@ -138,7 +138,7 @@ def test_410_disables_at_once(installation: Installation, receiver: Receiver) ->
     assert len(receiver.requests) == 1
 
 
-def test_a_hook_that_takes_nothing_is_disabled(installation: Installation, receiver: Receiver) -> None:
+def test_hook_with_failures_in_a_row_is_disabled(installation: Installation, receiver: Receiver) -> None:
     hook_id = hooks.create_hook(receiver.url("/missing"), ["e"])
     numbers = [hooks.record_event("e", number) for number in range(hooks.FAILURES_UNTIL_DISABLED)]
     for event_id in numbers:
@@ -154,7 +154,7 @@ def test_a_hook_that_takes_nothing_is_disabled(installation: Installation, recei
     assert hooks.failures_in_a_row(hook_id) == 0
 
 
-def test_one_that_arrives_ends_the_row(installation: Installation, receiver: Receiver) -> None:
+def test_delivery_that_arrives_ends_the_failures_in_a_row(installation: Installation, receiver: Receiver) -> None:
     hook_id = hooks.create_hook(receiver.url(), ["e"])
     numbers = [hooks.record_event("e", number) for number in range(3)]
     for event_id in numbers:
@@ -168,7 +168,7 @@ def test_one_that_arrives_ends_the_row(installation: Installation, receiver: Rec
     assert hooks.failures_in_a_row(hook_id) == 1
 
 
-def test_what_was_removed_is_left_alone(installation: Installation, receiver: Receiver) -> None:
+def test_delivery_of_a_removed_hook_is_discarded(installation: Installation, receiver: Receiver) -> None:
     event_id, hook_id = pushed(receiver)
     hooks.remove_hook(hook_id)
     with pytest.raises(Discard, match=f"hook {hook_id} was removed"):
@@ -182,19 +182,19 @@ def test_what_was_removed_is_left_alone(installation: Installation, receiver: Re
     assert receiver.requests == []
 
 
-def test_the_owner_tries_a_hook(installation: Installation, receiver: Receiver) -> None:
+def test_ping_sends_a_message_to_the_hook(installation: Installation, receiver: Receiver) -> None:
     PingWebhookWorker.perform_inline(hooks.create_hook(receiver.url(), []))
     assert json.loads(receiver.requests[0].body)["type"] == "ping"
     with pytest.raises(TryAgainError, match="answered 503"):
         PingWebhookWorker.perform_inline(hooks.create_hook(receiver.url("/down"), []))
 
 
-def test_urls_that_are_none(installation: Installation) -> None:
+def test_hook_with_wrong_url_is_refused(installation: Installation) -> None:
     with pytest.raises(BusinessError, match="begins with http"):
         hooks.create_hook("javascript:alert(1)", [])
 
 
-def test_old_deliveries_are_forgotten(
+def test_prune_removes_old_deliveries(
     installation: Installation, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.webhooks.prune_deliveries_worker.SLICE", 2)
