@@ -54,7 +54,7 @@ class Runs:
         return self.ends.total() - self.done - self.failed
 
     @property
-    def unended(self) -> int:
+    def unfinished(self) -> int:
         """Runs that have a start line and no end line: the process died first."""
         return max(0, self.begun - self.ends.total())
 

@@ -103,7 +103,7 @@ def _processes(activity: Activity, styles: Sequence[str]) -> list[Html]:
         Column[tuple[Process, str]]("Runs", lambda row: f"{row[0].runs.begun:,}", numeric=True),
         Column[tuple[Process, str]]("Done", lambda row: f"{row[0].runs.done:,}", numeric=True),
         Column[tuple[Process, str]]("Failed", lambda row: row[0].runs.failed or _NONE, numeric=True),
-        Column[tuple[Process, str]]("Cut off", lambda row: row[0].runs.unended or _NONE, numeric=True),
+        Column[tuple[Process, str]]("Cut off", lambda row: row[0].runs.unfinished or _NONE, numeric=True),
         Column[tuple[Process, str]]("Taken back", lambda row: row[0].taken_back or _NONE, numeric=True),
         Column[tuple[Process, str]]("End", lambda row: _ending(row[0])),
     ]
