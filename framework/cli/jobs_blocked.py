@@ -43,7 +43,7 @@ _SERIES = re.compile(r"[a-z_:][\w:]*(?:\{(?:[a-z_]\w*=\"(?:[^\"\\\n]|\\[\\\"n])*
 """What Prometheus reads as a counter: one line that it does not read would cost all the others."""
 
 
-@click.group("parked", cls=DefaultShowGroup)
+@click.group("held", cls=DefaultShowGroup)
 def held() -> None:
     """Show and drop the jobs that wait behind a limit or a pause, in no queue.
 
@@ -68,7 +68,7 @@ def held() -> None:
 @json_option
 @reports_errors
 def show_held(*, alert_after: float | None, alert_above: int, names: Sequence[str], as_json: bool) -> None:
-    """Show every place of parked jobs, the oldest first.
+    """Show every place of held jobs, the oldest first.
 
     It says how many there are, how old the oldest is, and how to release them.
 
@@ -81,7 +81,7 @@ def show_held(*, alert_after: float | None, alert_above: int, names: Sequence[st
     late = [(shard, one) for shard, now, one in found if now - one.since > most_s or one.jobs > alert_above]
     if as_json:
         on.print_json(
-            {"parked": [{"shard": shard, **one._asdict(), "oldest_s": now - one.since} for shard, now, one in found]}
+            {"held": [{"shard": shard, **one._asdict(), "oldest_s": now - one.since} for shard, now, one in found]}
         )
     else:
         rows = [
@@ -95,7 +95,7 @@ def show_held(*, alert_after: float | None, alert_above: int, names: Sequence[st
             )
             for shard, now, one in found
         ]
-        on.print_table(_HELD_HEADINGS, rows, "No job is parked")
+        on.print_table(_HELD_HEADINGS, rows, "No job is held")
     on.exit_if_unanswered()
     for shard, one in late:
         echo(
@@ -137,16 +137,16 @@ def drop_held(
     names: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Drop parked jobs for good.
+    """Drop held jobs for good.
 
     Those are dropped that match all that is given: a class, and facts of their context.
 
-    Status 1: the time was up before every parked job was looked at (run it again), or a shard does not answer.
+    Status 1: the time was up before every held job was looked at (run it again), or a shard does not answer.
     """
     wanted = _drop_filter(worker, user, project, meta)
     if not (dry_run or yes):
         said = ", ".join(f"{name}={value}" for name, value in wanted.items())
-        click.confirm(f"Drop every parked job with {said}? They never run.", abort=True, err=True)
+        click.confirm(f"Drop every held job with {said}? They never run.", abort=True, err=True)
     on = ShardCommand(names)
     deadline = time.monotonic() + budget_s
     done: list[tuple[str, PurgeResult]] = []
@@ -170,8 +170,8 @@ def drop_held(
     if not all(one.completed for _, one in done):
         sys.exit(EXIT_FAILED)
     if worker is not None and not any(one.matched for _, one in done):
-        parked_now = on.each(lambda shard: {place.name for place in list_held_stores(shard.client)})
-        if not any(worker in names_there for _, names_there in parked_now):
+        held_now = on.each(lambda shard: {place.name for place in list_held_stores(shard.client)})
+        if not any(worker in names_there for _, names_there in held_now):
             refuse_unknown_class(worker, modules)
 
 
@@ -240,7 +240,7 @@ def show_deferred(worker: str | None, *, modules: Sequence[str], names: Sequence
         refuse_unknown_class(worker, modules)
 
 
-@deferred.command("release")
+@deferred.command("run-now")
 @click.argument("worker", metavar="CLASS")
 @click.option("--count", type=click.IntRange(1), help="Release at most so many on each shard.")
 @click.option("--percent", type=click.IntRange(1, 100), help="Release so many in a hundred on each shard.")
@@ -279,7 +279,7 @@ def run_deferred_now(
 
     done = list(on.each(act))
     if as_json:
-        on.print_json({"released": [{"shard": shard, "jobs": moved, "of": there} for shard, (moved, there) in done]})
+        on.print_json({"run_now": [{"shard": shard, "jobs": moved, "of": there} for shard, (moved, there) in done]})
     else:
         for shard, (moved, there) in done:
             last = f", the last in {format_duration(moved / rate)}" if moved else ""
@@ -295,7 +295,7 @@ def run_deferred_now(
 def counters(*, names: Sequence[str]) -> None:
     """Print the counters and gauges of the policies in Prometheus' text format.
 
-    They are what policies have counted, and how full the limits and the parked places are.
+    They are what policies have counted, and how full the limits and the places of held jobs are.
 
     Counters are summed over the shards; gauges are per shard. Meant for a textfile collector: one reporter for the whole fleet.
     """
@@ -335,7 +335,7 @@ def _read_counters(shard: Shard) -> dict[str, int]:
 
 
 def _read_gauges(shard: Shard) -> Iterator[tuple[str, dict[str, str], float]]:
-    """GitLab's gauges of a limit, and for each place of parked jobs how many and how old."""
+    """GitLab's gauges of a limit, and for each place of held jobs how many and how old."""
     now = server_time(shard.client)
     for limit in read_limits(shard.client, now):
         worker = {"worker": limit.name}
@@ -347,7 +347,7 @@ def _read_gauges(shard: Shard) -> Iterator[tuple[str, dict[str, str], float]]:
             yield f"{_LIMIT_GAUGE}_current_limit", worker, limit.limit
     for one in _read_held(shard)[1]:
         place = {"place": one.kind, "worker": one.name}
-        yield "parked_jobs", place, one.jobs
+        yield "held_jobs", place, one.jobs
         yield "held_oldest_job_age_seconds", place, round(max(0.0, now - one.since), 3)
 
 

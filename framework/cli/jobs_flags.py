@@ -9,7 +9,8 @@ import click
 
 from framework.admin.times import format_duration, server_time
 from framework.cli.errors import refuse_unknown, reports_errors, unknown_worker_message
-from framework.cli.options import DurationOption, json_option, modules_option, shard_option
+from framework.cli.groups import DefaultShowGroup
+from framework.cli.options import DURATION_HELP, REASON_HELP, DurationOption, json_option, modules_option, shard_option
 from framework.cli.project import load_project
 from framework.cli.shards import ShardCommand, operator_name
 from framework.cli.terminal import echo, echo_lines
@@ -35,11 +36,9 @@ def reason_and_duration_options(command: Callable[..., Any]) -> Callable[..., An
         "lasts_s",
         type=DurationOption(),
         required=True,
-        help="End it after so long: 90s, 15m, 2h, 1d or 1h30m.",
+        help=DURATION_HELP,
     )(command)
-    return click.option("--reason", required=True, help="Say why. The text is shown wherever this has an effect.")(
-        command
-    )
+    return click.option("--reason", required=True, help=REASON_HELP)(command)
 
 
 def resolve_class(name: str, modules: Sequence[str]) -> str:
@@ -126,11 +125,19 @@ def defer(
     on.exit_if_unanswered()
 
 
-@click.command("release")
+@click.group("flags", cls=DefaultShowGroup)
+def flags() -> None:
+    """Show and clear the flags that operators set on classes.
+
+    Without a command the flags are shown.
+    """
+
+
+@flags.command("clear")
 @click.argument("worker", metavar="CLASS")
 @click.option("--percent", type=click.IntRange(1, 99), help="Let only so many jobs in a hundred run.")
-@click.option("--reason", help="Say why. The text is shown wherever this has an effect.")
-@click.option("--for", "lasts_s", type=DurationOption(), help="End it after so long: 90s, 15m, 2h, 1d or 1h30m.")
+@click.option("--reason", help=REASON_HELP)
+@click.option("--for", "lasts_s", type=DurationOption(), help=DURATION_HELP)
 @modules_option
 @shard_option
 @reports_errors
@@ -163,11 +170,11 @@ def clear_flags(
         refuse_unknown_class(name, modules)
 
 
-@click.command("flags")
+@flags.command("show")
 @shard_option
 @json_option
 @reports_errors
-def flags(*, names: Sequence[str], as_json: bool) -> None:
+def show(*, names: Sequence[str], as_json: bool) -> None:
     """Show every flag that operators have set.
 
     It says for how many jobs in a hundred, by whom, until when and why. A flag run_jobs_CLASS lets jobs run, a flag
@@ -199,4 +206,4 @@ def _row(shard: str, now: float, name: str, flag: Flag | None) -> Sequence[str]:
     return shard, flag.name, f"{flag.percentage:g} %", flag.set_by or "-", ends, flag.reason or "-"
 
 
-COMMANDS: tuple[click.Command, ...] = (drop, defer, clear_flags, flags)
+COMMANDS: tuple[click.Command, ...] = (drop, defer, flags)

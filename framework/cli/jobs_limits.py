@@ -126,7 +126,7 @@ def clear(name: str, *, modules: Sequence[str], names: Sequence[str], as_json: b
     _apply_to_shards(on, act, as_json=as_json)
 
 
-@limits.command("release")
+@limits.command("sweep")
 @click.argument("name", required=False)
 @modules_option
 @shard_option
@@ -168,7 +168,7 @@ def _apply_to_shards(on: ShardCommand, act: Callable[[Shard], list[_LimitChange]
     found = [(shard, one) for shard, done in on.each(act) for one in done]
     if as_json:
         done = [{"shard": shard, **one._asdict()} for shard, one in found]
-        on.print_json({"limits": [{name: value for name, value in one.items() if name != "said"} for one in done]})
+        on.print_json({"limits": [{name: value for name, value in one.items() if name != "message"} for one in done]})
     else:
         for shard, one in found:
             jobs, slots = ("job" if one.handed_over == 1 else "jobs"), ("slot" if one.freed == 1 else "slots")

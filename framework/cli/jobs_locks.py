@@ -140,7 +140,7 @@ def _row(shard: str, now: float, one: HeldLock) -> Sequence[str]:
     return shard, one.key, one.jid, format_age(now, one.since), left, f"{one.duplicates:,}"
 
 
-@locks.command("release")
+@locks.command("delete")
 @click.argument("what", metavar="KEY|CLASS")
 @click.argument("arguments", nargs=-1, metavar="[ARG]...")
 @click.option("--yes", is_flag=True, help="Do it without asking.")

@@ -131,6 +131,9 @@ class TagOption(click.ParamType[str]):
             self.fail(f"{value!r} {error}", param, ctx)
 
 
+REASON_HELP = "Say why. The text is kept, and shown wherever this has an effect."
+DURATION_HELP = "End it after so long: 90s, 15m, 2h, 1d or 1h30m."
+
 modules_option = click.option(
     "-r",
     "--require",

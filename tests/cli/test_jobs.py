@@ -68,7 +68,7 @@ def test_limits_are_shown_with_who_has_the_slots_and_who_waits(jobs, redis):
     ]
     handed = f"{OWNER} b"
     assert redis.zrem(keys.limit(REPORT) + ":running", handed)
-    jobs("limits", "release", REPORT)
+    jobs("limits", "sweep", REPORT)
     (queued,) = jobs("explain", "c", "--json", "-r", "jobs")["found"]
     assert queued["holds"][0].startswith(f"a slot of {REPORT} for ")
     (limit,) = report["limits"]
@@ -102,12 +102,10 @@ def test_a_limit_is_released_from_slots_of_the_dead_and_never_beyond_itself(jobs
     for jid in ("a", "b", "c", "d"):
         ask(redis, jid, 2)
     redis.zadd(keys.limit(REPORT) + ":running", {f"{OWNER} a": time.time() - 1})
-    assert jobs("limits", "release", "--json")["limits"][0]["freed"] == 0  # nobody beats: it may be an outage
+    assert jobs("limits", "sweep", "--json")["limits"][0]["freed"] == 0  # nobody beats: it may be an outage
     redis.set(keys.STEADY_SINCE, time.time() - 60)
-    assert (
-        jobs("limits", "release") == f"main: {REPORT}: 1 waiting job handed over, 1 slot freed that was not renewed\n"
-    )
-    (done,) = jobs("limits", "release", REPORT, "--json")["limits"]
+    assert jobs("limits", "sweep") == f"main: {REPORT}: 1 waiting job handed over, 1 slot freed that was not renewed\n"
+    (done,) = jobs("limits", "sweep", REPORT, "--json")["limits"]
     assert done == {"shard": "main", "name": REPORT, "handed_over": 0, "freed": 0}
     assert redis.zcard(keys.limit(REPORT) + ":running") == 2
 
@@ -128,14 +126,14 @@ def test_a_lock_is_released_only_while_it_is_the_one_that_was_shown(site, jobs, 
         [keys.lock("0"), "first"],
         [keys.lock("1"), "second"],
     ]
-    said = jobs("locks", "release", keys.lock("0"), "--yes")
+    said = jobs("locks", "delete", keys.lock("0"), "--yes")
     assert "is held for " in said
     assert said.endswith("main: released\n")
     assert redis.exists(keys.lock("0"), keys.lock("1")) == 1
-    refused = site.run(COMMAND, "locks", "release", keys.lock("1"))  # nobody there to say yes
+    refused = site.run(COMMAND, "locks", "delete", keys.lock("1"))  # nobody there to say yes
     assert refused.returncode == 1
     assert redis.exists(keys.lock("1"))
-    assert jobs("locks", "release", keys.lock("nobody"), "--yes", status=1) == ""
+    assert jobs("locks", "delete", keys.lock("nobody"), "--yes", status=1) == ""
     shown = find_lock(redis, keys.lock("1"))
     redis.hset(keys.lock("1"), "jid", "who came meanwhile")
     assert not delete_lock(redis, shown)
@@ -172,7 +170,7 @@ def test_a_lock_is_found_by_class_and_arguments_as_its_push_made_it(site, jobs, 
     (held,) = found["holds"]
     assert held.startswith(f"the lock {row[1]} for ")
     assert jobs("locks", "LockedWorker", "8", "a b", "-r", "locked").startswith("Nobody holds ")
-    assert jobs("locks", "release", "LockedWorker", "7", '"a b"', "--yes", "-r", "locked").endswith("main: released\n")
+    assert jobs("locks", "delete", "LockedWorker", "7", '"a b"', "--yes", "-r", "locked").endswith("main: released\n")
     assert site.run("-c", PUSH).stdout.strip() not in ("None", jid)
 
 
@@ -204,18 +202,18 @@ def test_a_real_limit_is_seen_raised_and_put_back(site, jobs, redis):
 
 
 def test_what_is_parked_is_shown_the_oldest_first_and_alerts(site, jobs, redis):
-    assert jobs("parked") == "No job is parked.\n"
+    assert jobs("held") == "No job is held.\n"
     ask(redis, "a", 1)
     ask(redis, "b", 1)
     waited = time.time() - 3_600
     redis.zadd(keys.paused_jobs("MailWorker"), {b'["default"]\n' + encoded("MailWorker"): waited})
-    assert jobs("parked", "--alert-after", "2h").splitlines()[1].startswith("main   paused   MailWorker")
-    done = site.run(COMMAND, "parked")
+    assert jobs("held", "--alert-after", "2h").splitlines()[1].startswith("main   paused   MailWorker")
+    done = site.run(COMMAND, "held")
     assert done.returncode == 1
     assert done.stderr.startswith("ALERT main: paused MailWorker: older than 15 min")
     assert "waiting" not in done.stderr  # that one is young
-    assert site.run(COMMAND, "parked", "--alert-after", "2h", "--alert-above", "1").returncode == 0
-    assert [row["kind"] for row in jobs("parked", "--alert-after", "2h", "--json")["parked"]] == ["paused", "waiting"]
+    assert site.run(COMMAND, "held", "--alert-after", "2h", "--alert-above", "1").returncode == 0
+    assert [row["kind"] for row in jobs("held", "--alert-after", "2h", "--json")["held"]] == ["paused", "waiting"]
 
 
 def test_what_is_paused_is_shown_with_who_says_so(jobs, redis):
@@ -228,7 +226,7 @@ def test_what_is_paused_is_shown_with_who_says_so(jobs, redis):
     redis.zadd(keys.paused_jobs("MailWorker"), {b'["default"]\n' + encoded("MailWorker"): time.time() - 60})
     redis.set(keys.pause_strategy("MailWorker"), "zoekt", ex=60)
     shown = jobs("paused", "--json")["paused"]
-    assert [(one["what"], one["name"], one["by"], one["reason"], one["jobs"]) for one in shown] == [
+    assert [(one["kind"], one["name"], one["by"], one["reason"], one["jobs"]) for one in shown] == [
         ("queue", "reports", "", "", 1),
         ("class", "MailWorker", "zoekt", "", 1),
         ("class", REPORT, "ann", "reindexing", 0),
@@ -245,16 +243,16 @@ def test_deferred_jobs_are_set_forward_at_a_rate_and_no_more_than_asked(jobs, re
         ["main", "MailWorker", "database_health_check", "3", "3 times"],
     ]
     before = time.time()
-    unknown = jobs("deferred", "release", "Nobody", "--json", "-r", "jobs", status=1)
-    assert unknown["released"] == [{"shard": "main", "jobs": 0, "of": 0}]
-    said = jobs("deferred", "release", REPORT, "--percent", "50", "--rate", "10")
+    unknown = jobs("deferred", "run-now", "Nobody", "--json", "-r", "jobs", status=1)
+    assert unknown["run_now"] == [{"shard": "main", "jobs": 0, "of": 0}]
+    said = jobs("deferred", "run-now", REPORT, "--percent", "50", "--rate", "10")
     assert said == f"main: 5 of 10 put-off jobs of {REPORT} become due, the last in 0 s\n"
     due = [score for _, score in redis.zrange(keys.SCHEDULE, 0, 4, withscores=True)]
     assert [round(later - due[0], 1) for later in due] == [0.0, 0.1, 0.2, 0.3, 0.4]
     assert due[0] == pytest.approx(before, abs=5)
     assert redis.zcount(keys.SCHEDULE, before + 60, "+inf") == 9
     redis.zadd(keys.SCHEDULE, {encoded(REPORT, jid="sooner", deferred=True): 1})
-    jobs("deferred", "release", REPORT)
+    jobs("deferred", "run-now", REPORT)
     assert redis.zrange(keys.SCHEDULE, 0, 0, withscores=True)[0][1] == 1
     assert redis.zcount(keys.SCHEDULE, before + 60, "+inf") == 4
     assert jobs("deferred", "Nobody", "-r", "jobs", status=1) == "No job of Nobody is put off.\n"
@@ -276,16 +274,16 @@ def test_parked_jobs_are_dropped_by_what_all_of_their_context_says(site, jobs, r
     park(redis, "MailWorker", "also-mine")
     park(redis, "MailWorker", "anns-too", **{"meta.user": "joann", "args": ["ann"]})
     park(redis, "MailWorker", "number", **{"meta.user": "zoe", "meta.project": 12})
-    assert jobs("parked", "drop", "--user", "ann", "--dry-run").splitlines()[1].split() == ["main", "2", "0", "yes"]
-    refused = site.run(COMMAND, "parked", "drop", "--user", "ann")  # nobody there to say yes
+    assert jobs("held", "drop", "--user", "ann", "--dry-run").splitlines()[1].split() == ["main", "2", "0", "yes"]
+    refused = site.run(COMMAND, "held", "drop", "--user", "ann")  # nobody there to say yes
     assert (refused.returncode, redis.zcard(keys.paused_jobs("MailWorker"))) == (1, 3)
-    (done,) = jobs("parked", "drop", "--user", "ann", "--yes", "--json")["purged"]
-    assert (done["matching"], done["dropped"], done["completed"]) == (2, 2, True)
+    (done,) = jobs("held", "drop", "--user", "ann", "--yes", "--json")["purged"]
+    assert (done["matched"], done["dropped"], done["completed"]) == (2, 2, True)
     assert (redis.exists(keys.lock("mine")), redis.get(keys.status("mine"))) == (0, b"discarded")
     assert redis.zcard(keys.paused_jobs("MailWorker")) == 2
     assert redis.zcard(f"{keys.limit(REPORT)}:waiting:") == 1
-    assert jobs("parked", "drop", "--meta", "project=12", "--class", REPORT, "--yes").splitlines()[1].split()[1] == "0"
-    assert jobs("parked", "drop", "--project", "12", "--class", "MailWorker", "--yes").splitlines()[1].split()[2] == "1"
+    assert jobs("held", "drop", "--meta", "project=12", "--class", REPORT, "--yes").splitlines()[1].split()[1] == "0"
+    assert jobs("held", "drop", "--project", "12", "--class", "MailWorker", "--yes").splitlines()[1].split()[2] == "1"
     assert sorted(line for line in jobs("counters").splitlines() if line.startswith("sidekiq_jobs_")) == [
         f'sidekiq_jobs_skipped_total{{action="dropped",reason="operator",worker="{worker}"}} {count}'
         for worker, count in [("MailWorker", 2), (REPORT, 1)]
@@ -313,7 +311,7 @@ def test_how_full_limits_are_is_a_gauge(jobs, redis):
     for jid in ("a", "b", "c"):
         ask(redis, jid, 1)
     gauges = dict(
-        line.rsplit(" ", 1) for line in jobs("counters").splitlines() if line.startswith(("sidekiq_c", "parked"))
+        line.rsplit(" ", 1) for line in jobs("counters").splitlines() if line.startswith(("sidekiq_c", "held"))
     )
     age = float(gauges.pop(f'held_oldest_job_age_seconds{{place="waiting",shard="main",worker="{REPORT}"}}'))
     labels = f'shard="main",worker="{REPORT}"'
@@ -322,7 +320,7 @@ def test_how_full_limits_are_is_a_gauge(jobs, redis):
         f"sidekiq_concurrency_limit_current_limit{{{labels}}}": "1",
         f"sidekiq_concurrency_limit_max_concurrent_jobs{{{labels}}}": "1",
         f"sidekiq_concurrency_limit_queue_jobs{{{labels}}}": "2",
-        f'parked_jobs{{place="waiting",{labels}}}': "2",
+        f'held_jobs{{place="waiting",{labels}}}': "2",
     }
     assert 0 <= age < 60
 
@@ -339,7 +337,7 @@ def test_explain_names_every_valve_before_a_job_and_what_opens_it(jobs, redis):
     assert list(reasons) == ["no_process", "dropping", "paused", "deferring", "limit_reached"]
     assert "a in host:7:000000000abc" in reasons["limit_reached"]["why"]
     assert reasons["paused"]["why"] == "NoopWorker is paused by ann: incident 7"
-    assert reasons["paused"]["release"].startswith("scripts/jobs resume NoopWorker; by itself in ")
+    assert reasons["paused"]["remedy"].startswith("scripts/jobs resume NoopWorker; by itself in ")
     shared = {"base": "TenantWorker", "scope": "ann", "share": 1}
     assert ask(redis, "bens", 5, **{**shared, "scope": "ben"})
     assert [ask(redis, jid, 5, **shared) for jid in ("s", "t")] == [True, False]
@@ -360,9 +358,9 @@ def test_explain_names_every_valve_before_a_job_and_what_opens_it(jobs, redis):
         (["limits", "Office::ReprotWorker"], "did you mean 'Office::ReportWorker'?"),
         (["limits", "queue/defualt"], "no limit, worker class or queue (queue/NAME) is named 'queue/defualt'"),
         (["limits", "clear", "Office::ReprotWorker"], "did you mean 'Office::ReportWorker'?"),
-        (["limits", "release", "Office::ReprotWorker"], "did you mean 'Office::ReportWorker'?"),
+        (["limits", "sweep", "Office::ReprotWorker"], "did you mean 'Office::ReportWorker'?"),
         (["limits", "set", "Office::ReprotWorker", "5", "--reason", "x", "--for", "1h"], "did you mean"),
-        (["locks", "release", "NoopWroker", "1", "-r", "jobs"], "did you mean 'NoopWorker'?"),
+        (["locks", "delete", "NoopWroker", "1", "-r", "jobs"], "did you mean 'NoopWorker'?"),
         (["locks", "NoopWroker", "1", "-r", "jobs"], "did you mean 'NoopWorker'?"),
     ],
 )
@@ -382,10 +380,10 @@ def test_jobs_unknown_name_status_1(site, redis, words, said):
         (["limits", "set", REPORT, "5", "--reason", "x", "--for", "0s"], "'0s' is no length of time"),
         (["limits", "set", REPORT, "-7", "--reason", "x", "--for", "1h"], "-7"),
         (["locks", keys.lock("x"), "1"], "arguments belong to a class"),
-        (["deferred", "release", REPORT, "--percent", "5", "--count", "5"], "give one of them"),
-        (["parked", "drop", "--yes"], "Say which jobs"),
-        (["parked", "drop", "--yes", "--meta", "user"], "write NAME=VALUE"),
-        (["prked"], "did you mean 'parked'?"),
+        (["deferred", "run-now", REPORT, "--percent", "5", "--count", "5"], "give one of them"),
+        (["held", "drop", "--yes"], "Say which jobs"),
+        (["held", "drop", "--yes", "--meta", "user"], "write NAME=VALUE"),
+        (["hled"], "did you mean 'held'?"),
     ],
 )
 def test_wrong_usage_names_the_way_out(site, redis, words, said):
@@ -396,7 +394,7 @@ def test_wrong_usage_names_the_way_out(site, redis, words, said):
 
 
 @pytest.mark.parametrize(
-    "words", [["limits"], ["locks"], ["parked"], ["paused"], ["deferred"], ["counters"], ["limits", "release"]]
+    "words", [["limits"], ["locks"], ["held"], ["paused"], ["deferred"], ["counters"], ["limits", "sweep"]]
 )
 def test_a_shard_that_does_not_answer_hides_no_other(site, redis, words):
     site.write("redis.yml", {"shards": {"away": {"url": "redis://127.0.0.1:1/0"}, "main": {"url": site.url}}})
@@ -411,13 +409,13 @@ COMMANDS = [
         ["explain", "j"],
         ["limits"],
         ["limits", "C"],
-        ["limits", "release"],
+        ["limits", "sweep"],
         ["locks"],
         ["locks", "C"],
-        ["parked"],
+        ["held"],
         ["paused"],
     ),
-    *(["deferred"], ["deferred", "release", "C"], ["counters"], ["flags"], ["parked", "drop", "--class", "C", "--yes"]),
+    *(["deferred"], ["deferred", "run-now", "C"], ["counters"], ["flags"], ["held", "drop", "--class", "C", "--yes"]),
 ]
 ODD_SCORES = [float("-inf"), -1.0, 0.0, 1e300, float("inf")]
 

@@ -55,14 +55,14 @@ def test_flags_are_set_with_their_reason_on_every_shard_and_end(jobs, redis, sec
         ("second", "run_jobs_NoopWorker", 10.0),
     ]
     assert "run_jobs_NoopWorker   10 %" in jobs("flags")
-    slowly = jobs("release", "NoopWorker", "--percent", "50", *WHY)
+    slowly = jobs("flags", "clear", "NoopWorker", "--percent", "50", *WHY)
     assert slowly.splitlines()[0] == "main: drop_jobs_NoopWorker ended"
     assert read_flags(redis)[run_flag("NoopWorker")].percentage == 50
-    assert jobs("release", "NoopWorker").splitlines() == [
+    assert jobs("flags", "clear", "NoopWorker").splitlines() == [
         "main: run_jobs_NoopWorker ended",
         "second: run_jobs_NoopWorker ended",
     ]
-    assert "main: no flag of the class was set" in jobs("release", "NoopWorker", "-r", "jobs")
+    assert "main: no flag of the class was set" in jobs("flags", "clear", "NoopWorker", "-r", "jobs")
     assert jobs("flags") == "No flag is set.\n"
 
 
@@ -72,7 +72,7 @@ def test_a_flag_that_cannot_be_read_is_shown_for_what_it_counts_as(jobs, redis):
     assert json.loads(jobs("flags", "--json"))["flags"] == [
         {"shard": "main", "name": "run_jobs_NoopWorker", "unreadable": True}
     ]
-    jobs("release", "NoopWorker")
+    jobs("flags", "clear", "NoopWorker")
     assert jobs("flags") == "No flag is set.\n"
 
 
@@ -81,7 +81,7 @@ def test_what_is_wrong_says_so_and_sets_nothing(jobs, redis):
     assert "Missing option '--for'" in jobs("pause", "NoopWorker", "--reason", "x", status=2)
     assert "--reason is empty" in jobs("defer", "NoopWorker", "--reason", " ", "--for", "1h", "-r", "jobs", status=2)
     assert "no worker 'NopWorker' (did you mean 'NoopWorker'?)" in jobs("drop", "NopWorker", *WHY, status=1)
-    assert "belong together" in jobs("release", "NoopWorker", "--percent", "5", status=2)
+    assert "belong together" in jobs("flags", "clear", "NoopWorker", "--percent", "5", status=2)
     assert "did you mean 'second'?" in jobs("drop", "NoopWorker", "--shard", "secnd", *WHY, status=2)
     assert redis.exists(keys.FLAGS) == 0
 
@@ -90,7 +90,7 @@ def test_what_is_wrong_says_so_and_sets_nothing(jobs, redis):
     "words",
     [
         "resume {}",
-        "release {}",
+        "flags clear {}",
         "locks {}",
         'locks {} "text"',
         "locks delete {}",
@@ -114,7 +114,7 @@ def test_jobs_unknown_class_status_1(site, jobs, redis, words):
     assert f"'NopWorker'{' ' + known}" in jobs(*words.format("NopWorker").split(), status=1)
     assert "'Nonsense'" in jobs(*words.format("Nonsense").split(), status=1)
     assert not redis.exists(keys.FLAGS)
-    if words.startswith(("resume", "release", "deferred")) or words in ("locks {}", "held drop --yes --class {}"):
+    if words.startswith(("resume", "flags clear", "deferred")) or words in ("locks {}", "held drop --yes --class {}"):
         jobs(*words.format("Removed::Long::AgoWorker").split())
     if '"' not in words and not words.startswith("locks delete"):
         jobs(*words.format("NoopWorker").split())

@@ -37,6 +37,8 @@ LOGS = {"structlog", "rich", "pygments"}
 """structlog brings rich where that is installed; a command that writes no line of a log needs neither."""
 PROCESS = {"setproctitle", "http.server", "framework.cluster", "framework.process.launcher", "framework.schedule"}
 PROGRAMS = {"framework.admin", "framework.devtools", "framework.migrate"}
+PROGRAMS_OF_STORES = {"framework.admin.explain", "framework.devtools", "framework.migrate"}
+"""What commands that count jobs with ``framework.admin.job_counts`` need not load."""
 LINT, COMPAT = {"framework.devtools.lint"}, {"framework.devtools.compat"}
 
 CLIENT = {"redis", "yaml", "framework.wiring", "framework.push", "framework.execute", "framework.settings.load"}
@@ -56,9 +58,9 @@ CASES = {
     "generate-queues -r jobs": TOOL | LINT,
     "check-compat -r jobs": TOOL | LINT,
     "route -r jobs": FOREIGN | LOGS | LINT | {"setproctitle", "framework.cluster", "framework.migrate"},
-    "retired": FOREIGN | LOGS | PROGRAMS | {"setproctitle", "framework.cluster", "framework.schedule"},
+    "retired": FOREIGN | LOGS | PROGRAMS_OF_STORES | {"setproctitle", "framework.cluster", "framework.schedule"},
     "jobs held": FOREIGN | LOGS | {"setproctitle", "framework.cluster", "framework.devtools", "framework.migrate"},
-    "migrate-jobs --help": FOREIGN | LOGS | {"framework.admin", "framework.cluster", "framework.devtools"},
+    "migrate-jobs --help": FOREIGN | LOGS | {"framework.admin.explain", "framework.cluster", "framework.devtools"},
     "cluster --help": FOREIGN | LOGS | PROGRAMS,
     "worker --help": FOREIGN | LOGS | PROGRAMS | {"framework.cluster"},
 }

@@ -82,7 +82,7 @@ LOOKS = [
     [jobs, "flags"],
     [jobs, "locks"],
     [jobs, "locks", "show", EVIL.replace("\x00", "")],
-    [jobs, "parked"],
+    [jobs, "held"],
     [jobs, "paused"],
     [jobs, "deferred"],
     [jobs, "counters"],
@@ -118,7 +118,7 @@ def test_command_that_shows_hostile_names_prints_no_control(invoke, redis, look)
 
 
 @pytest.mark.parametrize(
-    "words", [["explain", JID], ["limits"], ["flags"], ["locks"], ["parked"], ["paused"], ["deferred"]]
+    "words", [["explain", JID], ["limits"], ["flags"], ["locks"], ["held"], ["paused"], ["deferred"]]
 )
 def test_json_of_hostile_names_holds_them_escaped(invoke, redis, words):
     fill(redis)

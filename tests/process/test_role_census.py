@@ -147,17 +147,17 @@ def work(site, redis, client, resumes):
 SHOWS = (
     "limits",
     "locks",
-    "parked",
+    "held",
     "paused",
     "deferred",
     "flags",
     "counters",
     "locks show KeyedWorker",
-    "parked show",
+    "held show",
 )
 CHANGES = (
     *("pause PausedWorker --reason r --for 1h", "resume PausedWorker", "drop NoteWorker --reason r --for 1h"),
-    *("defer NoteWorker --reason r --for 1h", "release NoteWorker", "limits set OneWorker 3 --reason r --for 1h"),
+    *("defer NoteWorker --reason r --for 1h", "flags clear NoteWorker", "limits set OneWorker 3 --reason r --for 1h"),
     *(
         "limits clear OneWorker",
         "limits sweep OneWorker",

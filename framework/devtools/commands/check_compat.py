@@ -11,7 +11,7 @@ import click
 
 from framework.cli.atomic_write import display_path, write_all
 from framework.cli.errors import refuse_unknown, reports_errors, unknown_worker_message
-from framework.cli.options import json_option, modules_option
+from framework.cli.options import REASON_HELP, json_option, modules_option
 from framework.cli.project import Project, load_project
 from framework.cli.terminal import echo, echo_json, echo_lines
 from framework.command_line import command
@@ -33,9 +33,11 @@ from framework.route.topology import queues_on
     "--release", metavar="NAME", help="Remember today's workers as this release. It is refused when jobs would break."
 )
 @click.option(
-    "--settle", metavar="WORKER", help="Remember this worker as it is today, as no job of the former kind is left."
+    "--accept",
+    metavar="WORKER",
+    help="Write this worker into the manifest as it is today: no job of its former kind is left. Needs --reason.",
 )
-@click.option("--reason", metavar="TEXT", help="With --settle: say how that is known. The manifest keeps it.")
+@click.option("--reason", metavar="TEXT", help=REASON_HELP)
 @modules_option
 @reports_errors
 def check_compat(
@@ -75,7 +77,7 @@ def _refuse_combinations(
 ) -> None:
     asked = [
         name
-        for name, value in (("--against", against), ("--release", release), ("--settle", accept))
+        for name, value in (("--against", against), ("--release", release), ("--accept", accept))
         if value is not None
     ]
     if len(asked) > 1:
@@ -83,7 +85,9 @@ def _refuse_combinations(
     if release == "":
         raise click.UsageError("--release NAME: a release has a name.")
     if (accept is None) != (reason is None) or reason == "":
-        raise click.UsageError("--settle WORKER needs --reason TEXT, and the other way round: say how you know it.")
+        raise click.UsageError(
+            "--accept WORKER needs --reason TEXT, and --reason needs --accept: say how you know that no such job is left."
+        )
     if as_json and (release is not None or accept is not None):
         raise click.UsageError("--json belongs to the check.")
 

@@ -119,7 +119,7 @@ class ReleasedWorker(_FrozenModel):
 class Manifest(_FrozenModel):
     """Every worker by wire name, and the retired ones with the date of the first release without them.
 
-    ``former_queues`` are those to which no jobs go any more, since that release. ``settled`` says why an entry was brought to
+    ``former_queues`` are those to which no jobs go any more, since that release. ``accepted`` says why an entry was brought to
     today's code between two releases.
     """
 
@@ -190,7 +190,7 @@ def accept_worker(last: Manifest, today: Manifest, name: str, reason: str) -> Ma
     if heir is not None:
         workers[heir[0]] = heir[1]
     retired = {one: since for one, since in last.retired.items() if one != name}
-    update = {"workers": workers, "retired": retired, "settled": {**last.accepted, name: reason}}
+    update = {"workers": workers, "retired": retired, "accepted": {**last.accepted, name: reason}}
     return last.model_copy(update=update)
 
 
@@ -208,7 +208,7 @@ def manifest_text(manifest: Manifest) -> str:
     """The file: workers by name, one parameter a line, nothing that says the usual; the same for the same facts."""
     content = manifest.model_dump(exclude_defaults=True)
     content["workers"] = {name: _with_flow_parameters(content["workers"][name]) for name in sorted(manifest.workers)}
-    for key in ("retired", "former_queues", "settled"):
+    for key in ("retired", "former_queues", "accepted"):
         content[key] = dict(sorted(content.get(key, {}).items()))
     return HEADER + yaml.dump(content, Dumper=_ManifestDumper, sort_keys=False, allow_unicode=True, width=1_000_000)
 

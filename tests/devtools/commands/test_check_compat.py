@@ -87,7 +87,7 @@ def test_the_manifest_says_what_jobs_look_like_in_lines_that_merge(released, day
         "    - {name: sheets, type: {anyOf: [{type: array, items: {type: integer}}, {type: 'null'}]}, optional: true}",
         "retired: {}",
         "former_queues: {}",
-        "settled: {}",
+        "accepted: {}",
     ]
     schema = json.loads((released.folder / "workers" / "released.schema.json").read_text())
     jsonschema.validate(json.loads(json.dumps(yaml.safe_load(text), default=str)), schema)
@@ -103,7 +103,7 @@ def test_an_unsafe_change_fails_says_what_to_write_and_a_safe_one_passes(release
             "office.ImportWorker.perform: project_id has no default any more: jobs without it may be in flight [default-dropped]",
             f"  step: {DROP_DEFAULT}",
             "  write: def perform(self, path: str, sheets: list[int] | None = None) -> None: ...",
-            '         or, when no such job is left: scripts/check_compat --settle ImportWorker --reason "..."',
+            '         or, when no such job is left: scripts/check_compat --accept ImportWorker --reason "..."',
             "office.ImportWorker.perform: project_id takes int, and jobs hold list[int] | None [type-changed]",
             f"  step: {CHANGE}",
             "  write: version = 3",
@@ -158,12 +158,12 @@ def test_programs_read_json(released):
 
 def test_what_is_known_to_be_gone_is_settled_with_a_reason(released):
     write(released, UNSAFE)
-    done = check(released, "--settle", "ImportWorker", "--reason", "no import was pushed since May")
+    done = check(released, "--accept", "ImportWorker", "--reason", "no import was pushed since May")
     assert done.returncode == 0
     assert check(released).returncode == 0
     content = yaml.safe_load((released.folder / "workers" / "released.yml").read_text())
-    assert content["settled"] == {"ImportWorker": "no import was pushed since May"}
-    unknown = check(released, "--settle", "ImportWorkr", "--reason", "x")
+    assert content["accepted"] == {"ImportWorker": "no import was pushed since May"}
+    unknown = check(released, "--accept", "ImportWorkr", "--reason", "x")
     assert told(unknown) == (2, [], "there is no worker 'ImportWorkr' (did you mean 'ImportWorker'?)\n")
 
 
@@ -238,8 +238,8 @@ def test_a_manifest_that_does_not_hold_is_told(site, text, said):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--release", "1", "--settle", "A", "--reason", "b"),
-        ("--settle", "A"),
+        ("--release", "1", "--accept", "A", "--reason", "b"),
+        ("--accept", "A"),
         ("--release", ""),
         ("--reason", "b"),
         ("--json", "--release", "1"),

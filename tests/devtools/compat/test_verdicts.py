@@ -256,7 +256,7 @@ def methods(draw):
     new += [("added", Any, kept + index >= from_here) for index in range(added)]
     if draw(st.booleans()):
         new = [(f"renamed_{name}", *rest) for name, *rest in new]
-    rest, others = draw(st.sampled_from([(NO_REST, st.empty_message())] * 9 + KNOWN))
+    rest, others = draw(st.sampled_from([(NO_REST, st.nothing())] * 9 + KNOWN))
     new_rest = draw(st.sampled_from([NO_REST, Any, rest]))
     count = draw(st.integers(optional, len(pieces)))
     arguments = [draw(piece[1]) for piece in pieces[:count]]

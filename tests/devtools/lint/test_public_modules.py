@@ -1,4 +1,4 @@
-"""The one list of modules for everybody: the code, the lint and the guide agree."""
+"""The list of public modules: code, lint and guide agree."""
 
 import importlib
 from pathlib import Path
