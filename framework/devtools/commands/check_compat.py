@@ -86,7 +86,7 @@ def _refuse_combinations(
         raise click.UsageError("--release NAME: a release has a name.")
     if (accept is None) != (reason is None) or reason == "":
         raise click.UsageError(
-            "--accept WORKER needs --reason TEXT, and --reason needs --accept: say how you know that no such job is left."
+            "--accept WORKER needs --reason TEXT, and --reason needs --accept: say why no such job is left."
         )
     if as_json and (release is not None or accept is not None):
         raise click.UsageError("--json belongs to the check.")
