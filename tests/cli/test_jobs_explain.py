@@ -115,7 +115,7 @@ def test_in_the_hands_of_a_process(site, explain, redis):
     redis.delete(keys.lease(worker.identity))
     assert redis.exists(worker.identity), "its record is still there"
     assert codes(explain()) == {("main", "in flight"): ["process_dead"]}
-    assert explain()["found"][0]["reasons"][0]["remedy"].startswith("nobody: no process of main is running")
+    assert explain()["found"][0]["reasons"][0]["remedy"].startswith("the next process of main that starts reclaims it")
     assert codes(explain("waits")) == {("main", "queue"): ["no_process"]}
 
 

@@ -320,7 +320,7 @@ def test_limited_jobs_that_stay_on_another_shard_are_told(office, redis, second_
     assert report["second"]["per_shard"] == []
     (told,) = [line for line in done.stderr.splitlines() if "by itself" in line]
     assert told.startswith(
-        "ReportWorker (concurrency_limit = 3 and idempotent) has jobs on the shards second and main "
+        "ReportWorker (concurrency_limit = 3 and idempotent) has jobs on shards second and main "
         "(second: its route; main: 3 left in place)"
     )
     redis.delete("queue:reports")

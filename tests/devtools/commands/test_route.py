@@ -247,7 +247,7 @@ def test_lint_of_a_former_name_elsewhere_names_the_split(limited):
     status, (line,) = splits(limited)
     assert status == 1
     assert line.startswith(
-        "limited.ReportWorker: aliases: ReportWorker (concurrency_limit = 2 and idempotent) has jobs on the shards second and main "
+        "limited.ReportWorker: aliases: ReportWorker (concurrency_limit = 2 and idempotent) has jobs on shards second and main "
         "(second: its route; main: the route of its former name OldReportWorker), and each shard holds its limits and "
         "locks by itself."
     )
@@ -260,7 +260,7 @@ def test_lint_of_a_limited_queue_on_two_shards_names_it(limited):
     status, (line,) = splits(limited)
     assert status == 1
     assert line.startswith(
-        "config/application.yml: limits.mail: queue/mail (limits of the queue mail) has jobs on the shards second and main "
+        "config/application.yml: limits.mail: queue/mail (limits of the queue mail) has jobs on shards second and main "
         "(second: jobs of LetterWorker go there; main: jobs of MailWorker go there)"
     )
 
@@ -291,7 +291,7 @@ def test_lint_live_finds_limited_jobs_of_another_shard(limited, redis, second_re
     status, (line,) = splits(limited, "--live")
     assert status == 1
     assert line.startswith(
-        "shard main: ReportWorker (concurrency_limit = 2 and idempotent) has jobs on the shards second and main "
+        "shard main: ReportWorker (concurrency_limit = 2 and idempotent) has jobs on shards second and main "
     )
     assert "main: in flight 1, queue old 2, retry 1, schedule 1, held by a limit 1)" in line
 
@@ -304,4 +304,4 @@ def test_boot_warns_of_a_split_limit(limited, redis, second_redis):
     assert (line["severity"], line["name"], line["shards"]) == ("WARN", "queue/mail", ["second", "main"])
     assert "each shard keeps its limits and locks by itself" in line["message"]
     told = limited.run("-c", "import limited, framework; framework.boot()")
-    assert "queue/mail (limits of the queue mail) has jobs on the shards second and main" in told.stderr
+    assert "queue/mail (limits of the queue mail) has jobs on shards second and main" in told.stderr
