@@ -245,12 +245,12 @@ def test_what_a_killed_migration_had_put_aside_is_found_again(called, redis):
 WAITING = """
 import time
 from framework.cli.migrate_jobs import migrate_jobs
-from framework.migrate.queues import Queues
+from framework.migrate.queues import QueueMigrator
 
 step = QueueMigrator._move_page
 
 def until_stopped(queues, queue, page, verdicts):
-    while page and queues._account.moved and not queues._allowance.stopped:
+    while page and queues._report.moved and not queues._quota.stopped:
         time.sleep(0.01)
     return step(queues, queue, page, verdicts)
 

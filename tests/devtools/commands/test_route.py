@@ -248,7 +248,7 @@ def test_lint_of_a_former_name_elsewhere_names_the_split(limited):
     assert status == 1
     assert line.startswith(
         "limited.ReportWorker: aliases: ReportWorker (concurrency_limit = 2 and idempotent) has jobs on shards second and main "
-        "(second: its route; main: the route of its former name OldReportWorker), and each shard holds its limits and "
+        "(second: its route; main: the route of its former name OldReportWorker), and each shard keeps its limits and "
         "locks by itself."
     )
     assert "scripts/jobs limits set ReportWorker N --shard second" in line
@@ -293,7 +293,7 @@ def test_lint_live_finds_limited_jobs_of_another_shard(limited, redis, second_re
     assert line.startswith(
         "shard main: ReportWorker (concurrency_limit = 2 and idempotent) has jobs on shards second and main "
     )
-    assert "main: in flight 1, queue old 2, retry 1, schedule 1, held by a limit 1)" in line
+    assert "main: held by a limit 1, in flight 1, queue old 2, retry 1, schedule 1)" in line
 
 
 @pytest.mark.refused("role-producer srandmember")  # a producer may not look for queues that no process serves
