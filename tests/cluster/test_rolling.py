@@ -6,6 +6,8 @@ import signal
 import threading
 from collections import Counter
 
+import pytest
+
 from framework.wire import keys
 from tests.cluster.conftest import ask, children, gone
 from tests.harness import encoded, until
@@ -112,6 +114,7 @@ class WhichWorker(Base):
 """
 
 
+@pytest.mark.campaign
 def test_a_release_is_rolled_out_and_a_broken_one_is_not(cluster, site, redis, proofs, release):
     """The folder is entered by a name that each deployment leads elsewhere; meanwhile a child dies, and TERM comes."""
     current = site.folder / "current"

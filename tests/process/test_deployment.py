@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 
 from tests.chaos.test_access import Authority
 from tests.conftest import binary_or_skip
+from tests.fork_server import FORK_SERVER
 from tests.harness import until
 from tests.store.test_connect import free_port
 
@@ -54,12 +55,15 @@ class House:
         self.running.append(subprocess.Popen(argv, stdout=subprocess.DEVNULL))
         return port
 
-    def run(self, *argv, **env):
+    def environment(self, **env):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("FRAMEWORK_", "REDIS_URL"))}
+        return {**kept, "PYTHONPATH": str(self.folder), "FRAMEWORK_CONFIG_DIR": "none", **env}
+
+    def start(self, *argv, **env):
         process = subprocess.Popen(
             [sys.executable, *argv],
             cwd=self.folder,
-            env={**kept, "PYTHONPATH": str(self.folder), "FRAMEWORK_CONFIG_DIR": "none", **env},
+            env=self.environment(**env),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -67,20 +71,21 @@ class House:
         self.running.append(process)
         return process
 
+    def run(self, *argv, **env):
+        return FORK_SERVER.run(argv, self.folder, self.environment(**env), timeout=30, together=True)
+
     def push(self, **env):
-        process = self.run("-c", PUSH, **env)
-        return process.communicate(timeout=30)[0]
+        return self.run("-c", PUSH, **env).stdout
 
     def refused(self, **env):
         """What a worker says that has no patience, and its status."""
-        process = self.run("-c", IMPATIENT, "-r", "hello", "-q", "hello", **env)
-        said = process.communicate(timeout=30)[0]
-        return process.returncode, said
+        ended = self.run("-c", IMPATIENT, "-r", "hello", "-q", "hello", **env)
+        return ended.returncode, ended.stdout
 
     def works(self, **env):
         """Push a job and run it in a worker."""
         until(lambda: "Error" not in self.push(**env), "a push is accepted")
-        worker = self.run("-m", "framework", "worker", "-r", "hello", "-q", "hello", **env)
+        worker = self.start("-m", "framework", "worker", "-r", "hello", "-q", "hello", **env)
         lines = iter(worker.stdout)
         assert any('"job_status":"done"' in line for line in lines)
         worker.terminate()

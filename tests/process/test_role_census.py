@@ -213,6 +213,7 @@ def change(site, client):
     assert client.llen(keys.queue("new")) == 2
 
 
+@pytest.mark.campaign
 def test_roles_grant_what_they_use_and_nothing_else(server, site, redis, resumes):
     unused: list[str] = []
     with server.open() as client:

@@ -36,7 +36,8 @@ _LINE_S = 2.0
 class MixedLoadRun:
     """One server, one ``scripts/cluster`` whose children are killed, and a worker behind a proxy that loses replies.
 
-    ``play`` works for ``seconds``, then waits until every job has ended; what stays is the data folder with the history.
+    ``play`` works for ``seconds`` and until there is ``enough``, then waits until every job has ended; what stays is the data folder
+    with the history.
     """
 
     def __init__(
@@ -52,7 +53,9 @@ class MixedLoadRun:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._log = folder / "cluster.log"
 
-    def play(self, seconds: float, stopped: Callable[[], bool] = lambda: False) -> None:
+    def play(
+        self, seconds: float, stopped: Callable[[], bool] = lambda: False, enough: Callable[[], bool] = lambda: True
+    ) -> None:
         """Raises RuntimeError when jobs are left after a minute of patience, or a process ends by itself."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with (
@@ -62,7 +65,7 @@ class MixedLoadRun:
         ):
             try:
                 self._start(server.url, proxy)
-                self._strike(client, seconds, stopped)
+                self._strike(client, seconds, stopped, enough)
                 self._settle(client, stopped)
             finally:
                 self._stop()
@@ -101,14 +104,14 @@ class MixedLoadRun:
             )
         self._processes.append(process)
 
-    def _strike(self, client: Redis, seconds: float, stopped: Callable[[], bool]) -> None:
+    def _strike(self, client: Redis, seconds: float, stopped: Callable[[], bool], enough: Callable[[], bool]) -> None:
         # While the processes start: one that runs would know of it seconds later.
         set_flag(client, Flag(pause_flag(_PAUSED), 100.0, "lively"), None)
         while not self._children() and not stopped():
             self._watch("processes start")
             time.sleep(_LOOK_S)
         begun = killed = seeded = now = time.monotonic()
-        while now - begun < seconds and not stopped():
+        while not stopped() and (now - begun < seconds or (now - begun < _PATIENCE_S and not enough())):
             time.sleep(_LOOK_S)
             self._watch(f"{now - begun:.0f} of {seconds:g} s")
             now = time.monotonic()

@@ -113,6 +113,7 @@ def checkout(tmp_path: Path, wheels: Path) -> Checkout:
     return Checkout(tmp_path / "check out", wheels)
 
 
+@pytest.mark.campaign
 def test_setup_makes_keeps_and_renews_an_environment(checkout: Checkout, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
