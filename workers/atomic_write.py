@@ -1,4 +1,4 @@
-"""A file is there whole, or as it was before."""
+"""Write a file whole or not at all."""
 
 import os
 import tempfile
@@ -6,9 +6,9 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """``path`` holds ``text``; a reader, or a crash at any moment, meets the old file or the new one, never a part.
+    """Write ``text`` to ``path``. A reader, or a crash at any moment, finds the old file or the new one, never a part.
 
-    Only this user may read it, as ``mkstemp`` makes it: a report may say more than its source's owner would.
+    Only this user may read the file, as ``mkstemp`` makes it: a report may say more than its source's owner would.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # A name of its own for each writer: a second run of the same job may be writing at the same moment.

@@ -1,4 +1,4 @@
-"""What every tick shares (GitLab's ``CronjobQueue``)."""
+"""The base of every worker that a schedule pushes (GitLab's ``CronjobQueue``)."""
 
 from typing import ClassVar
 
@@ -6,7 +6,7 @@ from framework import ApplicationWorker, DeferOnHealth
 
 
 class CronjobWorker(ApplicationWorker, abstract=True):
-    """A job that a schedule pushes: cheap itself, it finds out what is to be done and pushes a job for each."""
+    """A cheap job that a schedule pushes: it finds out what is to be done, and pushes one job for each task."""
 
     queue_namespace = "cronjob"
     data_consistency = "sticky"

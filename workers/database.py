@@ -1,4 +1,4 @@
-"""Where the features keep what they know: a var directory, and a SQL database each, SQLite by default.
+"""The features' var directory and SQL databases, SQLite by default.
 
 ``<FEATURE>_DATABASE_URL`` names another database; without it, ``<feature>.sqlite3`` in the var directory. Engines are
 opened on first use, one per process and feature.
@@ -20,28 +20,28 @@ from sqlalchemy.engine import URL, make_url
 _BUSY_TIMEOUT_MS: Final = 30_000
 _WAL_RETRY_S: Final = 0.01
 _SCHEMA_LOCK: Final = 0x636F6465
-"""Any number no other program locks on: PostgreSQL's advisory lock around the creation of our tables."""
+"""Any number on which no other program locks: PostgreSQL's advisory lock around the creation of the tables."""
 
 
 def var_dir(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where runs leave their files: ``FRAMEWORK_VAR_DIR``, else ``var`` beside the application's ``workers``."""
+    """Return the folder for files of runs: ``FRAMEWORK_VAR_DIR``, else ``var`` beside the application's ``workers``."""
     return Path(environment.get("FRAMEWORK_VAR_DIR") or Path(__file__).resolve().parents[1] / "var")
 
 
 def database_url(feature: str, environment: Mapping[str, str] = os.environ) -> URL:
-    """The URL of the feature's database that this process uses."""
+    """Return the URL of the feature's database in this process."""
     named = environment.get(f"{feature.upper()}_DATABASE_URL")
     return make_url(named) if named else URL.create("sqlite", database=str(var_dir(environment) / f"{feature}.sqlite3"))
 
 
 def process_engine(feature: str, metadata: MetaData) -> Engine:
-    """The engine of this process on the feature's database, its tables made; the same one for every thread."""
+    """Return the engine of this process on the feature's database, its tables made; the same one for every thread."""
     with _OPENING:
         return _engine_of(os.getpid(), database_url(feature), metadata)
 
 
 def open_engine(url: URL, metadata: MetaData) -> Engine:
-    """A new engine on ``url`` whose tables exist. Raises SQLAlchemy's ``OperationalError`` when nothing answers."""
+    """Return a new engine on ``url`` whose tables exist. Raises SQLAlchemy's ``OperationalError`` when no server answers."""
     if url.get_backend_name() == "sqlite":
         engine = _sqlite_engine(url)
     else:

@@ -1,4 +1,4 @@
-"""What one Python file holds: read, decode, parse and count. Pure but for the reading; knows no job and no database."""
+"""Read, decode, parse and count one Python file. Pure but for the reading: no job, no database."""
 
 import ast
 import codecs
@@ -17,12 +17,12 @@ from typing import Final, Literal, TypeAlias
 from workers.code_index.printable_text import printable
 
 SIZE_CAP: Final = 5_000_000
-"""Bytes. The parser needs about fifty times a file's size in memory; nobody writes 5 MB of Python by hand."""
+"""Bytes. The parser needs about fifty times a file's size in memory; no hand-written Python file has 5 MB."""
 
 Kind: TypeAlias = Literal[
     "syntax", "indentation", "encoding", "nul_byte", "too_deep", "too_large", "unreadable", "gave_up"
 ]
-"""Why a file could not be measured."""
+"""The reason why a file could not be measured."""
 
 # The parser warns of invalid escapes under the file name it is given. A name of our own lets one filter silence
 # exactly these, in any thread; `warnings.catch_warnings` would swap the filters of the whole process.
@@ -55,7 +55,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Unparsable:
-    """A file that does not parse: a finding about the input, not a fault of the job."""
+    """A file that does not parse: a finding about the input, not a failure of the job."""
 
     kind: Kind
     reason: str
@@ -66,10 +66,10 @@ Finding: TypeAlias = Measured | Unparsable
 
 
 def analyse(path: str | bytes, size_cap: int = SIZE_CAP) -> Finding:
-    """Say what the file at ``path`` holds, or why it cannot be said.
+    """Return the figures of the file at ``path``, or the reason why there are none.
 
-    Whatever the file's bytes are, the answer is a finding. Raises ``OSError`` only for faults of this machine (disk,
-    descriptors), which a second run may not meet.
+    Any bytes give a finding. Raises ``OSError`` only for faults of this machine (disk, descriptors), which a second run may not
+    meet.
     """
     try:
         content, size = _read(path, size_cap)
@@ -85,7 +85,7 @@ def analyse(path: str | bytes, size_cap: int = SIZE_CAP) -> Finding:
 
 
 def analyse_source(content: bytes) -> Finding:
-    """Say what these bytes hold as Python source, or why they are none."""
+    """Return the figures of these bytes as Python source, or the reason why there are none."""
     size = len(content)
     if b"\0" in content:
         return Unparsable("nul_byte", f"NUL byte at offset {content.index(0):,}", size)
@@ -119,7 +119,7 @@ def _read(path: str | bytes, size_cap: int) -> tuple[bytes | None, int]:
 
 
 def _decoded(content: bytes) -> str:
-    """As ``tokenize.open`` decodes: byte order mark, coding line (PEP 263), UTF-8; universal newlines."""
+    """Decode as ``tokenize.open`` does: byte order mark, coding line (PEP 263), UTF-8; universal newlines."""
     encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
     if codecs.lookup(encoding).name in _QUADRATIC_ENCODINGS:
         message = f"coding {encoding!r} is not for source files"

@@ -17,14 +17,14 @@ class BuildReportWorker(ApplicationWorker):
     resource_boundary = "memory"
     idempotent = True
     concurrency_limit = 4
-    defer_on_health = None  # SEW007: the index is a database of its own, which nobody else waits for
+    defer_on_health = None  # SEW007: the index has a database of its own, on which no user waits
     retry = 5
     loggable_arguments = ("run_id",)
 
     def perform(self, run_id: str) -> None:
         index = this_process_index()
         if not index.complete(run_id):
-            # Pushed by hand, too early. Whoever records the last result pushes this job again.
+            # Pushed by hand, too early. The job that records the last result pushes this job again.
             raise Discard(f"run {run_id!r} has files that are not done yet")
         page = var_dir() / "reports" / f"code-index-{run_id}.html"
         # The page before the row: dying in between writes the same page again, whereas the other order could leave a

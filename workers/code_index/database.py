@@ -12,15 +12,15 @@ _FEATURE: Final = "code_index"
 
 
 def database_url() -> URL:
-    """The URL this process uses."""
+    """Return the URL that this process uses."""
     return database.database_url(_FEATURE)
 
 
 def process_engine() -> Engine:
-    """The engine of this process, its tables made; the same one for every thread."""
+    """Return the engine of this process, its tables made; the same one for every thread."""
     return database.process_engine(_FEATURE, metadata)
 
 
 def open_engine(url: URL) -> Engine:
-    """A new engine on ``url`` whose tables exist. Raises SQLAlchemy's ``OperationalError`` when nothing answers."""
+    """Return a new engine on ``url`` whose tables exist. Raises SQLAlchemy's ``OperationalError`` when no server answers."""
     return database.open_engine(url, metadata)

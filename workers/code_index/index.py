@@ -34,7 +34,7 @@ _NOTHING_FOUND: Final[dict[str, Any]] = dict.fromkeys(column.name for column in 
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """How far a run is: ``files_total`` is ``None`` while its files are being listed."""
+    """The progress of a run. ``files_total`` is ``None`` while its files are being listed."""
 
     files_total: int | None
     done: int
@@ -52,7 +52,7 @@ class CodeIndex:
         self._upsert_result = statements.upsert_result(engine.dialect.name)
 
     def begin(self, run_id: str, roots: Sequence[str]) -> bool:
-        """The run exists; true while its list of files is still to be recorded.
+        """Record the run; return whether its list of files is still to be recorded.
 
         Raises ``BusinessError`` when ``run_id`` cannot be part of a file name: it names the report.
         """
@@ -66,7 +66,7 @@ class CodeIndex:
             return connection.scalar(select(runs.c.files_total).where(runs.c.id == run_id)) is None
 
     def record_files(self, run_id: str, found: Sequence[SourceFile]) -> None:
-        """The run's list of files is recorded, whole or not at all; a list that was recorded before stays."""
+        """Record the run's list of files, whole or not at all. A list that was recorded before stays."""
         rows = [{"run_id": run_id, "number": i, **asdict(file), "pending": True} for i, file in enumerate(found, 1)]
         with writing(self._engine) as connection:
             if _lock_run(connection, run_id).files_total is not None:
@@ -76,12 +76,12 @@ class CodeIndex:
             connection.execute(update(runs).where(runs.c.id == run_id).values(files_total=len(rows)))
 
     def pending(self, run_id: str) -> list[int]:
-        """The numbers of the files that have no result yet."""
+        """Return the numbers of the files without a result."""
         with reading(self._engine) as connection:
             return list(connection.scalars(statements.PENDING, {"run_id": run_id}))
 
     def key_path(self, run_id: str, number: int) -> bytes:
-        """Where a file of the run lies. Raises ``BusinessError`` when the run has no such file."""
+        """Return the path of a file of the run. Raises ``BusinessError`` when the run has no such file."""
         with reading(self._engine) as connection:
             path: bytes | None = connection.scalar(statements.PATH, {"run_id": run_id, "number": number})
         if path is None:
@@ -91,7 +91,7 @@ class CodeIndex:
         return path
 
     def record_result(self, run_id: str, number: int, finding: Finding, *, cpu_s: float, duration_s: float) -> bool:
-        """The file's result is this; true when no file is left and the report is due."""
+        """Record the file's result; return whether it was the last one, so that the report is due."""
         row = _NOTHING_FOUND | asdict(finding) | {"run_id": run_id, "number": number}
         row |= {"cpu_s": cpu_s, "duration_s": duration_s, "indexed_at": time.time()}
         with writing(self._engine) as connection:
@@ -110,7 +110,7 @@ class CodeIndex:
             return _lock_run(connection, run_id).files_total is not None and not _has_pending_files(connection, run_id)
 
     def state(self, run_id: str) -> RunProgress | None:
-        """How far the run is; ``None`` when there is none yet."""
+        """Return the progress of the run; ``None`` when there is no such run."""
         with reading(self._engine) as connection:
             run = connection.execute(select(runs).where(runs.c.id == run_id)).one_or_none()
             if run is None:
@@ -120,18 +120,18 @@ class CodeIndex:
         return RunProgress(run.files_total, done, refused, run.finished_at is not None, run.report)
 
     def finish(self, run_id: str, report: str) -> None:
-        """The run is finished and its report lies at ``report``."""
+        """Record that the run is finished and its report lies at ``report``."""
         with writing(self._engine) as connection:
             connection.execute(update(runs).where(runs.c.id == run_id).values(finished_at=time.time(), report=report))
 
     def delete_run(self, run_id: str) -> None:
-        """Nothing of the run is left in the database."""
+        """Delete everything about the run from the database."""
         with writing(self._engine) as connection:
             connection.execute(delete(runs).where(runs.c.id == run_id))
 
 
 def this_process_index() -> CodeIndex:
-    """The index in the database this process is configured for."""
+    """Return the index in the database that this process is configured for."""
     return _index_on(process_engine())
 
 

@@ -19,7 +19,7 @@ class IndexFileWorker(ApplicationWorker):
     resource_boundary = "cpu"
     idempotent = True
     concurrency_limit = None  # SEW021: each reads one file, so as many may run as there are processors
-    defer_on_health = None  # SEW007: the index is a database of its own, which nobody else waits for
+    defer_on_health = None  # SEW007: the index has a database of its own, on which no user waits
     retry = 3
     loggable_arguments = ("run_id",)
 
@@ -29,7 +29,7 @@ class IndexFileWorker(ApplicationWorker):
         started, cpu_started = time.perf_counter(), time.thread_time()
         finding = analyse(path)
         cpu_s, duration_s = time.thread_time() - cpu_started, time.perf_counter() - started
-        # A file that does not parse is what this job is to find out: a row with its reason, and the job is done.
+        # A file that does not parse is a finding of this job: it gets a row with its reason, and the job is done.
         if isinstance(finding, Unparsable):
             self.log_extra(refused=finding.kind)
         record(run_id, number, finding, cpu_s=cpu_s, duration_s=duration_s)
@@ -48,7 +48,7 @@ class IndexFileWorker(ApplicationWorker):
 
 
 def record(run_id: str, number: int, finding: Finding, *, cpu_s: float = 0.0, duration_s: float = 0.0) -> None:
-    """The file's row says ``finding``, and when it was the last one the report job is pushed.
+    """Write ``finding`` into the file's row, and push the report job after the last one.
 
     After the commit, never before: see the crash story in ``index``.
     """

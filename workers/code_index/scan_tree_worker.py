@@ -13,7 +13,7 @@ class ScanTreeWorker(ApplicationWorker):
     feature_category = "source_code_analysis"
     data_consistency = "sticky"
     idempotent = True
-    defer_on_health = None  # SEW007: the index is a database of its own, which nobody else waits for
+    defer_on_health = None  # SEW007: the index has a database of its own, on which no user waits
     retry = 5
     loggable_arguments = ("run_id", "roots")
 
@@ -27,6 +27,6 @@ class ScanTreeWorker(ApplicationWorker):
         pending = index.pending(run_id)
         IndexFileWorker.set(context={"run": run_id}).perform_bulk([(run_id, number) for number in pending])
         self.log_extra(pushed=len(pending))
-        # Nobody else asks when there is no file to index: an empty tree, or a second run after the last file.
+        # No file job asks for the report of an empty tree, or of a second run after the last file.
         if not pending and index.report_due(run_id):
             BuildReportWorker.perform_async(run_id)

@@ -1,6 +1,6 @@
-"""Keep an installation tidy: ticks in the ``cronjob`` namespace find out what is to be done, jobs of their own do it.
+"""Keep an installation tidy: scheduled jobs in the ``cronjob`` namespace find the tasks, jobs of their own do them.
 
 ``PruneReportsWorker`` -> ``PruneFolderWorker`` (one per folder) · ``VacuumDatabasesWorker`` -> ``VacuumDatabaseWorker`` (one per
-database) · ``ReportQueuesWorker``. A tick takes milliseconds, so that ticks never pile up, and is not retried: the next one is
-the retry. What they push is: it may take long, and fail.
+database) · ``ReportQueuesWorker``. A scheduled job takes milliseconds, so that such jobs never pile up. It is not retried: the
+next one is the retry. The jobs that it pushes may take long and fail, so they are retried.
 """

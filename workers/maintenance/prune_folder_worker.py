@@ -1,4 +1,4 @@
-"""Old files of one folder."""
+"""Remove old files of one folder."""
 
 import os
 import time
@@ -11,7 +11,7 @@ from workers.database import var_dir
 
 
 class PruneFolderWorker(ApplicationWorker):
-    """Remove the files below a folder that nobody has written to for so many days."""
+    """Remove the files below a folder that have not been written to for so many days."""
 
     feature_category = "platform_maintenance"
     urgency = "throttled"
@@ -23,7 +23,7 @@ class PruneFolderWorker(ApplicationWorker):
     concurrency_limit = 2
     defer_on_health = None  # SEW007: files only, no database
     retry = 3
-    # Which folder, in every line; it is ours, and says nothing of anybody.
+    # The folder stands in every log line; its name holds no personal data.
     loggable_arguments = ("folder",)
 
     def perform(self, folder: str, days: int) -> None:
@@ -31,7 +31,7 @@ class PruneFolderWorker(ApplicationWorker):
         removed = 0
         for path in _files_below(_resolve_folder(folder)):
             if self.interrupted:
-                # The process is stopping. What is removed is removed; the rest is for a job of its own, elsewhere.
+                # The process is stopping. The removed files are gone; a new job, which another process runs, removes the rest.
                 PruneFolderWorker.perform_async(folder, days)
                 break
             removed += _remove_if_older(path, limit)
@@ -39,8 +39,8 @@ class PruneFolderWorker(ApplicationWorker):
 
 
 def _resolve_folder(folder: str) -> Path:
-    """The folder, which lies in the var directory. Raises ``BusinessError`` when it does not."""
-    # Arguments lie in Redis: whoever can write there must not be able to have any file of this machine removed.
+    """Return the folder, which lies in the var directory. Raises ``BusinessError`` when it does not."""
+    # Arguments lie in Redis: a client that can write there must not be able to remove any file of this machine.
     root = var_dir().resolve()
     path = (root / folder).resolve()
     if root not in path.parents:
@@ -60,5 +60,5 @@ def _remove_if_older(path: Path, limit: float) -> bool:
             return False
         path.unlink()
     except FileNotFoundError:
-        return False  # somebody else removed it: what we wanted
+        return False  # Another process removed it, which is the wanted state.
     return True

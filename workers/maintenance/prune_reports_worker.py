@@ -1,4 +1,4 @@
-"""Which files are kept for how long."""
+"""How long files of each kind are kept."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -11,7 +11,7 @@ RETENTION_DAYS: Final[Mapping[str, int]] = {"reports": 30, "uploads": 7}
 
 
 class PruneReportsWorker(CronjobWorker):
-    """Have old files removed from every folder that would otherwise only grow."""
+    """Push a job for every folder that would otherwise only grow."""
 
     feature_category = "platform_maintenance"
     urgency = "throttled"

@@ -1,4 +1,4 @@
-"""How long jobs wait, for whoever watches the logs."""
+"""Log how long jobs wait."""
 
 import json
 import time
@@ -10,17 +10,17 @@ from framework.sharding import router
 from workers.cronjob import CronjobWorker
 
 LATE_S: Final = 60.0
-"""What a job of urgency low may wait."""
+"""The longest wait of a job of urgency low."""
 
 _MILLISECONDS: Final = 1e11
 """Sidekiq 8 writes times in milliseconds, all others in seconds: no second is that large for 3,000 years."""
 
 
 class ReportQueuesWorker(CronjobWorker):
-    """Write down of every queue how many jobs wait and for how long, and how many have died."""
+    """Log for every queue how many jobs wait and for how long, and how many jobs are dead."""
 
     feature_category = "platform_maintenance"
-    # It is to tell of queues that are late: waiting among them for a minute would be too late itself.
+    # This job reports late queues. Waiting a minute among their jobs would make the report late.
     urgency = "high"
 
     def perform(self) -> None:
@@ -31,7 +31,7 @@ class ReportQueuesWorker(CronjobWorker):
             try:
                 self._report(shard)
             except RedisError as error:
-                # One that is down must not hide the others.
+                # A shard that is down must not hide the others.
                 self.logger.error("shard does not answer", shard_name=shard, reason=str(error))
 
     def _report(self, shard: str) -> None:
@@ -48,7 +48,7 @@ class ReportQueuesWorker(CronjobWorker):
 
 
 def _waited(payload: bytes | None, now: float) -> float:
-    """Seconds since the job came to its queue; 0 without a job, or when nobody can read it."""
+    """Return the seconds since the job came to its queue; 0 without a job, or for an unreadable one."""
     try:
         at = float(json.loads(payload or b"")["enqueued_at"])
     except (ValueError, KeyError, TypeError):

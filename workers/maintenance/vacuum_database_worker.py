@@ -1,4 +1,4 @@
-"""One database, a few pages at a time."""
+"""Vacuum one database, a few pages at a time."""
 
 import sqlite3
 import time
@@ -26,9 +26,9 @@ class VacuumDatabaseWorker(ApplicationWorker):
     data_consistency = "sticky"
     # Not "until executed": a job that has not finished pushes the equal one that goes on, while it runs.
     idempotent = True
-    # Two at work on one database would wait for one another.
+    # Two jobs on one database would wait for each other.
     concurrency_limit = 1
-    defer_on_health = None  # SEW007: it mends the very fault, and gives way to whoever writes
+    defer_on_health = None  # SEW007: it repairs the fault that the indicator reports, and yields to writers
     retry = 3
     loggable_arguments = ("name",)
 
@@ -43,11 +43,11 @@ class VacuumDatabaseWorker(ApplicationWorker):
                 self._vacuum_pages(database)
                 left = _free_pages(database)
             except sqlite3.OperationalError as error:
-                # Whoever writes there is more important. Nothing went wrong, so no retry is used up.
+                # The application's writes are more important. This is no failure, so no retry is used up.
                 raise RetryLater(PAUSE, str(error)) from error
         self.log_extra(freed_pages=before - left, left_pages=left)
         if left:
-            # Where it stands is in the database itself: the next job needs no more than this one.
+            # The database itself knows the progress: the next job needs no other argument.
             VacuumDatabaseWorker.perform_in(PAUSE, name)
 
     def _vacuum_pages(self, database: sqlite3.Connection) -> None:

@@ -1,4 +1,4 @@
-"""Which databases there are to tidy."""
+"""Find the databases to vacuum."""
 
 from workers.cronjob import CronjobWorker
 from workers.database import var_dir
@@ -6,7 +6,7 @@ from workers.maintenance.vacuum_database_worker import VacuumDatabaseWorker
 
 
 class VacuumDatabasesWorker(CronjobWorker):
-    """Have every SQLite database of the var directory tidied."""
+    """Push a job for every SQLite database of the var directory."""
 
     feature_category = "platform_maintenance"
     urgency = "throttled"

@@ -1,4 +1,4 @@
-"""The last of the four jobs: what could not be imported, as a file to mend and upload again."""
+"""The last of the four jobs: write the rejected rows as a file to correct and upload again."""
 
 import csv
 import io
@@ -10,10 +10,10 @@ from workers.product_import import imports
 
 
 class BuildImportReportWorker(ApplicationWorker):
-    """Write the rejected rows of an import with their reasons, and call it finished."""
+    """Write the rejected rows of an import with their reasons, and finish the import."""
 
     feature_category = "product_catalogue"
-    # Somebody looks at "almost done" until this has run, and it takes milliseconds.
+    # The user sees "almost done" until this job has run, and it takes milliseconds.
     urgency = "high"
     data_consistency = "sticky"
     idempotent = True
@@ -22,7 +22,7 @@ class BuildImportReportWorker(ApplicationWorker):
     def perform(self, import_id: int) -> None:
         columns, rejected = imports.rejected(import_id)
         sheet = io.StringIO(newline="")
-        # In the file's own columns, behind two that the next import passes over (and writes anew, when it is such a file).
+        # In the file's own columns, after two more, which the next import skips (and this job writes again).
         writer = csv.DictWriter(sheet, dict.fromkeys(["line", "reason", *columns]), restval="", extrasaction="ignore")
         writer.writeheader()
         count = 0
@@ -30,7 +30,7 @@ class BuildImportReportWorker(ApplicationWorker):
             count += 1
             writer.writerow({**cells, "line": line, "reason": reason})
         report = var_dir() / "reports" / f"product-import-{import_id}.csv"
-        # The file before the row: dying in between writes the same file again.
+        # The file before the row: a crash in between writes the same file again.
         write_atomically(report, sheet.getvalue())
         imports.finish(import_id, report)
         self.log_extra(rejected=count)

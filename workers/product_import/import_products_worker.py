@@ -1,4 +1,4 @@
-"""The second of the four jobs: one batch of rows."""
+"""The second of the four jobs: import one batch of rows."""
 
 from datetime import timedelta
 
@@ -9,10 +9,10 @@ from workers.product_import.recalculate_prices_worker import RecalculatePricesWo
 
 
 class ImportProductsWorker(ApplicationWorker):
-    """Make products of the rows of one batch, and have their prices calculated; the last one asks for the report."""
+    """Write the products of one batch, and push jobs for their prices; the last batch pushes the report."""
 
     feature_category = "product_catalogue"
-    # A shop imports overnight as well as at noon: hundreds of batches must not stand before what somebody waits for.
+    # A shop imports overnight as well as at noon: hundreds of batches must not delay jobs that users wait for.
     urgency = "throttled"
     # Checking 500 rows takes longer than writing them.
     resource_boundary = "cpu"
@@ -20,7 +20,7 @@ class ImportProductsWorker(ApplicationWorker):
     idempotent = True
     # SQLite has one writer: more than a few at a time would only wait for one another.
     concurrency_limit = 4
-    # Customers look at the same table. An import can wait until it is well again; they would not.
+    # Customers read the same table. An import can wait until the database is healthy; customers would not.
     defer_on_health = DeferOnHealth(tables=("product_import_products",), delay=timedelta(seconds=30))
     retry = 5
 

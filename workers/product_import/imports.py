@@ -36,7 +36,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What a batch came to, and what is to be done now that it is."""
+    """The outcome of a batch, and the jobs that it makes due."""
 
     counts: dict[str, int]
     categories: list[str]
@@ -45,7 +45,7 @@ class Imported:
 
 @dataclass(frozen=True, slots=True)
 class ImportState:
-    """How far an import is: ``counts`` are its rows by outcome, ``None`` those that are still to come."""
+    """The progress of an import: ``counts`` are its rows by outcome, under ``None`` those that still wait."""
 
     state: str
     counts: dict[str | None, int]
@@ -54,22 +54,22 @@ class ImportState:
 
 
 def create(path: Path) -> int:
-    """A new import of the file at ``path``; its id is what the first job is pushed with."""
+    """Record a new import of the file at ``path``; return its id, with which the first job is pushed."""
     with writing(_engine()) as connection:
         values = {"path": str(path), "created_at": time.time()}
         return int(connection.execute(insert(imports).returning(imports.c.id), values).scalar_one())
 
 
 def path_to_stage(import_id: int) -> Path | None:
-    """The file whose rows are still to be recorded, ``None`` when they are. Raises ``Discard`` when nobody wants it."""
+    """Return the file whose rows are not recorded yet, ``None`` when they are. Raises ``Discard`` for a cancelled import."""
     with reading(_engine()) as connection:
         found = _require_import(connection, import_id)
     return Path(found.path) if found.state == "new" else None
 
 
 def stage(import_id: int, spreadsheet: Spreadsheet) -> None:
-    """The rows and the batches they make are recorded, whole or not at all; what was recorded before stays."""
-    # Read before the transaction: a large file takes seconds, and there is one write lock for everybody.
+    """Record the rows and their batches, whole or not at all. What was recorded before stays."""
+    # Read before the transaction: a large file takes seconds, and the database has one write lock.
     taken = list(spreadsheet.rows)
     sliced = [{"import_id": import_id, "number": n, **lines} for n, lines in enumerate(_batch_ranges(taken), 1)]
     with writing(_engine()) as connection:
@@ -84,7 +84,7 @@ def stage(import_id: int, spreadsheet: Spreadsheet) -> None:
 
 
 def pending_batches(import_id: int) -> list[Batch]:
-    """The batches that are not done yet."""
+    """Return the batches that are not done yet."""
     wanted = select(batches.c.number, batches.c.first_line, batches.c.last_line)
     with reading(_engine()) as connection:
         found = connection.execute(wanted.where(batches.c.import_id == import_id, ~batches.c.done).order_by("number"))
@@ -92,7 +92,7 @@ def pending_batches(import_id: int) -> list[Batch]:
 
 
 def import_batch(import_id: int, number: int) -> Imported:
-    """The rows of the batch are products, or rejected with a reason. Raises ``Discard`` when nobody wants the import."""
+    """Write the rows of the batch as products, or as rejected with a reason. Raises ``Discard`` for a cancelled import."""
     read = _read_rows(import_id, number)
     accepted = [found for found in read.values() if isinstance(found, ProductRow)]
     with writing(_engine()) as connection:
@@ -114,7 +114,7 @@ def report_due(import_id: int) -> bool:
 
 
 def rejected(import_id: int) -> tuple[list[str], Iterator[tuple[int, str, dict[str, str]]]]:
-    """The columns of the file, and line, reason and cells of each row that is no product."""
+    """Return the columns of the file, and line, reason and cells of each rejected row."""
     wanted = select(rows.c.line, rows.c.reason, rows.c.cells)
     with reading(_engine()) as connection:
         columns = _require_import(connection, import_id).columns
@@ -123,28 +123,28 @@ def rejected(import_id: int) -> tuple[list[str], Iterator[tuple[int, str, dict[s
 
 
 def finish(import_id: int, report: Path) -> None:
-    """The import is finished and its report lies at ``report``."""
+    """Record that the import is finished and its report lies at ``report``."""
     _set(import_id, state="finished", report=str(report))
 
 
 def fail(import_id: int, reason: str) -> None:
-    """The import has ended without a result, and why."""
+    """Record that the import has ended without a result, and why."""
     _set(import_id, state="failed", reason=reason)
 
 
 def cancel(import_id: int) -> None:
-    """Jobs of this import that are still to come do nothing. What was imported stays."""
+    """Cancel the import: its later jobs do nothing. Imported products stay."""
     _set(import_id, state="cancelled")
 
 
 def remove(import_id: int) -> None:
-    """Nothing of the import is left but the products."""
+    """Delete everything about the import but the products."""
     with writing(_engine()) as connection:
         connection.execute(delete(imports).where(imports.c.id == import_id))
 
 
 def state(import_id: int) -> ImportState | None:
-    """How far the import is; ``None`` when there is none."""
+    """Return the progress of the import; ``None`` when there is none."""
     with reading(_engine()) as connection:
         found = connection.execute(select(imports).where(imports.c.id == import_id)).one_or_none()
         if found is None:
@@ -197,7 +197,7 @@ def _is_done(connection: Connection, import_id: int, number: int) -> bool:
 
 
 def _read_rows(import_id: int, number: int) -> dict[int, ProductRow | str]:
-    """Each line of the batch with its product, or why it is none. Staged rows never change, so this needs no lock."""
+    """Return each line of the batch with its product, or its fault. Staged rows never change, so this needs no lock."""
     first = select(rows.c.sku, func.min(rows.c.line).label("line")).where(rows.c.import_id == import_id)
     with reading(_engine()) as connection:
         batch = connection.execute(select(batches).where(_is_batch(import_id, number))).one_or_none()
@@ -223,7 +223,7 @@ def _validate_row(line: int, first_line: int, cells: dict[str, str]) -> ProductR
 
 
 def _upsert(connection: Connection, import_id: int, accepted: list[ProductRow]) -> dict[str, str]:
-    """The products are as the rows say, unless a later import has said otherwise; what became of each, by SKU."""
+    """Write the products as in the rows, unless a later import has written them; return the outcome of each, by SKU."""
     skus = [product.sku for product in accepted]
     before = {row.sku: row for row in connection.execute(select(products).where(products.c.sku.in_(skus)))}
     outcomes = {product.sku: _outcome(before.get(product.sku), product, import_id) for product in accepted}

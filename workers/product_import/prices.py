@@ -10,12 +10,12 @@ from workers.product_import.tables import metadata, products
 
 
 def recalculate_category(category: str) -> int:
-    """Every product of the category has its price; how many there are, 0 for a category that is gone."""
+    """Write the price of every product of the category; return their number, 0 for a category that is gone."""
     return _recalculate(category, products.c.category == category) if category in TAX_PERCENT else 0
 
 
 def recalculate_product(sku: str) -> int:
-    """The product has its price; 0 when there is none."""
+    """Write the product's price; return 0 when there is no such product."""
     return sum(
         _recalculate(category, (products.c.sku == sku) & (products.c.category == category)) for category in TAX_PERCENT
     )

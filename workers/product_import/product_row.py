@@ -1,4 +1,4 @@
-"""What a row must hold to be a product, and the words in which the shop is told what is wrong with one."""
+"""Check a row of the spreadsheet, and name its faults in words for the shop."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -13,7 +13,7 @@ TAX_PERCENT: Final[Mapping[str, int]] = {"books": 7, "food": 7, "garden": 19, "t
 class ProductRow(BaseModel):
     """One product as a spreadsheet has it."""
 
-    # Columns of the shop's own are no mistake.
+    # Further columns of the shop are allowed.
     model_config = ConfigDict(extra="ignore", str_strip_whitespace=True)
 
     sku: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")]
@@ -38,7 +38,7 @@ REQUIRED_COLUMNS: Final = tuple(ProductRow.model_fields)
 
 
 def read_product(cells: Mapping[str, str]) -> ProductRow | str:
-    """The product, or everything that keeps the row from being one."""
+    """Return the product, or every fault of the row."""
     try:
         return ProductRow.model_validate(cells)
     except ValidationError as error:

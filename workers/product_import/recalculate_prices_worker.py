@@ -1,4 +1,4 @@
-"""The third of the four jobs: what the customers pay."""
+"""The third of the four jobs: calculate the prices that customers pay."""
 
 from datetime import timedelta
 
@@ -32,5 +32,5 @@ class RecalculatePricesWorker(ApplicationWorker):
         self.log_extra(products=prices.recalculate_category(category))
 
     def perform_v1(self, sku: str) -> None:
-        """Jobs that were pushed before 2. Can go when no release that writes them has run for three weeks."""
+        """Run jobs that were pushed before version 2. Remove it when no release that writes them has run for three weeks."""
         self.log_extra(products=prices.recalculate_product(sku))

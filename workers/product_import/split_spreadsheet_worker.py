@@ -1,4 +1,4 @@
-"""The first of the four jobs: from a file to batches of rows."""
+"""The first of the four jobs: split a file into batches of rows."""
 
 from framework import ApplicationWorker
 from framework.types import Payload
@@ -34,11 +34,11 @@ class SplitSpreadsheetWorker(ApplicationWorker):
             context=lambda batch: {"import_id": import_id, "lines": f"{batch.first_line}-{batch.last_line}"},
         )
         self.log_extra(pushed=len(pending))
-        # Nobody else asks when there is nothing to import: a file of one row, or a second run after the last batch.
+        # No batch asks for the report of a file of one row, or of a second run after the last batch.
         if not pending and imports.report_due(import_id):
             BuildImportReportWorker.perform_async(import_id)
 
     @classmethod
     def retries_exhausted(cls, job: Payload, error: Exception) -> None:
-        # Also called for a BusinessError: whoever waits for the import is told why there is none.
+        # Also called for a BusinessError: the user who waits for the import sees the reason.
         imports.fail(job["args"][0], str(error))

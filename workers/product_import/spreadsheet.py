@@ -1,4 +1,4 @@
-"""Reading a spreadsheet, CSV or .xlsx, as rows of named cells with the line each came from."""
+"""Read a spreadsheet, CSV or .xlsx, as rows of named cells, each with its line number."""
 
 import csv
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from workers.product_import.xlsx import ZIP_MAGIC, NotXlsxError, xlsx_lines
 
 MAX_ROWS: Final = 200_000
 SURPLUS: Final = "(surplus cells)"
-"""The column of what stands to the right of the last named one."""
+"""The column of cells to the right of the last named one."""
 
 _ENCODINGS: Final = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 
@@ -24,16 +24,16 @@ class Row(NamedTuple):
 
 
 class Spreadsheet(NamedTuple):
-    """The names of the columns, and the rows below them; these are read while they are taken."""
+    """The names of the columns, and the rows below them, which are read as they are taken."""
 
     columns: list[str]
     rows: Iterator[Row]
 
 
 def read_spreadsheet(path: Path) -> Spreadsheet:
-    """The spreadsheet at ``path``, whatever it is called.
+    """Return the spreadsheet at ``path``, whatever its name.
 
-    Raises ``BusinessError`` when it is none or lacks a column, in words for whoever uploaded it; taking its rows may raise
+    Raises ``BusinessError`` when it is none or lacks a column, in words for the user who uploaded it; taking its rows may raise
     it as well. Raises ``OSError`` when the file cannot be read.
     """
     lines = _with_user_errors(path, _lines(path))
@@ -57,7 +57,7 @@ def _rows(path: Path, columns: list[str], lines: Iterable[tuple[int, list[str]]]
 
 
 def _with_user_errors(path: Path, lines: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
-    """The lines that hold something; what the readers object to, in words for whoever uploaded the file."""
+    """Yield the lines that are not empty; the readers' errors become words for the user who uploaded the file."""
     try:
         for line, cells in lines:
             if any(cell.strip() for cell in cells):

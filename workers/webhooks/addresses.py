@@ -1,7 +1,7 @@
-"""Which addresses a user's URL may lead to: public ones, unless the operator allows more.
+"""Check the addresses behind a user's URL: public ones only, unless the operator allows more.
 
-The name is resolved once, every address it has is checked, and the connection is made to a checked address: a name that
-answers differently the second time (DNS rebinding) leads nowhere else.
+The name is resolved once, each of its addresses is checked, and the connection goes to a checked address. A name that
+answers differently the second time (DNS rebinding) has no effect.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ _TRANSLATED: Final = ipaddress.ip_network("64:ff9b::/96")
 
 
 class AddressRefusedError(Exception):
-    """The URL leads where users may not send us."""
+    """The URL leads to an address that users may not call."""
 
 
 async def checked_addresses(host: str, port: int) -> list[str]:
-    """The addresses of ``host``, all of which may be called.
+    """Return the addresses of ``host`` when all of them may be called.
 
     Raises ``AddressRefusedError``, or ``OSError`` when there is no such name.
     """
@@ -46,7 +46,7 @@ def _is_allowed(address: Address) -> bool:
 
 
 def _embedded_ipv4(address: Address) -> Address:
-    """The IPv4 address within an IPv6 address, where that is what it stands for."""
+    """Return the IPv4 address inside an IPv6 address, where it stands for one."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
     return address.ipv4_mapped or address.sixtofour or address

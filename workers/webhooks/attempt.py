@@ -1,7 +1,7 @@
-"""One attempt to tell a receiver of an event: the signed message, and what its answer means.
+"""One attempt to deliver an event: the signed message, and the meaning of the receiver's answer.
 
-The headers are those of Standard Webhooks: the id is the same on every attempt, so that a receiver can drop what it has
-already, and the signature covers id, time and body, so that nobody else can send it, or send it again later.
+The headers are those of Standard Webhooks. The id is the same on every attempt, so that a receiver can drop a message that
+it has already. The signature covers id, time and body, so that a third party can neither forge nor replay a message.
 """
 
 import base64
@@ -21,7 +21,7 @@ GONE: Final = 410
 
 
 class Message(NamedTuple):
-    """What is sent: where to, signed with what, and which event."""
+    """A message to send: the URL, the secret that signs it, and the event."""
 
     url: str
     secret: str
@@ -31,7 +31,7 @@ class Message(NamedTuple):
 
 
 class TryAgainError(RetryError):
-    """The receiver is not able to take the event now. It is no fault of ours, so the error tracker is not told."""
+    """The receiver cannot take the event now. It is no fault of this application, so the error tracker is not informed."""
 
     def __init__(self, reason: str, *, status: int | None = None, retry_after_s: float | None = None) -> None:
         self.status = status
@@ -40,7 +40,7 @@ class TryAgainError(RetryError):
 
 
 class RefusedError(BusinessError):
-    """The receiver does not want it, or may not be called: trying again would be the same again."""
+    """The receiver refuses the message, or may not be called: a retry would end the same way."""
 
     def __init__(self, reason: str, *, status: int | None = None) -> None:
         self.status = status
@@ -48,14 +48,14 @@ class RefusedError(BusinessError):
 
 
 class GoneError(RefusedError):
-    """The receiver says that it will never be back (410)."""
+    """The receiver says that it is gone for good (410)."""
 
 
 async def attempt(message: Message) -> Answer:
-    """The receiver has the message, and this is what it said.
+    """Deliver the message, and return the receiver's answer.
 
-    Raises ``TryAgainError`` for what passes (no answer, overload, errors of its own), ``GoneError``, and ``RefusedError`` for
-    every other answer: a redirect or a 404 tells the owner of the hook to correct the URL.
+    Raises ``TryAgainError`` for what may pass (no answer, overload, the receiver's own errors), ``GoneError``, and ``RefusedError``
+    for every other answer: a redirect or a 404 tells the owner of the hook to correct the URL.
     """
     now = time.time()
     body = json.dumps({"type": message.name, "data": message.payload}, separators=(",", ":")).encode()

@@ -1,4 +1,4 @@
-"""One delivery: one event to one hook."""
+"""Deliver one event to one hook."""
 
 import asyncio
 from typing import Final
@@ -9,11 +9,11 @@ from workers.webhooks import hooks
 from workers.webhooks.attempt import GoneError, RefusedError, TryAgainError, attempt
 
 LONGEST_WAIT_S: Final = 3600.0
-"""What a receiver may ask for with ``Retry-After``; it does not decide how long we keep its jobs."""
+"""The longest ``Retry-After`` that is obeyed: a receiver does not decide how long this application keeps its jobs."""
 
 
 class DeliverWebhookWorker(ApplicationWorker):
-    """Tell one hook of one event, again and again for a day, and disable a hook that takes nothing any more."""
+    """Deliver one event to one hook, with retries for a day, and disable a hook that no longer accepts any."""
 
     feature_category = "webhooks"
     has_external_dependencies = True
@@ -23,10 +23,10 @@ class DeliverWebhookWorker(ApplicationWorker):
     idempotent = True
     # One customer's slow server must not take every slot there is.
     concurrency_limit = 20
-    defer_on_health = None  # SEW007: three short statements; most of its time is spent on others
+    defer_on_health = None  # SEW007: three short statements; most of its time is spent waiting for receivers
     # By the formula the last attempt is a day after the first. Receivers are down for hours, not for weeks.
     retry = 14
-    # The owner of the hook sees what failed among its deliveries; our dead set is for our own mistakes.
+    # The owner of the hook sees failed deliveries there; the dead set is for faults of this application.
     dead = False
 
     # async: nearly all of the time is spent waiting for others, and a deadline that cancels reaches every await, whereas
@@ -46,7 +46,7 @@ class DeliverWebhookWorker(ApplicationWorker):
         except (TryAgainError, RefusedError) as error:
             await asyncio.to_thread(hooks.record, event_id, hook_id, "pending", status=error.status, note=str(error))
             raise
-        # Dying before this line sends the message once more, under the same id: at least once, for the receiver too.
+        # A crash before this line sends the message once more, under the same id: at least once, for the receiver too.
         await asyncio.to_thread(hooks.record, event_id, hook_id, "delivered", status=answer.status, note=answer.excerpt)
         self.log_extra(status=answer.status)
 

@@ -1,4 +1,4 @@
-"""From one event to a delivery for each hook that wants it."""
+"""Turn one event into a delivery for each subscribed hook."""
 
 from framework import ApplicationWorker
 from workers.webhooks import hooks
@@ -6,7 +6,7 @@ from workers.webhooks.deliver_webhook_worker import DeliverWebhookWorker
 
 
 class FanOutEventWorker(ApplicationWorker):
-    """Note a delivery of the event for each hook that wants it, and push one job for each."""
+    """Record a delivery of the event for each subscribed hook, and push one job for each."""
 
     feature_category = "webhooks"
     # An event should be on its way within seconds. The deliveries cannot promise that: urgency high and external dependencies
@@ -22,7 +22,7 @@ class FanOutEventWorker(ApplicationWorker):
         DeliverWebhookWorker.perform_bulk_for(
             waiting,
             arguments=lambda hook_id: DeliverWebhookWorker.arguments(event_id, hook_id),
-            # Whoever asks why a hook was not called looks for its id, in the lines of all its deliveries.
+            # The ids of all hooks are logged: support looks for the id of a hook that was not called.
             context=lambda hook_id: {"hook_id": hook_id},
         )
         self.log_extra(hooks=len(waiting))

@@ -19,13 +19,13 @@ from workers.webhooks.http_post import url_problem
 from workers.webhooks.tables import deliveries, events, hooks, metadata
 
 FAILURES_UNTIL_DISABLED: Final = 5
-"""So many events in a row that did not arrive in all their attempts."""
+"""After so many failed events in a row a hook is disabled."""
 
 DeliveryState: TypeAlias = Literal["pending", "delivered", "failed"]
 
 
 def create_hook(url: str, event_names: Sequence[str]) -> int:
-    """A new hook for these events; its secret is what the owner checks signatures with. Raises ``BusinessError``."""
+    """Record a new hook for these events; return it with the secret that signs its messages. Raises ``BusinessError``."""
     problem = url_problem(url)
     if problem:
         raise BusinessError(problem)
@@ -40,14 +40,14 @@ def create_hook(url: str, event_names: Sequence[str]) -> int:
 
 
 def record_event(name: str, payload: Json) -> int:
-    """The event has happened; its id is what the fan-out is pushed with, once this is committed."""
+    """Record an event; return its id, with which the fan-out is pushed after the commit."""
     with writing(_engine()) as connection:
         values = {"name": name, "payload": payload, "at": time.time()}
         return int(connection.execute(insert(events).returning(events.c.id), values).scalar_one())
 
 
 def undelivered(event_id: int) -> list[int]:
-    """The hooks that want the event and do not have it; a delivery is noted for each. Raises ``Discard`` without the event."""
+    """Return the hooks without the event, and record a delivery for each. Raises ``Discard`` when there is no such event."""
     with writing(_engine()) as connection:
         name = connection.scalar(select(events.c.name).where(events.c.id == event_id))
         if name is None:
@@ -63,7 +63,7 @@ def undelivered(event_id: int) -> list[int]:
 
 
 def message_due(event_id: int, hook_id: int) -> Message | None:
-    """What is to be sent, ``None`` when the receiver has it. Raises ``Discard`` when there is nobody or nothing to tell."""
+    """Return the message to send, ``None`` when the receiver has it. Raises ``Discard`` without hook, event or delivery."""
     with reading(_engine()) as connection:
         hook = _require_hook(connection, hook_id)
         event = connection.execute(select(events).where(events.c.id == event_id)).one_or_none()
@@ -75,14 +75,14 @@ def message_due(event_id: int, hook_id: int) -> Message | None:
 
 
 def ping_message(hook_id: int) -> Message:
-    """A message that stands for no event. Raises ``Discard`` when there is nobody to tell."""
+    """Return a message that stands for no event. Raises ``Discard`` when there is no such hook."""
     with reading(_engine()) as connection:
         hook = _require_hook(connection, hook_id)
     return Message(hook.url, hook.secret, f"msg_ping_{hook_id}", "ping", {"hook_id": hook_id})
 
 
 def record(event_id: int, hook_id: int, state: DeliveryState, *, status: int | None, note: str) -> None:
-    """So ended the last attempt. What was delivered stays so, whatever a second run says."""
+    """Record the end of the last attempt. A delivered event stays delivered, whatever a second run says."""
     values = {"state": state, "status": status, "note": note, "at": time.time()}
     with writing(_engine()) as connection:
         mine = _is_delivery(event_id, hook_id) & (deliveries.c.state != "delivered")
@@ -90,27 +90,27 @@ def record(event_id: int, hook_id: int, state: DeliveryState, *, status: int | N
 
 
 def disable(hook_id: int, because: str) -> None:
-    """The hook is called no more until its owner enables it."""
+    """Disable the hook until its owner enables it."""
     with writing(_engine()) as connection:
         mine = (hooks.c.id == hook_id) & hooks.c.disabled_because.is_(None)
         connection.execute(update(hooks).where(mine).values(disabled_because=because))
 
 
 def enable(hook_id: int) -> None:
-    """The hook is called again, and its failures until now do not count."""
+    """Enable the hook; its earlier failures do not count."""
     with writing(_engine()) as connection:
         values = {"disabled_because": None, "enabled_at": time.time()}
         connection.execute(update(hooks).where(hooks.c.id == hook_id).values(values))
 
 
 def remove_hook(hook_id: int) -> None:
-    """The hook and its deliveries are gone."""
+    """Delete the hook and its deliveries."""
     with writing(_engine()) as connection:
         connection.execute(delete(hooks).where(hooks.c.id == hook_id))
 
 
 def failures_in_a_row(hook_id: int) -> int:
-    """How many events did not arrive since the last that did, or since the hook was enabled."""
+    """Return how many events failed since the last one that arrived, or since the hook was enabled."""
     mine = deliveries.c.hook_id == hook_id
     with reading(_engine()) as connection:
         arrived = (
@@ -122,7 +122,7 @@ def failures_in_a_row(hook_id: int) -> int:
 
 
 def prune(before: float, limit: int) -> int:
-    """At most ``limit`` deliveries last tried before that moment are forgotten, and events without any; how many it were."""
+    """Delete at most ``limit`` deliveries last tried before that moment, and events without any; return how many."""
     some = select(deliveries.c.event_id, deliveries.c.hook_id).where(deliveries.c.at < before).limit(limit)
     idle = (events.c.at < before) & events.c.id.not_in(select(deliveries.c.event_id))
     with writing(_engine()) as connection:

@@ -1,7 +1,7 @@
-"""One POST to a URL that a user gave us, and as much of the answer as is needed.
+"""Post to a URL that a user chose, and read as much of the answer as is needed.
 
-The whole exchange has one deadline, from the name to the last header line: a limit per read would let a server that sends
-a byte every few seconds hold us for hours. No redirect is followed, as it could lead past the check of addresses.
+The whole exchange has one deadline, from the name to the last header line: with a limit per read, a server that sends
+a byte every few seconds could hold a job for hours. No redirect is followed, as it could lead past the check of addresses.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ DEFAULT_TIMEOUT_S: Final = 10.0
 MAX_HEAD_BYTES: Final = 16 * 1024
 MAX_EXCERPT_BYTES: Final = 4 * 1024
 EXCERPT_TIMEOUT_S: Final = 1.0
-"""The text of an answer is for the page of the hook only. What has not come by then is not waited for."""
+"""The text of an answer is for the page of the hook only. Later bytes are not waited for."""
 
 _PATH_SAFE: Final = "/%:@!$&'()*+,;=~?-._"
 _INTERIM: Final = re.compile(rb"HTTP/1\.[01] 1\d\d\b")
@@ -78,7 +78,7 @@ async def post(url: str, body: bytes, headers: Mapping[str, str], *, now: float)
 
 
 def url_problem(url: str) -> str | None:
-    """What keeps ``url`` from being a hook's, to tell the user who types it; ``None`` when nothing does."""
+    """Return why ``url`` cannot be a hook's, for the user who types it; ``None`` when it can."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -129,7 +129,7 @@ async def _final_head(reader: asyncio.StreamReader) -> tuple[bytes, HTTPResponse
 
 
 def _parsed(data: bytes) -> HTTPResponse:
-    """The standard library's idea of an answer, given its bytes."""
+    """Parse an answer with the standard library."""
     response = HTTPResponse(cast("socket", _BytesSocket(data)), method="POST")
     response.begin()
     return response
@@ -146,7 +146,7 @@ class _BytesSocket:
 
 
 async def _read_excerpt(reader: asyncio.StreamReader, head: bytes, response: HTTPResponse) -> str:
-    """The beginning of the answer's text, or what came of it in time. It decides nothing, so that it cannot fail."""
+    """Return the beginning of the answer's text, as far as it came in time. It decides nothing, so it cannot fail."""
     received = bytearray()
     wanted = MAX_EXCERPT_BYTES if response.length is None else min(response.length, MAX_EXCERPT_BYTES)
     with suppress(TimeoutError, OSError):

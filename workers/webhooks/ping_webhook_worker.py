@@ -9,17 +9,17 @@ from workers.webhooks.attempt import attempt
 
 
 class PingWebhookWorker(ApplicationWorker):
-    """Send a hook a message that stands for no event, while its owner looks on."""
+    """Send a hook a message that stands for no event, while its owner waits."""
 
     feature_category = "webhooks"
     has_external_dependencies = True
     data_consistency = "sticky"
-    # Two presses of the button are one question.
+    # Two presses of the button make one job.
     idempotent = True
-    # Anybody may press it, and name a server that takes ten seconds to answer.
+    # Any user may press it, and name a server that takes ten seconds to answer.
     concurrency_limit = 5
-    defer_on_health = None  # SEW007: reads one row, and somebody looks on
-    # Whoever pressed the button sees that it failed, and presses it again.
+    defer_on_health = None  # SEW007: it reads one row, and a user waits for it
+    # The user sees that it failed, and presses the button again.
     retry = False
     # The page asks by the job's id, see ``framework.status``: completed, or failed.
     status_expiration = timedelta(minutes=10)

@@ -1,4 +1,4 @@
-"""Deliveries are of interest for a month."""
+"""Delete deliveries after a month."""
 
 import time
 from datetime import timedelta
@@ -14,7 +14,7 @@ BUDGET: Final = timedelta(seconds=20)
 
 
 class PruneDeliveriesWorker(CronjobWorker):
-    """Forget deliveries that ended a month ago, for as long as a tick may take; the next tick goes on."""
+    """Delete deliveries that ended a month ago, for as long as one run may take; the next run goes on."""
 
     feature_category = "webhooks"
     urgency = "throttled"
