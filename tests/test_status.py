@@ -42,14 +42,14 @@ ALL = {"a": "queued", "b": "running", "c": "retrying", "d": "completed", "e": "f
 JIDS = [*ALL, "g"]
 
 
-def test_each_state_is_what_was_said_and_nothing_is_not_completed(say):
+def test_look_up_returns_written_states_else_unknown(say):
     say(**ALL)
     assert status.look_up(JIDS) == {**ALL, "g": "unknown"}
     assert list(status.look_up(reversed(JIDS))) == JIDS[::-1]
     assert {jid: status.of(jid) for jid in JIDS} == status.look_up(JIDS)
 
 
-def test_a_function_named_after_a_state_means_that_state(say):
+def test_function_named_after_a_state_means_that_state(say):
     say(**ALL)
     assert [jid for jid in JIDS if status.running(jid)] == ["b"]
     assert [jid for jid in JIDS if status.completed(jid)] == ["d"]
@@ -58,7 +58,7 @@ def test_a_function_named_after_a_state_means_that_state(say):
     assert status.completed_jids(["f", "d", "d", "a"]) == ["d"]
 
 
-def test_all_of_them(say):
+def test_all_completed_and_all_ended_check_every_job(say):
     say(**ALL, d2="completed")
     assert status.all_completed(["d", "d2"])
     assert not status.all_completed(["d", "f"])
@@ -70,7 +70,7 @@ def test_all_of_them(say):
     assert (status.num_running([]), status.completed_jids([])) == (0, [])
 
 
-def test_the_most_advanced_state_of_all_shards_counts(say, second_redis):
+def test_look_up_returns_the_most_advanced_of_all_shards(say, second_redis):
     say(moved="retrying", ended="queued", here="completed")
     say(second_redis, moved="running", ended="completed", there="failed")
     assert status.look_up(["moved", "ended", "here", "there"]) == {
@@ -82,7 +82,7 @@ def test_the_most_advanced_state_of_all_shards_counts(say, second_redis):
 
 
 @pytest.mark.parametrize(("count", "trips"), [(1, 1), (1_000, 1), (1_001, 2), (5_500, 6)])
-def test_any_number_in_round_trips_of_a_thousand(say, redis, second_redis, count, trips):
+def test_look_up_takes_one_round_trip_per_thousand(say, redis, second_redis, count, trips):
     jids = [f"{number}" for number in range(count)]
     say(**{jids[-1]: "completed"})
     for client in (redis, second_redis):
@@ -93,14 +93,14 @@ def test_any_number_in_round_trips_of_a_thousand(say, redis, second_redis, count
         assert client.info("commandstats")["cmdstat_mget"]["calls"] == 2 * trips
 
 
-def test_a_key_that_is_none_of_ours_is_unknown(shards, redis):
+def test_look_up_of_a_foreign_value_is_unknown(shards, redis):
     redis.lpush(keys.status("list"), 1)
     redis.set(keys.status("word"), "levitating")
     redis.set(keys.status("bytes"), b"\xff\0")
     assert set(status.look_up(["list", "word", "bytes"]).values()) == {"unknown"}
 
 
-def test_odd_ids_are_asked_for_as_they_are(say):
+def test_look_up_accepts_odd_ids(say):
     odd = ["ä ö\n", "*", "x" * 10_000, "aw:status:d"]
     say(**{odd[0]: "running"})
     assert [status.look_up(odd)[jid] for jid in odd] == ["running", "unknown", "unknown", "unknown"]
@@ -119,19 +119,19 @@ def test_odd_ids_are_asked_for_as_they_are(say):
     ],
 )
 @each_row("call", [status.look_up, status.num_running, status.all_completed, status.completed_jids])
-def test_what_is_no_id_is_refused(shards, jids, error, words, call):
+def test_look_up_refuses_what_is_no_id(shards, jids, error, words, call):
     with pytest.raises(error, match=words):
         call(jids)
 
 
 @pytest.mark.parametrize("call", [status.of, status.running, status.completed, status.ended])
-def test_one_id_is_checked_as_many_are(shards, call):
+def test_of_refuses_what_is_no_id(shards, call):
     for wrong, error in (("", ValueError), (None, TypeError), (["a"], TypeError)):
         with pytest.raises(error):
             call(wrong)
 
 
-def test_a_shard_that_does_not_answer_is_named(shards, redis_url, short_path):
+def test_look_up_names_a_shard_that_does_not_answer(shards, redis_url, short_path):
     gone = opened(f"unix://{short_path}/gone.sock", "second")
     with port.override(Door({"main": opened(redis_url), "second": gone})):
         with pytest.raises(ShardUnavailableError, match="shard 'second' is unavailable") as caught:
@@ -139,7 +139,7 @@ def test_a_shard_that_does_not_answer_is_named(shards, redis_url, short_path):
         assert (caught.value.shard, caught.value.maybe_written) == ("second", False)
 
 
-def test_a_restarted_server_is_asked_again(make_server):
+def test_look_up_after_a_restart_of_the_server_works(make_server):
     own = make_server()
     door = Door({"main": opened(own.url)})
     with port.override(door):

@@ -222,7 +222,7 @@ def test_no_worker_and_no_rule_is_no_queue():
         ({"name": None}, "MailWorker.name: None is not allowed"),
         ({"queue": "a b"}, "MailWorker.queue: 'a b' is not allowed"),
         ({"retry_queue": 5}, "MailWorker.retry_queue: 5 is not allowed"),
-        ({"aliases": "Old"}, "MailWorker.aliases: 'Old' is no list"),
+        ({"aliases": "Old"}, "MailWorker.aliases: 'Old' is not a list"),
         ({"worker_name": None}, "worker_name: None is not a class name"),
     ],
 )

@@ -41,7 +41,7 @@ def exact(value):
 
 
 @pytest.mark.proves("F42", "I12", "I23")
-def test_python_pushes_and_ruby_runs_it_with_equal_arguments_in_order(jobs, ruby, ruby_server, noted):
+def test_ruby_runs_python_jobs_with_equal_arguments(jobs, ruby, ruby_server, noted):
     jid = jobs.EchoWorker.perform_async(*ARGUMENTS)
     jobs.EchoWorker.perform_bulk([(number,) for number in range(20)])
     jobs.EchoWorker.perform_async("last")
@@ -60,7 +60,7 @@ def test_python_pushes_and_ruby_runs_it_with_equal_arguments_in_order(jobs, ruby
 
 
 @pytest.mark.proves("F42", "I23")
-def test_a_job_scheduled_here_is_moved_by_ruby_when_it_is_due(jobs, ruby, redis):
+def test_ruby_moves_python_jobs_when_they_are_due(jobs, ruby, redis):
     due = datetime.now(UTC) + timedelta(minutes=10)
     jid = jobs.EchoWorker.perform_at(due, "later")
     (entry,) = ruby("entries", set="schedule")
@@ -78,7 +78,7 @@ def test_a_job_scheduled_here_is_moved_by_ruby_when_it_is_due(jobs, ruby, redis)
 
 
 @pytest.mark.proves("F42", "I23")
-def test_ruby_pushes_now_and_later_and_python_runs_it(jobs, ruby, python_server, noted, redis):
+def test_python_runs_ruby_jobs_now_and_later(jobs, ruby, python_server, noted, redis):
     ruby("perform_async", **{"class": "EchoWorker", "args": ARGUMENTS})
     ruby("perform_in", **{"class": "EchoWorker", "args": ["later"], "seconds": 0.3})
     assert redis.zcard("schedule") == 1
@@ -88,7 +88,7 @@ def test_ruby_pushes_now_and_later_and_python_runs_it(jobs, ruby, python_server,
     assert exact(sorted(seen, key=len)) == exact([["EchoWorker", "later"], ["EchoWorker", *ARGUMENTS]])
 
 
-def test_shared_queue_gives_ruby_its_jobs_unspent(
+def test_shared_queue_leaves_ruby_its_jobs_unchanged(
     jobs, ruby, environment, ruby_server, python_server, noted, redis, eventually
 ):
     environment["FRAMEWORK_FOREIGN_CLASSES"] = "Ruby::*"
@@ -110,7 +110,7 @@ def test_shared_queue_gives_ruby_its_jobs_unspent(
     assert not [line for line in process.lines() if line.get("class") == "Ruby::OnlyWorker"]
 
 
-def test_ruby_retries_a_job_that_python_has_put_off(jobs, ruby, ruby_server, python_server, redis, noted, eventually):
+def test_ruby_retries_a_job_delayed_by_python(jobs, ruby, ruby_server, python_server, redis, noted, eventually):
     jid = ruby("push", item={"class": "Ruby::OnlyWorker", "args": ["fails once"], "retry": 5})
     with python_server():
         eventually(lambda: redis.zcard("schedule"), "Python puts it off")
@@ -124,7 +124,7 @@ def test_ruby_retries_a_job_that_python_has_put_off(jobs, ruby, ruby_server, pyt
 
 
 @pytest.mark.proves("F42", "I23")
-def test_what_failed_in_ruby_is_retried_here(jobs, ruby, ruby_server, python_server, noted, redis):
+def test_python_retries_a_job_failed_in_ruby(jobs, ruby, ruby_server, python_server, noted, redis):
     item = {"class": "HandoverWorker", "args": [1], "retry": 5, "backtrace": 2, **FOREIGN}
     jid = ruby("push", item=item)
     with ruby_server():
@@ -145,9 +145,7 @@ def test_what_failed_in_ruby_is_retried_here(jobs, ruby, ruby_server, python_ser
 
 
 @pytest.mark.proves("F42", "I5", "I23")
-def test_what_failed_here_is_read_by_ruby_with_other_writers_fields_intact(
-    jobs, ruby, python_server, redis, eventually
-):
+def test_ruby_reads_a_failed_python_job_with_all_fields(jobs, ruby, python_server, redis, eventually):
     jid = ruby("push", item={"class": "FailingWorker", "args": ["boom é😀"], "retry": 3, "backtrace": True, **FOREIGN})
     with python_server():
         eventually(lambda: redis.zcard("retry"), "first failure")
@@ -181,7 +179,7 @@ def test_what_failed_here_is_read_by_ruby_with_other_writers_fields_intact(
 
 
 @pytest.mark.proves("F42", "I23")
-def test_a_dead_job_goes_back_to_work_from_ruby(jobs, ruby, python_server, noted, redis, eventually):
+def test_ruby_retries_a_dead_python_job(jobs, ruby, python_server, noted, redis, eventually):
     jid = jobs.MendableWorker.perform_async(5)
     with python_server():
         eventually(lambda: redis.zcard("dead"), "a dead job")
@@ -200,7 +198,7 @@ def test_a_dead_job_goes_back_to_work_from_ruby(jobs, ruby, python_server, noted
     [NO_JSON, b"[1,2]", b"null", b"7", b'"x"', b"{}", b'{"class":"EchoWorker","args":[NaN]}'],
     ids=["no UTF-8", "array", "null", "number", "text", "empty", "NaN"],
 )
-def test_no_job_leaves_rubys_dead_page_whole(ruby, python_server, redis, eventually, data):
+def test_ruby_dead_page_shows_malformed_entries(ruby, python_server, redis, eventually, data):
     """It is shown, retried from there, and lies dead again as it was; nothing runs."""
     redis.lpush("queue:default", data)
     with python_server() as process:
@@ -227,7 +225,7 @@ def test_no_job_leaves_rubys_dead_page_whole(ruby, python_server, redis, eventua
 
 
 @pytest.mark.proves("F38", "I23")
-def test_ruby_buries_what_is_wrapped_too(ruby, python_server, ruby_server, redis, eventually):
+def test_ruby_moves_a_wrapped_entry_to_the_dead_set(ruby, python_server, ruby_server, redis, eventually):
     redis.lpush("queue:default", b"[1,2]")
     with python_server():
         eventually(lambda: redis.zcard("dead"), "set aside")
@@ -240,9 +238,7 @@ def test_ruby_buries_what_is_wrapped_too(ruby, python_server, ruby_server, redis
 
 
 @pytest.mark.proves("R70", "I23")
-def test_ruby_sees_our_process_its_job_and_its_figures_and_is_obeyed(
-    jobs, ruby, python_server, noted, redis, eventually
-):
+def test_ruby_shows_and_controls_a_python_process(jobs, ruby, python_server, noted, redis, eventually):
     jobs.EchoWorker.perform_async("quick")
     jobs.MendableWorker.perform_async(1)
     waiting = jobs.WaitingWorker.perform_async("interop:gate")
@@ -300,7 +296,7 @@ def test_ruby_sees_our_process_its_job_and_its_figures_and_is_obeyed(
     }
 
 
-def test_a_running_job_is_found_in_the_log_by_its_tid(jobs, ruby, python_server, redis, eventually):
+def test_running_job_is_found_in_the_log_by_its_tid(jobs, ruby, python_server, redis, eventually):
     jid = jobs.WaitingWorker.perform_async("interop:gate")
     with python_server("--tag", "shop", "--label", "blue") as process:
         (work,) = eventually(lambda: ruby("work"), "the busy job in Ruby's list")
@@ -312,13 +308,13 @@ def test_a_running_job_is_found_in_the_log_by_its_tid(jobs, ruby, python_server,
         redis.lpush("interop:gate", "open")
 
 
-def test_rubys_idle_process_is_seen_with_its_slots(ruby, ruby_server, redis, eventually):
+def test_ruby_idle_process_is_shown_with_its_threads(ruby, ruby_server, redis, eventually):
     with ruby_server():
         (seen,) = eventually(lambda: read_processes(redis), "its record")
     assert (seen.queues, seen.slots, seen.busy) == ({"default"}, 1, 0)
 
 
-def test_our_jobs_are_on_the_metrics_page(jobs, ruby, sidekiq, python_server, noted, redis):
+def test_ruby_metrics_page_shows_python_jobs(jobs, ruby, sidekiq, python_server, noted, redis):
     if not sidekiq.since(7):
         pytest.skip("the page came with Sidekiq 7")
     jobs.EchoWorker.perform_bulk([(number,) for number in range(5)])
@@ -338,7 +334,7 @@ def test_our_jobs_are_on_the_metrics_page(jobs, ruby, sidekiq, python_server, no
     assert "EchoWorker" in pages["/metrics"]["body"]
 
 
-def test_rubys_cancel_stops_our_job(jobs, ruby, sidekiq, python_server, noted, redis, eventually):
+def test_ruby_cancel_stops_a_python_job(jobs, ruby, sidekiq, python_server, noted, redis, eventually):
     if not sidekiq.since(7, 3):
         pytest.skip("Client#cancel! came with Sidekiq 7.3")
     before = jobs.PatientWorker.perform_async("cancelled before it began")
@@ -365,9 +361,7 @@ def pages_answer(ruby):
 
 
 @pytest.mark.proves("F42", "I12")
-def test_a_job_given_back_at_shutdown_is_the_next_that_ruby_runs(
-    jobs, ruby, python_server, ruby_server, noted, redis, eventually
-):
+def test_ruby_runs_a_job_requeued_at_shutdown_first(jobs, ruby, python_server, ruby_server, noted, redis, eventually):
     waiting = jobs.WaitingWorker.perform_async("interop:closed")
     with python_server("-t", "0.2") as process:
         eventually(lambda: redis.llen("interop:waiting"), "the job's start")
@@ -387,7 +381,7 @@ MARKS = ("compressed", "original_job_size_bytes", "size_limiter")
 
 
 @pytest.mark.proves("I23")
-def test_what_ruby_compressed_runs_here_and_is_retried_as_it_was(jobs, ruby, python_server, noted, redis, eventually):
+def test_python_retries_a_ruby_compressed_job_unchanged(jobs, ruby, python_server, noted, redis, eventually):
     ruby("limit_sizes", threshold=100, limit=5_000_000)
     ruby("perform_async", **{"class": "EchoWorker", "args": LARGE})
     ruby("perform_async", **{"class": "EchoWorker", "args": ["small"]})
@@ -409,7 +403,7 @@ def test_what_ruby_compressed_runs_here_and_is_retried_as_it_was(jobs, ruby, pyt
 
 
 @pytest.mark.proves("I23")
-def test_what_we_compress_is_read_by_ruby(jobs, ruby):
+def test_ruby_reads_arguments_compressed_by_python(jobs, ruby):
     jid = jobs.EchoWorker.perform_async(*LARGE)
     jobs.EchoWorker.perform_bulk([(1,), tuple(LARGE)])
     (bulk, small, single) = ruby("decompressed", name="default")
@@ -429,9 +423,7 @@ def test_ruby_without_a_size_limiter_gets_uncompressed_arguments(jobs, ruby, rub
     assert exact(plain) == exact(["PlainWorker", *LARGE])
 
 
-def test_a_large_job_scheduled_here_passes_the_limiter_of_rubys_poller_as_it_is(
-    jobs, ruby, redis, python_server, noted
-):
+def test_ruby_poller_keeps_a_large_python_job(jobs, ruby, redis, python_server, noted):
     """Smaller limits over there: it was accepted here, and must be neither compressed again nor lost."""
     jobs.EchoWorker.perform_in(600, *LARGE)
     member = redis.zrange("schedule", 0, 0)[0]

@@ -53,7 +53,7 @@ def go(layers, error=None):
     return log
 
 
-def test_order_operations():
+def test_chain_operations_keep_the_order():
     chain = Chain(("log",))
     chain.add(A)
     chain.add(B)
@@ -73,7 +73,7 @@ def test_order_operations():
     assert (chain.exists(A), chain.exists(B)) == (False, True)
 
 
-def test_inserting_beside_an_absent_class_goes_to_the_end_of_that_side():
+def test_chain_insert_beside_an_absent_class_goes_to_the_end():
     chain = Chain(("log",))
     chain.add(A)
     chain.insert_before(C, B)
@@ -82,7 +82,7 @@ def test_inserting_beside_an_absent_class_goes_to_the_end_of_that_side():
     assert names(chain) == ["A", "B"]
 
 
-def test_arguments_reach_the_constructor_and_each_compilation_makes_new_instances():
+def test_chain_compile_makes_new_instances():
     class Greeting:
         def __init__(self, word, *, times):
             self.text = word * times
@@ -177,21 +177,21 @@ class Fits:
     ],
     ids=["any", "other names", "more by default", "static", "class", "wrapped"],
 )
-def test_chain_takes_every_call_that_fits(call):
+def test_chain_accepts_every_call_that_fits(call):
     chain = Chain(SERVER)
     chain.add(shaped(call))
     with ChainInvocation(chain.compile(), "worker", {}, "queue") as open_:
         assert open_
 
 
-def test_chain_of_pushes_wants_a_pool():
+def test_chain_of_pushes_requires_a_pool():
     with pytest.raises(
         MiddlewareError, match=r"\(worker, job, queue, pool\).*def call\(self, worker, job, queue, pool\)"
     ):
         Chain(CLIENT).add(Fits)
 
 
-def test_chain_refuses_arguments_that_no_constructor_takes():
+def test_chain_refuses_wrong_constructor_arguments():
     with pytest.raises(MiddlewareError, match="its constructor"):
         Chain(SERVER).add(Fits, 5)
 
@@ -211,16 +211,16 @@ def test_chain_in_use_refuses_every_change(way):
     assert names(chain) == []
 
 
-def test_the_first_is_the_outermost():
+def test_invocation_runs_the_first_outermost():
     assert go([A, B]) == ["A in", "B in", "body", "B out", "A out"]
     assert go([]) == ["body"]
 
 
-def test_without_a_yield_the_body_does_not_run_and_outer_layers_end_in_peace():
+def test_invocation_without_a_yield_skips_the_body():
     assert go([A, layer("Stop", yields=0), B]) == ["A in", "Stop in", "Stop out", "A out"]
 
 
-def test_an_error_is_thrown_into_each_layer_from_the_inside_out():
+def test_invocation_throws_errors_from_the_inside_out():
     log = []
     with pytest.raises(KeyError) as caught, ChainInvocation((A().call, B().call), log):
         raise KeyError("x")
@@ -228,11 +228,11 @@ def test_an_error_is_thrown_into_each_layer_from_the_inside_out():
     assert caught.value.__cause__ is None
 
 
-def test_a_layer_may_swallow():
+def test_middleware_may_suppress_an_error():
     assert go([A, layer("Eat", on_error="swallow"), B], ValueError("x"))[-2:] == ["Eat saw x", "A out"]
 
 
-def test_a_layer_may_replace():
+def test_middleware_may_replace_an_error():
     log = []
     with (
         pytest.raises(OSError, match="other") as caught,
@@ -243,12 +243,12 @@ def test_a_layer_may_replace():
     assert str(caught.value.__cause__) == "x"
 
 
-def test_an_error_after_the_yield_goes_outwards():
+def test_middleware_error_after_the_yield_goes_outwards():
     with pytest.raises(OSError, match="late"):
         go([A, layer("Late", after=OSError("late"))])
 
 
-def test_an_error_on_the_way_in_is_the_outer_layers_to_see():
+def test_middleware_error_before_the_yield_goes_outwards():
     log = []
     bad = layer("Bad", before=OSError("early"))
     with pytest.raises(OSError, match="early"), ChainInvocation((A().call, bad().call, B().call), log):
@@ -257,7 +257,7 @@ def test_an_error_on_the_way_in_is_the_outer_layers_to_see():
     assert go([layer("Eat", on_error="swallow"), bad]) == ["Eat in", "Bad in", "Eat saw early"]
 
 
-def test_two_yields_are_an_error_and_outer_layers_see_it():
+def test_middleware_with_two_yields_is_an_error():
     log = []
     with (
         pytest.raises(RuntimeError, match="yielded twice"),
@@ -268,7 +268,7 @@ def test_two_yields_are_an_error_and_outer_layers_see_it():
 
 
 @each_row("error", [StopIteration("x"), GeneratorExit("x"), KeyboardInterrupt("x"), SystemExit("x")], ids=type)
-def test_errors_that_generators_treat_in_their_own_way_are_not_swallowed(error):
+def test_invocation_passes_stop_iteration_and_generator_exit(error):
     with pytest.raises(BaseException) as caught, ChainInvocation((A().call, B().call), []):
         raise error
     assert error in (caught.value, caught.value.__cause__)

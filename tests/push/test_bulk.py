@@ -18,7 +18,7 @@ def numbered(count):
     return [(number,) for number in range(count)]
 
 
-def test_ids_stand_where_the_arguments_stood(door, jobs):
+def test_bulk_returns_ids_in_input_order(door, jobs):
     jids = worker(queue="default").perform_bulk(numbered(2_500))
     assert len(set(jids)) == 2_500
     assert [(job["jid"], job["args"]) for job in jobs()] == [(jid, [number]) for number, jid in enumerate(jids)]
@@ -26,19 +26,19 @@ def test_ids_stand_where_the_arguments_stood(door, jobs):
 
 
 @pytest.mark.parametrize(("count", "trips"), [(1, 1), (999, 1), (1_000, 1), (1_001, 2), (2_500, 3)])
-def test_each_slice_of_1000_is_one_round_trip(door, calls, redis, count, trips):
+def test_bulk_takes_one_round_trip_per_1000_jobs(door, calls, redis, count, trips):
     calls("exec"), calls("sadd")
     worker(queue="default").perform_bulk(numbered(count))
     assert (calls("exec"), calls("sadd")) == (trips, trips)
     assert redis.llen("queue:default") == count
 
 
-def test_nothing_to_push_touches_nothing(door, redis):
+def test_bulk_of_nothing_sends_nothing(door, redis):
     assert worker().perform_bulk([]) == []
     assert redis.dbsize() == 0
 
 
-def test_scheduled_bulks_are_spread(door, redis):
+def test_bulk_with_a_batch_delay_is_spread(door, redis):
     jids = worker(queue="default").perform_bulk_in(100, numbered(5), batch_size=2, batch_delay=10)
     found = [(json.loads(member), due) for member, due in redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)]
     assert {job["jid"] for job, _ in found} == set(jids)
@@ -54,19 +54,19 @@ def test_scheduled_bulks_are_spread(door, redis):
     assert redis.exists(keys.QUEUES) == 0
 
 
-def test_large_scheduled_bulks_arrive_whole(door, redis):
+def test_bulk_scheduled_and_large_arrives_whole(door, redis):
     jids = worker(queue="default").perform_bulk_in(100, numbered(1_300))
     assert redis.zcard(keys.SCHEDULE) == 1_300
     assert {json.loads(member)["jid"] for member in redis.zrange(keys.SCHEDULE, 0, -1)} == set(jids)
 
 
-def test_a_spread_over_several_slices(door, redis):
+def test_bulk_spread_over_chunks_keeps_its_spacing(door, redis):
     worker(queue="default").perform_bulk_in(100, numbered(2_100), batch_size=700, batch_delay=10)
     found = {json.loads(member)["args"][0]: due for member, due in redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)}
     assert [round(found[number] - found[0]) for number in range(2_100)] == [0] * 700 + [10] * 700 + [20] * 700
 
 
-def test_each_object_brings_arguments_and_context(door, jobs):
+def test_bulk_for_objects_sets_arguments_and_context(door, jobs):
     cls = worker(queue="default")
     with context.bound("cafe", user="u"):
         cls.perform_bulk_for("ab", arguments=lambda one: cls.arguments(one * 2), context=lambda one: {"letter": one})
@@ -76,7 +76,7 @@ def test_each_object_brings_arguments_and_context(door, jobs):
     ]
 
 
-def test_dropped_jobs_leave_a_hole(door, jobs):
+def test_bulk_returns_none_for_dropped_jobs(door, jobs):
     class Odd:
         def call(self, cls, job, queue, pool):
             if job["args"][0] % 2:
@@ -89,7 +89,7 @@ def test_dropped_jobs_leave_a_hole(door, jobs):
     assert worker(queue="default").perform_bulk([(0,), (2,)]) == [None, None]
 
 
-def test_a_middleware_may_send_jobs_to_several_queues(door, jobs, redis):
+def test_bulk_with_middleware_writes_to_several_queues(door, jobs, redis):
     class Split:
         def call(self, cls, job, queue, pool):
             job["queue"] = f"q{job['args'][0] % 2}"
@@ -112,7 +112,7 @@ def letting_pass():
 
 @pytest.mark.parametrize("middleware", [(), (letting_pass(),)], ids=("quick", "middleware"))
 @pytest.mark.parametrize("kind", [list, iter], ids=("list", "generator"))
-def test_arguments_are_all_checked_before_the_first_is_written(door, redis, middleware, kind):
+def test_bulk_checks_all_arguments_before_writing(door, redis, middleware, kind):
     door.open(*middleware)
     for wrong in ((object(),), (1, "\ud800"), 7):
         with pytest.raises(ArgumentsError, match="job 1500 of the bulk"):
@@ -120,7 +120,7 @@ def test_arguments_are_all_checked_before_the_first_is_written(door, redis, midd
     assert redis.dbsize() == 0
 
 
-def test_a_generator_that_fails_has_written_nothing(door, redis):
+def test_bulk_from_a_failing_generator_writes_nothing(door, redis):
     def jobs():
         yield from numbered(1_500)
         raise LookupError("mine")
@@ -144,7 +144,7 @@ class Row(list):
         Row.alive -= 1
 
 
-def test_a_generator_is_not_kept_as_objects(door, jobs):
+def test_bulk_from_a_generator_keeps_no_objects(door, jobs):
     Row.alive = Row.most = 0
     jids = worker(queue="default").perform_bulk(Row([number, {"k": "v"}]) for number in range(5_500))
     assert [job["args"] for job in jobs()] == [[number, {"k": "v"}] for number in range(5_500)]
@@ -153,7 +153,7 @@ def test_a_generator_is_not_kept_as_objects(door, jobs):
 
 
 @pytest.mark.parametrize("middleware", [(), (letting_pass(),)], ids=("quick", "middleware"))
-def test_both_ways_write_the_same_fields(door, jobs, redis, middleware):
+def test_bulk_with_and_without_middleware_writes_equal_fields(door, jobs, redis, middleware):
     door.open(*middleware)
     cls = worker(queue="default", version=3, tags=("a",))
     with context.bound("cafe", user="u"):
@@ -171,7 +171,7 @@ def test_both_ways_write_the_same_fields(door, jobs, redis, middleware):
     assert [job["correlation_id"] for job in jobs()] == [job["jid"] for job in jobs()]
 
 
-def test_contexts_over_several_slices(door, jobs):
+def test_bulk_for_objects_over_chunks_keeps_contexts(door, jobs):
     cls = worker(queue="default")
     cls.perform_bulk_for(range(1_200), arguments=cls.arguments, context=lambda number: {"number": number})
     assert all(job["meta.number"] == job["args"][0] == place for place, job in enumerate(jobs()))
@@ -201,14 +201,14 @@ def check_interrupted(caught, jobs, redis):
     return error.__cause__
 
 
-def test_a_server_that_fills_up_midway(door, jobs, redis):
+def test_bulk_on_a_server_filling_up_says_what_is_written(door, jobs, redis):
     door.open(at_job(1_500, lambda pool: redis.config_set("maxmemory", 1)))
     with pytest.raises(BulkPushError, match="maxmemory") as caught:
         worker(queue="default").perform_bulk(numbered(2_500))
     assert isinstance(check_interrupted(caught, jobs, redis), ShardUnavailableError)
 
 
-def test_a_server_that_becomes_a_replica_midway(door, jobs, redis):
+def test_bulk_on_a_new_replica_says_what_is_written(door, jobs, redis):
     door.open(at_job(1_500, lambda pool: redis.execute_command("REPLICAOF", "127.0.0.1", "1")))
     try:
         with pytest.raises(BulkPushError, match="read only replica") as caught:
@@ -218,7 +218,7 @@ def test_a_server_that_becomes_a_replica_midway(door, jobs, redis):
     assert isinstance(check_interrupted(caught, jobs, redis), ShardUnavailableError)
 
 
-def test_a_middleware_that_raises_midway(door, jobs, redis):
+def test_bulk_with_a_failing_middleware_says_what_is_written(door, jobs, redis):
     def fail(pool):
         raise LookupError("mine")
 
@@ -228,7 +228,7 @@ def test_a_middleware_that_raises_midway(door, jobs, redis):
     assert isinstance(check_interrupted(caught, jobs, redis), LookupError)
 
 
-def test_a_failing_first_slice(door, redis):
+def test_bulk_failing_in_its_first_chunk_raises_the_cause(door, redis):
     door.open(at_job(5, lambda pool: redis.config_set("maxmemory", 1)))
     with pytest.raises(BulkPushError) as caught:
         worker(queue="default").perform_bulk(numbered(10))

@@ -41,7 +41,7 @@ def near(found, expected):
 @pytest.mark.proves("F18", "R50")
 @pytest.mark.parametrize("middleware", [(), ("middleware",)], ids=("quick", "middleware"))
 @pytest.mark.parametrize("off_s", [-600, 600])
-def test_delay_of_a_producer_with_a_wrong_clock_is_redis_s(site, redis, off_s, middleware):
+def test_delay_with_a_wrong_host_clock_counts_by_redis(site, redis, off_s, middleware):
     done = site.run(str(PRODUCER), str(off_s), *middleware)
     said = json.loads(done.stdout)
     found = dues(redis)
@@ -62,14 +62,14 @@ def test_delay_of_a_producer_with_a_wrong_clock_is_redis_s(site, redis, off_s, m
     assert len(said["seen"]) == (13 if middleware else 0)
 
 
-def test_delay_of_a_producer_with_a_right_clock_tells_of_nothing(site, redis):
+def test_delay_with_a_right_host_clock_logs_no_warning(site, redis):
     done = site.run(str(PRODUCER), "0")
     assert "clock.skew" not in done.stderr
     assert near(dues(redis)["PlainWorker", "in"], 300)
 
 
 @pytest.mark.parametrize("delay", [0, -5, -(10**8)])
-def test_delay_that_is_none_pushes_at_once(way, jobs, redis, delay):
+def test_delay_of_zero_enqueues_at_once(way, jobs, redis, delay):
     worker(queue="default").perform_in(delay, 1)
     worker(queue="default").perform_bulk_in(delay, [(2,)])
     assert [job["args"] for job in jobs()] == [[1], [2]]
@@ -89,7 +89,7 @@ def test_delay_of_a_second_and_a_lock_agree(door, redis):
     assert abs(redis.pttl(lock) / 1_000 - 600 - (due - seconds - micros / 1e6)) < 1
 
 
-def test_delay_is_one_round_trip_and_tells_of_no_moment(door, calls, redis):
+def test_delay_takes_one_round_trip(door, calls, redis):
     job = worker(queue="default")
     job.perform_in(60, 1)
     calls("evalsha"), calls("zadd"), calls("time")
@@ -108,7 +108,7 @@ def test_delay_on_a_full_server_is_refused_and_leaves_nothing(way, redis):
     assert redis.keys("*") == []
 
 
-def test_moment_that_a_middleware_puts_in_at_counts(door, redis):
+def test_due_time_set_by_a_middleware_is_used(door, redis):
     class Later:
         def call(self, cls, job, queue, pool):
             job["at"] = 4_000_000_000
@@ -125,7 +125,7 @@ def test_moment_that_a_middleware_puts_in_at_counts(door, redis):
 
 
 @pytest.mark.parametrize("said", ["soon", None, True, float("nan"), 10**400])
-def test_nonsense_that_a_middleware_puts_in_at_is_refused(door, redis, said):
+def test_due_time_set_by_a_middleware_wrongly_is_refused(door, redis, said):
     class Spoil:
         def call(self, cls, job, queue, pool):
             job["at"] = said
@@ -137,7 +137,7 @@ def test_nonsense_that_a_middleware_puts_in_at_is_refused(door, redis, said):
     assert not redis.exists(keys.SCHEDULE)
 
 
-def test_skew_is_told_once_for_each_shard(door, caplog):
+def test_clock_skew_is_logged_once_per_shard(door, caplog):
     now = [0.0]
     slow = ScheduleWriter(lambda: time.time() - 600, monotonic=lambda: now[0])
     shard = door.shards["main"]
@@ -151,7 +151,7 @@ def test_skew_is_told_once_for_each_shard(door, caplog):
     assert "skew_s=-" in caplog.records[0].getMessage()
 
 
-def test_skew_below_the_time_of_a_round_trip_is_none(door, caplog):
+def test_clock_skew_below_a_round_trip_is_not_logged(door, caplog):
     """The reply took an hour: Redis's clock lies between the two looks at ours."""
     times = iter([time.time() - 1_800, time.time() + 1_800])
     ScheduleWriter(lambda: next(times)).first_due_at(door.shards["main"], DueTime(0.0, 5.0))
@@ -159,7 +159,7 @@ def test_skew_below_the_time_of_a_round_trip_is_none(door, caplog):
 
 
 @pytest.mark.refused("narrow time")
-def test_look_at_the_clock_that_fails_does_not_fail_the_push(door, redis, redis_url):
+def test_clock_check_that_fails_does_not_fail_the_push(door, redis, redis_url):
     """An ACL without TIME: a push at a moment needs no clock."""
     redis.execute_command("ACL", "SETUSER", "narrow", "on", ">secret", "~*", "+@all", "-time")
     endpoint = replace(door.shards["main"].endpoint, url=redis_url.replace("unix://", "unix://narrow:secret@"))

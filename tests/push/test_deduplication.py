@@ -50,7 +50,7 @@ def deduplicated(redis, strategy="until_executing", name="Job"):
     return int(redis.hget(COUNTS, f'sidekiq_jobs_deduplicated_total{{strategy="{strategy}",worker="{name}"}}') or 0)
 
 
-def test_an_equal_job_is_dropped_and_told_and_counted(way, redis, jobs, caplog):
+def test_duplicate_is_dropped_logged_and_counted(way, redis, jobs, caplog):
     job = idempotent()
     with caplog.at_level(logging.INFO, logger="framework"):
         first = job.perform_async(1, {"a": 1, "b": 2})
@@ -70,7 +70,7 @@ def test_an_equal_job_is_dropped_and_told_and_counted(way, redis, jobs, caplog):
     assert "job_status='deduplicated'" in line
 
 
-def test_the_line_says_what_the_class_has_chosen(way, redis, caplog):
+def test_log_line_of_a_duplicate_has_the_changed_options(way, redis, caplog):
     policy = Deduplicate("until_executed", ttl=timedelta(hours=1), if_deduplicated="reschedule_once")
     job = idempotent(policy)
     first = job.perform_async(1)
@@ -85,7 +85,7 @@ def test_the_line_says_what_the_class_has_chosen(way, redis, caplog):
     assert deduplicated(redis, "until_executed") == 1
 
 
-def test_a_class_that_is_not_idempotent_is_looked_at_and_never_dropped(way, redis, jobs):
+def test_duplicate_of_a_class_not_idempotent_is_written(way, redis, jobs):
     job = worker(queue="default", deduplicate=Deduplicate())
     first, second = job.perform_async(1), job.perform_async(1)
     assert [one["jid"] for one in jobs()] == [first, second]
@@ -95,14 +95,14 @@ def test_a_class_that_is_not_idempotent_is_looked_at_and_never_dropped(way, redi
 
 
 @pytest.mark.parametrize("off", [None, Deduplicate("none")], ids=("none", "strategy none"))
-def test_a_class_may_turn_it_off(way, redis, jobs, off):
+def test_strategy_none_deduplicates_nothing(way, redis, jobs, off):
     job = worker(queue="default", idempotent=True, deduplicate=off)
     assert all([*job.perform_bulk([(1,), (1,)]), job.perform_async(1)])
     assert not locks(redis)
     assert not any(IDEMPOTENCY_KEY in one for one in jobs())
 
 
-def test_a_bulk_drops_equal_jobs_of_its_own_and_others(way, redis, jobs):
+def test_bulk_drops_its_own_and_other_duplicates(way, redis, jobs):
     job = idempotent()
     job.perform_async(7)
     numbers = [number % 600 for number in range(1_300)]
@@ -114,7 +114,7 @@ def test_a_bulk_drops_equal_jobs_of_its_own_and_others(way, redis, jobs):
     assert deduplicated(redis) == 701
 
 
-def test_what_waits_for_a_time_has_a_lock_only_where_its_class_says_so(way, redis):
+def test_scheduled_job_has_a_lock_only_if_included(way, redis):
     plain = idempotent()
     assert plain.perform_in(100, 1)
     assert plain.perform_in(100, 1)
@@ -133,7 +133,7 @@ def test_what_waits_for_a_time_has_a_lock_only_where_its_class_says_so(way, redi
     assert redis.pttl(locks(redis)[far]) > 1e14
 
 
-def test_the_arguments_that_count_are_the_class_s_choice_and_a_bad_hook_costs_its_advice_only(way, redis, jobs, caplog):
+def test_idempotency_arguments_choose_and_may_fail(way, redis, jobs, caplog):
     class_one = idempotent(idempotency_arguments=classmethod(lambda cls, args: args[:1]))
     assert class_one.perform_async(1, "a")
     assert class_one.perform_async(1, "b") is None
@@ -153,7 +153,7 @@ def test_the_arguments_that_count_are_the_class_s_choice_and_a_bad_hook_costs_it
     assert len([one for one in caplog.records if "idempotency_arguments failed" in one.getMessage()]) == 5
 
 
-def test_middlewares_come_first(door, redis, jobs):
+def test_lock_key_is_computed_after_the_middlewares(door, redis, jobs):
     door.open(Double)
     job = idempotent()
     assert job.perform_async(2)
@@ -164,7 +164,7 @@ def test_middlewares_come_first(door, redis, jobs):
     assert set(locks(redis).values()) == {lock_key("Job", b"[%d]" % number) for number in (4, 8, 2)}
 
 
-def test_a_flag_that_is_off_or_not_known_lets_all_pass(door, redis, jobs, caplog):
+def test_flag_off_or_unreadable_deduplicates_nothing(door, redis, jobs, caplog):
     asked = []
 
     def enabled(shard, flag):
@@ -187,7 +187,7 @@ def test_a_flag_that_is_off_or_not_known_lets_all_pass(door, redis, jobs, caplog
     assert set(asked) == {("main", "dedup_job")}
 
 
-def test_inline_runs_and_looks_take_no_lock(door, redis):
+def test_perform_inline_takes_no_lock(door, redis):
     job = idempotent()
     job.perform_async(1)
     data = door.client.payload_bytes(PushRequest(job.declaration(), [1]))
@@ -198,7 +198,7 @@ def test_inline_runs_and_looks_take_no_lock(door, redis):
 # --- tracked jobs ---------------------------------------------------------------------------------------------------
 
 
-def test_a_tracked_job_has_its_state_and_a_dropped_one_leaves_none(way, redis):
+def test_tracked_duplicate_leaves_no_status(way, redis):
     job = idempotent(Deduplicate(including_scheduled=True), status_expiration=60)
     jids = [job.perform_async(1), job.perform_async(1), job.perform_in(100, 2), *job.perform_bulk([(2,), (3,)])]
     assert [jid is None for jid in jids] == [False, True, False, True, False]
@@ -209,7 +209,7 @@ def test_a_tracked_job_has_its_state_and_a_dropped_one_leaves_none(way, redis):
 # --- refused pushes -------------------------------------------------------------------------------------------------
 
 
-def test_what_is_too_large_has_no_lock(door, redis):
+def test_push_too_large_takes_no_lock(door, redis):
     door.open(limits=SizeLimits(limit=50, compression_threshold=40))
     job = idempotent()
     noise = "".join(map(str, range(300)))
@@ -220,7 +220,7 @@ def test_what_is_too_large_has_no_lock(door, redis):
     assert not locks(redis)
 
 
-def test_large_arguments_are_equal_as_they_were_before_they_were_compressed(door, redis, jobs):
+def test_large_arguments_are_compared_uncompressed(door, redis, jobs):
     door.open(limits=SizeLimits(compression_threshold=40))
     job = idempotent()
     assert job.perform_async("x" * 1_000)
@@ -230,7 +230,7 @@ def test_large_arguments_are_equal_as_they_were_before_they_were_compressed(door
 
 
 @pytest.mark.parametrize("push", ["one", "later", "bulk"])
-def test_a_refused_push_leaves_no_lock_and_is_no_duplicate_of_itself(way, redis, push):
+def test_refused_push_leaves_no_lock(way, redis, push):
     job = idempotent(Deduplicate(including_scheduled=True))
     pushes = {
         "one": lambda: job.perform_async(1),
@@ -253,7 +253,7 @@ def test_a_refused_push_leaves_no_lock_and_is_no_duplicate_of_itself(way, redis,
     assert all(found if isinstance(found, list) else [found])
 
 
-def test_a_dropped_duplicate_on_a_full_server_is_not_dropped_in_silence(way, redis):
+def test_duplicate_on_a_full_server_is_logged(way, redis):
     """What its owner is to know of it could not be noted."""
     job = idempotent()
     first = job.perform_async(1)
@@ -262,7 +262,7 @@ def test_a_dropped_duplicate_on_a_full_server_is_not_dropped_in_silence(way, red
     assert redis.hget(locks(redis)[first], "duplicates") is None
 
 
-def test_a_lock_s_key_of_another_type_is_no_lock(way, redis, jobs):
+def test_lock_key_of_another_type_is_no_lock(way, redis, jobs):
     job = idempotent()
     key = lock_key("Job", b"[1]")
     redis.set(key, "garbage")
@@ -272,7 +272,7 @@ def test_a_lock_s_key_of_another_type_is_no_lock(way, redis, jobs):
     assert job.perform_async(1) is None
 
 
-def test_the_counter_and_the_list_of_queues_may_be_broken(way, redis, jobs):
+def test_push_with_broken_counter_and_queues_set_is_written(way, redis, jobs):
     redis.set(COUNTS, "garbage")
     job = idempotent()
     assert job.perform_async(1)
@@ -283,7 +283,7 @@ def test_the_counter_and_the_list_of_queues_may_be_broken(way, redis, jobs):
     assert len(jobs()) == len(locks(redis)) == 2
 
 
-def test_a_script_that_the_server_forgot_is_sent_whole(way, redis, jobs):
+def test_script_unknown_to_the_server_is_sent_as_source(way, redis, jobs):
     job = idempotent()
     job.perform_async(1)
     redis.script_flush()
@@ -291,7 +291,7 @@ def test_a_script_that_the_server_forgot_is_sent_whole(way, redis, jobs):
     assert job.perform_async(2)
 
 
-def test_a_connection_that_died_idle_is_no_reason_to_fail_and_no_duplicate(way, redis, jobs):
+def test_push_after_an_idle_disconnect_is_no_duplicate(way, redis, jobs):
     job = idempotent()
     job.perform_async(1)
     redis.client_kill_filter(_type="normal", skipme=True)
@@ -300,9 +300,7 @@ def test_a_connection_that_died_idle_is_no_reason_to_fail_and_no_duplicate(way, 
 
 
 @pytest.mark.parametrize("bulk", [False, True])
-def test_whether_a_push_whose_reply_was_lost_is_in_is_said_and_pushing_again_makes_no_second(
-    door, redis, redis_url, bulk
-):
+def test_push_after_a_lost_reply_writes_no_second_job(door, redis, redis_url, bulk):
     with Proxy(redis_url) as proxy:
         shard = opened(proxy.url)
         try:
@@ -321,7 +319,7 @@ def test_whether_a_push_whose_reply_was_lost_is_in_is_said_and_pushing_again_mak
             shard.close()
 
 
-def test_of_a_bulk_of_several_steps_that_fails_in_the_middle_it_is_not_said_that_nothing_is_in(door, redis, redis_url):
+def test_bulk_failing_between_scripts_is_maybe_written(door, redis, redis_url):
     with Proxy(redis_url) as proxy:
         shard = opened(proxy.url)
         try:
@@ -367,7 +365,7 @@ def turned(value):
 
 @settings(max_examples=100, database=None)
 @given(one=st.lists(JSON, max_size=3), other=st.lists(JSON, max_size=3))
-def test_equal_arguments_have_one_key_and_others_have_another(one, other):
+def test_lock_key_depends_on_the_arguments(one, other):
     key = lock_key("Job", dumps(one))
     assert key == lock_key("Job", dumps(turned(one))) == lock_key("Job", dumps(loads(dumps(one))))
     assert (lock_key("Job", dumps(other)) == key) == same(one, other)
@@ -377,7 +375,7 @@ def test_equal_arguments_have_one_key_and_others_have_another(one, other):
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 @given(pushed=st.lists(st.integers(0, 3), min_size=1, max_size=12))
-def test_any_sequence_of_pushes_leaves_one_job_for_each_key(door, redis, jobs, pushed):
+def test_push_sequences_leave_one_job_per_key(door, redis, jobs, pushed):
     redis.flushall()
     with registry.isolated():
         job = idempotent()
@@ -451,7 +449,7 @@ def test_push_of_a_version_with_the_same_handler_is_a_duplicate(way, redis, push
         (9, [2, 5], {2: 0, 5: 3, 4: 6, 9: 6}),
     ],
 )
-def test_handled_since_is_the_same_in_every_release(version, handlers, expected):
+def test_signature_since_is_the_same_in_every_release(version, handlers, expected):
     with registry.isolated():
         declaration = release(version, handlers).declaration()
         found = {number: declaration.signature_since(number) for number in expected}
@@ -463,7 +461,7 @@ def test_handled_since_is_the_same_in_every_release(version, handlers, expected)
 
 @settings(max_examples=60, database=None)
 @given(handlers=st.sets(st.integers(0, 5)), beyond=st.integers(1, 3), one=st.integers(0, 8), other=st.integers(0, 8))
-def test_keys_of_two_versions_are_equal_if_one_method_runs_both(handlers, beyond, one, other):
+def test_lock_keys_of_versions_of_one_method_are_equal(handlers, beyond, one, other):
     version = max(handlers, default=0) + beyond
     with registry.isolated():
         declaration = release(version, sorted(handlers)).declaration()
@@ -501,7 +499,7 @@ def test_push_with_a_default_given_is_a_duplicate_of_one_without(way, redis, par
 
 
 @pytest.mark.parametrize(("parameters", "one", "other"), OTHERS)
-def test_push_with_another_value_than_the_default_is_no_duplicate(way, parameters, one, other):
+def test_push_with_another_value_is_no_duplicate(way, parameters, one, other):
     job = release(0, parameters=parameters)
     assert job.perform_async(*one)
     assert job.perform_async(*other)
@@ -516,7 +514,7 @@ def test_push_without_defaults_keeps_the_key_of_gitlab(way, redis):
         assert release(0, parameters="number, mode=None").perform_async(7) is None
 
 
-def test_push_compares_with_the_default_as_the_class_was_created(way, redis):
+def test_push_compares_with_the_declared_default(way, redis):
     box = []
 
     def perform(self, names=box):
@@ -553,7 +551,7 @@ def test_push_compares_nothing_with_a_default_that_is_no_json(way, redis):
     assert chosen == [[1], [1, "x", None]]
 
 
-def test_idempotency_arguments_is_given_every_argument(way, redis):
+def test_idempotency_arguments_receives_every_argument(way, redis):
     chosen = []
 
     def choose(cls, args):
@@ -589,7 +587,7 @@ def two_calls(draw):
 
 @settings(max_examples=300, database=None)
 @given(call=two_calls())
-def test_keys_are_equal_if_and_only_if_the_calls_bind_equally(call):
+def test_lock_keys_are_equal_only_for_equal_bindings(call):
     parameters, one, other = call
     with registry.isolated():
         declaration = release(0, parameters=parameters).declaration()

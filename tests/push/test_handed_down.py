@@ -38,14 +38,14 @@ def pushed_by(payload, cls, push=PUSHES["async"]):
 
 
 @pytest.mark.parametrize("push", PUSHES.values(), ids=PUSHES)
-def test_outside_of_any_context_nothing_is_added(way, jobs, push):
+def test_context_outside_of_any_is_empty(way, jobs, push):
     push(worker(queue="default", feature_category="search"))
     (job,) = jobs()
     assert metas(job) == {}
 
 
 @pytest.mark.parametrize("push", PUSHES.values(), ids=PUSHES)
-def test_a_job_is_its_childrens_caller_and_the_first_stays_the_root(way, jobs, push):
+def test_context_of_a_child_names_caller_and_root(way, jobs, push):
     parent = worker("Parent", queue="default", feature_category="billing")
     child = worker("Child", queue="default", feature_category="search")
     shared = worker("Shared", queue="default")
@@ -64,7 +64,7 @@ def test_a_job_is_its_childrens_caller_and_the_first_stays_the_root(way, jobs, p
     assert {job["correlation_id"] for job in jobs()} == {"c1"}
 
 
-def test_a_job_that_nobody_called_begins_the_chain(way, jobs):
+def test_context_of_a_job_without_caller_starts_the_chain(way, jobs):
     parent = worker("Parent", queue="default", feature_category="billing")
     parent.perform_async()
     pushed_by(jobs()[0], worker("Shared", queue="default"))
@@ -73,13 +73,13 @@ def test_a_job_that_nobody_called_begins_the_chain(way, jobs):
     assert [metas(job) for job in jobs()[1:]] == [{**alike, "caller_id": "Parent"}, {**alike, "caller_id": "Shared"}]
 
 
-def test_work_that_nobody_owns_has_no_category(way, jobs):
+def test_context_of_unowned_classes_has_no_category(way, jobs):
     worker("Parent", queue="default").perform_async()
     pushed_by(jobs()[0], worker("Shared", queue="default"))
     assert metas(jobs()[1]) == {"caller_id": "Parent", "root_caller_id": "Parent"}
 
 
-def test_the_caller_is_named_as_it_is_today(way, jobs):
+def test_context_names_the_caller_by_its_present_name(way, jobs):
     new = worker("NewName", aliases=("OldName",), feature_category="billing")
     pushed_by({"class": "OldName", "args": []}, worker("Shared", queue="default"))
     assert registry.find("OldName") is new
@@ -90,13 +90,13 @@ def test_the_caller_is_named_as_it_is_today(way, jobs):
     }
 
 
-def test_a_caller_that_is_not_registered_here_keeps_its_name_and_category(way, jobs):
+def test_context_of_an_unknown_caller_keeps_name_and_category(way, jobs):
     caller = {"class": "Ruby::Job", "args": [], "meta.caller_id": "GET /", "meta.feature_category": "search"}
     pushed_by(caller, worker("Shared", queue="default"))
     assert metas(jobs()[0]) == {"caller_id": "Ruby::Job", "root_caller_id": "GET /", "feature_category": "search"}
 
 
-def test_what_a_job_binds_goes_to_what_it_pushes_there(way, jobs):
+def test_context_bound_in_a_job_reaches_its_pushes(way, jobs):
     child = worker("Child", queue="default")
 
     def run():
@@ -115,13 +115,13 @@ def test_what_a_job_binds_goes_to_what_it_pushes_there(way, jobs):
     ]
 
 
-def test_a_root_that_the_application_names_is_kept(way, jobs):
+def test_context_root_set_by_the_application_is_kept(way, jobs):
     with context.bound(caller_id="inner", root_caller_id="outer"):
         worker(queue="default").perform_async()
     assert metas(jobs()[0]) == {"caller_id": "inner", "root_caller_id": "outer"}
 
 
-def test_each_jobs_own_facts_lie_over_those_of_the_context(way, jobs):
+def test_context_of_one_job_overrides_the_ambient(way, jobs):
     cls = worker(queue="default")
     with context.bound(caller_id="import", user="ann"):
         cls.perform_bulk_for("ab", arguments=lambda _: cls.arguments(), context=lambda one: {"user": one})
@@ -129,7 +129,7 @@ def test_each_jobs_own_facts_lie_over_those_of_the_context(way, jobs):
     assert [metas(job) for job in jobs()] == [{**alike, "user": "a"}, {**alike, "user": "b"}]
 
 
-def test_waiting_jobs_learn_it_too(way, redis):
+def test_context_reaches_scheduled_jobs(way, redis):
     cls = worker(queue="default", feature_category="search")
     with context.bound(caller_id="import"):
         cls.perform_in(60)

@@ -21,7 +21,7 @@ def everything(redis):
     return sorted(redis.keys("*"))
 
 
-def test_a_push_writes_what_sidekiq_writes(door, jobs, redis):
+def test_push_writes_the_fields_of_sidekiq(door, jobs, redis):
     before = time.time()
     jid = worker(queue="default").perform_async(1, "ä", None, {"k": [2**70]})
     (job,) = jobs()
@@ -45,7 +45,7 @@ def test_a_push_writes_what_sidekiq_writes(door, jobs, redis):
 
 
 @pytest.mark.parametrize("second", [0, 1, 2])
-def test_times_have_a_fraction_even_on_the_full_second(door, redis, second):
+def test_push_on_a_full_second_writes_a_fraction(door, redis, second):
     door.open(clock=lambda: 1_750_000_000.0 + second)
     worker(queue="default").perform_async()
     text = redis.lindex("queue:default", 0).decode()
@@ -53,13 +53,13 @@ def test_times_have_a_fraction_even_on_the_full_second(door, redis, second):
     assert re.search(r'"enqueued_at":\d+\.\d*[1-9]', text)
 
 
-def test_the_newest_is_at_the_left(door, jobs):
+def test_push_adds_at_the_left(door, jobs):
     job = worker(queue="default")
     jids = [job.perform_async(number) for number in range(3)]
     assert [one["jid"] for one in jobs()] == jids
 
 
-def test_what_the_class_says_is_in_the_payload(door, jobs):
+def test_push_writes_the_attributes_of_the_class(door, jobs):
     worker(
         queue="default",
         version=2,
@@ -80,7 +80,7 @@ def test_what_the_class_says_is_in_the_payload(door, jobs):
     assert isinstance(job["retry_for"], int)
 
 
-def test_a_duration_below_a_second_does_not_become_none(door, jobs):
+def test_push_of_a_duration_below_a_second_rounds_up(door, jobs):
     job = worker(queue="default", retry_for=0.5, expires_in=timedelta(milliseconds=1), status_expiration=90.2)
     job.perform_async()
     job.set(retry_for=0.1).perform_async()
@@ -88,7 +88,7 @@ def test_a_duration_below_a_second_does_not_become_none(door, jobs):
     assert (first["retry_for"], first["expires_in"], first["status_expiration"], second["retry_for"]) == (1, 1, 91, 1)
 
 
-def test_set_stands_over_the_class_for_one_push(door, jobs, redis):
+def test_set_overrides_the_class_for_one_push(door, jobs, redis):
     job = worker(queue="default", retry=3, tags=("a",))
     job.set(queue="urgent", retry=0).set(tags=("b",), dead=False).perform_async()
     job.set(retry=False, backtrace=True).perform_async()
@@ -101,7 +101,7 @@ def test_set_stands_over_the_class_for_one_push(door, jobs, redis):
     assert redis.smembers(keys.QUEUES) == {b"urgent", b"default"}
 
 
-def test_a_scheduled_job_has_neither_at_nor_enqueued_at(door, redis):
+def test_push_scheduled_writes_neither_at_nor_enqueued_at(door, redis):
     before = time.time()
     jid = worker(queue="default").perform_in(3600, 1)
     ((member, due),) = redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)
@@ -112,13 +112,13 @@ def test_a_scheduled_job_has_neither_at_nor_enqueued_at(door, redis):
     assert everything(redis) == [b"schedule"]  # its queue has a name when it has a job
 
 
-def test_what_is_due_already_is_pushed_at_once(door, jobs, redis):
+def test_push_already_due_is_enqueued_at_once(door, jobs, redis):
     worker(queue="default").perform_at(1_000_000_001)
     assert "enqueued_at" in jobs()[0]
     assert not redis.exists(keys.SCHEDULE)
 
 
-def test_the_ambient_context_travels(door, jobs):
+def test_push_writes_the_ambient_context(door, jobs):
     job = worker(queue="default")
     with context.bound("cafe", user="u1"):
         job.perform_async()
@@ -130,7 +130,7 @@ def test_the_ambient_context_travels(door, jobs):
 
 
 @pytest.mark.parametrize("middleware", [(), (LetPass,)], ids=("quick", "middleware"))
-def test_a_class_that_was_reloaded_pushes_as_it_says_now(door, jobs, middleware):
+def test_push_of_a_reloaded_class_uses_its_new_attributes(door, jobs, middleware):
     door.open(*middleware)
     worker(queue="default", version=1).perform_async()
     worker(queue="default", version=2, retry=1).perform_async()
@@ -138,7 +138,7 @@ def test_a_class_that_was_reloaded_pushes_as_it_says_now(door, jobs, middleware)
     assert [(job["version"], job["retry"]) for job in jobs()] == [(1, True), (2, 1), (2, 1)]
 
 
-def test_a_client_that_was_bound_anew_decides_anew(door, jobs):
+def test_push_with_a_new_client_uses_its_rules(door, jobs):
     job = worker()
     door.open(rules=[("*", "one")])
     job.perform_async(1)
@@ -155,7 +155,7 @@ def nested(levels):
     return value
 
 
-def test_what_is_nested_too_deep_for_readers_is_refused(door, redis):
+def test_push_nested_too_deep_is_refused(door, redis):
     job = worker(queue="default")
     for push in (lambda: job.perform_async(nested(63)), lambda: job.perform_bulk([(1,), (nested(63),)])):
         with pytest.raises(ArgumentsError, match="nested deeper than 64 levels"):
@@ -170,7 +170,7 @@ def test_what_is_nested_too_deep_for_readers_is_refused(door, redis):
 
 
 @pytest.mark.proves("I18")
-def test_a_rule_sends_a_job_to_another_shard(door, jobs, redis, second_redis, second_redis_url):
+def test_push_follows_a_rule_to_another_shard(door, jobs, redis, second_redis, second_redis_url):
     other = opened(second_redis_url, "second")
     Door({"main": door.shards["main"], "second": other}).open(
         rules=[("worker_name=Job", "there", "second"), ("*", "here")]
@@ -186,13 +186,13 @@ def test_a_rule_sends_a_job_to_another_shard(door, jobs, redis, second_redis, se
     other.close()
 
 
-def test_an_unknown_shard_names_the_known_ones(door):
+def test_unknown_shard_error_names_the_known_ones(door):
     with pytest.raises(UnknownShardError, match=r"'nowhere'.*has: main"):
         door.shards["nowhere"]
 
 
 @pytest.mark.parametrize("push", ["perform_async", "perform_in"])
-def test_when_nobody_listens_the_error_names_the_way_out(door, short_path, push):
+def test_push_to_a_stopped_server_names_the_remedy(door, short_path, push):
     gone = opened(f"unix://:secret@{short_path}/gone.sock")
     Door({"main": gone})
     arguments = (10,) if push == "perform_in" else ()
@@ -211,7 +211,7 @@ def test_when_nobody_listens_the_error_names_the_way_out(door, short_path, push)
     assert "may have been applied" not in str(caught.value)
 
 
-def test_a_refusal_is_no_doubt_and_the_connection_serves_the_next_push(door, jobs, redis):
+def test_push_refused_is_not_maybe_written(door, jobs, redis):
     job = worker(queue="default")
     with full_memory(redis), pytest.raises(ShardUnavailableError, match="maxmemory") as caught:
         job.perform_async(1)
@@ -222,7 +222,7 @@ def test_a_refusal_is_no_doubt_and_the_connection_serves_the_next_push(door, job
 
 
 @pytest.mark.proves("R17")
-def test_a_lost_reply_is_a_doubt(door, redis, redis_url):
+def test_push_with_a_lost_reply_is_maybe_written(door, redis, redis_url):
     """The server is stopped in its tracks: the command has left, no answer comes."""
     hurried = Shard("main", Endpoint(redis_url), role="tests", read_timeout_s=0.05)
     Door({"main": hurried})
@@ -236,7 +236,7 @@ def test_a_lost_reply_is_a_doubt(door, redis, redis_url):
     hurried.close()
 
 
-def test_a_restarted_server_is_found_again(make_server, door, redis):
+def test_push_after_a_restart_of_the_server_succeeds(make_server, door, redis):
     own = make_server()
     shard = opened(own.url)
     Door({"main": shard})
@@ -254,7 +254,7 @@ def test_a_restarted_server_is_found_again(make_server, door, redis):
 # --- client middleware ----------------------------------------------------------------------------------------------
 
 
-def test_a_client_middleware_sees_class_payload_queue_and_pool(door, jobs):
+def test_middleware_receives_class_payload_queue_and_pool(door, jobs):
     seen = []
 
     class Look:
@@ -271,7 +271,7 @@ def test_a_client_middleware_sees_class_payload_queue_and_pool(door, jobs):
     assert "compressed" not in job
 
 
-def test_a_middlewares_pool_is_routed_for_the_call_and_no_longer(door, jobs, second_redis_url):
+def test_middleware_pool_is_routed_only_during_the_call(door, jobs, second_redis_url):
     kept, names = [], []
 
     class Keep:
@@ -295,7 +295,7 @@ def test_a_middlewares_pool_is_routed_for_the_call_and_no_longer(door, jobs, sec
     other.close()
 
 
-def test_the_pool_of_another_shard_is_not_routed_in_a_middleware(door, second_redis_url, redis):
+def test_middleware_with_another_shards_pool_is_refused(door, second_redis_url, redis):
     other = opened(second_redis_url, "second")
 
     class Wander:
@@ -310,7 +310,7 @@ def test_the_pool_of_another_shard_is_not_routed_in_a_middleware(door, second_re
     other.close()
 
 
-def test_a_client_middleware_may_alter(door, jobs, redis):
+def test_middleware_may_change_the_job(door, jobs, redis):
     class Alter:
         def call(self, cls, job, queue, pool):
             job["queue"] = "elsewhere"
@@ -325,7 +325,7 @@ def test_a_client_middleware_may_alter(door, jobs, redis):
     assert redis.smembers(keys.QUEUES) == {b"elsewhere"}
 
 
-def test_a_client_middleware_may_drop(door, redis):
+def test_middleware_may_drop_the_job(door, redis):
     class Drop:
         def call(self, cls, job, queue, pool):
             if job["args"] == [13]:
@@ -345,7 +345,7 @@ def test_a_client_middleware_may_drop(door, redis):
     [math.nan, math.inf, "\ud800", object(), (math.nan,)],
     ids=("nan", "inf", "surrogate", "object", "nan-in-tuple"),
 )
-def test_what_a_middleware_puts_in_is_checked_too(door, redis, value):
+def test_middleware_adding_no_json_is_refused(door, redis, value):
     class Spoil:
         def call(self, cls, job, queue, pool):
             job["extra"] = {"deep": [value]}
@@ -368,7 +368,7 @@ def test_what_a_middleware_puts_in_is_checked_too(door, redis, value):
     [math.nan, (1,), b"x", {1: 2}, object(), "\ud800"],
     ids=("nan", "tuple", "bytes", "integer-key", "object", "surrogate"),
 )
-def test_what_json_cannot_carry_is_refused_before_anything_is_written(door, redis, value):
+def test_push_of_no_json_writes_nothing(door, redis, value):
     with pytest.raises(ArgumentsError):
         worker().perform_async(value)
     with pytest.raises(ArgumentsError):
@@ -379,7 +379,7 @@ def test_what_json_cannot_carry_is_refused_before_anything_is_written(door, redi
 # --- manners --------------------------------------------------------------------------------------------------------
 
 
-def test_a_push_prints_and_logs_nothing(door, capfd, caplog):
+def test_push_prints_and_logs_nothing(door, capfd, caplog):
     with caplog.at_level(logging.DEBUG):
         worker(queue="default").perform_async(1)
         worker(queue="default").perform_bulk([(1,), (2,)])
@@ -387,7 +387,7 @@ def test_a_push_prints_and_logs_nothing(door, capfd, caplog):
     assert caplog.records == []
 
 
-def test_threads_share_one_client(door, jobs):
+def test_client_shared_by_threads_writes_all_jobs(door, jobs):
     from concurrent.futures import ThreadPoolExecutor
 
     job = worker(queue="default")
@@ -397,7 +397,7 @@ def test_threads_share_one_client(door, jobs):
     assert sorted(one["args"][0] for one in jobs()) == list(range(400))
 
 
-def test_the_route_is_told_without_pushing(door, redis):
+def test_route_is_returned_without_a_push(door, redis):
     door.open(rules=[("feature_category=not_owned", "q")])
     route = worker().route()
     assert (route.queue, route.shard, route.rule) == ("q", "main", "feature_category=not_owned")

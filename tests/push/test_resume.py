@@ -121,7 +121,7 @@ def test_resume_writes_no_job_that_has_run_meanwhile(far, redis, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("middleware", [(), (LetPass,)], ids=("quick", "middleware"))
-def test_resume_of_what_was_refused_writes_it(door, redis, kind, middleware):
+def test_resume_after_a_refusal_writes_the_jobs(door, redis, kind, middleware):
     door.open(*middleware)
     job = worker(queue="default", **KINDS[kind])
     with full_memory(redis):
@@ -135,7 +135,7 @@ def test_resume_of_what_was_refused_writes_it(door, redis, kind, middleware):
     assert len(jids) == 1_500
 
 
-def test_resume_that_fails_counts_from_the_beginning_of_the_input(far, redis):
+def test_resume_that_fails_counts_from_the_first_job(far, redis):
     job = worker(queue="default")
     far.proxy.lose_replies(b"LPUSH", {1})
     first = failed(lambda: job.perform_bulk((number,) for number in range(COUNT)))
@@ -148,7 +148,7 @@ def test_resume_that_fails_counts_from_the_beginning_of_the_input(far, redis):
     assert numbers(redis) == list(range(COUNT))
 
 
-def test_resume_lets_a_first_try_that_arrives_late_write_nothing(door, redis):
+def test_resume_makes_a_late_first_try_write_nothing(door, redis):
     """A network may deliver the packet whose reply nobody waits for any more after the second one."""
     shard = door.shards["main"]
     kept = []
@@ -174,7 +174,7 @@ def test_resume_lets_a_first_try_that_arrives_late_write_nothing(door, redis):
     late.close()
 
 
-def test_resume_of_a_chain_that_raised_runs_it_again(door, redis):
+def test_resume_after_a_middleware_error_runs_the_chain_again(door, redis):
     class Breaks:
         broken = True
 
@@ -223,7 +223,7 @@ ALL_KEYS, NO_TOKENS = ("~*",), ("~queue*", "~schedule")
     ],
     ids=("tokens", "transactions", "transactions and RPUSH", "LMOVE", "tokens and transactions"),
 )
-def test_resume_where_an_acl_refuses_tokens_says_so_and_writes_nothing(redis, redis_url, door, rights):
+def test_resume_without_rights_on_tokens_writes_nothing(redis, redis_url, door, rights):
     redis.execute_command("ACL", "SETUSER", "narrow", "on", ">secret", *rights)
     try:
         with Proxy(redis_url) as proxy:
@@ -267,5 +267,5 @@ def test_resume_writes_jobs_whose_key_was_of_another_type(far, redis, key, count
     assert len(numbers(redis)) == count
 
 
-def test_bulk_push_without_slices_returns_nothing():
+def test_bulk_push_without_chunks_returns_nothing():
     assert BulkPush(lambda: None).run() == []

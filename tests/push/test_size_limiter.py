@@ -72,7 +72,7 @@ EXPANSIVE = [[]] * 20_000
 
 @every_way
 @pytest.mark.parametrize("mode", ["compress", "track"])
-def test_push_of_what_no_run_decodes_writes_nothing(opened_with, redis, way, mode):
+def test_push_above_the_memory_limit_writes_nothing(opened_with, redis, way, mode):
     opened_with(SizeLimits(mode, limit=0, decoded_limit=1_000_000))
     for attributes in ({}, {"big_payload": True}, {"idempotent": True}):
         with registry.isolated():
@@ -98,7 +98,7 @@ def test_push_within_the_memory_limit_is_written(opened_with, redis, way):
 
 @every_way
 @pytest.mark.parametrize(("size", "compressed"), [(99_999, False), (100_000, True), (100_001, True)])
-def test_arguments_are_compressed_from_100000_bytes_on(opened_with, redis, way, size, compressed):
+def test_arguments_from_100000_bytes_are_compressed(opened_with, redis, way, size, compressed):
     opened_with()
     text = sized(size)
     job = stored(redis, WAYS[way](worker(queue="default"), text))
@@ -112,7 +112,7 @@ def test_arguments_are_compressed_from_100000_bytes_on(opened_with, redis, way, 
 
 
 @pytest.mark.parametrize("way", ["bulk", "bulk_in", "bulk_for"])
-def test_small_jobs_beside_a_large_one_stay_plain(opened_with, redis, way):
+def test_small_jobs_of_a_bulk_with_a_large_one_stay_plain(opened_with, redis, way):
     opened_with()
     large = WAYS[way](worker(queue="default"), "x" * 200_000)
     found = [*reversed(redis.lrange("queue:default", 0, -1)), *redis.zrange(keys.SCHEDULE, 0, -1)]
@@ -121,7 +121,7 @@ def test_small_jobs_beside_a_large_one_stay_plain(opened_with, redis, way):
     assert [marks(job) for job in others] == [{}, {}]
 
 
-def test_each_large_job_of_many_slices_is_found(opened_with, redis):
+def test_large_jobs_of_many_chunks_are_compressed(opened_with, redis):
     opened_with(SizeLimits(compression_threshold=300, limit=10_000))
     jobs = [("x" * 400,) if number % 700 == 3 else (f"{number}%b",) for number in range(2_500)]
     worker(queue="default").perform_bulk(jobs)
@@ -132,7 +132,7 @@ def test_each_large_job_of_many_slices_is_found(opened_with, redis):
     assert [tuple(job["args"]) for job in found] == jobs
 
 
-def test_a_threshold_of_0_compresses_everything(opened_with, redis):
+def test_threshold_of_0_compresses_everything(opened_with, redis):
     opened_with(SizeLimits(compression_threshold=0))
     job = stored(redis, worker(queue="default").perform_async())
     assert (marks(job)["original_job_size_bytes"], json.loads(zlib.decompress(base64.b64decode(job["args"][0])))) == (
@@ -147,7 +147,7 @@ def test_a_threshold_of_0_compresses_everything(opened_with, redis):
 @pytest.mark.proves("R59")
 @every_way
 @pytest.mark.parametrize("size", [5_000_000, 5_000_001])
-def test_the_limit_is_the_largest_size_allowed(opened_with, redis, way, size):
+def test_limit_is_the_largest_size_allowed(opened_with, redis, way, size):
     opened_with(SizeLimits(compression_threshold=10**9))
     push = WAYS[way]
     if size == 5_000_000:
@@ -160,7 +160,7 @@ def test_the_limit_is_the_largest_size_allowed(opened_with, redis, way, size):
 
 
 @every_way
-def test_what_counts_after_compression_is_what_is_stored(opened_with, redis, way):
+def test_limit_counts_stored_bytes_after_compression(opened_with, redis, way):
     text = random_text(2_000)
     size = len(base64.b64encode(zlib.compress(dumps([text]), 5))) + 4
     assert size < 2_000
@@ -186,7 +186,7 @@ def test_what_counts_after_compression_is_what_is_stored(opened_with, redis, way
 
 
 @pytest.mark.proves("R59")
-def test_by_default_megabytes_that_deflate_badly_are_refused(opened_with, redis):
+def test_incompressible_megabytes_are_refused_by_default(opened_with, redis):
     opened_with()
     with pytest.raises(ExceedLimitError, match="the limit is 5,000,000"):
         worker(queue="default").perform_async(random_text(7_500_000))
@@ -198,14 +198,14 @@ LIMITS = SizeLimits(compression_threshold=200, limit=400)
 
 
 @every_way
-def test_a_class_of_big_payloads_is_compressed_and_has_no_limit(opened_with, redis, way):
+def test_big_payload_class_is_compressed_without_limit(opened_with, redis, way):
     opened_with(LIMITS)
     job = stored(redis, WAYS[way](worker(queue="default", big_payload=True), random_text(2_000)))
     assert marks(job) == {"compressed": True, "original_job_size_bytes": 2_000, "size_limiter": "validated"}
 
 
 @every_way
-def test_no_limit_at_all(opened_with, redis, way):
+def test_limit_of_0_allows_any_size(opened_with, redis, way):
     opened_with(SizeLimits(compression_threshold=200, limit=0))
     assert marks(stored(redis, WAYS[way](worker(queue="default"), random_text(2_000))))["compressed"]
 
@@ -214,7 +214,7 @@ def test_no_limit_at_all(opened_with, redis, way):
 @every_way
 @pytest.mark.parametrize("said", [{}, {"big_payload": True}], ids=["plain", "big_payload"])
 @pytest.mark.parametrize("limit", [0, 400])
-def test_what_no_run_would_inflate_is_refused_here(opened_with, redis, way, said, limit):
+def test_push_above_the_decompression_limit_is_refused(opened_with, redis, way, said, limit):
     opened_with(SizeLimits(compression_threshold=200, limit=limit, decompressed_limit=5_000))
     cls = worker(queue="default", **said)
     job = stored(redis, WAYS[way](cls, "x" * 4_996))
@@ -226,7 +226,7 @@ def test_what_no_run_would_inflate_is_refused_here(opened_with, redis, way, said
 
 
 @pytest.mark.proves("R59")
-def test_a_bulk_with_one_job_too_large_writes_nothing_at_all(door, redis):
+def test_bulk_with_one_job_too_large_writes_nothing(door, redis):
     door.open(limits=LIMITS)
     jobs = [(number,) for number in range(2_500)]
     jobs[1_500] = (random_text(1_000),)
@@ -237,7 +237,7 @@ def test_a_bulk_with_one_job_too_large_writes_nothing_at_all(door, redis):
     assert redis.dbsize() == 0
 
 
-def test_with_a_client_middleware_the_slices_before_it_are_in(door, redis):
+def test_bulk_with_middleware_keeps_chunks_before_the_error(door, redis):
     """Sizes are known only when the middleware has seen the job."""
     door.open(LetPass, limits=LIMITS)
     jobs = [(number,) for number in range(2_500)]
@@ -249,7 +249,7 @@ def test_with_a_client_middleware_the_slices_before_it_are_in(door, redis):
 
 
 @pytest.mark.parametrize(("args", "compressed"), [(["x" * 1_000], True), (["small"], False)])
-def test_what_a_middleware_made_of_the_arguments_is_judged(door, redis, args, compressed):
+def test_arguments_changed_by_a_middleware_are_limited(door, redis, args, compressed):
     class Change:
         def call(self, cls, job, queue, pool):
             job["args"][:] = args
@@ -266,7 +266,7 @@ def test_what_a_middleware_made_of_the_arguments_is_judged(door, redis, args, co
 
 
 @every_way
-def test_track_mode_lets_pass_marks_and_reports(opened_with, redis, way):
+def test_track_mode_writes_marks_and_reports(opened_with, redis, way):
     reports = []
     opened_with(SizeLimits("track", 200, 400), report=reports.append)
     text = random_text(2_000)
@@ -303,7 +303,7 @@ def lines(caplog):
     return [record.getMessage() for record in caplog.records if record.name == "framework"]
 
 
-def test_a_tracked_job_is_a_line_and_a_report_once_a_minute(caplog):
+def test_track_mode_reports_once_a_minute(caplog):
     now, tracker = [0.0], Tracker()
     told = OversizeReporter(lambda: tracker, monotonic=lambda: now[0])
     for _ in range(3):
@@ -322,7 +322,7 @@ def test_a_tracked_job_is_a_line_and_a_report_once_a_minute(caplog):
     assert "suppressed=2" in last
 
 
-def test_a_tracker_that_fails_does_not_fail_the_push(door, redis, caplog):
+def test_track_mode_with_a_failing_tracker_pushes(door, redis, caplog):
     report = OversizeReporter(lambda: Tracker(RuntimeError("no network")))
     door.open(limits=SizeLimits("track", 200, 400), report=report)
     assert worker(queue="default").perform_async(random_text(2_000))
@@ -330,7 +330,7 @@ def test_a_tracker_that_fails_does_not_fail_the_push(door, redis, caplog):
     assert ["payload.oversize" in line for line in lines(caplog)] == [True, False]
 
 
-def test_small_arguments_are_never_looked_at(door, redis, caplog, monkeypatch):
+def test_small_arguments_are_not_measured(door, redis, caplog, monkeypatch):
     """The whole hot path of a size limit is one comparison."""
     monkeypatch.setattr(SizeLimiter, "encode_arguments", None)
     with caplog.at_level(logging.DEBUG):
@@ -357,7 +357,7 @@ def test_push_of_large_arguments_is_left_uncompressed(opened_with, redis, way, a
     assert marks(job) == {"size_limiter": "validated"}
 
 
-def test_push_to_another_queue_is_compressed_as_ever(opened_with, redis):
+def test_push_to_another_queue_is_compressed(opened_with, redis):
     opened_with(SizeLimits(uncompressed_queues=("ruby", "ruby:*")))
     job = worker(queue="default")
     ruby = job.set(queue="ruby:mails").perform_async("x" * 200_000)
@@ -367,7 +367,7 @@ def test_push_to_another_queue_is_compressed_as_ever(opened_with, redis):
     assert marks(json.loads(data)) == {"size_limiter": "validated"}
 
 
-def test_queue_that_a_middleware_chose_decides_on_compression(door, redis):
+def test_queue_chosen_by_a_middleware_decides_on_compression(door, redis):
     class ToRuby:
         def call(self, cls, job, queue, pool):
             job["queue"] = "ruby"
@@ -387,7 +387,7 @@ def test_queue_that_a_middleware_chose_decides_on_compression(door, redis):
     ],
 )
 @every_way
-def test_push_of_uncompressed_arguments_over_the_limit_is_refused(opened_with, redis, way, attributes, queues, said):
+def test_push_uncompressed_above_the_limit_is_refused(opened_with, redis, way, attributes, queues, said):
     opened_with(SizeLimits(limit=150_000, uncompressed_queues=queues))
     with pytest.raises((ExceedLimitError, BulkPushError)) as refused:
         WAYS[way](worker(queue="default", **attributes), "x" * 200_000)
@@ -398,7 +398,7 @@ def test_push_of_uncompressed_arguments_over_the_limit_is_refused(opened_with, r
 
 
 @every_way
-def test_push_of_what_fits_only_uncompressed_is_left_so(opened_with, redis, way):
+def test_push_that_fits_only_uncompressed_stays_so(opened_with, redis, way):
     """A text that deflates by less than base64 adds: raw it takes 140,000 bytes, compressed more."""
     text = base64.b85encode(random.Random(2).randbytes(112_000)).decode().replace("\\", "-").replace('"', "'")
     size = len(dumps([text]))
@@ -410,7 +410,7 @@ def test_push_of_what_fits_only_uncompressed_is_left_so(opened_with, redis, way)
     assert marks(job) == {"size_limiter": "validated"}
 
 
-def test_push_of_what_fits_compressed_and_raw_is_compressed(opened_with, redis):
+def test_push_that_fits_both_ways_is_compressed(opened_with, redis):
     opened_with(SizeLimits(limit=1_000_000))
     text = base64.b85encode(random.Random(2).randbytes(112_000)).decode().replace("\\", "-").replace('"', "'")
     assert marks(stored(redis, worker(queue="default").perform_async(text)))["compressed"] is True

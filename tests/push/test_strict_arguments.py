@@ -90,7 +90,7 @@ def refused(way, cls, args, argument, words, redis):
 
 @each_row("way", WAYS, around=registry.isolated)
 @each_row(("args", "argument", "words"), [row[1:] for row in UNFIT], ids=[row[0] for row in UNFIT])
-def test_what_is_not_strict_is_refused_by_default(opened_with, redis, way, args, argument, words):
+def test_push_of_loose_arguments_is_refused_by_default(opened_with, redis, way, args, argument, words):
     opened_with("raise")
     refused(way, worker(perform=take), args, argument, words, redis)
 
@@ -98,7 +98,7 @@ def test_what_is_not_strict_is_refused_by_default(opened_with, redis, way, args,
 @each_row("mode", MODES)
 @each_row("way", WAYS, around=registry.isolated)
 @each_row(("args", "argument", "words"), [row[1:] for row in IMPOSSIBLE], ids=[row[0] for row in IMPOSSIBLE])
-def test_what_cannot_be_a_job_is_refused_in_every_mode(opened_with, redis, mode, way, args, argument, words):
+def test_push_of_no_json_is_refused_in_every_mode(opened_with, redis, mode, way, args, argument, words):
     if words is None:
         loop: list[Any] = []
         loop.append(loop)
@@ -120,7 +120,7 @@ def test_what_cannot_be_a_job_is_refused_in_every_mode(opened_with, redis, mode,
         (lambda cls: cls.perform_bulk(["ab"]), "job 0 of the bulk is a str"),
     ],
 )
-def test_a_call_that_perform_could_not_take_is_refused_in_every_mode(opened_with, redis, mode, call, words):
+def test_push_of_a_wrong_count_is_refused_in_every_mode(opened_with, redis, mode, call, words):
     opened_with(mode)
     with pytest.raises(ArgumentsError, match=words):
         call(worker(perform=take))
@@ -140,7 +140,7 @@ FORM = ["2026-02-03T00:00:00Z", [1, {"2": "1.5"}], ["a", "b"]]
 
 @pytest.mark.parametrize("mode", ["warn", "off"])
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_not_strict_travels_as_json_gives_it(opened_with, redis, caplog, mode, way):
+def test_push_of_loose_arguments_writes_their_json_values(opened_with, redis, caplog, mode, way):
     opened_with(mode)
     with caplog.at_level(logging.DEBUG):
         WAYS[way](worker(perform=take), LOOSE)
@@ -156,7 +156,7 @@ def lines(caplog):
     return [record.getMessage() for record in caplog.records if record.name == "framework"]
 
 
-def test_the_line_names_class_arguments_and_reasons_and_no_value(opened_with, caplog):
+def test_warning_names_class_arguments_and_reasons_only(opened_with, caplog):
     opened_with("warn")
     worker(perform=take).perform_async(SECRET, (SECRET,), [1.5, SECRET])
     (line,) = lines(caplog)
@@ -172,7 +172,7 @@ def test_the_line_names_class_arguments_and_reasons_and_no_value(opened_with, ca
     assert caplog.records[0].levelname == "WARNING"
 
 
-def test_a_line_names_no_more_than_20_arguments(opened_with, caplog):
+def test_warning_names_at_most_20_arguments(opened_with, caplog):
     def many(self, *numbers: int) -> None: ...
 
     opened_with("warn")
@@ -181,7 +181,7 @@ def test_a_line_names_no_more_than_20_arguments(opened_with, caplog):
     assert line.count("does not fit") == 20
 
 
-def test_a_bulk_is_one_line_with_the_number_of_its_jobs(opened_with, caplog, redis):
+def test_warning_of_a_bulk_is_one_line_with_its_count(opened_with, caplog, redis):
     opened_with("warn")
     cls = worker(perform=take, queue="default")
     cls.perform_bulk([(1,), ("2",), *[(n,) for n in range(2_000)], (3, ("x",)), ("4",)])
@@ -192,7 +192,7 @@ def test_a_bulk_is_one_line_with_the_number_of_its_jobs(opened_with, caplog, red
     assert redis.llen("queue:default") == 2_004
 
 
-def test_a_bulk_that_is_refused_warns_of_nothing(opened_with, caplog, redis):
+def test_warning_of_a_refused_bulk_is_not_logged(opened_with, caplog, redis):
     opened_with("warn")
     with pytest.raises(ArgumentsError, match=r"\(job 2 of the bulk\)"):
         worker(perform=take).perform_bulk([(1,), ("2",), (1, b"x")])
@@ -200,7 +200,7 @@ def test_a_bulk_that_is_refused_warns_of_nothing(opened_with, caplog, redis):
     assert redis.dbsize() == 0
 
 
-def test_a_class_is_told_of_once_a_minute_with_a_count(opened_with, caplog):
+def test_warning_of_a_class_is_logged_once_a_minute(opened_with, caplog):
     now = [0.0]
     opened_with("warn", monotonic=lambda: now[0])
     first, second = worker(perform=take), worker("Other", perform=take)
@@ -216,7 +216,7 @@ def test_a_class_is_told_of_once_a_minute_with_a_count(opened_with, caplog):
     ]
 
 
-def test_what_fits_says_nothing_in_any_mode(opened_with, caplog):
+def test_push_of_strict_arguments_logs_nothing(opened_with, caplog):
     for mode in MODES:
         opened_with(mode)
         cls = worker(perform=take)
@@ -226,7 +226,7 @@ def test_what_fits_says_nothing_in_any_mode(opened_with, caplog):
 
 
 @pytest.mark.parametrize("setting", MODES)
-def test_the_class_stands_over_the_setting(opened_with, redis, caplog, setting):
+def test_mode_of_the_class_overrides_the_setting(opened_with, redis, caplog, setting):
     opened_with(setting)
     with pytest.raises(ArgumentsError):
         worker(perform=take, strict_arguments="raise").perform_async("1")
@@ -237,7 +237,7 @@ def test_the_class_stands_over_the_setting(opened_with, redis, caplog, setting):
     assert stored(redis) == [["1"], ["1"]]
 
 
-def test_a_child_may_go_back_to_the_setting(opened_with, redis):
+def test_mode_of_a_child_may_be_the_setting(opened_with, redis):
     opened_with("raise")
 
     class Loose(ApplicationWorker, abstract=True):
@@ -260,7 +260,7 @@ def when(self, moment: dt.datetime, ids: tuple[int, ...] = (), name: str = None,
     seen.append((moment, ids, name, one))
 
 
-def test_a_class_that_says_it_is_loose_may_be_annotated_as_it_likes(opened_with, redis, caplog):
+def test_mode_off_allows_any_annotation(opened_with, redis, caplog):
     opened_with("raise")
     for said in ({}, {"strict_arguments": "raise"}, {"strict_arguments": None}):
         with pytest.raises(DeclarationError, match=r"'moment': datetime cannot travel.*strict_arguments = 'warn'"):
@@ -276,7 +276,7 @@ def test_a_class_that_says_it_is_loose_may_be_annotated_as_it_likes(opened_with,
     assert stored(redis)[0] == ["2026-02-03T00:00:00Z", [1, 2]]
 
 
-def test_what_is_left_out_does_not_warn_because_of_its_default(opened_with, caplog):
+def test_omitted_argument_with_a_loose_default_logs_nothing(opened_with, caplog):
     opened_with("raise")
     cls = worker(perform=when, strict_arguments="warn")
     cls.perform_async("2026-02-03T00:00:00Z")
@@ -284,7 +284,7 @@ def test_what_is_left_out_does_not_warn_because_of_its_default(opened_with, capl
     assert lines(caplog) == []
 
 
-def test_a_default_that_json_cannot_carry_is_refused_when_it_would_travel(opened_with, redis):
+def test_default_that_is_no_json_is_refused_when_written(opened_with, redis):
     def perform(self, number: int, marker: Any = b"x", text: str = "") -> None: ...
 
     opened_with("off")

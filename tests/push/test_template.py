@@ -123,7 +123,7 @@ def expected(every):
 
 @settings(max_examples=300)
 @given(attributes, options, st.lists(arguments, min_size=1, max_size=5), contexts, times, limits, st.booleans())
-def test_it_reads_as_the_general_way_would_have_written_it(said, chosen, jobs, fields, now, size_limits, waits):
+def test_template_equals_the_payload_of_the_normalizer(said, chosen, jobs, fields, now, size_limits, waits):
     with registry.isolated():
         declaration = worker(**said).declaration()
     judge, other = Judge(size_limits), Judge(size_limits)
@@ -150,7 +150,7 @@ def test_it_reads_as_the_general_way_would_have_written_it(said, chosen, jobs, f
 
 
 @given(st.lists(st.lists(plain, max_size=4), min_size=1, max_size=8))
-def test_a_line_per_job_holds_its_arguments_exactly(jobs):
+def test_json_chunks_keep_arguments_exactly(jobs):
     with registry.isolated():
         signature = worker().declaration().signature
     (part,) = json_chunks(signature, jobs)
@@ -159,12 +159,12 @@ def test_a_line_per_job_holds_its_arguments_exactly(jobs):
 
 
 @given(times)
-def test_a_time_as_json_is_the_same_time(seconds):
+def test_timestamp_as_json_is_the_same_time(seconds):
     assert float(wire_timestamp_json(seconds)) == wire_timestamp(seconds)
     assert wire_timestamp_json(seconds).partition(b".")[2].strip(b"0")
 
 
-def test_large_arguments_are_compressed_as_ever():
+def test_template_compresses_large_arguments():
     with registry.isolated():
         declaration = worker().declaration()
     template = JobTemplate(declaration, "q", {}, Judge(SizeLimits()))
@@ -179,7 +179,7 @@ def test_large_arguments_are_compressed_as_ever():
 
 
 @pytest.mark.parametrize("fields", [{"meta.a": float("nan")}, {"meta.a": "\ud800"}, {"meta.a": object()}])
-def test_a_context_that_is_no_json_is_refused(fields):
+def test_template_refuses_a_context_that_is_no_json(fields):
     with registry.isolated():
         declaration = worker().declaration()
     template = JobTemplate(declaration, "q", {}, Judge(SizeLimits()))

@@ -37,20 +37,20 @@ def numbered(count):
 # --- what is written ------------------------------------------------------------------------------------------------
 
 
-def test_a_push_says_queued_for_as_long_as_asked(way, redis):
+def test_push_writes_queued_with_its_expiration(way, redis):
     jid = tracked().perform_async(1)
     assert states(redis) == {jid: "queued"}
     assert 50 < redis.ttl(keys.status(jid)) <= 60
     assert redis.llen("queue:default") == 1
 
 
-def test_an_untracked_push_says_nothing(way, redis):
+def test_push_untracked_writes_no_status(way, redis):
     worker(queue="default").perform_async(1)
     worker(queue="default").perform_bulk(numbered(2))
     assert states(redis) == {}
 
 
-def test_set_tracks_one_push(way, redis):
+def test_set_status_expiration_tracks_one_push(way, redis):
     job = worker(queue="default")
     job.perform_async(1)
     jid = job.set(status_expiration=timedelta(hours=1)).perform_async(2)
@@ -63,7 +63,7 @@ def test_set_tracks_one_push(way, redis):
 
 
 @pytest.mark.proves("R46")
-def test_what_waits_cannot_expire_before_it_may_start(way, redis):
+def test_status_of_a_scheduled_job_outlives_its_wait(way, redis):
     jid = tracked().perform_in(1_000, 1)
     assert 1_050 < redis.ttl(keys.status(jid)) <= 1_061
     assert states(redis) == {jid: "queued"}
@@ -71,20 +71,20 @@ def test_what_waits_cannot_expire_before_it_may_start(way, redis):
     assert redis.exists(keys.status(tracked().perform_at(1e13, 1)))
 
 
-def test_each_job_of_a_bulk_has_a_state(way, redis):
+def test_status_is_written_for_each_job_of_a_bulk(way, redis):
     jids = tracked().perform_bulk(numbered(2_500))
     assert states(redis) == dict.fromkeys(jids, "queued")
     assert redis.llen("queue:default") == 2_500
 
 
-def test_the_states_of_a_spread_bulk_last_as_long_as_each_waits(way, redis):
+def test_status_of_a_spread_bulk_outlives_each_wait(way, redis):
     jids = tracked().perform_bulk_in(100, numbered(1_500), batch_size=700, batch_delay=1_000)
     lifetimes = [round(redis.ttl(keys.status(jid)), -2) for jid in jids]
     assert lifetimes == [200] * 700 + [1_200] * 700 + [2_200] * 100
 
 
 @pytest.mark.parametrize("count", [1, 1_000])
-def test_the_states_travel_with_the_jobs(way, redis, count):
+def test_status_is_sent_with_the_jobs(way, redis, count):
     """One packet: nothing of another connection comes between the state and the job, and the state comes first."""
     with redis.monitor() as monitor:
         tracked().perform_bulk(numbered(count))
@@ -102,7 +102,7 @@ def test_the_states_travel_with_the_jobs(way, redis, count):
 # --- client middleware ----------------------------------------------------------------------------------------------
 
 
-def test_what_a_middleware_drops_has_no_state(door, redis):
+def test_status_of_a_dropped_job_is_not_written(door, redis):
     door.open(DropOdd)
     assert tracked().perform_async(1) is None
     assert states(redis) == {}
@@ -111,7 +111,7 @@ def test_what_a_middleware_drops_has_no_state(door, redis):
     assert len(states(redis)) == 3
 
 
-def test_a_middleware_may_track_or_not(door, redis):
+def test_status_expiration_set_by_a_middleware_counts(door, redis):
     class Choose:
         def call(self, cls, job, queue, pool):
             if job["args"] == [1]:
@@ -140,7 +140,7 @@ def pushes(job):
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_a_full_server_takes_neither_job_nor_state(way, redis, number):
+def test_full_server_refuses_job_and_status(way, redis, number):
     push = pushes(tracked())[number]
     with full_memory(redis), pytest.raises((ShardUnavailableError, BulkPushError)) as caught:
         push()
@@ -152,7 +152,7 @@ def test_a_full_server_takes_neither_job_nor_state(way, redis, number):
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_a_replica_takes_neither(way, redis, number):
+def test_replica_refuses_job_and_status(way, redis, number):
     redis.execute_command("REPLICAOF", "127.0.0.1", "1")
     try:
         with pytest.raises((ShardUnavailableError, BulkPushError), match="read only replica"):
@@ -163,7 +163,7 @@ def test_a_replica_takes_neither(way, redis, number):
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_a_key_of_another_type_leaves_no_state(way, redis, number):
+def test_queue_of_another_type_leaves_no_status(way, redis, number):
     """The states are accepted, the jobs refused: the states are taken back."""
     redis.set("queue:default", "no list")
     redis.set(keys.SCHEDULE, "no set")
@@ -172,7 +172,7 @@ def test_a_key_of_another_type_leaves_no_state(way, redis, number):
     assert states(redis) == {}
 
 
-def test_a_job_that_is_in_keeps_its_state_when_its_neighbour_was_refused(door, redis):
+def test_status_of_a_written_job_survives_a_refused_one(door, redis):
     class Split:
         def call(self, cls, job, queue, pool):
             job["queue"] = f"q{job['args'][0]}"
@@ -188,7 +188,7 @@ def test_a_job_that_is_in_keeps_its_state_when_its_neighbour_was_refused(door, r
 
 
 @pytest.mark.refused("producer aw:status:*", "producer aw:push:*")
-def test_a_user_without_our_keys_pushes_all_the_same(door, redis, redis_url, caplog):
+def test_acl_without_status_keys_allows_the_push(door, redis, redis_url, caplog):
     """What becomes of a job is never decided by its state: an ACL that forgot ours costs the states, and a line says so."""
     redis.execute_command("ACL", "SETUSER", "producer", "on", ">secret", "~queue*", "~schedule", "+@all")
     shard = opened(redis_url.replace("unix://", "unix://producer:secret@"))
@@ -225,7 +225,7 @@ class Killing(Shard):
 
 
 @pytest.mark.parametrize("middleware", [(), (LetPass,)], ids=("quick", "middleware"))
-def test_a_server_killed_in_the_middle_of_the_second_slice(door, make_server, middleware):
+def test_bulk_on_a_killed_server_keeps_statuses_of_jobs(door, make_server, middleware):
     """The error names the first job that is not surely in, and what it says is in is there, with its state."""
     own = make_server()
     shard = Killing("main", Endpoint(own.url), role="tests")

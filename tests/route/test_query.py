@@ -25,7 +25,7 @@ def queries(values: st.SearchStrategy[str]) -> st.SearchStrategy[WorkerQuery]:
 
 
 @given(queries(_VALUES))
-def test_a_query_written_out_and_parsed_is_the_same(query: WorkerQuery):
+def test_query_formatted_and_parsed_is_the_same(query: WorkerQuery):
     assert parse(str(query)) == query
 
 
@@ -43,12 +43,12 @@ def plainly(text: str, facts: dict[str, frozenset[str]]) -> bool:
 
 
 @given(queries(st.sampled_from("abc")), _FACTS)
-def test_matching_agrees_with_the_plain_reading(query: WorkerQuery, facts: dict[str, frozenset[str]]):
+def test_query_matches_like_a_plain_implementation(query: WorkerQuery, facts: dict[str, frozenset[str]]):
     assert query.matches(facts) is plainly(str(query), facts)
 
 
 @given(st.text(alphabet="ab=!&|,*: (urgencyhigh", max_size=20))
-def test_any_text_is_parsed_whole_or_refused_within_it(text: str):
+def test_query_of_any_text_is_parsed_or_refused(text: str):
     try:
         query = parse(text)
     except QueryError as error:
@@ -95,7 +95,7 @@ FACTS = worker_attributes(
         ("feature_category=search", True),
     ],
 )
-def test_matching(text: str, matches: bool):
+def test_query_matches_workers(text: str, matches: bool):
     assert parse(text).matches(FACTS) is matches
 
 
@@ -147,7 +147,7 @@ def test_matching(text: str, matches: bool):
         ("tags=a\n", 6, "no spaces"),
     ],
 )
-def test_an_error_points_at_the_character(text: str, position: int, words: str):
+def test_query_error_points_at_the_character(text: str, position: int, words: str):
     with pytest.raises(QueryError) as caught:
         parse(text, categories=["search"])
     message = str(caught.value).splitlines()
@@ -198,7 +198,7 @@ def test_query_error_of_many_faults_shows_the_first():
     assert caught.value.messages[20:] == ("and 30 more in the same query",)
 
 
-def test_categories_are_open_when_none_are_known():
+def test_query_without_known_categories_allows_any():
     assert parse("feature_category=anything")
     assert parse("feature_category=not_owned", categories=["search"])
 
@@ -274,7 +274,7 @@ TEXTS = st.lists(st.sampled_from(PIECES), max_size=14).map("".join)
 @given(
     TEXTS | TEXTS.flatmap(lambda text: st.sampled_from(["urgency=high&", "tags=a|", "name=x,"]).map(lambda s: s + text))
 )
-def test_a_text_is_a_query_or_faulty_just_where_the_oracle_says(text: str):
+def test_query_faults_are_where_the_oracle_says(text: str):
     error = fault(text)
     assert (None if error is None else error.position) == first_fault(text)
     if error is None:
@@ -300,7 +300,7 @@ def fault(text: str) -> QueryError | None:
 
 
 @given(queries(_VALUES).map(str), st.integers(0, 200), st.sampled_from("\u0435 ()-"))
-def test_a_stray_character_in_a_query_is_what_the_caret_points_at(text: str, at: int, stray: str):
+def test_query_error_points_at_a_stray_character(text: str, at: int, stray: str):
     at = min(at, len(text))
     broken = text[:at] + stray + text[at:]
     with pytest.raises(QueryError) as caught:
@@ -310,7 +310,7 @@ def test_a_stray_character_in_a_query_is_what_the_caret_points_at(text: str, at:
     assert caught.value.position == first_fault(broken, open_) <= at
 
 
-def test_a_very_long_rule_is_read_quickly_and_shown_in_part():
+def test_query_that_is_very_long_is_shown_in_part():
     good = "|".join(f"worker_name=Space{number}::LongishNameWorker&tags!=a{number},b" for number in range(5_000))
     assert len(parse(good).alternatives) == 5_000
     assert str(parse(good)) == good
@@ -330,16 +330,16 @@ def test_a_very_long_rule_is_read_quickly_and_shown_in_part():
 
 
 @each_row("text", ["tags=a,a", "tags=a|tags=a", "tags=a&tags=a", "urgency=high,high,high"])
-def test_what_is_said_twice_means_the_same(text: str):
+def test_query_with_repeated_terms_means_the_same(text: str):
     assert parse(text).matches({**FACTS})
     assert str(parse(text)) == text
 
 
-def test_contradictions_are_read_and_match_nobody():
+def test_query_that_contradicts_itself_matches_no_worker():
     assert not parse("urgency=high&urgency=low").matches(FACTS)
     assert not parse("tags=a&tags!=a").matches(FACTS)
 
 
 @pytest.mark.parametrize("text", ["feature_category=anything_at_all", "feature_category!=not_owned,x"])
-def test_without_categories_in_the_configuration_every_name_is_a_category(text: str):
+def test_router_without_categories_allows_any_category(text: str):
     assert str(parse(text, categories=[])) == text

@@ -50,14 +50,14 @@ def escapes(rule: WorkerQuery, above: list[WorkerQuery]) -> bool:
 
 @settings(max_examples=200)
 @given(QUERIES, RULES)
-def test_the_search_agrees_with_trying_every_worker(rule: WorkerQuery, above: list[WorkerQuery]):
+def test_reachable_agrees_with_trying_every_worker(rule: WorkerQuery, above: list[WorkerQuery]):
     assert reachable(rule, above, CLOSED) is escapes(rule, above)
 
 
 # Many plain rules, so that a good part of the examples is unreachable by the work of several.
 @settings(max_examples=150)
 @given(QUERIES, st.lists(TERMS.map(lambda term: WorkerQuery(((term,),))), min_size=3, max_size=8))
-def test_so_it_does_where_many_rules_take_together(rule: WorkerQuery, above: list[WorkerQuery]):
+def test_reachable_agrees_where_many_rules_shadow(rule: WorkerQuery, above: list[WorkerQuery]):
     found = reachable(rule, above, CLOSED)
     assert found is escapes(rule, above)
     if not found:
@@ -102,7 +102,7 @@ def test_so_it_does_where_many_rules_take_together(rule: WorkerQuery, above: lis
         ("resource_boundary=cpu", ["resource_boundary=cpu&urgency=high", "urgency!=high"], False, [0, 1]),
     ],
 )
-def test_known_answers(rule: str, above: list[str], found: bool, needed: list[int] | None):
+def test_reachable_gives_known_answers(rule: str, above: list[str], found: bool, needed: list[int] | None):
     vocabularies = closed_vocabularies(["x", "y"])
     queries = [parse(text, ["x", "y"]) for text in above]
     assert reachable(parse(rule, ["x", "y"]), queries, vocabularies) is found
@@ -110,13 +110,13 @@ def test_known_answers(rule: str, above: list[str], found: bool, needed: list[in
         assert shadowing_rules(parse(rule, ["x", "y"]), queries, vocabularies) == needed
 
 
-def test_without_known_categories_there_is_always_another():
+def test_reachable_without_categories_assumes_more():
     above = [parse("feature_category=x,y,not_owned")]
     assert reachable(parse("*"), above, closed_vocabularies([]))
     assert not reachable(parse("*", ["x", "y"]), above, closed_vocabularies(["x", "y"]))
 
 
-def test_real_sizes_need_few_steps():
+def test_reachable_needs_few_steps_for_real_rules():
     above = [parse(f"worker_name=A{number}&urgency=high|name=b{number},c{number}") for number in range(300)]
     assert reachable(parse("*"), above, closed_vocabularies([]), steps=2_000)
     assert not reachable(parse("*"), [*above, parse("urgency=high"), parse("urgency!=high")], closed_vocabularies([]))
@@ -130,6 +130,6 @@ def pigeons(holes: int) -> list[WorkerQuery]:
     return [parse(text) for text in (*homeless, *crowded)]
 
 
-def test_what_takes_too_many_steps_counts_as_reachable():
+def test_reachable_after_too_many_steps_is_true():
     assert not reachable(parse("*"), pigeons(3), closed_vocabularies([]))
     assert reachable(parse("*"), pigeons(9), closed_vocabularies([]))

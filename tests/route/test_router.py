@@ -29,7 +29,7 @@ def router(*rules: tuple[Any, ...]) -> Router:
     return Router([RoutingRule(*rule) for rule in rules], ["main", "queues_shard_a"], ["search"])
 
 
-def test_the_first_rule_that_matches_wins():
+def test_route_is_decided_by_the_first_match():
     routes = router(
         ("urgency=high", "urgent"), ("feature_category=search", "search", "queues_shard_a"), ("*", "default")
     )
@@ -38,23 +38,23 @@ def test_the_first_rule_that_matches_wins():
     assert routes.route(declare("OtherWorker", feature_category="not_owned")) == ("default", "main", "*")
 
 
-def test_a_null_queue_is_the_generated_name_and_so_is_no_match():
+def test_route_of_a_null_queue_is_the_generated_name():
     assert router(("*", None, "queues_shard_a")).route(declare()) == ("chaos_sleep", "queues_shard_a", "*")
     assert router().route(declare("AWorker", queue_namespace="ns")) == ("ns:chaos_a", "main", None)
 
 
-def test_what_the_class_says_stands_over_the_rule():
+def test_route_of_the_class_overrides_the_rule():
     routes = router(("*", "default"))
     assert routes.route(declare(queue="mine", shard="queues_shard_a")) == ("mine", "queues_shard_a", "*")
 
 
-def test_a_class_redefined_under_its_name_is_routed_anew():
+def test_route_of_a_reloaded_class_is_computed_again():
     routes = router(("urgency=high", "urgent"), ("*", "default"))
     assert routes.route(declare()).queue == "default"
     assert routes.route(declare(urgency="high")).queue == "urgent"
 
 
-def test_every_wrong_rule_is_listed():
+def test_router_lists_every_wrong_rule():
     with pytest.raises(ConfigurationError) as caught:
         router(("urgency=hihg", "a"), ("*", "a b"), ("*", "a", "queues_shard_b"), ("*", "fine"))
     problems = caught.value.problems
@@ -93,12 +93,12 @@ def test_router_lists_every_fault_of_every_rule():
     ]
 
 
-def test_a_worker_pinned_to_an_unknown_shard_is_refused():
+def test_route_to_an_unknown_shard_is_refused():
     with pytest.raises(ConfigurationError, match="unknown shard 'queues_shard_z'"):
         router().route(declare(shard="queues_shard_z"))
 
 
-def test_explain_says_why():
+def test_explain_gives_the_reason_of_each_rule():
     verdicts = router(("urgency=high&tags=a|tags=b", "x"), ("feature_category=search", "y"), ("*", "z")).explain(
         declare()
     )
@@ -107,7 +107,7 @@ def test_explain_says_why():
     assert verdicts[1].reason == "feature_category is search"
 
 
-def test_the_jobs_of_a_class_wait_where_its_former_names_were_routed_too():
+def test_queues_of_a_class_include_its_former_names():
     routes = router(("worker_name=Old::NapWorker", "naps"), ("*", "default"))
     declaration = declare(aliases=("Old::NapWorker", "DozeWorker"), queue_namespace="ns", retry_queue="slow")
     assert routes.queues_of(declaration) == [

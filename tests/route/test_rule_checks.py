@@ -42,17 +42,17 @@ def rule(index: int) -> str:
     return f"config/routing.yml: routing_rules[{index}]"
 
 
-def test_rules_that_mean_something_are_left_alone():
+def test_rule_checks_of_correct_rules_find_nothing():
     workers = [worker("FastWorker", urgency="high"), worker("MailWorker", tags=("mail",)), worker("OtherWorker")]
     rules = [("urgency=high", "urgent"), ("tags=mail", "mail", "second"), ("*", "default")]
     assert findings(rules, workers) == []
 
 
-def test_a_rule_for_all_at_the_end_is_for_workers_to_come():
+def test_rule_for_all_at_the_end_is_no_finding():
     assert findings([("urgency=high", "urgent"), ("*", "default")], [worker("FastWorker", urgency="high")]) == []
 
 
-def test_a_rule_below_one_that_takes_all_is_unreachable_and_the_taker_named():
+def test_rule_below_one_for_all_is_unreachable():
     found = findings([("*", "default"), ("urgency=high", "urgent")], [worker("FastWorker", urgency="high")])
     assert kinds(found) == [("unreachable", rule(1))]
     assert found[0].message == (
@@ -60,7 +60,7 @@ def test_a_rule_below_one_that_takes_all_is_unreachable_and_the_taker_named():
     )
 
 
-def test_rules_that_together_take_all_are_named():
+def test_rules_that_shadow_together_are_named():
     rules = [("urgency=high", "a"), ("urgency=low", "b"), ("tags!=x", "c"), ("urgency!=throttled&tags=x", "d")]
     workers = [
         worker("AWorker", urgency="high"),
@@ -72,13 +72,13 @@ def test_rules_that_together_take_all_are_named():
     assert "routing_rules[0] (urgency=high) and routing_rules[1] (urgency=low) together take" in found[0].message
 
 
-def test_a_contradiction_is_said_to_be_one():
+def test_rule_that_contradicts_itself_is_named_so():
     (found,) = findings([("urgency=high&urgency=low", "x")], [worker("AWorker")])
     assert (found.kind, found.place) == ("unreachable", rule(0))
     assert "contradicts itself" in found.message
 
 
-def test_names_that_no_worker_has_come_with_the_nearest():
+def test_unknown_name_suggests_the_nearest():
     workers = [worker("MailWorker", tags=("mail",), queue_namespace="office", aliases=("Old::MailWorker",))]
     query = (
         "worker_name=MailWorkr,MailWorker&name!=office:mial|tags=mial&queue_namespace=offise"
@@ -100,20 +100,20 @@ def test_names_that_no_worker_has_come_with_the_nearest():
         assert words in text
 
 
-def test_a_closed_vocabularys_unused_word_is_no_unknown_name():
+def test_unused_word_of_a_closed_vocabulary_is_known():
     found = findings([("urgency=throttled", "x"), ("*", "default")], [worker("AWorker")])
     assert kinds(found) == [("unused", rule(0))]
     assert found[0].message == "no worker matches urgency=throttled: correct it, or delete the rule"
 
 
-def test_a_rule_whose_workers_are_all_taken_is_unused_though_others_could_reach_it():
+def test_rule_with_all_workers_taken_is_unused():
     workers = [worker("AWorker", tags=("a", "b"), urgency="high"), worker("BWorker", tags=("b",), urgency="low")]
     found = findings([("tags=a", "x"), ("urgency=low", "y"), ("tags=b", "z")], workers)
     assert kinds(found) == [("unused", rule(2))]
     assert "AWorker by routing_rules[0], BWorker by routing_rules[1]" in found[0].message
 
 
-def test_a_worker_that_says_queue_and_shard_itself_needs_no_rule():
+def test_rule_of_only_pinned_workers_is_unused():
     own = worker("OwnWorker", tags=("a",), queue="mine", shard="second")
     found = findings([("tags=a", "x"), ("*", "default")], [own])
     assert ("unused", rule(0)) in kinds(found)
@@ -122,7 +122,7 @@ def test_a_worker_that_says_queue_and_shard_itself_needs_no_rule():
     assert not [one for one in findings([("tags=a", "x", "second"), ("*", "default")], [half]) if one.is_error]
 
 
-def test_queues_that_nothing_serves_are_named_where_they_are_said():
+def test_unserved_queue_is_named_with_its_place():
     workers = [
         worker("RuledWorker", tags=("a",)),
         worker("OwnWorker", queue="own"),
@@ -144,7 +144,7 @@ def test_queues_that_nothing_serves_are_named_where_they_are_said():
     )
 
 
-def test_pins_over_a_rule_are_information():
+def test_pinned_queue_over_a_rule_is_information():
     workers = [
         worker("PinnedWorker", shard="second", queue="mine"),
         worker("SameWorker", queue="default", shard="main"),
@@ -157,13 +157,13 @@ def test_pins_over_a_rule_are_information():
     ]
 
 
-def test_a_weight_for_a_namespace_that_no_worker_has():
+def test_weight_of_an_unknown_namespace_is_found():
     found = findings([], [worker("AWorker", queue_namespace="mailers")], namespace_weights={"mailer": 2, "mailers": 2})
     assert kinds(found) == [("unknown-name", "config/application.yml: namespace_weights.mailer")]
     assert "(did you mean 'mailers'?)" in found[0].message
 
 
-def test_the_rules_are_named_by_where_they_stand():
+def test_finding_names_file_and_key_of_the_rule():
     router = Router(
         [RoutingRule("*", "a"), RoutingRule("*", "b")], ["main"], source="environment: FRAMEWORK_ROUTING_RULES"
     )
@@ -184,11 +184,11 @@ def test_the_rules_are_named_by_where_they_stand():
         ([], "a", False),
     ],
 )
-def test_a_namespace_serves_its_queues(names: list[str], queue: str, served: bool):
+def test_namespace_serves_its_queues(names: list[str], queue: str, served: bool):
     assert serves(names, queue) is served
 
 
-def test_what_no_running_process_serves():
+def test_unserved_queues_of_running_processes_are_found():
     found = list(unserved_queues("main", {"a"}, {"a": 5, "b": 1200}, {"b": ["BWorker"], "c": ["CWorker"]}))
     start = "start one with `application-worker worker --shard main -q"
     assert [str(one).removeprefix("shard main: no running process serves the queue ") for one in found] == [

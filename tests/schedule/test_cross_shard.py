@@ -95,7 +95,7 @@ def wait(redis, *jids, source=keys.SCHEDULE, **fields):
 
 
 @pytest.mark.parametrize("source", [keys.SCHEDULE, keys.RETRY])
-def test_a_due_job_whose_route_changed_goes_to_its_new_shard_and_queue(bench, redis, second_redis, source):
+def test_transfer_after_a_route_change_uses_the_new_shard(bench, redis, second_redis, source):
     wait(redis, "a", "b", source=source, retry_count=1, bid="B")
     bench.drain()
     jobs = landed(second_redis)
@@ -106,7 +106,7 @@ def test_a_due_job_whose_route_changed_goes_to_its_new_shard_and_queue(bench, re
     assert redis.keys("*") == []
 
 
-def test_the_middleware_sees_the_new_queue_and_the_new_shards_pool(redis, second_redis, redis_url, second_redis_url):
+def test_transfer_gives_middlewares_the_new_queue_and_pool(redis, second_redis, redis_url, second_redis_url):
     seen = []
 
     def look(worker, job, queue, pool):
@@ -119,7 +119,7 @@ def test_the_middleware_sees_the_new_queue_and_the_new_shards_pool(redis, second
     assert seen == [("there", "there", bench.second.client.connection_pool.connection_kwargs["path"])]
 
 
-def test_a_middlewares_pool_is_routed_while_it_runs(redis, second_redis, redis_url, second_redis_url):
+def test_transfer_routes_the_pool_of_middlewares(redis, second_redis, redis_url, second_redis_url):
     seen = []
 
     def look(worker, job, queue, pool):
@@ -137,9 +137,7 @@ def test_a_middlewares_pool_is_routed_while_it_runs(redis, second_redis, redis_u
 
 
 @pytest.mark.parametrize("middleware", [(), (pass_by,), (change,)], ids=("none", "looks", "changes"))
-def test_compressed_arguments_cross_as_they_are_or_are_compressed_anew(
-    redis, second_redis, redis_url, second_redis_url, middleware
-):
+def test_transfer_keeps_or_renews_compressed_arguments(redis, second_redis, redis_url, second_redis_url, middleware):
     job = compressed(["x" * 200], queue="job")
     redis.zadd(keys.RETRY, {dumps(job): LONG_AGO})
     Bench(redis_url, second_redis_url, *middleware).drain()
@@ -149,7 +147,7 @@ def test_compressed_arguments_cross_as_they_are_or_are_compressed_anew(
     assert {**moved, "queue": "job", "enqueued_at": job["enqueued_at"]} == job
 
 
-def test_guards_of_jobs_that_arrived_do_not_stay_long(bench, redis, second_redis):
+def test_transfer_shortens_the_guard_of_an_arrived_job(bench, redis, second_redis):
     wait(redis, "a")
     bench.drain()
     (guard,) = second_redis.keys(keys.transferred("*"))
@@ -157,9 +155,7 @@ def test_guards_of_jobs_that_arrived_do_not_stay_long(bench, redis, second_redis
 
 
 @pytest.mark.proves("R16", "I1", "I2", "I18")
-def test_a_death_after_any_step_neither_loses_nor_doubles(
-    redis, second_redis, redis_url, second_redis_url, monkeypatch
-):
+def test_transfer_with_a_death_loses_and_doubles_nothing(redis, second_redis, redis_url, second_redis_url, monkeypatch):
     """Die before and after each script of the way, then let another process go on."""
 
     class Died(BaseException):
@@ -198,7 +194,7 @@ def test_a_death_after_any_step_neither_loses_nor_doubles(
 
 
 @pytest.mark.proves("R32", "I2")
-def test_many_pollers_move_each_job_once(redis, second_redis, redis_url, second_redis_url):
+def test_transfer_by_many_pollers_moves_each_job_once(redis, second_redis, redis_url, second_redis_url):
     wait(redis, *(f"{n:04d}" for n in range(3 * PAGE_SIZE)))
     threads = [threading.Thread(target=Bench(redis_url, second_redis_url).drain) for _ in range(6)]
     for thread in threads:
@@ -210,9 +206,7 @@ def test_many_pollers_move_each_job_once(redis, second_redis, redis_url, second_
 
 
 @pytest.mark.proves("R31", "I4")
-def test_a_poller_that_was_held_up_writes_nothing_that_has_been_moved_meanwhile(
-    redis, second_redis, redis_url, second_redis_url
-):
+def test_transfer_by_a_slow_poller_writes_nothing_moved(redis, second_redis, redis_url, second_redis_url):
     """Even when the guard has run out by then."""
     other = Bench(redis_url, second_redis_url)
     held = []
@@ -231,7 +225,7 @@ def test_a_poller_that_was_held_up_writes_nothing_that_has_been_moved_meanwhile(
 
 
 @pytest.mark.proves("R31", "I4")
-def test_a_poller_that_was_stopped_just_before_it_writes_writes_nothing(
+def test_transfer_by_a_suspended_poller_writes_nothing(
     bench, redis, second_redis, redis_url, second_redis_url, monkeypatch
 ):
     """It had looked and found the job; others moved it, and the guard has run out by the time it wakes."""
@@ -255,11 +249,11 @@ def test_a_poller_that_was_stopped_just_before_it_writes_writes_nothing(
     assert [job["jid"] for job in landed(second_redis)] == ["a", "b"]
 
 
-def test_a_guard_outlives_whoever_may_still_write():
+def test_guard_outlives_every_possible_writer():
     assert TRANSFERRED_GUARD_S >= 2 * TRANSFER_WITHIN_S
 
 
-def test_the_same_bytes_may_be_scheduled_and_moved_again(bench, redis, second_redis):
+def test_transfer_of_the_same_bytes_works_again(bench, redis, second_redis):
     """A job that runs again later may have the very payload it had before."""
     for _ in range(2):
         wait(redis, "a")
@@ -268,7 +262,7 @@ def test_the_same_bytes_may_be_scheduled_and_moved_again(bench, redis, second_re
 
 
 @pytest.mark.proves("R16", "I2")
-def test_a_lost_reply_of_the_other_shard_does_not_double(bench, redis, second_redis, monkeypatch):
+def test_transfer_with_a_lost_reply_does_not_double(bench, redis, second_redis, monkeypatch):
     def cut(*arguments):
         RECEIVE_TRANSFER(*arguments)
         raise RedisConnectionError("cut")
@@ -289,7 +283,7 @@ def test_a_lost_reply_of_the_other_shard_does_not_double(bench, redis, second_re
 
 
 @pytest.mark.proves("F21")
-def test_a_shard_that_is_away_holds_up_nobody_else(redis, redis_url):
+def test_transfer_to_a_stopped_shard_delays_only_its_jobs(redis, redis_url):
     clock = [100.0]
     bench = Bench(redis_url, "redis://127.0.0.1:1/0", monotonic=lambda: clock[0])
     wait(redis, *(f"away-{n}" for n in range(PAGE_SIZE)))
@@ -311,7 +305,7 @@ def test_a_shard_that_is_away_holds_up_nobody_else(redis, redis_url):
 
 
 @pytest.mark.proves("R16")
-def test_a_full_shard_refuses_and_the_job_waits_here(bench, redis, second_redis):
+def test_transfer_to_a_full_shard_waits_here(bench, redis, second_redis):
     wait(redis, "a")
     with full_memory(second_redis):
         bench.drain()
@@ -320,14 +314,14 @@ def test_a_full_shard_refuses_and_the_job_waits_here(bench, redis, second_redis)
     assert bench.events.shards == ["second"]
 
 
-def test_the_way_is_open_when_our_own_shard_is_full(bench, redis, second_redis):
+def test_transfer_from_a_full_shard_works(bench, redis, second_redis):
     wait(redis, "a")
     with full_memory(redis):
         bench.drain()
     assert [job["jid"] for job in landed(second_redis)] == ["a"]
 
 
-def test_a_queue_there_whose_key_is_no_list_is_told(bench, redis, second_redis):
+def test_transfer_to_a_queue_of_another_type_is_reported(bench, redis, second_redis):
     second_redis.set(keys.queue("there"), "text")
     wait(redis, "a")
     bench.drain()
@@ -335,7 +329,7 @@ def test_a_queue_there_whose_key_is_no_list_is_told(bench, redis, second_redis):
     assert redis.zcard(keys.SCHEDULE) == 1
 
 
-def test_a_marked_job_whose_route_leads_back_here_stays(redis, redis_url, second_redis_url):
+def test_transfer_of_a_job_routed_back_ends(redis, redis_url, second_redis_url):
     wait(redis, "a")
     bench = Bench(redis_url, second_redis_url)
     bench.poller.poll()
@@ -346,7 +340,7 @@ def test_a_marked_job_whose_route_leads_back_here_stays(redis, redis_url, second
     assert TRANSFER not in json.loads(moved)
 
 
-def test_a_shard_that_the_push_named_keeps_its_due_jobs(bench, redis, second_redis):
+def test_transfer_spares_jobs_with_a_chosen_shard(bench, redis, second_redis):
     wait(redis, "a", aw_shard="main")
     wait(redis, "b", source=keys.RETRY, retry_count=1, aw_shard="main")
     bench.drain()
@@ -355,13 +349,13 @@ def test_a_shard_that_the_push_named_keeps_its_due_jobs(bench, redis, second_red
     assert sorted((job["jid"], job["aw_shard"]) for job in jobs) == [("a", "main"), ("b", "main")]
 
 
-def test_a_job_that_waits_elsewhere_goes_to_the_shard_that_its_push_named(redis, redis_url, second_redis_url):
+def test_transfer_uses_the_chosen_shard(redis, redis_url, second_redis_url):
     wait(redis, "a", aw_shard="second")
     Bench(redis_url, second_redis_url, rules=[RoutingRule("*", "job", "main")]).drain()
     assert redis.keys("*") == []
 
 
-def test_the_state_stays_right_on_the_way(bench, redis, second_redis):
+def test_transfer_keeps_the_status(bench, redis, second_redis):
     wait(redis, "a", source=keys.RETRY, status_expiration=60)
     redis.set(keys.status("a"), "retrying")
     shards = Shards({"main": bench.crossings._shards["main"], "second": bench.second})

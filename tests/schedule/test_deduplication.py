@@ -95,7 +95,7 @@ def jids(redis, queue="default"):
 
 @pytest.mark.proves("R41")
 @pytest.mark.parametrize("source", [keys.SCHEDULE, keys.RETRY])
-def test_what_is_due_takes_its_lock_and_what_is_due_with_it_is_its_duplicate(redis, redis_url, source, caplog):
+def test_due_job_takes_its_lock_before_its_duplicates(redis, redis_url, source, caplog):
     worker()
     due(redis, *(encoded(jid=jid, args=[1], status_expiration=60) for jid in "ab"), encoded(jid="c", args=[2]))
     with caplog.at_level(logging.INFO, logger="framework"):
@@ -113,7 +113,7 @@ def test_what_is_due_takes_its_lock_and_what_is_due_with_it_is_its_duplicate(red
 
 
 @pytest.mark.proves("R41")
-def test_a_job_is_no_duplicate_of_itself_and_its_lock_lasts_anew(redis, redis_url):
+def test_due_job_with_its_lock_renews_it(redis, redis_url):
     worker(Deduplicate(including_scheduled=True))
     owned(redis, "a", **{"wal:main": "0/1"})
     due(redis, encoded(jid="a", args=[1], idempotency_key=KEY, deferred=True, retry_count=3))
@@ -123,7 +123,7 @@ def test_a_job_is_no_duplicate_of_itself_and_its_lock_lasts_anew(redis, redis_ur
     assert redis.hget(KEY, "wal:main") == b"0/1"
 
 
-def test_a_retry_whose_equal_waits_is_dropped_and_its_positions_are_kept(redis, redis_url):
+def test_due_retry_that_is_a_duplicate_is_dropped(redis, redis_url):
     worker()
     owned(redis, "z")
     seen = {"wal_locations": {"main": "0/5", "ci": "0/1"}, "dedup_wal_locations": {"main": "1/0"}}
@@ -133,7 +133,7 @@ def test_a_retry_whose_equal_waits_is_dropped_and_its_positions_are_kept(redis, 
     assert redis.hmget(KEY, "jid", "wal:main", "wal:ci", "duplicates") == [b"z", b"1/0", b"0/1", b"1"]
 
 
-def test_what_is_not_idempotent_goes_on_and_says_whose_duplicate_it_is(redis, redis_url, caplog):
+def test_due_job_not_idempotent_names_the_original(redis, redis_url, caplog):
     worker(Deduplicate(), idempotent=False)
     owned(redis, "z")
     due(redis, encoded(jid="a", args=[1]))
@@ -155,7 +155,7 @@ def test_what_is_not_idempotent_goes_on_and_says_whose_duplicate_it_is(redis, re
         {"args": ["!no base64"], "compressed": True},
     ],
 )
-def test_what_others_wrote_passes_with_no_lock_and_untouched(redis, redis_url, fields):
+def test_due_job_of_another_writer_gets_no_lock(redis, redis_url, fields):
     worker()
     due(redis, encoded(**{"jid": "a", "args": [1], **fields}))
     Bench(redis_url).drain()
@@ -165,7 +165,7 @@ def test_what_others_wrote_passes_with_no_lock_and_untouched(redis, redis_url, f
     assert payload.get(IDEMPOTENCY_KEY) == fields.get("idempotency_key")
 
 
-def test_arguments_that_cannot_be_written_again_keep_their_bytes(redis, redis_url):
+def test_due_job_with_odd_arguments_keeps_its_bytes(redis, redis_url):
     worker()
     due(redis, b'{"class":"Job","args":[' + b"[" * 70 + b"]" * 70 + b'],"queue":"default","jid":"a"}')
     Bench(redis_url).drain()
@@ -173,14 +173,14 @@ def test_arguments_that_cannot_be_written_again_keep_their_bytes(redis, redis_ur
     assert redis.keys("aw:lock:*") == []
 
 
-def test_compressed_arguments_make_the_key_that_they_made_before(redis, redis_url):
+def test_due_job_compressed_has_the_same_lock_key(redis, redis_url):
     worker()
     due(redis, json.dumps(compressed(["x" * 500], jid="a")))
     Bench(redis_url).drain()
     assert owner(redis, lock_key("Job", dumps(["x" * 500]))) == "a"
 
 
-def test_a_class_whose_flag_is_off_takes_none(redis, redis_url):
+def test_due_job_with_its_flag_off_takes_no_lock(redis, redis_url):
     worker(Deduplicate(feature_flag="dedup_job"))
     due(redis, *(encoded(jid=jid, args=[1]) for jid in "ab"))
     Bench(redis_url, enabled=lambda shard, flag: False).drain()
@@ -188,7 +188,7 @@ def test_a_class_whose_flag_is_off_takes_none(redis, redis_url):
     assert not redis.exists(KEY)
 
 
-def test_a_middleware_that_drops_a_due_job_frees_its_lock(redis, redis_url):
+def test_due_job_dropped_by_a_middleware_frees_its_lock(redis, redis_url):
     def refuse(worker, job, queue, pool):
         return
         yield
@@ -200,7 +200,7 @@ def test_a_middleware_that_drops_a_due_job_frees_its_lock(redis, redis_url):
     assert not redis.exists(KEY, keys.SCHEDULE)
 
 
-def test_large_dropped_job_under_a_raised_limit_frees_its_lock(redis, redis_url, monkeypatch):
+def test_due_large_job_dropped_frees_its_lock(redis, redis_url, monkeypatch):
     """What the setting `size_limit.decoded_limit` allows is not read again with the default limit, which it exceeds."""
 
     def refuse(worker, job, queue, pool):
@@ -216,7 +216,7 @@ def test_large_dropped_job_under_a_raised_limit_frees_its_lock(redis, redis_url,
     assert not redis.exists(KEY, keys.SCHEDULE)
 
 
-def test_what_cannot_be_read_goes_to_the_dead_with_its_lock_free(redis, redis_url):
+def test_due_job_malformed_frees_its_lock(redis, redis_url):
     worker()
     owned(redis, "a")
     member = encoded("Unknown", jid="a", queue=None, idempotency_key=KEY)
@@ -227,7 +227,7 @@ def test_what_cannot_be_read_goes_to_the_dead_with_its_lock_free(redis, redis_ur
     assert not redis.exists(KEY)
 
 
-def test_on_a_full_server_what_is_due_moves_with_its_lock(redis, redis_url):
+def test_due_job_on_a_full_server_moves_with_its_lock(redis, redis_url):
     worker()
     due(redis, encoded(jid="a", args=[1]), encoded(jid="b", args=[1]))
     bench = Bench(redis_url)
@@ -240,7 +240,7 @@ def test_on_a_full_server_what_is_due_moves_with_its_lock(redis, redis_url):
 # --- to another shard -----------------------------------------------------------------------------------------------
 
 
-def test_the_lock_moves_with_its_job_to_its_new_shard(redis, second_redis, redis_url, second_redis_url, caplog):
+def test_transferred_job_takes_its_lock_there(redis, second_redis, redis_url, second_redis_url, caplog):
     worker(queue=None)
     owned(redis, "a")
     due(redis, *(encoded(jid=jid, args=[1], queue="job") for jid in "ab"))
@@ -253,7 +253,7 @@ def test_the_lock_moves_with_its_job_to_its_new_shard(redis, second_redis, redis
     assert len([one for one in caplog.records if "JID-b: deduplicated" in one.getMessage()]) == 1
 
 
-def test_the_lock_that_it_had_here_is_free_once_it_is_there(redis, second_redis, redis_url, second_redis_url):
+def test_transferred_job_frees_its_lock_here(redis, second_redis, redis_url, second_redis_url):
     worker(queue=None)
     owned(redis, "a")
     due(redis, encoded(jid="a", args=[1], queue="job", idempotency_key=KEY))
@@ -265,7 +265,7 @@ def test_the_lock_that_it_had_here_is_free_once_it_is_there(redis, second_redis,
     assert redis.keys("*") == []
 
 
-def test_a_duplicate_there_is_dropped_here(redis, second_redis, redis_url, second_redis_url):
+def test_transferred_duplicate_is_dropped(redis, second_redis, redis_url, second_redis_url):
     worker(queue=None)
     owned(second_redis, "z")
     owned(redis, "a")
@@ -276,7 +276,7 @@ def test_a_duplicate_there_is_dropped_here(redis, second_redis, redis_url, secon
     assert second_redis.hmget(KEY, "jid", "duplicates") == [b"z", b"1"]
 
 
-def test_due_jobs_of_two_versions_are_no_duplicates_of_each_other(redis, redis_url):
+def test_due_jobs_of_two_versions_are_no_duplicates(redis, redis_url):
     """Each is what its own method runs; two of one version are equal."""
     worker(version=1, perform_v0=lambda self, *args: None)
     due(

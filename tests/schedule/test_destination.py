@@ -31,18 +31,18 @@ def where(job, rules=RULES):
 
 
 @pytest.mark.parametrize("queue", ["job", "urgent", "common"])
-def test_a_queue_that_routing_could_have_given_follows_the_rules_of_today(queue):
+def test_destination_of_a_routed_queue_follows_the_rules(queue):
     worker(urgency="high")
     assert where(payload(queue=queue)) == ("urgent", "fast")
 
 
-def test_the_queue_of_a_rule_that_does_not_match_was_chosen():
+def test_destination_keeps_the_queue_of_an_unmatched_rule():
     worker(urgency="low")
     assert where(payload(queue="urgent")) == ("urgent", "here")
     assert where(payload(queue="common")) == ("common", "fast")
 
 
-def test_a_declared_queue_and_shard_stand_over_the_rules():
+def test_destination_of_a_pinned_class_is_its_own():
     worker(queue="own", shard="main")
     assert where(payload(queue="own")) == ("own", "main")
     assert where(payload(queue="job")) == ("own", "main")
@@ -57,24 +57,24 @@ def test_a_declared_queue_and_shard_stand_over_the_rules():
         {"queue": "slow", "aw_queue": "common", "retry_queue": "slow"},
     ],
 )
-def test_a_queue_of_somebodys_choice_stays_where_it_is(fields):
+def test_destination_keeps_a_chosen_queue(fields):
     worker()
     assert where(payload(**fields)) == (fields["queue"], "here")
 
 
-def test_a_queue_that_the_push_named_is_kept_though_a_rule_could_have_given_it():
+def test_destination_keeps_a_queue_chosen_by_the_push():
     worker(urgency="high")
     assert where(payload(queue="common", aw_queue="common")) == ("common", "here")
     assert where(payload(queue="common", aw_queue="common", aw_shard="fast")) == ("common", "fast")
     assert where(payload(queue="common", aw_queue="other")) == ("urgent", "fast")  # a middleware sent it elsewhere
 
 
-def test_a_class_that_is_not_known_keeps_queue_and_shard():
+def test_destination_of_an_unknown_class_stays():
     assert where(payload(queue="common")) == ("common", "here")
 
 
 @pytest.mark.parametrize("queue", [None, "", 5])
-def test_a_payload_without_a_queue_goes_where_its_class_does(queue):
+def test_destination_without_a_queue_follows_the_class(queue):
     job = payload(queue=queue)
     with pytest.raises(PayloadError, match="queue"):
         where(job)
@@ -82,7 +82,7 @@ def test_a_payload_without_a_queue_goes_where_its_class_does(queue):
     assert where(job) == ("common", "fast")
 
 
-def test_a_class_that_was_reloaded_is_asked_anew():
+def test_destination_of_a_reloaded_class_is_computed_again():
     worker(queue="one")
     destinations = DestinationResolver(Router([], ["main"]), "here")
     assert destinations.resolve(payload(queue="one")) == ("one", "main")
@@ -91,13 +91,13 @@ def test_a_class_that_was_reloaded_is_asked_anew():
     assert destinations.resolve(payload(queue="two")) == ("two", "main")
 
 
-def test_a_shard_that_does_not_exist_is_an_error_of_the_class():
+def test_destination_on_an_unknown_shard_is_an_error():
     worker(shard="nowhere")
     with pytest.raises(ConfigurationError, match="nowhere"):
         where(payload(queue="common"))
 
 
-def test_a_job_under_an_alias_follows_the_route_of_its_class_today():
+def test_destination_of_an_alias_follows_the_class():
     """Nobody may serve the queue that routing gave to the former name."""
     old_rule = RoutingRule("worker_name=Old::JobWorker", "olden", "fast")
     rules = [old_rule, RoutingRule("*", None, "main")]
@@ -111,19 +111,19 @@ def test_a_job_under_an_alias_follows_the_route_of_its_class_today():
 
 
 @pytest.mark.parametrize("queue", ["job", "common"])
-def test_a_shard_that_the_push_named_stands_over_the_rules(queue):
+def test_destination_on_a_chosen_shard_overrides_the_rules(queue):
     worker()
     assert where(payload(queue=queue, aw_shard="main")) == ("common", "main")
     assert where(payload(queue="chosen", aw_shard="main")) == ("chosen", "main")
     assert where(payload(queue="common", retry_queue="common", aw_shard="main")) == ("common", "main")
 
 
-def test_it_stands_for_classes_that_are_not_known_too():
+def test_destination_on_a_chosen_shard_for_unknown_classes():
     assert where(payload(queue="common", aw_shard="fast")) == ("common", "fast")
 
 
 @pytest.mark.parametrize("shard", ["gone", "", None, 7, ["main"], {"main": 1}, True])
-def test_a_shard_that_does_not_exist_any_more_names_nothing(shard):
+def test_destination_on_a_removed_shard_is_ignored(shard):
     job = payload(queue="common", aw_shard=shard)
     assert where(job) == ("common", "here")
     worker()

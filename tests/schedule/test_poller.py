@@ -89,7 +89,7 @@ def queued(redis, name="default"):
 
 
 @pytest.mark.proves("R28", "I13")
-def test_due_jobs_of_both_sets_move_in_order_and_others_stay(redis, redis_url, events):
+def test_poller_moves_due_jobs_in_order(redis, redis_url, events):
     redis.zadd(keys.SCHEDULE, {encoded(jid="b"): LONG_AGO + 1, encoded(jid="a"): LONG_AGO, encoded(jid="later"): FAR})
     redis.zadd(keys.RETRY, {encoded(jid="r", retry_count=2, bid="B-1"): LONG_AGO})
     assert poller(redis_url, events).poll() == 3
@@ -102,7 +102,7 @@ def test_due_jobs_of_both_sets_move_in_order_and_others_stay(redis, redis_url, e
     assert redis.smembers(keys.QUEUES) == {b"default"}
 
 
-def test_a_deferred_job_that_is_due_waits_no_more_and_keeps_its_count(redis, redis_url, events):
+def test_poller_keeps_the_count_of_a_deferred_job(redis, redis_url, events):
     job = encoded(jid="d", deferred=True, deferred_by="feature_flag", deferred_count=3)
     redis.zadd(keys.SCHEDULE, {job: LONG_AGO})
     poller(redis_url, events).poll()
@@ -112,7 +112,7 @@ def test_a_deferred_job_that_is_due_waits_no_more_and_keeps_its_count(redis, red
 
 
 @pytest.mark.proves("R50", "I13")
-def test_the_servers_clock_decides(redis, redis_url, events):
+def test_poller_uses_the_servers_clock(redis, redis_url, events):
     seconds, _ = redis.time()
     redis.zadd(keys.SCHEDULE, {encoded(jid="now"): seconds - 1, encoded(jid="not yet"): seconds + 3600})
     late = poller(redis_url, events, clock=lambda: LONG_AGO)
@@ -122,7 +122,7 @@ def test_the_servers_clock_decides(redis, redis_url, events):
 
 @pytest.mark.proves("R34", "R53")
 @pytest.mark.parametrize("member", [b"\xff\x00 no JSON", b"[]", b'{"class":"X","args":[]}', b'{"args":[],"queue":"q"}'])
-def test_unreadable_due_member_is_buried_and_stops_none(redis, redis_url, events, member):
+def test_poller_moves_a_malformed_member_to_the_dead_set(redis, redis_url, events, member):
     redis.zadd(keys.RETRY, {member: LONG_AGO, encoded(jid="fine"): LONG_AGO + 1})
     poller(redis_url, events).poll()
     (stored,) = redis.zrange(keys.DEAD, 0, -1)
@@ -146,7 +146,7 @@ def limited(decoded_limit):
 
 
 @pytest.mark.parametrize("raw", [False, True])
-def test_due_job_above_the_memory_limit_is_buried_with_its_bytes(redis, redis_url, events, raw):
+def test_poller_keeps_the_bytes_of_a_too_large_job(redis, redis_url, events, raw):
     member = encoded(args=[[[]] * 60_000], error_message="before") if raw else BOMB
     redis.zadd(keys.RETRY, {member: LONG_AGO, encoded(jid="fine"): LONG_AGO + 1})
     poller(redis_url, events, opening, limiter=limited(5_000_000)).poll()
@@ -158,7 +158,7 @@ def test_due_job_above_the_memory_limit_is_buried_with_its_bytes(redis, redis_ur
     assert [job["jid"] for job in queued(redis)] == ["fine"]
 
 
-def test_due_job_without_memory_left_waits_and_others_move(redis, redis_url, events):
+def test_poller_delays_a_large_job_without_memory(redis, redis_url, events):
     budget = MemoryBudget(8_000_000)
     one = poller(redis_url, events, opening, limiter=limited(10_000_000), budget=budget)
     assert budget.acquire(8_000_000, lambda: False)
@@ -176,7 +176,7 @@ def test_due_job_without_memory_left_waits_and_others_move(redis, redis_url, eve
     assert budget._used == 0
 
 
-def test_client_middleware_runs_and_may_change_or_drop(redis, redis_url, events):
+def test_poller_runs_the_client_middlewares(redis, redis_url, events):
     seen = []
 
     def reroute(worker, job, queue, pool):
@@ -200,7 +200,7 @@ def test_client_middleware_runs_and_may_change_or_drop(redis, redis_url, events)
 
 
 @pytest.mark.proves("R35")
-def test_a_middleware_that_fails_leaves_the_job_where_it_was(redis, redis_url, events):
+def test_poller_keeps_a_job_whose_middleware_fails(redis, redis_url, events):
     def fail(worker, job, queue, pool):
         if job["jid"] == "bad":
             raise RuntimeError("no")
@@ -215,7 +215,7 @@ def test_a_middleware_that_fails_leaves_the_job_where_it_was(redis, redis_url, e
 
 
 @pytest.mark.proves("R33", "R35")
-def test_a_page_of_failing_jobs_does_not_hide_those_behind_it(redis, redis_url, events):
+def test_poller_moves_jobs_behind_a_page_of_failing_ones(redis, redis_url, events):
     def fail(worker, job, queue, pool):
         if job["jid"].startswith("bad"):
             raise RuntimeError("no")
@@ -230,7 +230,7 @@ def test_a_page_of_failing_jobs_does_not_hide_those_behind_it(redis, redis_url, 
 
 
 @pytest.mark.proves("R51")
-def test_compressed_arguments_are_shown_plain_and_stored_as_they_were(redis, redis_url, events):
+def test_poller_keeps_compressed_bytes_after_middlewares(redis, redis_url, events):
     plain = ["x" * 1000, 2**70]
     job = compressed(plain)
     shown = []
@@ -246,7 +246,7 @@ def test_compressed_arguments_are_shown_plain_and_stored_as_they_were(redis, red
     assert {**moved, "enqueued_at": job["enqueued_at"]} == job
 
 
-def test_without_a_middleware_compressed_arguments_are_not_even_looked_at(redis, redis_url, events):
+def test_poller_without_middleware_decompresses_nothing(redis, redis_url, events):
     job = compressed(["x" * 1000], args=["not what the marks say"])
     redis.zadd(keys.SCHEDULE, {dumps(job): LONG_AGO})
     poller(redis_url, events).poll()
@@ -291,7 +291,7 @@ def retype(job):
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_what_a_middleware_makes_of_due_arguments_is_stored_as_at_a_push(redis, redis_url, events, before, act, after):
+def test_poller_limits_arguments_changed_by_middlewares(redis, redis_url, events, before, act, after):
     def middleware(worker, job, queue, pool):
         act(job)
         yield
@@ -309,9 +309,7 @@ BIG = random.Random(1).randbytes(2_000).hex()
 @pytest.mark.parametrize(
     ("value", "words"), [(BIG, "the limit is 200"), (float("nan"), "not finite"), ("x" * 500 + "\ud800", "JSON")]
 )
-def test_what_a_middleware_must_not_make_of_them_leaves_the_job_where_it_was(
-    redis, redis_url, events, before, value, words
-):
+def test_poller_keeps_a_job_that_became_too_large(redis, redis_url, events, before, value, words):
     def middleware(worker, job, queue, pool):
         job["args"].append(value)
         yield
@@ -324,7 +322,7 @@ def test_what_a_middleware_must_not_make_of_them_leaves_the_job_where_it_was(
     assert redis.keys("*") == [keys.RETRY.encode()]
 
 
-def test_a_class_of_big_payloads_has_no_limit_when_it_is_due_either(redis, redis_url, events):
+def test_poller_allows_any_size_for_big_payload(redis, redis_url, events):
     def middleware(worker, job, queue, pool):
         job["args"].append(BIG)
         yield
@@ -338,7 +336,7 @@ def test_a_class_of_big_payloads_has_no_limit_when_it_is_due_either(redis, redis
     assert job["compressed"]
 
 
-def test_track_mode_reports_what_a_middleware_made_of_a_due_job(redis, redis_url, events):
+def test_poller_in_track_mode_reports_oversize(redis, redis_url, events):
     def middleware(worker, job, queue, pool):
         job["args"].append("x" * 500)
         yield
@@ -352,7 +350,7 @@ def test_track_mode_reports_what_a_middleware_made_of_a_due_job(redis, redis_url
 
 
 @pytest.mark.parametrize("argument", [b"1e999", b"[" * 90 + b"1.50" + b"]" * 90], ids=["infinite", "deep"])
-def test_what_we_would_not_write_passes_a_middleware_with_its_bytes(redis, redis_url, events, argument):
+def test_poller_keeps_odd_json_through_middlewares(redis, redis_url, events, argument):
     def look(worker, job, queue, pool):
         yield
 
@@ -364,7 +362,7 @@ def test_what_we_would_not_write_passes_a_middleware_with_its_bytes(redis, redis
 
 
 @pytest.mark.proves("R32")
-def test_many_pollers_move_each_job_once(redis, redis_url, events):
+def test_pollers_competing_move_each_job_once(redis, redis_url, events):
     redis.zadd(keys.SCHEDULE, {encoded(jid=f"{n:05d}"): LONG_AGO + n for n in range(5 * PAGE_SIZE)})
 
     def work():
@@ -382,7 +380,7 @@ def test_many_pollers_move_each_job_once(redis, redis_url, events):
 
 
 @pytest.mark.proves("F14", "R14")
-def test_due_jobs_move_at_maxmemory(redis, redis_url, events):
+def test_poller_moves_jobs_at_maxmemory(redis, redis_url, events):
     redis.zadd(keys.RETRY, {encoded(jid="r"): LONG_AGO})
     with full_memory(redis):
         assert poller(redis_url, events).poll() == 1
@@ -392,7 +390,7 @@ def test_due_jobs_move_at_maxmemory(redis, redis_url, events):
 @pytest.mark.parametrize(
     "error", [FileNotFoundError("a file of the application"), RedisConnectionError("another server")]
 )
-def test_a_middleware_whose_own_io_fails_stops_its_job_only(redis, redis_url, events, error):
+def test_poller_with_a_middlewares_io_error_moves_others(redis, redis_url, events, error):
     class Careless:
         def call(self, worker, job, queue, pool):
             if job["jid"] == "bad":
@@ -406,7 +404,7 @@ def test_a_middleware_whose_own_io_fails_stops_its_job_only(redis, redis_url, ev
     assert events.failed == [(keys.RETRY, error)]
 
 
-def test_a_middleware_that_writes_what_is_no_json_fails_and_the_member_is_kept(redis, redis_url, events):
+def test_poller_keeps_a_member_made_no_json(redis, redis_url, events):
     def spoil(worker, job, queue, pool):
         job["odd"] = float("nan")
         yield
@@ -420,7 +418,7 @@ def test_a_middleware_that_writes_what_is_no_json_fails_and_the_member_is_kept(r
 
 @pytest.mark.proves("R51", "R54", "I5")
 @pytest.mark.parametrize("argument", [b"1e999", b"[" * 90 + b"1.50" + b"]" * 90], ids=["infinite", "deep"])
-def test_what_we_would_not_write_moves_with_its_bytes(redis, redis_url, events, argument):
+def test_poller_keeps_the_bytes_of_odd_json(redis, redis_url, events, argument):
     member = b'{"class":"Ruby", "args":[' + argument + b'],"queue":"q","jid":"j"}'
     redis.zadd(keys.SCHEDULE, {member: LONG_AGO})
     poller(redis_url, events).poll()
@@ -430,7 +428,7 @@ def test_what_we_would_not_write_moves_with_its_bytes(redis, redis_url, events, 
 
 
 @pytest.mark.proves("R37", "I16")
-def test_the_dead_set_is_trimmed_when_poison_goes_there_and_it_is_told(redis, redis_url, events):
+def test_poller_trims_the_dead_set_and_reports_it(redis, redis_url, events):
     now = redis.time()[0]
     redis.zadd(keys.DEAD, {f"old-{n}": now - 1000 + n for n in range(5)})
     redis.zadd(keys.RETRY, {b"poison-1": LONG_AGO, b"poison-2": LONG_AGO})
@@ -443,7 +441,7 @@ def test_the_dead_set_is_trimmed_when_poison_goes_there_and_it_is_told(redis, re
 @pytest.mark.proves("F40")
 @pytest.mark.parametrize(("broken", "other"), [(keys.RETRY, keys.SCHEDULE), (keys.SCHEDULE, keys.RETRY)])
 @pytest.mark.parametrize("way", ["step", "poll"])
-def test_a_set_whose_key_is_of_another_type_hides_no_other(redis, redis_url, events, broken, other, way):
+def test_poller_skips_a_set_of_another_type(redis, redis_url, events, broken, other, way):
     redis.set(broken, "text")
     redis.zadd(other, {encoded(jid="goes"): LONG_AGO})
     getattr(poller(redis_url, events), way)()
@@ -452,7 +450,7 @@ def test_a_set_whose_key_is_of_another_type_hides_no_other(redis, redis_url, eve
 
 
 @pytest.mark.proves("F40", "R34")
-def test_any_score_that_redis_can_hold_is_due_or_is_not(redis, redis_url, events):
+def test_poller_accepts_any_score(redis, redis_url, events):
     scores = {"-inf": True, "-1e308": True, "0": True, "1e-308": True, "1e308": False, "inf": False}
     redis.zadd(keys.SCHEDULE, {encoded(jid=score): float(score) for score in scores})
     one = poller(redis_url, events)
@@ -461,7 +459,7 @@ def test_any_score_that_redis_can_hold_is_due_or_is_not(redis, redis_url, events
     assert redis.zcard(keys.SCHEDULE) == 2
 
 
-def test_a_queue_whose_key_is_no_list_puts_its_jobs_off_and_is_told(redis, redis_url, events):
+def test_poller_delays_jobs_of_a_queue_of_another_type(redis, redis_url, events):
     redis.set(keys.queue("broken"), "text")
     redis.zadd(keys.RETRY, {encoded(jid="bad", queue="broken"): LONG_AGO, encoded(jid="good"): LONG_AGO + 1})
     poller(redis_url, events).poll()
@@ -471,7 +469,7 @@ def test_a_queue_whose_key_is_no_list_puts_its_jobs_off_and_is_told(redis, redis
 
 
 @pytest.mark.proves("R33", "I13")
-def test_a_step_moves_what_is_due_and_says_when_to_come_back(redis, redis_url, events):
+def test_step_returns_the_time_of_the_next_step(redis, redis_url, events):
     seconds, microseconds = redis.time()
     redis.zadd(keys.RETRY, {encoded(jid=f"{n:05d}"): LONG_AGO + n for n in range(PAGE_SIZE + 1)})
     redis.zadd(keys.SCHEDULE, {encoded(jid="soon"): seconds + microseconds / 1e6 + 0.6})
@@ -485,7 +483,7 @@ def test_a_step_moves_what_is_due_and_says_when_to_come_back(redis, redis_url, e
 
 
 @pytest.mark.proves("R57")
-def test_an_idle_poller_costs_little_more_than_a_command_a_look(redis, redis_url, events):
+def test_step_of_an_idle_poller_sends_few_commands(redis, redis_url, events):
     redis.zadd(keys.SCHEDULE, {encoded(jid="far"): FAR})
     seconds = Clock()
     client = opened(redis_url).client
@@ -496,7 +494,7 @@ def test_an_idle_poller_costs_little_more_than_a_command_a_look(redis, redis_url
     assert commands(redis) - before <= 60 * 1.35
 
 
-def test_many_processes_look_less_often_each_and_as_often_together(redis, redis_url, events):
+def test_step_period_grows_with_the_processes(redis, redis_url, events):
     redis.zadd(keys.REGISTRY, {f"host:{n}:00000000000e": LONG_AGO for n in range(5)})
     seconds = Clock()
     one = poller(redis_url, events, rhythm=PollTiming(opened(redis_url).client, 1.0, monotonic=seconds))

@@ -48,7 +48,7 @@ def is_taken(shard, payload):
 
 
 @pytest.mark.proves("F21", "F11")
-def test_only_the_first_push_into_a_black_hole_waits(shard, redis, proxy):
+def test_circuit_of_a_silent_shard_lets_only_one_push_wait(shard, redis, proxy):
     with server_lines("info") as read, ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: attempt(shard), range(4)))  # each keeps a connection
         redis.delete("queue:default")
@@ -74,7 +74,7 @@ def test_only_the_first_push_into_a_black_hole_waits(shard, redis, proxy):
 
 
 @pytest.mark.proves("F22")
-def test_a_slow_shard_is_never_refused(shard, proxy):
+def test_circuit_of_a_slow_shard_stays_closed(shard, proxy):
     assert is_taken(shard, b"first")  # connecting takes several round trips, and counts
     proxy.delay_s = 0.3
     for _ in range(3):
@@ -84,7 +84,7 @@ def test_a_slow_shard_is_never_refused(shard, proxy):
 
 
 @pytest.mark.proves("F14")
-def test_a_refusal_however_slow_is_an_answer(shard, redis, proxy):
+def test_circuit_counts_a_slow_refusal_as_a_reply(shard, redis, proxy):
     assert is_taken(shard, b"job")
     proxy.delay_s = 0.3
     with full_memory(redis):
@@ -96,7 +96,7 @@ def test_a_refusal_however_slow_is_an_answer(shard, redis, proxy):
 
 
 @pytest.mark.proves("F21")
-def test_a_shard_that_is_down_says_so_each_time_and_is_used_as_soon_as_it_is_back(make_server):
+def test_circuit_of_a_stopped_shard_stays_closed(make_server):
     own = make_server()
     shard = Shard("second", Endpoint(own.url), role="tests")
     own.stop()
@@ -110,7 +110,7 @@ def test_a_shard_that_is_down_says_so_each_time_and_is_used_as_soon_as_it_is_bac
     shard.close()
 
 
-def test_one_dead_connection_beside_others_that_are_answered_closes_nothing(shard, proxy):
+def test_circuit_with_one_dead_connection_stays_closed(shard, proxy):
     assert is_taken(shard, b"job")
     proxy.lose_replies(b"LPUSH.*dead", {1}, hang=True)
     over = threading.Event()
@@ -125,7 +125,7 @@ def test_one_dead_connection_beside_others_that_are_answered_closes_nothing(shar
     assert is_taken(shard, b"job")
 
 
-def test_what_was_sent_before_the_shard_came_back_does_not_close_it_again(shard, proxy):
+def test_circuit_ignores_calls_sent_before_the_last_reply(shard, proxy):
     assert is_taken(shard, b"job")
     proxy.swallow()
     with ThreadPoolExecutor(1) as pool:

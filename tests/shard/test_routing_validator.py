@@ -106,7 +106,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize(("call", "command"), WAYS.values(), ids=WAYS)
-def test_no_way_leads_around_it(redis, pool, call, command):
+def test_unrouted_call_of_any_kind_is_refused(redis, pool, call, command):
     before = connections(redis)
     with pytest.raises(UnroutedCallError) as caught:
         call(pool)
@@ -121,7 +121,7 @@ def test_no_way_leads_around_it(redis, pool, call, command):
         call(pool)
 
 
-def test_a_refusal_does_not_wait_for_a_server(short_path):
+def test_unrouted_call_is_refused_without_a_server(short_path):
     pool = opened(f"unix://{short_path}/gone.sock").pool
     with pytest.raises(UnroutedCallError):
         pool.ping()
@@ -129,7 +129,7 @@ def test_a_refusal_does_not_wait_for_a_server(short_path):
         pool.ping()
 
 
-def test_refused_calls_use_up_no_connections(pool):
+def test_unrouted_calls_use_no_connections(pool):
     pool.connection_pool.max_connections = 2
     for _ in range(5):
         for name, (call, _) in WAYS.items():
@@ -140,7 +140,7 @@ def test_refused_calls_use_up_no_connections(pool):
         assert pool.ping()
 
 
-def test_many_commands_are_told_short(pool):
+def test_unrouted_pipeline_error_names_few_commands(pool):
     pipe = pool.pipeline(transaction=True)
     for number in range(9):
         pipe.set("a", number)
@@ -152,7 +152,7 @@ def test_many_commands_are_told_short(pool):
 # --- what is inside -------------------------------------------------------------------------------------------------
 
 
-def test_a_pool_kept_beyond_its_block_is_refused(pool):
+def test_pool_used_after_its_scope_is_refused(pool):
     with via("main"):
         pipe = pool.pipeline()
         pipe.set("a", 1)
@@ -170,14 +170,14 @@ def test_a_pool_kept_beyond_its_block_is_refused(pool):
         assert pool.get("a") is None
 
 
-def test_another_shards_pool_is_refused_with_what_was_entered(pool, second):
+def test_pool_of_another_shard_is_refused(pool, second):
     with via("second"):
         assert second.ping()
         with pytest.raises(UnroutedCallError, match=r"PING on shard 'main' inside a route to 'second' only"):
             pool.ping()
 
 
-def test_of_nested_blocks_the_outer_one_goes_on(pool, second):
+def test_scope_continues_after_a_nested_one(pool, second):
     with via("main"):
         with via("second"):
             assert pool.ping()
@@ -190,35 +190,35 @@ def test_of_nested_blocks_the_outer_one_goes_on(pool, second):
         assert pool.ping()
 
 
-def test_blocks_that_have_ended_are_let_go(pool):
+def test_scope_that_ended_is_not_kept(pool):
     for _ in range(9):
         with via("main"), allow_unrouted(reason="a test"):
             assert len(routing_validator_module._scopes.get()) == 2
     assert routing_validator_module._scopes.get() == ()
 
 
-def test_an_error_ends_the_block_too(pool):
+def test_scope_ends_with_an_error(pool):
     with pytest.raises(LookupError), via("main"):
         raise LookupError
     with pytest.raises(UnroutedCallError):
         pool.ping()
 
 
-def test_a_new_thread_has_entered_nothing(pool):
+def test_scope_does_not_reach_a_new_thread(pool):
     with via("main"), ThreadPoolExecutor(1) as threads:
         with pytest.raises(UnroutedCallError):
             threads.submit(pool.ping).result()
         assert threads.submit(copy_context().run, pool.ping).result()
 
 
-def test_a_copy_of_the_context_ends_with_the_block(pool):
+def test_scope_ends_in_copies_of_the_context(pool):
     with via("main"):
         copy = copy_context()
     with pytest.raises(UnroutedCallError):
         copy.run(pool.ping)
 
 
-def test_tasks_are_inside_while_the_block_they_began_in_is_open(pool):
+def test_scope_reaches_tasks_until_it_ends(pool):
     async def main():
         go_on = asyncio.Event()
 
@@ -240,7 +240,7 @@ def test_tasks_are_inside_while_the_block_they_began_in_is_open(pool):
     asyncio.run(main())
 
 
-def test_tasks_do_not_enter_for_each_other(pool):
+def test_scope_of_one_task_does_not_reach_another(pool):
     async def main():
         entered, asked = asyncio.Event(), asyncio.Event()
 
@@ -266,7 +266,7 @@ def lengths(pool):
         yield pool.llen("b")
 
 
-def test_a_generator_holds_its_block_open_until_it_ends(pool):
+def test_scope_in_a_generator_lasts_until_its_end(pool):
     """As any variable of the context does in Python: between two values the caller is inside as well."""
     generator = lengths(pool)
     assert next(generator) == 0
@@ -276,7 +276,7 @@ def test_a_generator_holds_its_block_open_until_it_ends(pool):
         pool.ping()
 
 
-def test_blocks_that_ended_in_another_context_are_not_kept(pool):
+def test_scope_ended_in_another_context_is_not_kept(pool):
     def block():
         with via("main"):
             yield
@@ -291,7 +291,7 @@ def test_blocks_that_ended_in_another_context_are_not_kept(pool):
     assert len(copy_context().run(enter_and_end_elsewhere)) <= 1
 
 
-def test_a_generator_may_end_anywhere(pool):
+def test_scope_in_a_generator_may_end_in_any_context(pool):
     with via("main"):
         generator = lengths(pool)
         copy_context().run(next, generator)
@@ -306,7 +306,7 @@ def test_a_generator_may_end_anywhere(pool):
         unfinished.run(pool.ping)
 
 
-def test_a_subscription_is_read_wherever_its_reader_is(pool, redis):
+def test_subscription_is_read_outside_of_the_scope(pool, redis):
     with via("main"):
         pubsub = pool.pubsub(ignore_subscribe_messages=True)
         pubsub.subscribe("news")
@@ -316,7 +316,7 @@ def test_a_subscription_is_read_wherever_its_reader_is(pool, redis):
     pubsub.close()
 
 
-def test_a_connection_whose_server_was_restarted_is_made_anew(make_server):
+def test_pool_after_a_restart_of_the_server_connects(make_server):
     server = make_server()
     pool = opened(server.url).pool
     with via("main"):
@@ -326,7 +326,7 @@ def test_a_connection_whose_server_was_restarted_is_made_anew(make_server):
         assert pool.ping()
 
 
-def test_a_shard_behind_sentinels(started):
+def test_pool_behind_sentinels_is_validated(started):
     port = started()
     sentinel = started(f"sentinel monitor house 127.0.0.1 {port} 1", sentinel=True)
     endpoint = Endpoint("", (("127.0.0.1", sentinel),), "house")
@@ -346,7 +346,7 @@ def test_a_shard_behind_sentinels(started):
         assert monitor.connection.is_connected
 
 
-def test_the_frameworks_own_client_is_not_asked(redis_url):
+def test_framework_client_is_not_validated(redis_url):
     assert opened(redis_url).client.ping()
 
 
@@ -359,7 +359,7 @@ def lines():
         yield read
 
 
-def test_what_is_allowed_passes_with_its_reason_in_a_debug_line(pool, lines):
+def test_allow_unrouted_logs_its_reason_at_debug_level(pool, lines):
     with allow_unrouted(reason="one-off migration"):
         with allow_unrouted(reason="its clean-up"):
             pool.ping()
@@ -370,13 +370,13 @@ def test_what_is_allowed_passes_with_its_reason_in_a_debug_line(pool, lines):
     assert found == [("PING", "main", "its clean-up", "DEBUG"), ("GET", "main", "one-off migration", "DEBUG")]
 
 
-def test_a_routed_call_needs_no_allowance(pool, lines):
+def test_allow_unrouted_logs_no_routed_calls(pool, lines):
     with allow_unrouted(reason="mixed"), via("main"):
         pool.ping()
     assert lines() == []
 
 
-def test_it_decorates_functions_and_coroutines(pool):
+def test_allow_unrouted_decorates_functions_and_coroutines(pool):
     @allow_unrouted(reason="a report")
     def report(pool, *, depth):
         return pool.ping() if not depth else report(pool, depth=depth - 1)
@@ -399,7 +399,7 @@ def test_it_decorates_functions_and_coroutines(pool):
         pool.ping()
 
 
-def test_a_decorated_function_runs_in_many_threads_at_once(pool):
+def test_allow_unrouted_function_runs_in_many_threads(pool):
     both = threading.Barrier(2, timeout=20)
 
     @allow_unrouted(reason="a report")
@@ -419,7 +419,7 @@ def test_a_decorated_function_runs_in_many_threads_at_once(pool):
         assert all(answer.result() for answer in answers)
 
 
-def test_a_generator_cannot_be_decorated():
+def test_allow_unrouted_refuses_generators():
     for function in (lengths, agen):
         with pytest.raises(TypeError, match=f"{function.__name__}.*inside"):
             allow_unrouted(reason="a report")(function)
@@ -430,12 +430,12 @@ async def agen():
 
 
 @each_row("reason", ["", " \n", None, 7, ["why"]])
-def test_a_reason_is_required(reason):
+def test_allow_unrouted_without_reason_is_refused(reason):
     with pytest.raises(ValueError, match="say in words why"):
         allow_unrouted(reason=reason)
 
 
-def test_the_reason_has_no_default():
+def test_allow_unrouted_has_no_default_reason():
     with pytest.raises(TypeError):
         allow_unrouted()
 
@@ -452,13 +452,13 @@ def reported(lines):
     return [line for line in lines() if line.get("event_name") == "shard.unrouted"]
 
 
-def test_in_production_the_call_goes_through_and_is_reported(redis, redis_url, lines):
+def test_unrouted_call_in_production_is_reported(redis, redis_url, lines):
     tracker = Told()
     pool = opened(redis_url, strict=False, tracker=lambda: tracker).pool
     assert pool.set("a", 1)
     assert redis.get("a") == b"1"
     (line,) = reported(lines)
-    here = f"{__file__}:{test_in_production_the_call_goes_through_and_is_reported.__code__.co_firstlineno + 3}"
+    here = f"{__file__}:{test_unrouted_call_in_production_is_reported.__code__.co_firstlineno + 3}"
     assert {**line, "severity": "WARN", "shard": "main", "command": "SET", "caller": here, "count": 1} == line
     ((error, tags, transaction),) = tracker.told
     assert isinstance(error, UnroutedCallError)
@@ -467,7 +467,7 @@ def test_in_production_the_call_goes_through_and_is_reported(redis, redis_url, l
 
 
 @pytest.mark.parametrize(("call", "command"), WAYS.values(), ids=WAYS)
-def test_every_way_is_reported_as_a_call_of_the_application(redis_url, lines, call, command):
+def test_unrouted_call_of_any_kind_reports_its_caller(redis_url, lines, call, command):
     with contextlib.suppress(RedisError):
         call(opened(redis_url, strict=False).pool)
     found = reported(lines)
@@ -475,7 +475,7 @@ def test_every_way_is_reported_as_a_call_of_the_application(redis_url, lines, ca
     assert {line["caller"].rpartition(":")[0] for line in found} == {__file__}
 
 
-def test_a_place_is_reported_once_a_minute_with_a_count(redis_url, lines, monkeypatch):
+def test_unrouted_line_is_reported_once_a_minute(redis_url, lines, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(routing_validator_module.time, "monotonic", lambda: now[0])
     tracker = Told()
@@ -489,7 +489,7 @@ def test_a_place_is_reported_once_a_minute_with_a_count(redis_url, lines, monkey
     assert len(tracker.told) == 3
 
 
-def test_each_place_is_told_apart(redis_url, lines):
+def test_unrouted_lines_are_reported_separately(redis_url, lines):
     judge = RoutingValidator(strict=False)
     shard = Shard("main", Endpoint(with_all_rights(redis_url)), role="tests", validator=judge)
     for number in range(10):
@@ -497,13 +497,13 @@ def test_each_place_is_told_apart(redis_url, lines):
     assert len(reported(lines)) == 10
 
 
-def test_a_tracker_that_fails_costs_no_call(redis_url, lines):
+def test_unrouted_call_with_a_failing_tracker_passes(redis_url, lines):
     pool = opened(redis_url, strict=False, tracker=Broken).pool
     assert pool.ping()
     assert [line["event_name"] for line in lines()] == ["shard.unrouted", "hook.failed"]
 
 
-def test_a_packet_of_somebodys_own_making_passes(redis_url, lines):
+def test_unrouted_packet_that_is_no_command_passes(redis_url, lines):
     pool = opened(redis_url, strict=False).pool
     connection = pool.connection_pool.get_connection()
     connection.send_packed_command([b"PING\r\n"])
@@ -511,7 +511,7 @@ def test_a_packet_of_somebodys_own_making_passes(redis_url, lines):
     assert reported(lines)[0]["command"] == "?"
 
 
-def test_routed_calls_are_not_reported(redis_url, lines):
+def test_routed_call_is_not_reported(redis_url, lines):
     pool = opened(redis_url, strict=False).pool
     with via("main"):
         pool.ping()

@@ -44,7 +44,7 @@ def refused(write):
     return caught.value
 
 
-def test_names_and_jobs_are_written(shard, redis):
+def test_enqueue_writes_queue_names_and_jobs(shard, redis):
     shard.enqueue_one("a", b"1")
     shard.enqueue("a", [b"2", b"3"], "token")
     shard.enqueue("ü b", [b"4"], "another")
@@ -73,7 +73,7 @@ def test_names_and_jobs_are_written(shard, redis):
         (b"-ERR something nobody has heard of\r\n", ("nobody has heard of", "application-worker store start")),
     ],
 )
-def test_a_refusal_says_what_to_do_and_wrote_nothing(line, words):
+def test_enqueue_refused_names_the_remedy(line, words):
     with scripted(TAKEN + line) as server:
         shard = opened(server.url)
         error = refused(lambda: shard.enqueue_one("default", b"job"))
@@ -85,7 +85,7 @@ def test_a_refusal_says_what_to_do_and_wrote_nothing(line, words):
 
 @pytest.mark.proves("R10", "R17")
 @pytest.mark.parametrize("line", [READONLY, b"-LOADING Redis is loading the dataset in memory\r\n"])
-def test_what_another_server_may_take_is_sent_there_once_more(line):
+def test_enqueue_is_retried_once_where_it_may_help(line):
     with answering(TAKEN + line, TAKEN + TAKEN) as server:
         shard = opened(server.url)
         shard.enqueue_one("default", b"job")
@@ -98,7 +98,7 @@ def test_what_another_server_may_take_is_sent_there_once_more(line):
         shard.close()
 
 
-def test_a_full_server_is_not_asked_twice():
+def test_enqueue_on_a_full_server_is_not_retried():
     with answering(b"-OOM command not allowed\r\n" * 2) as server:
         shard = opened(server.url)
         refused(lambda: shard.enqueue_one("default", b"job"))
@@ -115,7 +115,7 @@ def test_a_full_server_is_not_asked_twice():
         (READONLY + TAKEN, True),
     ],
 )
-def test_what_was_partly_taken_is_a_doubt_and_not_sent_again(replies, maybe):
+def test_enqueue_partly_refused_is_maybe_written(replies, maybe):
     """A proxy that knows no transaction has each command carried out at once."""
     unknown = b"-ERR unknown command\r\n"
     whole = TAKEN + unknown + TAKEN + unknown + TAKEN + replies + TAKEN + unknown
@@ -125,7 +125,7 @@ def test_what_was_partly_taken_is_a_doubt_and_not_sent_again(replies, maybe):
         shard.close()
 
 
-def test_a_replica_is_met_once_and_not_on_every_connection():
+def test_enqueue_on_a_replica_closes_all_connections():
     met = threading.Barrier(2)
 
     def two_at_once(packet):
@@ -145,7 +145,7 @@ def test_a_replica_is_met_once_and_not_on_every_connection():
 
 
 @pytest.mark.proves("F49", "I25")
-def test_a_password_that_is_wrong_is_tried_once():
+def test_enqueue_with_a_wrong_password_is_not_retried():
     with scripted(b"-WRONGPASS invalid username-password pair or user is disabled.\r\n") as server:
         shard = opened(server.url.replace("//", "//:secret@"))
         error = refused(lambda: shard.enqueue_one("default", b"job"))
@@ -156,7 +156,7 @@ def test_a_password_that_is_wrong_is_tried_once():
         shard.close()
 
 
-def test_a_full_server_keeps_its_connection(shard, redis):
+def test_enqueue_on_a_full_server_keeps_its_connection(shard, redis):
     with full_memory(redis):
         for _ in range(3):
             refused(lambda: shard.enqueue_one("default", b"job"))
@@ -164,14 +164,14 @@ def test_a_full_server_keeps_its_connection(shard, redis):
     assert connections(redis) == 1
 
 
-def test_a_schedule_that_was_partly_taken_is_a_doubt():
+def test_schedule_partly_refused_is_maybe_written():
     with scripted(TAKEN + READONLY) as server:
         shard = opened(server.url)
         assert refused(lambda: shard.schedule([(5.0, b"%d" % number) for number in range(600)], "token")).maybe_written
         shard.close()
 
 
-def test_a_key_of_another_type(shard, redis):
+def test_enqueue_on_a_key_of_another_type_is_refused(shard, redis):
     redis.set("queue:default", "text")
     error = refused(lambda: shard.enqueue_one("default", b"job"))
     assert not error.maybe_written
@@ -185,7 +185,7 @@ def test_a_key_of_another_type(shard, redis):
         assert "WRONGTYPE" in str(error)
 
 
-def test_push_is_in_when_only_the_name_of_its_queue_is_refused(shard, redis, caplog):
+def test_enqueue_with_a_refused_queue_name_is_written(shard, redis, caplog):
     """An error would tell the caller to push it once more."""
     redis.set(keys.QUEUES, "text")
     shard.enqueue_one("default", b"1")
@@ -199,7 +199,7 @@ def test_push_is_in_when_only_the_name_of_its_queue_is_refused(shard, redis, cap
 
 
 @pytest.mark.refused("narrow queues", "narrow aw:push:*")
-def test_push_is_in_when_an_acl_refuses_the_name_of_its_queue(redis, redis_url, caplog):
+def test_enqueue_without_rights_on_queues_is_written(redis, redis_url, caplog):
     redis.execute_command("ACL", "SETUSER", "narrow", "on", ">secret", "~queue:*", "+@all")
     shard = opened(redis_url.replace("unix://", "unix://narrow:secret@"))
     try:
@@ -213,7 +213,7 @@ def test_push_is_in_when_an_acl_refuses_the_name_of_its_queue(redis, redis_url, 
 
 
 @pytest.mark.proves("F49", "I25")
-def test_a_server_that_wants_a_password(make_server):
+def test_enqueue_without_a_password_names_the_remedy(make_server):
     own = make_server()
     shard = opened(own.url)
     with own.open() as client:
@@ -228,7 +228,7 @@ def test_a_server_that_wants_a_password(make_server):
 
 
 @pytest.mark.proves("F10", "R17")
-def test_a_lost_reply_is_a_doubt_and_never_sent_again():
+def test_enqueue_with_a_lost_reply_is_not_retried():
     with answering(CLOSE, TAKEN + TAKEN) as server:
         shard = opened(server.url)
         error = refused(lambda: shard.enqueue_one("default", b"job"))
@@ -239,7 +239,7 @@ def test_a_lost_reply_is_a_doubt_and_never_sent_again():
         shard.close()
 
 
-def test_a_reply_that_does_not_come_is_a_doubt(redis, redis_url):
+def test_enqueue_with_a_timeout_is_maybe_written(redis, redis_url):
     shard = Shard("main", Endpoint(redis_url), role="tests", read_timeout_s=0.05)
     shard.enqueue_one("default", b"1")
     redis.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
@@ -253,7 +253,7 @@ def test_a_reply_that_does_not_come_is_a_doubt(redis, redis_url):
     shard.close()
 
 
-def test_a_server_that_restarted_meanwhile_costs_the_next_push_nothing(make_server):
+def test_enqueue_after_a_restart_of_the_server_succeeds(make_server):
     own = make_server()
     shard = opened(own.url)
     for number in range(4):
@@ -265,7 +265,7 @@ def test_a_server_that_restarted_meanwhile_costs_the_next_push_nothing(make_serv
     shard.close()
 
 
-def test_an_idle_connection_that_the_server_closed_is_not_used(monkeypatch):
+def test_enqueue_does_not_use_a_closed_idle_connection(monkeypatch):
     monkeypatch.setattr(channel_pool, "HEALTH_CHECK_AFTER_S", 0)
     with scripted(TAKEN + TAKEN) as server:
         shard = opened(server.url)
@@ -278,7 +278,7 @@ def test_an_idle_connection_that_the_server_closed_is_not_used(monkeypatch):
         shard.close()
 
 
-def test_nobody_there_is_no_doubt(short_path):
+def test_enqueue_without_a_server_is_not_maybe_written(short_path):
     shard = opened(f"unix://{short_path}/gone.sock")
     assert not refused(lambda: shard.enqueue_one("default", b"job")).maybe_written
     assert not refused(lambda: shard.schedule_one(5.0, b"job")).maybe_written
@@ -289,7 +289,7 @@ def test_nobody_there_is_no_doubt(short_path):
 
 
 @pytest.mark.proves("R56", "I16")
-def test_threads_have_connections_of_their_own_and_few_are_kept(shard, redis):
+def test_pool_keeps_few_of_the_connections_of_threads(shard, redis):
     together = threading.Barrier(30)
 
     def push(number):
@@ -307,7 +307,7 @@ def test_threads_have_connections_of_their_own_and_few_are_kept(shard, redis):
     shard.enqueue_one("default", b"again")
 
 
-def test_one_thread_needs_one_connection(shard, redis):
+def test_pool_of_one_thread_opens_one_connection(shard, redis):
     for number in range(10):
         shard.enqueue_one("default", b"%d" % number)
     with full_memory(redis):
@@ -317,7 +317,7 @@ def test_one_thread_needs_one_connection(shard, redis):
 
 
 @pytest.mark.proves("F33", "R63")
-def test_a_fork_shares_no_connection(shard, redis):
+def test_pool_after_a_fork_shares_no_connection(shard, redis):
     shard.enqueue_one("default", b"parent 1")
     child = os.fork()
     if not child:
@@ -343,7 +343,7 @@ RUNNING = b"*2\r\n$7\r\nrunning\r\n$-1\r\n"
 
 
 @pytest.mark.proves("R17")
-def test_a_question_that_was_cut_off_is_asked_again_once():
+def test_read_that_was_cut_off_is_retried_once():
     """It changes nothing, so that whether it was heard does not matter."""
     with answering(CLOSE, RUNNING) as server:
         assert opened(server.url).states(["a", "b"]) == [b"running", None]
@@ -352,7 +352,7 @@ def test_a_question_that_was_cut_off_is_asked_again_once():
         assert refused(lambda: opened(server.url).states(["a"])).shard == "main"
 
 
-def test_a_state_is_written_once():
+def test_write_status_is_not_retried():
     mark = ("SET", keys.status("a"), "running", "EX", 60)
     with answering(CLOSE, b"+OK\r\n") as server:
         assert refused(lambda: opened(server.url).write_status(mark)).maybe_written
@@ -361,7 +361,7 @@ def test_a_state_is_written_once():
         opened(server.url).write_status(mark)
 
 
-def test_the_states_go_before_the_jobs_in_one_packet():
+def test_enqueue_sends_statuses_before_jobs_in_one_packet():
     marks = [("SET", keys.status(jid), "queued", "EX", 60) for jid in "ab"]
     done = b"*4\r\n:2\r\n:1\r\n$1\r\n2\r\n:1\r\n"
     with answering(b"+OK\r\n" * 2 + TAKEN * 8 + done) as server:
@@ -371,7 +371,7 @@ def test_the_states_go_before_the_jobs_in_one_packet():
     assert places == sorted(places)
 
 
-def test_states_that_were_written_do_not_say_that_a_job_was():
+def test_enqueue_with_only_statuses_written_is_not_written():
     """The server has become a replica between the two: the state is taken back, and both go to the next server."""
     mark = ("SET", keys.status("a"), "queued", "EX", 60)
     with answering(b"+OK\r\n" + TAKEN + READONLY, TAKEN, b"+OK\r\n" + TAKEN + TAKEN) as server:
@@ -380,7 +380,7 @@ def test_states_that_were_written_do_not_say_that_a_job_was():
         assert b"UNLINK" in server.packets[1]
 
 
-def test_a_lost_reply_is_a_doubt_with_states_too():
+def test_enqueue_of_tracked_jobs_with_a_lost_reply():
     with answering(CLOSE) as server:
         mark = ("SET", keys.status("a"), "queued", "EX", 60)
         assert refused(lambda: opened(server.url).enqueue_one("q", b"job", [mark])).maybe_written

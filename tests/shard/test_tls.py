@@ -60,7 +60,7 @@ def refused(port, **options):
     return str(caught.value)
 
 
-def test_tls_that_fails_says_which_setting_is_wrong(secured):
+def test_tls_failure_names_the_wrong_setting(secured):
     configure, plain, secure, folder = secured
     ours = {"ca_certs": folder / "ca.pem"}
     assert "does not speak TLS at this port" in refused(plain, **ours)
@@ -73,7 +73,7 @@ def test_tls_that_fails_says_which_setting_is_wrong(secured):
     assert "give tls.cert_file and tls.key_file" in refused(secure, **ours)
 
 
-def test_tls_at_a_plain_port_is_told_while_a_worker_waits(secured, short_path):
+def test_tls_at_a_plain_port_is_logged_by_a_waiting_worker(secured, short_path):
     _, plain, _, folder = secured
     site = Site(short_path, f"redis://127.0.0.1:{plain}/0")
     site.write("redis.yml", {"shards": {"main": {"url": site.url, "tls": {"ca_file": str(folder / "ca.pem")}}}})

@@ -41,12 +41,12 @@ def bound(configured):
     made.shards.close()
 
 
-def test_jobs_live_where_the_rules_say(bound):
+def test_shard_for_follows_the_rules(bound):
     assert (router.shard_for(worker("Near")), router.shard_for(worker("Far"))) == ("queues_shard_a", "main")
     assert router.shard_for(worker("Pinned", shard="queues_shard_a")) == "queues_shard_a"
 
 
-def test_via_leads_to_the_shard_of_the_workers_jobs(bound, redis, second_redis):
+def test_via_returns_the_pool_of_the_workers_shard(bound, redis, second_redis):
     near, far = worker("Near"), worker("Far")
     near.perform_bulk([(), ()])
     far.perform_async()
@@ -59,25 +59,25 @@ def test_via_leads_to_the_shard_of_the_workers_jobs(bound, redis, second_redis):
         pool.llen("queue:default")
 
 
-def test_an_instances_class_will_do(bound):
+def test_via_accepts_the_class_of_an_instance(bound):
     with router.via(type(worker("Near")())) as pool:
         assert pool.ping()
 
 
 @pytest.mark.parametrize("wrong", ["Near", None, object, dict, ApplicationWorker, lambda: None])
-def test_what_is_no_worker_class_is_told_so(bound, wrong):
+def test_via_without_a_worker_class_is_refused(bound, wrong):
     with pytest.raises(TypeError, match="is not a worker class"):
         router.shard_for(wrong)
     with pytest.raises(TypeError, match="is not a worker class"), router.via(wrong):
         pass
 
 
-def test_an_instance_is_told_its_class(bound):
+def test_via_with_an_instance_names_its_class(bound):
     with pytest.raises(TypeError, match="pass its class, Near"):
         router.shard_for(worker("Near")())
 
 
-def test_an_abstract_class_has_no_jobs(bound):
+def test_via_with_an_abstract_class_is_refused(bound):
     class Base(ApplicationWorker, abstract=True):
         pass
 
@@ -85,19 +85,19 @@ def test_an_abstract_class_has_no_jobs(bound):
         router.shard_for(Base)
 
 
-def test_a_shard_by_its_name(bound, second_redis):
+def test_via_shard_returns_the_named_pool(bound, second_redis):
     second_redis.set("here", 1)
     with router.via_shard("queues_shard_a") as pool:
         assert pool.get("here") == b"1"
 
 
 @pytest.mark.parametrize("ask", [router.pool, lambda name: router.via_shard(name).__enter__()])
-def test_an_unknown_shard_is_told_the_nearest(bound, ask):
+def test_via_shard_with_a_wrong_name_suggests_another(bound, ask):
     with pytest.raises(UnknownShardError, match=r"'queue_shard_a' \(did you mean 'queues_shard_a'\?\).*has: main"):
         ask("queue_shard_a")
 
 
-def test_every_shard_at_once(bound, redis, second_redis):
+def test_via_all_returns_all_pools(bound, redis, second_redis):
     with router.via_all() as pools:
         assert {name: pool.ping() for name, pool in pools.items()} == {"main": True, "queues_shard_a": True}
         pools["main"].set("here", 1)
@@ -107,7 +107,7 @@ def test_every_shard_at_once(bound, redis, second_redis):
             pool.ping()
 
 
-def test_a_pool_that_is_kept_serves_within_the_blocks_of_its_shard(bound):
+def test_pool_that_is_kept_serves_inside_of_scopes(bound):
     near, far = worker("Near"), worker("Far")
     pool = router.pool("queues_shard_a")
     with pytest.raises(UnroutedCallError, match="outside of any route"):
@@ -121,7 +121,7 @@ def test_a_pool_that_is_kept_serves_within_the_blocks_of_its_shard(bound):
         assert pool.ping()
 
 
-def test_the_pools_wait_no_longer_and_repeat_no_more_than_our_own_clients(bound):
+def test_pool_has_the_timeouts_of_the_frameworks_clients(bound):
     options = router.pool("main").connection_pool.connection_kwargs
     own = bound.shards["main"].client.connection_pool.connection_kwargs
     for name in ("socket_timeout", "socket_connect_timeout", "health_check_interval", "decode_responses"):
@@ -130,7 +130,7 @@ def test_the_pools_wait_no_longer_and_repeat_no_more_than_our_own_clients(bound)
 
 
 @pytest.mark.parametrize(("environment", "raises"), [("development", True), ("test", True), ("production", False)])
-def test_production_reports_and_the_others_raise(configured, environment, raises, caplog):
+def test_unrouted_call_raises_outside_of_production(configured, environment, raises, caplog):
     made = ProcessClient(configured(FRAMEWORK_ENV=environment))
     with port.override(made), caplog.at_level(logging.WARNING):
         pool = ShardRouter().pool("main")
@@ -148,7 +148,7 @@ def test_production_reports_and_the_others_raise(configured, environment, raises
     made.shards.close()
 
 
-def test_where_pushes_go_elsewhere_there_is_no_shard_to_share():
+def test_router_with_another_client_bound_is_refused():
     class Fake:
         pass
 
@@ -159,7 +159,7 @@ def test_where_pushes_go_elsewhere_there_is_no_shard_to_share():
 # --- real programs ----------------------------------------------------------------------------------------------------
 
 
-def test_it_is_ready_after_the_import_which_opens_nothing(cold_site, redis):
+def test_router_import_opens_no_connection(cold_site, redis):
     code = (
         "from framework.sharding import router\nfrom pathlib import Path\n"
         "print([fd for fd in Path('/proc/self/fd').iterdir() if int(fd.name) > 2 and fd.is_socket()])\n"
@@ -170,7 +170,7 @@ def test_it_is_ready_after_the_import_which_opens_nothing(cold_site, redis):
     assert (ended.stdout, ended.stderr) == ("[]\n0\n", "")
 
 
-def test_configuration_errors_come_where_the_first_push_would_raise_them(site):
+def test_router_raises_configuration_errors_like_a_push(site):
     site.write("redis.yml", {"shards": {"other": {"url": "redis://x"}}})
     code = (
         "from framework.sharding import router\nimport jobs\n"
@@ -245,7 +245,7 @@ def two(site, second_redis, second_redis_url):
     return lambda *options, **env: site.worker("-r", "far", "-q", "default", *options, **env).ready()
 
 
-def test_a_job_reaches_another_shard_by_the_router(two, site, second_redis, proofs):
+def test_router_in_a_job_reaches_another_shard(two, site, second_redis, proofs):
     process = two()
     second_redis.rpush("queue:far", "a", "b")
     assert (
@@ -257,7 +257,7 @@ def test_a_job_reaches_another_shard_by_the_router(two, site, second_redis, proo
 
 
 @pytest.mark.parametrize("environment", ["development", "test"])
-def test_a_stray_call_fails_its_job(two, site, second_redis, environment):
+def test_unrouted_call_fails_its_job(two, site, second_redis, environment):
     process = two("-e", environment)
     site.run("-c", "import far; far.StrayWorker.perform_async(1)")
     failed = process.line(job_status="fail")
@@ -266,7 +266,7 @@ def test_a_stray_call_fails_its_job(two, site, second_redis, environment):
     assert not second_redis.exists("stray")
 
 
-def test_a_stray_call_is_reported_in_production(two, site, second_redis, second_redis_url, proofs):
+def test_unrouted_call_of_a_job_in_production_is_reported(two, site, second_redis, second_redis_url, proofs):
     process = two("-e", "production", FRAMEWORK_SHARDS__SECOND__URL=with_all_rights(second_redis_url))
     site.run("-c", "import far; far.StrayWorker.perform_async(5)")
     assert proofs("stray") == ["gone through"]
@@ -279,7 +279,7 @@ def test_a_stray_call_is_reported_in_production(two, site, second_redis, second_
     assert second_redis.get("stray") == b"1"
 
 
-def test_pushes_of_jobs_are_routed_by_themselves(two, site, second_redis, proofs):
+def test_push_in_a_job_needs_no_scope(two, site, second_redis, proofs):
     process = two()
     site.run("-c", "import far; far.PushWorker.perform_async()")
     proofs("noop")
@@ -291,7 +291,7 @@ def test_pushes_of_jobs_are_routed_by_themselves(two, site, second_redis, proofs
     assert [json.loads(data)["args"] for data in second_redis.zrange("schedule", 0, -1)] == [[2]]
 
 
-def test_pushes_of_request_code_are_routed_by_themselves_within_any_route(bound, redis, second_redis):
+def test_push_in_any_scope_needs_no_other(bound, redis, second_redis):
     near, far = worker("Near"), worker("Far")
     with router.via(far):
         near.perform_async()

@@ -22,14 +22,14 @@ def compressed(data=None, **fields):
     return payload
 
 
-def test_the_form_is_gitlabs():
+def test_compressed_form_is_gitlabs():
     raw = dumps(ARGUMENTS)
     text = deflate_arguments(raw)
     assert base64.b64decode(text, validate=True) == zlib.compress(raw, 5)  # level 5, no newlines (strict_encode64)
     assert [text.decode()] == compressed()["args"]
 
 
-def test_decompressing_restores_the_arguments_and_removes_both_marks():
+def test_decompress_restores_arguments_and_removes_markers():
     payload = compressed(other=7)
     decompress_arguments(payload, LIMIT)
     assert (payload["args"], payload["other"], payload["size_limiter"]) == (ARGUMENTS, 7, "validated")
@@ -38,27 +38,27 @@ def test_decompressing_restores_the_arguments_and_removes_both_marks():
 
 
 @each_row("level", range(10))
-def test_any_level_is_read(level):
+def test_decompress_reads_any_level(level):
     payload = compressed(zlib.compress(dumps(ARGUMENTS), level))
     decompress_arguments(payload, LIMIT)
     assert payload["args"] == ARGUMENTS
 
 
-def test_whoever_does_not_say_how_large_it_was_is_believed():
+def test_decompress_without_original_size_works():
     payload = compressed()
     del payload["original_job_size_bytes"]
     decompress_arguments(payload, LIMIT)
     assert payload["args"] == ARGUMENTS
 
 
-def test_a_plain_payload_stays_as_it_is():
+def test_decompress_leaves_a_plain_payload():
     payload = {"class": "Job", "args": ["not base64!"]}
     decompress_arguments(payload, LIMIT)
     assert payload == {"class": "Job", "args": ["not base64!"]}
 
 
 @pytest.mark.proves("R60")
-def test_a_bomb_is_refused_at_the_limit_and_not_a_byte_before():
+def test_decompress_refuses_exactly_above_the_limit():
     exact = ["x" * (LIMIT - 4)]
     payload = payload_of(exact)
     decompress_arguments(payload, LIMIT)
@@ -98,13 +98,13 @@ CHANGED = "a middleware changed them"
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_damage_and_changes_by_others_are_told_apart_and_leave_the_payload_alone(payload, words):
+def test_decompress_of_damage_leaves_the_payload_unchanged(payload, words):
     before = dict(payload)
     with pytest.raises(PayloadError, match=words):
         decompress_arguments(payload, LIMIT)
     assert payload == before
 
 
-def test_backtraces_have_sidekiqs_form():
+def test_backtrace_has_sidekiqs_form():
     lines = ["a.py:1:in `f'", "b\ud800.py:2"]
     assert json.loads(zlib.decompress(base64.b64decode(pack_backtrace(lines), validate=True))) == [lines[0], "b?.py:2"]

@@ -50,7 +50,7 @@ DOCUMENTS = {
 
 
 @each_row("name", DOCUMENTS)
-def test_footprint_of_a_kind_covers_what_parsing_takes(name):
+def test_footprint_covers_the_memory_of_parsing(name):
     data = DOCUMENTS[name].encode()
     loads(data)  # the cache of keys is filled
     tracemalloc.start()
@@ -64,7 +64,7 @@ def test_footprint_of_a_kind_covers_what_parsing_takes(name):
 
 
 @each_row("name", DOCUMENTS)
-def test_most_per_byte_holds_for_every_kind(name):
+def test_max_memory_per_byte_holds_for_every_kind(name):
     data = DOCUMENTS[name].encode()
     assert footprint_of(data).memory < MAX_MEMORY_PER_BYTE * len(data)
 
@@ -91,7 +91,7 @@ def counted(value):
 
 
 @given(VALUES | st.lists(HARD_TEXTS) | st.dictionaries(HARD_TEXTS, st.lists(HARD_TEXTS)), st.booleans(), st.data())
-def test_footprint_in_any_pieces_is_that_of_the_whole(value, ascii_only, drawn):
+def test_footprint_of_chunks_equals_that_of_the_whole(value, ascii_only, drawn):
     data = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
     whole = footprint_of(data)
     lists, objects, keys, depth = counted(value)
@@ -112,13 +112,13 @@ def test_footprint_in_any_pieces_is_that_of_the_whole(value, ascii_only, drawn):
     assert depth == 0 or is_nested_deeper(data, depth - 1)
 
 
-def test_structure_inside_of_texts_counts_as_text():
+def test_footprint_counts_structure_in_texts_as_text():
     table = json.dumps(["id,name,[x],{y}:z\n" * 1_000_000]).encode()
     found = measure(lambda: [table], 100_000_000)
     assert found.memory < 2 * len(table)
 
 
-def test_measure_of_a_bomb_reads_no_more_than_it_must():
+def test_measure_of_a_bomb_stops_at_the_limit():
     read = []
 
     def endless():
@@ -132,7 +132,7 @@ def test_measure_of_a_bomb_reads_no_more_than_it_must():
     assert len(read) < 100
 
 
-def test_loads_above_the_limit_refuses_without_the_memory():
+def test_loads_above_the_limit_is_refused_before_parsing():
     data = b"[" + b"[]," * 2_000_000 + b"1]"
     tracemalloc.start()
     with pytest.raises(PayloadLimitError):
@@ -142,7 +142,7 @@ def test_loads_above_the_limit_refuses_without_the_memory():
     assert peak < 5_000_000
 
 
-def test_loads_of_much_reserves_before_it_parses():
+def test_loads_of_large_json_reserves_before_parsing():
     data = b"[" + b"[]," * 200_000 + b"1]"
     asked = []
     assert len(loads(data, 256_000_000, asked.append)) == 200_001
@@ -152,13 +152,13 @@ def test_loads_of_much_reserves_before_it_parses():
     assert len(asked) == 1
 
 
-def test_what_is_short_is_not_looked_at():
+def test_loads_of_short_json_measures_nothing():
     assert not may_exceed(1_000_000 // MAX_MEMORY_PER_BYTE, 1_000_000)
     assert may_exceed(1_000_000 // MAX_MEMORY_PER_BYTE + 1, 1_000_000)
 
 
 @pytest.mark.parametrize("digits", [4_300, 4_301, 9_000])
-def test_dumps_of_a_long_number_is_refused_as_reading_is(digits):
+def test_dumps_of_an_unreadable_number_is_refused(digits):
     value = [10 ** (digits - 1), "1" * 9_000]
     if digits > 4_300:
         with pytest.raises((PayloadError, ValueError)):
@@ -168,7 +168,7 @@ def test_dumps_of_a_long_number_is_refused_as_reading_is(digits):
 
 
 @pytest.mark.parametrize("levels", [MAX_NESTING, MAX_NESTING + 1])
-def test_dumps_of_a_large_value_counts_its_levels(levels):
+def test_dumps_of_a_large_value_checks_its_nesting(levels):
     value = ["]]]" * 3_000, '"\\"[[['] * 100
     for _ in range(levels - 1):
         value = [value]

@@ -24,17 +24,17 @@ from tests.tables import each_row
         ([], None),
     ],
 )
-def test_times_are_read_whoever_wrote_them(value, seconds):
+def test_timestamp_reads_all_formats(value, seconds):
     assert timestamp(value) == seconds
 
 
 @each_row("value", [1e300, -1e300, 10**400, "nan", "inf", "1e999", math.inf, -5.0])
-def test_what_is_no_time_is_none(value):
+def test_timestamp_of_an_invalid_value_is_none(value):
     assert timestamp(value) is None
 
 
 @given(st.floats(0, 4e9) | st.integers(0, 4_000_000_000))
-def test_a_stamp_always_has_a_fraction_and_is_the_time(seconds):
+def test_wire_timestamp_always_has_a_fraction(seconds):
     written = dumps(wire_timestamp(float(seconds))).decode()
     assert isinstance(json.loads(written), float)
     assert not json.loads(written).is_integer()
@@ -64,7 +64,7 @@ def test_a_stamp_always_has_a_fraction_and_is_the_time(seconds):
         ([1], 0),
     ],
 )
-def test_a_version_is_a_whole_number_and_0_where_nothing_says_one(value, version):
+def test_version_of_an_invalid_value_is_0(value, version):
     assert version_of({"version": value}) == version
     assert version_of({}) == 0
 
@@ -81,18 +81,18 @@ def test_a_version_is_a_whole_number_and_0_where_nothing_says_one(value, version
         (b'{"class":"A"}', "not a list"),
     ],
 )
-def test_unreadable_payloads_say_why(data, reason):
+def test_decode_of_a_malformed_payload_says_why(data, reason):
     with pytest.raises(PayloadError, match=reason):
         decode(data)
 
 
-def test_decoding_keeps_everything():
+def test_decode_keeps_every_field():
     fields = {"class": "A", "args": [2**80], "bid": "x", "wrapped": None, "at": 1.5}
     assert decode(dumps(fields)) == fields
 
 
 @pytest.mark.proves("R53")
-def test_a_job_reads_its_fields_whatever_they_hold():
+def test_job_properties_accept_any_values():
     job = Job(
         {
             "class": "A",

@@ -35,7 +35,7 @@ def same(left, right):
 
 @pytest.mark.proves("R52", "I22")
 @given(VALUES)
-def test_whatever_is_written_reads_back_as_it_was(value):
+def test_dumps_and_loads_round_trip(value):
     try:
         data = dumps(value)
     except PayloadError:
@@ -45,32 +45,32 @@ def test_whatever_is_written_reads_back_as_it_was(value):
 
 
 @given(st.recursive(st.none() | st.integers(-(10**300), 10**300) | st.text(), st.lists, max_leaves=5))
-def test_plain_values_are_never_refused(value):
+def test_dumps_accepts_all_plain_values(value):
     assert same(loads(dumps(value)), value)
 
 
 @pytest.mark.proves("R54")
 @each_row("number", [math.nan, math.inf, -math.inf])
 @each_row("wrap", [lambda n: n, lambda n: [1, {"a": n}], lambda n: {"x": (n,)}], ids=["bare", "deep", "tuple"])
-def test_numbers_without_a_json_word_are_refused(number, wrap):
+def test_dumps_of_non_finite_numbers_is_refused(number, wrap):
     with pytest.raises(PayloadError):
         dumps(wrap(number))
 
 
-def test_texts_that_look_like_such_numbers_pass():
+def test_dumps_of_texts_like_nan_passes():
     assert loads(dumps(["NaN", "-Infinity"])) == ["NaN", "-Infinity"]
 
 
 @pytest.mark.proves("R54")
 @pytest.mark.parametrize("text", ["\ud800", "a\udfffb"])
-def test_half_a_surrogate_pair_is_refused(text):
+def test_dumps_of_half_a_surrogate_pair_is_refused(text):
     for value in (text, [text], {text: 1}):
         with pytest.raises(PayloadError):
             dumps(value)
 
 
 @pytest.mark.proves("R54")
-def test_nesting_stops_where_readers_stop():
+def test_dumps_refuses_nesting_beyond_readers():
     assert loads(dumps(nested(MAX_NESTING))) == nested(MAX_NESTING)
     for levels in (MAX_NESTING + 1, 150, 250, 5000):
         with pytest.raises(PayloadError):
@@ -79,7 +79,7 @@ def test_nesting_stops_where_readers_stop():
 
 
 @pytest.mark.proves("R51", "R54")
-def test_whole_numbers_are_exact_and_what_nobody_could_read_is_refused():
+def test_dumps_keeps_integers_that_readers_can_read():
     assert loads(dumps([2**53 + 1, -(2**64) - 1, 10**4000])) == [2**53 + 1, -(2**64) - 1, 10**4000]
     with pytest.raises(PayloadError):
         dumps([10**4400])
@@ -87,13 +87,13 @@ def test_whole_numbers_are_exact_and_what_nobody_could_read_is_refused():
 
 @pytest.mark.proves("R54")
 @each_row("data", [b"", b"{", b"NaN", b"[Infinity]", b"{} x", b"[1,]", b"'a'", b'"\xff"', b"[" * 300 + b"]" * 300])
-def test_what_is_not_strict_json_is_refused(data):
+def test_loads_refuses_json_that_is_not_strict(data):
     with pytest.raises(PayloadError):
         loads(data)
 
 
 @pytest.mark.parametrize("inside", [0, 1, 5])
-def test_exact_values_are_looked_at_for_their_nesting_only(inside):
+def test_dumps_exact_checks_only_the_nesting(inside):
     deepest = MAX_NESTING - inside
     for value in (nested(deepest), {"a": nested(deepest - 1), "b": "[" * 500}, [[[]] for _ in range(500)]):
         assert dumps_exact(value, outer_levels=inside) == dumps(value)

@@ -1,7 +1,7 @@
 from framework.wire import keys
 
 
-def test_sidekiqs_keys_are_sidekiqs_and_ours_begin_with_aw():
+def test_keys_are_sidekiqs_or_begin_with_aw():
     sidekiq = (
         keys.QUEUES,
         keys.SCHEDULE,
@@ -16,6 +16,6 @@ def test_sidekiqs_keys_are_sidekiqs_and_ours_begin_with_aw():
     assert all(key.startswith("aw:") for key in (keys.REGISTRY, keys.working("i"), keys.lease("i"), keys.status("j")))
 
 
-def test_whose_jobs_a_migration_holds_is_in_its_name():
+def test_migration_identity_contains_the_queue():
     assert keys.migrated_queue(keys.owner(keys.working(keys.migration_identity("a:b")))) == "a:b"
     assert keys.migrated_queue("aw:1:migration") is None

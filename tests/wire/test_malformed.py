@@ -34,7 +34,7 @@ def wrap(data: bytes, queue: str = "") -> bytes:
 
 
 @each_row("data", NO_JOBS)
-def test_no_job_is_wrapped_with_its_exact_bytes(data):
+def test_dead_set_entry_wraps_the_exact_bytes(data):
     fields = json.loads(wrap(data, "reports"))
     assert base64.b64decode(fields.pop("aw_raw"), validate=True) == data
     assert len(fields.pop("jid")) == 24
@@ -50,7 +50,7 @@ def test_no_job_is_wrapped_with_its_exact_bytes(data):
     }
 
 
-def test_what_an_object_says_of_itself_is_kept():
+def test_dead_set_entry_keeps_fields_of_an_object():
     data = b'{"args":[],"jid":"' + JID.encode() + b'","queue":"low","created_at":1750000000250}'
     fields = json.loads(wrap(data))
     assert (fields["jid"], fields["queue"], fields["created_at"]) == (JID, "low", 1_750_000_000.25)
@@ -65,11 +65,11 @@ def test_what_an_object_says_of_itself_is_kept():
         (b"no id at all", False),
     ],
 )
-def test_the_one_id_in_what_is_cut_off_is_kept(data, found):
+def test_dead_set_entry_keeps_the_jid_of_truncated_json(data, found):
     assert (json.loads(wrap(data))["jid"] == JID) is found
 
 
-def test_what_is_wrapped_already_is_not_wrapped_twice():
+def test_dead_set_entry_wraps_once():
     once = wrap(b"[1,2]", "reports")
     retried = json.dumps({**json.loads(once), "queue": "low", "enqueued_at": NOW, "retry_count": 0, "tags": "x"})
     twice = wrap(retried.encode(), "low")
@@ -78,24 +78,24 @@ def test_what_is_wrapped_already_is_not_wrapped_twice():
 
 
 @pytest.mark.parametrize("fields", [{}, {"aw_raw": 7}, {"aw_raw": "no base64!"}])
-def test_an_object_that_only_claims_to_be_wrapped_is(fields):
+def test_dead_set_entry_wraps_a_false_wrapper(fields):
     data = encoded("aw.Malformed", args=[], **fields)
     assert unwrapped(wrap(data)) == data
 
 
-def test_a_job_that_ruby_shows_stays_as_it_is():
+def test_dead_set_entry_of_a_displayable_job_is_unchanged():
     data = encoded("A", args=["!"], compressed=True, tags=["a"])
     assert dead_set_entry(data, PayloadError("not to be decompressed"), NOW) == data
 
 
 @each_row("fields", [{"queue": None}, {"queue": 7}, {"tags": "x"}, {"encrypt": True}])
-def test_a_job_that_ruby_cannot_show_is_wrapped(fields):
+def test_dead_set_entry_wraps_what_ruby_cannot_display(fields):
     data = encoded("A", args=[], **fields)
     assert unwrapped(dead_set_entry(data, PayloadError("not to be decompressed"), NOW, "low")) == data
 
 
 @pytest.mark.parametrize("behind", [b"", b" \n"])
-def test_job_of_too_much_memory_keeps_its_bytes_and_is_told(behind):
+def test_dead_set_entry_of_a_too_large_job_appends_the_error(behind):
     raw = encoded(args=[[[]] * 3_000_000], error_message="before") + behind
     with pytest.raises(PayloadLimitError) as raised:
         decode(raw)
@@ -106,7 +106,7 @@ def test_job_of_too_much_memory_keeps_its_bytes_and_is_told(behind):
     assert json.loads(stored)["error_message"] == str(raised.value)
 
 
-def test_job_above_a_lowered_limit_is_not_decoded():
+def test_dead_set_entry_above_a_lowered_limit_is_not_decoded():
     raw = encoded(args=[[[]] * 600_000])
     with pytest.raises(PayloadLimitError) as raised:
         decode(raw, 1_000_000)
@@ -120,14 +120,14 @@ def test_job_above_a_lowered_limit_is_not_decoded():
     assert peak < 10 * len(raw)  # decoded, it is some 38 MB
 
 
-def test_list_of_too_much_memory_is_wrapped():
+def test_dead_set_entry_wraps_a_too_large_list():
     raw = b"[" + b"[]," * 3_000_000 + b"1]"
     fields = json.loads(wrap(raw))
     assert base64.b64decode(fields["aw_raw"]) == raw
     assert "size_limit.decoded_limit" in fields["error_message"]
 
 
-def test_compressed_job_of_too_much_memory_is_told_once():
+def test_dead_set_entry_of_compressed_job_sets_error_once():
     data = encoded(args=["text"], compressed=True)
     error = PayloadLimitError("its arguments are too much", 1_000_000, setting="size_limit.decoded_limit")
     once = dead_set_entry(data, error, NOW)

@@ -23,7 +23,7 @@ def waiting(budget, count):
     until(lambda: len(budget._waiters) == count, f"{count} wait")
 
 
-def test_take_without_room_waits_until_some_is_given_back():
+def test_acquire_without_room_waits_for_a_release():
     budget = MemoryBudget(100)
     assert budget.acquire(60, going_on) == 60
     second = Taker(budget, 50)
@@ -33,7 +33,7 @@ def test_take_without_room_waits_until_some_is_given_back():
     assert second.share == 50
 
 
-def test_take_in_turn_lets_no_small_one_pass_a_large_one():
+def test_acquire_is_first_come_first_served():
     budget = MemoryBudget(100)
     budget.acquire(60, going_on)
     large = Taker(budget, 90)
@@ -47,7 +47,7 @@ def test_take_in_turn_lets_no_small_one_pass_a_large_one():
     assert (large.share, small.share) == (90, 10)
 
 
-def test_take_of_more_than_there_is_gets_all_of_it():
+def test_acquire_above_the_capacity_gets_all_of_it():
     budget = MemoryBudget(100)
     assert budget.acquire(1_000, going_on) == 100
     assert budget.try_acquire(1) is None
@@ -55,7 +55,7 @@ def test_take_of_more_than_there_is_gets_all_of_it():
     assert budget.try_acquire(1_000) == 100
 
 
-def test_take_in_a_process_that_stops_ends_without_a_share():
+def test_acquire_in_a_stopping_process_returns_none():
     budget, stop = MemoryBudget(100), threading.Event()
     budget.acquire(100, going_on)
     stopped, patient = Taker(budget, 50, stop.is_set), None
@@ -70,7 +70,7 @@ def test_take_in_a_process_that_stops_ends_without_a_share():
     assert patient.share == 50
 
 
-def test_shares_of_many_threads_are_never_more_than_all():
+def test_acquire_by_many_threads_stays_within_capacity():
     budget, lock, most, at = MemoryBudget(100), threading.Lock(), [0], [0]
 
     def work(seed):

@@ -17,7 +17,7 @@ JSON = st.recursive(
 
 @pytest.mark.proves("R51", "I5")
 @given(st.dictionaries(st.text(), JSON, max_size=5), st.sampled_from([None, 2]), st.booleans())
-def test_each_fields_bytes_are_found_however_it_is_written(payload, indent, ascii_only):
+def test_raw_fields_finds_values_in_any_spelling(payload, indent, ascii_only):
     data = json.dumps(payload, indent=indent, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
     try:
         expected = loads(data)
@@ -26,7 +26,7 @@ def test_each_fields_bytes_are_found_however_it_is_written(payload, indent, asci
     assert {name: loads(raw) for name, raw in raw_fields(data).items()} == expected
 
 
-def test_what_can_be_written_is_written_as_always():
+def test_rewrite_of_plain_values_is_dumps():
     data = b'{ "class" : "A", "args" : [1.50] }'
     payload = {**loads(data), "new": True}
     assert rewrite(data, payload) == dumps(payload)
@@ -34,7 +34,7 @@ def test_what_can_be_written_is_written_as_always():
 
 @pytest.mark.proves("R51", "I5")
 @pytest.mark.parametrize("odd", [b"1e999", b"-1e999", b"[" * 99 + b'"\\"]"' + b"]" * 99])
-def test_what_cannot_be_written_again_keeps_its_bytes(odd):
+def test_rewrite_keeps_bytes_that_cannot_be_written(odd):
     data = b'{"class":"A" , "args":[ ' + odd + b', 1.50 ],"old":1,"n":1,"gone":2}'
     payload = loads(data)
     del payload["gone"]
@@ -43,12 +43,12 @@ def test_what_cannot_be_written_again_keeps_its_bytes(odd):
     assert rewrite(data, payload) == expected
 
 
-def test_of_a_field_that_is_there_twice_the_last_counts():
+def test_raw_fields_uses_the_last_of_a_repeated_field():
     data = b'{"a":1,"b":1e999,"a":2}'
     assert rewrite(data, loads(data)) == b'{"a":2,"b":1e999}'
 
 
-def test_a_new_value_that_cannot_be_written_is_refused():
+def test_rewrite_refuses_a_new_value_that_is_no_json():
     data = b'{"a":1}'
     with pytest.raises(PayloadError, match="not finite"):
         rewrite(data, {"a": 1, "b": float("inf")})
@@ -56,7 +56,7 @@ def test_a_new_value_that_cannot_be_written_is_refused():
 
 @pytest.mark.proves("R51", "I5")
 @given(st.dictionaries(st.text(), JSON, max_size=5), st.sampled_from([None, 2]), st.text())
-def test_fields_are_set_and_every_other_byte_stays(payload, indent, value):
+def test_set_fields_keeps_every_other_byte(payload, indent, value):
     payload = {**payload, "queue": "old", "class": "A"}
     data = json.dumps(payload, indent=indent).encode()
     try:
@@ -71,7 +71,7 @@ def test_fields_are_set_and_every_other_byte_stays(payload, indent, value):
     ]
 
 
-def test_a_field_that_stands_there_twice_is_set_twice():
+def test_set_fields_sets_a_repeated_field_twice():
     """Readers differ in which of the two they believe."""
     data = b'{"queue":"a","\\u0071ueue" : "b" ,"args":[{"queue":"a"}]}'
     assert set_fields(data, {"queue": "c"}) == b'{"queue":"c","\\u0071ueue" : "c" ,"args":[{"queue":"a"}]}'

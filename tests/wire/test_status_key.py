@@ -14,22 +14,22 @@ from tests.tables import each_row
     ("kept", "seconds"),
     [(60, 60), (0.5, 1), (1800.0, 1800), (10**30, MAX_TTL_S), (math.inf, MAX_TTL_S)],
 )
-def test_a_job_is_tracked_that_says_how_long(kept, seconds):
+def test_tracked_job_needs_an_expiration(kept, seconds):
     assert tracked_job({"jid": "j", "status_expiration": kept}) == TrackedJob("j", seconds)
 
 
 @each_row("kept", [None, 0, -1, True, "60", [60], math.nan])
-def test_what_another_writer_put_there_tracks_nothing(kept):
+def test_tracked_job_ignores_invalid_expirations(kept):
     assert tracked_job({"jid": "j", "status_expiration": kept}) is None
 
 
 @each_row("fields", [{}, {"jid": ""}, {"jid": 7}, {"jid": None}])
-def test_without_an_id_there_is_nothing_to_ask_for(fields):
+def test_tracked_job_needs_an_id(fields):
     assert tracked_job({**fields, "status_expiration": 60}) is None
     assert tracked_job({"jid": "j"}) is None
 
 
-def test_a_mark_is_the_command_that_writes_it():
+def test_status_command_writes_the_state():
     job = TrackedJob("j", 60)
     assert job.command("running") == ("SET", "aw:status:j", "running", "EX", 60)
     assert job.queued_command(None) == ("SET", "aw:status:j", "queued", "EX", 60)
@@ -41,7 +41,7 @@ def test_a_mark_is_the_command_that_writes_it():
 @pytest.mark.proves("R46")
 @example(kept=5e-324, waits_s=0.0)
 @given(kept=st.floats() | st.floats(0, 3) | st.integers() | st.text(), waits_s=st.floats(0, 1e300))
-def test_no_key_is_given_a_time_to_live_that_redis_refuses(kept, waits_s):
+def test_status_command_never_has_a_ttl_redis_refuses(kept, waits_s):
     """Whatever another writer put into the payload: between a second and the most that Redis takes."""
     job = tracked_job({"jid": "j", "status_expiration": kept})
     if job is not None:
@@ -51,7 +51,7 @@ def test_no_key_is_given_a_time_to_live_that_redis_refuses(kept, waits_s):
 
 
 @pytest.mark.proves("R46")
-def test_redis_takes_the_longest_and_the_shortest(redis):
+def test_status_command_with_extreme_ttls_is_accepted(redis):
     for seconds in (1, MAX_TTL_S):
         redis.execute_command(*TrackedJob("j", seconds).command("running"))
         assert 0 <= redis.ttl("aw:status:j") <= seconds
@@ -59,7 +59,7 @@ def test_redis_takes_the_longest_and_the_shortest(redis):
     assert redis.ttl("aw:status:j") > 1e9
 
 
-def test_the_most_advanced_state_wins():
+def test_most_advanced_state_wins():
     order = [None, b"queued", b"retrying", b"running", b"discarded", b"failed", b"completed"]
     for place, word in enumerate(order):
         for earlier in order[: place + 1]:
@@ -71,5 +71,5 @@ def test_the_most_advanced_state_wins():
     assert {word.decode() for word in order if word} | {"unknown"} == set(get_args(JobState))
 
 
-def test_a_word_that_is_none_of_ours_says_nothing():
+def test_most_advanced_ignores_unknown_words():
     assert most_advanced([]) == most_advanced([b"1"]) == most_advanced([b"unknown", b"paused"]) == "unknown"
