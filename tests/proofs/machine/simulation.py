@@ -25,7 +25,7 @@ from tests.proofs.machine.interleaving import SIMULATED, Fate, current, pause
 
 _TICK_S = 0.001  # every step takes a moment: so speed is measured, and nothing happens twice at once
 
-_THREADED = (suspects, threads, pipeline, heartbeat, launcher, leader, processor)
+_THREADED = (suspects, threads, pipeline, heartbeat, leader, processor)
 _TIMED = (suspects, execution, failure_detector, heartbeat, launcher, blocking, record)
 _CLOCKED = ((pipeline, "clock"), (fetcher, "clock"), (leader, "clock"), (channel_pool, "monotonic"))
 
