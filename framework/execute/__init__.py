@@ -1,1 +1,1 @@
-"""Step 6 of a job's way: run one fetched job and say what came of it."""
+"""Step 6 of a job: run it and return its outcome."""

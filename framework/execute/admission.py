@@ -1,4 +1,4 @@
-"""What stands between a fetched job and its ``perform``: policies that may send it away. Known here by this protocol alone."""
+"""Ask the policies of a class before its job runs. A policy may hold, defer or drop the job."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from framework.types import Payload
 
 @dataclass(slots=True)
 class AdmissionRequest:
-    """A job at the door: its unit, its payload with decompressed arguments, and its class."""
+    """The job that a policy is asked about: its unit, its payload with decompressed arguments, and its class."""
 
     unit: UnitOfWork
     payload: Payload
@@ -22,34 +22,34 @@ class AdmissionRequest:
 
 
 class AdmissionPolicy(Protocol):
-    """One policy. Safe to call from any thread."""
+    """One policy. Safe from any thread."""
 
     def applies_to(self, declaration: Declaration) -> bool:
-        """Whether jobs of this class are to be asked about: answered once per class, until ``AdmissionChain.reopen``."""
+        """Tell whether this policy concerns the class. Asked once per class, until ``AdmissionChain.invalidate``."""
         ...
 
     def admit(self, request: AdmissionRequest) -> RunOutcome | None:
-        """Return ``None`` to let the job go on, or what becomes of it instead.
+        """Return ``None`` to admit the job, or its outcome.
 
-        May raise redis errors: the job is in the working list, and is asked about again when Redis answers. What else goes
-        wrong is the gate's own to handle, so that work goes on.
+        May raise redis errors: the job is in the working list, and the policy is asked again when Redis answers. The policy
+        handles its other errors, so that jobs run.
         """
         ...
 
 
 class AdmissionChain:
-    """The policies in their order. A class pays for those that concern it."""
+    """The policies in their order. A job pays only for those that concern its class."""
 
     def __init__(self, policies: Sequence[AdmissionPolicy] = ()) -> None:
         self._policies = tuple(policies)
         self._by_class = PerClass[tuple[AdmissionPolicy, ...]](self._select)
 
     def policies_for(self, declaration: Declaration) -> tuple[AdmissionPolicy, ...]:
-        """Return those that jobs of the class have to pass."""
+        """Return the policies that concern the class."""
         return self._by_class.get(declaration)
 
     def invalidate(self) -> None:
-        """What a gate concerns has changed (a flag was set): every class is asked about anew."""
+        """Ask every policy about every class again, after a change (a flag was set)."""
         self._by_class.clear()
 
     def _select(self, declaration: Declaration) -> tuple[AdmissionPolicy, ...]:

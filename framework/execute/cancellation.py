@@ -1,8 +1,8 @@
-"""What ``self.cancelled`` of a running job says: whether Redis has a cancellation of it, Ruby's ``Client#cancel!`` for one.
+"""Read cancellations of running jobs from Redis, for ``self.cancelled`` (Ruby's ``Client#cancel!`` writes them).
 
-The field ``cancelled`` of the hash ``it-JID`` is asked for by a job that asks ``self.cancelled``, and by no other: at once the first
-time, where that holds up nothing but the job's own thread; from then on by one pipeline for all such jobs, every few seconds,
-as Sidekiq does. A Redis that does not answer, or refuses, cancels nothing.
+Only jobs that read ``self.cancelled`` are looked up: the field ``cancelled`` of the HASH ``it-JID``. The first read of a sync job
+asks Redis at once, which delays only its own thread. Then one pipeline asks for all such jobs every few seconds, as Sidekiq
+does. If Redis does not answer, or refuses, nothing is cancelled.
 """
 
 import threading
@@ -18,14 +18,14 @@ from framework.types import Jid
 from framework.wire import keys
 
 ITERATION_TTL_S = 30 * 86_400
-"""How long Sidekiq keeps the hash."""
+"""How long Sidekiq keeps the HASH."""
 
 _CANCELLED, _CURSOR = "cancelled", "c"
 _NO_CURSOR = "null"
 
 
 class Cancellation:
-    """Of one run. ``cancelled`` never becomes false again."""
+    """The cancellation of one run. ``cancelled`` never becomes false again."""
 
     __slots__ = ("__weakref__", "cancelled", "jid")
 
@@ -35,7 +35,7 @@ class Cancellation:
 
 
 class Cancellations:
-    """Those of one process's running jobs that have asked. ``client`` is for any thread."""
+    """The cancellations that running jobs of this process have read. ``client`` is safe from any thread."""
 
     def __init__(self, client: "redis.Redis") -> None:
         self._client = client
@@ -43,23 +43,23 @@ class Cancellations:
         self._lock = threading.Lock()
 
     def watch(self, jid: Jid) -> Cancellation:
-        """Return that of a job which asks for the first time; kept up to date while the job has it."""
+        """Return the cancellation of a job that reads it for the first time; ``refresh`` updates it while the job keeps it."""
         cancellation = Cancellation(jid)
         if not jid:
             return cancellation
         with self._lock:
             self._watched.add(cancellation)
-        if running_loop() is None:  # an async job must not wait for Redis: it hears of it from ``look``
+        if running_loop() is None:  # an async job must not wait for Redis: `refresh` updates it
             with suppress(RedisError, OSError):
                 self._query([cancellation])
         return cancellation
 
     def refresh(self) -> None:
-        """Ask for all of them; to be called every few seconds. Raises redis errors."""
+        """Look up all of them; called every few seconds. Raises redis errors."""
         with self._lock:
-            asked = [one for one in self._watched if not one.cancelled]
-        if asked:
-            self._query(asked)
+            watched = [one for one in self._watched if not one.cancelled]
+        if watched:
+            self._query(watched)
 
     def _query(self, watched: list[Cancellation]) -> None:
         pipeline: Any = self._client.pipeline(transaction=False)
@@ -73,10 +73,10 @@ class Cancellations:
             one.cancelled = True
 
     def _add_cursors(self, found: list[Cancellation]) -> None:
-        """Where there is no cursor beside it, Sidekiq 8.1's pages that show the job answer 500, and its own jobs raise."""
+        """Add the cursor field if it is missing: without it Sidekiq 8.1's pages answer 500, and its own jobs raise."""
         pipeline: Any = self._client.pipeline(transaction=False)
         for one in found:
             pipeline.hsetnx(keys.iteration(one.jid), _CURSOR, _NO_CURSOR)
             pipeline.expire(keys.iteration(one.jid), ITERATION_TTL_S)
-        with suppress(RedisError, OSError):  # refused, or full: the cancellation holds all the same
+        with suppress(RedisError, OSError):  # refused, or maxmemory: the cancellation is valid without it
             pipeline.execute(raise_on_error=False)

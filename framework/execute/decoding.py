@@ -1,7 +1,7 @@
-"""Decode the payloads of one process's runs within what the settings allow, large ones only while there is memory for them.
+"""Decode the payloads of running jobs within the configured limits; large ones wait until there is memory for them.
 
-A run's share of the budget is taken before anything is parsed and kept until the run has been settled, as the arguments live so long.
-Crash story: nothing moves here; a process that dies while a run waits has it in its working list.
+A run reserves its share of the memory budget before its payload is parsed, and keeps it until the run has been settled, because
+the arguments live so long. Crash story: nothing moves here; if the process dies, the job is in its working list.
 """
 
 import time
@@ -24,14 +24,14 @@ _LOG_INTERVAL_S = 60.0
 
 
 class MemoryReservation(Protocol):
-    """A run, as far as memory goes."""
+    """A run that may hold a part of the memory budget."""
 
     reserved: int
-    """Bytes of the budget that it holds; 0 for nearly all."""
+    """Bytes of the budget that the run holds; 0 for almost all runs."""
 
 
 class PayloadDecoder:
-    """Decodes for all runs of one process. Shared between threads."""
+    """Decode payloads for all runs of one process. Safe from any thread."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class PayloadDecoder:
         self._small_bytes = min(LARGE_PAYLOAD, decoded_limit) // MAX_MEMORY_PER_BYTE
 
     def decode(self, unit: UnitOfWork, run: MemoryReservation) -> Payload:
-        """Return the payload of a fetched job; wait for memory if it takes much.
+        """Return the payload of a fetched job; wait for memory if it is large.
 
         Raises:
-            PayloadError: it cannot be read, or must not be.
-            Shutdown: the process stops before there was memory for it.
+            PayloadError: the payload cannot be read, or exceeds a limit.
+            Shutdown: the process stops before there is memory.
         """
-        if len(unit.data) <= self._small_bytes:  # nearly all: nothing is counted, nothing allocated for it
+        if len(unit.data) <= self._small_bytes:  # almost all payloads: no counting, no allocation
             return decode(unit.data, None)
         payload = decode(unit.data, self._decoded_limit, partial(self._reserve, unit, run))
         if run.reserved:
@@ -62,34 +62,37 @@ class PayloadDecoder:
         return payload
 
     def decompress(self, payload: Payload, unit: UnitOfWork, run: MemoryReservation) -> None:
-        """Put compressed arguments back; raises as ``payload`` does."""
+        """Decompress the arguments of a payload in place; raises as ``decode`` does."""
         if payload.get(COMPRESSED):
             reserve = partial(self._reserve, unit, run)
             decompress_arguments(payload, self._decompressed_limit, self._decoded_limit, reserve)
 
     def release(self, run: MemoryReservation, error: BaseException | None) -> None:
-        """The run has been settled: its memory is free. ``error`` is what its job raised, whose frames hold its values."""
+        """Free the memory of a settled run. ``error`` is what its job raised: its frames hold the decoded values."""
         if error is not None:
             traceback.clear_frames(error.__traceback__)
         self._budget.release(run.reserved)
         run.reserved = 0
 
     def _reserve(self, unit: UnitOfWork, run: MemoryReservation, memory: int) -> None:
-        """Take the run's share, together with what it has already: that goes back first, so that no two runs wait for each other."""
+        """Reserve memory for a run, in addition to its share.
+
+        The share is released first, so that no two runs wait for each other.
+        """
         wanted = run.reserved + memory
         if run.reserved:
             self._budget.release(run.reserved)
             run.reserved = 0
-        asked = time.monotonic()
+        began = time.monotonic()
         taken = self._budget.acquire(wanted, self._is_stopping)
         if taken is None:
             raise Shutdown
         run.reserved = taken
-        waited_s = time.monotonic() - asked
+        waited_s = time.monotonic() - began
         if waited_s > _SLOW_WAIT_S:
             self._log_rate.warning(
                 "",
-                "large jobs wait for one another's memory; raise size_limit.decoding_budget if this host has more",
+                "large jobs wait until other large jobs free memory; raise size_limit.decoding_budget if this host has more memory",
                 "decoding.memory_wait",
                 queue=unit.queue,
                 memory_bytes=wanted,

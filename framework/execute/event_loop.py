@@ -1,4 +1,4 @@
-"""The process's event loop, for ``async def perform``: one thread, started by the first job that needs it."""
+"""Run the event loop of the process for ``async def perform``: one thread, started by the first async job."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class EventLoop:
-    """Runs the coroutines of async jobs. ``submit`` and ``run`` may be called from any thread."""
+    """Run the coroutines of async jobs. ``submit`` and ``run`` are safe from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -25,19 +25,19 @@ class EventLoop:
         self._waited_for = False
 
     def submit(self, coroutine: Coroutine[Any, Any, None], context: Context, name: str) -> None:
-        """Run ``coroutine`` in ``context`` as a task of this name, sooner or later; it must raise nothing. Returns at once."""
+        """Start ``coroutine`` in ``context`` as a task of this name, and return at once. The coroutine must raise nothing."""
         loop = self._running_loop()
         self._submitted.append((coroutine, context, name))
-        # One poke for all that come before it is heard: each costs a system call.
+        # One wake-up for all coroutines submitted before the loop runs: each wake-up costs a system call.
         if not self._wakeup_sent:
             self._wakeup_sent = True
             loop.call_soon_threadsafe(self._start_submitted)
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run ``coroutine`` on the loop in a copy of this thread's context; return or raise what it does.
+        """Run ``coroutine`` on the loop in a copy of this thread's context; return its result or raise its error.
 
-        Called by a coroutine of this loop, which then waits here and holds up the loop, it runs on another one; and so does
-        whatever is run meanwhile, as the waiting one may wait for it.
+        If a coroutine of this loop calls ``run``, it blocks the loop until ``run`` returns. So the new coroutine runs on a nested
+        loop, as does every other that is run meanwhile: the blocked one may wait for it.
         """
         if threading.current_thread() is self._thread:
             self._blocked = True
@@ -53,21 +53,21 @@ class EventLoop:
         return result
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        """Return what was submitted and has not ended."""
+        """Return the submitted tasks that have not ended."""
         return list(self._tasks)
 
     @property
     def idle(self) -> bool:
-        """Whether everything submitted has ended."""
+        """Whether every submitted coroutine has ended."""
         return not self._tasks and not self._submitted
 
     def cancel_all(self) -> None:
-        """Cancel everything submitted; it ends when it has noticed."""
+        """Cancel every submitted task; each ends when it handles the cancellation."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._cancel)
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Wait at most ``timeout_s`` for everything submitted to end; tell whether it has."""
+        """Wait at most ``timeout_s`` for every submitted coroutine to end; tell whether all have ended."""
         with self._changed:
             self._waited_for = True
             return self._changed.wait_for(lambda: self.idle, timeout_s)
@@ -79,7 +79,7 @@ class EventLoop:
             task = self._running_loop().create_task(coroutine, context=context, name=name)
             self._tasks.add(task)
             task.add_done_callback(self._ended)
-            self._submitted.popleft()  # last, so that `idle` never overlooks it
+            self._submitted.popleft()  # last, so that `idle` sees it in one of the two
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -112,13 +112,13 @@ class EventLoop:
 def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     while True:
-        # Ends when some job stops the loop, which it shares with all others, or when a task of its own raises one of these.
+        # `run_forever` returns if a job stops the shared loop, and raises if a task of a job raises one of these.
         with contextlib.suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()
 
 
 async def _result_or_exit(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
-    """Hand these two over as values: raised in a task, they would end the loop and with it every other job's wait."""
+    """Return SystemExit and KeyboardInterrupt as values: raised in a task, they would end the loop of all jobs."""
     try:
         return await coroutine, None
     except (SystemExit, KeyboardInterrupt) as error:

@@ -1,4 +1,4 @@
-"""Run one job: decode, resolve, check, call through the server middleware, and say what came of it."""
+"""Run one job: decode, find its class, ask policies, call ``perform`` through the middleware, return the outcome."""
 
 import os
 import sys
@@ -57,14 +57,14 @@ from framework.wire.status_key import STATUS_EXPIRATION, TrackedJob, tracked_job
 NO_RETIRED_CLASSES: Mapping[str, str] = MappingProxyType({})
 NO_POLICIES = AdmissionChain()
 DEFAULT_UNKNOWN_CLASSES = UnknownClassDelays()
-_MAX_BACKOFF_S = 2.0  # between two questions of a gate while Redis is away
+_MAX_BACKOFF_S = 2.0  # between two tries of a policy while Redis is away
 _MAX_REFUSALS = 4
 _REFUSED_DELAY_S = 30.0
 _MIDDLEWARE_STOPPED = Discarded("a server middleware did not yield", "middleware")
 
 
 class Execution:
-    """One run: what it was, what came of it, and what its end line needs."""
+    """One run: its job, its outcome, and the facts of its end line."""
 
     __slots__ = (
         "admitted",
@@ -99,17 +99,17 @@ class Execution:
         self.started = self.started_cpu = self.duration_s = self.cpu_s = 0.0
         self.passage: ExitStack | None = None
         self.coroutine: Coroutine[Any, Any, Any] | None = None
-        """What an ``async def perform`` gave: the run goes on with it, on the event loop."""
+        """The coroutine of an ``async def perform``: the run continues with it on the event loop."""
         self.admitted = False
-        """Whether every gate has let it in."""
+        """Whether every policy has admitted the job."""
         self.announced = False
-        """Whether Redis was told that it begins: a process died with this job in flight before."""
+        """Whether its start was written to Redis, because the job is a suspect."""
 
 
 class Executor:
-    """Runs units; shared by all threads of a process. ``ensure_fetching`` is called before a job's own code may take its time.
+    """Run units; shared by all threads of a process. ``ensure_fetching`` is called before code that may be slow.
 
-    ``retired`` has the wire names of classes that were removed for good, and why.
+    ``retired`` has the wire names of removed classes, with the reasons.
     """
 
     def __init__(
@@ -140,11 +140,11 @@ class Executor:
         self._on_job_return: Callable[[Execution], None] = self._stop_clocks
 
     def after_fork_in_child(self) -> None:
-        """This process is a child that a job has forked: a run that comes out of its job ends it."""
+        """Exit a child process that a job has forked as soon as the job's code returns."""
         self._on_job_return = _exit_child
 
     def begin(self, unit: UnitOfWork) -> Execution:
-        """Run one fetched job, in the caller's context, to its end or to its ``coroutine``; raises nothing."""
+        """Run one fetched job in the caller's context, to its end or to its ``coroutine``. Raises nothing."""
         run = Execution(unit)
         try:
             run.payload = payload = self._decoding.decode(unit, run)
@@ -164,14 +164,14 @@ class Executor:
             if IDEMPOTENCY_KEY in payload or BUFFERED_AT in payload:
                 unit.resources = _resources_of(unit, payload, run.declaration)
             context.enter_job(payload)
-            # Before the gates: a job that cannot run here takes no slot, and keeps its lock.
+            # Before the policies: a job that cannot run in this process takes no slot, and keeps its lock.
             if (run.declaration is None or "version" in payload) and (
                 unknown := self._unknown.outcome_if_unknown(payload, run.declaration, self._retired)
             ):
                 run.outcome = unknown
                 return run
-            gates = self._admission.policies_for(run.declaration) if run.declaration is not None else ()
-            if not gates or self._admit(run, gates):
+            policies = self._admission.policies_for(run.declaration) if run.declaration is not None else ()
+            if not policies or self._admit(run, policies):
                 run.admitted = True
                 run.started_log = self._log.start(payload, unit, run.declaration)
                 self._perform(run, payload)
@@ -182,11 +182,11 @@ class Executor:
         return run
 
     def begin_in_turn(self, run: Execution) -> None:
-        """Go on with a run that awaits its turn as ``begin`` would have, after that wait; raises nothing."""
+        """Continue a run that awaited its turn, as ``begin`` would have. Raises nothing."""
         run.outcome = SUCCEEDED
         run.started_cpu = time.thread_time()
         try:
-            assert run.declaration is not None and run.payload is not None, "it was begun"  # noqa: S101, PT018
+            assert run.declaration is not None and run.payload is not None, "begin has run"  # noqa: S101, PT018
             self._call_job(run, run.declaration, run.payload, suspected=True)
         except BaseException as error:  # noqa: BLE001 - as above
             run.outcome = self._outcome(run, error)
@@ -194,17 +194,17 @@ class Executor:
             self._stop_clocks(run)
 
     def release_memory(self, run: Execution) -> None:
-        """Let go of what a run has decoded, and of the memory reserved for that. The run has been settled."""
+        """Drop the decoded payload of a settled run, and free its reserved memory."""
         if run.payload is not None:
             run.payload.pop("args", None)
         run.instance = None
         self._decoding.release(run, run.outcome.error if isinstance(run.outcome, Failed) else None)
 
     async def complete_async(self, run: Execution) -> None:
-        """Go on with a run whose job is async, on the event loop; raises nothing."""
+        """Continue an async run on the event loop. Raises nothing."""
         try:
             await self._await_job(run)
-        except BaseException as error:  # noqa: BLE001 - as above; what gets out of a task ends the loop
+        except BaseException as error:  # noqa: BLE001 - as above; an error that leaves a task ends the loop
             run.outcome = self._outcome(run, error)
         self._on_job_return(run)
 
@@ -217,25 +217,25 @@ class Executor:
             await run.coroutine
 
     def _admit(self, run: Execution, policies: tuple[AdmissionPolicy, ...]) -> bool:
-        """Whether every gate lets the job go on; else the run's outcome is what the first said that does not."""
-        assert run.payload is not None and run.declaration is not None, "gates are found by class"  # noqa: S101, PT018
+        """Ask every policy; tell whether all admit the job. Else the run has the outcome of the first that does not."""
+        assert run.payload is not None and run.declaration is not None, "policies are found by class"  # noqa: S101, PT018
         self._decoding.decompress(run.payload, run.unit, run)
         self._ensure_fetching()
-        entry = AdmissionRequest(run.unit, run.payload, run.declaration, run.worker)
-        for gate in policies:
-            outcome = self._ask_policy(gate, entry)
+        request = AdmissionRequest(run.unit, run.payload, run.declaration, run.worker)
+        for policy in policies:
+            outcome = self._ask_policy(policy, request)
             if outcome is not None:
                 run.outcome = outcome
                 return False
-        # What the gates took is no time of the job's.
+        # The time of the policies is not part of the job's duration.
         run.started, run.started_cpu = time.perf_counter(), time.thread_time()
         return True
 
     def _ask_policy(self, policy: AdmissionPolicy, request: AdmissionRequest) -> RunOutcome | None:
-        """Ask one gate, however long Redis is away: the job is in our working list, and our lease keeps it ours.
+        """Ask one policy until Redis answers. Meanwhile the lease of this process protects the job in the working list.
 
-        A Redis that answers and refuses may do so for ever: then the job is put off, and its thread is free. So it is at once where
-        a right is missing: without the answer it is not known that the job may run, so its class stands until the right is granted.
+        If Redis answers with an error each time, the job is deferred, which frees its thread. If a right is missing, the job is
+        deferred at once: it must not run without the policy's answer, so its class waits until the right is granted.
         """
         pause_s, refused = 0.05, 0
         while True:
@@ -260,14 +260,14 @@ class Executor:
             run.outcome = Retired(payload["class"], self._retired[payload["class"]])
             return
         self._decoding.decompress(payload, run.unit, run)
-        if run.reserved:  # the wait for memory is no time of the job's
+        if run.reserved:  # the wait for memory is not part of the job's duration
             run.started, run.started_cpu = time.perf_counter(), time.thread_time()
         run.instance = instance = new_instance(run.worker, payload)
         instance._aw_run = self._running_jobs
         suspected = is_suspect(payload)
         if declaration.is_async:
             if suspected:
-                run.outcome = AwaitsTurn()  # not here: an async process holds thousands, and each would have its thread
+                run.outcome = AwaitsTurn()  # in one thread for all: a process may hold thousands of async suspects
                 return
             if run.tracked is not None:
                 self._ensure_fetching()
@@ -276,14 +276,14 @@ class Executor:
         self._call_job(run, declaration, payload, suspected=suspected)
 
     def _call_job(self, run: Execution, declaration: Declaration, payload: Payload, *, suspected: bool) -> None:
-        """Announce the job if need be, and go through the middleware into ``perform``."""
+        """Write the start of a suspect, and call ``perform`` through the middleware."""
         instance = run.instance
         if run.tracked is not None:
             self._status_writer.write(run.tracked, "running")
         if suspected:
             run.announced = True
             self._suspect_runner.begin(run.unit.data, count_of(payload, DEATH_COUNT))
-            if self._running_jobs.stopping:  # its turn has come too late; it goes back as it is
+            if self._running_jobs.stopping:  # the stop came before its turn: the job returns unchanged
                 run.outcome = Interrupted()
                 return
             run.started = time.perf_counter()
@@ -297,30 +297,30 @@ class Executor:
                 return
             run.coroutine = call_perform(instance, declaration, payload, self._strictness)
             if run.coroutine is not None:
-                run.passage = stack.pop_all()  # the way out is gone when the coroutine has ended
+                run.passage = stack.pop_all()  # the middleware ends after the coroutine
 
     def _outcome(self, run: Execution, error: BaseException) -> RunOutcome:
-        """Turn what was raised into one word; even SystemExit and KeyboardInterrupt are only this job's failure."""
+        """Return the outcome for an error; even SystemExit and KeyboardInterrupt only fail this job."""
         try:
-            said = _requested_outcome(run.unit, error)
-        except BaseException:  # noqa: BLE001 - a class of the application's own may lack what ours have; it fails like others
-            said = None
-        if said is None and self._running_jobs.stopping and has_type(error, Shutdown, CancelledError):
+            requested = _requested_outcome(run.unit, error)
+        except BaseException:  # noqa: BLE001 - an application's subclass may lack the attributes of its base: the job fails
+            requested = None
+        if requested is None and self._running_jobs.stopping and has_type(error, Shutdown, CancelledError):
             return Interrupted()
-        return said or Failed(error)
+        return requested or Failed(error)
 
     def _stop_clocks(self, run: Execution) -> None:
         if run.announced:
             self._suspect_runner.end(run.unit.data)
         run.duration_s = time.perf_counter() - run.started
         if run.started_log is None and run.outcome is SUCCEEDED:
-            return  # no line will say more
-        if run.coroutine is None:  # of an async job no clock says how much was its own
+            return  # no end line is written
+        if run.coroutine is None:  # no clock measures the processor time of one async job
             run.cpu_s = time.thread_time() - run.started_cpu
 
 
 def _resources_of(unit: UnitOfWork, payload: Payload, declaration: Declaration | None) -> JobResources | None:
-    """Return what a job brings along: its lock, and, when it has waited for them, slots that were reserved for it."""
+    """Return the resources of a fetched job: its lock, and the slots reserved for it while it waited."""
     lock = lock_of(payload, None if declaration is None else declaration.lock_ttl_s)
     slots: list[Slot] = []
     if BUFFERED_AT in payload:
@@ -330,7 +330,7 @@ def _resources_of(unit: UnitOfWork, payload: Payload, declaration: Declaration |
 
 
 def _exit_child(run: Execution) -> NoReturn:
-    """End a child that a job forked, with the status that a program of its own would have had; nothing is settled."""
+    """Exit a child process that a job forked, with the status of a plain program. Nothing is settled."""
     status = 0
     with suppress(BaseException):
         if isinstance(run.outcome, Failed):
@@ -347,9 +347,9 @@ def _exit_child(run: Execution) -> NoReturn:
 def call_perform(
     instance: Any, declaration: Declaration, payload: Payload, strictness: StrictArgumentsCheck
 ) -> Coroutine[Any, Any, Any] | None:
-    """Check the arguments against what runs jobs of this version today, then run it; raises what it raises.
+    """Check the arguments against the method for this version of the job, and call it. Raises what it raises.
 
-    Returns the coroutine of an async one, which has not begun.
+    Returns the coroutine of an async method, which has not started.
     """
     arguments, signature, perform = payload["args"], declaration.signature, instance.perform
     if declaration.version_handlers:
@@ -364,32 +364,34 @@ def call_perform(
             name, version = declaration.wire_name, instance.job_version
             raise ArgumentsMismatchError(name, reason, method=signature.method, version=version) from error
     result: Any = perform(*arguments)
-    # Asked of the result, not of the class: a plain decorator around an `async def` returns a coroutine too.
+    # The result decides, not the class: a plain decorator around an `async def` returns a coroutine too.
     return cast("Coroutine[Any, Any, Any]", result) if type(result) is CoroutineType else None
 
 
 def new_instance(worker: Any, payload: Payload) -> Any:
-    """Return a fresh instance that knows its job; threads share no instance."""
+    """Return a new instance with the fields of its job; threads share no instance."""
     instance: Any = worker()
     instance.jid = payload.get("jid", "")
     if "version" in payload or worker.version:
-        # Left out, it was written when the class had none: version 0, whatever the class says today.
+        # A payload without the field was written when the class had no version: version 0, whatever the class has today.
         instance.job_version = version_of(payload)
     instance._aw_job = payload
     return instance
 
 
 def _requested_outcome(unit: UnitOfWork, error: BaseException) -> RunOutcome | None:
-    """What a job said on purpose by what it raised, ``None`` for a failure; raises what its own subclass of ours raises."""
+    """Return the outcome that a job requested by its error, ``None`` for a failure. Attributes of a subclass may raise."""
     if has_type(error, PayloadError):
         return _malformed(unit, error)
     if has_type(error, RetryLater):
-        return Snoozed(RetryLater(error.delay_s).delay_s, error.reason)  # what a subclass has put there is judged, too
+        return Snoozed(
+            RetryLater(error.delay_s).delay_s, error.reason
+        )  # a new instance checks the delay of a subclass too
     if has_type(error, Discard):
         return Discarded(error.reason)
     return None
 
 
 def _malformed(unit: UnitOfWork, error: PayloadError) -> Malformed:
-    """Worked out here, once: a settlement that is tried again, its first reply being lost, looks for the same bytes."""
+    """Build the dead set member once: a settlement that is tried again after a lost reply looks for the same bytes."""
     return Malformed(error, dead_set_entry(unit.data, error, time.time(), unit.queue))

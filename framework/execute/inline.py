@@ -1,6 +1,6 @@
-"""Run a job in the caller's thread: the same way as in a process, without queue, retries and log lines.
+"""Run a job in the caller's thread as a worker process would, without queue, retries and log lines.
 
-A tracked one has its states all the same: whoever gets its id (``set(sync=True)``), or is told of it by the job, may ask.
+A tracked job has its states all the same: the caller gets its id (``set(sync=True)``) and may look it up.
 """
 
 import os
@@ -22,11 +22,12 @@ from framework.wire.job import decode
 from framework.wire.status_key import tracked_job
 
 _loops = [EventLoop()]
-"""The last is for all inline runs of this process; its thread starts with the first async one."""
+"""The last loop serves all inline runs of this process; its thread starts with the first async run."""
 
 
 def _reset_after_fork() -> None:
-    # The thread of the loop is the parent's. The loop is kept: collected, it would be closed, and the parent's with it (epoll).
+    # The thread of the old loop exists only in the parent. The old loop is kept, since its collection would close the epoll
+    # descriptor that it shares with the parent.
     _loops.append(EventLoop())
 
 
@@ -42,8 +43,8 @@ def run_inline(
     status_writer: StatusWriter,
     decoded_limit: int = DECODED_LIMIT,
 ) -> Jid:
-    """Run the job that ``data`` holds and return its id; raises what it raises."""
-    # The caller has the arguments in memory already, and may run inside of a job that has its share: nothing is waited for.
+    """Run the job in ``data`` and return its id; raises what the job raises."""
+    # No wait for the memory budget: the caller has the arguments in memory already, and may be a job that holds a share.
     payload = decode(data, decoded_limit)
     decompress_arguments(payload, decompressed_limit, decoded_limit)
     found = tracked_job(payload)
@@ -61,7 +62,7 @@ def run_inline(
 
 
 def _run(worker: Any, payload: Payload, middleware: tuple[Call, ...], strictness: StrictArgumentsCheck) -> bool:
-    """Run in a context of its own, as in a process: what the job sets is not left behind; tell whether middlewares let it."""
+    """Run the job in a context of its own, as in a process; tell whether every middleware yielded."""
     instance = new_instance(worker, payload)
     context.enter_job(payload)
     with ChainInvocation(middleware, instance, payload, payload["queue"]) as open_:

@@ -1,8 +1,8 @@
-"""The two lines of every run: start, and done, fail or what else came of it, with GitLab's fields.
+"""Write the two log lines of every run, start and end, with GitLab's fields.
 
-Every job pays for them, so a line is put together from pieces of JSON: what a class contributes is written once per class,
-what a payload contributes once per run, for both lines. Arguments are filtered (numbers pass, others only when the class
-lists them), because arguments carry people's data.
+Every job pays for them, so a line is built from pieces of JSON: the part of a class is encoded once per class, the part of a
+payload once per run, for both lines. Arguments are filtered, because they may hold personal data: numbers are shown, other
+values only if the class lists them.
 """
 
 import threading
@@ -50,43 +50,34 @@ _LOG_INTERVAL_S = 30.0
 _NOT_LOGGABLE = frozenset[int]()
 _SIZES = ("compressed", "original_job_size_bytes", "size_limiter")
 _COPIED = (
-    *(
-        "tags",
-        "bid",
-        INTERRUPTED_COUNT,
-        DEATH_COUNT,
-        "retry_count",
-        "job_deferred_by",
-        LOAD_BALANCING_STRATEGY,
-        DUPLICATE_OF,
-        RESCHEDULED_ONCE,
-    ),
-    *("wrapped", "display_class"),  # of ActiveJob and the like: the class that the writer means
+    *("tags", "bid", INTERRUPTED_COUNT, DEATH_COUNT, "retry_count", "job_deferred_by"),
+    *(LOAD_BALANCING_STRATEGY, DUPLICATE_OF, RESCHEDULED_ONCE),
+    *("wrapped", "display_class"),  # ActiveJob and others wrap a class: its name
     *_SIZES,
 )
 _RARE_TIMES = ("scheduled_at", "failed_at", "retried_at")
 _TARGETS = {"high": (10, 10), "low": (60, 300), "throttled": (None, 300)}
-"""Urgency to target seconds of waiting and running (GitLab's SLO table)."""
+"""Urgency -> target seconds of waiting and running (GitLab's SLO table)."""
 
 StartLine: TypeAlias = tuple[str, str]
-"""What the end line repeats, as pieces of JSON: the inside of the string ``<class> JID-<jid>``, and the fields."""
+"""Pieces of JSON for both lines: the inside of the string ``<class> JID-<jid>``, and the fields."""
 
 
 class _ClassFields(NamedTuple):
-    """What all jobs of one class on one queue have in their lines, as pieces of JSON."""
+    """The part of a line that all jobs of one class and queue share, as pieces of JSON."""
 
     declaration: Declaration | None
     label: str
     fields: str
     loggable: frozenset[int]
     fields_without_category: str
-    """``fields`` of a class that nobody owns, without the category: jobs may bring their caller's. Else empty."""
+    """``fields`` without the category, for a class without an owner: its jobs have the category of their caller. Else empty."""
     by_version: bool
-    """Whether what may be logged has to be asked for each job: only of classes that list something."""
+    """Whether the loggable positions depend on the version of the job; only for classes that list some."""
 
 
 class _OptionalField(NamedTuple):
-    """A field that only some payloads have: its name, its name as JSON with comma and colon, how its value is shown."""
+    """A field that only some payloads have: its name, the same as JSON with comma and colon, and how to show its value."""
 
     name: str
     key: str
@@ -99,7 +90,7 @@ class _Thread(threading.local):
 
 
 class JobLog:
-    """Writes the start and end lines of one process's runs. ``jobs`` false leaves out all but failures."""
+    """Write the start and end lines of one process's runs; with ``jobs`` false, only the end lines of failures."""
 
     def __init__(self, log: ServerLog, *, jobs: bool) -> None:
         self._log = log
@@ -111,7 +102,7 @@ class JobLog:
         self._log_rate = LogRateLimit(_LOG_INTERVAL_S)
 
     def start(self, payload: Payload, unit: UnitOfWork, declaration: Declaration | None) -> StartLine | None:
-        """Write the start line; return what the end line repeats, ``None`` when job lines are off."""
+        """Write the start line; return its pieces for the end line, ``None`` if job lines are off."""
         if not self._jobs:
             return None
         now = time.time()
@@ -133,9 +124,9 @@ class JobLog:
         more: Mapping[str, Any] | None,
         error: BaseException | None,
     ) -> None:
-        """Write the end line; a failure is written whatever the setting, if its payload can be read.
+        """Write the end line. A failure is written even if job lines are off, if its payload can be read.
 
-        ``status`` is a plain word, ``more`` the fields that this end has besides the usual ones, of any kind and name.
+        ``status`` is a plain word; ``more`` are further fields, of any type and name.
         """
         if started is None:
             if error is None:
@@ -152,7 +143,7 @@ class JobLog:
         if not more and error is None:
             self._write(text)
             return
-        # Rare enough to read back what was written: a later field may have the name of an earlier one.
+        # Rare, so the text is parsed again: a later field may have the name of an earlier one.
         line = from_json(text)
         line.update(more or {})
         if error is not None:
@@ -162,7 +153,7 @@ class JobLog:
     def log_not_started(
         self, payload: Payload, unit: UnitOfWork, declaration: Declaration | None, status: str, more: Mapping[str, Any]
     ) -> None:
-        """Write the one line of a job that has not run: a policy has parked, deferred or dropped it, as ``status`` says."""
+        """Write the only line of a job that a policy held, deferred or dropped before its run."""
         if not self._jobs:
             return
         now = time.time()
@@ -173,17 +164,17 @@ class JobLog:
         self._log.write({**line, **more})
 
     def policy_unavailable(self, unit: UnitOfWork, error: BaseException) -> None:
-        """Tell, from time to time, that a job cannot begin as a policy's question to Redis is not answered."""
-        text = "jobs wait for an answer of Redis before they may begin"
+        """Warn, at a limited rate, that jobs do not start because Redis does not answer a policy."""
+        text = "jobs of this queue do not start: Redis does not answer a policy (limit, pause, lock); they start when Redis answers"
         self._log_rate.warning(unit.queue, text, "policy.redis_unavailable", queue=unit.queue, error=error)
 
     def right_refused(self, declaration: Declaration, error: BaseException) -> None:
-        """Tell, from time to time, that jobs of a class are put off because an ACL refuses a policy's question."""
+        """Report, at a limited rate, that jobs of a class are deferred because an ACL refuses a policy's command."""
         name = declaration.wire_name
         self._log_rate.error(
             f"rights of {name}",
-            f"the jobs of {name} do not run: Redis refuses a right that a limit, pause or lock needs. Grant what "
-            f"`{command('acl worker')}` prints",
+            f"the jobs of {name} do not run: Redis refuses a right that a limit, pause or lock needs. Grant the rights "
+            f"that `{command('acl worker')}` prints",
             "policy.right_refused",
             error=error,
             **{"class": name},
@@ -216,7 +207,7 @@ class JobLog:
         correlation = payload.get(CORRELATION_ID)
         more = ""
         if correlation is not None:
-            # The first job of a chain names the chain, and most chains have one job.
+            # The correlation id is the jid of the first job of a chain, and most chains have one job.
             more = f',"correlation_id":{shown_jid if is_text and correlation == jid else _shown_name(correlation)}'
         shape = tuple(payload)
         extras = self._optional_fields.get(shape)
@@ -227,7 +218,7 @@ class JobLog:
             category = feature_category_of(payload) if bare else None
             if category is not None:
                 fields = f'{bare},"feature_category":{json_text(category)}'
-        # As the process record has it, so that a job of Sidekiq's Busy page is found in the log.
+        # The same id as in the process record, so that a job of Sidekiq's Busy page is found in the log.
         own_thread = declaration is None or not declaration.is_async
         tid = self._thread.tid if own_thread else f'"{base36(FIRST_ASYNC_RUN_ID + unit.run_index)}"'
         return label, (
@@ -258,7 +249,7 @@ class JobLog:
                 bare = object_text({name: value for name, value in fields.items() if name != "feature_category"})[1:-1]
         label = f"{json_text(shorten(name))[1:-1]} JID-"
         known = _ClassFields(declaration, label, object_text(fields)[1:-1], loggable, bare, by_version)
-        if declaration is not None:  # unknown names come from the wire: there is no end of them
+        if declaration is not None:  # unknown names come from the wire, so their number has no bound
             self._class_fields[name, queue] = known
         return known
 
@@ -288,7 +279,7 @@ def _shown_optional_fields(payload: Payload, extras: list[_OptionalField]) -> st
 
 
 def _cut(text: str) -> str:
-    """Return JSON that is not too long for a line: what is, as the text of its begin."""
+    """Return the JSON, or if it is too long for a line, its beginning as a string."""
     return text if len(text) <= _MAX_EXTRA else json_text(shorten(text, _MAX_EXTRA))
 
 
@@ -302,7 +293,7 @@ def _shown_if_any(value: object) -> str | None:
 
 
 def _shown_version(value: object) -> str | None:
-    """As the run reads it: a number whoever wrote it, so that a log index has one type for it."""
+    """Return the version as the run reads it: always a number, so that a log index has one type for the field."""
     return None if value is None else json_text(version_of({"version": value}))
 
 
@@ -312,13 +303,13 @@ def _shown_time(value: object) -> str | None:
 
 
 def _shown_since(value: object) -> str | None:
-    """Seconds from then to now; clamped, as the clocks of two hosts differ."""
+    """Return the seconds since ``value``, at least 0: the clocks of two hosts differ."""
     seconds = timestamp(value)
     return None if seconds is None else f"{max(0.0, time.time() - seconds):.6f}"
 
 
 def _shown_times(payload: Payload, now: float) -> str:
-    """Return when the job was made and enqueued, and how long it waited, each with a comma before it."""
+    """Return the times of creation and enqueueing, and the waiting time, each after a comma."""
     created, enqueued = payload.get("created_at"), payload.get("enqueued_at")
     if type(created) is float and type(enqueued) is float and 0.0 <= created <= now and 0.0 <= enqueued <= now:
         waited = f"{now - enqueued:.6f}"
@@ -335,13 +326,13 @@ def _shown_incomplete_times(created: float | None, enqueued: float | None, now: 
     text = "".join([f',"{name}":"{iso_time(time)}"' for name, time in times.items() if time is not None])
     if since is None:
         return text
-    # Clamped: the clocks of two hosts differ.
+    # At least 0: the clocks of two hosts differ.
     waited = f"{max(0.0, now - since):.6f}"
     return f'{text},"queue_duration_s":{waited},"scheduling_latency_s":{waited}'
 
 
 def _uncut_arguments(args: list[Any], loggable: frozenset[int]) -> str | None:
-    """Return what ``filtered_arguments`` does, as JSON; ``None`` when something might have to be cut."""
+    """Return ``filtered_arguments`` as JSON; ``None`` if an argument may have to be cut."""
     if not args:
         return "[]"
     if len(args) > _MAX_ARGUMENTS:
@@ -362,7 +353,7 @@ def _uncut_arguments(args: list[Any], loggable: frozenset[int]) -> str | None:
 
 
 def filtered_arguments(payload: Payload, declaration: Declaration | None) -> list[str]:
-    """Return the arguments as text: numbers as they are, others only where ``loggable_arguments`` allows (GitLab's rule)."""
+    """Return the arguments as text: numbers unchanged, others only if ``loggable_arguments`` lists them (GitLab's rule)."""
     if payload.get("compressed"):
         return ["[COMPRESSED]"]
     allowed = _loggable(payload, declaration)
@@ -390,7 +381,7 @@ def _text(value: object) -> str:
 
 
 def retry_number(retry: object) -> int:
-    """Return ``retry`` as a number, so that a log index has one type for it: true 25, false or nothing 0, other -1."""
+    """Return ``retry`` as a number, so that a log index has one type for the field: true 25, false or none 0, other -1."""
     if retry is True:
         return 25
     if retry is False or retry is None:

@@ -1,4 +1,4 @@
-"""The jobs running right now, and how many have run: what the process record and the stack dump show."""
+"""Show the running jobs and count the runs, for the process record and the stack dump."""
 
 import threading
 from collections.abc import Callable
@@ -15,34 +15,34 @@ from framework.types import Jid
 
 @dataclass(slots=True)
 class ThreadCounts:
-    """One thread's counts; only that thread writes, so no lock is taken per job."""
+    """The counts of one thread; only that thread writes, so a job takes no lock."""
 
     processed: int = 0
     uncounted: int = 0
-    """So many of them left by a script that does not count them (a retry, the dead set): the record's next beat does."""
+    """Of these, the jobs moved by a script that does not count them (retry, dead set): the next heartbeat adds them."""
     failed: int = 0
     classes: dict[str, ClassMetrics] = field(default_factory=dict[str, ClassMetrics])
-    """What the runs of each class came to, by its wire name; those of known classes only."""
+    """The runs of each known class, by wire name."""
 
     def for_class(self, name: str) -> ClassMetrics:
-        """Return what is counted of a class."""
-        measure = self.classes.get(name)
-        if measure is None:
-            measure = self.classes[name] = ClassMetrics()
-        return measure
+        """Return the counts of a class."""
+        metrics = self.classes.get(name)
+        if metrics is None:
+            metrics = self.classes[name] = ClassMetrics()
+        return metrics
 
 
 class RunningJobs:
-    """What running jobs ask and what is shown of them; ``running`` lists the units that occupy a slot."""
+    """The state that running jobs read, and what is shown of them; ``running`` returns the units of running jobs."""
 
     interrupted = False
-    """What ``self.interrupted`` of a running job says: the process is stopping."""
+    """The value of ``self.interrupted`` of a running job: the process is stopping."""
 
     stopping = False
-    """Whether it has set a deadline to the jobs in flight too: what has not begun goes back, and what is cancelled as well."""
+    """Whether running jobs have a deadline: jobs that have not started, or are cancelled, return to their queues."""
 
     deadline_passed = False
-    """Whether the deadline has passed: what gives way from now on was cut off."""
+    """Whether the deadline has passed: a job that ends by the stop from now on was cut off."""
 
     def __init__(self, running: Callable[[], list[UnitOfWork]], cancellations: Cancellations | None = None) -> None:
         self._units = running
@@ -51,35 +51,37 @@ class RunningJobs:
         self._lock = threading.Lock()
 
     def new_thread_counts(self) -> ThreadCounts:
-        """Return a new tally for the calling thread."""
-        tally = ThreadCounts()
+        """Return new counts for the calling thread."""
+        counts = ThreadCounts()
         with self._lock:
-            self._thread_counts.append(tally)
-        return tally
+            self._thread_counts.append(counts)
+        return counts
 
     def running(self) -> dict[int, tuple[UnitOfWork, int]]:
-        """Return thread -> (unit, start in epoch seconds); for an async job a number that no thread has."""
+        """Return run id -> (unit, start in epoch seconds)."""
         return {unit.run_id: (unit, int(unit.started_at)) for unit in self._units()}
 
     def totals(self) -> ThreadCounts:
-        """Return the sums since the process started; failures count as processed too (Sidekiq's rule)."""
+        """Return the sums since the process started; a failure counts as processed too (Sidekiq's rule)."""
         with self._lock:
-            tallies = self._thread_counts
+            threads = self._thread_counts
             return ThreadCounts(
-                sum(t.processed for t in tallies), sum(t.uncounted for t in tallies), sum(t.failed for t in tallies)
+                sum(one.processed for one in threads),
+                sum(one.uncounted for one in threads),
+                sum(one.failed for one in threads),
             )
 
     def class_metrics(self) -> dict[str, ClassMetrics]:
-        """Return what the runs of each class came to since the process started."""
+        """Return the runs of each class since the process started."""
         with self._lock:
-            tables = [tally.classes for tally in self._thread_counts]
+            tables = [counts.classes for counts in self._thread_counts]
         return sum_by_class(tables)
 
     def cancellation(self, jid: Jid) -> Cancellation:
-        """Return what ``self.cancelled`` of a running job looks at."""
+        """Return the cancellation behind ``self.cancelled`` of a running job."""
         return Cancellation(jid) if self._cancellations is None else self._cancellations.watch(jid)
 
     def logger(self, job: dict[str, Any]) -> JobLogger:
-        """Return what ``self.logger`` of a running job is."""
+        """Return the logger behind ``self.logger`` of a running job."""
         bound: Any = logs.logger(**{"class": job.get("class"), "jid": job.get("jid"), "job_status": "running"})
         return cast("JobLogger", bound)

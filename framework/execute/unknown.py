@@ -1,4 +1,4 @@
-"""Put off a job whose code this process does not have, so that a process that has the code runs it later."""
+"""Defer a job whose class this process lacks, so that a process with the class runs it later."""
 
 import fnmatch
 import random
@@ -16,17 +16,17 @@ from framework.wire.job import UNKNOWN_COUNT, UNKNOWN_SINCE, count_of, timestamp
 DAY_S = 86_400.0
 _MAX_DELAY_S = 60.0
 _MAX_FOREIGN_DELAY_S = 5.0
-"""A job of another application stays away for no longer than this, as its own processes may be idle by then."""
+"""Longest delay of another application's job: the processes of that application may be idle meanwhile."""
 
-_MAX_NAMES = 1_000  # names come from the wire: there is no end of them
+_MAX_NAMES = 1_000  # names come from the wire, so their number has no bound
 
 
 # Decision 160: a job of an unknown class waits and spends no retry.
 class UnknownClassDelays:
-    """Decides how long such a job waits. Safe to call from any thread.
+    """Decide how long such a job waits. Safe from any thread.
 
     ``foreign`` are patterns of wire names that belong to other applications (setting ``foreign_classes``). Any other job is
-    given up ``max_wait_s`` after it was put off first.
+    given up ``max_wait_s`` after its first deferral.
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class UnknownClassDelays:
     def outcome_if_unknown(
         self, payload: Payload, declaration: Declaration | None, retired: Container[str]
     ) -> UnknownClass | ForeignClass | None:
-        """Return what becomes of a job whose code is not here; ``None`` when it is, or when its class is retired."""
+        """Return the outcome of a job whose class or version this process lacks; ``None`` if it has it, or it is retired."""
         if declaration is None:
             return None if payload["class"] in retired else self.outcome(payload)
         version = version_of(payload)
         return self.outcome_of_version(payload, declaration, version) if version > declaration.version else None
 
     def outcome(self, payload: Payload) -> UnknownClass | ForeignClass:
-        """Return what becomes of a job whose class is not registered here."""
+        """Return the outcome of a job whose class is not registered in this process."""
         name = payload["class"]
         if self._is_foreign is not None and self._is_foreign(name):
             count = count_of(payload, UNKNOWN_COUNT)
@@ -62,15 +62,15 @@ class UnknownClassDelays:
         return self._delayed(payload, UnknownWorkerError(name, self._nearest_to(name)))
 
     def outcome_of_version(self, payload: Payload, declaration: Declaration, version: int) -> UnknownClass:
-        """Return what becomes of a job of a higher ``version`` than its class has here."""
+        """Return the outcome of a job of a higher ``version`` than its class has in this process."""
         return self._delayed(payload, NewerVersionError(declaration.wire_name, version, declaration.version))
 
     def _foreign_delay_s(self, count: int) -> float:
-        """Return how long a job of another application stays away from the queue, 0 every other time.
+        """Return how long a job of another application stays out of its queue: 0 every other time.
 
-        Put straight back, it goes to a process of that application which waits for a job: Redis serves first the client that has
-        waited longest, and that is not the process that has just fetched. If none waits, this process meets the job again; so the
-        next time it stays away.
+        A job that returns at once goes to a waiting process of its application: Redis serves the client that has waited the
+        longest, which is not the process that has just fetched. If no such process waits, this process fetches the job again; so
+        it stays out of the queue the next time.
         """
         if count % 2 == 0:
             return 0.0
@@ -83,22 +83,22 @@ class UnknownClassDelays:
             first, count = now, 0
         else:
             count = count_of(payload, UNKNOWN_COUNT)
-        # Another host's clock may be ahead of ours; a time to come would put off the end for as long.
+        # The clock of another host may be ahead: a time in the future would delay the end of the wait by as much.
         since = min(first, now)
-        # Spread, so that a thousand jobs of a new class do not come back in one moment.
+        # Jitter, so that a thousand jobs of a new class do not return at the same moment.
         delay_s = min(_MAX_DELAY_S, 2.0 ** min(count, 6) * (1.0 + self._draw() / 2))
         return UnknownClass(error, delay_s, count + 1, since, gives_up=now - since >= self._max_wait_s)
 
     def _nearest_to(self, name: str) -> str | None:
-        """Return the registered name most like ``name``; looked for once, as that takes milliseconds with many classes."""
+        """Return the registered name closest to ``name``; cached, since the search takes milliseconds with many classes."""
         if name not in self._nearest:
             if len(self._nearest) >= _MAX_NAMES:
                 self._nearest.clear()
             self._nearest[name] = registry.nearest_name(name)
-        return self._nearest.get(name)  # another thread may have cleared it: then the message lacks its hint
+        return self._nearest.get(name)  # another thread may have cleared the cache: the message then has no hint
 
 
 def _ran_since(payload: Payload, first: float) -> bool:
-    """Tell whether a process that has the class has run the job meanwhile: Ruby's leave our fields as they are."""
+    """Tell whether a process with the class has run the job meanwhile: a Ruby process keeps the fields of the deferral."""
     failures = (timestamp(payload.get(name)) for name in ("failed_at", "retried_at"))
     return any(failed is not None and failed > first for failed in failures)

@@ -1,1 +1,1 @@
-"""Step 5 of a job's way: from a list into this process's custody, atomically, and out of a dead process's."""
+"""Step 5 of a job: move it from its queue to the working list of a process, and recover the jobs of dead processes."""

@@ -1,1 +1,1 @@
-"""Step 7 of a job's way: what becomes of it. Needs the payload only; the class helps when there is one."""
+"""Step 7 of a job: settle its outcome. Needs only the payload; the class helps if it is known."""

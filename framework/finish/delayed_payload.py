@@ -1,4 +1,4 @@
-"""The payload of a job that leaves its queue for a set: the schedule set, or, where it failed, the retry set or the dead set."""
+"""Build the payload of a job that moves to the schedule, retry or dead set."""
 
 from typing import TypeAlias
 
@@ -24,13 +24,13 @@ from framework.wire.job import (
 from framework.wire.payload_edit import rewrite
 
 DelayedOutcome: TypeAlias = Snoozed | Deferred | ForeignClass | UnknownClass
-"""The outcomes of jobs that run another time, or elsewhere."""
+"""The outcomes of jobs that run later, or in another process."""
 
 
 def delayed_payload(unit: UnitOfWork, outcome: DelayedOutcome) -> bytes:
-    """Return the payload as the schedule set has it, with what its next reader is to know of the wait."""
+    """Return the payload for the schedule set, with the fields that say why the job waits."""
     payload = payload_leaving_queue(unit)
-    payload.pop("enqueued_at", None)  # it is in no queue (Sidekiq's form)
+    payload.pop("enqueued_at", None)  # Sidekiq's form of a job outside of queues
     match outcome:
         case Snoozed():
             pass
@@ -39,18 +39,18 @@ def delayed_payload(unit: UnitOfWork, outcome: DelayedOutcome) -> bytes:
         case ForeignClass(count=count):
             payload[UNKNOWN_COUNT] = count
         case UnknownClass(error, count=count, since=since):
-            clear_error(payload)  # a backtrace that stayed would be another error's
+            clear_error(payload)  # an old backtrace would belong to another error
             payload.update({"error_class": error_class(error), "error_message": error_message(error, MAX_MESSAGE)})
             payload.update({UNKNOWN_COUNT: count, UNKNOWN_SINCE: wire_timestamp(since)})
     return rewrite(unit.data, payload)
 
 
 def payload_leaving_queue(unit: UnitOfWork) -> Payload:
-    """Return the payload with its queue, and without the fields that say how it came to its queue or why it waited."""
+    """Return the payload with its queue, without the fields that say how it came there or why it waited."""
     payload = decode(unit.data, None)
     clear_unknown_class(payload)
-    payload["queue"] = unit.queue  # other producers may leave it out, and the way back from the set needs it
-    payload.pop(TRANSFER, None)  # a Ruby process may have promoted it midway
-    payload.pop(BUFFERED_AT, None)  # it had its turn
+    payload["queue"] = unit.queue  # some producers omit it, and a retry from the set needs it
+    payload.pop(TRANSFER, None)  # a Ruby poller may have enqueued the job during a transfer between shards
+    payload.pop(BUFFERED_AT, None)  # it has had its slot
     payload.update(unit.extra_fields or {})
     return payload

@@ -1,4 +1,4 @@
-"""Telling handlers of failures: error handlers at each one, death handlers when a job will not be retried."""
+"""Call handlers of failures: error handlers at each failure, death handlers if the job is not retried."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,9 +9,9 @@ from framework.wire.job import Job
 
 
 class Handlers:
-    """The application's handlers, and before them those of the process. What one raises is given to ``report`` only.
+    """The handlers of the process, then those of the application. ``report`` receives what a handler raises.
 
-    Each is given a copy: none can change what is stored, or what the next one sees.
+    Each handler gets a copy of the job: it can change neither the stored payload nor what the next handler sees.
     """
 
     def __init__(self, report: Callable[[str, BaseException], None]) -> None:
@@ -20,19 +20,19 @@ class Handlers:
         self._report = report
 
     def call_error_handlers(self, error: BaseException, facts: dict[str, Any]) -> None:
-        """Tell every error handler."""
+        """Call every error handler."""
         for handler in (*self.error, *error_handlers):
             self.guard("error handler", partial(handler, error, {**facts, "job": dict(facts.get("job") or {})}))
 
     def call_death_handlers(self, job: Job, error: BaseException) -> None:
-        """Tell every death handler."""
+        """Call every death handler."""
         for handler in (*self.death, *death_handlers):
             self.guard("death handler", partial(handler, Job(job), error))
 
     def guard(self, what: str, call: Callable[[], Any]) -> Any:
-        """Return what ``call`` returns; report what it raises and return ``None``."""
+        """Return the result of ``call``; if it raises, report the error and return ``None``."""
         try:
             return call()
-        except BaseException as failure:  # noqa: BLE001 - somebody else's code must not decide a job's fate
+        except BaseException as failure:  # noqa: BLE001 - an error of application code must not change what becomes of the job
             self._report(what, failure)
             return None

@@ -1,4 +1,4 @@
-"""Failed jobs, as the error tracker is told of them: what they are, never their arguments."""
+"""Report failed jobs to the error tracker: their class, queue and ids, never their arguments."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,20 +11,20 @@ from framework.telemetry.sentry import Tracker
 from framework.typeguards import has_type
 
 EXPECTED_ERRORS = (RetryError, FlowControl, BusinessError)
-"""What a job raises to say something: neither error handlers nor the error tracker hear of it."""
+"""Errors that a job raises on purpose: neither error handlers nor the error tracker get them."""
 
-_MAX_TAG = 200  # characters Sentry keeps of a tag's value
+_MAX_TAG = 200  # characters of a tag that Sentry keeps
 
 
 class JobReporter:
-    """An error handler that reports to ``tracker``."""
+    """Error handler that reports to ``tracker``."""
 
     def __init__(self, tracker: Tracker, shard: str) -> None:
         self._tracker = tracker
         self._shard = shard
 
     def __call__(self, error: BaseException, facts: Mapping[str, Any]) -> None:
-        """Report a failed job, unless its error is one by which jobs say what they want."""
+        """Report a failed job, unless its error is an expected one."""
         if has_type(error, *EXPECTED_ERRORS):
             return
         job: Mapping[str, Any] = facts.get("job") or {}

@@ -1,6 +1,6 @@
-"""What to do with a failed job: retry it, bury it, or drop it. Decides only; ``settle`` moves.
+"""Decide what becomes of a failed job: retry, kill or delete (Sidekiq's verbs). ``settle`` moves the job.
 
-Works on the payload as it was stored, so that what a middleware changed for one run is not kept, and needs no class.
+The decision uses the payload as stored, so that a middleware's changes for one run are not kept. It needs no class.
 """
 
 import math
@@ -22,11 +22,11 @@ from framework.wire.job import Job, timestamp, whole_number, wire_timestamp
 
 DEFAULT_MAX_RETRIES = 25
 MAX_MESSAGE = 10_000
-"""Characters of an error message that are kept (Sidekiq's figure)."""
+"""Characters of an error message that are kept (Sidekiq's number)."""
 MAX_BACKTRACE = 8_192
-"""Bytes of a packed backtrace: failures that pile up must not fill Redis."""
+"""Bytes of a packed backtrace: many failures must not fill Redis."""
 MAX_DELAY_S = 3_155_760_000.0
-"""A hundred years: what a class may choose, or a payload counts, must stay a time that Redis and every reader can store."""
+"""A hundred years: every delay must be a time that Redis and every reader can store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +39,23 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """The retries are used up: into the dead set."""
+    """Move to the dead set: the retries are used up."""
 
     payload: Payload
     args: list[Any] | None = None
-    """The arguments as death handlers shall see them."""
+    """The arguments for death handlers, decompressed."""
     business: bool = False
-    """Whether the business refused it: the dead set keeps fewer of these."""
+    """Whether it ended by a ``BusinessError``: the dead set keeps fewer of these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Out of Redis: ``retry = False``, ``dead = False``, the business refused it, or the class's hook said so."""
+    """Remove from Redis: ``retry = False``, ``dead = False``, a ``BusinessError``, or a hook returned ``"discard"``."""
 
     payload: Payload
     args: list[Any] | None = None
     exhausted: bool = False
-    """Whether retries were used up: only then ``retries_exhausted`` is asked (Sidekiq)."""
+    """Whether the retries were used up: only then is ``retries_exhausted`` called (Sidekiq)."""
 
 
 RetryDecision: TypeAlias = Retry | Kill | Delete
@@ -63,13 +63,13 @@ RetryDecision: TypeAlias = Retry | Kill | Delete
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """The fleet's defaults, the clock and the dice."""
+    """The defaults of all classes, the clock and the source of randomness."""
 
     max_retries: int = DEFAULT_MAX_RETRIES
     clock: Callable[[], float] = time.time
     draw: Callable[[], float] = random.random
     keeps_business_failures: bool = False
-    """Whether the dead set keeps jobs that the business refused."""
+    """Whether the dead set keeps jobs that ended by a ``BusinessError``."""
 
     def decide(
         self,
@@ -80,10 +80,10 @@ class RetryPolicy:
         *,
         ask_class: bool = True,
     ) -> RetryDecision:
-        """Return what becomes of a job that failed with ``error``; ``payload`` gets Sidekiq's error fields.
+        """Return the decision for a job that failed with ``error``; ``payload`` gets Sidekiq's error fields.
 
-        ``worker`` is the class, or ``None`` when it is unknown here. What ``retry_in`` raises is the caller's to catch, who
-        may then decide without it: ``ask`` false.
+        ``worker`` is the class, or ``None`` if this process lacks it. ``retry_in`` of the class may raise anything; the caller
+        may then decide again with ``ask_class`` false.
         """
         limit = self._limit(payload, worker)
         count = self._count_failure(payload, worker, error)
@@ -115,12 +115,12 @@ class RetryPolicy:
         return Kill(payload, args, business)
 
     def mark_discarded(self, payload: Payload) -> Payload:
-        """Return the payload marked as death handlers are to see it: it is kept nowhere (Sidekiq 8)."""
+        """Add the field that tells death handlers that the job is kept nowhere (Sidekiq 8); return the payload."""
         payload["discarded_at"] = wire_timestamp(self.clock())
         return payload
 
     def _limit(self, payload: Payload, worker: Any | None) -> int | None:
-        """Most retries; ``None`` = none and no dead set either (``retry: false``)."""
+        """Return the most retries; ``None`` for no retry and no dead set (``retry: false``)."""
         retry = payload.get("retry")
         if retry is None and worker is not None:
             limit: int | None = worker.declaration().retry_limit(self.max_retries)
@@ -158,7 +158,7 @@ class RetryPolicy:
         return count >= limit
 
     def _delay_s(self, chosen: object, count: int) -> float:
-        """Return the class's own delay if it gave a positive one (jittered, so that a burst does not return as one), else ours."""
+        """Return the delay of the class if it is positive, else Sidekiq's; jitter spreads jobs that failed together."""
         if isinstance(chosen, timedelta):
             chosen = chosen.total_seconds()
         if isinstance(chosen, int | float) and not isinstance(chosen, bool) and 0 < chosen < math.inf:
@@ -167,7 +167,7 @@ class RetryPolicy:
 
 
 def job_for_hooks(payload: Payload, args: list[Any] | None) -> Job:
-    """Return a job as hooks see it, a copy: with ``args``, the arguments of the run, decompressed."""
+    """Return a copy of the job for hooks, with ``args``, the decompressed arguments of the run."""
     if args is None:
         return Job(payload)
     marks = (COMPRESSED, ORIGINAL_SIZE)
@@ -175,7 +175,7 @@ def job_for_hooks(payload: Payload, args: list[Any] | None) -> Job:
 
 
 def packed_backtrace(error: BaseException, wanted: object) -> str:
-    """Return the innermost lines of the traceback in Sidekiq's form: all for ``True``, N for a number, as many as fit."""
+    """Return the innermost lines of the traceback in Sidekiq's form: all for ``True``, N for a number, at most as many as fit."""
     lines = backtrace(error, wanted)
     packed = pack_backtrace(lines) if lines else ""
     while len(packed) > MAX_BACKTRACE:
@@ -189,12 +189,12 @@ def backtrace(error: BaseException, wanted: object) -> list[str]:
     if not wanted:
         return []
     try:
-        # Not extract_tb: it reads source files, a thousand times for a RecursionError.
+        # Not extract_tb: it reads source files, for a RecursionError a thousand times.
         lines = [
             f"{frame.f_code.co_filename}:{line}:in `{frame.f_code.co_name}'"
             for frame, line in traceback.walk_tb(error.__traceback__)
         ]
-    except BaseException:  # noqa: BLE001 - a job's exception may do anything, and telling of it must not fail
+    except BaseException:  # noqa: BLE001 - a job's exception may do anything, and its report must not fail
         return []
     lines.reverse()
     number = whole_number(wanted)
@@ -202,7 +202,7 @@ def backtrace(error: BaseException, wanted: object) -> list[str]:
 
 
 def _field(payload: Payload, worker: Any | None, name: str) -> Any:
-    """Return what the payload says; what it leaves open its class says (Ruby does not know a Python class's attributes)."""
+    """Return a field of the payload, or else the attribute of its class (Ruby does not know Python attributes)."""
     value = payload.get(name)
     if value is None and worker is not None:
         return getattr(worker.declaration(), name)
