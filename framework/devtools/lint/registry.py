@@ -45,7 +45,7 @@ _LINTER_RULES = (
         name="suppression-reason",
         summary="A waiver without a reason; it waives nothing.",
         fix="write why, in two words at least: # SEW001: a second mail does no harm",
-        why="A rule that is switched off in silence is asked about in every review, and nobody dares to switch it on again.",
+        why="A rule that is switched off in silence is asked about in every review, and stays off for ever.",
         bad=_PLAIN.format(comment="", line="\n    idempotent = False  # SEW001  # here\n"),
         good=_PLAIN.format(comment="", line=f"\n{_REASON}"),
     ),
@@ -55,7 +55,7 @@ _LINTER_RULES = (
         summary="A waiver of a code that there is not.",
         fix="write the code of the finding: `application-worker lint-workers --list`",
         why="Most often it is a slip, and what was to be waived is found all the same.",
-        bad=_PLAIN.format(comment="  # SEW999: nobody pushes it  # here", line=""),
+        bad=_PLAIN.format(comment="  # SEW999: no code pushes it  # here", line=""),
         good=_PLAIN.format(comment="", line=f"\n{_REASON}"),
     ),
     LintRule(

@@ -12,6 +12,7 @@ FACADES = {path.stem for path in Path(framework.__file__).parent.glob("*.py")} -
     "__main__",
     "command_line",
     "exit_codes",
+    "extensions",
     "messages",
     "typeguards",
     "version",

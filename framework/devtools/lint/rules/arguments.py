@@ -198,7 +198,7 @@ RULES = (
         summary="The name of a feature flag is not written out.",
         fix="write the name as one string",
         why="Flags are removed by looking for their name. One that is put together at run time is found in no search, outlives its "
-        "purpose, and one day is switched by somebody who does not know what hangs on it.",
+        "purpose, and one day is switched by a person who does not know what hangs on it.",
         bad='''
 from framework import Deduplicate
 from workers.base import TeamWorker
@@ -273,7 +273,7 @@ from workers.base import TeamWorker
 
 @dataclass
 class User:
-    """Somebody."""
+    """A user."""
 
     id: int
     name: str
@@ -307,7 +307,7 @@ from workers.base import TeamWorker
 
 
 class InviteWorker(TeamWorker):
-    """Invite somebody."""
+    """Invite a user."""
 
     loggable_arguments = ("project_id", "email")  # here
 
@@ -318,7 +318,7 @@ from workers.base import TeamWorker
 
 
 class InviteWorker(TeamWorker):
-    """Invite somebody."""
+    """Invite a user."""
 
     loggable_arguments = ("role",)
 

@@ -142,7 +142,7 @@ class GreetingWorker(TeamWorker):
         name="not-owned",
         summary="A worker's feature category is `not_owned`.",
         fix="name the category of the team that is to be woken up, or waive with whose plumbing it is",
-        why="An error of a class that nobody owns is sent to nobody. The word is for code that many features push, whose jobs "
+        why="An error of a class without an owner reaches no team. The word is for code that many features push, whose jobs "
         "then count for the feature that pushed them.",
         bad='''
 from workers.base import TeamWorker

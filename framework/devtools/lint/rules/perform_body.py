@@ -102,7 +102,7 @@ RULES = (
         name="sleep",
         summary="A worker calls `time.sleep`.",
         fix="raise RetryLater(delay), or push the rest with perform_in",
-        why="A slot that sleeps runs nobody's job. With ten slots, ten jobs that wait a minute for something stop a process for a "
+        why="A sleeping job occupies its slot. With ten slots, ten jobs that wait a minute for something stop a process for a "
         "minute; and a deployment has to wait for them or interrupt them.",
         bad='''
 import time
@@ -143,7 +143,7 @@ from workers.base import TeamWorker
 
 
 class FetchWorker(TeamWorker):
-    """Fetch somebody's page."""
+    """Fetch a page."""
 
     has_external_dependencies = True
     concurrency_limit = 10
@@ -158,7 +158,7 @@ from workers.base import TeamWorker
 
 
 class FetchWorker(TeamWorker):
-    """Fetch somebody's page."""
+    """Fetch a page."""
 
     has_external_dependencies = True
     concurrency_limit = 10

@@ -197,7 +197,7 @@ class ReindexWorker(TeamWorker):
         name="urgent-external",
         summary="Urgency `high` together with calls to services outside of the fleet.",
         fix="take urgency 'low', or split the job: one that is urgent, one that calls",
-        why="High urgency promises a start and an end within 10 seconds. A job that waits for somebody else's server cannot keep "
+        why="High urgency promises a start and an end within 10 seconds. A job that waits for a foreign server cannot keep "
         "it, and while it waits it holds a slot of the fleet that has to. Declared, the class is refused at import; this rule "
         "also finds the call that nobody declared.",
         bad='''
