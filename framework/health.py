@@ -12,7 +12,7 @@
 ``question.query`` queries the database of the class. A complete example is in docs/guides/health.md.
 """
 
-from framework.policies.defer.health.indicator import (
+from framework.policies.health.indicator import (
     HealthIndicator,
     Normal,
     NotAvailable,

@@ -15,9 +15,8 @@ from framework.admin.search import (
     payload_of_member,
     scan_members,
 )
-from framework.policies.defer.flags import SKIPPED_JOBS
 from framework.store.script import DROP_HELD
-from framework.telemetry.counters import series_name
+from framework.telemetry.counters import SKIPPED_JOBS, series_name
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.json import dumps, loads_object

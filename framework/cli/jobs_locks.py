@@ -19,7 +19,7 @@ from framework.cli.terminal import echo
 from framework.command_line import command
 from framework.errors import PayloadError
 from framework.exit_codes import EXIT_FAILED
-from framework.push.deduplication import Deduplicator
+from framework.policies.dedup.push import Deduplicator
 from framework.shard.shard import Shard
 from framework.types import Payload
 from framework.wire import keys

@@ -101,6 +101,11 @@ class Declaration:
         return signature_since(self.version_handlers, version) if self.version_handlers else 0
 
     @property
+    def deduplicates(self) -> bool:
+        """Tell whether jobs of the class may be duplicates of each other."""
+        return self.deduplicate is not None and self.deduplicate.strategy != "none"
+
+    @property
     def lock_ttl_s(self) -> float | None:
         """How long the lock of one of its jobs lasts; ``None`` when jobs are not deduplicated."""
         return None if self.deduplicate is None else self.deduplicate.ttl.total_seconds()

@@ -12,7 +12,7 @@ from framework.declare.request import BulkRequest, PushRequest, Route
 from framework.errors import ArgumentsError, ExceedLimitError, PayloadError
 from framework.middleware.chain import Call
 from framework.push.bulk import BulkPush, PreparedChunk
-from framework.push.deduplication import Deduplicator, deduplicates
+from framework.push.lock_port import PushLocks
 from framework.push.middleware_push import MiddlewarePusher
 from framework.push.normalize import (
     ExtraFields,
@@ -77,12 +77,12 @@ class Client:
         self,
         shards: Shards,
         router: Router,
+        locks: PushLocks,
         *,
         middleware: tuple[Call, ...] = (),
         limiter: SizeLimiter | None = None,
         strict_arguments: StrictArgumentsCheck | None = None,
         extra_fields: ExtraFieldsFactory = no_extra_fields,
-        deduplicator: Deduplicator | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._shards = shards
@@ -99,7 +99,7 @@ class Client:
             middleware,
             self._limiter,
             extra_fields,
-            deduplicator or Deduplicator(),
+            locks,
             self._schedule_writer,
             clock,
         )
@@ -182,7 +182,7 @@ class Client:
         """
         signature = request.declaration.signature
         coercer = self._strict_arguments.coercer(request.declaration)
-        if self._has_middleware or deduplicates(request.declaration):
+        if self._has_middleware or request.declaration.deduplicates:
             prepare = self._middleware_pusher.chunk_source(request, bind_all(signature, request.args, coercer))
         else:
             plan = self._plan_for(request.declaration, request.options)
@@ -215,7 +215,7 @@ class Client:
         route = self._router.route_push(declaration, options)
         template = JobTemplate(declaration, route.queue, options, self._limiter)
         status_ttl = options.get("status_expiration", declaration.status_expiration)
-        unique = deduplicates(declaration)
+        unique = declaration.deduplicates
         return PushPlan(
             declaration,
             self._shards[route.shard],

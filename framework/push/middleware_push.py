@@ -14,7 +14,7 @@ from framework.declare.request import BulkRequest, DueTime, PushRequest, Route
 from framework.errors import ArgumentsError, ExceedLimitError, ShardUnavailableError
 from framework.middleware.chain import Call, ChainInvocation
 from framework.push.bulk import PreparedChunk
-from framework.push.deduplication import Deduplicator
+from framework.push.lock_port import PushLocks
 from framework.push.normalize import NO_CONTEXT, ExtraFields, ExtraFieldsFactory, Normalizer
 from framework.push.schedule_writer import ScheduleWriter
 from framework.push.size_limiter import SizeLimiter
@@ -52,7 +52,7 @@ class MiddlewarePusher:
         middleware: tuple[Call, ...],
         limiter: SizeLimiter,
         extra_fields: ExtraFieldsFactory,
-        deduplicator: Deduplicator,
+        locks: PushLocks,
         schedule_writer: ScheduleWriter,
         clock: Callable[[], float],
     ) -> None:
@@ -61,7 +61,7 @@ class MiddlewarePusher:
         self._middleware = middleware
         self._limiter = limiter
         self._extra_fields: PerClass[ExtraFields | None] = PerClass(extra_fields)
-        self._deduplicator = deduplicator
+        self._locks = locks
         self._schedule_writer = schedule_writer
         self._normalizer = Normalizer(clock)
 
@@ -71,7 +71,7 @@ class MiddlewarePusher:
         route = self._router.route_push(declaration, request.options)
         shard = self._shards[route.shard]
         payload = self._build_payload(request, generate_jid(), request.args, route, self._current_extra_fields(request))
-        policy = self._deduplicator.policy(declaration, shard.name, scheduled=due is not None)
+        policy = self._locks.policy(declaration, shard.name, scheduled=due is not None)
         entry = self._prepare_job(payload, declaration, due, shard, policy)
         if entry is None:
             return None
@@ -119,7 +119,7 @@ class MiddlewarePusher:
     ) -> PreparedChunk:
         """Run the jobs of one chunk through the chain. ``first_due_at`` is the due time of the bulk's first job by Redis's clock."""
         declaration, shard = request.declaration, self._shards[route.shard]
-        policy = self._deduplicator.policy(declaration, shard.name, scheduled=request.due is not None)
+        policy = self._locks.policy(declaration, shard.name, scheduled=request.due is not None)
         entries: list[PreparedJob | None] = []
         extra_fields = self._current_extra_fields(request)
         for index, (given, jid) in enumerate(zip(args, generate_jids(len(args)), strict=True), start):
@@ -160,7 +160,7 @@ class MiddlewarePusher:
         def resolve(entry: PreparedJob, owner: Jid) -> Jid | None:
             if not owner or not declaration.idempotent:
                 return entry.jid
-            self._deduplicator.log_duplicate(entry.payload, declaration, policy, owner)
+            self._locks.log_duplicate(entry.payload, declaration, policy, owner)
             return None
 
         return resolve
@@ -170,9 +170,7 @@ class MiddlewarePusher:
     ) -> tuple[bytes, bytes]:
         commands = _status_commands(entry)
         command = commands[0] if commands else None
-        return entry.data, self._deduplicator.lock_request(
-            entry.payload, declaration, policy, entry.due, command
-        ).encode()
+        return entry.data, self._locks.lock_request(entry.payload, declaration, policy, entry.due, command).encode()
 
     def _build_payload(
         self,
@@ -220,7 +218,7 @@ class MiddlewarePusher:
             if due is not None:
                 due = _due_after_middleware(declaration, payload.pop("at", due.at), due)
         if policy is not None:
-            self._deduplicator.set_key(payload, declaration, payload["args"])
+            self._locks.set_key(payload, declaration, payload["args"])
         data = self._limiter.encode(payload, big_payload=declaration.big_payload, compress=declaration.compress)
         return PreparedJob(payload["queue"], data, due, payload)
 

@@ -13,7 +13,7 @@ from framework.declare.declaration import Declaration
 from framework.errors import PayloadError
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call, ChainInvocation
-from framework.push.deduplication import Deduplicator
+from framework.push.lock_port import PushLocks
 from framework.push.size_limiter import SizeLimiter
 from framework.route.topology import QueueLocation
 from framework.schedule.cross_shard import CrossShardTransfer
@@ -47,7 +47,7 @@ class DueJobPlanner:
         *,
         middleware: tuple[Call, ...] = (),
         limiter: SizeLimiter,
-        deduplicator: Deduplicator | None = None,
+        locks: PushLocks,
         budget: MemoryBudget | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -57,7 +57,7 @@ class DueJobPlanner:
         self._status_writer = status_writer
         self._middleware = middleware
         self._limiter = limiter
-        self._deduplicator = deduplicator or Deduplicator()
+        self._locks = locks
         self._budget = budget or MemoryBudget()
         self._reserved = 0
         self._clock = clock
@@ -128,7 +128,7 @@ class DueJobPlanner:
         if worker is None or not isinstance(jid, str) or not jid:
             return b"", None
         declaration: Declaration = worker.declaration()
-        policy = self._deduplicator.policy(declaration, shard, scheduled=False)
+        policy = self._locks.policy(declaration, shard, scheduled=False)
         foreign = IDEMPOTENCY_KEY in payload and lock_of(payload, None) is None
         if policy is None or foreign:
             return b"", None
@@ -136,15 +136,15 @@ class DueJobPlanner:
             decompressed = dict(payload)
             try:
                 self._decompress(decompressed)
-                self._deduplicator.set_key(payload, declaration, decompressed["args"])
+                self._locks.set_key(payload, declaration, decompressed["args"])
             except PayloadError:
                 # Another writer's damaged arguments, which equal no job: its run handles them.
                 return b"", None
         tracked = tracked_job(payload)
         status_command = tracked.command("discarded") if tracked is not None else None
-        lock_request = self._deduplicator.lock_request(payload, declaration, policy, None, status_command)
+        lock_request = self._locks.lock_request(payload, declaration, policy, None, status_command)
         on_duplicate = (
-            partial(self._deduplicator.log_duplicate, payload, declaration, policy) if declaration.idempotent else None
+            partial(self._locks.log_duplicate, payload, declaration, policy) if declaration.idempotent else None
         )
         return lock_request.encode(), on_duplicate
 

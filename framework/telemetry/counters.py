@@ -8,6 +8,9 @@ import redis
 
 from framework.wire import keys
 
+# Jobs that a flag, a health check or an operator kept from running; policies and the purge share the counter.
+SKIPPED_JOBS = "sidekiq_jobs_skipped_total"
+
 
 class Counters:
     """Adds up. Safe to call from any thread; meant for what is rarer than jobs."""

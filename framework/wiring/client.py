@@ -14,10 +14,10 @@ from framework.execute.inline import run_inline
 from framework.finish.status_writer import StatusWriter
 from framework.flags.flag import FlagSource
 from framework.policies.consistency.databases import Databases, open_databases
-from framework.policies.consistency.positions import PushPositions
+from framework.policies.consistency.push import PushPositions
+from framework.policies.dedup.push import Deduplicator
 from framework.policies.pause import strategies
 from framework.push.client import Client
-from framework.push.deduplication import Deduplicator
 from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimits
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.route.router import Router
@@ -54,7 +54,7 @@ class ProcessClient:
             limiter=open_limiter(settings),
             strict_arguments=self._strict_arguments,
             extra_fields=PushPositions(self.databases),
-            deduplicator=open_deduplicator(settings, self.shards),
+            locks=open_deduplicator(settings, self.shards),
         )
 
     def push(self, request: PushRequest) -> Jid | None:

@@ -7,12 +7,12 @@ from framework.declare.declaration import Declaration
 from framework.declare.policy_options import DeferOnHealth
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.messages import did_you_mean, join_names
-from framework.policies.defer.health.admission import HealthEvents, HealthPolicy
-from framework.policies.defer.health.checks import HealthChecker
-from framework.policies.defer.health.connection import HealthConnection
-from framework.policies.defer.health.indicator import HealthIndicator, registered
-from framework.policies.defer.health.postgres import postgres_indicators
-from framework.policies.defer.health.prometheus import Prometheus
+from framework.policies.health.admission import HealthEvents, HealthPolicy
+from framework.policies.health.checks import HealthChecker
+from framework.policies.health.connection import HealthConnection
+from framework.policies.health.indicator import HealthIndicator, registered
+from framework.policies.health.postgres import postgres_indicators
+from framework.policies.health.prometheus import Prometheus
 from framework.settings.health_indicators import POSTGRES_INDICATORS
 from framework.settings.model import Settings
 from framework.telemetry.sentry import Tracker

@@ -40,7 +40,7 @@ def open_poller(
         states,
         middleware=middleware.client.compile(),
         limiter=open_limiter(settings),
-        deduplicator=open_deduplicator(settings, shards),
+        locks=open_deduplicator(settings, shards),
         budget=budget,
     )
     return Poller(client, events, planner, transfer, timing, dead_set)

@@ -21,14 +21,14 @@ from framework.flags.redis_flags import RedisFlags, set_flag
 from framework.policies.concurrency.admission import DEFERRED_JOBS, ClassLimit
 from framework.policies.concurrency.limits import FleetSlots, Limits
 from framework.policies.concurrency.slots import LimitSlots
-from framework.policies.defer.flags import SKIPPED_JOBS, DeferFlag, DropFlag, SkipTracker
+from framework.policies.defer.flags import DeferFlag, DropFlag, SkipTracker
 from framework.policies.pause.admission import PausePolicy
 from framework.policies.pause.state import PauseState
 from framework.policies.pause.strategies import PauseStrategies
 from framework.process.events import ProcessEvents
 from framework.process.push_back import PushBack
 from framework.store.script import Script
-from framework.telemetry.counters import counters
+from framework.telemetry.counters import SKIPPED_JOBS, counters
 from framework.types import Outcome
 from framework.wire import keys
 from tests.execute.processor_bench import WORKING, ProcessorBench, ScriptedPolicy, state, worker

@@ -13,6 +13,7 @@ from framework.fetch.interruptions import InterruptionLimit
 from framework.fetch.suspects import RunEvidence
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.flags.flag import decode_flag
+from framework.policies.dedup.push import Deduplicator
 from framework.process import launcher, record
 from framework.process.signals import accepted_signals
 from framework.push.size_limiter import SizeLimiter, SizeLimits
@@ -293,6 +294,7 @@ _preparation = DueJobPlanner(
     CrossShardTransfer(cast("Any", None), "main", {}, cast("Any", _Events())),
     cast("Any", _Events()),
     limiter=SizeLimiter(SizeLimits(decompressed_limit=INFLATED_LIMIT, decoded_limit=DECODED_LIMIT), lambda _: None),
+    locks=Deduplicator(),
 )
 
 TARGETS = (

@@ -16,6 +16,7 @@ from framework.fetch.reaper import Reaper, SetLimits, mark_dead
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.settle import DeadSetLimits
 from framework.finish.status_writer import StatusWriter
+from framework.policies.dedup.push import Deduplicator
 from framework.policies.pause.resumer import resume
 from framework.process.heartbeat import LEASE_PERIOD_S
 from framework.push.size_limiter import SizeLimiter, SizeLimits
@@ -140,6 +141,7 @@ class Rescuer:
             crossings,
             StatusWriter(self._shard, lambda *facts: self.told.append(f"state missed: {facts}")),
             limiter=SizeLimiter(SizeLimits(), None),
+            locks=Deduplicator(),
         )
         return Poller(self.client, events, preparation, crossings, PollTiming(self.client, 1.0), DeadSetLimits())
 

@@ -4,7 +4,6 @@ import shutil
 
 import pytest
 
-from framework.admin.purge import SKIPPED_JOBS
 from framework.store.script import (
     DROP_HELD,
     ENQUEUE_DUE,
@@ -16,7 +15,7 @@ from framework.store.script import (
     SCHEDULE,
     TAKE_SLOT,
 )
-from framework.telemetry.counters import series_name
+from framework.telemetry.counters import SKIPPED_JOBS, series_name
 from framework.wire.resources import JobResources, Lock, LockRequest, Slot
 from tests.harness import encoded, until
 from tests.proofs.aof import History, HistoryError

@@ -5,6 +5,7 @@ import pytest
 from framework.declare import port, registry
 from framework.declare.worker import ApplicationWorker
 from framework.middleware.chain import CLIENT, Chain
+from framework.policies.dedup.push import Deduplicator
 from framework.push.client import Client
 from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimits
 from framework.route.router import Router
@@ -36,7 +37,8 @@ class Door:
         for one in middleware:
             chain.add(one)
         router = Router([RoutingRule(*rule) for rule in rules], list(self.shards))
-        self.client = Client(self.shards, router, middleware=chain.compile(), limiter=limiter, **options)
+        locks = options.pop("locks", None) or Deduplicator()
+        self.client = Client(self.shards, router, locks, middleware=chain.compile(), limiter=limiter, **options)
         port.bind(self.client)
         return self
 

@@ -14,7 +14,7 @@ from framework.declare import registry
 from framework.declare.policy_options import Deduplicate
 from framework.declare.request import PushRequest
 from framework.errors import BulkPushError, ExceedLimitError, ShardUnavailableError
-from framework.push.deduplication import Deduplicator
+from framework.policies.dedup.push import Deduplicator
 from framework.push.size_limiter import SizeLimits
 from framework.wire import keys
 from framework.wire.json import dumps, loads
@@ -174,7 +174,7 @@ def test_flag_off_or_unreadable_deduplicates_nothing(door, redis, jobs, caplog):
         return states[-1]
 
     states = [False]
-    door.open(deduplicator=Deduplicator(enabled))
+    door.open(locks=Deduplicator(enabled))
     job = idempotent(Deduplicate(feature_flag="dedup_job"))
     assert all([job.perform_async(1), job.perform_async(1)])
     states.append(None)

@@ -13,6 +13,7 @@ from framework.declare.worker import ApplicationWorker
 from framework.errors import UnroutedCallError
 from framework.finish.settle import DeadSetLimits
 from framework.finish.status_writer import StatusWriter
+from framework.policies.dedup.push import Deduplicator
 from framework.route.router import Router
 from framework.schedule import poller as poller_module
 from framework.schedule.cross_shard import TRANSFER_WITHIN_S, TRANSFERRED_GUARD_S, UNAVAILABLE_S, CrossShardTransfer
@@ -63,6 +64,7 @@ class Bench:
             StatusWriter(shards["main"], untold),
             middleware=middleware,
             limiter=LIMITER,
+            locks=Deduplicator(),
         )
         rhythm = PollTiming(self.client, 1.0)
         self.poller = Poller(self.client, self.events, preparation, self.crossings, rhythm, DeadSetLimits())

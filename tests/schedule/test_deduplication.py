@@ -10,7 +10,7 @@ from framework.declare.policy_options import Deduplicate
 from framework.declare.worker import ApplicationWorker
 from framework.finish.settle import DeadSetLimits
 from framework.finish.status_writer import StatusWriter
-from framework.push.deduplication import Deduplicator
+from framework.policies.dedup.push import Deduplicator
 from framework.push.size_limiter import SizeLimiter, SizeLimits
 from framework.route.router import Router
 from framework.schedule.cross_shard import CrossShardTransfer
@@ -64,7 +64,7 @@ class Bench:
             StatusWriter(main, untold),
             middleware=middleware,
             limiter=LIMITER,
-            deduplicator=Deduplicator(enabled) if enabled else Deduplicator(),
+            locks=Deduplicator(enabled) if enabled else Deduplicator(),
         )
         self.poller = Poller(
             main.client, self.events, preparation, crossings, PollTiming(main.client, 1.0), DeadSetLimits()

@@ -10,6 +10,7 @@ from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.finish.settle import DeadSetLimits
 from framework.finish.status_writer import StatusWriter
+from framework.policies.dedup.push import Deduplicator
 from framework.push.size_limiter import SizeLimiter, SizeLimits
 from framework.route.router import Router
 from framework.schedule.cross_shard import CrossShardTransfer
@@ -75,6 +76,7 @@ def poller(url, events, *middleware, dead_set=None, clock=time.time, rhythm=None
         states,
         middleware=middleware,
         limiter=limiter or LIMITER,
+        locks=Deduplicator(),
         budget=budget,
         clock=clock,
     )

@@ -10,7 +10,7 @@ from framework.declare.policy_options import DeferOnHealth
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ConfigurationError
 from framework.health import Normal, register
-from framework.policies.defer.health import indicator
+from framework.policies.health import indicator
 from framework.settings.load import load
 from framework.telemetry.sentry import NoTracker
 from framework.version import install_extra

@@ -9,6 +9,7 @@ from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest
 from framework.declare.worker import ApplicationWorker
+from framework.policies.dedup.push import Deduplicator
 from framework.push.client import Client
 from framework.route.router import Router
 from framework.settings.model import RoutingRule
@@ -182,7 +183,7 @@ def test_a_class_is_looked_at_once_and_not_with_each_push(redis, redis_url):
             def perform(self) -> None: ...
 
         router = CountingRouter([RoutingRule("*", "default")], ["main"], ["search"])
-        client = Client(Shards({"main": opened(redis_url)}), router)
+        client = Client(Shards({"main": opened(redis_url)}), router, Deduplicator())
         declaration: Declaration = FineWorker.declaration()
         for _ in range(10):
             client.push_bulk(BulkRequest(declaration, [[]] * 5, None, {}))

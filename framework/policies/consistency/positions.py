@@ -1,57 +1,12 @@
-"""Write WAL positions into a payload at the push, and read them at the run."""
+"""Read the WAL positions of a payload at the run."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
-from framework.declare.declaration import Declaration
-from framework.policies.consistency import replica_context
-from framework.policies.consistency.databases import ConsistencyLevels, Databases, weakest_level
-from framework.policies.consistency.servers import format_lsn, parse_lsn
+from framework.policies.consistency.databases import ConsistencyLevels
+from framework.policies.consistency.servers import parse_lsn
 from framework.typeguards import is_mapping
-from framework.types import Json, Payload
+from framework.types import Payload
 from framework.wire.resources import DUPLICATE_WAL_POSITIONS, WAL_POSITIONS
-
-CONSISTENCY_FIELD = "worker_data_consistency"
-PER_DATABASE_FIELD = "worker_data_consistency_per_db"
-SOURCES_FIELD = "wal_location_sources"
-
-PositionFields = Callable[[], Mapping[str, Json]]
-"""Looks up the current positions; returns the fields to add to a payload."""
-
-
-# Decision 110: a push records the WAL insert position.
-class PushPositions:
-    """Prepare the position fields for pushes of a class; ``None`` for a class that reads from no replica."""
-
-    def __init__(self, databases: Databases) -> None:
-        self._databases = databases
-
-    def __call__(self, declaration: Declaration) -> PositionFields | None:
-        """Return the function that looks the positions up. Raises ConfigurationError if the libraries for it are missing."""
-        levels = self._databases.levels(declaration)
-        if not levels:
-            return None
-        fields: dict[str, Json] = {CONSISTENCY_FIELD: weakest_level(levels)}
-        if declaration.data_consistency_overrides:
-            fields[PER_DATABASE_FIELD] = cast("dict[str, Json]", dict(levels))
-        databases = [self._databases[name] for name, level in levels.items() if level != "always"]
-
-        def look_up() -> Mapping[str, Json]:
-            positions: dict[str, Json] = {}
-            sources: dict[str, Json] = {}
-            for name, primary, _ in databases:
-                replica = replica_context.replica_of(name)
-                # Reads so far went to this replica and nothing was written: the job need not see more than the replica shows.
-                server = replica or primary
-                position = server.position()
-                if position is None and replica is not None:
-                    server, position = primary, primary.position()
-                if position is not None:
-                    positions[name] = format_lsn(position)
-                    sources[name] = "replica" if server.is_replica else "primary"
-            return {**fields, WAL_POSITIONS: positions, SOURCES_FIELD: sources} if positions else fields
-
-        return look_up
 
 
 def required_positions(payload: Payload, levels: ConsistencyLevels) -> dict[str, int]:

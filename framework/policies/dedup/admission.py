@@ -13,7 +13,6 @@ from framework.execute.admission import AdmissionPolicy, AdmissionRequest
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import RunOutcome
 from framework.policies.dedup.next_run import next_run
-from framework.push.deduplication import deduplicates
 from framework.store.script import START_LOCKED, is_wrong_type
 from framework.types import Payload
 from framework.wire.resources import DUPLICATE_WAL_POSITIONS, RESCHEDULED_ONCE, Lock, wal_positions_of
@@ -35,7 +34,7 @@ class DedupPositions:
 
     def applies_to(self, declaration: Declaration) -> bool:
         """See ``AdmissionPolicy``."""
-        return deduplicates(declaration) and self._consistency.applies_to(declaration)
+        return declaration.deduplicates and self._consistency.applies_to(declaration)
 
     def admit(self, request: AdmissionRequest) -> RunOutcome | None:
         """See ``AdmissionPolicy``: every job passes."""
@@ -71,7 +70,7 @@ class DedupLock:
 
     def applies_to(self, declaration: Declaration) -> bool:
         """See ``AdmissionPolicy``."""
-        return deduplicates(declaration)
+        return declaration.deduplicates
 
     def admit(self, request: AdmissionRequest) -> RunOutcome | None:
         """See ``AdmissionPolicy``: every job passes, unless ``consistency`` decides otherwise."""

@@ -1,1 +1,1 @@
-"""Defer or drop jobs: while an operators' flag says so, or while a database is overloaded."""
+"""Drop or defer jobs by feature flags of operators."""

@@ -12,11 +12,10 @@ from framework.execute.admission import AdmissionRequest
 from framework.finish.outcome import Deferred, Discarded
 from framework.flags.flag import Flag, Flags, drop_flag, run_flag
 from framework.telemetry import logs
-from framework.telemetry.counters import counters
+from framework.telemetry.counters import SKIPPED_JOBS, counters
 from framework.telemetry.rate_limit import LogRateLimit
 
 REASON: Final = "feature_flag"
-SKIPPED_JOBS: Final = "sidekiq_jobs_skipped_total"
 
 STALE_AFTER_S = 3 * 3_600.0
 """A flag that still skips jobs after this time is considered forgotten (GitLab's alert)."""

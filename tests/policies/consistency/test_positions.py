@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from framework.policies.consistency import replica_context, servers
 from framework.policies.consistency.databases import Databases
-from framework.policies.consistency.positions import PushPositions
+from framework.policies.consistency.push import PushPositions
 from framework.policies.consistency.routed_queries import RoutedConnection
 from framework.policies.consistency.servers import DEADLINE_S, parse_lsn
 from framework.settings.model import DatabaseSettings

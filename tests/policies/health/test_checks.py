@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from framework.policies.defer.health.checks import HealthChecker
-from framework.policies.defer.health.indicator import Normal, NotAvailable, Signal, Stop, Unknown
+from framework.policies.health.checks import HealthChecker
+from framework.policies.health.indicator import Normal, NotAvailable, Signal, Stop, Unknown
 from tests.harness import until
 
 LONG_S = 600.0

@@ -9,9 +9,9 @@ from framework.declare.policy_options import DeferOnHealth
 from framework.declare.worker import ApplicationWorker
 from framework.execute.admission import AdmissionRequest
 from framework.finish.outcome import Deferred
-from framework.policies.defer.health.admission import HealthEvents, HealthPolicy, deferral_delay_s
-from framework.policies.defer.health.checks import HealthChecker
-from framework.policies.defer.health.indicator import Normal, NotAvailable, Stop, Unknown
+from framework.policies.health.admission import HealthEvents, HealthPolicy, deferral_delay_s
+from framework.policies.health.checks import HealthChecker
+from framework.policies.health.indicator import Normal, NotAvailable, Stop, Unknown
 from framework.telemetry.counters import counters
 from tests.harness import Told, payload, server_lines
 

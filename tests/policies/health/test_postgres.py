@@ -9,9 +9,9 @@ from contextlib import ExitStack
 import psycopg
 import pytest
 
-from framework.policies.defer.health.connection import HealthConnection
-from framework.policies.defer.health.indicator import Normal, NotAvailable, Question, Signal, Stop, Unknown
-from framework.policies.defer.health.postgres import postgres_indicators
+from framework.policies.health.connection import HealthConnection
+from framework.policies.health.indicator import Normal, NotAvailable, Question, Signal, Stop, Unknown
+from framework.policies.health.postgres import postgres_indicators
 from framework.settings.health_indicators import HealthSettings
 from tests.harness import until
 from tests.policies.health.conftest import WAITING

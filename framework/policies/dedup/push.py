@@ -26,11 +26,6 @@ _DEFAULT_HOOK: Any = vars(ApplicationWorker)["idempotency_arguments"].__func__
 _LOG_INTERVAL_S = 60.0  # between two lines about one class's hook, or one flag
 
 
-def deduplicates(declaration: Declaration) -> bool:
-    """Return whether jobs of the class may be duplicates of each other."""
-    return declaration.deduplicate is not None and declaration.deduplicate.strategy != "none"
-
-
 def flag_always_on(shard: str, flag: str) -> bool:
     """Return ``True`` for every flag."""
     del shard, flag
@@ -52,7 +47,7 @@ class Deduplicator:
 
     def policy(self, declaration: Declaration, shard: str, *, scheduled: bool) -> Deduplicate | None:
         """Return the deduplication policy for a push, or ``None`` if this push must not be deduplicated."""
-        policy = declaration.deduplicate if deduplicates(declaration) else None
+        policy = declaration.deduplicate if declaration.deduplicates else None
         if policy is None or (scheduled and not policy.including_scheduled):
             return None
         flag = policy.feature_flag

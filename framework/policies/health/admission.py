@@ -8,11 +8,10 @@ from framework.declare.declaration import Declaration
 from framework.declare.policy_options import DeferOnHealth
 from framework.execute.admission import AdmissionRequest
 from framework.finish.outcome import Deferred
-from framework.policies.defer.flags import SKIPPED_JOBS
-from framework.policies.defer.health.checks import HealthChecker
-from framework.policies.defer.health.indicator import NotAvailable, Signal, Stop, Unknown
+from framework.policies.health.checks import HealthChecker
+from framework.policies.health.indicator import NotAvailable, Signal, Stop, Unknown
 from framework.telemetry import logs
-from framework.telemetry.counters import counters
+from framework.telemetry.counters import SKIPPED_JOBS, counters
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.telemetry.sentry import LazyTracker, Tracker
 from framework.typeguards import is_list, is_tuple, short_repr

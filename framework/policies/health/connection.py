@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from framework.policies.defer.health.indicator import Rows
+from framework.policies.health.indicator import Rows
 
 if TYPE_CHECKING:
     import psycopg

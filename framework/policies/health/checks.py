@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol, cast
 
-from framework.policies.defer.health.indicator import (
+from framework.policies.health.indicator import (
     HealthIndicator,
     HealthQuery,
     NotAvailable,

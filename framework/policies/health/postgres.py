@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from framework.policies.defer.health.indicator import Normal, NotAvailable, Question, Signal, Stop, Unknown
+from framework.policies.health.indicator import Normal, NotAvailable, Question, Signal, Stop, Unknown
 from framework.settings.health_indicators import (
     ConnectionsSettings,
     HealthSettings,
