@@ -85,6 +85,6 @@ def _bound_databases() -> Databases:
     if isinstance(bound, ProcessClient):
         return bound.databases
     raise PushError(
-        f"the client of this process is a {type(bound).__qualname__}, which has no databases. Use the client that "
+        f"the client of this process, {type(bound).__qualname__}, has no databases. Use the client that "
         "`import framework` or `framework.boot()` sets up"
     )

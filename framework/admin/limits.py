@@ -6,9 +6,9 @@ from typing import Any, Literal, TypeAlias, cast
 
 import redis
 
+from framework.admin.held_jobs import HeldJobs, held_keys, measure_held
 from framework.admin.search import display_name
 from framework.admin.times import server_time
-from framework.process.held_jobs import HeldJobs, held_keys, measure_held
 from framework.store.script import RELEASE_WAITING
 from framework.wire import keys
 from framework.wire.job import clamp_time

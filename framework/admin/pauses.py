@@ -5,11 +5,11 @@ from typing import Any, Literal
 
 import redis
 
+from framework.admin.held_jobs import held_keys, measure_held
 from framework.admin.search import display_name
 from framework.admin.times import server_time
 from framework.flags.flag import pause_flag
 from framework.flags.redis_flags import read_flags
-from framework.process.held_jobs import held_keys, measure_held
 from framework.wire import keys
 
 _PAUSE_FLAG_PREFIX = pause_flag("")

@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 import redis
 from redis.exceptions import ResponseError
 
+from framework.admin.held_jobs import HeldJobsKey
 from framework.admin.job_counts import named_queues
-from framework.process.held_jobs import HeldJobsKey
 from framework.store.script import SEARCH, is_wrong_type
 from framework.types import Payload
 from framework.wire import keys

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from framework.admin.deferred import Deferral, run_sooner, summarize_deferrals
+from framework.admin.held_jobs import ALERT_COUNT, HeldJobs, measure_held
 from framework.admin.limits import assign_free_slots, read_limits
 from framework.admin.pauses import PauseSummary, read_pauses
 from framework.admin.purge import PurgeResult, purge
@@ -25,7 +26,6 @@ from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo, echo_whole
 from framework.command_line import command
 from framework.exit_codes import EXIT_FAILED
-from framework.process.held_jobs import ALERT_COUNT, HeldJobs, measure_held
 from framework.shard.shard import Shard
 from framework.telemetry.context import META_PREFIX
 from framework.telemetry.counters import series_name

@@ -15,7 +15,6 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.handlers import Handlers
 from framework.finish.outcome import UnknownClass
 from framework.finish.report import EXPECTED_ERRORS, JobReporter
-from framework.process.held_jobs import HeldJobs
 from framework.store.tls import tls_advice
 from framework.telemetry import logs
 from framework.telemetry.rate_limit import LogRateLimit, LogSummary
@@ -100,14 +99,14 @@ class ProcessEvents:
             policy=policy,
         )
 
-    def held_too_long(self, held: HeldJobs, oldest_s: float) -> None:
-        cause = "a limit" if held.kind == "waiting" else "a pause"
+    def held_too_long(self, kind: str, name: str, jobs: int, oldest_s: float) -> None:
+        cause = "a limit" if kind == "waiting" else "a pause"
         self._log.warning(
             f"jobs have been held by {cause} for long; `{command('jobs held')}` shows them and how to release them",
             event_name="jobs.held",
-            place=held.kind,
-            **{"limit" if held.kind == "waiting" else "class": held.name},
-            held_jobs=held.jobs,
+            place=kind,
+            **{"limit" if kind == "waiting" else "class": name},
+            held_jobs=jobs,
             oldest_s=round(oldest_s, 3),
         )
 

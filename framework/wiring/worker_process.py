@@ -10,6 +10,7 @@ from functools import partial
 import redis
 
 from framework import middleware
+from framework.admin.held_jobs import HeldJobsAlert
 from framework.declare import queue_facts, registry
 from framework.execute.cancellation import Cancellations
 from framework.execute.decoding import PayloadDecoder
@@ -37,7 +38,6 @@ from framework.process.components import ProcessComponents
 from framework.process.descriptors import check_worker
 from framework.process.events import ProcessEvents
 from framework.process.heartbeat import LEASE_PERIOD_S, Lease
-from framework.process.held_jobs import HeldJobsAlert
 from framework.process.launcher import Launcher
 from framework.process.metrics import SidekiqMetrics
 from framework.process.push_back import PushBack
@@ -282,7 +282,7 @@ def _record(
 
 def _monitors(settings: Settings, client: "redis.Redis", events: ProcessEvents) -> tuple[Callable[[], None], ...]:
     """Return the periodic reports: of jobs held for long, and of jobs of other applications."""
-    return HeldJobsAlert(client, events, settings.held_alert_after).check, events.summarize_foreign
+    return HeldJobsAlert(client, events.held_too_long, settings.held_alert_after).check, events.summarize_foreign
 
 
 def _dead_set_limits(dead: DeadSettings) -> tuple[DeadSetLimits, SetLimits]:

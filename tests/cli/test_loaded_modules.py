@@ -36,9 +36,9 @@ FOREIGN = {
 LOGS = {"structlog", "rich", "pygments"}
 """structlog brings rich where that is installed; a command that writes no line of a log needs neither."""
 PROCESS = {"setproctitle", "http.server", "framework.cluster", "framework.process.launcher", "framework.schedule"}
-PROGRAMS = {"framework.admin", "framework.devtools", "framework.migrate"}
-PROGRAMS_OF_STORES = {"framework.admin.explain", "framework.devtools", "framework.migrate"}
-"""What commands that count jobs with ``framework.admin.job_counts`` need not load."""
+ADMIN = {"blockers", "deferred", "explain", "limits", "locks", "pauses", "purge", "search", "snapshot"}
+"""The heavy modules of ``framework.admin``; processes and other commands share its light ones, which count jobs."""
+PROGRAMS = {f"framework.admin.{module}" for module in ADMIN} | {"framework.devtools", "framework.migrate"}
 LINT, COMPAT = {"framework.devtools.lint"}, {"framework.devtools.compat"}
 
 CLIENT = {"redis", "yaml", "framework.wiring", "framework.push", "framework.execute", "framework.settings.load"}
@@ -60,7 +60,7 @@ CASES = {
     "route -r jobs": FOREIGN | LOGS | LINT | {"setproctitle", "framework.cluster", "framework.migrate"},
     "retired": FOREIGN | LOGS | PROGRAMS_OF_STORES | {"setproctitle", "framework.cluster", "framework.schedule"},
     "jobs held": FOREIGN | LOGS | {"setproctitle", "framework.cluster", "framework.devtools", "framework.migrate"},
-    "migrate-jobs --help": FOREIGN | LOGS | {"framework.admin.explain", "framework.cluster", "framework.devtools"},
+    "migrate-jobs --help": FOREIGN | LOGS | PROGRAMS - {"framework.migrate"} | {"framework.cluster"},
     "cluster --help": FOREIGN | LOGS | PROGRAMS,
     "worker --help": FOREIGN | LOGS | PROGRAMS | {"framework.cluster"},
 }

@@ -297,5 +297,5 @@ def test_a_database_that_nobody_configured_is_said_with_the_nearest(bound):
     with pytest.raises(ConfigurationError, match=r"databases: there is no database 'mian' \(did you mean 'main'\?\)"):
         framework.databases.connection("mian")
     port.bind(object())
-    with pytest.raises(PushError, match="pushes of this process go through object"):
+    with pytest.raises(PushError, match="the client of this process, object, has no databases"):
         framework.databases.session()

@@ -98,7 +98,7 @@ def test_a_share_is_dropped(redis, flags, skips, entry):
     gate = DropFlag(flags, skips)
     dropped = [one for _ in range(1_000) if (one := gate.admit(entry)) is not None]
     assert len(dropped) == 245
-    assert dropped[0] == Discarded("the flag drop_jobs_FloodWorker")
+    assert dropped[0] == Discarded("the flag drop_jobs_FloodWorker", "feature_flag")
 
 
 def test_a_flag_that_skips_for_hours_is_told_once_in_a_while(redis, flags, skips, entry, monkeypatch):

@@ -155,7 +155,7 @@ def test_an_indicator_that_hangs_holds_up_neither_its_jobs_nor_the_end(site, red
     [
         (
             {"databases": {"main": {"url": "postgresql://h/d"}}},
-            "jobs.TrafficWorker: defer_on_health.indicators: heeds an indicator 'traffic' that nobody knows: there are autovacuum",
+            "jobs.TrafficWorker: defer_on_health.indicators: names an unknown indicator 'traffic': there are autovacuum",
         ),
         (
             {

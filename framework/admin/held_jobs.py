@@ -5,8 +5,8 @@ One process of each shard checks and warns (decision 143).
 
 import math
 import time
-from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import redis
 from redis.exceptions import OutOfMemoryError, ResponseError
@@ -41,19 +41,16 @@ class HeldJobs(NamedTuple):
     since: float
 
 
-class HeldJobsEvents(Protocol):
-    """Receives the alerts."""
-
-    def held_too_long(self, held: HeldJobs, oldest_s: float) -> None:
-        """Report held jobs that are too old or too many."""
+OnHeldTooLong: TypeAlias = Callable[[HeldKind, str, int, float], None]
+"""Receives the kind and the name of the held jobs, their number, and the age of the oldest in seconds."""
 
 
 class HeldJobsAlert:
     """Report held jobs that are older than ``max_age_s``, or too many. Use it from one thread."""
 
-    def __init__(self, client: "redis.Redis", events: HeldJobsEvents, max_age_s: float) -> None:
+    def __init__(self, client: "redis.Redis", on_held_too_long: OnHeldTooLong, max_age_s: float) -> None:
         self._client = client
-        self._events = events
+        self._on_held_too_long = on_held_too_long
         self._max_age_s = max_age_s
         self._checked_at = -math.inf
 
@@ -72,7 +69,7 @@ class HeldJobsAlert:
         for held in measure_held(self._client, held_keys(self._client)):
             oldest_s = seconds + microseconds / 1_000_000 - held.since
             if oldest_s > self._max_age_s or held.jobs > ALERT_COUNT:
-                self._events.held_too_long(held, oldest_s)
+                self._on_held_too_long(held.kind, held.name, held.jobs, oldest_s)
 
     def _claim_check(self) -> bool:
         """Claim the check of this period; return whether this process makes it.
