@@ -58,7 +58,7 @@ CASES = {
     "generate-queues -r jobs": TOOL | LINT,
     "check-compat -r jobs": TOOL | LINT,
     "route -r jobs": FOREIGN | LOGS | LINT | {"setproctitle", "framework.cluster", "framework.migrate"},
-    "retired": FOREIGN | LOGS | PROGRAMS_OF_STORES | {"setproctitle", "framework.cluster", "framework.schedule"},
+    "retired": FOREIGN | LOGS | PROGRAMS | {"setproctitle", "framework.cluster", "framework.schedule"},
     "jobs held": FOREIGN | LOGS | {"setproctitle", "framework.cluster", "framework.devtools", "framework.migrate"},
     "migrate-jobs --help": FOREIGN | LOGS | PROGRAMS - {"framework.migrate"} | {"framework.cluster"},
     "cluster --help": FOREIGN | LOGS | PROGRAMS,
