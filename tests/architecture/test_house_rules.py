@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,6 +83,22 @@ def test_functions_are_small() -> None:
 def test_files_are_small() -> None:
     long = {relative(path): lines for path in SOURCES if (lines := len(path.read_text().splitlines())) > LONGEST_FILE}
     assert not long
+
+
+def test_public_class_names_are_unique() -> None:
+    """One name means one thing, wherever a reader meets it."""
+    places: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(relative(path))
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
+def test_file_names_stand_at_most_twice() -> None:
+    """Outside of policies/, where each folder has the same parts."""
+    names = Counter(path.name for path in SOURCES if "policies" not in path.parts and path.name != "__init__.py")
+    assert {name: count for name, count in names.items() if count > 2} == {}
 
 
 def test_package_has_a_docstring() -> None:
