@@ -5,6 +5,8 @@ Two processes serve the first shard (0 and 1), one the second (2); who has crash
 
 import pytest
 
+from tests.proofs.machine.worker import SERVED
+
 
 def push(state, *queues, kind="plain", fate="go"):
     for queue in queues:
@@ -67,7 +69,7 @@ def test_who_was_taken_for_dead_moves_nothing(state, how):
 def test_a_fetch_whose_reply_is_lost_is_found_again(state):
     state.pass_time(seconds=12, beating=True)
     post = stand_before(state, 0, "processor-0", "BLMOVE")
-    for _ in range(4):
+    for _ in SERVED:
         state.cluster.step(post, "lost")
     push(state, "a")
     state.teardown()
@@ -339,3 +341,14 @@ def test_what_a_killed_server_had_answered_is_there_however_busy_its_disk(state,
     state.schedule(kind="suspect", queue="a", delay=41, fate="go")
     state.kill_server(shard="main", chance=9, up=False)
     state.teardown()
+
+
+@pytest.mark.proves("I1")
+def test_retry_of_malformed_entry_returns_to_dead_set(state):
+    """Malformed bytes of an unknown queue name `default` in the dead set; a process must serve that queue."""
+    state.corrupt(shard="main", what=0, where="retry")
+    state.boot(eager=True, shard="main")
+    state.retry_by_hand(key="dead", shard="main", which=0)
+    assert state.cluster.servers.clients["main"].zcard("dead") == 0
+    state.teardown()
+    assert state.cluster.servers.clients["main"].zcard("dead") == 1

@@ -13,10 +13,10 @@ from framework.wire import keys
 from tests.proofs.machine.interleaving import Act
 from tests.proofs.machine.job_model import Broken, Contents, JobModel, Look, spots_of
 from tests.proofs.machine.servers import SHARDS, Servers
-from tests.proofs.machine.worker import LIMIT, QUEUES, SLOTS, Worker
+from tests.proofs.machine.worker import LIMIT, SERVED, SLOTS, Worker
 from tests.proofs.places import jid_of
 
-MOST_AT_ONCE = SLOTS + AHEAD_JOBS + MAX_UNACKNOWLEDGED + len(QUEUES)
+MOST_AT_ONCE = SLOTS + AHEAD_JOBS + MAX_UNACKNOWLEDGED + len(SERVED)
 """Jobs in one working list: running, fetched ahead, ended and unacknowledged, and what parked calls brought."""
 
 

@@ -29,7 +29,12 @@ from tests.proofs.machine.simulation import Clock
 
 SLOTS = 2
 QUEUES = ("a", "b", "c", "proof")
-"""The last is the class's own."""
+"""The queues of the producers; the last one is the class's own."""
+
+SERVED = (*QUEUES, "default")
+"""The queues of every process. Malformed bytes of an unknown queue become a dead set entry that names `default`, and an
+operator may retry that entry by hand (`framework/wire/malformed.py`).
+"""
 
 LIMIT = 1
 """So many limited jobs run at a time, and of each two equal jobs one."""
@@ -130,7 +135,7 @@ class Worker(Owner):
         """Threads of the framework that ended by an error of their own."""
         self.signals = _Signals()
         self._shard = Shard(shard, endpoint_of(settings, shard), role="states")
-        service = worker_process.WorkerOptions(shard, tuple((name, 0) for name in QUEUES), SLOTS, 1e9)
+        service = worker_process.WorkerOptions(shard, tuple((name, 0) for name in SERVED), SLOTS, 1e9)
         order = QueueOrder.of(service.queues)
         self.parts = worker_process.build_worker(
             settings, open_router(settings), service, order, self._shard, identity, log, supervisor=None
