@@ -35,16 +35,16 @@ WORKING = keys.working(IDENTITY)
 class ProcessorBench:
     """A processor on a real server, which keeps its events in lists. ``options`` are those of the executor."""
 
-    def __init__(self, redis, url, slots, middleware, gates=(), budget=None, **options):
+    def __init__(self, redis, url, slots, middleware, policies=(), budget=None, **options):
         self.redis = redis
         redis.set(keys.lease(IDENTITY), 1, px=60_000)
         self.failed, self.bad, self.fenced_units, self.settle_errors, self.died, self.fetch_errors = (
             [] for _ in range(6)
         )
         self.shard = opened(url)
-        custody, client = InFlight(slots), self.shard.open_client("fetch", read_timeout_s=COMMAND_TIMEOUT_S)
-        reconciler = Reconciler(client, IDENTITY, custody, lambda recovered: None, SetLimits(100, 3600.0))
-        self.fetcher = Fetcher(client, IDENTITY, QueueOrder.of([("default", 0)]), custody, self, reconciler)
+        in_flight, client = InFlight(slots), self.shard.open_client("fetch", read_timeout_s=COMMAND_TIMEOUT_S)
+        reconciler = Reconciler(client, IDENTITY, in_flight, lambda recovered: None, SetLimits(100, 3600.0))
+        self.fetcher = Fetcher(client, IDENTITY, QueueOrder.of([("default", 0)]), in_flight, self, reconciler)
         self.runs = RunningJobs(self.fetcher.in_flight.running)
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
         self.server_log = ServerLog(self._file.fileno(), "info", {"shard": "main"})
@@ -52,14 +52,23 @@ class ProcessorBench:
         chain = Chain(SERVER)
         for one in middleware:
             chain.add(one)
-        announcer = SuspectRunner(self.shard.client, IDENTITY, slots)
+        suspect_runner = SuspectRunner(self.shard.client, IDENTITY, slots)
         self.untold, self.unknown = [], []
         states = StatusWriter(self.shard, lambda *facts: self.untold.append(facts))
-        relay = self.fetcher.ensure_fetching
-        self.gates = AdmissionChain(gates)
+        ensure_fetching = self.fetcher.ensure_fetching
+        self.policies = AdmissionChain(policies)
         decoding = PayloadDecoder(self.runs, 10_000 if budget is None else 10_000_000, budget=budget)
-        parts = (chain.compile(), log, self.runs, decoding, relay, announcer, StrictArgumentsCheck(), states)
-        executor = Executor(*parts, admission=self.gates, **options)
+        parts = (
+            chain.compile(),
+            log,
+            self.runs,
+            decoding,
+            ensure_fetching,
+            suspect_runner,
+            StrictArgumentsCheck(),
+            states,
+        )
+        executor = Executor(*parts, admission=self.policies, **options)
         settler = Settler(
             self.shard.client,
             IDENTITY,
@@ -117,7 +126,7 @@ class ProcessorBench:
         return [line for line in found if all(line.get(name) == value for name, value in wanted.items())]
 
     def done(self):
-        """Whether every job has ended and been acknowledged."""
+        """Tell whether every job has ended and is acknowledged."""
         return (
             not self.redis.llen("queue:default")
             and not self.redis.llen(WORKING)
@@ -141,7 +150,7 @@ class ProcessorBench:
 
 
 class ScriptedPolicy:
-    """A policy that does what it is told to; each answer is used once, the last for ever."""
+    """A policy with scripted answers; each is used once, the last for ever."""
 
     def __init__(self, *answers, concerned=lambda declaration: True):
         self.answers = list(answers)

@@ -22,7 +22,7 @@ def calls(redis, command):
     return redis.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"]
 
 
-def test_first_look_sees_rubys_cancellation(redis, cancellations):
+def test_watch_sees_a_cancellation_by_ruby(redis, cancellations):
     redis.hset(KEY, "cancelled", 1_795_284_241)
     assert cancellations.watch("j").cancelled
     assert not cancellations.watch("another").cancelled
@@ -30,7 +30,7 @@ def test_first_look_sees_rubys_cancellation(redis, cancellations):
     assert 2_000_000 < redis.ttl(KEY) <= 2_592_000
 
 
-def test_cursor_of_a_ruby_job_is_left_alone(redis, cancellations):
+def test_cancellation_keeps_the_cursor_of_a_ruby_job(redis, cancellations):
     redis.hset(KEY, mapping={"ex": 1, "c": "[7]", "rt": "0.5"})
     running = cancellations.watch("j")
     assert not running.cancelled
@@ -40,7 +40,7 @@ def test_cursor_of_a_ruby_job_is_left_alone(redis, cancellations):
     assert redis.hget(KEY, "c") == b"[7]"
 
 
-def test_later_looks_ask_once_for_all_and_no_more_when_cancelled(redis, cancellations):
+def test_refresh_asks_once_for_all_watched_jobs(redis, cancellations):
     running = [cancellations.watch(str(number)) for number in range(20)]
     redis.hset(keys.iteration("7"), "cancelled", 5)
     before = calls(redis, "hget")
@@ -55,7 +55,7 @@ def test_later_looks_ask_once_for_all_and_no_more_when_cancelled(redis, cancella
     assert calls(redis, "hget") - before == 44  # of jobs that have ended nothing is asked
 
 
-def test_on_the_event_loop_no_job_waits_for_redis(redis, cancellations):
+def test_watch_on_the_event_loop_does_not_ask_redis(redis, cancellations):
     redis.hset(KEY, "cancelled", 5)
 
     async def look():
@@ -67,7 +67,7 @@ def test_on_the_event_loop_no_job_waits_for_redis(redis, cancellations):
     assert running.cancelled
 
 
-def test_what_redis_refuses_cancels_nothing_and_stops_nothing(redis, cancellations):
+def test_cancellation_refused_by_redis_cancels_nothing(redis, cancellations):
     redis.set(keys.iteration("odd"), "no hash")
     redis.hset(KEY, "cancelled", 5)
     odd = cancellations.watch("odd")
@@ -77,7 +77,7 @@ def test_what_redis_refuses_cancels_nothing_and_stops_nothing(redis, cancellatio
     assert not odd.cancelled
 
 
-def test_a_redis_that_is_away_cancels_nothing():
+def test_cancellation_without_redis_cancels_nothing():
     gone = Cancellations(Redis(port=1, retry=None))
     running = gone.watch("j")
     assert not running.cancelled
@@ -85,7 +85,7 @@ def test_a_redis_that_is_away_cancels_nothing():
         gone.refresh()
 
 
-def test_a_job_without_id_is_never_asked_for(redis, cancellations):
+def test_job_without_id_is_never_watched(redis, cancellations):
     redis.hset(keys.iteration(""), "cancelled", 5)
     assert not cancellations.watch("").cancelled
     assert not RunningJobs(list).cancellation("j").cancelled

@@ -20,7 +20,7 @@ def loop():
 
 
 class Latch:
-    """What a coroutine waits for and a test opens, from another thread."""
+    """A latch that coroutines wait for and a test opens from another thread."""
 
     def __init__(self, loop):
         self._loop = loop
@@ -37,7 +37,7 @@ def submitted(loop, coroutine, name=""):
     loop.submit(coroutine, contextvars.copy_context(), name)
 
 
-def test_everything_submitted_from_many_threads_runs(loop):
+def test_coroutines_of_many_threads_all_run(loop):
     done = []
 
     async def note(number):
@@ -59,7 +59,7 @@ def test_everything_submitted_from_many_threads_runs(loop):
     assert loop.idle
 
 
-def test_a_coroutine_runs_in_its_context(loop):
+def test_coroutine_runs_in_its_context(loop):
     seen = []
 
     async def look():
@@ -78,7 +78,7 @@ def test_a_coroutine_runs_in_its_context(loop):
     assert LABEL.get() == "none"
 
 
-def test_what_was_submitted_is_shown_by_name_until_it_ends(loop):
+def test_tasks_show_coroutines_by_name_until_they_end(loop):
     gate = Latch(loop)
     submitted(loop, gate.passed(), "jid")
     until(lambda: [task.get_name() for task in loop.tasks()] == ["jid"])
@@ -89,7 +89,7 @@ def test_what_was_submitted_is_shown_by_name_until_it_ends(loop):
     assert loop.tasks() == []
 
 
-def test_cancelling_reaches_what_has_not_begun(loop):
+def test_cancel_all_reaches_tasks_that_have_not_started(loop):
     busy, ended = threading.Event(), []
 
     async def block():
@@ -113,7 +113,7 @@ def test_cancelling_reaches_what_has_not_begun(loop):
 
 
 @pytest.mark.proves("F31")
-def test_a_job_that_stops_the_loop_stops_no_other(loop):
+def test_job_that_stops_the_loop_stops_no_other(loop):
     gate, done = Latch(loop), []
 
     async def other():
@@ -136,7 +136,7 @@ def test_a_job_that_stops_the_loop_stops_no_other(loop):
 @pytest.mark.proves("F31")
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=repr)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_task_of_a_jobs_own_that_wants_to_exit_stops_no_other(error):
+def test_task_that_exits_stops_no_other_job(error):
     one, raised, done = EventLoop(), threading.Event(), []
     gate = Latch(one)
 
@@ -161,7 +161,7 @@ def test_a_task_of_a_jobs_own_that_wants_to_exit_stops_no_other(error):
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), ValueError("x")], ids=repr)
-def test_run_raises_what_the_coroutine_raises_and_the_loop_goes_on(loop, error):
+def test_run_raises_the_coroutines_error_and_the_loop_runs(loop, error):
     async def leave():
         raise error
 
@@ -173,7 +173,7 @@ def test_run_raises_what_the_coroutine_raises_and_the_loop_goes_on(loop, error):
     assert loop.run(answer()) == 42
 
 
-def test_an_unused_loop_has_no_thread():
+def test_unused_loop_has_no_thread():
     before = threading.active_count()
     one = EventLoop()
     one.cancel_all()
@@ -185,7 +185,7 @@ def test_an_unused_loop_has_no_thread():
 
 
 def in_time(act):
-    """What ``act`` returns, on a thread that is given up after a while: what hangs must not hang the tests."""
+    """Return the result of ``act``, run in a thread with a deadline, so that a hang does not hang the tests."""
     found = []
     thread = threading.Thread(target=lambda: found.append(act()), daemon=True)
     thread.start()
@@ -194,7 +194,7 @@ def in_time(act):
     return found[0]
 
 
-def test_a_coroutine_may_run_another_and_wait_for_it(loop):
+def test_coroutine_may_run_another_and_wait_for_it(loop):
     async def nested(depth):
         LABEL.set(f"{LABEL.get()} {depth}")
         await asyncio.sleep(0)
@@ -212,7 +212,7 @@ def test_a_coroutine_may_run_another_and_wait_for_it(loop):
     assert in_time(lambda: loop.run(nested(0))) == ["none 0"]
 
 
-def test_a_run_within_a_run_raises_what_it_raises_and_the_loop_goes_on(loop):
+def test_nested_run_raises_and_the_loop_runs(loop):
     async def broken():
         raise LookupError("inner")
 

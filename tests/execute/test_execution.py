@@ -1,4 +1,4 @@
-"""One run in this process: what a job sees, what its middleware may do, and what its end is called."""
+"""One run: what the job sees, what middleware may do, and which outcome the run has."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ def alone():
 
 @pytest.fixture
 def log():
-    """A server log into a pipe; calling it reads the lines so far."""
+    """A server log into a pipe; a call reads the lines so far."""
     reader, writer = os.pipe()
     server_log = ServerLog(writer, "info", {"pid": 1, "shard": "main"})
 
@@ -91,7 +91,7 @@ LOOP = EventLoop()
 
 
 def executed(executor, unit):
-    """Run a unit as a process does: in a context of its own, and the rest of an async job on the loop."""
+    """Run a unit as a process does: in a context of its own, an async job on the loop."""
     own = copy_context()
     execution = own.run(executor.begin, unit)
     if execution.coroutine is not None:
@@ -111,7 +111,7 @@ def raising(error):
     return perform
 
 
-def test_a_job_knows_itself(run):
+def test_job_has_its_id_arguments_and_context(run):
     def perform(self, number, *rest):
         seen.append(
             (self.jid, self.job_version, number, rest, dict(context.current()), self.cancelled, self.interrupted)
@@ -136,10 +136,10 @@ def test_each_run_has_an_instance_of_its_own(run):
     assert [run().outcome for _ in range(2)] == [Succeeded(), Succeeded()]
 
 
-def test_a_shutdown_of_the_jobs_own_making_is_its_failure_until_the_process_really_stops(run):
+def test_shutdown_raised_by_a_job_is_its_failure(run):
     error = Shutdown()
     worker(raising(error))
-    assert run().outcome == Failed(error)  # anything else would keep its slot for ever
+    assert run().outcome == Failed(error)  # else its place would never be free
     assert run(runs=stopping()).outcome == Interrupted()
 
 
@@ -158,7 +158,7 @@ def stopping():
     ],
     ids=repr,
 )
-def test_flow_control_has_its_own_ends(run, error, outcome):
+def test_flow_control_errors_give_their_outcomes(run, error, outcome):
     worker(raising(error))
     assert run().outcome == outcome
 
@@ -168,7 +168,7 @@ def test_flow_control_has_its_own_ends(run, error, outcome):
     "error", [ValueError("x"), SystemExit(1), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()], ids=repr
 )
 @pytest.mark.parametrize("is_async", [False, True])
-def test_whatever_else_is_raised_is_this_jobs_failure(run, error, is_async):
+def test_any_other_error_fails_only_its_job(run, error, is_async):
     async def perform(self):
         raise error
 
@@ -180,7 +180,7 @@ def test_whatever_else_is_raised_is_this_jobs_failure(run, error, is_async):
     assert run().outcome == Succeeded()  # and the next one runs
 
 
-def test_unknown_classes_and_arguments_that_do_not_fit(run):
+def test_unknown_class_and_wrong_arguments_have_outcomes(run):
     worker(lambda self, number: None)
     outcome = run(name="Jab", args=["no base64"], compressed=True).outcome  # it is not looked into
     assert isinstance(outcome, UnknownClass)
@@ -196,7 +196,7 @@ ODD = b'{"class":"Job","jid":"j","args":["7",1e999,' + b"[" * 70 + b"]" * 70 + b
 
 @pytest.mark.parametrize("data", [encoded(args=["7"], jid="j"), ODD], ids=["text", "what we would not write"])
 @pytest.mark.parametrize(("setting", "said"), [("warn", None), ("off", None), ("raise", "warn"), ("warn", "off")])
-def test_arguments_of_wrong_types_run_where_the_mode_says_so(run, caplog, data, setting, said):
+def test_wrong_argument_types_run_where_the_mode_allows(run, caplog, data, setting, said):
     worker(lambda self, number, *more: seen.append(number))  # a class that takes anything
     assert run(data=data, strictness=StrictArgumentsCheck("raise")).outcome.__class__ is (
         Failed if data is ODD else Succeeded
@@ -222,7 +222,7 @@ def test_arguments_of_wrong_types_run_where_the_mode_says_so(run, caplog, data, 
 
 @pytest.mark.parametrize("mode", ["raise", "warn", "off"])
 @pytest.mark.parametrize("args", [[], ["7", 8, 9]], ids=["too few", "too many"])
-def test_a_wrong_number_of_arguments_runs_in_no_mode(run, caplog, mode, args):
+def test_wrong_number_of_arguments_runs_in_no_mode(run, caplog, mode, args):
     def perform(self, number: int, other: int = 1):
         seen.append(number)
 
@@ -235,7 +235,7 @@ def test_a_wrong_number_of_arguments_runs_in_no_mode(run, caplog, mode, args):
 
 
 @pytest.mark.parametrize("data", [b"{", b"[]", encoded(args=["?"], compressed=True)])
-def test_what_cannot_be_read_is_said_so(run, data):
+def test_payload_that_cannot_be_read_is_malformed(run, data):
     worker(lambda self, *args: None)
     outcome = run(data=data).outcome
     assert isinstance(outcome, Malformed)
@@ -263,7 +263,7 @@ class RecordingMiddleware:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_middleware_stands_around_def_and_async_def(run, is_async):
+def test_middleware_wraps_def_and_async_def(run, is_async):
     async def asynchronous(self, number):
         seen.append(number)
 
@@ -272,7 +272,7 @@ def test_a_middleware_stands_around_def_and_async_def(run, is_async):
     assert seen == [("Job", "j", [7], "q", threading.current_thread().name), 7, "after"]
 
 
-def test_a_middleware_that_does_not_yield_stops_the_job(run):
+def test_middleware_that_does_not_yield_stops_the_job(run):
     class Stop:
         def call(self, instance, job, queue):
             return
@@ -283,7 +283,7 @@ def test_a_middleware_that_does_not_yield_stops_the_job(run):
     assert seen == []
 
 
-def test_a_middleware_may_swallow_replace_or_cause_a_failure(run):
+def test_middleware_may_swallow_replace_or_cause_a_failure(run):
     class Swallow:
         def call(self, instance, job, queue):
             try:
@@ -310,7 +310,7 @@ def test_a_middleware_may_swallow_replace_or_cause_a_failure(run):
     assert isinstance(run(Cause).outcome.error, LookupError)
 
 
-def test_what_a_middleware_changes_is_what_the_job_gets(run):
+def test_job_gets_the_arguments_that_middleware_changed(run):
     class Change:
         def call(self, instance, job, queue):
             job["args"] = [job["args"][0] + 1]
@@ -324,7 +324,7 @@ def test_what_a_middleware_changes_is_what_the_job_gets(run):
 # --- inline ---------------------------------------------------------------------------------------------------------
 
 
-def test_inline_runs_here_through_the_middleware_and_raises_what_the_job_raises():
+def test_inline_run_uses_middleware_and_raises():
     cls = worker(lambda self, number: seen.append((number, self.jid, threading.current_thread().name)))
     chain = Chain(SERVER)
     chain.add(RecordingMiddleware)

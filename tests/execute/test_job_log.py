@@ -1,4 +1,4 @@
-"""The two lines of a run: valid, whole, and with the same fields whatever a payload holds."""
+"""The two lines of a run: valid JSON with the same fields for any payload."""
 
 import json
 import math
@@ -40,7 +40,7 @@ class Lines:
         self.log = JobLog(self.server, jobs=jobs)
 
     def take(self):
-        """The lines since the last time."""
+        """Return the lines since the last call."""
         assert self.server.writer.flush(timeout_s=20)
         data = os.pread(self.file.fileno(), 1 << 24, self.read)
         self.read += len(data)
@@ -52,7 +52,7 @@ class Lines:
 
 
 def strict(line):
-    """Parse as the strictest reader would: no NaN, no name twice."""
+    """Parse as the strictest reader: no NaN, no name twice."""
 
     def once(pairs):
         names = [name for name, _ in pairs]
@@ -104,7 +104,7 @@ def unit_of(job, queue="q"):
 
 
 def plainly(job, unit, declaration):
-    """The fields that both lines share, said once more, simply: what the pieces must add up to."""
+    """Return the fields of both lines, built in the simplest way: the pieces must give the same."""
     fields = {
         **STATIC,
         "class": job["class"],
@@ -161,7 +161,7 @@ def plainly(job, unit, declaration):
 
 
 def cut(fields, job, copied):
-    """Names and other fields from the wire are cut in lines."""
+    """Cut names and other fields of the payload as lines do."""
     for name in fields.keys() & job.keys():
         text = json_text(fields[name])
         if name in ("jid", "correlation_id") and len(text) > MAX_NAME:
@@ -171,7 +171,7 @@ def cut(fields, job, copied):
 
 
 def readable(value):
-    """As JSON has it: a number that is not finite is null."""
+    """Return the value as JSON has it: a number that is not finite is null."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
@@ -230,12 +230,12 @@ MORE = st.none() | st.dictionaries(
 
 
 def exactly(line):
-    """As text, which tells 1 from true."""
+    """Return JSON text, in which 1 and true differ."""
     return json.dumps(line, sort_keys=True)
 
 
 def on_the_wire(job):
-    """The payload as a process reads it, and its bytes; JSON of other writers may hold 1e999."""
+    """Return the payload as a process reads it, and its bytes; JSON of other writers may hold 1e999."""
     data = json.dumps(job).replace("NaN", "1e999").replace("Infinity", "1e999").encode()
     try:
         return decode(data), data
@@ -262,7 +262,7 @@ def on_the_wire(job):
     more=None,
     duration=0.0,
 )
-def test_the_pieces_add_up_to_the_same_fields_for_any_payload(both, job, loggable, category, queue, more, duration):
+def test_line_pieces_give_the_fields_of_any_payload(both, job, loggable, category, queue, more, duration):
     with registry.isolated():
         declaration = declared(loggable=(0, 2) if loggable else (), feature_category=category) if category else None
         read, raw = on_the_wire(job)
@@ -314,7 +314,7 @@ def written(both, job, declaration=None, error=None, status="done", more=None):
     return both.take()
 
 
-def test_the_end_line_repeats_what_the_start_line_said(lines):
+def test_end_line_repeats_the_start_line(lines):
     job = payload(version=2, correlation_id="c", **{"meta.caller_id": "POST /orders"})
     start, end = written(lines(), job, declared(urgency="high"))
     repeated = start.keys() - {"message", "job_status"}
@@ -328,7 +328,7 @@ def test_the_end_line_repeats_what_the_start_line_said(lines):
 @pytest.mark.parametrize(
     "odd", ["x" * 1_000_000, "\u20ac\n" * 500_000, ["y"] * 300_000], ids=["text", "escaped", "list"]
 )
-def test_names_from_the_wire_are_cut_in_lines(lines, odd):
+def test_long_names_are_cut_in_job_lines(lines, odd):
     long = {"jid": odd, "correlation_id": odd, "meta.caller_id": odd, "tags": odd}
     job, both = payload("Z" * 1_000_000, **long), lines()
     unit = UnitOfWork("q" * 1_000_000, dumps(job))
@@ -344,7 +344,7 @@ def test_names_from_the_wire_are_cut_in_lines(lines, odd):
 
 
 @pytest.mark.proves("F50")
-def test_names_in_lines_about_events_are_cut():
+def test_long_names_are_cut_in_event_lines():
     with server_lines("info") as read:
         logs.logger(jid="x" * 1_000, queue=7).info("event", **{"class": "Job"}, other="y" * 1_000)
         (line,) = read()
@@ -352,19 +352,19 @@ def test_names_in_lines_about_events_are_cut():
 
 
 @pytest.mark.parametrize(("version", "shown"), [(3, 3), ("3", 3), ("x", 0), ({"a": "b"}, 0), (-1, 0), (None, None)])
-def test_the_version_is_a_number_whoever_wrote_it(lines, version, shown):
+def test_version_in_lines_is_always_a_number(lines, version, shown):
     start, end = written(lines(), payload(version=version))
     assert (start.get("version"), end.get("version")) == (shown, shown)
 
 
-def test_a_failure_is_told_with_what_it_changes(lines):
+def test_end_line_of_a_failure_has_its_fields(lines):
     more = {"retry_count": 3, "retry_in_s": 60.0}
     start, end = written(lines(), payload(retry_count=2), declared(), ValueError("x"), "fail", more)
     assert (start["retry_count"], end["retry_count"], end["retry_in_s"]) == (2, 3, 60.0)
     assert (end["severity"], end["job_status"], end["exception.class"]) == ("WARN", "fail", "ValueError")
 
 
-def test_with_lines_off_only_failures_are_written_and_just_as_full(lines):
+def test_lines_off_still_writes_failures_in_full(lines):
     job, declaration, error = payload(correlation_id="c", args=[1, "?"]), declared(), ValueError("x")
     _, full = written(lines(), job, declaration, error, "fail")
     off = lines(jobs=False)
@@ -374,13 +374,13 @@ def test_with_lines_off_only_failures_are_written_and_just_as_full(lines):
     assert line == full | {"queue_duration_s": 1.0, "scheduling_latency_s": 1.0}  # as it began, 0.25 s before its end
 
 
-def test_what_cannot_be_read_has_no_line(lines):
+def test_malformed_payload_has_no_line(lines):
     off = lines(jobs=False)
     off.log.end(None, UnitOfWork("q", b"{"), None, "fail", 0.0, 0.0, None, ValueError("x"))
     assert off.take() == []
 
 
-def test_a_class_that_is_declared_anew_is_told_anew(lines):
+def test_reloaded_class_gets_new_line_fields(lines):
     both = lines()
     old, _ = written(both, payload(), declared(urgency="high"))
     with registry.isolated():
@@ -389,7 +389,7 @@ def test_a_class_that_is_declared_anew_is_told_anew(lines):
     assert "target_scheduling_latency_s" not in new
 
 
-def test_a_class_that_nobody_owns_works_for_its_callers_category(lines):
+def test_class_without_owner_logs_its_callers_category(lines):
     one, shared = lines(), declared()
     found = [written(one, payload(**{"meta.feature_category": name}), shared) for name in ("billing", "search", "")]
     found.append(written(one, payload(), shared))
@@ -397,14 +397,14 @@ def test_a_class_that_nobody_owns_works_for_its_callers_category(lines):
     assert told == [("billing",) * 2, ("search",) * 2, ("not_owned",) * 2, ("not_owned",) * 2]
 
 
-def test_a_class_with_an_owner_keeps_its_category(lines):
+def test_class_with_owner_logs_its_category(lines):
     job = payload(**{"meta.feature_category": "billing"})
     with registry.isolated():
         start, _ = written(lines(), job, declared(feature_category="search"))
     assert (start["feature_category"], start["meta.feature_category"]) == ("search", "billing")
 
 
-def test_each_queue_of_a_class_has_its_name(lines):
+def test_lines_name_each_queue_of_a_class(lines):
     both, declaration, job = lines(), declared(), payload()
     for queue in ("a", "b", "a"):
         both.log.start(job, unit_of(job, queue), declaration)
@@ -412,20 +412,20 @@ def test_each_queue_of_a_class_has_its_name(lines):
 
 
 @pytest.mark.proves("I20")
-def test_no_duration_is_below_zero_though_the_producers_clock_is_ahead(lines):
+def test_durations_are_never_negative_with_clock_skew(lines):
     start, end = written(lines(), payload(enqueued_at=NOW + 3600, scheduled_at=NOW + 7200))
     assert start["queue_duration_s"] == end["queue_duration_s"] == 0
     assert not [name for name, value in end.items() if name.endswith("_s") and value < 0]
 
 
 @pytest.mark.proves("R53")
-def test_a_time_that_is_none_is_left_out(lines):
+def test_missing_time_is_left_out_of_lines(lines):
     start, _ = written(lines(), payload(created_at=2.6e11))
     assert "created_at" not in start
     assert start["queue_duration_s"] == 1.25  # since it was enqueued
 
 
-def test_names_from_the_wire_are_not_kept(lines):
+def test_unknown_names_are_not_cached(lines):
     both = lines()
     for number in range(5_000):
         job = payload(f"Unknown{number}", **{f"meta.{number}": 1})
@@ -435,7 +435,7 @@ def test_names_from_the_wire_are_not_kept(lines):
     assert len(both.log._optional_fields) < 1_000
 
 
-def test_each_thread_says_its_own_number(lines):
+def test_lines_have_the_id_of_their_thread(lines):
     both, job = lines(), payload()
     numbers = []
 
@@ -458,7 +458,7 @@ def test_arguments_are_cut_at_ten_kilobytes(lines):
     assert start["args"] == ["\0" * 128] * 64 + ["1"]
 
 
-def test_the_class_that_is_wrapped_is_in_both_lines(lines):
+def test_wrapped_class_is_in_both_lines(lines):
     both = lines()
     job = payload("Sidekiq::ActiveJob::Wrapper", wrapped="MailJob", display_class="Mail", created_at=1_795_284_241_123)
     started = both.log.start(job, unit_of(job), None)
@@ -468,7 +468,7 @@ def test_the_class_that_is_wrapped_is_in_both_lines(lines):
         assert line["created_at"].endswith(".123Z")
 
 
-def test_job_lines_of_hostile_names_escape_what_acts(lines):
+def test_job_lines_escape_control_characters_of_names(lines):
     evil = "E\x1b\x9b\u202e\u2066\u200b\u061c\u2028\x7f語"
     both = lines()
     job = payload(evil, jid=evil, tags=[evil], **{"meta.user": evil, "correlation_id": evil})

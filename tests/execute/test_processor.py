@@ -1,4 +1,4 @@
-"""The slots of one process, all its parts real: what runs where, in which order its end is written, and what a stop leaves."""
+"""The processor with real parts: what runs where, in which order the end of a job is written, and what a stop leaves."""
 
 import asyncio
 import contextvars
@@ -33,8 +33,8 @@ LABEL = contextvars.ContextVar("label", default="none")
 def slots(redis, redis_url):
     made = []
 
-    def make(count=2, *middleware, gates=(), budget=None):
-        made.append(ProcessorBench(redis, redis_url, count, middleware, gates, budget))
+    def make(count=2, *middleware, policies=(), budget=None):
+        made.append(ProcessorBench(redis, redis_url, count, middleware, policies, budget))
         return made[-1]
 
     with registry.isolated():
@@ -45,7 +45,7 @@ def slots(redis, redis_url):
 
 @pytest.fixture
 def gate():
-    """Async jobs wait at it, upon whichever loop, until a test opens it."""
+    """Return an awaitable that async jobs wait for, on any loop, until the test opens it."""
     opened_ = threading.Event()
 
     async def passed():
@@ -60,7 +60,7 @@ def gate():
 # --- async jobs -----------------------------------------------------------------------------------------------------
 
 
-def test_more_async_jobs_are_under_way_than_there_are_threads(slots, redis, gate):
+def test_more_async_jobs_run_than_there_are_threads(slots, redis, gate):
     running = []
 
     async def perform(self):
@@ -74,7 +74,7 @@ def test_more_async_jobs_are_under_way_than_there_are_threads(slots, redis, gate
     until(lambda: len(running) == 50)
     assert one.threads() < 10
     assert len(one.runs.running()) == 50  # each is shown, under a number of its own
-    assert redis.llen(WORKING) == 50  # and keeps its slot
+    assert redis.llen(WORKING) == 50  # and keeps its place
     assert sorted(jid for jid, _ in one.processor.async_stacks()) == sorted(running)
     gate.open()
     until(one.done)
@@ -84,8 +84,8 @@ def test_more_async_jobs_are_under_way_than_there_are_threads(slots, redis, gate
 
 
 @pytest.mark.proves("R25")
-def test_async_jobs_that_a_death_interrupted_begin_one_after_the_other_in_one_thread(slots, redis, gate, monkeypatch):
-    monkeypatch.setattr("framework.fetch.suspects.TURN_S", 10.0)  # 0.45 s each with so many slots: 90 s for all of them
+def test_async_suspects_start_in_turn_in_one_thread(slots, redis, gate, monkeypatch):
+    monkeypatch.setattr("framework.fetch.suspects.TURN_S", 10.0)  # 0.45 s each with this concurrency: 90 s for all
     running = []
 
     async def perform(self):
@@ -111,7 +111,7 @@ def test_async_jobs_that_a_death_interrupted_begin_one_after_the_other_in_one_th
     assert one.died == []
 
 
-def test_an_async_job_that_a_death_interrupted_may_fail_before_it_begins(slots, redis, gate):
+def test_async_suspect_may_fail_before_it_starts(slots, redis, gate):
     async def perform(self, number):
         await gate()
 
@@ -126,7 +126,7 @@ def test_an_async_job_that_a_death_interrupted_may_fail_before_it_begins(slots, 
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_at_the_stop_jobs_that_await_their_turn_are_left_to_be_given_back(slots, redis, monkeypatch, is_async):
+def test_jobs_that_await_their_turn_stay_in_flight_at_stop(slots, redis, monkeypatch, is_async):
     monkeypatch.setattr("framework.fetch.suspects.TURN_S", 60.0)
     running, opened_ = [], threading.Event()
 
@@ -176,7 +176,7 @@ def test_async_jobs_share_no_context(slots, redis, gate):
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_what_a_middleware_sets_the_job_sees_and_the_way_back_too(slots, redis, is_async):
+def test_context_set_by_middleware_reaches_job_and_exit(slots, redis, is_async):
     seen = []
 
     class Around:
@@ -205,7 +205,7 @@ def test_what_a_middleware_sets_the_job_sees_and_the_way_back_too(slots, redis, 
     assert one.failed == []
 
 
-def test_async_jobs_that_fail_are_retried_and_others_go_on(slots, redis):
+def test_failed_async_jobs_are_retried_and_others_run(slots, redis):
     async def perform(self, what):
         await asyncio.sleep(0)
         if what == "exit":
@@ -229,7 +229,7 @@ def test_async_jobs_that_fail_are_retried_and_others_go_on(slots, redis):
 
 
 @pytest.mark.proves("F31")
-def test_an_async_job_that_cancels_itself_and_fails_gives_its_slot_back(slots, redis):
+def test_async_job_that_cancels_itself_frees_its_place(slots, redis):
     async def perform(self, number):
         asyncio.current_task().cancel()
         raise ValueError(number)
@@ -242,7 +242,7 @@ def test_an_async_job_that_cancels_itself_and_fails_gives_its_slot_back(slots, r
     assert len(one.failed) == 20
 
 
-def test_at_the_stop_async_jobs_are_cancelled_and_left_to_be_given_back(slots, redis):
+def test_stop_cancels_async_jobs_which_stay_in_flight(slots, redis):
     ends = []
 
     async def perform(self):
@@ -261,7 +261,9 @@ def test_at_the_stop_async_jobs_are_cancelled_and_left_to_be_given_back(slots, r
     one.processor.cancel_async(20.0)
     until(lambda: one.processor.join(0.1))
     assert ends == [True] * 3
-    assert sorted(unit.data for unit in one.fetcher.in_flight.running()) == sorted(data)  # Interrupted: in custody
+    assert sorted(unit.data for unit in one.fetcher.in_flight.running()) == sorted(
+        data
+    )  # interrupted jobs stay in flight
     assert redis.llen(WORKING) == 3
     assert redis.zcard(keys.RETRY) == 0
     assert one.lines(job_status="fail") == []
@@ -271,7 +273,7 @@ def test_at_the_stop_async_jobs_are_cancelled_and_left_to_be_given_back(slots, r
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_the_line_is_written_before_the_acknowledgement(slots, redis, is_async):
+def test_end_line_is_written_before_the_acknowledgement(slots, redis, is_async):
     async def asynchronous(self):
         pass
 
@@ -293,7 +295,7 @@ def test_the_line_is_written_before_the_acknowledgement(slots, redis, is_async):
 @pytest.mark.proves("I4")
 @pytest.mark.parametrize("fields", [{}, {"status_expiration": 60}], ids=["untracked", "tracked"])
 @pytest.mark.parametrize("is_async", [False, True])
-def test_with_ack_sync_a_slot_is_free_when_redis_has_confirmed(slots, redis, is_async, fields):
+def test_ack_sync_frees_the_place_after_confirmation(slots, redis, is_async, fields):
     async def asynchronous(self):
         pass
 
@@ -314,7 +316,7 @@ def test_with_ack_sync_a_slot_is_free_when_redis_has_confirmed(slots, redis, is_
 
 
 @pytest.mark.proves("F19")
-def test_a_failure_that_redis_does_not_take_is_settled_when_it_is_back(slots, redis):
+def test_failure_is_settled_when_redis_is_back(slots, redis):
     def perform(self):
         redis.client_kill_filter(_type="normal", skipme=True)
         raise ValueError("x")
@@ -329,7 +331,7 @@ def test_a_failure_that_redis_does_not_take_is_settled_when_it_is_back(slots, re
 
 
 @pytest.mark.proves("F38")
-def test_what_is_no_job_is_buried_wrapped_and_not_counted(slots, redis):
+def test_malformed_payload_goes_to_dead_set_uncounted(slots, redis):
     redis.lpush("queue:default", b"{")
     one = slots(1).start()
     until(one.done)
@@ -340,9 +342,9 @@ def test_what_is_no_job_is_buried_wrapped_and_not_counted(slots, redis):
 
 
 @pytest.mark.proves("R22")
-def test_an_end_too_late_is_told(slots, redis):
+def test_processor_reports_a_fenced_end(slots, redis):
     def perform(self, fails):
-        redis.delete(WORKING)  # somebody has taken it over
+        redis.delete(WORKING)  # another process owns it
         if fails:
             raise ValueError("x")
 
@@ -354,7 +356,7 @@ def test_an_end_too_late_is_told(slots, redis):
     assert redis.zcard(keys.RETRY) == 0
 
 
-def test_jobs_in_threads_share_no_context_and_leave_none_behind(slots, redis):
+def test_sync_jobs_share_no_context(slots, redis):
     seen = []
 
     def perform(self, label):
@@ -369,7 +371,7 @@ def test_jobs_in_threads_share_no_context_and_leave_none_behind(slots, redis):
     assert sorted(seen, key=lambda each: int(each[1])) == [("none", str(number)) for number in range(50)]
 
 
-def test_jobs_run_on_as_many_threads_as_slots(slots, redis):
+def test_jobs_run_on_as_many_threads_as_the_concurrency(slots, redis):
     meeting = threading.Barrier(4)
     worker(lambda self: meeting.wait(20))
     for number in range(8):
@@ -380,7 +382,7 @@ def test_jobs_run_on_as_many_threads_as_slots(slots, redis):
     assert one.failed == []
 
 
-def test_the_record_shows_the_thread_of_a_running_job(slots, redis):
+def test_record_shows_the_thread_of_a_running_job(slots, redis):
     idents, go = [], threading.Event()
 
     def perform(self):
@@ -397,7 +399,7 @@ def test_the_record_shows_the_thread_of_a_running_job(slots, redis):
     assert one.runs.running() == {}
 
 
-def test_an_error_of_the_framework_itself_is_told(slots, redis):
+def test_framework_error_in_a_thread_is_reported(slots, redis):
     worker(lambda self: None)
     one = slots(1)
     one.fetcher.finish = lambda unit: 1 / 0
@@ -408,15 +410,15 @@ def test_an_error_of_the_framework_itself_is_told(slots, redis):
 
 
 @pytest.mark.proves("F51")
-def test_a_thread_that_cannot_be_started_fails_no_job(slots, redis):
+def test_thread_that_cannot_start_fails_no_job(slots, redis):
     worker(lambda self: None)
     one = slots(3)
-    hire = one.processor.spawn
+    spawn = one.processor.spawn
 
     def limited():
         if one.threads() >= 1:
             raise RuntimeError("can't start new thread")
-        hire()
+        spawn()
 
     one.processor.spawn = limited
     for number in range(10):
@@ -465,7 +467,7 @@ def test_many_jobs_of_all_kinds_end_once_each(slots, redis):
 
 
 def acts(redis, seen, *, is_async):
-    """A perform that notes its own state and then ends as its argument says."""
+    """Return a perform that notes its own state and then ends as its argument says."""
 
     def act(self, how):
         seen.append(state(redis, self.jid))
@@ -495,8 +497,8 @@ def acts(redis, seen, *, is_async):
         ("later", {}, "queued"),
     ],
 )
-def test_a_tracked_job_says_how_far_it_is(slots, redis, is_async, how, fields, after):
-    """Pushed by somebody who knows of no states, as Ruby is: the first is written when it starts."""
+def test_tracked_job_writes_its_states(slots, redis, is_async, how, fields, after):
+    """A Ruby client writes no state at the push: the first state is written at the start."""
     seen = []
     worker(acts(redis, seen, is_async=is_async))
     enqueue(redis, "Job", args=[how], status_expiration=100, **fields)
@@ -508,8 +510,8 @@ def test_a_tracked_job_says_how_far_it_is(slots, redis, is_async, how, fields, a
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=("def", "async"))
-def test_completed_is_said_before_the_job_has_left(slots, redis, is_async, monkeypatch):
-    """A kill in between runs it again; the other way round it would be running for ever, and gone."""
+def test_completed_state_is_written_before_removal(slots, redis, is_async, monkeypatch):
+    """A kill in between runs the job again. In the other order the state would stay ``running`` for ever."""
     seen = []
     worker(acts(redis, [], is_async=is_async))
     enqueue(redis, "Job", args=["well"], status_expiration=100)
@@ -530,7 +532,7 @@ def test_completed_is_said_before_the_job_has_left(slots, redis, is_async, monke
     assert thread != "event-loop"  # which waits for no Redis
 
 
-def test_a_job_that_no_middleware_lets_run_is_discarded(slots, redis):
+def test_job_stopped_by_middleware_is_discarded(slots, redis):
     class Stop:
         def call(self, worker, job, queue):
             return
@@ -543,7 +545,7 @@ def test_a_job_that_no_middleware_lets_run_is_discarded(slots, redis):
     assert state(redis, "ab" * 12) == "discarded"
 
 
-def test_what_cannot_run_here_was_never_running(slots, redis):
+def test_job_that_cannot_run_is_never_running(slots, redis):
     worker(lambda self: None)
     enqueue(redis, "Unknown", status_expiration=100, jid="u")
     enqueue(redis, "Job", status_expiration=100, jid="c", compressed=True, args=["no base64"])
@@ -553,7 +555,7 @@ def test_what_cannot_run_here_was_never_running(slots, redis):
     assert one.unknown == ["Unknown"]
 
 
-def test_an_untracked_job_asks_nothing_of_redis(slots, redis):
+def test_untracked_job_writes_no_state(slots, redis):
     ran = []
     worker(lambda self: ran.append(1))
     for fields in ({}, {"status_expiration": "soon"}, {"status_expiration": 60, "jid": ""}):
@@ -571,7 +573,7 @@ def test_an_untracked_job_asks_nothing_of_redis(slots, redis):
     ("how", "place", "after"),
     [("well", None, "completed"), ("fail", keys.RETRY, "retrying"), ("discard", None, "discarded")],
 )
-def test_a_full_server_refuses_no_last_state_and_costs_no_job(slots, redis, is_async, how, place, after):
+def test_last_state_is_written_at_maxmemory(slots, redis, is_async, how, place, after):
     ran = []
     worker(acts(redis, ran, is_async=is_async))
     for number in range(20):
@@ -596,8 +598,8 @@ def test_a_full_server_refuses_no_last_state_and_costs_no_job(slots, redis, is_a
     [("well", None, ["completed"]), ("fail", keys.RETRY, ["retrying"]), ("discard", None, ["discarded"])],
 )
 @pytest.mark.refused("default aw:status:*")
-def test_states_that_are_refused_cost_no_job(slots, redis, is_async, how, place, after, monkeypatch):
-    """By an ACL that was written before there were states."""
+def test_refused_states_cost_no_job(slots, redis, is_async, how, place, after, monkeypatch):
+    """An ACL without the status keys refuses the states."""
     ran = []
     monkeypatch.setattr(sys.modules[__name__], "state", lambda *facts: None)
     worker(acts(redis, ran, is_async=is_async))
@@ -617,8 +619,8 @@ def test_states_that_are_refused_cost_no_job(slots, redis, is_async, how, place,
     ("how", "fields", "after"),
     [("well", {}, "completed"), ("discard", {}, "discarded"), ("fail", {"retry": False}, "failed")],
 )
-def test_a_server_that_is_gone_when_a_tracked_job_ends(make_server, slots, redis, is_async, how, fields, after):
-    """The job cannot leave Redis before it is back, and its last state goes with it: nobody waits for a state that never comes."""
+def test_tracked_job_ends_while_redis_is_away(make_server, slots, redis, is_async, how, fields, after):
+    """The job leaves Redis only when Redis is back, and its last state is written then: no reader waits in vain."""
     own = make_server()
     own_redis = own.open()
     ran = []
@@ -647,7 +649,7 @@ def test_a_server_that_is_gone_when_a_tracked_job_ends(make_server, slots, redis
         one.stop()
 
 
-# --- gates and what a job holds -------------------------------------------------------------------------------------
+# --- policies and what a job holds -------------------------------------------------------------------------------------
 
 
 LOCK = keys.lock("of equal jobs")
@@ -659,11 +661,11 @@ def locked(redis, jid, owner=None):
     return {"jid": jid, "idempotency_key": LOCK}
 
 
-def test_the_time_of_its_own_code_is_known_and_no_other(slots, redis):
-    """What a stopping process asks of each job in flight: was it cut off, or had it not begun, or ended?"""
+def test_performing_since_covers_only_the_jobs_code(slots, redis):
+    """A stopping process reads it to tell jobs that were cut off from jobs that had not started or had ended."""
     asked, open_, begun, ended, settling = (threading.Event() for _ in range(5))
 
-    def wait_at_the_gate(_entry):
+    def wait_in_the_policy(_entry):
         asked.set()
         open_.wait(20)
 
@@ -674,7 +676,7 @@ def test_the_time_of_its_own_code_is_known_and_no_other(slots, redis):
 
     worker(perform)
     enqueue(redis, "Job", jid="j1")
-    one = slots(gates=[ScriptedPolicy(wait_at_the_gate)])
+    one = slots(policies=[ScriptedPolicy(wait_in_the_policy)])
     one.settle_failed = lambda unit, error: settling.set()
     one.start()
     assert asked.wait(20)
@@ -692,11 +694,11 @@ def test_the_time_of_its_own_code_is_known_and_no_other(slots, redis):
     until(one.done)
 
 
-def test_a_deferred_job_waits_in_the_schedule_set_with_its_id_its_lock_and_its_age(slots, redis):
+def test_deferred_job_keeps_its_id_lock_and_age(slots, redis):
     ran = []
     worker(lambda self: ran.append(self.jid))
     enqueue(redis, "Job", **locked(redis, "j1"), created_at=5.5, foreign="kept", deferred_count=2)
-    one = slots(gates=[ScriptedPolicy(Deferred(50.0, "feature_flag", {"flag": "run_jobs_Job"}))]).start()
+    one = slots(policies=[ScriptedPolicy(Deferred(50.0, "feature_flag", {"flag": "run_jobs_Job"}))]).start()
     until(one.done)
     ((member, due),) = redis.zrange("schedule", 0, -1, withscores=True)
     assert 40 < due - time.time() <= 51
@@ -716,10 +718,10 @@ def test_a_deferred_job_waits_in_the_schedule_set_with_its_id_its_lock_and_its_a
     assert (one.runs.totals().processed, one.runs.totals().failed) == (0, 0)
 
 
-def test_a_job_dropped_at_the_door_is_gone_with_its_lock(slots, redis):
+def test_job_dropped_by_a_policy_releases_its_lock(slots, redis):
     worker(lambda self: None)
     enqueue(redis, "Job", **locked(redis, "j1"), status_expiration=60)
-    one = slots(gates=[ScriptedPolicy(Discarded("drop_jobs_Job is on", "feature_flag"))]).start()
+    one = slots(policies=[ScriptedPolicy(Discarded("drop_jobs_Job is on", "feature_flag"))]).start()
     until(one.done)
     assert not redis.exists(LOCK)
     assert state(redis, "j1") == "discarded"
@@ -727,16 +729,16 @@ def test_a_job_dropped_at_the_door_is_gone_with_its_lock(slots, redis):
     assert (line["job_status"], line["dropped_reason"]) == ("dropped", "drop_jobs_Job is on")
 
 
-def test_a_parked_job_is_nobodys_here_any_more(slots, redis):
+def test_held_job_leaves_the_process(slots, redis):
     worker(lambda self: None)
     data = enqueue(redis, "Job", **locked(redis, "j1"))
 
-    def park(entry):
+    def hold(entry):
         redis.lrem(WORKING, -1, entry.unit.data)
         redis.zadd("aside", {entry.unit.data: 1})
         return Held("paused", {"pause_control": "manual"})
 
-    one = slots(gates=[ScriptedPolicy(park)]).start()
+    one = slots(policies=[ScriptedPolicy(hold)]).start()
     until(one.done)
     assert redis.zrange("aside", 0, -1) == [data]
     assert redis.hget(LOCK, "jid") == b"j1"
@@ -744,7 +746,7 @@ def test_a_parked_job_is_nobodys_here_any_more(slots, redis):
     assert (line["job_status"], line["pause_control"]) == ("paused", "manual")
 
 
-def test_gates_are_asked_in_their_order_and_only_of_the_classes_they_concern(slots, redis):
+def test_policies_are_asked_in_order_by_class(slots, redis):
     async def perform(self, text):
         pass
 
@@ -758,7 +760,7 @@ def test_gates_are_asked_in_their_order_and_only_of_the_classes_they_concern(slo
     redis.lpush("queue:default", json.dumps(compressed(["x" * 200], **{"class": "Async", "jid": "a"})))
     for number in range(3):
         enqueue(redis, "Free", jid=str(number))
-    one = slots(1, gates=[first, never, some, last]).start()
+    one = slots(1, policies=[first, never, some, last]).start()
     until(one.done)
     assert [entry.payload["jid"] for entry in first.entries] == ["a", "0", "1", "2"]
     assert first.entries[0].payload["args"] == ["x" * 200]
@@ -766,28 +768,28 @@ def test_gates_are_asked_in_their_order_and_only_of_the_classes_they_concern(slo
     assert [entry.payload["jid"] for entry in last.entries] == ["0", "1", "2"]
     assert never.asked_of == ["Async", "Free"]
     some.concerned = lambda declaration: True
-    one.gates.invalidate()
+    one.policies.invalidate()
     enqueue(redis, "Free", jid="3")
     until(lambda: one.lines(job_status="dropped", jid="3"))
     until(one.done)
 
 
-def test_a_gate_is_asked_again_while_redis_is_away(slots, redis):
+def test_policy_is_asked_again_while_redis_is_away(slots, redis):
     ran = []
     worker(lambda self: ran.append(self.jid))
-    door = ScriptedPolicy(RedisConnectionError("away"), RedisConnectionError("away"), None)
+    policy = ScriptedPolicy(RedisConnectionError("away"), RedisConnectionError("away"), None)
     enqueue(redis, "Job", jid="j1")
-    one = slots(gates=[door]).start()
+    one = slots(policies=[policy]).start()
     until(one.done)
     assert ran == ["j1"]
-    assert len(door.entries) == 3
+    assert len(policy.entries) == 3
     assert one.died == []
 
 
-def test_a_job_whose_gate_is_refused_for_good_is_put_off_and_holds_no_thread(slots, redis):
+def test_job_whose_policy_is_refused_is_deferred(slots, redis):
     worker(lambda self: None)
     enqueue(redis, "Job", **locked(redis, "j1"), retry=False)
-    one = slots(1, gates=[ScriptedPolicy(ResponseError("ERR something is wrong with this key"))]).start()
+    one = slots(1, policies=[ScriptedPolicy(ResponseError("ERR something is wrong with this key"))]).start()
     until(one.done)
     (member,) = redis.zrange("schedule", 0, -1)
     assert json.loads(member)["deferred_by"] == "policy_refused"
@@ -796,22 +798,22 @@ def test_a_job_whose_gate_is_refused_for_good_is_put_off_and_holds_no_thread(slo
     assert line["exception.message"] == "ERR something is wrong with this key"
 
 
-def test_a_gate_that_waits_for_redis_does_not_hold_up_the_end(slots, redis):
+def test_policy_that_waits_for_redis_delays_no_stop(slots, redis):
     worker(lambda self: None)
-    door = ScriptedPolicy(RedisConnectionError("away"))
+    policy = ScriptedPolicy(RedisConnectionError("away"))
     data = enqueue(redis, "Job", jid="j1")
-    one = slots(gates=[door]).start()
-    until(lambda: door.entries)
+    one = slots(policies=[policy]).start()
+    until(lambda: policy.entries)
     one.runs.stopping = True
     one.fetcher.stop()
     until(lambda: one.processor.join(0.1), "the end of every thread")
-    assert redis.lrange(WORKING, 0, -1) == [data]  # given back by whoever ends the process
+    assert redis.lrange(WORKING, 0, -1) == [data]  # the launcher returns it
 
 
-def test_what_a_gate_raises_itself_is_the_jobs_failure(slots, redis):
+def test_error_of_a_policy_is_the_jobs_failure(slots, redis):
     worker(lambda self: None)
     enqueue(redis, "Job", jid="j1")
-    one = slots(gates=[ScriptedPolicy(ValueError("a gate of ours is broken"))]).start()
+    one = slots(policies=[ScriptedPolicy(ValueError("a gate of ours is broken"))]).start()
     until(one.done)
     (member,) = redis.zrange("retry", 0, -1)
     assert json.loads(member)["error_class"] == "ValueError"
@@ -822,7 +824,7 @@ def test_what_a_gate_raises_itself_is_the_jobs_failure(slots, redis):
 @pytest.mark.parametrize(
     ("raised", "kept"), [(None, False), (Discard("enough"), False), (RetryLater(30), True), (ValueError(), True)]
 )
-def test_a_lock_stays_while_its_job_will_run_again_and_goes_with_its_end(slots, redis, kind, raised, kept):
+def test_lock_stays_until_the_last_run_of_its_job(slots, redis, kind, raised, kept):
     def perform(self):
         if raised:
             raise raised
@@ -839,7 +841,7 @@ def test_a_lock_stays_while_its_job_will_run_again_and_goes_with_its_end(slots, 
 
 @pytest.mark.proves("R38")
 @pytest.mark.parametrize("attributes", [{"retry": 0}, {"retry": False}])
-def test_a_job_that_failed_for_the_last_time_leaves_no_lock(slots, redis, attributes):
+def test_last_failure_releases_the_lock(slots, redis, attributes):
     worker(lambda self: int("none"), **attributes)
     enqueue(redis, "Job", **locked(redis, "j1"), **attributes)
     one = slots().start()
@@ -847,7 +849,7 @@ def test_a_job_that_failed_for_the_last_time_leaves_no_lock(slots, redis, attrib
     assert redis.exists(LOCK) == 0
 
 
-def test_the_lock_of_another_stays(slots, redis):
+def test_lock_of_another_job_stays(slots, redis):
     worker(lambda self: None)
     enqueue(redis, "Job", **locked(redis, "j1", owner="j2"))
     one = slots().start()
@@ -872,7 +874,7 @@ LARGE = dumps(compressed([[[]] * 60_000]))
 """Takes 6 MB of memory."""
 
 
-def test_large_jobs_run_one_at_a_time_and_small_ones_beside(redis, slots):
+def test_large_jobs_run_in_turn_beside_small_ones(redis, slots):
     budget, opened_, ran, lock = MemoryBudget(8_000_000), threading.Event(), [], threading.Lock()
 
     def perform(self, rows):
@@ -896,7 +898,7 @@ def test_large_jobs_run_one_at_a_time_and_small_ones_beside(redis, slots):
 
 @pytest.mark.parametrize("data", [LARGE, encoded(args=[[[]] * 60_000])], ids=["compressed", "raw"])
 @pytest.mark.parametrize("end", ["returns", "raises", "later", "async", "async raises"])
-def test_memory_of_a_large_job_is_free_however_it_ends(redis, slots, data, end):
+def test_memory_of_a_large_job_is_freed_at_any_end(redis, slots, data, end):
     budget, kept = MemoryBudget(30_000_000), []
 
     class Rows(list):
@@ -928,7 +930,7 @@ def test_memory_of_a_large_job_is_free_however_it_ends(redis, slots, data, end):
     assert one.died == []
 
 
-def test_a_stop_ends_the_wait_for_memory_and_the_job_stays(redis, slots):
+def test_stop_ends_the_wait_for_memory(redis, slots):
     budget = MemoryBudget(8_000_000)
     assert budget.acquire(8_000_000, lambda: False)
     worker(lambda self, rows: None)

@@ -1,4 +1,4 @@
-"""How long a job waits whose class, or whose version of it, this process does not have."""
+"""Delays of jobs whose class or version this process lacks."""
 
 import pytest
 from hypothesis import given
@@ -55,7 +55,7 @@ def test_wait_ends_after_the_longest_wait(waited_s, gives_up):
 
 @each_row("name", ["failed_at", "retried_at"])
 @each_row("milliseconds", [False, True], ids=["seconds", "as Sidekiq 8 writes it"])
-def test_wait_begins_anew_when_job_has_run_meanwhile(name, milliseconds):
+def test_wait_restarts_when_the_job_has_run_meanwhile(name, milliseconds):
     ran = NOW - 60
     job = met(9, NOW - 90_000, **{name: int(ran * 1000) if milliseconds else ran})
     outcome = classes().outcome(job)
@@ -64,7 +64,7 @@ def test_wait_begins_anew_when_job_has_run_meanwhile(name, milliseconds):
 
 
 @given(count=ANYTHING, since=ANYTHING, failed=ANYTHING)
-def test_fields_of_other_writers_give_a_wait_all_the_same(count, since, failed):
+def test_odd_fields_of_other_writers_give_a_wait(count, since, failed):
     for one in (classes(), classes("Gone")):
         outcome = one.outcome(met(count, since, failed_at=failed))
         assert 0.5 < outcome.delay_s <= 60 or (outcome.delay_s == 0 and isinstance(outcome, ForeignClass))
@@ -79,7 +79,7 @@ def test_foreign_patterns_match_whole_names():
         assert isinstance(chosen.outcome(payload(name)), UnknownClass), name
 
 
-def test_foreign_job_goes_back_soon_and_without_end():
+def test_foreign_job_returns_soon_and_without_limit():
     delays = [classes("Gone").outcome(met(count, NOW - 1e6)).delay_s for count in (0, 1, 2, 3, 50, 1_000_001)]
     assert delays == pytest.approx([0.0, 0.9, 0.0, 1.8, 0.0, 4.5])  # every other time straight back
     assert classes("Gone").outcome(met(6, NOW - 1e6)).count == 7
@@ -94,7 +94,7 @@ def test_newer_version_waits_even_where_a_pattern_matches():
     assert (outcome.error.version, outcome.error.known, outcome.count) == (4, 1, 3)
 
 
-def test_nearest_names_are_kept_for_a_bounded_number_of_names(monkeypatch):
+def test_nearest_names_are_cached_for_bounded_names(monkeypatch):
     asked = []
     monkeypatch.setattr(registry, "nearest_name", lambda name: asked.append(name) or name.lower())
     chosen = classes()

@@ -1,4 +1,4 @@
-"""Which method runs a job, told by the version it was written with; under which signature; what its lines show."""
+"""The version of a job decides its method and signature, and which arguments its lines show."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ def alone():
 
 @pytest.fixture
 def run():
-    """Run a payload through an executor; return what came of it and its start line."""
+    """Run a payload through an executor; return its execution and its start line."""
     reader, writer = os.pipe()
     log = ServerLog(writer, "info", {"pid": 1, "shard": "main"})
 
@@ -70,7 +70,7 @@ def run():
 
 @pytest.fixture
 def put_off():
-    """Give a payload that this process has no code for to an executor; return what becomes of it. Nothing is logged."""
+    """Run a payload without a class in this process; return its outcome. No line is written."""
 
     def go(retired=None, **fields):
         executor = Executor(
@@ -98,7 +98,7 @@ def worker(**body):
 
 
 def tells(name, *, is_async=False):
-    """A method that says that it ran."""
+    """Return a method that notes its run."""
 
     def plain(self, *args):
         seen.append((name, self.job_version, args))
@@ -125,9 +125,7 @@ VERSIONS = (
     version=VERSIONS | st.just(...),
     through=st.sampled_from(["pipe", "call"]),
 )
-def test_the_handler_of_exactly_that_older_version_runs_it_and_perform_all_others(
-    run, put_off, own, handled, version, through
-):
+def test_version_handler_runs_exactly_its_version(run, put_off, own, handled, version, through):
     seen.clear()
     older = {number for number in handled if number < own}
     fields = {} if version is ... else {"version": version}
@@ -151,7 +149,7 @@ def test_the_handler_of_exactly_that_older_version_runs_it_and_perform_all_other
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_def_and_async_def_may_be_mixed(run, version):
+def test_versions_may_mix_def_and_async_def(run, version):
     worker(
         perform=tells("perform", is_async=True),
         version=2,
@@ -162,16 +160,16 @@ def test_def_and_async_def_may_be_mixed(run, version):
     ((name, job_version, args, *thread),) = seen
     assert (name, job_version, args) == ("perform" if version == 2 else f"perform_v{version}", version, (7,))
     assert thread == ([] if version == 0 else ["event-loop"])
-    assert relays == [None]  # the thread may be taken: somebody else looks after the queue
+    assert relays == [None]  # the thread may block: another one must fetch
 
 
-def test_where_all_are_async_no_thread_is_called_for(run):
+def test_async_versions_need_no_extra_thread(run):
     worker(perform=tells("p", is_async=True), version=1, perform_v0=tells("v0", is_async=True))
     run(version=0)
     assert relays == []
 
 
-def test_arguments_are_checked_against_the_signature_of_the_handler(run):
+def test_arguments_are_checked_by_the_handlers_signature(run):
     def before(self, path: str) -> None:
         seen.append(path)
 
@@ -195,7 +193,7 @@ def test_arguments_are_checked_against_the_signature_of_the_handler(run):
     assert "takes 2 arguments" in str(run(version=2, args=[1, "a", 2])[0].outcome.error)
 
 
-def test_strict_arguments_hold_for_handlers_too(run):
+def test_strict_arguments_apply_to_version_handlers(run):
     worker(version=1, perform_v0=lambda self, path: seen.append(path), strict_arguments="off")
 
     def before(self, path: str) -> None:
@@ -207,7 +205,7 @@ def test_strict_arguments_hold_for_handlers_too(run):
     assert seen == [5]
 
 
-def test_a_middleware_that_brings_a_job_up_to_date_says_so_to_the_instance(run):
+def test_middleware_may_raise_the_version_of_a_job(run):
     class Upgrade:
         def call(self, instance, job, queue):
             job["args"], instance.job_version = [job["args"][0], "full"], 1
@@ -221,7 +219,7 @@ def test_a_middleware_that_brings_a_job_up_to_date_says_so_to_the_instance(run):
 # --- lines --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_position_that_meant_something_else_is_not_logged(run):
+def test_loggable_position_of_another_version_is_filtered(run):
     def before(self, token: str, mode: str) -> None: ...
 
     def now(self, mode: str, token: str) -> None: ...
@@ -238,7 +236,7 @@ def test_a_position_that_meant_something_else_is_not_logged(run):
     assert run(args=many, version=1)[1]["args"][:2] == ["[FILTERED]", "second"]  # the slow way, which cuts
 
 
-def test_a_line_names_the_class_that_ran_beside_the_name_that_the_job_carries(run):
+def test_line_has_class_name_beside_the_alias(run):
     worker(aliases=("Old::JobWorker",))
     line = run(name="Old::JobWorker")[1]
     assert (line["class"], line["worker_name"]) == ("Old::JobWorker", "Job")
@@ -254,7 +252,7 @@ class VersionMiddleware:
         yield
 
 
-def test_a_retired_class_is_not_run_and_its_arguments_are_left_alone(run):
+def test_retired_class_does_not_run(run):
     job = compressed(["secret " * 2_000], **{"class": "Gone::Worker"})  # more than may be decompressed here
     execution, line = run(VersionMiddleware, data=dumps(job), retired={"Gone::Worker": "replaced in 4.2"})
     assert execution.outcome == Retired("Gone::Worker", "replaced in 4.2")
@@ -265,7 +263,7 @@ def test_a_retired_class_is_not_run_and_its_arguments_are_left_alone(run):
     assert line["args"] == ["[FILTERED]", "5"]
 
 
-def test_unregistered_class_waits_and_error_names_ways_out(put_off):
+def test_unregistered_class_waits_with_advice(put_off):
     worker()
     error = put_off(name="Jab", retired={"Gone::Worker": "x"}).error
     assert isinstance(error, UnknownWorkerError)

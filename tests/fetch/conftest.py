@@ -17,7 +17,7 @@ from tests.harness import IDENTITY, opened, until
 
 
 class FetcherBench:
-    """A fetcher on a real server and the threads it calls for; a job lasts until the test ends it.
+    """A fetcher on a real server with the threads that it starts; a job lasts until the test ends it.
 
     ``job`` is what a thread does with a unit instead; it returns whether the unit is finished.
     """
@@ -45,7 +45,7 @@ class FetcherBench:
         redis.config_resetstat()
         self.beat()
 
-    # --- what fetching tells
+    # --- the events of fetching
 
     def fenced(self, unit):
         self.fenced_units.append(unit)
@@ -98,11 +98,11 @@ class FetcherBench:
         return self
 
     def beat(self):
-        """The lease is all of a beat that fetching sees."""
+        """Renew the lease, the only part of a heartbeat that fetching sees."""
         self.redis.set(keys.lease(IDENTITY), 1, px=60_000)
 
     def got(self, count):
-        """Wait for ``count`` units in all and return their bytes, in the order in which they began."""
+        """Wait for ``count`` units in all and return their bytes, in the order of their starts."""
         until(lambda: len(self.units) >= count, f"{count} units")
         return [unit.data for unit in self.units]
 
@@ -114,15 +114,15 @@ class FetcherBench:
             self._ends[unit].put(settled)
 
     def blocked_calls(self):
-        """The number of calls that wait at the server."""
+        """Return the number of blocking calls in Redis."""
         return sum(1 for client in self.redis.client_list() if "b" in client["flags"])
 
     def idle(self):
-        """Whether a parked call waits at each of up to 16 queues, and nothing is under way."""
+        """Tell whether each of up to 16 queues has a blocking call, and no job is in flight."""
         return self.blocked_calls() == min(16, len(self.pipeline.queues)) and not self.in_flight.payloads()
 
     def calls(self, command="evalsha"):
-        """How many commands of this name the server has run or refused since we began."""
+        """Return how many commands of this name the server has run or refused since the start of the test."""
         stats = self.redis.info("commandstats").get(f"cmdstat_{command}", {})
         return stats.get("calls", 0) + stats.get("rejected_calls", 0)
 
@@ -131,7 +131,7 @@ class FetcherBench:
 
     @contextmanager
     def mute(self):
-        """Within the block the server answers no script and no parked call."""
+        """Within the block the server answers no script and no blocking call."""
         self.redis.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
         try:
             yield
@@ -146,7 +146,7 @@ class FetcherBench:
     def stop(self):
         self.fetcher.stop()
         for end in list(self._ends.values()):
-            end.put(None)  # the job hangs for ever, as far as the fetcher can tell
+            end.put(None)  # for the fetcher the job hangs for ever
         self.join()
         self.blocking.close()  # a process ends by exit and needs no close of its own
         self.pipeline._call.close()
@@ -170,7 +170,7 @@ def bench(redis, redis_url):
 
 @pytest.fixture
 def tiny_switches():
-    """Threads take turns at nearly every step, so that what is not one step shows."""
+    """Switch threads at nearly every step, so that a step that is not atomic fails."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield

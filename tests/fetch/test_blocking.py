@@ -17,7 +17,7 @@ WORKING = keys.working(IDENTITY)
 
 
 @contextmanager
-def parking_at(url):
+def blocking_at(url):
     shard = opened(url)
     client = shard.open_client("fetch", read_timeout_s=5.0)
     one = BlockingMoves(client, WORKING)
@@ -28,8 +28,8 @@ def parking_at(url):
 
 
 @pytest.fixture
-def parking(redis, redis_url):
-    with parking_at(redis_url) as one:
+def blocking(redis, redis_url):
+    with blocking_at(redis_url) as one:
         yield one
 
 
@@ -37,107 +37,107 @@ def blocked(redis):
     return [client["id"] for client in redis.client_list() if "b" in client["flags"]]
 
 
-def test_a_job_comes_into_the_working_list_and_to_whoever_waits(parking, redis):
-    parking.arm("a")
-    parking.arm("b")
-    assert parking.queues == {"a", "b"}
+def test_blocking_call_moves_a_job_to_the_working_list(blocking, redis):
+    blocking.arm("a")
+    blocking.arm("b")
+    assert blocking.queues == {"a", "b"}
     until(lambda: len(blocked(redis)) == 2)
     redis.lpush("queue:b", "first", "second")
-    ((queue, data, waited_s),) = parking.wait(20.0)
+    ((queue, data, waited_s),) = blocking.wait(20.0)
     assert (queue, data) == ("b", b"first")
     assert waited_s > 0
     assert redis.lrange(WORKING, 0, -1) == [b"first"]
     assert redis.lrange("queue:b", 0, -1) == [b"second"]
-    assert parking.queues == {"a"}
+    assert blocking.queues == {"a"}
 
 
-def test_a_connection_is_used_again(parking, redis):
+def test_blocking_connection_is_reused(blocking, redis):
     for number in range(5):
-        parking.arm("a")
+        blocking.arm("a")
         until(lambda: blocked(redis))
         redis.lpush("queue:a", number)
-        assert parking.wait(20.0)[0][1] == b"%d" % number
-    assert len(parking._idle) == 1
+        assert blocking.wait(20.0)[0][1] == b"%d" % number
+    assert len(blocking._idle) == 1
 
 
-def test_a_wake_up_before_or_during_the_wait_ends_it(parking):
-    for _ in range(100_000):  # more than its pipe holds: whoever wakes never waits
-        parking.wake()
-    assert parking.wait(30.0) == []
-    ready, _, _ = select.select([parking._wake_reader], [], [], 0)
+def test_wake_before_or_during_wait_ends_it(blocking):
+    for _ in range(100_000):  # more than the socket holds: `wake` never blocks
+        blocking.wake()
+    assert blocking.wait(30.0) == []
+    ready, _, _ = select.select([blocking._wake_reader], [], [], 0)
     assert ready == []  # all of them are used up
 
 
-def test_ending_the_calls_brings_what_came_meanwhile(parking, redis):
-    parking.arm("a")
-    parking.arm("b")
+def test_cancel_all_returns_jobs_that_arrived_meanwhile(blocking, redis):
+    blocking.arm("a")
+    blocking.arm("b")
     until(lambda: len(blocked(redis)) == 2)
     redis.lpush("queue:a", "late")
-    assert [(unit.queue, unit.data) for unit in parking.cancel_all()] == [("a", b"late")]
+    assert [(unit.queue, unit.data) for unit in blocking.cancel_all()] == [("a", b"late")]
     assert blocked(redis) == []
-    assert parking.queues == set()
-    assert parking.connection_lost_at is None  # each has answered: nothing can come any more
+    assert blocking.queues == set()
+    assert blocking.connection_lost_at is None  # each has answered: nothing can come any more
 
 
-def test_a_broken_call_is_given_up_and_told(parking, redis):
-    parking.arm("a")
+def test_broken_call_is_closed_and_raises(blocking, redis):
+    blocking.arm("a")
     until(lambda: blocked(redis))
     redis.client_kill_filter(_id=blocked(redis)[0])
     with pytest.raises(RedisError):
-        parking.wait(20.0)
-    assert parking.queues == set()
-    assert parking.connection_lost_at is not None
+        blocking.wait(20.0)
+    assert blocking.queues == set()
+    assert blocking.connection_lost_at is not None
 
 
-def test_a_full_server_refuses_and_the_connection_stays(parking, redis):
+def test_call_refused_at_maxmemory_keeps_its_connection(blocking, redis):
     with full_memory(redis):
-        parking.arm("a")
+        blocking.arm("a")
         with pytest.raises(OutOfMemoryError):
-            parking.wait(20.0)
-    assert parking.queues == set()
-    assert parking.connection_lost_at is None
-    parking.arm("a")
+            blocking.wait(20.0)
+    assert blocking.queues == set()
+    assert blocking.connection_lost_at is None
+    blocking.arm("a")
     until(lambda: blocked(redis))
 
 
 @pytest.mark.proves("R3")
-def test_a_call_that_is_never_answered_is_given_up(parking, redis, monkeypatch):
-    parking.arm("a")
+def test_call_without_an_answer_is_closed(blocking, redis, monkeypatch):
+    blocking.arm("a")
     until(lambda: blocked(redis))
     monkeypatch.setattr(blocking_module, "BLOCK_TIMEOUT_S", -blocking_module.REPLY_MARGIN_S)
     with pytest.raises(RedisError, match="no answer"):
-        parking.wait(0.0)
-    assert parking.queues == set()
-    assert parking.connection_lost_at is not None
+        blocking.wait(0.0)
+    assert blocking.queues == set()
+    assert blocking.connection_lost_at is not None
 
 
 @pytest.mark.proves("R11")
-def test_abandoned_calls_are_closed_and_may_be_left_on_the_server(parking, redis):
-    parking.arm("a")
+def test_dropped_connections_may_leave_calls_in_redis(blocking, redis):
+    blocking.arm("a")
     until(lambda: blocked(redis))
-    parking.drop_connections()
-    assert parking.queues == set()
-    assert parking.connection_lost_at is not None
+    blocking.drop_connections()
+    assert blocking.queues == set()
+    assert blocking.connection_lost_at is not None
     until(lambda: not blocked(redis))
 
 
-def test_a_job_that_came_while_another_call_broke_is_not_overlooked(parking, redis):
-    parking.arm("a")
-    parking.arm("b")
+def test_job_is_returned_though_another_call_broke(blocking, redis):
+    blocking.arm("a")
+    blocking.arm("b")
     until(lambda: len(blocked(redis)) == 2)
-    broken = parking._armed["a"].client_id
+    broken = blocking._armed["a"].client_id
     redis.client_kill_filter(_id=broken)
     redis.lpush("queue:b", "job")
-    ready = {call.descriptor for call in parking._armed.values()}
+    ready = {call.descriptor for call in blocking._armed.values()}
     until(lambda: set(select.select(list(ready), [], [], 0)[0]) == ready, "both have something to say")
-    assert [(queue, data) for queue, data, _ in parking.wait(20.0)] == [("b", b"job")]
-    assert parking.queues == set()
+    assert [(queue, data) for queue, data, _ in blocking.wait(20.0)] == [("b", b"job")]
+    assert blocking.queues == set()
 
 
 @pytest.mark.proves("R3")
-def test_a_server_that_hangs_is_waited_for_once(parking, redis, monkeypatch):
+def test_cancel_all_waits_once_for_a_server_that_hangs(blocking, redis, monkeypatch):
     for name in "abcd":
-        parking.arm(name)
+        blocking.arm(name)
     until(lambda: len(blocked(redis)) == 4)
     asked = []
 
@@ -145,66 +145,66 @@ def test_a_server_that_hangs_is_waited_for_once(parking, redis, monkeypatch):
         asked.append(1)
         raise RedisTimeoutError("no answer")
 
-    monkeypatch.setattr(parking, "_unblock", hang)
-    assert parking.cancel_all() == []
+    monkeypatch.setattr(blocking, "_unblock", hang)
+    assert blocking.cancel_all() == []
     assert len(asked) == 1
-    assert parking.connection_lost_at is not None
+    assert blocking.connection_lost_at is not None
 
 
 # --- connections that die without a sign ----------------------------------------------------------------------------
 
 
 @pytest.mark.proves("F11", "R3")
-def test_a_call_in_a_black_hole_is_given_up_when_its_answer_is_overdue(redis, redis_url, monkeypatch):
+def test_call_on_a_dead_network_is_closed_when_overdue(redis, redis_url, monkeypatch):
     monkeypatch.setattr(blocking_module, "BLOCK_TIMEOUT_S", 1)
     monkeypatch.setattr(blocking_module, "REPLY_MARGIN_S", 0.2)
-    with Proxy(redis_url) as proxy, parking_at(proxy.url) as parking:
-        parking.arm("a")
+    with Proxy(redis_url) as proxy, blocking_at(proxy.url) as blocking:
+        blocking.arm("a")
         until(lambda: blocked(redis))
         proxy.swallow()
         began = time.monotonic()
         with pytest.raises(RedisError, match="no answer"):
-            parking.wait(60.0)  # however long there would be nothing else to do
+            blocking.wait(60.0)  # however long there would be nothing else to do
         assert time.monotonic() - began < 10.0
-        assert parking.queues == set()
+        assert blocking.queues == set()
 
 
 @pytest.mark.proves("F11")
-def test_a_call_whose_connection_is_dead_is_ended_at_the_server_and_not_waited_for(redis, redis_url):
-    with Proxy(redis_url) as proxy, parking_at(proxy.url) as parking:
-        parking.arm("dead")
+def test_call_on_a_dead_connection_is_ended_in_redis(redis, redis_url):
+    with Proxy(redis_url) as proxy, blocking_at(proxy.url) as blocking:
+        blocking.arm("dead")
         until(lambda: blocked(redis))
         proxy.swallow()
         proxy.heal()
-        parking.arm("healthy")
+        blocking.arm("healthy")
         until(lambda: len(blocked(redis)) == 2)
         redis.lpush("queue:healthy", "job")
         began = time.monotonic()
-        assert [unit.data for unit in parking.cancel_all()] == [b"job"]
+        assert [unit.data for unit in blocking.cancel_all()] == [b"job"]
         assert time.monotonic() - began < 10.0  # which its answer could have taken
         assert blocked(redis) == []
-        assert parking.queues == set()
-        assert parking.connection_lost_at is not None
+        assert blocking.queues == set()
+        assert blocking.connection_lost_at is not None
 
 
 @pytest.mark.proves("F11")
-def test_calls_abandoned_in_a_black_hole_are_ended_at_the_server_once_it_is_reached(redis, redis_url):
-    with Proxy(redis_url) as proxy, parking_at(proxy.url) as parking:
-        parking.arm("a")
+def test_dropped_calls_are_ended_once_redis_is_reached(redis, redis_url):
+    with Proxy(redis_url) as proxy, blocking_at(proxy.url) as blocking:
+        blocking.arm("a")
         until(lambda: blocked(redis))
         proxy.swallow()
-        parking.drop_connections()
+        blocking.drop_connections()
         proxy.heal()
-        assert len(blocked(redis)) == 1  # it would take the next job, and nobody would hear of it
-        assert parking.cancel_all() == []
+        assert len(blocked(redis)) == 1  # it would take the next job, and the process would not learn of it
+        assert blocking.cancel_all() == []
         assert blocked(redis) == []
 
 
 @pytest.mark.refused("default client|unblock")
-def test_where_calls_may_not_be_ended_the_hurried_give_them_up(redis, redis_url):
-    with narrowed(redis, "-client|unblock"), parking_at(redis_url) as parking:
-        parking.arm("a")
+def test_cancel_all_without_wait_closes_what_acl_protects(redis, redis_url):
+    with narrowed(redis, "-client|unblock"), blocking_at(redis_url) as blocking:
+        blocking.arm("a")
         until(lambda: blocked(redis))
-        assert parking.cancel_all(no_wait=True) == []
-        assert parking.connection_lost_at is not None
+        assert blocking.cancel_all(no_wait=True) == []
+        assert blocking.connection_lost_at is not None
         until(lambda: not blocked(redis), "closed, which the server sees")

@@ -1,4 +1,4 @@
-"""Errors of our own in the exchange: whatever raises, and where, no unit and no acknowledgement is lost, and no lock is held."""
+"""Framework errors in fetching: wherever one is raised, no unit or acknowledgement is lost, and no lock stays held."""
 
 import pytest
 
@@ -26,13 +26,13 @@ PLACES = {
     "leader": ("_step", "_arm_queues", "_wait_for_jobs", "_receive", "_wait_timeout_s", "_return_buffer", "_stalled"),
     "reconciler": ("reconcile_idle",),
 }
-"""What the threads of the slots call on their way to Redis and back."""
+"""The methods that worker threads call on the way to Redis and back."""
 
 CASES = [(owner, name) for owner, names in PLACES.items() for name in names]
 
 
 def raise_at(monkeypatch, owner, name, numbers):
-    """The calls of these numbers (from 1 on) raise: every other one before, the next after what is called has been done."""
+    """Make the calls of these numbers (from 1) raise: odd ones before the original runs, even ones after."""
     calls, original = [], getattr(owner, name)
 
     def broken(*args, **options):
@@ -58,14 +58,14 @@ def owner_of(one, path):
 
 @pytest.mark.proves("R4")
 @pytest.mark.parametrize(("path", "name"), CASES, ids=[f"{path}.{name}" for path, name in CASES])
-def test_exchange_fault_anywhere_loses_no_unit_and_no_lock(bench, redis, monkeypatch, path, name):
+def test_pipeline_error_anywhere_loses_no_unit_and_no_lock(bench, redis, monkeypatch, path, name):
     one = bench(slots=3, job=lambda unit: False, queues=(("default", 0), ("other", 0)), limits={"other": 1})
     raised = raise_at(monkeypatch, owner_of(one, path), name, {1, 2, 5, 8})
     jobs = [encoded(queue=queue, jid=f"{queue}-{number}") for queue in ("default", "other") for number in range(80)]
     redis.lpush(QUEUE, *jobs[:80])
     one.start()
     until(lambda: len(one.units) >= 60 or one.died)
-    redis.client_kill_filter(_type="normal", skipme=True)  # what is done after trouble is done, too
+    redis.client_kill_filter(_type="normal", skipme=True)  # the recovery after a failure runs too
     redis.lpush("queue:other", *jobs[80:])
     until(lambda: len(one.units) >= 100 or one.died)
     one.fetcher.pause(["a queue that is not served"])
@@ -78,7 +78,7 @@ def test_exchange_fault_anywhere_loses_no_unit_and_no_lock(bench, redis, monkeyp
 
 
 @pytest.mark.proves("R4")
-def test_exchange_fault_that_keeps_coming_ends_its_thread(bench, redis, monkeypatch):
+def test_pipeline_error_that_repeats_ends_its_thread(bench, redis, monkeypatch):
     one = bench(slots=1, job=lambda unit: False)
     raise_at(monkeypatch, one.pipeline, "_send", range(1, 1_000, 2))
     redis.lpush(QUEUE, encoded())
@@ -91,11 +91,11 @@ def test_exchange_fault_that_keeps_coming_ends_its_thread(bench, redis, monkeypa
     assert not one.leader.lock.locked()
     assert not one.pipeline._lock.locked()
     assert (one.in_flight.sent, one.pipeline._call.pending) == (0, False)
-    one.died.clear()  # it is what was to come
+    one.died.clear()  # the expected error
 
 
 def noted(one, number, where=0):
-    """Note an error that is raised at one of two places; return whether it was let through."""
+    """Record an error raised at one of two locations; return whether it was raised again."""
     try:
         try:
             if where:
@@ -108,7 +108,7 @@ def noted(one, number, where=0):
     return False
 
 
-def test_faults_are_counted_by_type_and_place_and_time(monkeypatch):
+def test_error_rate_counts_by_type_location_and_time(monkeypatch):
     now, told = [100.0], []
     monkeypatch.setattr(error_rate.time, "monotonic", lambda: now[0])
     one = ErrorRateLimit(lambda error, count: told.append(count))
@@ -120,7 +120,7 @@ def test_faults_are_counted_by_type_and_place_and_time(monkeypatch):
     assert [noted(one, number) for number in range(1, MAX_ERRORS)] == [False] * (MAX_ERRORS - 2) + [True]
 
 
-def test_faults_at_ever_new_places_are_forgotten():
+def test_error_rate_forgets_ever_new_locations():
     one = ErrorRateLimit(lambda error, count: None)
     for number in range(1_000):
         try:

@@ -1,4 +1,4 @@
-"""The fetcher with threads of its own crew on a real server: what comes, in which order, and what becomes of the ends."""
+"""The fetcher with threads on a real server: which jobs start, in which order, and how their ends are acknowledged."""
 
 import pytest
 from redis import Redis
@@ -14,7 +14,7 @@ WORKING = keys.working(IDENTITY)
 
 
 @pytest.mark.proves("I12")
-def test_jobs_come_oldest_first_up_to_the_slots_and_each_end_makes_room(bench, redis):
+def test_fetcher_starts_oldest_first_up_to_concurrency(bench, redis):
     redis.lpush(QUEUE, *(f"{number}" for number in range(5)))
     one = bench(slots=2).start()
     assert sorted(one.got(2)) == [b"0", b"1"]
@@ -25,7 +25,7 @@ def test_jobs_come_oldest_first_up_to_the_slots_and_each_end_makes_room(bench, r
     assert sorted(one.working()) == [b"1", b"2"]  # acknowledged in the same round trip
 
 
-def test_finished_jobs_leave_the_working_list_and_memory(bench, redis):
+def test_finished_jobs_leave_working_list_and_memory(bench, redis):
     redis.lpush(QUEUE, "a", "b", "c")
     one = bench(slots=3).start()
     one.got(3)
@@ -40,17 +40,17 @@ def test_finished_jobs_leave_the_working_list_and_memory(bench, redis):
 
 
 @pytest.mark.proves("R22")
-def test_an_end_that_comes_too_late_is_told(bench, redis):
+def test_late_acknowledgement_is_reported_as_fenced(bench, redis):
     redis.lpush(QUEUE, "a", "b")
     one = bench(slots=2).start()
     one.got(2)
-    redis.lrem(WORKING, 0, "a")  # somebody has taken it over
+    redis.lrem(WORKING, 0, "a")  # another process owns it
     one.end(*one.units)
     until(lambda: one.in_flight.payloads() == set())
     assert [unit.data for unit in one.fenced_units] == [b"a"]
 
 
-def test_many_ends_need_several_round_trips_and_none_is_forgotten(bench, redis):
+def test_many_ends_take_several_calls_and_none_is_lost(bench, redis):
     redis.lpush(QUEUE, *(f"{number}" for number in range(100)))
     one = bench(slots=100).start()
     one.got(100)
@@ -60,7 +60,7 @@ def test_many_ends_need_several_round_trips_and_none_is_forgotten(bench, redis):
     assert one.fenced_units == []
 
 
-def test_strict_order_takes_from_the_first_queue_while_it_has_any(bench, redis):
+def test_strict_order_empties_the_first_queue_first(bench, redis):
     redis.lpush("queue:a", "a1", "a2")
     redis.lpush("queue:b", "b1", "b2")
     one = bench(queues=(("b", 0), ("a", 0)), slots=3).start()
@@ -72,9 +72,9 @@ def test_strict_order_takes_from_the_first_queue_while_it_has_any(bench, redis):
 # --- idle -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_idle_process_waits_at_every_queue_and_wakes_for_a_job(bench, redis):
+def test_idle_process_wakes_for_a_job_of_any_queue(bench, redis):
     one = bench(queues=(("a", 0), ("b", 0), ("c", 0)), slots=2).start()
-    until(one.idle, "three parked calls")
+    until(one.idle, "three blocking calls")
     redis.lpush("queue:b", "job")
     assert one.got(1) == [b"job"]
     assert (one.units[0].queue, one.working()) == ("b", [b"job"])
@@ -82,12 +82,12 @@ def test_an_idle_process_waits_at_every_queue_and_wakes_for_a_job(bench, redis):
     assert one.got(2)[1] == b"next"
 
 
-def test_a_job_that_comes_without_a_free_slot_goes_back_where_it_was(bench, redis):
+def test_job_without_capacity_returns_to_its_place(bench, redis):
     one = bench(queues=(("a", 0), ("b", 0)), slots=1).start()
     until(one.idle)
     redis.lpush("queue:a", "first")
     one.got(1)
-    redis.lpush("queue:b", "x")  # a parked call of b takes it
+    redis.lpush("queue:b", "x")  # the blocking call of b takes it
     until(lambda: one.blocked_calls() == 0)
     redis.lpush("queue:b", "y")
     until(lambda: redis.lrange("queue:b", 0, -1) == [b"y", b"x"], "back at the right end")
@@ -97,15 +97,15 @@ def test_a_job_that_comes_without_a_free_slot_goes_back_where_it_was(bench, redi
     assert one.got(2) == [b"first", b"x"]
 
 
-def test_more_queues_than_parked_calls_are_swept(bench, redis):
+def test_queues_beyond_the_blocking_calls_are_swept(bench, redis):
     queues = [(f"q{number}", 0) for number in range(20)]
     one = bench(queues=queues, slots=4).start()
-    until(one.idle, "sixteen parked calls")
+    until(one.idle, "sixteen blocking calls")
     redis.lpush("queue:q19", "far")
     assert one.got(1) == [b"far"]
 
 
-def test_stopping_ends_every_parked_call_and_takes_nothing_more(bench, redis):
+def test_stop_cancels_blocking_calls_and_fetches_no_more(bench, redis):
     one = bench(queues=(("a", 0), ("b", 0)), slots=2).start()
     until(one.idle)
     one.fetcher.stop()
@@ -118,7 +118,7 @@ def test_stopping_ends_every_parked_call_and_takes_nothing_more(bench, redis):
     assert one.units == []
 
 
-def test_a_quiet_process_takes_nothing_and_still_acknowledges(bench, redis):
+def test_quiet_process_fetches_nothing_and_acknowledges(bench, redis):
     redis.lpush(QUEUE, "a")
     one = bench(slots=3).start()
     one.got(1)
@@ -148,7 +148,7 @@ def test_ends_after_the_stop_are_acknowledged_on_request(bench, redis):
 
 
 @pytest.mark.proves("R19")
-def test_without_a_lease_nothing_is_taken_until_it_is_back(bench, redis):
+def test_without_a_lease_nothing_is_fetched(bench, redis):
     one = bench()
     redis.delete(keys.lease(IDENTITY))
     redis.lpush(QUEUE, "a")
@@ -160,7 +160,7 @@ def test_without_a_lease_nothing_is_taken_until_it_is_back(bench, redis):
     assert one.got(1) == [b"a"]
 
 
-def test_a_lost_lease_does_not_spin(bench, redis):
+def test_lost_lease_does_not_spin(bench, redis):
     one = bench()
     redis.delete(keys.lease(IDENTITY))
     one.start()
@@ -171,7 +171,7 @@ def test_a_lost_lease_does_not_spin(bench, redis):
     assert one.calls() - before < 50  # who spins asks about once per ping
 
 
-def test_a_lease_lost_while_waiting_takes_nothing_from_the_parked_calls(bench, redis):
+def test_lease_lost_while_waiting_cancels_blocking_calls(bench, redis):
     one = bench(queues=(("a", 0), ("b", 0)), slots=2).start()
     until(one.idle)
     redis.lpush("queue:a", "1")
@@ -179,11 +179,11 @@ def test_a_lease_lost_while_waiting_takes_nothing_from_the_parked_calls(bench, r
     redis.delete(keys.lease(IDENTITY))
     one.end(one.units[0])  # makes it speak to the server
     until(lambda: one.lost)
-    until(lambda: one.blocked_calls() == 0, "the parked calls end: they would go on fetching")
+    until(lambda: one.blocked_calls() == 0, "the blocking calls end: else they would fetch jobs")
 
 
 @pytest.mark.proves("R1")
-def test_a_broken_connection_is_replaced(bench, redis):
+def test_broken_connection_is_replaced(bench, redis):
     one = bench().start()
     until(one.idle)
     redis.client_kill_filter(_type="normal", skipme=True)
@@ -193,7 +193,7 @@ def test_a_broken_connection_is_replaced(bench, redis):
 
 
 @pytest.mark.proves("R1")
-def test_a_restarted_server_is_served_again(make_server):
+def test_restarted_server_is_served_again(make_server):
     own = make_server()
     client: Redis = own.open()
     one = FetcherBench(client, own.url)
@@ -215,7 +215,7 @@ def test_a_restarted_server_is_served_again(make_server):
 
 
 @pytest.mark.proves("F14", "R14")
-def test_a_full_server_is_still_served(bench, redis):
+def test_server_at_maxmemory_is_served(bench, redis):
     redis.lpush(QUEUE, "a")
     one = bench(queues=(("default", 0), ("b", 0)), slots=1)
     redis.lpush("queue:b", "b")
@@ -233,7 +233,7 @@ def test_a_full_server_is_still_served(bench, redis):
 
 
 @pytest.mark.proves("F40")
-def test_a_queue_whose_key_is_no_list_is_told_and_stops_no_other(bench, redis):
+def test_queue_of_wrong_type_is_reported_and_stops_no_other(bench, redis):
     redis.set("queue:bad", "text")
     redis.lpush(QUEUE, "a")
     one = bench(queues=(("bad", 0), ("default", 0)), slots=2).start()
@@ -244,7 +244,7 @@ def test_a_queue_whose_key_is_no_list_is_told_and_stops_no_other(bench, redis):
     assert one.errors == []
 
 
-def test_more_slots_than_lua_unpacks_lose_nothing(bench, redis):
+def test_more_jobs_than_lua_unpacks_are_fetched(bench, redis):
     redis.lpush(QUEUE, *range(9_000))
     one = bench(slots=10_000, job=lambda unit: None).start()  # as async jobs: they keep their slots and no thread
     assert len(one.got(9_000)) == 9_000
@@ -256,7 +256,7 @@ def test_more_slots_than_lua_unpacks_lose_nothing(bench, redis):
 
 
 @pytest.mark.proves("I12")
-def test_giving_back_keeps_the_order(redis):
+def test_requeue_keeps_the_order(redis):
     redis.lpush(QUEUE, "waiting")
     redis.lpush(WORKING, "1", "2", "3")
     units = [(UnitOfWork("default", data), data + b"!") for data in (b"1", b"2", b"4")]
@@ -267,7 +267,7 @@ def test_giving_back_keeps_the_order(redis):
 
 
 @pytest.mark.parametrize("count", [1, 500])
-def test_any_number_can_be_given_back_at_once(redis, count):
+def test_requeue_returns_any_number_at_once(redis, count):
     redis.lpush(WORKING, *(f"{number}" for number in range(count)))
     units = [(UnitOfWork("default", b"%d" % number), b"%d" % number) for number in range(count)]
     assert requeue(redis, IDENTITY, units) == count

@@ -8,7 +8,7 @@ from framework.fetch.identity import NONCE_VARIABLE, draw_nonce, identity_of, ow
 
 
 @pytest.mark.proves("R65")
-def test_the_form_is_sidekiqs(monkeypatch):
+def test_identity_has_the_form_of_sidekiq(monkeypatch):
     monkeypatch.delenv("DYNO", raising=False)
     monkeypatch.delenv(NONCE_VARIABLE, raising=False)
     assert re.fullmatch(rf"{re.escape(socket.gethostname())}:{os.getpid()}:[0-9a-f]{{12}}", own_identity())
@@ -18,7 +18,7 @@ def test_the_form_is_sidekiqs(monkeypatch):
 
 
 @pytest.mark.proves("R65")
-def test_a_supervisors_nonce_is_used_once_and_not_handed_on(monkeypatch):
+def test_identity_uses_the_supervisors_nonce_once(monkeypatch):
     nonce = draw_nonce()
     monkeypatch.setenv(NONCE_VARIABLE, nonce)
     assert own_identity().endswith(f":{nonce}")

@@ -13,89 +13,89 @@ def units(*names):
     return [UnitOfWork("q", name) for name in names]
 
 
-def test_a_unit_occupies_a_slot_until_it_ends_and_is_known_until_its_end_is_confirmed():
-    custody = InFlight(2)
+def test_unit_is_in_flight_until_its_end_is_confirmed():
+    in_flight = InFlight(2)
     first, second, twin = units(b"1", b"2", b"1")
-    custody.add([first, second, twin])
-    assert (custody.free_capacity, custody.running(), custody.payloads()) == (2, [], {b"1", b"2"})
-    assert [custody.start(1.0), custody.start(2.0), custody.start(3.0)] == [first, second, None]
-    assert (custody.free_capacity, custody.running(), custody.buffered()) == (0, [first, second], [twin])
+    in_flight.add([first, second, twin])
+    assert (in_flight.free_capacity, in_flight.running(), in_flight.payloads()) == (2, [], {b"1", b"2"})
+    assert [in_flight.start(1.0), in_flight.start(2.0), in_flight.start(3.0)] == [first, second, None]
+    assert (in_flight.free_capacity, in_flight.running(), in_flight.buffered()) == (0, [first, second], [twin])
     assert {first.run_index, second.run_index} == {0, 1}
-    assert custody.last_started_at == 2.0
-    custody.end(first, settled=False)
-    assert custody.start(4.0) is twin
+    assert in_flight.last_started_at == 2.0
+    in_flight.end(first, settled=False)
+    assert in_flight.start(4.0) is twin
     assert twin.run_index == first.run_index
-    custody.end(second, settled=True)  # it has left the working list: forgotten at once
-    custody.end(twin, settled=False)
-    assert custody.payloads() == {b"1"}
-    assert custody.take_done(10) == [first, twin]
-    assert custody.payloads() == {b"1"}
-    assert custody.confirm() == [first, twin]
-    assert (custody.free_capacity, custody.running(), custody.payloads()) == (2, [], set())
+    in_flight.end(second, settled=True)  # it has left the working list: forgotten at once
+    in_flight.end(twin, settled=False)
+    assert in_flight.payloads() == {b"1"}
+    assert in_flight.take_done(10) == [first, twin]
+    assert in_flight.payloads() == {b"1"}
+    assert in_flight.confirm() == [first, twin]
+    assert (in_flight.free_capacity, in_flight.running(), in_flight.payloads()) == (2, [], set())
 
 
-def test_a_unit_that_was_not_to_start_is_the_oldest_again():
-    custody = InFlight(1)
+def test_unit_put_back_is_the_oldest_again():
+    in_flight = InFlight(1)
     first, second = units(b"1", b"2")
-    custody.add([first, second])
-    custody.put_back(custody.start(0.0))
-    assert (list(custody.buffer), custody.running(), custody.free_capacity) == ([first, second], [], 1)
-    assert custody.start(0.0) is first
+    in_flight.add([first, second])
+    in_flight.put_back(in_flight.start(0.0))
+    assert (list(in_flight.buffer), in_flight.running(), in_flight.free_capacity) == ([first, second], [], 1)
+    assert in_flight.start(0.0) is first
 
 
-def test_ends_that_may_not_have_arrived_are_sent_again_first_and_in_order():
-    custody = InFlight(4)
+def test_unsent_acknowledgements_are_sent_again_in_order():
+    in_flight = InFlight(4)
     all_ = units(b"1", b"2", b"3", b"4")
-    custody.add(all_)
-    for unit in [custody.start(0.0) for _ in all_]:
-        custody.end(unit, settled=False)
-    assert custody.take_done(3) == all_[:3]
-    custody.mark_unsent()
-    assert custody.payloads() == {b"1", b"2", b"3", b"4"}
-    assert custody.take_done(10) == all_
+    in_flight.add(all_)
+    for unit in [in_flight.start(0.0) for _ in all_]:
+        in_flight.end(unit, settled=False)
+    assert in_flight.take_done(3) == all_[:3]
+    in_flight.mark_unsent()
+    assert in_flight.payloads() == {b"1", b"2", b"3", b"4"}
+    assert in_flight.take_done(10) == all_
 
 
-def test_no_job_starts_while_too_many_ends_are_unconfirmed():
-    custody = InFlight(1)
-    custody.add(units(*(b"%d" % number for number in range(MAX_UNACKNOWLEDGED + 1))))
+def test_no_job_starts_while_acknowledgements_are_full():
+    in_flight = InFlight(1)
+    in_flight.add(units(*(b"%d" % number for number in range(MAX_UNACKNOWLEDGED + 1))))
     for _ in range(MAX_UNACKNOWLEDGED):
-        custody.end(custody.start(0.0), settled=False)
-    assert custody.acknowledgements_full
-    assert not custody.startable
-    assert custody.start(0.0) is None
-    custody.take_done(MAX_UNACKNOWLEDGED // 2)  # sent is not confirmed
-    assert custody.start(0.0) is None
-    custody.confirm()
-    assert custody.startable
-    assert custody.start(0.0) is not None
+        in_flight.end(in_flight.start(0.0), settled=False)
+    assert in_flight.acknowledgements_full
+    assert not in_flight.startable
+    assert in_flight.start(0.0) is None
+    in_flight.take_done(MAX_UNACKNOWLEDGED // 2)  # sent is not confirmed
+    assert in_flight.start(0.0) is None
+    in_flight.confirm()
+    assert in_flight.startable
+    assert in_flight.start(0.0) is not None
     assert MAX_UNACKNOWLEDGED == 32  # the contract: a kill repeats no more than these beyond the running ones
 
 
-def test_what_is_given_back_is_held_until_it_has_left():
-    custody = InFlight(1)
+def test_taken_buffer_stays_in_flight_until_removed():
+    in_flight = InFlight(1)
     first, second = units(b"1", b"2")
-    custody.add([first, second])
-    assert custody.take_buffer() == [first, second]
-    assert custody.start(0.0) is None
-    assert custody.free_capacity == 1
-    assert custody.payloads() == {b"1", b"2"}
-    custody.remove([first, second])
-    custody.remove([second])
-    assert custody.payloads() == set()
+    in_flight.add([first, second])
+    assert in_flight.take_buffer() == [first, second]
+    assert in_flight.start(0.0) is None
+    assert in_flight.free_capacity == 1
+    assert in_flight.payloads() == {b"1", b"2"}
+    in_flight.remove([first, second])
+    in_flight.remove([second])
+    assert in_flight.payloads() == set()
 
 
 @pytest.mark.proves("I16")
-def test_custody_taken_while_threads_end_jobs_loses_none(tiny_switches):
+def test_take_done_loses_no_unit_while_threads_end_jobs(tiny_switches):
     jobs, threads = 48_000, 3
-    custody = InFlight(jobs)
-    custody.add(units(*(b"%d" % number for number in range(jobs))))
+    in_flight = InFlight(jobs)
+    in_flight.add(units(*(b"%d" % number for number in range(jobs))))
     started = []
     for _ in range(jobs // MAX_UNACKNOWLEDGED):
-        started += [custody.start(0.0) for _ in range(MAX_UNACKNOWLEDGED)]
+        started += [in_flight.start(0.0) for _ in range(MAX_UNACKNOWLEDGED)]
 
     def work(part):
         for unit in part:
-            custody.end(unit, settled=False)
+            in_flight.end(unit, settled=False)
 
     workers = [threading.Thread(target=work, args=(started[index::threads],), daemon=True) for index in range(threads)]
     for worker in workers:
@@ -103,76 +103,76 @@ def test_custody_taken_while_threads_end_jobs_loses_none(tiny_switches):
     confirmed, rounds = [], 0
     while len(confirmed) < len(started):
         rounds += 1
-        custody.take_done(ACK_BATCH)
+        in_flight.take_done(ACK_BATCH)
         if rounds % 5 == 0:  # the reply was lost
-            custody.mark_unsent()
+            in_flight.mark_unsent()
         else:
-            confirmed += custody.confirm()
+            confirmed += in_flight.confirm()
     for worker in workers:
         worker.join()
     assert sorted(int(unit.data) for unit in confirmed) == list(range(jobs))
-    assert (custody.payloads(), custody.free_capacity) == (set(), jobs)
+    assert (in_flight.payloads(), in_flight.free_capacity) == (set(), jobs)
 
 
 @pytest.mark.proves("I16")
-def test_custody_steps_with_ends_between_them_lose_none():
-    """Another thread ends a job between any two steps of the interpreter while acknowledgements are taken."""
-    custody = InFlight(4_000)
-    custody.add(units(*(b"%d" % number for number in range(4_000))))
-    started = [custody.start(0.0) for _ in range(4_000)]
+def test_in_flight_steps_lose_no_unit_that_ends_between():
+    """A thread ends a job between any two interpreter steps of ``take_done``."""
+    in_flight = InFlight(4_000)
+    in_flight.add(units(*(b"%d" % number for number in range(4_000))))
+    started = [in_flight.start(0.0) for _ in range(4_000)]
     left = list(started)
     confirmed = []
 
     def end_one():
         if left:
-            custody.end(left.pop(), settled=False)
+            in_flight.end(left.pop(), settled=False)
 
-    while left or custody.done:
+    while left or in_flight.done:
         end_one()
-        between_steps(lambda: custody.take_done(ACK_BATCH), end_one)
-        between_steps(custody.mark_unsent, end_one)
-        between_steps(custody.unfinished, end_one)
-        between_steps(custody.payloads, end_one)
-        between_steps(lambda: custody.take_done(ACK_BATCH), end_one)
-        confirmed += between_steps(custody.confirm, end_one)
+        between_steps(lambda: in_flight.take_done(ACK_BATCH), end_one)
+        between_steps(in_flight.mark_unsent, end_one)
+        between_steps(in_flight.unfinished, end_one)
+        between_steps(in_flight.payloads, end_one)
+        between_steps(lambda: in_flight.take_done(ACK_BATCH), end_one)
+        confirmed += between_steps(in_flight.confirm, end_one)
     assert sorted(unit.data for unit in confirmed) == sorted(unit.data for unit in started)
-    assert (custody.payloads(), custody.free_capacity) == (set(), 4_000)
+    assert (in_flight.payloads(), in_flight.free_capacity) == (set(), 4_000)
 
 
 @pytest.mark.proves("I16")
-def test_full_stays_true_between_any_two_steps():
-    """Who asks while acknowledgements are taken and given up hears of every one that is unconfirmed."""
-    custody = InFlight(1)
-    custody.add(units(*(b"%d" % number for number in range(MAX_UNACKNOWLEDGED + 1))))
+def test_acknowledgements_stay_full_between_two_steps():
+    """A reader sees every unconfirmed end while acknowledgements are taken and marked unsent."""
+    in_flight = InFlight(1)
+    in_flight.add(units(*(b"%d" % number for number in range(MAX_UNACKNOWLEDGED + 1))))
     for _ in range(MAX_UNACKNOWLEDGED):
-        custody.end(custody.start(0.0), settled=False)
+        in_flight.end(in_flight.start(0.0), settled=False)
     seen = []
-    between_steps(lambda: custody.take_done(ACK_BATCH), lambda: seen.append(custody.acknowledgements_full))
-    between_steps(custody.mark_unsent, lambda: seen.append(custody.acknowledgements_full))
+    between_steps(lambda: in_flight.take_done(ACK_BATCH), lambda: seen.append(in_flight.acknowledgements_full))
+    between_steps(in_flight.mark_unsent, lambda: seen.append(in_flight.acknowledgements_full))
     for index in range(40):  # more steps than a look has
-        custody.take_done(ACK_BATCH)
+        in_flight.take_done(ACK_BATCH)
         steps = count()
         between_steps(
-            lambda: seen.append(custody.acknowledgements_full),
-            lambda steps=steps, index=index: next(steps) == index and custody.mark_unsent(),
+            lambda: seen.append(in_flight.acknowledgements_full),
+            lambda steps=steps, index=index: next(steps) == index and in_flight.mark_unsent(),
         )
-        custody.mark_unsent()
+        in_flight.mark_unsent()
     assert len(seen) > 50
     assert all(seen)
 
 
-def test_returns_noted_while_a_look_ends_raise_nothing():
-    """A look ends, and begins, between any two steps of noting what is given back."""
-    custody = InFlight(1)
+def test_returns_noted_while_a_comparison_ends_are_safe():
+    """A comparison ends and another begins between any two steps of ``note_returned``."""
+    in_flight = InFlight(1)
 
     def swap(noted):
-        if not custody._returned_lock.locked():
-            custody.swap_returned(noted)
+        if not in_flight._returned_lock.locked():
+            in_flight.swap_returned(noted)
 
     for number in range(20):
-        custody.swap_returned(set())
-        between_steps(lambda: custody.note_returned([b"1"]), lambda: swap(None))
-        between_steps(lambda: custody.note_returned([b"1"]), lambda: swap(set()))
-        custody.swap_returned(set())
-        custody.note_returned([b"%d" % number])
-        assert custody.swap_returned(None) == {b"%d" % number}
+        in_flight.swap_returned(set())
+        between_steps(lambda: in_flight.note_returned([b"1"]), lambda: swap(None))
+        between_steps(lambda: in_flight.note_returned([b"1"]), lambda: swap(set()))
+        in_flight.swap_returned(set())
+        in_flight.note_returned([b"%d" % number])
+        assert in_flight.swap_returned(None) == {b"%d" % number}

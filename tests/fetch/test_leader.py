@@ -1,4 +1,4 @@
-"""The post and the hand-over between threads: always manned, nothing overheard, nothing kept that nobody can run."""
+"""The leader and its hand-over between threads: there is always one, no job is missed, none is kept without capacity."""
 
 import random
 import threading
@@ -14,25 +14,25 @@ from tests.harness import IDENTITY, full_memory, until
 QUEUE = "queue:default"
 WORKING = keys.working(IDENTITY)
 SOON_S = 4.0
-"""Far below the 10 s after which a parked call, and who waits for it, ends by itself."""
+"""Far below the 10 s after which a blocking call ends by itself."""
 
 
 # --- always manned --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("slots", [1, 3])
-def test_the_post_is_manned_while_every_slot_runs_a_job(bench, redis, slots):
+def test_a_thread_leads_while_every_other_runs_a_job(bench, redis, slots):
     redis.lpush(QUEUE, *range(slots))
     one = bench(slots=slots).start()
     one.got(slots)
     until(one.leader.lock.locked)
     until(lambda: one.leader.sleeping)
     assert len(one.threads) <= slots + 1
-    one.fetcher.pause(["other"])  # whoever stands there hears
+    one.fetcher.pause(["other"])  # the leader notices
     until(lambda: not one.leader._rearm_requested)
 
 
-def test_never_more_jobs_at_once_than_slots_nor_more_threads_than_one_more(bench, redis):
+def test_jobs_and_threads_never_exceed_the_concurrency(bench, redis):
     slots, count = 8, 4_000
     redis.lpush(QUEUE, *range(count))
 
@@ -48,7 +48,7 @@ def test_never_more_jobs_at_once_than_slots_nor_more_threads_than_one_more(bench
     assert len(one.threads) <= slots + 1
 
 
-def test_slow_jobs_run_at_once_on_every_slot(bench, redis):
+def test_slow_jobs_run_on_all_threads_at_once(bench, redis):
     meeting = threading.Barrier(6)
     redis.lpush(QUEUE, *range(12))
     one = bench(slots=6, job=lambda unit: meeting.wait(20) < 0).start()
@@ -59,7 +59,7 @@ def test_slow_jobs_run_at_once_on_every_slot(bench, redis):
 
 @pytest.mark.proves("I12")
 @pytest.mark.parametrize("why", ["stalled", "quiet"])
-def test_what_is_under_way_goes_back_behind_what_is_older(bench, redis, why):
+def test_reply_under_way_returns_behind_older_jobs(bench, redis, why):
     one = bench(slots=1)
     redis.lpush(WORKING, "running", "older")
     one.in_flight.add([UnitOfWork("default", b"running", clock()), UnitOfWork("default", b"older", clock() - 1)])
@@ -68,7 +68,7 @@ def test_what_is_under_way_goes_back_behind_what_is_older(bench, redis, why):
     one.pipeline._call.send([], [("default", 1)], 1, clock())
     if why == "quiet":
         one.fetcher.quiet()
-    one.fetcher._leader.wake()  # nobody sleeps
+    one.fetcher._leader.wake()  # no thread sleeps
     with one.leader.lock:
         one.leader._step()
     assert redis.lrange(QUEUE, 0, -1) == [b"waiting", b"younger", b"older"]
@@ -79,8 +79,8 @@ def test_what_is_under_way_goes_back_behind_what_is_older(bench, redis, why):
 
 
 @pytest.mark.parametrize("slots", [1, 2, 5])
-def test_each_of_many_single_jobs_is_heard(bench, redis, slots):
-    """One comes, it ends, the next comes: at once, or after everybody has gone to sleep."""
+def test_each_of_many_single_jobs_wakes_the_leader(bench, redis, slots):
+    """Each job comes after the end of the last one: at once, or after all threads have fallen asleep."""
     chance = random.Random(slots)
     one = bench(slots=slots, job=lambda unit: False).start()
     for number in range(300):
@@ -93,19 +93,19 @@ def test_each_of_many_single_jobs_is_heard(bench, redis, slots):
 
 
 @pytest.mark.parametrize("slots", [1, 3])
-def test_a_process_that_was_full_hears_the_next_job(bench, redis, slots):
+def test_process_that_was_full_fetches_the_next_job(bench, redis, slots):
     redis.lpush(QUEUE, *range(slots))
     one = bench(slots=slots).start()
     one.got(slots)
     until(lambda: one.leader.sleeping and not one.blocked_calls())
     one.end(*one.units)
-    until(one.idle, "somebody waits at the queue again", SOON_S)
+    until(one.idle, "a blocking call waits at the queue again", SOON_S)
     redis.lpush(QUEUE, "next")
     until(lambda: len(one.units) > slots, "the next", SOON_S)
 
 
-def test_an_end_that_nobody_called_next_for_is_acknowledged(bench, redis):
-    """As an async job: its slot comes free upon the event loop, when every thread sleeps."""
+def test_end_outside_worker_threads_is_acknowledged(bench, redis):
+    """An async job frees its place on the event loop while every thread sleeps."""
     redis.lpush(QUEUE, "a")
     one = bench(slots=1, job=lambda unit: None).start()
     one.got(1)
@@ -117,7 +117,7 @@ def test_an_end_that_nobody_called_next_for_is_acknowledged(bench, redis):
     until(lambda: len(one.units) == 2, "", SOON_S)
 
 
-def test_a_slot_that_comes_free_elsewhere_as_everybody_falls_asleep_is_seen(bench, redis):
+def test_capacity_freed_as_threads_fall_asleep_is_seen(bench, redis):
     redis.lpush(QUEUE, "a", "b")
     one = bench(slots=1, job=lambda unit: None)
     wait = one.blocking.wait
@@ -145,7 +145,7 @@ def buffered(one, *names):
 
 @pytest.mark.proves("I12", "I16")
 @pytest.mark.parametrize("slots", [1, 2])
-def test_what_waits_behind_slow_jobs_goes_back_in_order(bench, redis, slots):
+def test_jobs_behind_slow_ones_return_in_order(bench, redis, slots):
     one = bench(slots=slots)
     redis.lpush(QUEUE, "later")
     running = [b"running-%d" % number for number in range(slots)]
@@ -159,7 +159,7 @@ def test_what_waits_behind_slow_jobs_goes_back_in_order(bench, redis, slots):
     assert one.got(slots + 1)[-1] == b"1"
 
 
-def test_what_waits_stays_while_a_slot_is_free_or_a_job_has_just_begun(bench):
+def test_buffer_stays_while_capacity_is_free(bench):
     one = bench(slots=1)
     buffered(one, b"1", b"2")
     one.leader.stepped_at = clock() + 60
@@ -174,7 +174,7 @@ def test_what_waits_stays_while_a_slot_is_free_or_a_job_has_just_begun(bench):
     assert not one.leader._stalled()  # it has only just come
 
 
-def test_what_could_not_be_given_back_is_still_held(bench, redis, monkeypatch):
+def test_buffer_that_could_not_return_is_in_flight(bench, redis, monkeypatch):
     one = bench(slots=1)
     buffered(one, b"1", b"2")
     redis.client_kill_filter(_type="normal", skipme=True)
@@ -191,7 +191,7 @@ class BrokenClient:
         raise ConnectionResetError
 
 
-def test_at_the_end_what_has_not_begun_goes_back(bench, redis):
+def test_shutdown_returns_jobs_that_have_not_started(bench, redis):
     one = bench(slots=1)
     redis.lpush(QUEUE, "later")
     one.start()
@@ -208,7 +208,7 @@ def test_at_the_end_what_has_not_begun_goes_back(bench, redis):
 
 
 @pytest.mark.proves("I15")
-def test_paused_queues_give_nothing_until_they_are_not(bench, redis):
+def test_paused_queues_are_not_fetched_from(bench, redis):
     one = bench(queues=(("a", 0), ("b", 0)), slots=4).start()
     until(one.idle)
     one.fetcher.pause(["a"])
@@ -223,7 +223,7 @@ def test_paused_queues_give_nothing_until_they_are_not(bench, redis):
 
 
 @pytest.mark.proves("I15")
-def test_a_queue_paused_from_the_start_is_never_asked(bench, redis):
+def test_queue_paused_from_the_start_is_never_read(bench, redis):
     redis.lpush("queue:a", "1")
     redis.lpush("queue:b", "2")
     one = bench(queues=(("a", 0), ("b", 0)), slots=2)
@@ -236,12 +236,12 @@ def test_a_queue_paused_from_the_start_is_never_asked(bench, redis):
 
 
 @pytest.mark.proves("F35", "I14")
-def test_of_a_thousand_queues_the_one_that_has_work_is_found(bench, redis):
+def test_one_busy_queue_of_a_thousand_is_found(bench, redis):
     redis.lpush("queue:q999", "far")
     one = bench(queues=[(f"q{number}", 0) for number in range(1_000)], slots=2, job=lambda unit: False).start()
     assert one.got(1) == [b"far"]
     until(one.idle)
-    redis.lpush("queue:q3", "near")  # parked at
+    redis.lpush("queue:q3", "near")  # it has a blocking call
     assert one.got(2)[1] == b"near"
     redis.lpush("queue:q500", *range(200))
     redis.lpush("queue:q700", "other")
@@ -250,8 +250,8 @@ def test_of_a_thousand_queues_the_one_that_has_work_is_found(bench, redis):
 
 
 @pytest.mark.proves("F35", "I14")
-def test_a_newly_filled_queue_of_many_is_found_while_others_are_busy(bench, redis):
-    """Busy ones are asked every time, all now and then: nobody starves."""
+def test_newly_filled_queue_is_found_while_others_are_busy(bench, redis):
+    """Busy queues are read every time, all queues periodically: none starves."""
     stop = threading.Event()
 
     def job(unit):
@@ -267,7 +267,7 @@ def test_a_newly_filled_queue_of_many_is_found_while_others_are_busy(bench, redi
     stop.set()
 
 
-def test_of_many_queues_those_that_are_busy_are_asked_alone(bench, redis):
+def test_hot_queues_of_many_are_fetched_alone(bench, redis):
     asked = []
     one = bench(queues=[(f"q{number}", 0) for number in range(100)], slots=2, job=lambda unit: False)
     send = one.pipeline._call.send
@@ -285,11 +285,11 @@ def test_of_many_queues_those_that_are_busy_are_asked_alone(bench, redis):
 
 
 @pytest.mark.proves("F14")
-def test_a_full_server_that_refuses_to_park_is_asked_from_time_to_time(bench, redis):
+def test_server_that_refuses_blmove_is_swept(bench, redis):
     one = bench()
     with full_memory(redis):
         one.start()
-        until(lambda: one.calls("blmove"), "a parked call was refused")
+        until(lambda: one.calls("blmove"), "a blocking call was refused")
         redis.config_set("maxmemory", 0)
         redis.lpush(QUEUE, "a")
         redis.config_set("maxmemory", 1)

@@ -1,4 +1,4 @@
-"""Round trips: what is asked and acknowledged, when the reply is read, and what is true when it never comes."""
+"""Round trips: what a call fetches and acknowledges, when its reply is read, and what holds if it never arrives."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +20,7 @@ WORKING = keys.working(IDENTITY)
 
 
 def taken(one, count):
-    """``count`` units as after a fetch: in the working list and in the buffer."""
+    """Add ``count`` units as after a fetch: in the working list and in the buffer."""
     units = [UnitOfWork("default", b"%d" % number, clock()) for number in range(count)]
     one.redis.lpush(WORKING, *(unit.data for unit in units))
     one.in_flight.add(units)
@@ -32,7 +32,7 @@ def ended(one, count):
         one.in_flight.end(one.in_flight.start(clock()), settled=False)
 
 
-def test_between_two_jobs_nobody_waits_for_the_reply(bench, redis):
+def test_flush_between_two_jobs_does_not_wait(bench, redis):
     one = bench(slots=2)
     taken(one, 60)
     ended(one, ACK_BATCH)
@@ -47,7 +47,7 @@ def test_between_two_jobs_nobody_waits_for_the_reply(bench, redis):
     assert one.in_flight.unsent == 3
 
 
-def test_what_ended_goes_in_groups(bench):
+def test_ended_jobs_are_acknowledged_in_batches(bench):
     one = bench(slots=2)
     taken(one, 60)
     now = clock()
@@ -61,7 +61,7 @@ def test_what_ended_goes_in_groups(bench):
     assert (one.in_flight.sent, one.in_flight.unsent) == (ACK_BATCH, 0)
 
 
-def test_what_ended_goes_after_a_moment_even_if_it_is_little(bench):
+def test_few_ended_jobs_are_acknowledged_after_an_interval(bench):
     one = bench(slots=2)
     taken(one, 60)
     now = clock()
@@ -73,8 +73,8 @@ def test_what_ended_goes_after_a_moment_even_if_it_is_little(bench):
 
 
 @pytest.mark.proves("R9", "R17")
-def test_a_lost_reply_sends_the_acknowledgements_again_and_loses_no_job(bench, redis):
-    """The call was heard and its reply was not: nothing is acknowledged twice, and what it fetched is in our list."""
+def test_lost_reply_repeats_acknowledgements(bench, redis):
+    """The call ran and its reply is lost: no job is acknowledged twice, and its jobs are in the working list."""
     redis.lpush(QUEUE, "new")
     one = bench(slots=4)
     units = taken(one, 3)
@@ -96,7 +96,7 @@ def test_a_lost_reply_sends_the_acknowledgements_again_and_loses_no_job(bench, r
     assert one.units == []
 
 
-def test_a_call_that_was_never_heard_is_made_again(bench, redis):
+def test_call_that_never_arrived_is_repeated(bench, redis):
     one = bench(slots=4)
     units = taken(one, 3)
     ended(one, 2)
@@ -111,7 +111,7 @@ def test_a_call_that_was_never_heard_is_made_again(bench, redis):
 
 
 @pytest.mark.proves("I16")
-def test_while_redis_is_silent_no_more_jobs_end_than_a_kill_may_repeat(bench, redis):
+def test_silent_redis_bounds_unconfirmed_ends(bench, redis):
     one = bench(slots=2, job=lambda unit: False)
     taken(one, 200)
     with one.mute():
@@ -124,7 +124,7 @@ def test_while_redis_is_silent_no_more_jobs_end_than_a_kill_may_repeat(bench, re
     assert len({unit.data for unit in one.units}) == len(one.units) == 200
 
 
-def test_acknowledging_waits_for_what_another_thread_has_sent(bench):
+def test_acknowledge_all_waits_for_a_call_under_way(bench):
     one = bench(slots=1)
     taken(one, 1)
     with ThreadPoolExecutor(2) as pool:
@@ -140,7 +140,7 @@ def test_acknowledging_waits_for_what_another_thread_has_sent(bench):
         other.result(20)
 
 
-def test_acknowledging_waits_for_what_another_thread_is_sending(bench, monkeypatch):
+def test_acknowledge_all_waits_for_a_thread_that_sends(bench, monkeypatch):
     one = bench(slots=1)
     taken(one, 1)
     ended(one, 1)
@@ -167,7 +167,7 @@ def test_acknowledging_waits_for_what_another_thread_is_sending(bench, monkeypat
     assert one.working() == []
 
 
-def test_one_thread_at_a_time_talks_to_redis(bench):
+def test_one_thread_at_a_time_makes_calls(bench):
     one = bench(slots=2)
     taken(one, 40)
     with one.pipeline._lock:
@@ -182,13 +182,13 @@ def test_one_thread_at_a_time_talks_to_redis(bench):
 # --- what lies unread is not lost -----------------------------------------------------------------------------------
 
 
-def test_what_a_call_brought_is_not_given_back_before_its_reply_is_read(bench, redis):
+def test_fetched_job_is_not_lost_before_its_reply_is_read(bench, redis):
     one = bench(slots=2)
     redis.lpush(QUEUE, encoded())
     one.pipeline._send(clock(), 32)
     until(lambda: redis.llen(QUEUE) == 0)
     one.reconciler.reconcile()
-    for _ in range(2):  # whoever is at the post looks, but the reply is another thread's to read
+    for _ in range(2):  # the leader polls, but another thread must read the reply
         one.leader._wait_for_jobs()
     assert [one.reconciler.reconcile(), one.reconciler.reconcile()] == [0, 0]
     one.pipeline._read_reply()
@@ -196,7 +196,7 @@ def test_what_a_call_brought_is_not_given_back_before_its_reply_is_read(bench, r
     assert one.working() == list(one.in_flight.payloads()) == [encoded()]
 
 
-def test_what_a_parked_call_brought_is_not_given_back_before_its_reply_is_read(bench, redis):
+def test_blocking_job_is_not_lost_before_its_reply_is_read(bench, redis):
     one = bench(slots=2)
     one.pipeline.queues_empty = True
     one.leader._arm_queues()
@@ -207,20 +207,20 @@ def test_what_a_parked_call_brought_is_not_given_back_before_its_reply_is_read(b
     assert one.working() == list(one.in_flight.payloads()) == [encoded()]
 
 
-def test_what_no_reply_brings_is_given_back_as_soon_as_all_are_read(bench, redis):
+def test_lost_job_returns_after_all_replies_are_read(bench, redis):
     one = bench(slots=2).start()
     until(one.idle)
     redis.lpush(WORKING, encoded(queue="elsewhere"))
     assert one.reconciler.reconcile() == 0
-    until(one.reconciler.reconcile, "whoever sleeps at the post, for ten seconds, is woken to look", timeout_s=5)
+    until(one.reconciler.reconcile, "the leader, which sleeps for ten seconds, is woken to poll", timeout_s=5)
     assert redis.lrange("queue:elsewhere", 0, -1) == [encoded(queue="elsewhere")]
 
 
-# --- what is not ours to start --------------------------------------------------------------------------------------
+# --- jobs that may not start --------------------------------------------------------------------------------------
 
 
 @pytest.mark.proves("F6", "R22")
-def test_after_a_jump_of_the_clock_buffered_jobs_are_not_started_and_go_back(bench, redis, monkeypatch):
+def test_buffered_jobs_return_after_a_clock_jump(bench, redis, monkeypatch):
     one = bench(slots=2)
     redis.lpush(QUEUE, "waiting")
     taken(one, 3)
@@ -238,7 +238,7 @@ def test_after_a_jump_of_the_clock_buffered_jobs_are_not_started_and_go_back(ben
 
 
 @pytest.mark.proves("F6", "R22")
-def test_who_is_stopped_between_its_look_at_the_clock_and_the_start_starts_nothing(bench, redis, monkeypatch):
+def test_process_stopped_just_before_a_start_starts_nothing(bench, redis, monkeypatch):
     one = bench(slots=1)
     taken(one, 2)
     redis.delete(keys.lease(IDENTITY))
@@ -255,8 +255,8 @@ def test_who_is_stopped_between_its_look_at_the_clock_and_the_start_starts_nothi
 
 
 @pytest.mark.proves("F6", "R22")
-def test_jobs_whose_reply_is_read_long_after_the_question_are_not_started(bench, redis, monkeypatch):
-    """We slept while the reply waited: what it brought may have been taken over."""
+def test_jobs_of_a_stale_reply_are_not_started(bench, redis, monkeypatch):
+    """The process was suspended while the reply waited: another process may own its jobs."""
     one = bench(slots=2)
     redis.lpush(QUEUE, "a")
     one.pipeline._send(clock(), 32)
@@ -271,7 +271,7 @@ def test_jobs_whose_reply_is_read_long_after_the_question_are_not_started(bench,
 
 
 @pytest.mark.proves("F6", "R22")
-def test_a_lost_lease_gives_the_buffer_back_and_starts_nothing_until_a_beat(bench, redis):
+def test_lost_lease_returns_the_buffer(bench, redis):
     one = bench(slots=1)
     redis.lpush(QUEUE, "waiting")
     taken(one, 2)
@@ -287,7 +287,7 @@ def test_a_lost_lease_gives_the_buffer_back_and_starts_nothing_until_a_beat(benc
 
 
 @pytest.mark.proves("F10", "I1")
-def test_jobs_in_hand_go_on_through_an_outage_and_none_is_lost(bench, redis):
+def test_running_jobs_survive_an_outage(bench, redis):
     """Connections die again and again under load: each job runs once, but those whose reply was lost, which are found in our list.
 
     They name no queue to go back to, so they are where such jobs go: in the dead set, each in an object that keeps its bytes.
@@ -315,7 +315,7 @@ def fetched(redis, wanted, **quotas):
     return found
 
 
-def test_a_batch_is_shared_out_by_quota_and_the_rest_goes_to_whoever_has_more(redis):
+def test_batch_follows_quotas_then_longer_queues(redis):
     for name, count in (("a", 10), ("b", 10), ("c", 1)):
         redis.lpush(f"queue:{name}", *(f"{name}{number}" for number in range(count)))
     assert fetched(redis, 6, a=3, b=2, c=1) == {"a": [b"a0", b"a1", b"a2"], "b": [b"b0", b"b1"], "c": [b"c0"]}
@@ -325,7 +325,7 @@ def test_a_batch_is_shared_out_by_quota_and_the_rest_goes_to_whoever_has_more(re
     assert redis.llen(WORKING) == 18
 
 
-def test_a_batch_from_weighted_queues_is_mixed(bench, redis):
+def test_batch_of_weighted_queues_is_mixed(bench, redis):
     for name in ("a", "b"):
         redis.lpush(f"queue:{name}", *(f"{name}{number}" for number in range(20)))
     one = bench(queues=(("a", 3), ("b", 1)), slots=8).start()

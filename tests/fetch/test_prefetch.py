@@ -5,7 +5,7 @@ from tests.tables import each_row
 
 
 def at(speed, size=300):
-    """A prefetch that has seen ``speed`` jobs a second of ``size`` bytes for a second."""
+    """Return a prefetch after one second of ``speed`` jobs of ``size`` bytes."""
     prefetch = Prefetch()
     prefetch.arrived([size] * 500)
     for step in range(1, 101):
@@ -13,25 +13,25 @@ def at(speed, size=300):
     return prefetch
 
 
-def test_at_first_as_many_are_wanted_as_slots_are_free():
+def test_prefetch_first_wants_the_free_capacity():
     assert Prefetch().wanted(10, 0) == 10
     assert Prefetch().wanted(10, 4) == 6
     assert Prefetch().wanted(0, 0) == 0
 
 
 @each_row(("speed", "ahead"), [(100, 0), (2_000, 10), (10_000, 50), (1_000_000, AHEAD_JOBS)])
-def test_so_many_are_fetched_ahead_as_end_within_a_moment(speed, ahead):
+def test_prefetch_ahead_follows_the_rate_of_ends(speed, ahead):
     assert AHEAD_S * speed >= ahead
     assert at(speed).wanted(0, 0) == pytest.approx(ahead, abs=1)
     assert at(speed).wanted(7, 3) == pytest.approx(ahead + 4, abs=1)
 
 
-def test_never_less_than_nothing_is_wanted():
+def test_prefetch_never_wants_less_than_zero():
     assert at(2_000).wanted(0, 50) == 0
 
 
 @pytest.mark.proves("R29", "I16")
-def test_when_jobs_turn_slow_no_more_are_fetched_ahead():
+def test_prefetch_stops_when_jobs_turn_slow():
     prefetch = at(10_000)
     for second in range(3):
         prefetch.ended(1, 1_002.0 + second)
@@ -42,7 +42,7 @@ def test_when_jobs_turn_slow_no_more_are_fetched_ahead():
 
 
 @pytest.mark.proves("R29", "I16")
-def test_large_payloads_bound_the_bytes_ahead_at_once():
+def test_prefetch_of_large_payloads_is_bounded_at_once():
     prefetch = at(1_000_000)
     prefetch.arrived([500_000])
     assert prefetch.wanted(0, 0) == AHEAD_BYTES // 500_000
@@ -52,13 +52,13 @@ def test_large_payloads_bound_the_bytes_ahead_at_once():
     assert prefetch.wanted(0, 0) == AHEAD_JOBS
 
 
-def test_what_is_larger_than_all_bytes_ahead_is_fetched_for_free_slots_only():
+def test_prefetch_of_huge_payloads_fills_capacity_only():
     prefetch = at(1_000_000)
     prefetch.arrived([AHEAD_BYTES * 2])
     assert prefetch.wanted(3, 0) == 3
 
 
-def test_ends_that_come_close_together_are_taken_together():
+def test_prefetch_counts_close_ends_together():
     prefetch = Prefetch()
     prefetch.ended(0, 1_000.0)
     for _ in range(10):

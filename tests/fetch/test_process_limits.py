@@ -1,4 +1,4 @@
-"""A queue of which this process runs only so many at a time: how often it is asked, and who runs the rest."""
+"""Process limits: how many jobs of a limited queue a process fetches, and what it leaves in the queue."""
 
 from framework.fetch.in_flight import InFlight
 from framework.fetch.process_limits import ProcessLimits
@@ -12,7 +12,7 @@ def running(one, queue):
     return sum(unit.queue == queue for unit in one.in_flight.unfinished())
 
 
-def test_no_more_of_a_queue_come_than_there_is_room_for_and_each_end_makes_some(bench, redis):
+def test_process_limit_bounds_jobs_in_flight(bench, redis):
     redis.lpush("queue:a", *[f"a{number}" for number in range(9)])
     redis.lpush("queue:b", *[f"b{number}" for number in range(2)])
     one = bench(queues=QUEUES, slots=6, limits={"a": 2}).start()
@@ -29,7 +29,7 @@ def test_no_more_of_a_queue_come_than_there_is_room_for_and_each_end_makes_some(
     assert [data for data in one.got(12) if data.startswith(b"a")] == [b"a%d" % number for number in range(9)]
 
 
-def test_a_parked_call_is_room_that_is_taken(bench, redis):
+def test_process_limit_counts_a_blocking_call(bench, redis):
     one = bench(queues=QUEUES, slots=6, limits={"a": 1, "b": 3}).start()
     until(lambda: one.blocked_calls() == 2, "both are waited at")
     redis.lpush("queue:b", *[f"b{number}" for number in range(5)])
@@ -43,20 +43,20 @@ def test_a_parked_call_is_room_that_is_taken(bench, redis):
     assert one.got(5)[-1] == b"a1"
 
 
-def test_what_is_waited_for_and_what_is_asked_for_is_no_room():
-    custody = InFlight(5)
-    local = ProcessLimits({"a": 2}, custody)
-    assert local.reserve_for_blocking("a")
-    assert local.quotas([("a", 9), ("b", 9)]) == [("a", -1), ("b", 9)]
-    local.fetch_ended()
-    custody.add([UnitOfWork("a", b"1")])
-    local.keep_blocking_only([])
-    assert local.quotas([("a", 9)]) == [("a", -1)]
-    assert not local.reserve_for_blocking("a")
-    assert local.queues_with_room(["a", "b"]) == ["b"]
-    local.fetch_ended()
-    assert local.queues_with_room(["a", "b"]) == ["a", "b"]
-    unit = custody.start(0.0)
-    custody.end(unit, settled=False)  # its acknowledgement is to be sent
-    assert local.quotas([("a", 1)]) == [("a", -1)]
-    assert local.reserve_for_blocking("a")
+def test_process_limit_counts_requested_jobs():
+    in_flight = InFlight(5)
+    limits = ProcessLimits({"a": 2}, in_flight)
+    assert limits.reserve_for_blocking("a")
+    assert limits.quotas([("a", 9), ("b", 9)]) == [("a", -1), ("b", 9)]
+    limits.fetch_ended()
+    in_flight.add([UnitOfWork("a", b"1")])
+    limits.keep_blocking_only([])
+    assert limits.quotas([("a", 9)]) == [("a", -1)]
+    assert not limits.reserve_for_blocking("a")
+    assert limits.queues_with_room(["a", "b"]) == ["b"]
+    limits.fetch_ended()
+    assert limits.queues_with_room(["a", "b"]) == ["a", "b"]
+    unit = in_flight.start(0.0)
+    in_flight.end(unit, settled=False)  # its acknowledgement is to be sent
+    assert limits.quotas([("a", 1)]) == [("a", -1)]
+    assert limits.reserve_for_blocking("a")

@@ -18,7 +18,7 @@ from tests.tables import each_row
         ([("a", 1), ("a", 1), ("b", 1)], "weighted"),  # a name twice counts once, with the sum
     ],
 )
-def test_the_weights_say_the_mode(weights, mode):
+def test_weights_decide_the_mode(weights, mode):
     assert QueueOrder.of(weights).mode == mode
 
 
@@ -28,7 +28,7 @@ def drawn(weights, times=6_000):
 
 
 @pytest.mark.proves("I14")
-def test_every_draw_has_every_queue_once_and_with_its_weight():
+def test_draw_has_every_queue_once_with_its_weight():
     assert {tuple(sorted(order)) for order in drawn([("a", 3), ("b", 1), ("c", 0)], 200)} == {("a", "b", "c")}
     order = QueueOrder.of([("a", 3), ("b", 1)])
     assert dict(order.draw(order.weights)) == {"a": 3, "b": 1}
@@ -40,7 +40,7 @@ def test_weights_are_the_chances_to_be_first():
     assert {name: round(first[name] / 1_000) for name in "abc"} == {"a": 3, "b": 2, "c": 1}
 
 
-def test_random_order_reaches_every_permutation_about_equally():
+def test_random_order_reaches_every_permutation_equally():
     orders = Counter(drawn([("a", 1), ("b", 1), ("c", 1)]))
     assert len(orders) == 6
     assert all(800 < count < 1_200 for count in orders.values())
@@ -49,149 +49,149 @@ def test_random_order_reaches_every_permutation_about_equally():
 # --- one fetch after another ----------------------------------------------------------------------------------------
 
 
-def test_in_strict_order_each_queue_may_give_everything_in_declared_order():
-    rounds = QueueRotation(QueueOrder.of([("b", 0), ("a", 0), ("b", 0), ("c", 0)]))
+def test_strict_order_gives_each_queue_the_whole_quota():
+    rotation = QueueRotation(QueueOrder.of([("b", 0), ("a", 0), ("b", 0), ("c", 0)]))
     for _ in range(5):
-        assert rounds.next(7, 0.0) == [("b", 7), ("a", 7), ("c", 7)]
-        assert rounds.all_checked
+        assert rotation.next(7, 0.0) == [("b", 7), ("a", 7), ("c", 7)]
+        assert rotation.all_checked
 
 
 @pytest.mark.proves("I14")
 @pytest.mark.parametrize(("wanted", "quotas"), [(12, {"a": 6, "b": 4, "c": 2}), (1, {"a": 1, "b": 1, "c": 1})])
-def test_with_weights_a_batch_is_shared_out_in_proportion(wanted, quotas):
-    rounds = QueueRotation(QueueOrder.of([("a", 3), ("b", 2), ("c", 1)]))
-    assert dict(rounds.next(wanted, 0.0)) == quotas
+def test_weighted_quotas_are_proportional(wanted, quotas):
+    rotation = QueueRotation(QueueOrder.of([("a", 3), ("b", 2), ("c", 1)]))
+    assert dict(rotation.next(wanted, 0.0)) == quotas
 
 
-def test_the_only_queue_gives_everything():
-    rounds = QueueRotation(QueueOrder.of([("a", 3), ("b", 2)]))
-    rounds.pause(["b"])
-    assert rounds.next(10, 0.0) == [("a", 10)]
+def test_only_queue_has_the_whole_quota():
+    rotation = QueueRotation(QueueOrder.of([("a", 3), ("b", 2)]))
+    rotation.pause(["b"])
+    assert rotation.next(10, 0.0) == [("a", 10)]
 
 
-def test_paused_queues_are_skipped_until_they_are_not():
-    rounds = QueueRotation(QueueOrder.of([("a", 0), ("b", 0)]))
-    assert rounds.pause(["a", "of somebody else"])
-    assert not rounds.pause(["of somebody else", "a"])
-    assert rounds.next(1, 0.0) == [("b", 1)]
-    assert rounds.served == (("b", 0),)
-    assert rounds.pause([])
-    assert rounds.next(1, 0.0) == [("a", 1), ("b", 1)]
-    assert rounds.pause(["a", "b"])
-    assert rounds.next(1, 0.0) == []
+def test_rotation_skips_paused_queues():
+    rotation = QueueRotation(QueueOrder.of([("a", 0), ("b", 0)]))
+    assert rotation.pause(["a", "of another process"])
+    assert not rotation.pause(["of another process", "a"])
+    assert rotation.next(1, 0.0) == [("b", 1)]
+    assert rotation.served == (("b", 0),)
+    assert rotation.pause([])
+    assert rotation.next(1, 0.0) == [("a", 1), ("b", 1)]
+    assert rotation.pause(["a", "b"])
+    assert rotation.next(1, 0.0) == []
 
 
 def many(count=1_000, weight=0):
     return QueueRotation(QueueOrder.of([(f"q{number}", weight) for number in range(count)]))
 
 
-def names(rounds, now):
-    return [name for name, _ in rounds.next(5, now)]
+def names(rotation, now):
+    return [name for name, _ in rotation.next(5, now)]
 
 
 @pytest.mark.proves("F35", "I14")
-def test_of_many_queues_those_that_gave_are_asked_and_the_others_now_and_then():
-    rounds = many()
-    assert len(names(rounds, 1.0)) == 1_000
-    rounds.record_found(["q7", "q5"], enough=True)
-    assert names(rounds, 1.0 + COLD_SWEEP_S / 2) == ["q7", "q5"]
-    assert not rounds.all_checked
-    rounds.record_found(["q7"], enough=True)
-    assert names(rounds, 1.0 + COLD_SWEEP_S / 2) == ["q7"]
-    assert len(names(rounds, 1.0 + COLD_SWEEP_S)) == 1_000
-    assert rounds.all_checked
+def test_rotation_reads_hot_queues_and_sometimes_cold_ones():
+    rotation = many()
+    assert len(names(rotation, 1.0)) == 1_000
+    rotation.record_found(["q7", "q5"], enough=True)
+    assert names(rotation, 1.0 + COLD_SWEEP_S / 2) == ["q7", "q5"]
+    assert not rotation.all_checked
+    rotation.record_found(["q7"], enough=True)
+    assert names(rotation, 1.0 + COLD_SWEEP_S / 2) == ["q7"]
+    assert len(names(rotation, 1.0 + COLD_SWEEP_S)) == 1_000
+    assert rotation.all_checked
 
 
-def test_when_the_hot_queues_have_too_little_all_are_asked_at_once():
-    rounds = many()
-    names(rounds, 1.0)
-    rounds.record_found(["q7", "q5"], enough=True)
-    names(rounds, 1.0)
-    rounds.record_found(["q7"], enough=False)
-    assert len(names(rounds, 1.0)) == 1_000
-    rounds.record_found([], enough=False)
-    assert len(names(rounds, 1.0)) == 1_000
-    assert rounds.all_checked
+def test_rotation_reads_all_when_hot_queues_have_too_few():
+    rotation = many()
+    names(rotation, 1.0)
+    rotation.record_found(["q7", "q5"], enough=True)
+    names(rotation, 1.0)
+    rotation.record_found(["q7"], enough=False)
+    assert len(names(rotation, 1.0)) == 1_000
+    rotation.record_found([], enough=False)
+    assert len(names(rotation, 1.0)) == 1_000
+    assert rotation.all_checked
 
 
-def test_few_queues_are_all_asked_every_time():
-    rounds = many(HOT_QUEUES)
-    names(rounds, 1.0)
-    rounds.record_found(["q7"], enough=True)
-    assert len(names(rounds, 1.0)) == HOT_QUEUES
+def test_rotation_reads_few_queues_every_time():
+    rotation = many(HOT_QUEUES)
+    names(rotation, 1.0)
+    rotation.record_found(["q7"], enough=True)
+    assert len(names(rotation, 1.0)) == HOT_QUEUES
 
 
-def test_a_change_of_paused_queues_looks_at_all_others_at_once():
-    rounds = many()
-    names(rounds, 1.0)
-    rounds.record_found(["q7", "q5"], enough=True)
-    rounds.pause(["q7"])
-    assert set(names(rounds, 1.0)) == {f"q{number}" for number in range(1_000)} - {"q7"}
+def test_rotation_reads_all_after_a_change_of_pauses():
+    rotation = many()
+    names(rotation, 1.0)
+    rotation.record_found(["q7", "q5"], enough=True)
+    rotation.pause(["q7"])
+    assert set(names(rotation, 1.0)) == {f"q{number}" for number in range(1_000)} - {"q7"}
 
 
-def test_the_hot_ones_of_many_weighted_queues_keep_their_weights():
-    rounds = QueueRotation(QueueOrder.of([("a", 3), ("b", 1), *((f"q{number}", 1) for number in range(40))]))
-    rounds.next(5, 1.0)
-    rounds.record_found(["b", "a"], enough=True)
-    assert dict(rounds.next(8, 1.0)) == {"a": 6, "b": 2}
+def test_hot_queues_keep_their_weights():
+    rotation = QueueRotation(QueueOrder.of([("a", 3), ("b", 1), *((f"q{number}", 1) for number in range(40))]))
+    rotation.next(5, 1.0)
+    rotation.record_found(["b", "a"], enough=True)
+    assert dict(rotation.next(8, 1.0)) == {"a": 6, "b": 2}
 
 
 # --- more than one look takes ---------------------------------------------------------------------------------------
 
 
-def looked_at(rounds, jobs=()):
-    """Fetch until nobody would any more; return what each look asked for. ``jobs`` are taken out of the set."""
+def looked_at(rotation, jobs=()):
+    """Fetch until a whole round finds nothing; return the queues of each fetch. ``jobs`` are removed from the set."""
     looks, left = [], set(jobs)
     while True:
-        asked = names(rounds, 1.0)
+        asked = names(rotation, 1.0)
         looks.append(asked)
         given = [name for name in asked if name in left][:5]
         left -= set(given)
-        rounds.record_found(given, enough=len(given) == 5)
-        if not given and rounds.all_checked:
+        rotation.record_found(given, enough=len(given) == 5)
+        if not given and rotation.all_checked:
             assert not left
             return looks
 
 
 @pytest.mark.proves("F35")
 @pytest.mark.parametrize("weight", [0, 1])
-def test_very_many_queues_are_looked_at_in_turns(weight):
-    rounds = many(2_500, weight)
-    looks = looked_at(rounds)
+def test_very_many_queues_are_read_in_turns(weight):
+    rotation = many(2_500, weight)
+    looks = looked_at(rotation)
     assert [len(asked) for asked in looks] == [MAX_QUEUES_PER_FETCH, MAX_QUEUES_PER_FETCH, 500]
     assert len({name for asked in looks for name in asked}) == 2_500
-    assert [len(asked) for asked in looked_at(rounds)] == [MAX_QUEUES_PER_FETCH, MAX_QUEUES_PER_FETCH, 500]
+    assert [len(asked) for asked in looked_at(rotation)] == [MAX_QUEUES_PER_FETCH, MAX_QUEUES_PER_FETCH, 500]
 
 
 @pytest.mark.proves("F35", "I14")
 @pytest.mark.parametrize("weight", [0, 1])
-def test_nobody_rests_before_a_whole_round_has_found_nothing(weight):
-    rounds = many(2_500, weight)
-    looks = looked_at(rounds, jobs=[f"q{number}" for number in range(0, 2_500, 100)])
+def test_rotation_checks_a_whole_round_before_idle(weight):
+    rotation = many(2_500, weight)
+    looks = looked_at(rotation, jobs=[f"q{number}" for number in range(0, 2_500, 100)])
     assert len({name for asked in looks[-3:] for name in asked}) == 2_500
 
 
 @pytest.mark.proves("F35", "I14")
-def test_what_the_first_look_of_a_round_left_behind_is_come_back_for():
-    rounds = QueueRotation(QueueOrder(tuple((f"q{number}", 1) for number in range(2_500)), random=lambda: 0.5))
-    first = looked_at(rounds)[0]
-    looked_at(rounds, jobs=first[:8])  # three more than are wanted at once
+def test_round_returns_to_jobs_that_its_first_fetch_left():
+    rotation = QueueRotation(QueueOrder(tuple((f"q{number}", 1) for number in range(2_500)), random=lambda: 0.5))
+    first = looked_at(rotation)[0]
+    looked_at(rotation, jobs=first[:8])  # three more than are wanted at once
 
 
 @pytest.mark.proves("F35")
-def test_in_strict_order_a_look_elsewhere_begins_with_the_most_important():
-    rounds = many(2_500)
-    assert names(rounds, 1.0)[0] == "q0"
-    rounds.record_found([], enough=False)
-    assert names(rounds, 1.0)[0] == "q1000"
-    rounds.record_found(["q1500"], enough=True)
-    assert names(rounds, 1.0 + 2 * COLD_SWEEP_S)[0] == "q0"
+def test_strict_round_starts_with_the_most_important():
+    rotation = many(2_500)
+    assert names(rotation, 1.0)[0] == "q0"
+    rotation.record_found([], enough=False)
+    assert names(rotation, 1.0)[0] == "q1000"
+    rotation.record_found(["q1500"], enough=True)
+    assert names(rotation, 1.0 + 2 * COLD_SWEEP_S)[0] == "q0"
 
 
-def test_a_change_of_paused_queues_begins_a_new_round():
-    rounds = many(2_500)
-    names(rounds, 1.0)
-    rounds.record_found([], enough=False)
-    rounds.pause(["q0"])
-    looks = looked_at(rounds)
+def test_change_of_paused_queues_starts_a_new_round():
+    rotation = many(2_500)
+    names(rotation, 1.0)
+    rotation.record_found([], enough=False)
+    rotation.pause(["q0"])
+    looks = looked_at(rotation)
     assert len({name for asked in looks for name in asked}) == 2_499

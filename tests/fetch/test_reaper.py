@@ -23,7 +23,7 @@ from tests.servers.guarded import narrowed
 
 OTHER = "host:2:000000000def"
 SLOTS = 2
-KEEP = SetLimits(10_000, 86_400.0)
+LIMITS = SetLimits(10_000, 86_400.0)
 
 
 def beat(redis, identity, slots=SLOTS):
@@ -32,14 +32,14 @@ def beat(redis, identity, slots=SLOTS):
 
 
 def die(redis, identity, since_s=20, slots=SLOTS):
-    """It was killed: silent for longer than the lease."""
+    """Kill a process: no heartbeat for longer than the lease."""
     beat(redis, identity, slots)
     redis.delete(keys.lease(identity))
     redis.zadd(keys.REGISTRY, {identity: redis.time()[0] - since_s})
 
 
 def fresh(redis):
-    """A process that has just beaten for the first time."""
+    """Register a process by its first heartbeat."""
     grace = FailureDetector(15.0, 3.0)
     seconds, microseconds = redis.time()
     grace.record_heartbeat(seconds + microseconds / 1e6, lease_held=False)
@@ -47,7 +47,7 @@ def fresh(redis):
 
 
 def long_up(redis):
-    """Beats have come through for long, those of others."""
+    """Return a detector after a long steady period of heartbeats of other processes."""
     redis.set(keys.STEADY_SINCE, redis.time()[0] - 30, px=60_000)
     return fresh(redis)
 
@@ -60,16 +60,16 @@ def recovered():
 @pytest.fixture
 def reaper(redis, granted, recovered):
     with registry.isolated():
-        yield Reaper(granted, recovered.append, long_up(redis), KEEP)
+        yield Reaper(granted, recovered.append, long_up(redis), LIMITS)
 
 
 def queued(redis, name="default"):
-    """Next to run first."""
+    """Return the jobs of a queue, the next to run first."""
     return [json.loads(data) for data in reversed(redis.lrange(keys.queue(name), 0, -1))]
 
 
 @pytest.mark.proves("R18", "R21", "I8")
-def test_jobs_are_taken_back_from_the_dead_only(reaper, redis, recovered):
+def test_reaper_takes_jobs_of_dead_processes_only(reaper, redis, recovered):
     beat(redis, IDENTITY)
     die(redis, OTHER)
     hold(redis, encoded(jid="alive"), IDENTITY)
@@ -88,7 +88,7 @@ def test_jobs_are_taken_back_from_the_dead_only(reaper, redis, recovered):
 @pytest.mark.parametrize(
     ("interrupted", "owner"), [(0, None), (0, "orphan"), (0, "another"), (9, "orphan"), (9, "another")]
 )
-def test_what_is_taken_back_has_its_lock_for_as_long_as_its_class_says(reaper, redis, interrupted, owner):
+def test_reclaimed_job_has_its_lock_for_its_class_ttl(reaper, redis, interrupted, owner):
     lock = keys.lock("of equal jobs")
     if owner:
         redis.hset(lock, "jid", owner)
@@ -112,7 +112,7 @@ def test_what_is_taken_back_has_its_lock_for_as_long_as_its_class_says(reaper, r
         assert 90_000 < redis.pttl(lock) <= 100_000
 
 
-def test_compressed_arguments_stay_the_bytes_they_were(reaper, redis):
+def test_compressed_arguments_keep_their_bytes(reaper, redis):
     die(redis, OTHER)
     job = compressed(["x" * 1_000])
     hold(redis, json.dumps(job).encode(), OTHER)
@@ -120,7 +120,7 @@ def test_compressed_arguments_stay_the_bytes_they_were(reaper, redis):
     assert queued(redis) == [{**job, "aw_death_count": 1, "aw_suspect": True}]
 
 
-def test_a_sweep_leaves_the_sweeper_alone(reaper, redis):
+def test_sweep_skips_its_own_process(reaper, redis):
     die(redis, IDENTITY)
     hold(redis, encoded(), IDENTITY)
     assert reaper.sweep(own=IDENTITY) == 0
@@ -128,7 +128,7 @@ def test_a_sweep_leaves_the_sweeper_alone(reaper, redis):
 
 
 @pytest.mark.proves("R21")
-def test_a_process_that_comes_back_to_life_keeps_the_rest(reaper, redis, recovered, monkeypatch):
+def test_process_that_returns_keeps_the_rest(reaper, redis, recovered, monkeypatch):
     die(redis, OTHER)
     for number in range(3):
         hold(redis, encoded(jid=str(number)), OTHER)
@@ -145,7 +145,7 @@ def test_a_process_that_comes_back_to_life_keeps_the_rest(reaper, redis, recover
 
 
 @pytest.mark.proves("R12")
-def test_a_page_is_taken_back_by_a_server_that_forgot_the_script(reaper, redis, recovered):
+def test_page_is_reclaimed_after_script_flush(reaper, redis, recovered):
     die(redis, OTHER)
     for number in range(60):
         hold(redis, encoded(jid=str(number)), OTHER)
@@ -156,8 +156,8 @@ def test_a_page_is_taken_back_by_a_server_that_forgot_the_script(reaper, redis, 
 
 
 @pytest.mark.refused("default queue:forbidden")
-def test_what_a_page_could_not_do_hides_nothing_that_it_did(reaper, redis, recovered):
-    """We may not write to one of the queues."""
+def test_error_in_a_page_hides_no_reclaimed_job(reaper, redis, recovered):
+    """An ACL forbids writes to one of the queues."""
     die(redis, OTHER)
     for queue in ("default", "forbidden", "default"):
         hold(redis, encoded(queue=queue), OTHER)
@@ -168,7 +168,7 @@ def test_what_a_page_could_not_do_hides_nothing_that_it_did(reaper, redis, recov
 
 
 @pytest.mark.proves("I12")
-def test_order_is_kept_over_many_pages(reaper, redis):
+def test_reaper_keeps_order_over_many_pages(reaper, redis):
     redis.lpush("queue:default", encoded(jid="waiting"))
     die(redis, OTHER)
     for number in range(450):
@@ -181,7 +181,7 @@ def test_order_is_kept_over_many_pages(reaper, redis):
     assert [job["jid"] for job in queued(redis)] == [*map(str, range(450)), "waiting"]
 
 
-def test_each_job_goes_to_its_own_queue(reaper, redis):
+def test_reclaimed_job_goes_to_its_own_queue(reaper, redis):
     die(redis, OTHER)
     hold(redis, encoded(jid="a", queue="one"), OTHER)
     hold(redis, encoded(jid="b", queue="two"), OTHER)
@@ -225,16 +225,16 @@ def test_jobs_interrupted_too_often_are_quarantined(reaper, redis, recovered, na
     assert redis.llen(keys.working(OTHER)) == 0
 
 
-def test_the_setting_counts_where_no_class_says_otherwise(reaper, redis, granted, recovered):
+def test_interruption_setting_counts_without_a_class_limit(reaper, redis, granted, recovered):
     type("Two", (limited(2),), {"wire_name": "Two"})
     die(redis, OTHER)
     for name in ("Two", "Unknown"):
         hold(redis, encoded(name, jid=name), OTHER)
-    Reaper(granted, recovered.append, long_up(redis), KEEP, interruption_limit=InterruptionLimit(1)).sweep()
+    Reaper(granted, recovered.append, long_up(redis), LIMITS, interruption_limit=InterruptionLimit(1)).sweep()
     assert {one.job.worker: one.quarantined for one in recovered} == {"Two": False, "Unknown": True}
 
 
-def test_forced_stops_are_no_deaths(reaper, redis, recovered):
+def test_stops_do_not_count_as_deaths(reaper, redis, recovered):
     die(redis, OTHER)
     hold(redis, encoded("Unknown", interrupted_count=1_000), OTHER)
     reaper.sweep()
@@ -246,8 +246,8 @@ def test_forced_stops_are_no_deaths(reaper, redis, recovered):
     [False, pytest.param(True, marks=pytest.mark.refused("default aw:status:*"))],
     ids=["allowed", "forbidden by an ACL"],
 )
-def test_the_state_of_a_quarantined_job_moves_with_it(reaper, redis, recovered, forbidden):
-    """Written afterwards, by a reaper that dies in between, it would say for ever that the job runs."""
+def test_quarantined_job_gets_its_state_in_one_step(reaper, redis, recovered, forbidden):
+    """A reaper that died between the move and a later write of the state would leave ``running`` for ever."""
     die(redis, OTHER)
     redis.set(keys.status("often"), "running")
     hold(redis, encoded(jid="often", aw_death_count=2, status_expiration=60), OTHER)
@@ -262,7 +262,7 @@ def test_the_state_of_a_quarantined_job_moves_with_it(reaper, redis, recovered, 
 
 @pytest.mark.proves("F38", "R53")
 @pytest.mark.parametrize("data", [b"\x00\xff not json", b'{"class":"A","args":[],"jid":"no queue"}', b"[]"])
-def test_sweep_of_what_is_no_job_buries_it_wrapped(reaper, redis, recovered, data):
+def test_sweep_moves_malformed_payload_to_dead_set(reaper, redis, recovered, data):
     die(redis, OTHER)
     hold(redis, data, OTHER)
     hold(redis, encoded(jid="good"), OTHER)
@@ -274,7 +274,7 @@ def test_sweep_of_what_is_no_job_buries_it_wrapped(reaper, redis, recovered, dat
 
 
 @pytest.mark.proves("F14", "R14")
-def test_recovery_works_on_a_full_server(reaper, redis):
+def test_recovery_works_at_maxmemory(reaper, redis):
     die(redis, OTHER)
     hold(redis, encoded(), OTHER)
     with full_memory(redis):
@@ -283,11 +283,11 @@ def test_recovery_works_on_a_full_server(reaper, redis):
 
 
 @pytest.mark.proves("I24")
-def test_the_dead_are_forgotten_once_no_parked_call_can_be_alive(reaper, redis):
+def test_dead_process_is_unregistered_after_blocking_calls(reaper, redis):
     die(redis, OTHER, since_s=UNREGISTER_AFTER_S - 5)
     reaper.sweep()
     assert redis.zscore(keys.REGISTRY, OTHER) is not None
-    hold(redis, encoded(), OTHER)  # a call left parked on the server moved it
+    hold(redis, encoded(), OTHER)  # a blocking call that Redis still held moved it
     assert reaper.sweep() == 1
     redis.sadd(keys.PROCESSES, OTHER, IDENTITY)
     for key in (OTHER, *keys.work(OTHER)):
@@ -300,7 +300,7 @@ def test_the_dead_are_forgotten_once_no_parked_call_can_be_alive(reaper, redis):
     assert not [key for key in redis.keys("*") if OTHER.encode() in key]
 
 
-def test_retiring_makes_a_process_dead_at_once(reaper, redis, granted):
+def test_mark_dead_makes_a_process_dead_at_once(reaper, redis, granted):
     beat(redis, OTHER)
     redis.sadd(keys.PROCESSES, OTHER, IDENTITY)
     for key in (OTHER, *keys.work(OTHER)):
@@ -314,8 +314,8 @@ def test_retiring_makes_a_process_dead_at_once(reaper, redis, granted):
 
 
 @pytest.mark.proves("R18", "I3")
-def test_a_list_whose_owner_is_not_known_is_found_and_taken_back(reaper, redis, recovered):
-    """It was stopped before it parked a call, struck off, woke, took a job by that call, and was killed."""
+def test_working_list_without_owner_is_found(reaper, redis, recovered):
+    """A process stops before a blocking call, is unregistered, continues, gets a job by that call, and is killed."""
     hold(redis, encoded(jid="lost"), OTHER)
     hold(redis, encoded(jid="of a living one"), IDENTITY)
     beat(redis, IDENTITY)
@@ -331,8 +331,8 @@ def test_a_list_whose_owner_is_not_known_is_found_and_taken_back(reaper, redis, 
 
 
 @pytest.mark.proves("R18", "I8")
-def test_a_queue_that_a_dead_migration_had_put_aside_is_put_back_as_it_was(reaper, redis, recovered):
-    """Unread and in its order, before what was pushed meanwhile is taken: nothing of it can have run."""
+def test_queue_of_a_dead_migration_is_restored(reaper, redis, recovered):
+    """The jobs return undecoded and in order, before jobs pushed meanwhile: none can have run."""
     holder = keys.migration_identity("q:1")
     jobs = [b"\xff no job", *(encoded(jid=str(number), queue="other") for number in range(1_200))]
     redis.lpush(keys.working(holder), *jobs)
@@ -350,7 +350,7 @@ def test_a_queue_that_a_dead_migration_had_put_aside_is_put_back_as_it_was(reape
 
 
 @pytest.mark.refused("default scan")
-def test_where_keys_may_not_be_listed_the_rest_of_a_sweep_goes_on(reaper, redis):
+def test_sweep_continues_where_scan_is_forbidden(reaper, redis):
     die(redis, OTHER)
     hold(redis, encoded(), OTHER)
     with narrowed(redis, "-scan"):
@@ -358,13 +358,13 @@ def test_where_keys_may_not_be_listed_the_rest_of_a_sweep_goes_on(reaper, redis)
 
 
 @pytest.mark.proves("F7")
-def test_after_an_outage_nobody_but_the_retired_is_dead(redis, granted, recovered):
+def test_after_an_outage_only_marked_processes_are_dead(redis, granted, recovered):
     die(redis, IDENTITY, since_s=100)
     die(redis, OTHER, since_s=100)
     for identity in (IDENTITY, OTHER):
         hold(redis, encoded(jid=identity), identity)
     redis.delete(keys.STEADY_SINCE)
-    reaper = Reaper(granted, recovered.append, fresh(redis), KEEP)
+    reaper = Reaper(granted, recovered.append, fresh(redis), LIMITS)
     assert reaper.sweep() == 0
     beat(redis, "host:3:000000000abc")  # the first to come back
     assert reaper.sweep() == 0
@@ -375,7 +375,7 @@ def test_after_an_outage_nobody_but_the_retired_is_dead(redis, granted, recovere
 
 
 @pytest.mark.proves("R57")
-def test_a_sweep_over_the_living_costs_two_commands(reaper, redis):
+def test_sweep_without_dead_costs_two_commands(reaper, redis):
     for number in range(100):
         beat(redis, f"host:{number}:000000000abc")
     before = redis.info("stats")["total_commands_processed"]
@@ -384,7 +384,7 @@ def test_a_sweep_over_the_living_costs_two_commands(reaper, redis):
 
 
 @pytest.mark.proves("F40")
-def test_a_process_whose_keys_are_odd_hides_no_other(reaper, redis):
+def test_process_with_odd_keys_hides_no_other(reaper, redis):
     die(redis, IDENTITY, since_s=100)
     die(redis, OTHER)
     redis.set(keys.working(IDENTITY), "no list")
@@ -396,7 +396,7 @@ def test_a_process_whose_keys_are_odd_hides_no_other(reaper, redis):
 
 @pytest.mark.proves("R37", "I16")
 @pytest.mark.parametrize(("key", "limit", "count"), [(keys.INTERRUPTED, 10_000, 2), (keys.DEAD, 5, None)])
-def test_sets_that_nobody_empties_are_trimmed_and_it_is_told(redis, granted, recovered, key, limit, count):
+def test_full_sets_are_trimmed_and_reported(redis, granted, recovered, key, limit, count):
     old = redis.time()[0] - 91 * 86_400
     redis.zadd(key, {"too old": old, **{str(number): redis.time()[0] for number in range(limit + 3)}})
     die(redis, OTHER)
@@ -410,7 +410,7 @@ def test_sets_that_nobody_empties_are_trimmed_and_it_is_told(redis, granted, rec
 
 
 def run_until_killed(redis, identity, unacknowledged=17):
-    """A process with two slots: it fetches 100 jobs, runs the oldest, acknowledges late, and meets the killer."""
+    """A process of concurrency 2 fetches 100 jobs, runs the oldest, acknowledges late, and runs the killer."""
     beat(redis, identity)
     announcer = SuspectRunner(redis, identity, 2)
     working = keys.working(identity)
@@ -432,7 +432,7 @@ def run_until_killed(redis, identity, unacknowledged=17):
 
 @pytest.mark.proves("R25")
 @pytest.mark.parametrize("before", [0, 1, 20, 60])
-def test_a_killer_is_quarantined_and_its_neighbours_are_not(reaper, redis, before):
+def test_killer_is_quarantined_and_neighbours_are_not(reaper, redis, before):
     jobs = [f"innocent-{number}" for number in range(200)]
     jobs.insert(before, "killer")
     for jid in jobs:
@@ -450,27 +450,27 @@ def test_a_killer_is_quarantined_and_its_neighbours_are_not(reaper, redis, befor
     assert counts[1] <= 4
 
 
-# --- our own list ---------------------------------------------------------------------------------------------------
+# --- the own working list ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def custody():
-    """Somebody has looked at the parked calls, and found nothing, whenever it is asked for."""
-    custody = InFlight(4)
-    custody.replies.wake_leader = lambda: None
-    custody.replies.polls_ended = 1
-    return custody
+def in_flight():
+    """Return an ``InFlight`` whose leader has polled the blocking calls."""
+    in_flight = InFlight(4)
+    in_flight.replies.wake_leader = lambda: None
+    in_flight.replies.polls_ended = 1
+    return in_flight
 
 
 @pytest.fixture
-def reconciler(redis, granted, custody, recovered):
-    return Reconciler(granted, IDENTITY, custody, recovered.append, KEEP)
+def reconciler(redis, granted, in_flight, recovered):
+    return Reconciler(granted, IDENTITY, in_flight, recovered.append, LIMITS)
 
 
 @pytest.mark.proves("R9", "I7")
-def test_what_two_looks_do_not_know_is_given_back(redis, custody, reconciler, recovered):
+def test_job_unknown_twice_is_returned(redis, in_flight, reconciler, recovered):
     known = hold(redis, encoded(jid="known"))
-    custody.add([known])
+    in_flight.add([known])
     lost = hold(redis, encoded(jid="lost"))
     assert reconciler.reconcile() == 0  # its reply may be on the way
     assert reconciler.reconcile() == 1
@@ -481,37 +481,37 @@ def test_what_two_looks_do_not_know_is_given_back(redis, custody, reconciler, re
 
 
 @pytest.mark.proves("I7")
-def test_a_reply_that_arrives_between_two_looks_is_no_loss(redis, custody, reconciler):
+def test_reply_between_two_comparisons_is_no_loss(redis, in_flight, reconciler):
     late = hold(redis, encoded())
     reconciler.reconcile()
-    custody.add([late])
+    in_flight.add([late])
     assert reconciler.reconcile() == 0
-    custody.end(custody.start(0.0), settled=False)  # its acknowledgement is under way
+    in_flight.end(in_flight.start(0.0), settled=False)  # its acknowledgement is under way
     assert [reconciler.reconcile() for _ in range(2)] == [0, 0]
     assert redis.llen(keys.working(IDENTITY)) == 1
 
 
 @pytest.mark.proves("I12")
-def test_a_reply_that_lies_unread_is_no_loss_however_often_is_looked(redis, custody, reconciler):
-    """Two deaths of siblings in a moment hurry two looks; and whoever is woken after a freeze looks before it reads."""
+def test_unread_reply_is_no_loss(redis, in_flight, reconciler):
+    """Two comparisons come close together, or right after a freeze, before the reply is read."""
     unread = hold(redis, encoded())
-    custody.replies.fetches_sent += 1
-    custody.replies.polls_started += 1
+    in_flight.replies.fetches_sent += 1
+    in_flight.replies.polls_started += 1
     assert [reconciler.reconcile() for _ in range(3)] == [0, 0, 0]
     assert redis.lrange(keys.working(IDENTITY), 0, -1) == [unread.data]
-    custody.replies.fetches_read += 1
-    assert [reconciler.reconcile(), reconciler.reconcile()] == [0, 0]  # nobody has looked at the parked calls
-    custody.replies.polls_ended += 1
-    assert reconciler.reconcile() == 1  # and nobody knows it still
+    in_flight.replies.fetches_read += 1
+    assert [reconciler.reconcile(), reconciler.reconcile()] == [0, 0]  # the blocking calls have not been polled
+    in_flight.replies.polls_ended += 1
+    assert reconciler.reconcile() == 1  # and it is still unknown
 
 
-def test_what_was_given_back_meanwhile_and_came_again_is_seen_for_the_first_time(redis, custody, reconciler):
+def test_job_fetched_again_is_a_new_candidate(redis, in_flight, reconciler):
     late = hold(redis, encoded())
     reconciler.reconcile()
-    custody.add([late])
+    in_flight.add([late])
     redis.delete(keys.working(IDENTITY))
-    custody.remove(custody.take_buffer())  # it could not be started and has gone back
-    hold(redis, late.data)  # a call that is parked brings it at once; its reply is on its way
+    in_flight.remove(in_flight.take_buffer())  # it could not be started and has gone back
+    hold(redis, late.data)  # a blocking call moves it at once; its reply is under way
     assert [reconciler.reconcile(), reconciler.reconcile()] == [0, 1]
     hold(redis, late.data)  # and again
     assert [reconciler.reconcile(), reconciler.reconcile()] == [0, 1]
@@ -522,7 +522,7 @@ def test_what_was_given_back_meanwhile_and_came_again_is_seen_for_the_first_time
     assert [reconciler.reconcile(), reconciler.reconcile()] == [0, 1]
 
 
-def test_a_lost_batch_keeps_its_order(redis, reconciler):
+def test_lost_batch_keeps_its_order(redis, reconciler):
     redis.lpush("queue:default", encoded(jid="waiting"))
     for number in range(5):
         hold(redis, encoded(jid=str(number)))
@@ -531,9 +531,9 @@ def test_a_lost_batch_keeps_its_order(redis, reconciler):
     assert [job["jid"] for job in queued(redis)] == ["0", "1", "2", "3", "4", "waiting"]
 
 
-def test_at_rest_one_look_is_enough(redis, custody, reconciler, recovered):
+def test_reconcile_idle_needs_one_comparison(redis, in_flight, reconciler, recovered):
     redis.lpush("queue:default", encoded(jid="waiting"))
-    custody.add([hold(redis, encoded(jid="known"))])
+    in_flight.add([hold(redis, encoded(jid="known"))])
     for number in range(3):
         hold(redis, encoded(jid=str(number)))
     assert reconciler.reconcile_idle() == 3
@@ -544,7 +544,7 @@ def test_at_rest_one_look_is_enough(redis, custody, reconciler, recovered):
 
 @pytest.mark.proves("F38")
 @pytest.mark.parametrize("data", [b"\x00\xff not json", b'{"class":"A","args":[],"jid":"no queue"}'])
-def test_what_has_no_way_home_goes_to_the_dead_set(redis, reconciler, recovered, data):
+def test_lost_job_without_queue_goes_to_the_dead_set(redis, reconciler, recovered, data):
     hold(redis, data)
     redis.zadd(keys.DEAD, {"too old": 1})
     assert [reconciler.reconcile() for _ in range(3)] == [0, 1, 0]
@@ -554,13 +554,13 @@ def test_what_has_no_way_home_goes_to_the_dead_set(redis, reconciler, recovered,
     assert [one.trimmed for one in recovered] == [1]
 
 
-def test_units_are_told_apart_by_identity_not_by_bytes():
+def test_units_with_equal_bytes_are_distinct():
     assert UnitOfWork("q", b"x") != UnitOfWork("q", b"x")
 
 
 @pytest.mark.proves("R19", "R20")
-def test_in_a_storm_of_five_hundred_starts_nobody_is_taken_for_dead(redis, granted, recovered):
-    """Beats have come through for long, so no grace helps; and all are late with their second one, as the host is busy."""
+def test_five_hundred_starts_at_once_cause_no_death(redis, granted, recovered):
+    """Heartbeats have been steady, so the detector allows deaths; and every process is late with its second heartbeat."""
     for number in range(500):
         redis.lpush("queue:default", encoded(jid=f"j{number}"))
     with registry.isolated():
@@ -570,6 +570,6 @@ def test_in_a_storm_of_five_hundred_starts_nobody_is_taken_for_dead(redis, grant
             redis.zadd(keys.REGISTRY, {identity: redis.time()[0] - 20})
             redis.lmove("queue:default", keys.working(identity), "RIGHT", "LEFT")
             if number % 10 == 0:
-                assert Reaper(granted, recovered.append, long_up(redis), KEEP).sweep(own=identity) == 0
+                assert Reaper(granted, recovered.append, long_up(redis), LIMITS).sweep(own=identity) == 0
     assert recovered == []
     assert redis.llen("queue:default") == 0

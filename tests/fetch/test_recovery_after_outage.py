@@ -29,7 +29,7 @@ def die_without_a_sign(proxy):
 
 
 @pytest.mark.proves("F11", "R1")
-def test_a_dead_acknowledgement_renews_the_parked_calls_too(bench, redis, hole):
+def test_failed_acknowledgement_renews_blocking_calls(bench, redis, hole):
     redis.lpush(QUEUE, encoded(jid="first"))
     one = bench(url=hole.url).start()
     one.got(1)
@@ -47,7 +47,7 @@ def test_a_dead_acknowledgement_renews_the_parked_calls_too(bench, redis, hole):
 
 
 @pytest.mark.proves("F11", "R3")
-def test_an_idle_process_finds_that_its_parked_call_is_dead(bench, redis, hole, monkeypatch):
+def test_idle_process_finds_its_dead_blocking_call(bench, redis, hole, monkeypatch):
     monkeypatch.setattr(blocking_module, "BLOCK_TIMEOUT_S", 1)
     monkeypatch.setattr(blocking_module, "REPLY_MARGIN_S", 0.2)
     one = bench(url=hole.url).start()
@@ -59,7 +59,7 @@ def test_an_idle_process_finds_that_its_parked_call_is_dead(bench, redis, hole, 
 
 
 @pytest.mark.proves("F11", "R9")
-def test_a_lost_fetch_is_found_as_soon_as_redis_answers(bench, redis, hole):
+def test_lost_fetch_is_found_when_redis_answers(bench, redis, hole):
     hole.lose_replies(b"EVALSHA", {1}, hang=True)
     redis.lpush(QUEUE, *(encoded(jid=str(number)) for number in range(3)))
     one = bench(url=hole.url, slots=1, job=lambda unit: False).start()

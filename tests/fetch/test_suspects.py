@@ -16,7 +16,7 @@ def evidence(redis):
 
 @pytest.mark.proves("R25")
 @each_row(
-    ("rank", "guilt"),
+    ("rank", "start_state"),
     [
         (0, "started"),
         (1, "started"),
@@ -25,18 +25,18 @@ def evidence(redis):
         (2 + MAX_UNACKNOWLEDGED, "not_started"),
     ],
 )
-def test_as_many_as_there_are_slots_ran_and_who_stood_behind_did_not(rank, guilt):
-    assert RunEvidence(2, frozenset()).classify(encoded(), payload(), rank) == guilt
+def test_classify_counts_as_many_started_as_the_concurrency(rank, start_state):
+    assert RunEvidence(2, frozenset()).classify(encoded(), payload(), rank) == start_state
 
 
-def test_of_whom_nothing_is_known_nobody_is_accused():
+def test_classify_without_evidence_accuses_no_job():
     assert RunEvidence.from_hash({}).classify(encoded(), payload(), 0) == "maybe_started"
     assert RunEvidence.from_hash({b"slots": b"many"}).concurrency is None
     assert RunEvidence.from_hash({b"slots": b"9" * 20_000}).concurrency is None
 
 
 @pytest.mark.proves("R25")
-def test_a_suspect_ran_if_it_was_announced(redis, granted):
+def test_suspect_started_if_its_start_was_written(redis, granted):
     fields = payload(aw_suspect=True)
     data = encoded(aw_suspect=True)
     redis.hset(keys.process(IDENTITY), "slots", 5)
@@ -54,7 +54,7 @@ def test_odd_values_make_no_suspect(value):
     assert not is_suspect(payload(interrupted_count=2))  # given back by a process that stopped
 
 
-def test_a_suspect_runs_though_redis_cannot_be_told(make_server):
+def test_suspect_runs_though_redis_is_away(make_server):
     server = make_server()
     shard = opened(server.url)
     server.stop()
@@ -62,22 +62,22 @@ def test_a_suspect_runs_though_redis_cannot_be_told(make_server):
     shard.close()
 
 
-def test_announcements_are_heard_on_a_full_server(redis, granted):
+def test_start_of_a_suspect_is_written_at_maxmemory(redis, granted):
     redis.set(keys.lease(IDENTITY), 1, px=60_000)
     with full_memory(redis):
         SuspectRunner(granted, IDENTITY, 2).begin(b"x", 0)
     assert redis.hlen(keys.process(IDENTITY)) == 1
 
 
-def test_what_has_ended_is_taken_back_with_the_next_start(redis, granted):
-    announcer = SuspectRunner(granted, IDENTITY, 2)
+def test_end_of_a_suspect_is_written_with_the_next_start(redis, granted):
+    runner = SuspectRunner(granted, IDENTITY, 2)
     one, two, three = (encoded(jid=jid, aw_suspect=True) for jid in ("1", "2", "3"))
-    announcer.begin(one, 0)
-    announcer.end(one)
-    announcer.begin(two, 0)
-    announcer.begin(three, 0)  # after the turn of the second
-    announcer.end(three)
-    announcer.begin(three, 0)  # again, after a push-back
+    runner.begin(one, 0)
+    runner.end(one)
+    runner.begin(two, 0)
+    runner.begin(three, 0)  # after the turn of the second
+    runner.end(three)
+    runner.begin(three, 0)  # again, after a push-back
     fields = payload(aw_suspect=True)
     assert [evidence(redis).classify(data, fields, 0) for data in (one, two, three)] == [
         "not_started",
@@ -86,17 +86,17 @@ def test_what_has_ended_is_taken_back_with_the_next_start(redis, granted):
     ]
 
 
-def test_ends_that_redis_did_not_hear_are_told_again(redis, granted, make_server):
-    announcer = SuspectRunner(granted, IDENTITY, 2)
-    announcer.begin(b"one", 0)
-    announcer.end(b"one")
+def test_lost_ends_of_suspects_are_written_again(redis, granted, make_server):
+    runner = SuspectRunner(granted, IDENTITY, 2)
+    runner.begin(b"one", 0)
+    runner.end(b"one")
     server = make_server()
     away = opened(server.url)
     server.stop()
-    announcer._client, here = away.client, announcer._client
-    announcer.begin(b"two", 0)
-    announcer._client = here
-    announcer.begin(b"three", 0)
+    runner._client, here = away.client, runner._client
+    runner.begin(b"two", 0)
+    runner._client = here
+    runner.begin(b"three", 0)
     assert redis.hkeys(keys.process(IDENTITY)) == [hashlib.sha1(b"three").hexdigest().encode()]
     away.close()
 
@@ -109,32 +109,32 @@ def slow_turns(monkeypatch):
 
 @pytest.mark.proves("R25")
 def test_suspects_take_turns(redis, granted, slow_turns):
-    announcer = SuspectRunner(granted, IDENTITY, 2)
-    announcer.begin(b"one", 0)
-    second = threading.Thread(target=announcer.begin, args=(b"two", 2))
+    runner = SuspectRunner(granted, IDENTITY, 2)
+    runner.begin(b"one", 0)
+    second = threading.Thread(target=runner.begin, args=(b"two", 2))
     second.start()
-    until(lambda: announcer._turn_changed._waiters, "the second waits")
+    until(lambda: runner._turn_changed._waiters, "the second waits")
     assert redis.hlen(keys.process(IDENTITY)) == 1
-    announcer.end(b"stranger")
-    assert announcer._turn_ends_at > 0  # still the turn of the first
-    announcer.end(b"one")
+    runner.end(b"stranger")
+    assert runner._turn_ends_at > 0  # still the turn of the first
+    runner.end(b"one")
     second.join(10)
     assert redis.hkeys(keys.process(IDENTITY)) == [hashlib.sha1(b"two").hexdigest().encode()]
 
 
 @pytest.mark.parametrize(("interruptions", "turn"), [(0, "TURN_S"), (1, "TURN_S"), (2, "TRIAL_S"), (7, "TRIAL_S")])
-def test_a_turn_is_over_though_the_job_goes_on(redis, granted, slow_turns, monkeypatch, interruptions, turn):
+def test_turn_of_a_suspect_ends_though_its_job_runs(redis, granted, slow_turns, monkeypatch, interruptions, turn):
     monkeypatch.setattr(f"framework.fetch.suspects.{turn}", 0.01)
-    announcer = SuspectRunner(granted, IDENTITY, 2)
-    announcer.begin(b"long", interruptions)
-    announcer.begin(b"next", 0)
+    runner = SuspectRunner(granted, IDENTITY, 2)
+    runner.begin(b"long", interruptions)
+    runner.begin(b"next", 0)
     assert redis.hlen(keys.process(IDENTITY)) == 2
 
 
 @pytest.mark.proves("F1")
-def test_where_many_jobs_run_turns_are_short_so_that_all_have_begun_soon(redis, granted, slow_turns):
-    announcer = SuspectRunner(granted, IDENTITY, 100_000)
-    announcer.begin(b"long", 0)
-    announcer.begin(b"longer", 2)
-    announcer.begin(b"last", 0)
+def test_turns_are_shorter_where_many_jobs_run(redis, granted, slow_turns):
+    runner = SuspectRunner(granted, IDENTITY, 100_000)
+    runner.begin(b"long", 0)
+    runner.begin(b"longer", 2)
+    runner.begin(b"last", 0)
     assert redis.hlen(keys.process(IDENTITY)) == 3

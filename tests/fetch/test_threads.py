@@ -8,7 +8,7 @@ from tests.harness import until
 
 
 class WaitingThreads:
-    """Threads that rest in a crew until they are woken, and say so."""
+    """Threads that wait in a pool, and note when they are woken."""
 
     def __init__(self, most):
         self.pool = WorkerThreads(most)
@@ -30,19 +30,19 @@ class WaitingThreads:
         until(lambda: len(self.pool._waiting) == count, f"{count} rest")
 
 
-def test_as_many_are_hired_as_allowed_and_no_more():
+def test_threads_are_started_up_to_the_maximum():
     some = WaitingThreads(3)
     for hired in (1, 2, 3):
         assert some.pool.notify_one()
         some.resting(1)
-        some.pool._waiting.clear()  # they are up, and rest no more
+        some.pool._waiting.clear()  # they are active and wait no more
         assert len(some.threads) == hired
     assert not some.pool.notify_one()
     assert len(some.threads) == 3
-    assert not some.pool.wake_pending  # nobody is on the way
+    assert not some.pool.wake_pending  # no thread is being woken
 
 
-def test_who_rests_is_woken_before_another_is_hired_the_last_one_first():
+def test_waiting_thread_is_woken_before_a_new_one_starts():
     some = WaitingThreads(3)
     for count in (1, 2):
         some._hire()
@@ -55,34 +55,34 @@ def test_who_rests_is_woken_before_another_is_hired_the_last_one_first():
     assert not some.pool.wake_pending
 
 
-def test_nobody_rests_who_is_needed():
-    crew = WorkerThreads(1)
-    crew.wait(lambda: True)
-    assert not crew._waiting
+def test_thread_does_not_wait_if_work_is_available():
+    pool = WorkerThreads(1)
+    pool.wait(lambda: True)
+    assert not pool._waiting
 
 
-def test_a_wake_up_between_a_look_and_the_rest_is_not_lost():
-    crew = WorkerThreads(1)
-    crew.spawn = lambda: pytest.fail("somebody rests")
+def test_wake_up_just_before_the_wait_is_not_lost():
+    pool = WorkerThreads(1)
+    pool.spawn = lambda: pytest.fail("a thread waits")
 
     def needed():
-        assert crew.notify_one()  # somebody else sees this thread rest, and work
+        assert pool.notify_one()  # another thread sees this one wait, and work
         return answers.pop()
 
     answers = [True, False]
     while answers:
-        crew.wait(needed)
-        assert not crew._waiting
-    assert not crew.wake_pending
-    with ThreadPoolExecutor(1) as pool:  # the wake-ups are used up: the next rest lasts
-        rest = pool.submit(crew.wait, lambda: False)
-        until(lambda: crew._waiting)
+        pool.wait(needed)
+        assert not pool._waiting
+    assert not pool.wake_pending
+    with ThreadPoolExecutor(1) as executor:  # no wake-up is left over: the next wait lasts
+        rest = executor.submit(pool.wait, lambda: False)
+        until(lambda: pool._waiting)
         assert not rest.done()
-        crew.notify_one()
+        pool.notify_one()
         rest.result(20)
 
 
-def test_everybody_is_woken_at_the_end():
+def test_notify_all_wakes_every_thread():
     some = WaitingThreads(3)
     for count in (1, 2, 3):
         some._hire()
@@ -93,14 +93,14 @@ def test_everybody_is_woken_at_the_end():
     assert sorted(some.woken) == [0, 1, 2]
 
 
-def test_a_thousand_wake_ups_meet_nobody_twice():
-    """Each wake that says true has woken exactly one."""
-    crew = WorkerThreads(0)
+def test_each_wake_up_wakes_one_thread():
+    """Each ``notify_one`` that returns true has woken exactly one thread."""
+    pool = WorkerThreads(0)
     count, woken, stop = 4, [], threading.Event()
 
     def work():
         while not stop.is_set():
-            crew.wait(stop.is_set)
+            pool.wait(stop.is_set)
             woken.append(1)
 
     threads = [threading.Thread(target=work, daemon=True) for _ in range(count)]
@@ -108,12 +108,12 @@ def test_a_thousand_wake_ups_meet_nobody_twice():
         thread.start()
     told = 0
     while told < 1_000:
-        told += crew.notify_one()
+        told += pool.notify_one()
     until(lambda: len(woken) == told)
-    until(lambda: len(crew._waiting) == count)
+    until(lambda: len(pool._waiting) == count)
     assert len(woken) == told
     stop.set()
-    crew.notify_all()
+    pool.notify_all()
     for thread in threads:
         thread.join(20)
         assert not thread.is_alive()

@@ -64,12 +64,20 @@ class EndingBench:
         return run
 
     def run(
-        self, perform=lambda self: None, *, name="Job", gates=(), attributes=None, executor=None, setup=None, **fields
+        self,
+        perform=lambda self: None,
+        *,
+        name="Job",
+        policies=(),
+        attributes=None,
+        executor=None,
+        setup=None,
+        **fields,
     ):
-        """Push a tracked job and wait until it has left the hands of a processor."""
+        """Push a tracked job and wait until the processor has settled it."""
         worker(perform, **(attributes or {}))
         self.redis.set(keys.status(JID), "queued")
-        self.processor = one = ProcessorBench(self.redis, self.url, 1, (), gates, **(executor or {}))
+        self.processor = one = ProcessorBench(self.redis, self.url, 1, (), policies, **(executor or {}))
         one.events = []
         one.foreign_class = lambda name: one.fetcher.quiet()
         enqueue(self.redis, name, **{"jid": JID, "status_expiration": 60, **fields})
@@ -111,31 +119,31 @@ def raising(error):
 def hold_by_limit(bench):
     bench.redis.zadd(f"{keys.limit('Job')}:running", {"another job": time.time() + 1_000})
     policy = ClassLimit(LimitSlots(bench.client, IDENTITY), Limits(FleetSlots(bench.client), {}))
-    bench.run(gates=[policy], attributes={"concurrency_limit": 1})
+    bench.run(policies=[policy], attributes={"concurrency_limit": 1})
 
 
 def hold_by_pause(bench):
     flags = bench.flags(pause_flag("Job"))
     state_of_pauses = PauseState(flags, flags, PauseStrategies((), {}), flags.read)
-    bench.run(gates=[PausePolicy(bench.client, IDENTITY, state_of_pauses)])
+    bench.run(policies=[PausePolicy(bench.client, IDENTITY, state_of_pauses)])
 
 
 def drop_by_flag(bench):
     flags = bench.flags(drop_flag("Job"))
-    bench.run(gates=[DropFlag(flags, SkipTracker(flags))])
+    bench.run(policies=[DropFlag(flags, SkipTracker(flags))])
 
 
 def defer_by_flag(bench):
     flags = bench.flags(run_flag("Job"))
     set_flag(bench.redis, Flag(run_flag("Job"), 0, "why", "ops"), None)
     flags.read()
-    bench.run(gates=[DeferFlag(flags, SkipTracker(flags), 300.0)])
+    bench.run(policies=[DeferFlag(flags, SkipTracker(flags), 300.0)])
 
 
 def lose_before_run(bench):
     take_over = ScriptedPolicy(lambda request: bench.redis.delete(WORKING) and None)
     policy = ClassLimit(LimitSlots(bench.client, IDENTITY), Limits(FleetSlots(bench.client), {}))
-    bench.run(gates=[take_over, policy], attributes={"concurrency_limit": 1})
+    bench.run(policies=[take_over, policy], attributes={"concurrency_limit": 1})
 
 
 def lose_at_end(bench):
@@ -192,11 +200,13 @@ ACTS = {
     endings.SNOOZED: lambda bench: bench.run(raising(RetryLater(60))),
     endings.DISCARDED: lambda bench: bench.run(raising(Discard("enough"))),
     endings.DROPPED_BY_FLAG: drop_by_flag,
-    endings.DROPPED_BY_CAPACITY: lambda bench: bench.run(gates=[ScriptedPolicy(Discarded("full", "max_running_jobs"))]),
+    endings.DROPPED_BY_CAPACITY: lambda bench: bench.run(
+        policies=[ScriptedPolicy(Discarded("full", "max_running_jobs"))]
+    ),
     endings.RETIRED: lambda bench: bench.run(name="Gone", executor={"retired": {"Gone": "x"}}),
     endings.MALFORMED: malformed,
     endings.DEFERRED: defer_by_flag,
-    endings.DEFERRED_REFUSED: lambda bench: bench.run(gates=[ScriptedPolicy(NoPermissionError("no right"))]),
+    endings.DEFERRED_REFUSED: lambda bench: bench.run(policies=[ScriptedPolicy(NoPermissionError("no right"))]),
     endings.UNKNOWN_CLASS: lambda bench: bench.run(name="Nowhere"),
     endings.FOREIGN_RETURNED: lambda bench: bench.run(name="Foreign", executor={"unknown": UnknownClassDelays(("*",))}),
     endings.FOREIGN_DELAYED: lambda bench: bench.run(

@@ -5,7 +5,7 @@ from framework.finish.handlers import Handlers
 from framework.wire.job import Job
 
 
-def test_every_handler_is_told_and_none_can_stop_the_next():
+def test_handler_that_raises_stops_no_other():
     reported, told = [], []
     handlers = Handlers(lambda what, error: reported.append((what, str(error))))
 
@@ -21,7 +21,7 @@ def test_every_handler_is_told_and_none_can_stop_the_next():
     assert reported == [("error handler", "mine"), ("death handler", "mine")]
 
 
-def test_guard_returns_what_the_call_returns():
+def test_guard_returns_the_result_of_the_call():
     handlers = Handlers(lambda *_: None)
     assert handlers.guard("x", lambda: 5) == 5
     assert handlers.guard("x", lambda: 1 / 0) is None
@@ -34,7 +34,7 @@ def registered():
     public.error_handlers[:], public.death_handlers[:] = saved
 
 
-def test_applications_register_theirs_and_may_use_them_as_decorators(registered):
+def test_handlers_may_be_registered_as_decorators(registered):
     told = []
     handlers = Handlers(lambda *_: None)
 
@@ -52,7 +52,7 @@ def test_applications_register_theirs_and_may_use_them_as_decorators(registered)
     assert told == [("error", "q"), ("death", "j")]
 
 
-def test_a_handler_cannot_change_what_the_next_one_sees(registered):
+def test_handler_cannot_change_the_job_of_the_next(registered):
     told = []
     handlers = Handlers(lambda *_: None)
 
@@ -73,7 +73,7 @@ def test_a_handler_cannot_change_what_the_next_one_sees(registered):
 
 
 @pytest.mark.proves("F30")
-def test_a_recursion_in_a_handler_is_reported_and_nothing_more():
+def test_recursion_in_a_handler_is_only_reported():
     reported = []
     handlers = Handlers(lambda what, error: reported.append(type(error)))
 

@@ -28,7 +28,7 @@ def policy(draw=0.0, now=NOW, **options):
 
 
 def worker(answer=None, **attributes):
-    """A class whose retry_in gives ``answer``, an exception to raise among them."""
+    """Return a class whose ``retry_in`` returns ``answer``, or raises it if it is an exception."""
 
     def retry_in(cls, count, error, job):
         assert job.worker == "Job"
@@ -52,20 +52,20 @@ def judge(job, error=None, cls=None, **options):
     return policy(**options).decide(job, cls, raised(error or ValueError("no")))
 
 
-def test_the_first_failure_writes_sidekiqs_fields():
-    verdict = judge(payload(bid="x"))
-    assert verdict == Retry(
+def test_first_failure_writes_sidekiqs_fields():
+    decision = judge(payload(bid="x"))
+    assert decision == Retry(
         payload(bid="x", retry_count=0, failed_at=NOW, error_class="ValueError", error_message="no"), 15.0
     )
 
 
 def test_later_failures_write_retried_at_and_keep_failed_at():
-    verdict = judge(payload(retry_count=2, failed_at=5.5, error_backtrace="old"), draw=0.5)
-    assert verdict.payload["retry_count"] == 3
-    assert verdict.payload["failed_at"] == 5.5
-    assert verdict.payload["retried_at"] == NOW
-    assert "error_backtrace" not in verdict.payload
-    assert verdict.delay_s == 81 + 15 + 20
+    decision = judge(payload(retry_count=2, failed_at=5.5, error_backtrace="old"), draw=0.5)
+    assert decision.payload["retry_count"] == 3
+    assert decision.payload["failed_at"] == 5.5
+    assert decision.payload["retried_at"] == NOW
+    assert "error_backtrace" not in decision.payload
+    assert decision.delay_s == 81 + 15 + 20
 
 
 @pytest.mark.proves("I6")
@@ -83,13 +83,13 @@ def test_later_failures_write_retried_at_and_keep_failed_at():
         (False, 3, Delete),
     ],
 )
-def test_how_often_a_job_is_retried(retry, count, kind):
-    """``count`` is the count of the failure before."""
+def test_retry_limit_decides_the_number_of_retries(retry, count, kind):
+    """``count`` is the retry count before this failure."""
     fields = {} if count is None else {"retry_count": count}
     assert type(judge(payload(retry=retry, **fields))) is kind
 
 
-def test_a_payload_without_retry_asks_the_class_and_the_fleets_limit_is_what_true_means():
+def test_payload_without_retry_uses_its_class():
     job = payload()
     del job["retry"]
     assert type(judge(dict(job), cls=worker(retry=0))) is Kill
@@ -108,11 +108,11 @@ def test_a_payload_without_retry_asks_the_class_and_the_fleets_limit_is_what_tru
         ("nan", Retry),
     ],
 )
-def test_retry_for_counts_from_the_first_failure_and_replaces_the_count(failed_at, kind):
+def test_retry_for_counts_from_the_first_failure(failed_at, kind):
     assert type(judge(payload(retry_for=60, retry_count=3, retry=25, failed_at=failed_at))) is kind
 
 
-def test_retry_for_goes_on_beyond_the_count():
+def test_retry_for_continues_beyond_the_count():
     assert type(judge(payload(retry_for=60, retry=0))) is Retry
 
 
@@ -122,14 +122,14 @@ def test_retries_go_to_the_retry_queue():
     assert judge(payload(retry_queue="")).payload["queue"] == "default"
 
 
-def test_dead_false_drops_what_others_bury():
+def test_dead_false_deletes_instead_of_killing():
     assert type(judge(payload(retry=0, dead=False))) is Delete
     assert type(judge(payload(retry=0, dead=True))) is Kill
 
 
 @each_row("job", [payload(), payload(retry=25, retry_for=10)])
 @each_row(
-    ("said", "buries", "verdict", "exhausted"),
+    ("said", "buries", "decision", "exhausted"),
     [
         ({}, False, Delete, True),
         ({}, True, Kill, None),
@@ -137,14 +137,14 @@ def test_dead_false_drops_what_others_bury():
         ({"retry": False}, True, Delete, False),
     ],
 )
-def test_a_business_error_is_not_retried(job, said, buries, verdict, exhausted):
+def test_business_error_is_not_retried(job, said, buries, decision, exhausted):
     found = RetryPolicy(keeps_business_failures=buries).decide({**job, **said}, None, BusinessError("closed"))
-    assert (type(found), getattr(found, "exhausted", None)) == (verdict, exhausted)
-    assert getattr(found, "business", verdict is Kill) == (verdict is Kill)
+    assert (type(found), getattr(found, "exhausted", None)) == (decision, exhausted)
+    assert getattr(found, "business", decision is Kill) == (decision is Kill)
     assert ("discarded_at" in found.payload) == bool(exhausted)
 
 
-def test_a_failure_that_is_buried_is_no_business_error():
+def test_killed_failure_is_no_business_error():
     assert judge(payload(retry=0), ValueError("x")).business is False
 
 
@@ -164,29 +164,29 @@ def test_a_failure_that_is_buried_is_no_business_error():
         (float("inf"), 31.0),
     ],
 )
-def test_the_class_may_choose_the_delay(answer, delay):
+def test_class_may_choose_the_delay(answer, delay):
     assert judge(payload(retry_count=1, failed_at=STARTED), cls=worker(answer)).delay_s == delay
 
 
-def test_a_chosen_delay_is_jittered_too():
+def test_chosen_delay_has_jitter():
     assert judge(payload(retry_count=1), cls=worker(100), draw=0.5).delay_s == 115.0
     assert judge(payload(retry_count=10**400, retry_for=60)).delay_s == MAX_DELAY_S
 
 
-def test_the_class_may_discard_or_kill():
+def test_class_may_discard_or_kill():
     assert type(judge(payload(), cls=worker("discard"))) is Delete
     assert type(judge(payload(), cls=worker("kill"))) is Kill
 
 
-def test_an_error_of_the_hook_is_the_callers_to_catch():
+def test_error_of_retry_in_reaches_the_caller():
     with pytest.raises(LookupError):
         judge(payload(), cls=worker(LookupError("hook")))
 
 
 @pytest.mark.parametrize(("wanted", "lines"), [(True, 2), (1, 1), (0, 0), (False, 0), (None, 0), (-1, 0)])
-def test_backtraces_are_kept_when_asked_for_innermost_first(wanted, lines):
-    verdict = judge(payload(backtrace=wanted))
-    packed = verdict.payload.get("error_backtrace")
+def test_backtrace_is_kept_innermost_first_if_wanted(wanted, lines):
+    decision = judge(payload(backtrace=wanted))
+    packed = decision.payload.get("error_backtrace")
     assert (packed is not None) == (lines > 0)
     if packed:
         found = json.loads(zlib.decompress(base64.b64decode(packed, validate=True)))
@@ -217,7 +217,7 @@ class Numeric(Exception):
     ],
     ids=["long", "surrogate", "mute", "numeric", "exit", "module"],
 )
-def test_errors_are_shown_whatever_they_are(error, name, message):
+def test_any_error_has_class_and_message(error, name, message):
     assert (error_class(error), error_message(error, MAX_MESSAGE)) == (name, message)
     dumps(judge(payload(), error).payload)
 
@@ -225,81 +225,81 @@ def test_errors_are_shown_whatever_they_are(error, name, message):
 @pytest.mark.proves("R53")
 @each_row("field", ["retry_count", "failed_at", "retry_for", "retry", "backtrace", "dead", "retry_queue"])
 @each_row("value", [None, "x", [], {}, True, -1, 10**400, 1e308, "nan"], ids=repr)
-def test_no_payload_is_too_odd_to_be_judged(field, value):
-    """What a payload holds may be anybody's; a failure path that fails loses the job."""
+def test_odd_payload_gets_a_retry_decision(field, value):
+    """Any writer may have made the payload; an error on the failure path would lose the job."""
     for more in ({}, {"retry_for": 10**9, "failed_at": NOW, "retry_count": 3}):
-        verdict = judge(payload(**{**more, field: value}))
-        if isinstance(verdict, Retry):
-            assert 0 < verdict.delay_s < 1e12
+        decision = judge(payload(**{**more, field: value}))
+        if isinstance(decision, Retry):
+            assert 0 < decision.delay_s < 1e12
 
 
-def test_hooks_see_the_arguments_as_they_were_pushed_and_the_stored_ones_stay_compressed():
+def test_hooks_see_decompressed_arguments():
     seen = []
 
     job = payload(args=["eJw="], compressed=True, original_job_size_bytes=9)
     hooked = worker(retry_in=classmethod(lambda cls, count, error, job: seen.append(dict(job))))
-    verdict = RetryPolicy().decide(job, hooked, ValueError("x"), ["plain", 1])
+    decision = RetryPolicy().decide(job, hooked, ValueError("x"), ["plain", 1])
     assert seen[0]["args"] == ["plain", 1]
     assert "compressed" not in seen[0]
-    assert verdict.payload["args"] == ["eJw="]
-    assert verdict.payload["compressed"] is True
+    assert decision.payload["args"] == ["eJw="]
+    assert decision.payload["compressed"] is True
 
 
-def test_what_the_payload_leaves_open_its_class_says():
-    """Ruby pushes for a Python class without knowing its attributes."""
+def test_class_fills_fields_missing_in_the_payload():
+    """A Ruby client does not know the attributes of a Python class."""
     declared = {"retry_for": timedelta(minutes=1), "retry_queue": "slow", "dead": False, "backtrace": 1}
-    verdict = judge(payload(), cls=worker(**declared))
-    assert isinstance(verdict, Retry)
-    assert verdict.payload["queue"] == "slow"
-    assert verdict.payload["error_backtrace"]
+    decision = judge(payload(), cls=worker(**declared))
+    assert isinstance(decision, Retry)
+    assert decision.payload["queue"] == "slow"
+    assert decision.payload["error_backtrace"]
     late = judge(payload(failed_at=NOW - 61, retry_count=0), cls=worker(**declared))
     assert late == Delete(late.payload, exhausted=True)
     assert late.payload["discarded_at"] == NOW
 
 
-def test_what_the_payload_says_stands_over_its_class():
+def test_payload_fields_override_the_class():
     declared = {"retry_for": timedelta(minutes=1), "retry_queue": "slow", "dead": False, "backtrace": True, "retry": 3}
     said = {"retry_for": 3600, "retry_queue": "other", "dead": True, "backtrace": False, "retry": 9}
-    verdict = judge(payload(failed_at=NOW - 61, retry_count=5, **said), cls=worker(**declared))
-    assert isinstance(verdict, Retry)
-    assert verdict.payload["queue"] == "other"
-    assert "error_backtrace" not in verdict.payload
+    decision = judge(payload(failed_at=NOW - 61, retry_count=5, **said), cls=worker(**declared))
+    assert isinstance(decision, Retry)
+    assert decision.payload["queue"] == "other"
+    assert "error_backtrace" not in decision.payload
     assert type(judge(payload(retry=0, dead=True), cls=worker(dead=False))) is Kill
 
 
-def test_what_is_discarded_says_when():
+def test_discarded_job_has_its_time():
     assert judge(payload(), cls=worker("discard")).payload["discarded_at"] == NOW
     assert judge(payload(retry=0, dead=False)).payload["discarded_at"] == NOW
     assert "discarded_at" not in judge(payload(retry=0)).payload
 
 
-def test_a_killed_job_that_is_not_kept_is_dropped():
+def test_kill_with_dead_false_deletes():
     assert judge(payload(dead=False), cls=worker("kill")) == Delete(
         judge(payload(dead=False), cls=worker("kill")).payload, exhausted=True
     )
 
 
 @pytest.mark.parametrize("answer", [10**400, 1e300])
-def test_a_delay_beyond_all_times_is_a_hundred_years(answer):
+def test_excessive_delay_is_a_hundred_years(answer):
     assert judge(payload(), cls=worker(answer)).delay_s == 3_155_760_000.0
 
 
 @pytest.mark.proves("F30", "R36")
-def test_the_backtrace_of_a_recursion_is_kept_small():
+def test_backtrace_of_a_recursion_is_small():
     def down(n):
         return down(n + 1)
 
     try:
         down(0)
     except RecursionError as error:
-        verdict = policy().decide(payload(backtrace=True), None, error)
-    packed = verdict.payload["error_backtrace"]
+        decision = policy().decide(payload(backtrace=True), None, error)
+    packed = decision.payload["error_backtrace"]
     assert 0 < len(packed) <= 8192
-    assert len(dumps(verdict.payload)) < 16_384
+    assert len(dumps(decision.payload)) < 16_384
 
 
 @pytest.mark.proves("R36")
-def test_a_backtrace_that_does_not_fit_keeps_its_innermost_lines(monkeypatch):
+def test_long_backtrace_keeps_its_innermost_lines(monkeypatch):
     def outer():
         raise raised(ValueError("no"))
 
@@ -368,7 +368,7 @@ LongNamed = type("N" * 1_000_000, (Exception,), {"__module__": "m" * 1_000_000})
     ],
     ids=["odd", "masked", "half named", "oddly named", "long"],
 )  # fmt: skip
-def test_classes_and_texts_that_misbehave_are_shown_too(error, name, message):
+def test_misbehaving_error_has_class_and_message(error, name, message):
     assert error_class(error).rpartition(".")[2] == name
     assert error_message(error, 100) == message
     dumps(judge(payload(backtrace=True), error).payload)

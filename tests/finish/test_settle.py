@@ -39,21 +39,21 @@ LIMITS = DeadSetLimits()
 
 
 class SettlerBench:
-    """A settler on a real server; the fetcher's part is a list of what was finished."""
+    """A settler on a real server; finished units go to a list instead of the fetcher."""
 
-    def __init__(self, redis, granted, dead_set=LIMITS, *, buries_business=False):
+    def __init__(self, redis, granted, dead_set=LIMITS, *, keeps_business=False):
         self.redis = redis
         self.finished, self.died, self.reported, self.trimmed = [], [], [], []
         handlers = Handlers(lambda what, error: self.reported.append((what, str(error))))
         handlers.death.append(lambda job, error: self.died.append((job.jid, str(error))))
-        policy = RetryPolicy(draw=lambda: 0.0, keeps_business_failures=buries_business)
+        policy = RetryPolicy(draw=lambda: 0.0, keeps_business_failures=keeps_business)
         self.soon = []
         soon = lambda: self.soon.append(1)  # noqa: E731 - as a callback
         self.settler = Settler(granted, IDENTITY, self, handlers, policy, dead_set, self.trim, soon, status_writer=self)
         self.states = []
 
     def write_last(self, tracked, state):
-        """The part of ``StatusWriter``: what was in the working list when the state was written."""
+        """Stand for ``StatusWriter``: note the length of the working list at each write."""
         self.states.append((tracked, state, self.redis.llen(WORKING)))
 
     def trim(self, count, source):
@@ -71,7 +71,7 @@ class SettlerBench:
         return self.settler.settle(unit, outcome, self.settler.decide_retry(unit, worker, outcome), tracked)
 
     def places(self):
-        """Where jobs are now: key -> payloads."""
+        """Return the keys that have jobs, with their payloads."""
         found = {WORKING: self.redis.lrange(WORKING, 0, -1)}
         found |= {key: self.redis.zrange(key, 0, -1) for key in SETS}
         return {key: jobs for key, jobs in found.items() if jobs}
@@ -102,13 +102,13 @@ def hook(name, answer, calls):
 
 
 @pytest.mark.parametrize("outcome", [Succeeded(), Discarded("enough")])
-def test_what_is_done_is_left_to_the_acknowledgement(bench, outcome):
+def test_settled_success_is_left_to_the_acknowledgement(bench, outcome):
     assert bench.go(outcome).moved_to == "acknowledged"
     assert bench.finished == [(bench.unit, False)]
     assert bench.places() == {WORKING: [bench.unit.data]}
 
 
-def test_a_failure_moves_to_the_retry_set_due_by_the_servers_clock(bench, redis):
+def test_failure_moves_to_retry_set_by_redis_clock(bench, redis):
     settled = bench.go(ERROR, bid="x")
     assert (settled.moved_to, settled.delay_s) == ("retry", 15.0)
     assert bench.finished == [(bench.unit, True)]
@@ -123,14 +123,14 @@ def test_a_failure_moves_to_the_retry_set_due_by_the_servers_clock(bench, redis)
 
 
 @pytest.mark.proves("R16")
-def test_a_retry_goes_back_to_the_queue_it_was_fetched_from(bench, redis):
-    """Sidekiq writes it; a payload of another producer may lack it, or name another."""
+def test_retry_names_the_queue_it_was_fetched_from(bench, redis):
+    """Sidekiq writes the field; another producer may omit it or name another queue."""
     data = dumps({"class": "Job", "args": [], "jid": "j"})
     bench.go(ERROR, data=data)
     assert json.loads(redis.zrange(keys.RETRY, 0, -1)[0])["queue"] == "default"
 
 
-def test_the_last_failure_buries_and_tells_hook_then_death_handlers(bench, redis):
+def test_last_failure_kills_and_calls_hook_then_handlers(bench, redis):
     calls = []
     assert bench.go(ERROR, worker(**hook("retries_exhausted", None, calls)), retry=0).moved_to == "dead"
     ((_, job, error),) = calls
@@ -147,41 +147,41 @@ def test_the_last_failure_buries_and_tells_hook_then_death_handlers(bench, redis
     [({"retry": 0}, True), ({"retry": 0, "dead": False}, True), ({"retry": False}, False), ({}, False)],
     ids=["exhausted", "exhausted, not kept", "retry false", "retried"],
 )
-def test_the_hook_is_asked_only_when_retries_are_used_up(bench, fields, told):
+def test_retries_exhausted_is_called_only_when_used_up(bench, fields, told):
     calls = []
     bench.go(ERROR, worker(**hook("retries_exhausted", None, calls)), **fields)
     assert bool(calls) == told
 
 
 @pytest.mark.parametrize("fields", [{"retry": False}, {"retry": 0, "dead": False}])
-def test_what_is_dropped_is_acknowledged_and_its_death_told(bench, fields):
+def test_deleted_job_is_acknowledged_and_handlers_called(bench, fields):
     assert bench.go(ERROR, **fields).moved_to == "deleted"
     assert bench.finished == [(bench.unit, False)]
     assert bench.died == [("ab" * 12, "no")]
     assert list(bench.places()) == [WORKING]
 
 
-def test_the_hook_may_keep_a_job_out_of_the_dead_set(bench):
+def test_retries_exhausted_may_discard(bench):
     assert bench.go(ERROR, worker(**hook("retries_exhausted", "discard", [])), retry=0).moved_to == "deleted"
     assert list(bench.places()) == [WORKING]
     assert len(bench.died) == 1
 
 
 @pytest.mark.parametrize("error", [LookupError("hook"), SystemExit("hook")])
-def test_a_hook_that_raises_is_reported_and_changes_nothing(bench, error):
+def test_hook_that_raises_is_reported_and_changes_nothing(bench, error):
     assert bench.go(ERROR, worker(**hook("retries_exhausted", error, [])), retry=0).moved_to == "dead"
     assert bench.reported == [("retries_exhausted", "hook")]
 
 
 @pytest.mark.parametrize("error", [LookupError("hook"), SystemExit("hook")])
-def test_a_retry_in_that_raises_costs_its_advice_only(bench, error):
+def test_retry_in_that_raises_loses_only_its_advice(bench, error):
     settled = bench.go(ERROR, worker(**hook("retry_in", error, [])), retry_count=1)
     assert (settled.moved_to, settled.delay_s) == ("retry", 31.0)
     assert settled.payload["retry_count"] == 2
     assert bench.reported == [("retry_in", "hook")]
 
 
-def test_retry_in_may_end_it(bench):
+def test_retry_in_may_discard_or_kill(bench):
     calls = []
     discarding = worker(**hook("retry_in", "discard", calls), **hook("retries_exhausted", None, calls))
     assert bench.go(ERROR, discarding).moved_to == "deleted"
@@ -190,7 +190,7 @@ def test_retry_in_may_end_it(bench):
     assert bench.go(ERROR, worker(**hook("retry_in", "kill", calls))).moved_to == "dead"
 
 
-def test_a_business_error_is_told_and_kept_nowhere(bench):
+def test_business_error_calls_handlers_and_is_deleted(bench):
     calls = []
     assert bench.go(REFUSED, worker(**hook("retries_exhausted", None, calls))).moved_to == "deleted"
     assert ([call[0] for call in calls], bench.died) == (["retries_exhausted"], [("ab" * 12, "closed")])
@@ -198,8 +198,8 @@ def test_a_business_error_is_told_and_kept_nowhere(bench):
     assert bench.finished == [(bench.unit, False)]
 
 
-def test_business_errors_bury_where_the_setting_says_so(bench, redis, granted):
-    bench = SettlerBench(redis, granted, buries_business=True)
+def test_business_error_is_killed_if_the_setting_says_so(bench, redis, granted):
+    bench = SettlerBench(redis, granted, keeps_business=True)
     calls = []
     assert bench.go(REFUSED, worker(**hook("retries_exhausted", None, calls))).moved_to == "dead"
     (entry,) = bench.places()[keys.DEAD]
@@ -211,8 +211,8 @@ def jids(redis, key=keys.DEAD):
     return [json.loads(entry)["jid"] for entry in redis.zrange(key, 0, -1)]
 
 
-def test_business_errors_never_push_out_a_real_death(redis, granted):
-    bench = SettlerBench(redis, granted, DeadSetLimits(max_jobs=20, business_max_jobs=7), buries_business=True)
+def test_business_errors_trim_no_other_dead_job(redis, granted):
+    bench = SettlerBench(redis, granted, DeadSetLimits(max_jobs=20, business_max_jobs=7), keeps_business=True)
     bench.go(ERROR, jid="real", retry=0)
     for number in range(60):
         bench.go(REFUSED, jid=f"refused {number}")
@@ -227,7 +227,7 @@ def test_business_errors_never_push_out_a_real_death(redis, granted):
     assert jids(redis) == [*(f"real {number}" for number in range(18)), "last"]
 
 
-def test_run_later_keeps_the_payloads_bytes(bench, redis):
+def test_snoozed_job_keeps_its_bytes(bench, redis):
     settled = bench.go(Snoozed(60.0, "busy"), retry_count=3)
     assert (settled.moved_to, settled.delay_s) == ("scheduled", 60.0)
     ((member, due),) = redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)
@@ -238,7 +238,7 @@ def test_run_later_keeps_the_payloads_bytes(bench, redis):
     assert bench.places() == {keys.SCHEDULE: [member]}
 
 
-def test_a_postponed_job_whose_producer_named_no_queue_knows_its_own(bench, redis):
+def test_snoozed_job_without_queue_field_gets_its_queue(bench, redis):
     unit = hold(redis, b'{"class":"A","args":[],"jid":"j"}', queue="mails")
     bench.settler.settle(unit, Snoozed(1.0, ""), None)
     (member,) = redis.zrange(keys.SCHEDULE, 0, -1)
@@ -251,7 +251,7 @@ def test_a_postponed_job_whose_producer_named_no_queue_knows_its_own(bench, redi
     [(ERROR, 3, keys.RETRY), (ERROR, 0, keys.DEAD), (Snoozed(60.0, "busy"), 3, keys.SCHEDULE)],
     ids=("retry", "dead", "later"),
 )
-def test_compressed_arguments_stay_the_bytes_they_were(bench, redis, outcome, retry, place):
+def test_compressed_arguments_keep_their_bytes(bench, redis, outcome, retry, place):
     job = compressed(["x" * 1_000], retry=retry)
     bench.go(outcome, data=dumps(job))
     ((member,),) = bench.places().values()
@@ -262,7 +262,7 @@ def test_compressed_arguments_stay_the_bytes_they_were(bench, redis, outcome, re
 
 
 @pytest.mark.proves("F38")
-def test_unreadable_is_buried_as_the_outcome_says(bench):
+def test_malformed_payload_is_stored_as_its_outcome_says(bench):
     unit = hold(bench.redis, b"{not json \xff\x00")
     assert bench.settler.settle(unit, Malformed(PayloadError("x"), b"wrapped"), None).moved_to == "dead"
     assert bench.places() == {keys.DEAD: [b"wrapped"]}
@@ -275,7 +275,7 @@ def test_unreadable_is_buried_as_the_outcome_says(bench):
     [(ERROR, b"true", keys.RETRY), (ERROR, b"0", keys.DEAD), (Snoozed(5.0, ""), b"true", keys.SCHEDULE)],
     ids=["retry", "dead", "scheduled"],
 )
-def test_what_we_would_not_write_moves_on_with_its_bytes(bench, argument, outcome, retry, place):
+def test_payload_not_writable_here_moves_with_its_bytes(bench, argument, outcome, retry, place):
     data = b'{"class":"Job","args":[' + argument + b'],"queue":"default","jid":"j","retry":' + retry + b"}"
     bench.go(outcome, data=data)
     ((where, (stored,)),) = bench.places().items()
@@ -284,7 +284,7 @@ def test_what_we_would_not_write_moves_on_with_its_bytes(bench, argument, outcom
     assert (b'"error_class":"ValueError"' in stored) == (outcome is ERROR)
 
 
-def test_an_interrupted_job_stays_in_custody(bench):
+def test_interrupted_job_stays_in_flight(bench):
     assert bench.go(Interrupted()).moved_to == "interrupted"
     assert bench.finished == []
     assert bench.places() == {WORKING: [bench.unit.data]}
@@ -293,7 +293,7 @@ def test_an_interrupted_job_stays_in_custody(bench):
 @pytest.mark.proves("R22")
 @pytest.mark.parametrize("outcome", [ERROR, Snoozed(5, "")])
 @pytest.mark.parametrize("fields", [{}, {"retry": 0}])
-def test_what_somebody_else_has_taken_over_is_not_written(bench, outcome, fields):
+def test_job_of_another_process_is_not_written(bench, outcome, fields):
     assert bench.go(outcome, held=False, **fields).moved_to == "lost"
     assert bench.places() == {}
     assert bench.died == []
@@ -301,7 +301,7 @@ def test_what_somebody_else_has_taken_over_is_not_written(bench, outcome, fields
 
 
 @pytest.mark.proves("R37", "I16")
-def test_the_dead_set_keeps_9999_and_drops_the_oldest(redis, granted):
+def test_dead_set_keeps_9999_and_trims_the_oldest(redis, granted):
     with registry.isolated():
         bench = SettlerBench(redis, granted)
         pipeline = redis.pipeline()
@@ -315,7 +315,7 @@ def test_the_dead_set_keeps_9999_and_drops_the_oldest(redis, granted):
         assert bench.trimmed == [(1, keys.DEAD)]
 
 
-def test_the_dead_set_forgets_what_is_too_old(redis, granted):
+def test_dead_set_trims_jobs_that_are_too_old(redis, granted):
     with registry.isolated():
         bench = SettlerBench(redis, granted, DeadSetLimits(timeout_s=100))
         redis.zadd(keys.DEAD, {"older": time.time() - 200, "younger": time.time() - 20})
@@ -330,8 +330,8 @@ def test_the_dead_set_forgets_what_is_too_old(redis, granted):
 def test_failures_are_kept_at_maxmemory(bench, redis, fields, moved_to):
     unit = hold(redis, encoded(**fields))
     with full_memory(redis):
-        verdict = bench.settler.decide_retry(unit, None, ERROR)
-        assert bench.settler.settle(unit, ERROR, verdict).moved_to == moved_to
+        decision = bench.settler.decide_retry(unit, None, ERROR)
+        assert bench.settler.settle(unit, ERROR, decision).moved_to == moved_to
     assert WORKING not in bench.places()
 
 
@@ -366,21 +366,21 @@ class LosesReply:
     ],
     ids=["retry", "dead", "scheduled"],
 )
-def test_a_lost_reply_is_no_loss_of_the_job_or_of_its_handlers(bench, redis, outcome, fields, moved_to, place, deaths):
+def test_lost_reply_loses_neither_job_nor_handlers(bench, redis, outcome, fields, moved_to, place, deaths):
     bench.settler._client = LosesReply(redis)
     unit = hold(redis, encoded(**fields))
-    verdict = bench.settler.decide_retry(unit, None, outcome)
+    decision = bench.settler.decide_retry(unit, None, outcome)
     with pytest.raises(Cut):
-        bench.settler.settle(unit, outcome, verdict)
+        bench.settler.settle(unit, outcome, decision)
     assert (bench.died, bench.finished) == ([], [])
-    assert bench.settler.settle(unit, outcome, verdict).moved_to == moved_to
+    assert bench.settler.settle(unit, outcome, decision).moved_to == moved_to
     assert len(bench.died) == deaths
     assert bench.finished == [(unit, True)]
     assert [(key, len(jobs)) for key, jobs in bench.places().items()] == [(place, 1)]
 
 
 @pytest.mark.proves("R17", "I4", "I19")
-def test_an_end_that_is_to_be_confirmed_frees_its_slot_when_redis_has_heard_it(bench, redis):
+def test_confirmed_end_frees_its_place_after_the_reply(bench, redis):
     bench.settler._client = LosesReply(redis)
     unit, outcome = hold(redis, encoded()), Succeeded()
     with pytest.raises(Cut):
@@ -391,12 +391,12 @@ def test_an_end_that_is_to_be_confirmed_frees_its_slot_when_redis_has_heard_it(b
     other = hold(redis, encoded(jid="other"))
     assert bench.settler.settle(other, outcome, None, confirmed=True).moved_to == "acknowledged"
     assert redis.llen(WORKING) == 0
-    assert bench.settler.settle(other, outcome, None, confirmed=True).moved_to == "lost"  # somebody has taken it over
+    assert bench.settler.settle(other, outcome, None, confirmed=True).moved_to == "lost"  # another process owns it
 
 
 @pytest.mark.proves("R22")
 @pytest.mark.parametrize("fields", [{}, {"retry": 0}], ids=["retry", "dead"])
-def test_a_try_that_never_arrived_and_a_job_taken_over_since_is_fenced(bench, redis, fields):
+def test_second_try_for_a_lost_job_is_fenced(bench, redis, fields):
     class Silent(LosesReply):
         def execute_command(self, *command):
             if self.left:
@@ -406,23 +406,23 @@ def test_a_try_that_never_arrived_and_a_job_taken_over_since_is_fenced(bench, re
 
     bench.settler._client = Silent(redis)
     unit = hold(redis, encoded(**fields))
-    verdict = bench.settler.decide_retry(unit, None, ERROR)
+    decision = bench.settler.decide_retry(unit, None, ERROR)
     with pytest.raises(Cut):
-        bench.settler.settle(unit, ERROR, verdict)
+        bench.settler.settle(unit, ERROR, decision)
     redis.delete(WORKING)
-    assert bench.settler.settle(unit, ERROR, verdict).moved_to == "lost"
+    assert bench.settler.settle(unit, ERROR, decision).moved_to == "lost"
     assert bench.died == []
     assert bench.settler._in_doubt == set()
 
 
-def test_a_retry_that_is_due_soon_is_announced(bench):
+def test_retry_that_is_due_soon_calls_the_poller(bench):
     bench.go(ERROR)
     assert bench.soon == []
     bench.go(ERROR, worker(**hook("retry_in", 0.5, [])))
     assert bench.soon == [1]
 
 
-def test_death_handlers_see_the_arguments_as_they_were_pushed(bench, redis):
+def test_death_handlers_see_decompressed_arguments(bench, redis):
     seen = []
     bench.settler._handlers.death.append(lambda job, error: seen.append(job.args))
     for fields in ({"retry": 0}, {"retry": False}):
@@ -431,22 +431,22 @@ def test_death_handlers_see_the_arguments_as_they_were_pushed(bench, redis):
     assert seen == [["plain"], ["plain"]]
 
 
-def test_a_hook_that_changes_what_it_is_shown_changes_nothing_that_is_stored(bench):
+def test_hook_cannot_change_the_stored_payload(bench):
     def scribble(cls, count, error, job):
         job["args"].append("scribble")
         job["queue"] = "elsewhere"
 
     data = encoded(args=[1])
     unit = hold(bench.redis, data)
-    verdict = bench.settler.decide_retry(
+    decision = bench.settler.decide_retry(
         unit, worker(retry_in=classmethod(scribble), perform=lambda self, n: None), ERROR, [1]
     )
-    bench.settler.settle(unit, ERROR, verdict)
+    bench.settler.settle(unit, ERROR, decision)
     (stored,) = bench.places()[keys.RETRY]
     assert (json.loads(stored)["args"], json.loads(stored)["queue"]) == ([1], "default")
 
 
-def test_a_kill_of_a_class_that_keeps_no_dead_is_dropped_and_its_hook_asked(bench):
+def test_kill_with_dead_false_is_deleted_and_calls_hook(bench):
     calls = []
     killing = worker(**hook("retry_in", "kill", calls), **hook("retries_exhausted", None, calls))
     assert bench.go(ERROR, killing, dead=False).moved_to == "deleted"
@@ -488,7 +488,7 @@ def test_unknown_class_waits_and_no_retry_is_spent(bench, redis, retry):
     assert bench.died == []
 
 
-def test_job_given_up_is_interrupted_with_state_in_one_step(bench, redis):
+def test_given_up_job_moves_with_its_state_in_one_step(bench, redis):
     assert bench.go(GIVEN_UP, retry=3, status_expiration=60).moved_to == "interrupted"
     ((member, since),) = redis.zrange(keys.INTERRUPTED, 0, -1, withscores=True)
     assert abs(since - time.time()) < 60
@@ -516,7 +516,7 @@ def test_foreign_job_is_counted_and_keeps_its_own_error(bench, redis):
     assert json.loads(redis.zrange(keys.SCHEDULE, 0, -1)[0]) == wanted
 
 
-def test_foreign_job_goes_straight_back_as_the_next_to_run(bench, redis):
+def test_foreign_job_returns_as_the_next_to_run(bench, redis):
     redis.lpush("queue:default", "behind")
     bench.go(HANDED_BACK, bid="x")
     *behind, member = redis.lrange("queue:default", 0, -1)
@@ -526,14 +526,14 @@ def test_foreign_job_goes_straight_back_as_the_next_to_run(bench, redis):
     assert (bench.places(), bench.finished) == ({}, [(bench.unit, True)])
 
 
-def test_foreign_job_whose_queue_is_no_list_waits(bench, redis):
+def test_foreign_job_with_queue_of_wrong_type_waits(bench, redis):
     redis.set("queue:default", "text")
     assert bench.go(HANDED_BACK).moved_to == "scheduled"
     assert list(bench.places()) == [keys.SCHEDULE]
 
 
 @pytest.mark.parametrize("trouble", ["lost reply", "taken over"])
-def test_job_handed_back_is_fenced_and_repeatable(bench, redis, trouble):
+def test_return_of_foreign_job_is_fenced_and_repeatable(bench, redis, trouble):
     unit = hold(redis, encoded())
     if trouble == "lost reply":
         bench.settler._client = LosesReply(redis)
@@ -553,7 +553,7 @@ def test_job_handed_back_is_fenced_and_repeatable(bench, redis, trouble):
     [(Snoozed(5.0, ""), keys.SCHEDULE), (Deferred(5.0, "health"), keys.SCHEDULE), (ERROR, keys.RETRY)],
     ids=["later", "deferred", "failed"],
 )
-def test_fields_of_the_wait_go_once_the_class_is_known(bench, outcome, place):
+def test_unknown_class_fields_go_once_the_class_is_known(bench, outcome, place):
     bench.go(outcome, worker(), **MET, error_backtrace="x")
     ((where, (member,)),) = bench.places().items()
     stored = json.loads(member)
@@ -598,7 +598,7 @@ def test_move_of_unknown_job_is_fenced_and_repeatable(bench, redis, outcome, pla
 
 
 @pytest.mark.parametrize(("outcome", "kept"), [(UNKNOWN, True), (FOREIGN, True), (GIVEN_UP, False)])
-def test_waiting_job_keeps_its_lock_and_lets_go_of_slots(bench, redis, outcome, kept):
+def test_delayed_job_keeps_its_lock_and_releases_slots(bench, redis, outcome, kept):
     lock, base = f"{keys.LOCKS}abc", keys.limit("Jab")
     redis.hset(lock, mapping={"v": 1, "jid": "ab" * 12, "class": "Jab"})
     redis.pexpire(lock, 7_200_000)  # the class keeps it for two hours, which this process cannot know
@@ -616,7 +616,7 @@ def test_waiting_job_keeps_its_lock_and_lets_go_of_slots(bench, redis, outcome, 
 RETIRED = Retired("Gone::Worker", "replaced")
 
 
-def test_a_job_of_a_retired_class_is_gone_and_counted_in_one_step(bench, redis):
+def test_retired_job_is_removed_and_counted_in_one_step(bench, redis):
     for number in range(3):
         assert bench.go(RETIRED, jid=f"j{number}", retry=0).moved_to == "deleted"
         assert bench.finished[-1] == (bench.unit, True)
@@ -626,13 +626,13 @@ def test_a_job_of_a_retired_class_is_gone_and_counted_in_one_step(bench, redis):
     assert bench.died == []
 
 
-def test_a_retired_job_that_somebody_else_has_taken_over_is_his_to_count(bench, redis):
+def test_retired_job_of_another_process_is_not_counted(bench, redis):
     assert bench.go(RETIRED, held=False).moved_to == "lost"
     assert bench.finished == [(bench.unit, True)]
     assert not redis.exists(keys.RETIRED)
 
 
-def test_after_a_lost_reply_a_retired_job_is_not_counted_again(bench, redis):
+def test_lost_reply_counts_a_retired_job_once(bench, redis):
     bench.settler._client = LosesReply(redis)
     unit = hold(redis, encoded())
     with pytest.raises(Cut):
@@ -643,8 +643,8 @@ def test_after_a_lost_reply_a_retired_job_is_not_counted_again(bench, redis):
     assert bench.settler._in_doubt == set()
 
 
-def test_a_retired_job_waits_where_it_is_while_it_cannot_be_counted(bench, redis):
-    redis.set(keys.RETIRED, "somebody's")
+def test_retired_job_that_cannot_be_counted_stays(bench, redis):
+    redis.set(keys.RETIRED, "of another application")
     unit = hold(redis, encoded())
     for _ in range(2):
         with pytest.raises(ResponseError):
@@ -655,7 +655,7 @@ def test_a_retired_job_waits_where_it_is_while_it_cannot_be_counted(bench, redis
     assert redis.hgetall(keys.RETIRED) == {b"Gone::Worker": b"1"}
 
 
-def test_retired_jobs_are_dropped_at_maxmemory(bench, redis):
+def test_retired_jobs_are_removed_at_maxmemory(bench, redis):
     unit = hold(redis, encoded())
     with full_memory(redis):
         assert bench.settler.settle(unit, RETIRED, None).moved_to == "deleted"
@@ -677,7 +677,7 @@ STATUS = keys.status("ab" * 12)
         (RETIRED, {}, "discarded", 60),
     ],
 )
-def test_the_state_moves_with_the_job(bench, redis, outcome, fields, state, lifetime_s):
+def test_state_is_written_with_the_move(bench, redis, outcome, fields, state, lifetime_s):
     bench.go(outcome, status_expiration=60, **fields)
     assert redis.get(STATUS) == state.encode()
     assert lifetime_s - 5 < redis.ttl(STATUS) <= lifetime_s
@@ -694,7 +694,7 @@ def test_the_state_moves_with_the_job(bench, redis, outcome, fields, state, life
         (REFUSED, {}, "failed"),
     ],
 )
-def test_the_state_of_what_is_acknowledged_is_written_before(bench, outcome, fields, state):
+def test_last_state_is_written_before_the_acknowledgement(bench, outcome, fields, state):
     bench.go(outcome, status_expiration=60, **fields)
     assert bench.states == [(TrackedJob("ab" * 12, 60), state, 1)]
     assert bench.finished == [(bench.unit, False)]
@@ -702,14 +702,14 @@ def test_the_state_of_what_is_acknowledged_is_written_before(bench, outcome, fie
 
 @pytest.mark.proves("R22")
 @pytest.mark.parametrize("outcome", [ERROR, Snoozed(10.0, ""), Malformed(PayloadError("x"), b"x"), RETIRED])
-def test_whoever_was_fenced_says_nothing(bench, redis, outcome):
+def test_fenced_job_writes_no_state(bench, redis, outcome):
     redis.set(STATUS, "completed")
     assert bench.go(outcome, held=False, status_expiration=60).moved_to == "lost"
     assert redis.get(STATUS) == b"completed"
 
 
 @pytest.mark.parametrize(("fields", "state"), [({}, b"retrying"), ({"retry": 0}, b"failed")])
-def test_a_full_server_takes_the_state_of_what_moves(bench, redis, fields, state):
+def test_state_of_a_move_is_written_at_maxmemory(bench, redis, fields, state):
     unit = hold(redis, encoded(status_expiration=60, **fields))
     with full_memory(redis):
         bench.settler.settle(unit, ERROR, bench.settler.decide_retry(unit, None, ERROR), TrackedJob("ab" * 12, 60))
@@ -717,6 +717,6 @@ def test_a_full_server_takes_the_state_of_what_moves(bench, redis, fields, state
 
 
 @pytest.mark.parametrize("outcome", [ERROR, Succeeded(), Snoozed(1.0, ""), Interrupted()])
-def test_an_untracked_job_has_no_state(bench, redis, outcome):
+def test_untracked_job_has_no_state(bench, redis, outcome):
     bench.go(outcome)
     assert (bench.states, redis.keys("aw:status:*")) == ([], [])

@@ -49,21 +49,21 @@ def nothing_found(*names):
 
 
 @pytest.mark.proves("F38", "R51", "R54")
-def test_payloads_are_read_or_refused_and_keep_what_nobody_changed():
+def test_payloads_are_read_or_refused_and_keep_fields():
     nothing_found("payload")
 
 
 @pytest.mark.proves("R60")
-def test_compressed_arguments_are_inflated_within_bounds_or_refused():
+def test_compressed_arguments_are_bounded_or_refused():
     nothing_found("compressed")
 
 
-def test_what_processes_say_in_redis_stops_none():
+def test_odd_process_records_stop_no_reader():
     nothing_found("frames")
 
 
 @pytest.mark.proves("R34")
-def test_members_of_the_sets_of_due_jobs_stop_no_poller():
+def test_odd_members_of_sets_stop_no_poller():
     nothing_found("due")
 
 
@@ -71,30 +71,30 @@ def test_flags_are_read_or_count_as_not_set():
     nothing_found("flag")
 
 
-def test_what_people_write_is_read_or_refused():
+def test_user_input_is_read_or_refused():
     nothing_found("query", "yaml", "settings", "sidekiq-file", "option", "url")
 
 
-def test_what_jobs_log_is_a_line():
+def test_any_job_log_is_one_line():
     nothing_found("log")
 
 
 @pytest.mark.proves("R26", "F29")
-def test_whatever_is_raised_gives_a_retry_entry_that_can_be_read():
+def test_any_error_gives_a_readable_retry_member():
     nothing_found("error")
 
 
 @pytest.mark.proves("F38")
-def test_any_bytes_in_a_queue_come_to_an_outcome_and_to_whole_lines():
+def test_any_bytes_in_a_queue_have_outcome_and_lines():
     nothing_found("run")
 
 
 @pytest.mark.proves("I22", "I23")
-def test_what_is_written_is_read_again_here_and_in_ruby():
+def test_written_json_is_read_again_here_and_in_ruby():
     nothing_found("ruby")
 
 
-def test_every_target_is_in_a_test_above():
+def test_every_fuzz_target_has_a_test():
     named_here = {
         "payload",
         "compressed",
@@ -151,7 +151,7 @@ def freed_memory_returned():
 
 @pytest.mark.usefixtures("freed_memory_returned")
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_is_broken_is_found(monkeypatch, name):
+def test_fuzz_finds_a_broken_target(monkeypatch, name):
     monkeypatch.setattr(*BROKEN[name])
     found = next(findings(name, SEED), None)
     assert found is not None

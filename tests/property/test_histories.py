@@ -30,7 +30,7 @@ def run_out(state, act):
 
 
 @pytest.mark.proves("I1", "m1")
-def test_a_dead_process_is_emptied_one_command_at_a_time(state):
+def test_dead_process_is_emptied_one_command_at_a_time(state):
     push(state, "a", "b", "c")
     state.work(which=0)
     state.crash(which=0, late=False)
@@ -40,7 +40,7 @@ def test_a_dead_process_is_emptied_one_command_at_a_time(state):
 
 
 @pytest.mark.proves("I3", "m4")
-def test_who_comes_back_to_life_keeps_its_jobs(state):
+def test_process_that_returns_keeps_its_jobs(state):
     push(state, "a", "b")
     state.work(which=0)
     state.freeze(which=0)
@@ -54,7 +54,7 @@ def test_who_comes_back_to_life_keeps_its_jobs(state):
 
 @pytest.mark.parametrize("how", ["failed", "refused", "later", "done"])
 @pytest.mark.proves("I2", "I4", "F6", "m2", "m5")
-def test_who_was_taken_for_dead_moves_nothing(state, how):
+def test_fenced_process_moves_nothing(state, how):
     push(state, "a")
     state.work(which=0)
     state.freeze(which=0)
@@ -66,7 +66,7 @@ def test_who_was_taken_for_dead_moves_nothing(state, how):
 
 
 @pytest.mark.proves("I7", "F10", "m3")
-def test_a_fetch_whose_reply_is_lost_is_found_again(state):
+def test_fetch_with_a_lost_reply_is_found_again(state):
     state.pass_time(seconds=12, beating=True)
     post = stand_before(state, 0, "processor-0", "BLMOVE")
     for _ in SERVED:
@@ -76,7 +76,7 @@ def test_a_fetch_whose_reply_is_lost_is_found_again(state):
 
 
 @pytest.mark.proves("I8", "m6")
-def test_nobody_takes_a_job_before_it_is_known(state):
+def test_no_process_fetches_before_it_is_registered(state):
     state.freeze(which=0)
     state.freeze(which=0)
     state.notice()
@@ -98,7 +98,7 @@ def test_due_jobs_move_one_command_at_a_time(state):
 
 
 @pytest.mark.proves("F7", "m8")
-def test_after_an_outage_nobody_is_taken_for_dead(state):
+def test_no_process_counts_as_dead_after_an_outage(state):
     push(state, "a", "b")
     state.work(which=0)
     state.pass_time(seconds=45, beating=False)
@@ -109,7 +109,7 @@ def test_after_an_outage_nobody_is_taken_for_dead(state):
 
 
 @pytest.mark.proves("I4", "m9")
-def test_a_job_is_acknowledged_after_it_has_returned(state):
+def test_job_is_acknowledged_after_it_has_returned(state):
     push(state, "a", "a", "a")
     for _ in range(3):
         state.work(which=0)
@@ -119,7 +119,7 @@ def test_a_job_is_acknowledged_after_it_has_returned(state):
 
 
 @pytest.mark.proves("I3", "F6", "m10")
-def test_who_slept_starts_nothing_of_before(state):
+def test_suspended_process_starts_no_stale_job(state):
     push(state, "a", "b")
     state.turn(which=0, part="processor-0")
     state.freeze(which=0)
@@ -131,7 +131,7 @@ def test_who_slept_starts_nothing_of_before(state):
 
 
 @pytest.mark.proves("I3", "F6")
-def test_what_was_fetched_a_moment_ago_may_be_started(state):
+def test_job_fetched_a_moment_ago_may_start(state):
     """The fetch has renewed the lease: however late the last beat, it lasts longer than a job may lie before its start."""
     state.pass_time(seconds=20, beating=True)
     state.freeze(which=0)
@@ -148,7 +148,7 @@ def test_what_was_fetched_a_moment_ago_may_be_started(state):
 
 
 @pytest.mark.proves("I1", "F14")
-def test_a_full_server_takes_no_job_from_its_queue_for_nothing(state):
+def test_maxmemory_takes_no_job_from_its_queue(state):
     state.freeze(which=0)
     state.pass_time(seconds=12, beating=True)
     push(state, "a", "b", "c", "a", "b", "c", "proof")
@@ -160,7 +160,7 @@ def test_a_full_server_takes_no_job_from_its_queue_for_nothing(state):
 
 
 @pytest.mark.proves("I12", "F4")
-def test_what_is_given_back_is_next(state):
+def test_returned_job_is_the_next(state):
     push(state, *"aaaaaa")
     for which in (0, 1):
         state.work(which=which)
@@ -171,7 +171,7 @@ def test_what_is_given_back_is_next(state):
 
 @pytest.mark.parametrize("fate", ["reset", "lost"])
 @pytest.mark.proves("I1", "I2", "I18")
-def test_a_job_crosses_one_command_at_a_time(state, fate):
+def test_cross_shard_job_moves_one_command_at_a_time(state, fate):
     state.schedule(kind="for another shard", queue="a", delay=-5, fate="go")
     state.pass_time(seconds=7, beating=True)
     state.turn(which=0, part="poller")  # marks it
@@ -187,7 +187,7 @@ def test_a_job_crosses_one_command_at_a_time(state, fate):
 
 
 @pytest.mark.proves("I8")
-def test_the_dead_are_known_as_long_as_their_list_holds_a_job(state):
+def test_dead_process_is_registered_while_it_has_jobs(state):
     push(state, "a")
     state.work(which=0)
     state.operate(shard="main", what="spoil", which=0)
@@ -198,7 +198,7 @@ def test_the_dead_are_known_as_long_as_their_list_holds_a_job(state):
 
 
 @pytest.mark.proves("I3", "I7")
-def test_what_lies_unread_is_not_lost(state):
+def test_unread_reply_is_not_lost(state):
     """Found by the state machine: two looks, and the thread that reads the reply had not come to it."""
     push(state, "a")
     for _ in range(3):
@@ -209,7 +209,7 @@ def test_what_lies_unread_is_not_lost(state):
 
 @pytest.mark.parametrize("later", [False, True])
 @pytest.mark.proves("I2", "F10")
-def test_a_push_in_doubt_is_written_once(state, later):
+def test_push_in_doubt_is_written_once(state, later):
     if later:
         state.schedule(kind="plain", queue="a", delay=10, fate="lost")
     else:
@@ -227,7 +227,7 @@ def taken(state):
 
 
 @pytest.mark.proves("I10", "R42", "F45")
-def test_the_slot_of_a_dead_process_goes_to_the_next_in_line(state):
+def test_slot_of_a_dead_process_goes_to_the_next_in_line(state):
     push(state, "a", "b", "c", kind="limited")
     state.work(which=0)
     before, waiting = taken(state)
@@ -243,7 +243,7 @@ def test_the_slot_of_a_dead_process_goes_to_the_next_in_line(state):
 
 @pytest.mark.parametrize("how", ["failed", "later", "done"])
 @pytest.mark.proves("I10", "R42", "m5")
-def test_who_was_taken_for_dead_frees_no_slot_but_its_own(state, how):
+def test_fenced_process_frees_only_its_own_slots(state, how):
     push(state, "a", "b", kind="limited")
     state.work(which=0)
     state.freeze(which=0)
@@ -268,7 +268,7 @@ def push_keyed(state, queue="a"):
 
 @pytest.mark.parametrize("how", ["failed", "later", "done", "discarded"])
 @pytest.mark.proves("I9", "R38", "F44")
-def test_equal_jobs_are_refused_while_one_is_somewhere_and_no_longer(state, how):
+def test_equal_jobs_are_refused_only_while_one_exists(state, how):
     assert push_keyed(state)
     state.work(which=0)
     assert not push_keyed(state)
@@ -284,7 +284,7 @@ def test_equal_jobs_are_refused_while_one_is_somewhere_and_no_longer(state, how)
 
 
 @pytest.mark.proves("I9", "R38", "m5")
-def test_who_was_taken_for_dead_takes_no_lock_away(state):
+def test_fenced_process_releases_no_lock_of_another(state):
     assert push_keyed(state)
     state.work(which=0)
     state.freeze(which=0)
@@ -298,7 +298,7 @@ def test_who_was_taken_for_dead_takes_no_lock_away(state):
 
 
 @pytest.mark.proves("I10", "R42")
-def test_who_was_taken_for_dead_at_the_door_takes_no_slot(state):
+def test_fenced_job_takes_no_slot(state):
     push(state, "a", kind="limited")
     processor = stand_before(state, 0, "processor-0", "take_slot")
     state.freeze(which=0)
@@ -310,7 +310,7 @@ def test_who_was_taken_for_dead_at_the_door_takes_no_slot(state):
 
 
 @pytest.mark.proves("I10", "R42", "R44")
-def test_the_slot_of_a_job_that_ends_is_the_next_ones_in_the_same_step(state):
+def test_slot_of_an_ended_job_is_handed_over_in_one_step(state):
     push(state, "a", "b", kind="limited")
     state.work(which=0)
     (first,), waiting = taken(state)
@@ -324,7 +324,7 @@ def test_the_slot_of_a_job_that_ends_is_the_next_ones_in_the_same_step(state):
 
 
 @pytest.mark.proves("I10", "R44", "F7")
-def test_after_a_long_outage_who_runs_has_its_slot_still(state):
+def test_running_job_keeps_its_slot_after_a_long_outage(state):
     push(state, "a", "b", kind="limited")
     state.work(which=0)
     for _ in range(5):
@@ -335,7 +335,7 @@ def test_after_a_long_outage_who_runs_has_its_slot_still(state):
     state.teardown()
 
 
-def test_what_a_killed_server_had_answered_is_there_however_busy_its_disk(state, server, busy_disk):
+def test_answered_writes_survive_a_kill_with_a_busy_disk(state, server, busy_disk):
     busy_disk(server)
     state.corrupt(shard="main", what=2, where="schedule")
     state.schedule(kind="suspect", queue="a", delay=41, fate="go")

@@ -83,7 +83,7 @@ def shown(violation):
 
 
 @pytest.mark.proves("I1", "I2", "I3")
-def test_the_life_of_jobs_by_the_real_scripts_is_proven(told):
+def test_prover_accepts_jobs_of_the_real_scripts(told):
     told.push()
     told.fetch()
     SCHEDULE(told.client, [MINE, "retry"], [JOB, RETRIED, -1])
@@ -108,7 +108,7 @@ def test_the_life_of_jobs_by_the_real_scripts_is_proven(told):
 
 
 @pytest.mark.proves("m1", "I1")
-def test_a_cleaner_that_pops_and_then_pushes(told):
+def test_prover_finds_a_reaper_that_pops_and_pushes(told):
     told.push()
     told.fetch()
     told.push(encoded(jid="j2"))
@@ -126,7 +126,7 @@ def test_a_cleaner_that_pops_and_then_pushes(told):
 
 
 @pytest.mark.proves("m2", "I2")
-def test_a_postpone_that_adds_before_it_removes(told):
+def test_prover_finds_a_schedule_that_adds_first(told):
     told.push()
     told.fetch()
     told.zadd("retry", {RETRIED: 5})
@@ -136,7 +136,7 @@ def test_a_postpone_that_adds_before_it_removes(told):
 
 
 @pytest.mark.proves("m9", "I1")
-def test_an_acknowledgement_before_the_end(told):
+def test_prover_finds_an_acknowledgement_before_the_end(told):
     told.push()
     told.push(encoded(jid="j2"))
     told.fetch()
@@ -151,7 +151,7 @@ def test_an_acknowledgement_before_the_end(told):
 
 
 @pytest.mark.proves("I3")
-def test_two_working_lists(told):
+def test_prover_finds_a_job_in_two_working_lists(told):
     told.push()
     told.fetch()
     told.lpush(OTHERS, JOB)
@@ -160,7 +160,7 @@ def test_two_working_lists(told):
 
 
 @pytest.mark.proves("I1")
-def test_a_fetch_that_loses_its_second_half(told):
+def test_prover_finds_a_fetch_without_its_second_half(told):
     told.push()
     told.push(encoded(jid="j2"))
     told.together(("RPOP", "queue:default"), ("SADD", "queues", "default"))
@@ -169,7 +169,7 @@ def test_a_fetch_that_loses_its_second_half(told):
 
 
 @pytest.mark.proves("m7", "I1")
-def test_a_promotion_outside_of_a_script(told):
+def test_prover_finds_an_enqueue_outside_of_a_script(told):
     told.zadd("schedule", {JOB: 1})
     told.zrem("schedule", JOB)
     told.push()
@@ -177,7 +177,7 @@ def test_a_promotion_outside_of_a_script(told):
 
 
 @pytest.mark.proves("I1", "I4")
-def test_what_had_ended_and_comes_back(told):
+def test_prover_finds_an_ended_job_that_returns(told):
     told.push()
     told.fetch()
     told.fetch(JOB)
@@ -185,12 +185,12 @@ def test_what_had_ended_and_comes_back(told):
     assert shown(told.violation())[:3] == ("I1", "had ended, and comes back in queue:default", ())
 
 
-def test_a_job_that_nobody_pushed(told):
+def test_prover_finds_a_job_without_a_push(told):
     told.lpush(MINE, JOB)
     assert shown(told.violation())[:3] == ("I1", "comes from nowhere into aw:working:me", ())
 
 
-def test_only_the_first_violation_of_a_job_is_told_and_the_others_go_on(told):
+def test_prover_reports_the_first_violation_of_each_job(told):
     for jid in ("j1", "j2", "j3"):
         told.push(encoded(jid=jid))
     told.rpop("queue:default")
@@ -202,14 +202,14 @@ def test_only_the_first_violation_of_a_job_is_told_and_the_others_go_on(told):
     assert verdict.left == {"queue:default": 2}
 
 
-def test_in_one_step_a_job_may_pass_through_nowhere(told):
+def test_prover_allows_gaps_within_one_step(told):
     told.push()
     told.together(("RPOP", "queue:default"), ("LPUSH", MINE, JOB))
     told.together(("LREM", MINE, -1, JOB), ("ZADD", "retry", 1, RETRIED))
     assert not told.verdict.broken
 
 
-def test_legal_ends(told):
+def test_prover_accepts_legal_ends(told):
     """Retired, trimmed, wiped; what is no job may be there twice."""
     told.zadd("dead", {encoded(jid="old"): 1, encoded(jid="older"): 0})
     told.zremrangebyscore("dead", "-inf", 0)
@@ -235,7 +235,7 @@ def parked(data=JOB):
 
 @pytest.mark.parametrize("place", ["aw:paused_jobs:A::B", "aw:limit:A::B:waiting"])
 @pytest.mark.proves("I1", "I2")
-def test_a_parked_job_is_in_a_key(told, place):
+def test_prover_accepts_a_held_job_in_its_key(told, place):
     told.push()
     told.fetch()
     told.together(("LREM", MINE, -1, JOB), ("ZADD", place, 1, parked()))
@@ -249,7 +249,7 @@ def test_a_parked_job_is_in_a_key(told, place):
 
 
 @pytest.mark.proves("I2")
-def test_a_job_that_is_parked_before_it_leaves(told):
+def test_prover_finds_a_job_held_before_it_leaves(told):
     told.push()
     told.fetch()
     told.zadd("aw:paused_jobs:A", {parked(): 1})
@@ -261,7 +261,7 @@ RUNNING = f"{BASE}:running"
 
 
 @pytest.mark.proves("I1", "I2", "I9", "I10", "R38", "R42")
-def test_the_valves_by_their_real_scripts_are_proven(told):
+def test_prover_accepts_policies_of_the_real_scripts(told):
     """Two jobs with locks and a limit of one: one has the slot and hands it over; the other is dropped by an operator."""
     jobs = {jid: encoded(jid=jid) for jid in ("j1", "j2")}
     locks = {jid: Lock(f"aw:lock:{jid}", jid, 60.0, "A::B") for jid in jobs}
@@ -302,7 +302,7 @@ def hold(told):
 
 
 @pytest.mark.proves("I9", "I10", "R38", "R42")
-def test_what_a_job_holds_goes_with_it(told):
+def test_prover_accepts_resources_released_with_the_job(told):
     hold(told)
     FINISH(told.client, [MINE], [JOB, HELD])
     assert not told.keys("aw:l[io]*")
@@ -317,14 +317,14 @@ NO_JOB = {
 
 @pytest.mark.parametrize(("left", "freed"), [tuple(NO_JOB), tuple(reversed(NO_JOB))])
 @pytest.mark.proves("I9", "I10", "R38", "R42", "m5")
-def test_what_a_job_leaves_behind(told, left, freed):
+def test_prover_finds_resources_of_ended_jobs(told, left, freed):
     hold(told)
     told.together(("LREM", MINE, -1, JOB), ("DEL", freed))
     assert shown(told.violation())[:3] == (*NO_JOB[left], (MINE.encode(),))
 
 
 @pytest.mark.proves("I9", "I10")
-def test_what_is_held_by_no_job(told):
+def test_prover_finds_resources_without_a_job(told):
     told.push()
     told.hset("aw:lock:d", "jid", "j2")
     told.zadd(RUNNING, {"me j1": 1})  # it waits in its queue
@@ -333,7 +333,7 @@ def test_what_is_held_by_no_job(told):
 
 @pytest.mark.parametrize("lands", [True, False])
 @pytest.mark.proves("I1", "I2")
-def test_the_way_to_another_shard(told, make_server, lands):
+def test_prover_follows_a_transfer_to_another_shard(told, make_server, lands):
     there = make_server()
     marked = encoded(jid="j1", aw_transfer="T1")
     told.zadd("schedule", {JOB: 1})
@@ -373,7 +373,7 @@ def cut(told, tmp_path, at):
 
 
 @pytest.mark.proves("F48")
-def test_a_torn_end_is_dropped_as_the_server_drops_it(told, tmp_path):
+def test_history_with_a_torn_end_is_cut_as_redis_does(told, tmp_path):
     told.push()
     told.push(encoded(jid="j2"))
     whole = told.verdict
@@ -385,7 +385,7 @@ def test_a_torn_end_is_dropped_as_the_server_drops_it(told, tmp_path):
     assert (folder / torn.torn.path.name).read_bytes()[torn.torn.offset :].startswith(b"*3\r\n$5\r\nLPUSH")
 
 
-def test_a_multi_without_its_exec_is_no_instant(told, tmp_path):
+def test_multi_without_exec_is_no_instant(told, tmp_path):
     told.push()
     told.together(("RPOP", "queue:default"), ("LPUSH", MINE, JOB))
     assert told.verdict.left == {MINE: 1}
@@ -394,7 +394,7 @@ def test_a_multi_without_its_exec_is_no_instant(told, tmp_path):
     assert torn.torn.reason == "a MULTI without its EXEC"
 
 
-def test_a_rewritten_history_is_not_whole(told):
+def test_rewritten_history_is_not_whole(told):
     told.push()
     told.bgrewriteaof()
     until(lambda: told.info("persistence")["aof_rewrites"] and not told.info("persistence")["aof_rewrite_in_progress"])
@@ -402,7 +402,7 @@ def test_a_rewritten_history_is_not_whole(told):
         prove(told.server.data_dir)
 
 
-def test_restarts_go_on_with_the_same_history(told):
+def test_history_continues_after_restarts(told):
     told.push()
     told.server.kill()
     told.server.start()
@@ -410,7 +410,7 @@ def test_restarts_go_on_with_the_same_history(told):
     assert told.verdict.left == {"queue:default": 2}
 
 
-def test_what_is_no_history(tmp_path):
+def test_file_that_is_no_history_is_refused(tmp_path):
     with pytest.raises(HistoryError, match="no append-only file"):
         prove(tmp_path)
     path = tmp_path / "x.aof"
@@ -419,7 +419,7 @@ def test_what_is_no_history(tmp_path):
         prove(path)
 
 
-def test_what_touches_a_place_and_is_not_known_is_no_proof(told):
+def test_unknown_write_to_a_job_key_is_no_proof(told):
     told.push()
     told.rename("queue:default", "queue:other")
     with pytest.raises(UnknownCommandError, match="group 2: RENAME queue:default"):

