@@ -35,7 +35,7 @@ def pause(redis, worker, *ages):
     redis.sadd(keys.PAUSED_CLASSES, worker)
 
 
-def test_of_a_whole_fleet_one_process_tells_and_only_of_what_is_old(redis, granted):
+def test_held_alert_one_process_reports_old_jobs_only(redis, granted):
     wait_at_limit(redis, "OldWorker", "tenant-1", 100, 2_000)
     wait_at_limit(redis, "OldWorker", "tenant-2", 3_600, full=True)
     wait_at_limit(redis, "YoungWorker", "", 100)
@@ -52,7 +52,7 @@ def test_of_a_whole_fleet_one_process_tells_and_only_of_what_is_old(redis, grant
     assert len(heard.told) == 4
 
 
-def test_very_many_are_told_of_however_young(redis, granted, monkeypatch):
+def test_held_alert_many_young_jobs_are_reported(redis, granted, monkeypatch):
     monkeypatch.setattr(held_jobs, "ALERT_COUNT", 3)
     pause(redis, "ManyWorker", 1, 2, 3, 4)
     pause(redis, "FewWorker", 1, 2, 3)
@@ -61,7 +61,7 @@ def test_very_many_are_told_of_however_young(redis, granted, monkeypatch):
     assert [told[:3] for told in heard.told] == [("paused", "ManyWorker", 4)]
 
 
-def test_keys_of_another_type_hide_no_others(redis):
+def test_held_jobs_key_of_other_type_hides_no_other(redis):
     pause(redis, "PausedWorker", 1_800)
     redis.sadd(keys.PAUSED_CLASSES, "OddWorker", b"\xff")
     redis.set(keys.paused_jobs("OddWorker"), "x")
@@ -70,7 +70,7 @@ def test_keys_of_another_type_hide_no_others(redis):
     assert [(one.name, one.jobs) for one in measure_held(redis, held_keys(redis))] == [("PausedWorker", 1)]
 
 
-def test_a_full_server_silences_nobody(redis, granted):
+def test_held_alert_full_server_every_process_reports(redis, granted):
     """Jobs that wait may be what has filled it; who tells cannot be agreed on then, so each does."""
     pause(redis, "PausedWorker", 1_800)
     heard = Heard()
@@ -80,7 +80,7 @@ def test_a_full_server_silences_nobody(redis, granted):
     assert len(heard.told) == 2
 
 
-def test_the_line_says_where_and_how_much(redis, granted):
+def test_held_alert_line_has_class_count_and_age(redis, granted):
     pause(redis, "PausedWorker", 1_800)
     with server_lines("info") as lines:
         HeldJobsAlert(granted, ProcessEvents("main").held_too_long, 900).check()
@@ -94,7 +94,7 @@ def test_the_line_says_where_and_how_much(redis, granted):
     assert line["oldest_s"] == pytest.approx(1_800, abs=30)
 
 
-def test_a_process_tells_by_itself(site, redis):
+def test_held_alert_worker_process_reports(site, redis):
     wait_at_limit(redis, "LongWorker", "", 50)
     redis.hset(keys.limit("LongWorker"), "override", -1)
     process = site.worker("-q", "default", "-c", "1", FRAMEWORK_HELD_ALERT_AFTER="30")

@@ -15,7 +15,7 @@ def count(redis, *names):
     return count_jobs_by_class(redis, names, lambda place, looked: None)
 
 
-def test_a_job_is_found_wherever_it_waits(redis):
+def test_job_counts_every_place_is_counted(redis):
     enqueue(redis, "Old", queue="a")
     enqueue(redis, "Old", queue="a", jid="2")
     enqueue(redis, "Old", queue="b")
@@ -34,7 +34,7 @@ def test_a_job_is_found_wherever_it_waits(redis):
 
 
 @pytest.mark.proves("R53")
-def test_what_is_no_job_is_passed_over(redis):
+def test_job_counts_malformed_jobs_are_ignored(redis):
     redis.lpush("queue:a", b"Old \xff{", b"[]", b'{"class":5,"args":["Old"]}', encoded("Old"))
     redis.zadd(keys.DEAD, {b"Old \x00": 1})
     redis.sadd(keys.QUEUES, "a", "gone", "wrong", b"\xff")
@@ -43,14 +43,14 @@ def test_what_is_no_job_is_passed_over(redis):
     assert count(redis, "Old")["Old"] == {"queue a": 1, "queue \ufffd": 1}
 
 
-def test_a_name_with_colons_is_found_however_json_writes_it(redis):
+def test_job_counts_escaped_name_is_found(redis):
     redis.lpush("queue:a", encoded("Old::Job"), encoded("Old::Job").replace(b"Old::Job", b"Old\\u003a\\u003aJob"))
     assert count(redis, "Old::Job")["Old::Job"] == {"queue a": 2}
 
 
 @pytest.mark.proves("R55")
 @pytest.mark.parametrize("number", [0, 1, 499, 500, 501, 1_234])
-def test_every_job_of_a_long_list_or_set_is_seen_in_bounded_steps(redis, number):
+def test_job_counts_long_list_is_read_in_bounded_steps(redis, number):
     jobs = [encoded("Old", jid=str(n)) for n in range(number)]
     if jobs:
         redis.rpush("queue:a", *jobs)
@@ -64,7 +64,7 @@ def test_every_job_of_a_long_list_or_set_is_seen_in_bounded_steps(redis, number)
 
 
 @pytest.mark.proves("R62")
-def test_jobs_that_are_pushed_meanwhile_hide_none(redis):
+def test_job_counts_concurrent_pushes_hide_no_job(redis):
     redis.rpush("queue:a", *(encoded("Old", jid=str(n)) for n in range(1_200)))
 
     def push(place, looked):

@@ -41,7 +41,7 @@ def switch(on):
     return InMemoryFlag("on" if on else "off", {"on": True, "off": False})
 
 
-def test_a_flag_is_what_was_set_until_it_ends_by_the_clock_of_redis(redis, granted):
+def test_redis_flags_flag_ends_by_clock_of_redis(redis, granted):
     flags = RedisFlags(granted, "main")
     assert flags.read() is False
     made = set_flag(redis, Flag("a", 25, "why", "me"), 60)
@@ -62,14 +62,14 @@ def test_a_flag_is_what_was_set_until_it_ends_by_the_clock_of_redis(redis, grant
     assert not flags.enabled("a")
 
 
-def test_a_share_is_drawn_each_time():
+def test_flag_sampled_share_is_drawn_each_time():
     draws = random.Random(7).random
     assert sum(Flag("f", 20).sampled(draws) for _ in range(5_000)) == 1_044
     assert not any(Flag("f", 0).sampled(draws) for _ in range(100))
     assert all(Flag("f", 100).sampled(draws) for _ in range(100))
 
 
-def test_garbage_is_told_once_and_hides_no_other_flag(redis, granted):
+def test_redis_flags_malformed_flag_hides_no_other(redis, granted):
     redis.hset(keys.FLAGS, mapping=GARBAGE)
     set_flag(redis, Flag("good", 100), None)
     flags = RedisFlags(granted, "main")
@@ -82,12 +82,12 @@ def test_garbage_is_told_once_and_hides_no_other_flag(redis, granted):
 
 
 @each_row("data", GARBAGE.values())
-def test_what_cannot_be_read_says_why(data):
+def test_decode_flag_malformed_value_says_why(data):
     with pytest.raises(ValueError, match=r"\w"):
         decode_flag("f", data)
 
 
-def test_what_cannot_be_read_anew_stays_known(redis, granted, monkeypatch):
+def test_redis_flags_failed_read_keeps_known_flags(redis, granted, monkeypatch):
     set_flag(redis, Flag("a", 100), None)
     flags, lazy = RedisFlags(granted, "main"), RedisFlags(granted, "main", lazy=True)
     flags.read()
@@ -102,7 +102,7 @@ def test_what_cannot_be_read_anew_stays_known(redis, granted, monkeypatch):
         assert [line["event_name"] for line in lines()] == ["flags.read_failed"] * 2
 
 
-def test_a_store_that_is_away_costs_a_producer_nothing_but_news(make_server, monkeypatch):
+def test_redis_flags_server_away_costs_only_updates(make_server, monkeypatch):
     server = make_server()
     client = server.open()
     set_flag(client, Flag("a", 100), None)
@@ -120,7 +120,7 @@ def test_a_store_that_is_away_costs_a_producer_nothing_but_news(make_server, mon
     client.close()
 
 
-def test_a_provider_is_asked_beside_the_work(provider):
+def test_openfeature_provider_is_read_in_background(provider):
     provider._flags.update({"on": switch(True), "off": switch(False)})
     flags = OpenFeatureFlags(lambda: ["on", "off", "unknown"], "here")
     assert flags.names() == frozenset()
@@ -131,7 +131,7 @@ def test_a_provider_is_asked_beside_the_work(provider):
     assert flags.enabled("off")
 
 
-def test_a_provider_that_fails_or_hangs_costs_nothing_but_news(provider, monkeypatch):
+def test_openfeature_failing_provider_keeps_last_values(provider, monkeypatch):
     provider._flags["on"] = switch(True)
     lazy = OpenFeatureFlags(lambda: ["on"], "here", lazy=True)
     assert lazy.enabled("on")
@@ -166,13 +166,13 @@ def test_a_provider_that_fails_or_hangs_costs_nothing_but_news(provider, monkeyp
     assert not flags.enabled("on")
 
 
-def test_without_a_provider_no_flag_is_set():
+def test_openfeature_without_provider_sets_no_flag():
     flags = OpenFeatureFlags(lambda: ["on"], "here")
     flags.read()
     assert flags.names() == frozenset()
 
 
-def test_the_first_place_that_has_a_flag_decides(redis, granted, provider):
+def test_layered_flags_first_source_decides(redis, granted, provider):
     provider._flags.update({"both": switch(True), "theirs": switch(True)})
     set_flag(redis, Flag("both", 0), None)
     flags = LayeredFlags(RedisFlags(granted, "main"), OpenFeatureFlags(lambda: ["both", "theirs"], "here"))

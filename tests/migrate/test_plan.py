@@ -70,7 +70,7 @@ def mapping(to="new", *sources, classes=()):
         ("AwayWorker", "old", {"aw_shard": "main"}, "search"),
     ],
 )
-def test_a_job_goes_where_the_rules_send_its_class(name, queue, fields, target):
+def test_plan_routed_job_goes_where_rules_say(name, queue, fields, target):
     verdict = routing().decide(encoded(name, queue=queue, **fields), queue)
     assert (verdict.target, verdict.reason) == (target, None)
     if target:
@@ -92,13 +92,13 @@ def test_a_job_goes_where_the_rules_send_its_class(name, queue, fields, target):
         ("BillWorker", "old", {"aw_transfer": "token"}, "in transit"),
     ],
 )
-def test_what_the_rules_do_not_move_says_why(name, queue, fields, reason):
+def test_plan_job_that_stays_has_a_reason(name, queue, fields, reason):
     verdict = routing().decide(encoded(name, queue=queue, **fields), queue)
     assert (verdict.target, verdict.reason, verdict.queue, verdict.worker) == ("", reason, queue, name)
     assert verdict.jid == "ab" * 12
 
 
-def test_a_chosen_queue_that_the_rules_name_too_is_where_it_belongs():
+def test_plan_chosen_queue_of_the_rules_is_kept():
     assert routing().decide(encoded("BillWorker", queue="money", aw_queue="money"), "money") is KEEP
     # On this shard, as when it is due, although its class is routed to another.
     assert routing().decide(encoded("AwayWorker", queue="search", aw_queue="search"), "search") is KEEP
@@ -106,13 +106,13 @@ def test_a_chosen_queue_that_the_rules_name_too_is_where_it_belongs():
 
 @each_row("data", [b"", b"\xff", b"{", b"[1]", b'{"class":"BillWorker"}', b'{"args":[],"jid":"x"}', b"NaN"])
 @each_row("plan", [routing, mapping])
-def test_what_is_no_job_stays(plan, data):
+def test_plan_malformed_job_stays(plan, data):
     verdict = plan().decide(data, "old")
     assert (verdict.target, verdict.reason, verdict.queue) == ("", "unreadable", "old")
     assert verdict.jid == ("x" if b'"jid"' in data else "")
 
 
-def test_a_mapping_stands_over_rules_and_choices_and_takes_choices_along():
+def test_plan_fixed_target_overrides_rules_and_choices():
     data = encoded("BillWorker", queue="old", aw_queue="old", retry_queue="old")
     verdict = mapping("new", "old").decide(data, "old")
     assert verdict.target == "new"
@@ -125,14 +125,14 @@ def test_a_mapping_stands_over_rules_and_choices_and_takes_choices_along():
     )
 
 
-def test_a_mapping_moves_unknown_classes_only_by_name():
+def test_plan_fixed_target_needs_unknown_classes_by_name():
     ruby, gone = encoded("RubyWorker", queue="old"), encoded("GoneWorker", queue="old")
     assert [mapping().decide(data, "old").reason for data in (ruby, gone)] == ["unknown class", "retired class"]
     named = mapping(classes=["RubyWorker", "GoneWorker"])
     assert [named.decide(data, "old").target for data in (ruby, gone)] == ["new", "new"]
 
 
-def test_what_is_not_asked_about_is_not_judged():
+def test_plan_job_outside_of_the_migration_is_kept():
     bill, ruby = encoded("BillWorker", queue="old"), encoded("RubyWorker", queue="old")
     assert mapping("new", "other").decide(bill, "old") is KEEP
     assert mapping("new", classes=["PinnedWorker"]).decide(bill, "old") is KEEP
@@ -144,7 +144,7 @@ def test_what_is_not_asked_about_is_not_judged():
     assert mapping("new", classes=["BillWorker"]).decide(encoded("RubyWorker", args=["BillWorker"]), "old") is KEEP
 
 
-def test_without_a_place_the_payload_says_the_queue():
+def test_plan_without_place_payload_names_the_queue():
     assert routing().decide(encoded("BillWorker", queue="old")).queue == "old"
     assert mapping("new", "old").decide(encoded("BillWorker", queue="other")) is KEEP
     nameless = json.dumps({"class": "BillWorker", "args": []}).encode()
@@ -163,7 +163,7 @@ def test_without_a_place_the_payload_says_the_queue():
         + b"}",
     ],
 )
-def test_every_other_byte_of_a_job_stays(data):
+def test_plan_other_bytes_of_a_job_stay(data):
     changed = mapping("new", "old").decide(data, "old").data
     assert json.loads(changed)["queue"] == "new"
     assert changed.replace(b'"new"', b'"old"') == data.replace(b'"older"', b'"old"')

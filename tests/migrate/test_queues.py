@@ -77,7 +77,7 @@ def small_pages(monkeypatch):
 
 
 @pytest.mark.parametrize("memory", ["room", "full"])
-def test_jobs_move_behind_what_is_there_and_the_others_stay_in_their_order(redis, granted, small_pages, memory):
+def test_migrate_queue_moves_jobs_and_keeps_order(redis, granted, small_pages, memory):
     jobs, there = mixed(60), job(1000, queue="new")
     redis.lpush(NEW, there)
     redis.lpush(OLD, *jobs)
@@ -100,7 +100,7 @@ def test_jobs_move_behind_what_is_there_and_the_others_stay_in_their_order(redis
     assert redis.info("commandstats")["cmdstat_renamenx"]["calls"] == before
 
 
-def test_a_look_counts_what_would_move_and_changes_nothing(redis, granted, small_pages):
+def test_migrate_queue_preview_counts_and_changes_nothing(redis, granted, small_pages):
     jobs = mixed(40)
     redis.lpush(OLD, *jobs)
     moving = sum(not stays(data) for data in jobs)
@@ -113,7 +113,7 @@ def test_a_look_counts_what_would_move_and_changes_nothing(redis, granted, small
     assert queues.length("old") == 40
 
 
-def test_no_more_are_moved_than_allowed_and_those_are_the_oldest(redis, granted, small_pages):
+def test_migrate_queue_quota_moves_the_oldest_only(redis, granted, small_pages):
     jobs = mixed(60)
     redis.lpush(OLD, *jobs)
     movers = [data for data in jobs if not stays(data)]
@@ -125,7 +125,7 @@ def test_no_more_are_moved_than_allowed_and_those_are_the_oldest(redis, granted,
     assert tidy(redis)
 
 
-def test_who_is_asked_to_stop_puts_back_what_was_put_aside(redis, granted, small_pages):
+def test_migrate_queue_stop_request_puts_jobs_back(redis, granted, small_pages):
     jobs = mixed(60)
     redis.lpush(OLD, *jobs)
 
@@ -145,7 +145,7 @@ def test_who_is_asked_to_stop_puts_back_what_was_put_aside(redis, granted, small
     assert tidy(redis)
 
 
-def test_large_jobs_travel_a_few_at_a_time(redis, granted):
+def test_migrate_queue_large_jobs_move_in_small_steps(redis, granted):
     jobs = [encoded("MoveWorker", queue="old", args=["x" * 300_000, serial]) for serial in range(4)]
     redis.lpush(OLD, *jobs)
     redis.config_resetstat()
@@ -154,7 +154,7 @@ def test_large_jobs_travel_a_few_at_a_time(redis, granted):
     assert redis.info("commandstats")["cmdstat_rpop"]["calls"] == 4
 
 
-def test_a_key_that_cannot_take_jobs_keeps_them_where_they_are(redis, granted, small_pages, monkeypatch):
+def test_migrate_queue_target_of_wrong_type_keeps_jobs(redis, granted, small_pages, monkeypatch):
     jobs = mixed(30)
     redis.lpush(OLD, *jobs)
     redis.set(NEW, "no list")
@@ -173,7 +173,7 @@ def test_a_key_that_cannot_take_jobs_keeps_them_where_they_are(redis, granted, s
     assert redis.get(NEW) == b"no list"
 
 
-def test_a_queue_whose_key_is_replaced_meanwhile_says_where_its_jobs_are(redis, granted, small_pages):
+def test_migrate_queue_replaced_key_says_where_jobs_are(redis, granted, small_pages):
     jobs = mixed(30)
     redis.lpush(OLD, *jobs)
 
@@ -190,7 +190,7 @@ def test_a_queue_whose_key_is_replaced_meanwhile_says_where_its_jobs_are(redis, 
     assert tidy(redis)
 
 
-def test_somebody_who_pushes_by_the_old_rules_is_told_of(redis, granted, small_pages):
+def test_migrate_queue_further_pushes_are_reported(redis, granted, small_pages):
     redis.lpush(OLD, *mixed(20))
     serials = iter(range(10_000, 20_000))
     queues, account, _ = migration(granted)
@@ -210,7 +210,7 @@ def test_somebody_who_pushes_by_the_old_rules_is_told_of(redis, granted, small_p
 
 
 @pytest.mark.parametrize("pause", ["lease", "reaper"])
-def test_a_migration_that_was_stopped_for_longer_than_its_lease_goes_on(redis, granted, small_pages, pause):
+def test_migrate_queue_expired_lease_continues(redis, granted, small_pages, pause):
     """What it had put aside is there, or others have put it back."""
     jobs = mixed(80)
     redis.lpush(OLD, *jobs)
@@ -230,7 +230,7 @@ def test_a_migration_that_was_stopped_for_longer_than_its_lease_goes_on(redis, g
     assert tidy(redis)
 
 
-def test_two_at_once_do_no_harm(redis, granted, small_pages):
+def test_migrate_queue_two_at_once_lose_no_job(redis, granted, small_pages):
     """The second comes at each moment of the first, and is through before that goes on."""
     for moment in range(1, 14):
         redis.flushall()
@@ -250,7 +250,7 @@ def test_two_at_once_do_no_harm(redis, granted, small_pages):
         assert tidy(redis)
 
 
-def test_what_a_killed_run_left_aside_is_put_back_also_when_nothing_of_it_moves(redis, granted):
+def test_migrate_queue_killed_run_is_put_back_by_the_next(redis, granted):
     aside, there = [job(1, "StayWorker"), b"\xff"], job(9, "StayWorker")
     redis.lpush(ASIDE, *aside)
     redis.lpush(OLD, there)
@@ -307,9 +307,7 @@ WORDS = ["push old", "push new", "push stay", "take old", "take new", "give back
 @pytest.mark.proves("I1", "I12")
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 @given(count=st.integers(0, 70), steps=st.lists(st.tuples(st.sampled_from(WORDS), st.integers(1, 9)), max_size=40))
-def test_whoever_pushes_and_takes_meanwhile_each_job_is_there_once_and_in_order(
-    redis, granted, small_pages, count, steps
-):
+def test_migrate_queue_concurrent_clients_lose_no_job(redis, granted, small_pages, count, steps):
     redis.flushall()
     jobs = mixed(count)
     if jobs:
@@ -329,7 +327,7 @@ def test_whoever_pushes_and_takes_meanwhile_each_job_is_there_once_and_in_order(
         assert ranks == sorted(ranks)
 
 
-def test_beside_producers_and_consumers_that_never_pause(redis, granted, redis_url):
+def test_migrate_queue_busy_clients_see_each_job_once(redis, granted, redis_url):
     """20,000 jobs, four threads that push and take: what was pushed is what was taken and what waits."""
     jobs = [job(serial, "StayWorker" if serial % 2 else "MoveWorker") for serial in range(20_000)]
     redis.lpush(OLD, *jobs)
@@ -405,9 +403,7 @@ def struck(url, fault, folder, status):
 
 @pytest.mark.proves("I1", "I2", "F1")
 @pytest.mark.parametrize("way", WAYS)
-def test_struck_at_any_command_each_job_is_in_one_place_and_the_next_run_ends_it(
-    redis, granted, redis_url, tmp_path, way, monkeypatch
-):
+def test_migrate_queue_struck_anywhere_next_run_completes(redis, granted, redis_url, tmp_path, way, monkeypatch):
     """The same command run again at once; or later, when reapers have put back what was put aside."""
     monkeypatch.setattr(module, "PAGE", 7)
     jobs = mixed(20)

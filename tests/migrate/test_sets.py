@@ -50,7 +50,7 @@ def there(redis):
 
 
 @pytest.mark.parametrize("memory", ["room", "full"])
-def test_jobs_get_their_queue_and_keep_their_time(redis, granted, monkeypatch, memory):
+def test_migrate_set_jobs_keep_their_time(redis, granted, monkeypatch, memory):
     monkeypatch.setattr(module, "PAGE", 10)
     members = fill(redis, 300)
     told = []
@@ -74,7 +74,7 @@ def test_jobs_get_their_queue_and_keep_their_time(redis, granted, monkeypatch, m
     assert mover.length(SET) == 300
 
 
-def test_no_more_than_allowed_and_only_jobs_of_the_queue(redis, granted):
+def test_migrate_set_quota_and_source_limit_the_moves(redis, granted):
     fill(redis, 60)
     redis.zadd(SET, {job(1000, queue="other"): 5})
     mover, account, _ = migration(granted, 7)
@@ -87,13 +87,13 @@ def test_no_more_than_allowed_and_only_jobs_of_the_queue(redis, granted):
     assert job(1000, queue="other") in there(redis)
 
 
-def test_of_two_that_become_the_same_the_earlier_time_stays(redis, granted):
+def test_migrate_set_equal_jobs_keep_the_earlier_time(redis, granted):
     redis.zadd(SET, {job(1): 5, job(1, queue="new"): 9, job(2): 9, job(2, queue="new"): 5})
     migration(granted)[0].migrate(SET)
     assert there(redis) == {job(1, queue="new"): 5, job(2, queue="new"): 5}
 
 
-def test_beside_pollers_that_take_and_processes_that_add(redis, granted, redis_url):
+def test_migrate_set_concurrent_clients_lose_no_job(redis, granted, redis_url):
     """A member is taken as it was or as it is, never both, and none is lost."""
     members = fill(redis, 5_000)
     done, taken, added = threading.Event(), [], []
@@ -140,9 +140,7 @@ def struck(url, fault, folder, status):
 
 @pytest.mark.proves("I1", "I2", "F1")
 @pytest.mark.parametrize("way", WAYS)
-def test_struck_at_any_command_nothing_is_lost_and_the_next_run_ends_it(
-    redis, granted, redis_url, tmp_path, way, monkeypatch
-):
+def test_migrate_set_struck_anywhere_next_run_completes(redis, granted, redis_url, tmp_path, way, monkeypatch):
     monkeypatch.setattr(module, "PAGE", 10)
     fill(redis, 25)
     names = struck(redis_url, None, tmp_path, 0)

@@ -58,7 +58,7 @@ def never_more_than(redis, limit):
     return True
 
 
-def test_jobs_go_on_until_no_work_is_left_and_never_more_than_may_run(worker, capacity, redis):
+def test_capacity_jobs_until_work_ends_stay_within_limit(worker, capacity, redis):
     redis.rpush("work", *range(60))
     redis.rpush("async work", *range(20))
     assert (capacity(), capacity()) == (3, 0)
@@ -76,7 +76,7 @@ def test_jobs_go_on_until_no_work_is_left_and_never_more_than_may_run(worker, ca
     until(lambda: not redis.exists("queue:default", RUNNING), "they have looked")
 
 
-def test_what_failed_or_was_killed_is_made_up_for(worker, capacity, redis):
+def test_capacity_failed_or_killed_job_is_replaced(worker, capacity, redis):
     redis.rpush("work", "fail", *range(10))  # the last that is taken
     redis.rpush("work", "fail", "fail")  # the first
     redis.set("hold", 1)
@@ -117,7 +117,7 @@ def test_what_failed_or_was_killed_is_made_up_for(worker, capacity, redis):
     assert redis.zcard(keys.RETRY) == 0
 
 
-def test_a_callable_that_fails_keeps_its_last_answer_and_zero_stops(worker, capacity, redis):
+def test_capacity_failing_callable_keeps_limit_and_zero_stops(worker, capacity, redis):
     redis.set("hold", 1)
     redis.rpush("work", *range(8))
     process = worker()
@@ -139,7 +139,7 @@ def test_a_callable_that_fails_keeps_its_last_answer_and_zero_stops(worker, capa
     until(lambda: redis.llen("done") == 9)
 
 
-def test_zero_ends_those_that_wait_and_while_nobody_knows_one_runs(worker, capacity, redis):
+def test_capacity_zero_ends_waiting_jobs_unknown_runs_one(worker, capacity, redis):
     redis.set("most", 2)
     assert capacity() == 2
     redis.set("most", 0)
@@ -178,7 +178,7 @@ def drain(redis, redis_url, monkeypatch):
         yield DrainWorker
 
 
-def test_overlapping_calls_enqueue_what_is_missing_and_no_more(drain, redis):
+def test_capacity_overlapping_calls_enqueue_only_missing_jobs(drain, redis):
     found = []
     threads = [threading.Thread(target=lambda: found.extend(drain.perform_with_capacity(1))) for _ in range(8)]
     for thread in threads:
@@ -221,19 +221,19 @@ async def async_count(self, shop):
         ({"concurrency_limit": 3}, "concurrency_limit", "Leave it out"),
     ],
 )
-def test_what_contradicts_it_is_refused(body, attribute, words):
+def test_capacity_contradicting_declaration_is_refused(body, attribute, words):
     whole = {"perform_work": work, "remaining_work_count": lambda self, shop: 0} | body
     with registry.isolated(), pytest.raises(DeclarationError, match=words) as caught:
         declared(**{name: value for name, value in whole.items() if value is not None or name == "max_running_jobs"})
     assert caught.value.attribute == attribute
 
 
-def test_another_worker_has_no_such_limit():
+def test_capacity_attribute_on_other_worker_is_refused():
     with registry.isolated(), pytest.raises(DeclarationError, match="belongs to a LimitedCapacityWorker"):
         declared(ApplicationWorker, perform=work)
 
 
-def test_it_is_idempotent_without_being_deduplicated(drain):
+def test_capacity_idempotent_worker_is_not_deduplicated(drain):
     class IdempotentWorker(drain):
         idempotent = True
 

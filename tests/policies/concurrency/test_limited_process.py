@@ -39,7 +39,7 @@ def settled(redis):
 
 
 @pytest.mark.proves("R42", "R43", "R44", "I10", "I12")
-def test_what_waits_is_as_it_was_lets_others_by_and_goes_on_in_order(site, redis):
+def test_limit_process_waiting_jobs_are_unchanged_and_in_order(site, redis):
     """The same scene shows the lines, the counter, the hooks, an operator's word and a process that stops."""
     holder, other = site.hurried_worker("-q", "default", "-c", "1"), site.hurried_worker("-q", "default", "-c", "1")
     enqueue(redis, "OneWorker", args=["first", "go"], jid="first")
@@ -75,7 +75,7 @@ def test_what_waits_is_as_it_was_lets_others_by_and_goes_on_in_order(site, redis
 
 
 @pytest.mark.proves("R44")
-def test_a_limit_is_asked_again_and_what_waits_is_let_go_when_it_is_lifted_or_unknown(site, redis):
+def test_limit_process_changed_callable_releases_waiting_jobs(site, redis):
     process = site.start("-c", HASTY, "-r", "jobs", "-q", "default", "-c", "5").ready()
     redis.set("limit", -1)
     for number in range(6):
@@ -96,7 +96,7 @@ def test_a_limit_is_asked_again_and_what_waits_is_let_go_when_it_is_lifted_or_un
 
 
 @pytest.mark.proves("R44", "I10")
-def test_a_tenant_has_its_share_and_others_their_turn(site, redis):
+def test_limit_process_tenant_share_leaves_turns_to_others(site, redis):
     site.worker("-q", "default", "-c", "10").ready()
     for number in range(30):
         enqueue(redis, "TenantWorker", args=[f"a{number}", "go"], jid=f"a{number}", **{"meta.user": "a"})
@@ -111,7 +111,7 @@ def test_a_tenant_has_its_share_and_others_their_turn(site, redis):
 
 
 @pytest.mark.proves("F45", "R42", "R44", "I10", "I24")
-def test_five_at_a_time_whoever_is_killed(site, redis, fleet):
+def test_limit_process_killed_children_never_exceed_five(site, redis, fleet):
     """Fifty threads in three processes, two of which are killed; each job counts who lives beside it.
 
     The throughput is measured by ``scripts/prove limit``.
@@ -141,7 +141,7 @@ def test_five_at_a_time_whoever_is_killed(site, redis, fleet):
 @pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F45", "R42", "R44", "I10")
-def test_what_kills_cost_is_shown_and_nothing_is_left_behind(short_path):
+def test_limit_proof_after_kills_leaves_no_keys(short_path):
     """``scripts/prove limit``, short; the throughput is told and not judged."""
     argv = [sys.executable, str(ROOT / "scripts" / "prove"), "limit", "--seconds", "5"]
     env = {**os.environ, "FRAMEWORK_VAR_DIR": str(short_path)}

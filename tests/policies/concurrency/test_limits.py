@@ -90,7 +90,7 @@ def entry(redis, worker, jid="j1", args=(), **fields):
     return AdmissionRequest(unit, decode(data), worker.declaration(), worker)
 
 
-def test_a_callable_is_asked_each_second_and_its_last_good_answer_stands_in_for_nonsense(limits, clock):
+def test_limits_invalid_callable_result_keeps_last_limit(limits, clock):
     with server_lines("info") as lines:
         for answer, limit in [(3, 3), (True, 3), (5, 5), ("7", 5), (SystemExit(), 5), (10**10, 5), (None, 0), (-1, -1)]:
             ANSWER["limit"] = answer
@@ -106,7 +106,7 @@ def test_a_callable_is_asked_each_second_and_its_last_good_answer_stands_in_for_
     assert Limits(FleetSlots(None), clock=lambda: 0.0).class_limit(declared(AskedLimitedWorker)) == 0
 
 
-def test_while_one_thread_asks_the_others_go_on_with_what_was_said(limits, clock, monkeypatch):
+def test_limits_during_a_call_other_threads_use_last_result(limits, clock, monkeypatch):
     ANSWER["limit"] = 3
     assert limits.class_limit(declared(AskedLimitedWorker)) == 3
     clock.now += 1.5
@@ -140,7 +140,7 @@ def test_while_one_thread_asks_the_others_go_on_with_what_was_said(limits, clock
     assert found == [5, 5]
 
 
-def test_a_share_is_of_the_slots_of_all_that_live_and_what_nobody_knows_is_no_limit(redis, granted, limits):
+def test_limits_share_counts_live_slots_else_no_limit(redis, granted, limits):
     with server_lines("info") as lines:
         assert limits.class_limit(declared(ShareLimitedWorker)) == 0
         (told,) = lines()
@@ -162,7 +162,7 @@ def test_a_share_is_of_the_slots_of_all_that_live_and_what_nobody_knows_is_no_li
     assert known.class_limit(declared(FixedLimitedWorker)) == 2
 
 
-def test_a_scope_is_a_fact_of_the_context_or_what_a_function_makes_of_the_arguments(limits):
+def test_limits_scope_comes_from_context_or_function(limits):
     scoped = declared(TenantLimitedWorker)
     for args, scope in (([5], "5"), (["acme"], "acme"), ([None], ""), ([True], ""), ([[1]], ""), ([], "")):
         assert limits.scope(scoped, {"args": args}) == scope
@@ -171,7 +171,7 @@ def test_a_scope_is_a_fact_of_the_context_or_what_a_function_makes_of_the_argume
 
 
 @pytest.mark.proves("R42", "I10")
-def test_a_job_that_waits_has_let_go_of_the_slot_of_its_queue_and_one_with_both_holds_both(redis, granted, limits):
+def test_limits_waiting_job_releases_slot_of_its_queue(redis, granted, limits):
     slots = LimitSlots(granted, IDENTITY)
     gates = (QueueLimit(slots, Limits(FleetSlots(granted), {"default": 5})), ClassLimit(slots, limits))
     entries = [entry(redis, FixedLimitedWorker, f"j{number}") for number in range(3)]
@@ -189,7 +189,7 @@ def test_a_job_that_waits_has_let_go_of_the_slot_of_its_queue_and_one_with_both_
     assert gates[1].admit(entries[0]) == Lost()
 
 
-def test_a_limit_whose_keys_cannot_be_used_holds_nobody_up(redis, granted, limits):
+def test_limits_unusable_keys_let_jobs_run(redis, granted, limits):
     redis.set(f"{keys.limit('FixedLimitedWorker')}:running", "no sorted set")
     gate = ClassLimit(LimitSlots(granted, IDENTITY), limits)
     with server_lines("info") as lines:
@@ -199,10 +199,10 @@ def test_a_limit_whose_keys_cannot_be_used_holds_nobody_up(redis, granted, limit
 
 
 @pytest.mark.proves("R44")
-def test_the_keeper_lets_go_under_a_former_name_and_leaves_what_others_may_know(redis, granted):
-    keeper = LimitSweeper(redis, Limits(FleetSlots(granted), {"q": 1}), lambda: None)
+def test_limits_sweeper_alias_is_released_unknown_is_kept(redis, granted):
+    sweeper = LimitSweeper(redis, Limits(FleetSlots(granted), {"q": 1}), lambda: None)
     redis.config_resetstat()
-    keeper.sweep()
+    sweeper.sweep()
     assert set(redis.info("commandstats")) - {"cmdstat_config|resetstat"} == {"cmdstat_smembers"}  # all that it costs
     for name in ("FormerLimitedWorker", "StrangeLimitedWorker", "queue/q", "queue/unknown"):
         base = keys.limit(name)
@@ -211,17 +211,17 @@ def test_the_keeper_lets_go_under_a_former_name_and_leaves_what_others_may_know(
         redis.zadd(f"{base}:turns", {"": 1})
         redis.hset(base, "limit", -1)
         redis.sadd(keys.LIMITS_WAITING, base)
-    keeper.sweep()
+    sweeper.sweep()
     counts = {name: redis.llen(keys.queue(name)) for name in ("FormerLimitedWorker", "StrangeLimitedWorker", "queue/q")}
     assert counts == {"FormerLimitedWorker": 3, "StrangeLimitedWorker": 0, "queue/q": 1}
     for name in ("StrangeLimitedWorker", "queue/unknown"):
         redis.hset(keys.limit(name), "known", redis.time()[0] - 61)
-    keeper.sweep()
+    sweeper.sweep()
     assert redis.llen("queue:StrangeLimitedWorker") == redis.llen("queue:queue/unknown") == 3
     assert redis.smembers(keys.LIMITS_WAITING) == {keys.limit("queue/q").encode()}
 
 
-def test_a_limit_whose_keys_cannot_be_used_keeps_no_other_from_its_turn(redis, limits):
+def test_limits_sweeper_unusable_keys_do_not_block_others(redis, limits):
     unusable, waits = keys.limit("FixedLimitedWorker"), keys.limit("FormerLimitedWorker")
     redis.set(unusable, "no such thing")
     redis.sadd(keys.LIMITS_WAITING, unusable, waits)
@@ -239,7 +239,7 @@ def test_a_limit_whose_keys_cannot_be_used_keeps_no_other_from_its_turn(redis, l
 
 
 @pytest.mark.parametrize("nonsense", ["nan", "inf", "1e999", "-inf", ""])
-def test_an_override_that_is_no_number_is_none(redis, granted, limits, nonsense):
+def test_limits_invalid_override_is_ignored(redis, granted, limits, nonsense):
     gate = ClassLimit(LimitSlots(granted, IDENTITY), limits)
     redis.hset(keys.limit("FixedLimitedWorker"), "override", nonsense)
     outcomes = [gate.admit(entry(redis, FixedLimitedWorker, f"j{number}")) for number in range(3)]
@@ -250,19 +250,19 @@ def test_an_override_that_is_no_number_is_none(redis, granted, limits, nonsense)
     assert redis.llen("queue:default") == 1
 
 
-def test_operators_limit_what_nobody_limits(redis, granted, limits):
+def test_limits_operators_limit_undeclared_class_and_queue(redis, granted, limits):
     reopened = []
-    keeper = LimitSweeper(redis, limits, lambda: reopened.append(limits.operator_limits))
+    sweeper = LimitSweeper(redis, limits, lambda: reopened.append(limits.operator_limits))
     slots = LimitSlots(granted, IDENTITY)
     by_class, by_queue = ClassLimit(slots, limits), QueueLimit(slots, limits)
-    keeper.sweep()
+    sweeper.sweep()
     assert not by_class.applies_to(declared(PlainLimitedWorker))
     assert not by_queue.applies_to(declared(PlainLimitedWorker))
     for name in ("PlainLimitedWorker", "FixedLimitedWorker", "queue/default"):
         redis.hset(keys.limit(name), mapping={"override": -1, "override_until": redis.time()[0] + 60})
         redis.sadd(keys.LIMITS, keys.limit(name))
-    keeper.sweep()
-    keeper.sweep()
+    sweeper.sweep()
+    sweeper.sweep()
     assert reopened == [{"PlainLimitedWorker", "queue/default"}]
     assert by_class.applies_to(declared(PlainLimitedWorker))
     assert by_queue.applies_to(declared(PlainLimitedWorker))
@@ -271,7 +271,7 @@ def test_operators_limit_what_nobody_limits(redis, granted, limits):
         assert (outcome.status, outcome.fields["concurrency_limit"]) == ("concurrency_limit", -1)
     redis.hdel(keys.limit("PlainLimitedWorker"), "override")
     redis.hset(keys.limit("queue/default"), "override_until", 1)
-    keeper.sweep()
+    sweeper.sweep()
     assert reopened[1:] == [frozenset()]
     assert redis.llen("queue:default") == 2
 
@@ -291,7 +291,7 @@ def current(redis, name="TenantLimitedWorker"):
     return redis.hget(keys.limit(name), "current")
 
 
-def test_a_limit_goes_down_by_steps_and_up_again_and_stays_where_nobody_knows(redis, limits, monkeypatch):
+def test_throttle_signal_lowers_and_raises_limit_by_steps(redis, limits, monkeypatch):
     monkeypatch.setattr(throttle_module, "_LOWER_INTERVAL_S", 0)
     monkeypatch.setattr(throttle_module, "_RAISE_INTERVAL_S", 0)
     ANSWER["limit"] = 0
@@ -320,7 +320,7 @@ def test_a_limit_goes_down_by_steps_and_up_again_and_stays_where_nobody_knows(re
     assert current(redis, "AskedLimitedWorker") is None  # it has no limit now
 
 
-def test_a_limit_whose_callable_hangs_holds_up_no_other_class(limits, monkeypatch):
+def test_limits_hanging_callable_delays_no_other_class(limits, monkeypatch):
     monkeypatch.setattr(limits_module, "FIRST_CALL_TIMEOUT_S", 0.05)
     asked, answer = threading.Event(), threading.Event()
 
@@ -342,7 +342,7 @@ def test_a_limit_whose_callable_hangs_holds_up_no_other_class(limits, monkeypatc
     assert limits.class_limit(hanging) == 2
 
 
-def test_a_signal_that_hangs_is_waited_for_once_and_changes_nothing(redis, limits, monkeypatch):
+def test_throttle_hanging_signal_is_awaited_once(redis, limits, monkeypatch):
     monkeypatch.setattr(throttle_module, "DEADLINE_S", 0.05)
     go = threading.Event()
     asked = []

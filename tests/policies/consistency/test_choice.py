@@ -77,7 +77,7 @@ def at(position):
     return {"wal_locations": {"main": position}}
 
 
-def test_a_replica_that_shows_it_is_read_without_waiting(door, now, postgres, standby):
+def test_choice_replica_with_position_is_read_at_once(door, now, postgres, standby):
     position = now()
     standby.catch_up(postgres)
     assert door(STICKY, **at(position)) == REPLICA
@@ -96,7 +96,7 @@ def test_a_replica_that_shows_it_is_read_without_waiting(door, now, postgres, st
         ({**DELAYED, "urgency": "throttled"}, [0.5] * 3, "retry"),
     ],
 )
-def test_one_that_stays_behind_is_waited_for_and_then_done_without(door, now, standby, declares, slept, ends):
+def test_choice_replica_behind_is_awaited_then_primary_is_used(door, now, standby, declares, slept, ends):
     standby.pause_replay()
     position = now()
     assert door(declares, **at(position)) == (ends, None)
@@ -105,7 +105,7 @@ def test_one_that_stays_behind_is_waited_for_and_then_done_without(door, now, st
     assert door.slept == slept  # it stands where it stood: nobody waits for that again
 
 
-def test_one_that_comes_meanwhile_is_read_and_one_that_moves_on_is_waited_for_again(door, now, standby, postgres):
+def test_choice_advancing_replica_is_awaited_again(door, now, standby, postgres):
     standby.pause_replay()
     first = now()
     assert door(STICKY, **at(first)) == ("primary", None)
@@ -125,7 +125,7 @@ def test_one_that_comes_meanwhile_is_read_and_one_that_moves_on_is_waited_for_ag
     assert door.slept == [0.5]
 
 
-def test_a_delayed_job_is_sent_back_once_and_only_where_it_comes_back(door, now, standby):
+def test_choice_delayed_job_is_retried_once_if_it_may_retry(door, now, standby):
     standby.pause_replay()
     position = now()
     assert door(DELAYED, **at(position)) == ("retry", None)
@@ -135,7 +135,7 @@ def test_a_delayed_job_is_sent_back_once_and_only_where_it_comes_back(door, now,
         assert door(DELAYED, **at(position), retry=retry) == ("primary", None)
 
 
-def test_what_dropped_duplicates_saw_has_to_be_there_too(door, now, postgres, standby):
+def test_choice_duplicate_positions_are_required_too(door, now, postgres, standby):
     old = now()
     standby.catch_up(postgres)
     standby.pause_replay()
@@ -146,7 +146,7 @@ def test_what_dropped_duplicates_saw_has_to_be_there_too(door, now, postgres, st
     assert door(STICKY, dedup_wal_locations={"main": old}) == REPLICA
 
 
-def test_a_job_that_is_asked_about_twice_reads_from_what_was_chosen_last(door, now, postgres, standby):
+def test_choice_second_admission_replaces_the_first(door, now, postgres, standby):
     old = now()
     standby.catch_up(postgres)
     standby.pause_replay()
@@ -162,23 +162,23 @@ def test_a_job_that_is_asked_about_twice_reads_from_what_was_chosen_last(door, n
 @pytest.mark.parametrize(
     "nonsense", ["", "0", "0/", "/0", "0/0/0", "G/0", "123456789/0", "0/-1", 7, None, True, [], {"a": 1}, "０/0"]
 )
-def test_nonsense_for_a_position_is_the_primarys(door, nonsense):
+def test_choice_malformed_position_uses_primary(door, nonsense):
     assert door(DELAYED, **at(nonsense)) == ("primary", None)
     assert door.slept == []
 
 
-def test_without_a_position_it_is_the_primarys(door):
+def test_choice_without_position_uses_primary(door):
     for fields in ({}, {"wal_locations": {}}, {"wal_locations": None}, at("0/0") | {"wal_locations": {"other": "0/0"}}):
         assert door(DELAYED, **fields) == ("primary_no_wal", None)
     for nonsense in ("0/0", 7, ["main"]):
         assert door(DELAYED, wal_locations=nonsense) == ("primary", None)
 
 
-def test_a_position_that_no_server_will_reach_after_a_failover_is_the_primarys(door):
+def test_choice_unreachable_position_uses_primary(door):
     assert door(STICKY, **at(FAR)) == ("primary", None)
 
 
-def test_single_databases_have_words_of_their_own(settings, now, postgres, standby):
+def test_choice_override_decides_for_single_database(settings, now, postgres, standby):
     databases = Databases({**settings, "ci": settings["main"]})
     door = Door(databases)
     old = now()
@@ -207,7 +207,7 @@ def test_single_databases_have_words_of_their_own(settings, now, postgres, stand
     databases.dispose()
 
 
-def test_of_several_replicas_it_is_one_that_has_come_so_far(settings, now, postgres, standby, shop):
+def test_choice_several_replicas_one_with_position_is_used(settings, now, postgres, standby, shop):
     with standby_of(postgres) as second:
         gone = f"{standby.url(shop)}&port=1"
         main = settings["main"].model_copy(update={"replicas": (gone, standby.url(shop), second.url(shop))})
@@ -231,7 +231,7 @@ def test_of_several_replicas_it_is_one_that_has_come_so_far(settings, now, postg
         promoted.dispose()
 
 
-def test_every_decision_is_counted(door, now, postgres, standby):
+def test_choice_every_decision_is_counted(door, now, postgres, standby):
     position = now()
     standby.catch_up(postgres)
     door(DELAYED, **at(position))
@@ -241,7 +241,7 @@ def test_every_decision_is_counted(door, now, postgres, standby):
         assert f"sidekiq_load_balancing_count{{{labels.format(strategy)}}}" in counters._counts
 
 
-def test_what_is_wrong_with_the_configuration_is_said_with_the_nearest_name(settings):
+def test_databases_unknown_name_is_reported_with_the_nearest(settings):
     databases = Databases(settings)
     with registry.isolated():
         wrong = worker("Wrong", data_consistency_overrides={"mian": "sticky"}).declaration()
@@ -254,7 +254,7 @@ def test_what_is_wrong_with_the_configuration_is_said_with_the_nearest_name(sett
     assert Databases({}).problems([wrong, right]) == []
 
 
-def test_a_server_is_shown_by_its_name_and_never_by_its_url():
+def test_server_log_line_shows_name_and_no_url():
     server = DatabaseServer("main", "postgresql+psycopg://u:hunter2@127.0.0.1:1/shop", is_replica=False)
     assert server.position() is None
     settings = DatabaseSettings(url="postgres://u:hunter2@h/d")

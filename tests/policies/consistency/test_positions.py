@@ -66,7 +66,7 @@ def insert_position(postgres, shop):
 
 
 @WAYS
-def test_a_job_carries_the_position_of_what_its_push_had_written(opened, databases, postgres, shop, jobs, way):
+def test_positions_push_records_position_of_its_writes(opened, databases, postgres, shop, jobs, way):
     opened(databases, way)
     with databases["main"].primary.engine.connect() as connection:
         connection.execute(text("SET synchronous_commit = off"))  # committed, and maybe not written to the WAL's file
@@ -82,7 +82,7 @@ def test_a_job_carries_the_position_of_what_its_push_had_written(opened, databas
 
 
 @WAYS
-def test_a_bulk_push_asks_once_per_slice_and_every_job_carries_it(opened, databases, asked, jobs, way):
+def test_positions_bulk_looks_up_once_per_chunk(opened, databases, asked, jobs, way):
     opened(databases, way)
     worker(data_consistency="delayed").perform_bulk([(number,) for number in range(2_001)])
     assert asked() == 3
@@ -92,7 +92,7 @@ def test_a_bulk_push_asks_once_per_slice_and_every_job_carries_it(opened, databa
 
 
 @WAYS
-def test_overrides_say_it_of_single_databases(opened, settings, asked, jobs, way):
+def test_positions_override_applies_to_single_database(opened, settings, asked, jobs, way):
     databases = Databases({**settings, "ci": settings["main"], "alone": DatabaseSettings(url=settings["main"].url)})
     opened(databases, way)
     worker("One", data_consistency="sticky", data_consistency_overrides={"ci": "delayed"}).perform_async()
@@ -112,7 +112,7 @@ def test_overrides_say_it_of_single_databases(opened, settings, asked, jobs, way
     databases.dispose()
 
 
-def test_a_position_read_from_a_replica_is_the_replicas(opened, databases, standby, postgres, shop, jobs):
+def test_positions_after_replica_read_are_the_replicas(opened, databases, standby, postgres, shop, jobs):
     opened(databases)
     standby.pause_replay()
     postgres.execute("INSERT INTO orders (id) VALUES (2)", shop)
@@ -151,7 +151,7 @@ def on(server, **more):
 
 
 @WAYS
-def test_classes_that_say_nothing_of_it_ask_nobody(opened, silent, jobs, way):
+def test_positions_class_without_replica_looks_up_none(opened, silent, jobs, way):
     databases = on(silent, alone=DatabaseSettings(url="postgresql+psycopg://u@127.0.0.1:1/alone"))
     opened(databases, way)
     worker("Plain").perform_async()
@@ -162,7 +162,7 @@ def test_classes_that_say_nothing_of_it_ask_nobody(opened, silent, jobs, way):
     assert not [name for job in jobs() for name in job if "wal" in name or "consistency" in name]
 
 
-def test_a_silent_server_costs_one_push_a_second_and_the_others_nothing(opened, silent, jobs, caplog, monkeypatch):
+def test_positions_silent_server_delays_one_push_a_second(opened, silent, jobs, caplog, monkeypatch):
     monkeypatch.setattr(servers, "DEADLINE_S", DEADLINE_S)
     databases = on(silent)
     opened(databases)
@@ -191,7 +191,7 @@ def pids(postgres, shop):
     return set(postgres.execute(f"SELECT array_agg(pid) FROM {OURS}", shop) or ())
 
 
-def test_a_connection_that_has_died_while_idle_is_made_anew(opened, databases, postgres, shop, jobs):
+def test_positions_dead_idle_connection_is_replaced(opened, databases, postgres, shop, jobs):
     opened(databases)
     sticky = worker(data_consistency="sticky")
     sticky.perform_async()
@@ -200,9 +200,7 @@ def test_a_connection_that_has_died_while_idle_is_made_anew(opened, databases, p
     assert [list(job["wal_locations"]) for job in jobs()] == [["main"]] * 2
 
 
-def test_a_server_that_hangs_on_a_connection_that_stands_holds_up_no_push_either(
-    opened, databases, postgres, shop, jobs, monkeypatch
-):
+def test_positions_hanging_connection_delays_no_push(opened, databases, postgres, shop, jobs, monkeypatch):
     opened(databases)
     sticky, others = worker(data_consistency="sticky"), pids(postgres, shop)
     sticky.perform_async()
@@ -219,7 +217,7 @@ def test_a_server_that_hangs_on_a_connection_that_stands_holds_up_no_push_either
     assert [job.get("wal_locations") is None for job in jobs()] == [False, True]
 
 
-def test_a_forked_child_asks_on_connections_of_its_own(opened, databases, postgres, shop):
+def test_positions_forked_child_opens_own_connections(opened, databases, postgres, shop):
     opened(databases)
     server = databases["main"].primary
     assert server.position()

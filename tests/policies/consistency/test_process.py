@@ -55,7 +55,7 @@ def come_due(redis):
     return json.loads(member)
 
 
-def test_what_was_written_is_seen_and_a_replica_that_shows_it_is_read(site, redis, push, proof, postgres, standby):
+def test_consistency_run_reads_replica_that_shows_its_push(site, redis, push, proof, postgres, standby):
     push("order(1, AlwaysWorker, StickyWorker, DelayedWorker, AsyncWorker, ParentWorker)")
     standby.catch_up(postgres)
     process = site.start("-c", PATIENT + HURRIED, "-r", "jobs", "-q", "shop", "-c", "4")
@@ -106,7 +106,7 @@ def test_what_was_written_is_seen_and_a_replica_that_shows_it_is_read(site, redi
         until(lambda: redis.hget(keys.COUNTERS, f"{name}{{{series}}}") == str(count).encode(), series)  # noqa: B023
 
 
-def test_a_run_sees_what_the_newest_of_its_dropped_duplicates_wrote(site, redis, push, proof, postgres, standby):
+def test_consistency_run_sees_writes_of_dropped_duplicates(site, redis, push, proof, postgres, standby):
     push("order(21, MirrorWorker)")
     standby.catch_up(postgres)
     standby.pause_replay()
@@ -122,7 +122,7 @@ def test_a_run_sees_what_the_newest_of_its_dropped_duplicates_wrote(site, redis,
     assert done[0]["load_balancing_strategy"] == "primary"
 
 
-def test_servers_that_are_gone_hold_up_no_push_and_fail_no_job(site, redis, push, proof, postgres, standby, shop):
+def test_consistency_dead_servers_delay_no_push_and_no_job(site, redis, push, proof, postgres, standby, shop):
     main = {"url": postgres.url(shop), "replicas": [f"{standby.url(shop)}&port=1"]}
     site.write("application.yml", {"databases": {"main": main}, "poll_interval": 0.1})
     process = site.worker("-q", "shop", "-c", "1")
@@ -158,7 +158,7 @@ class PlainWorker(ApplicationWorker):
 @pytest.mark.parametrize(
     "word", [pytest.param("always", marks=pytest.mark.refused("role-producer srandmember")), "sticky"]
 )
-def test_who_asks_for_no_replica_needs_no_sqlalchemy_and_who_does_is_told_what_to_install(site, word):
+def test_consistency_without_replicas_needs_no_sqlalchemy(site, word):
     (site.folder / "plain.py").write_text(PLAIN.format(word=word))
     head = "import sys\nsys.modules['sqlalchemy'] = None\nimport framework, plain\n"
     booted = site.run("-c", f"{head}framework.boot()")
@@ -170,7 +170,7 @@ def test_who_asks_for_no_replica_needs_no_sqlalchemy_and_who_does_is_told_what_t
     assert advice in imported.stderr
 
 
-def test_an_override_for_a_database_that_is_not_there_refuses_to_boot(site):
+def test_consistency_unknown_override_refuses_to_boot(site):
     (site.folder / "plain.py").write_text(
         PLAIN.format(word="sticky") + '    data_consistency_overrides = {"mian": "delayed"}\n'
     )

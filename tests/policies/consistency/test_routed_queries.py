@@ -52,16 +52,16 @@ removing = delete(orders).returning(orders.c.id).cte("gone")
 
 
 @each_row("statement", READS)
-def test_a_text_that_only_reads(statement):
+def test_is_read_reading_text_is_true(statement):
     assert is_read(text(statement))
 
 
 @each_row("statement", MAY_WRITE)
-def test_a_text_that_may_write(statement):
+def test_is_read_writing_text_is_false(statement):
     assert not is_read(text(statement))
 
 
-def test_statements_that_only_read():
+def test_is_read_reading_statement_is_true():
     for statement in (
         select(Order),
         select(orders.c.id).where(orders.c.state == "update"),
@@ -74,7 +74,7 @@ def test_statements_that_only_read():
         assert is_read(statement), statement
 
 
-def test_statements_that_may_write():
+def test_is_read_writing_statement_is_false():
     for statement in (
         insert(Order),
         update(Order),
@@ -111,7 +111,7 @@ def job(databases, postgres, standby, shop):
     return run
 
 
-def test_a_connection_reads_from_the_replica_until_the_first_write(job, databases, postgres, standby, shop):
+def test_routed_connection_reads_replica_until_first_write(job, databases, postgres, standby, shop):
     standby.pause_replay()
 
     def act():
@@ -127,7 +127,7 @@ def test_a_connection_reads_from_the_replica_until_the_first_write(job, database
     assert postgres.execute("SELECT count(*) FROM orders", shop) == 3
 
 
-def test_an_error_rolls_back_what_the_block_wrote(job, databases, postgres, shop):
+def test_routed_connection_error_rolls_back(job, databases, postgres, shop):
     def act():
         with pytest.raises(IntegrityError), RoutedConnection(databases["main"]) as connection:
             connection.execute(text("INSERT INTO orders (id) VALUES (2)"))
@@ -142,7 +142,7 @@ def test_an_error_rolls_back_what_the_block_wrote(job, databases, postgres, shop
     assert postgres.execute("SELECT count(*) FROM orders", shop) == 1
 
 
-def test_a_session_reads_from_the_replica_until_its_first_flush(job, databases, postgres, standby, shop):
+def test_routed_session_reads_replica_until_first_flush(job, databases, postgres, standby, shop):
     standby.pause_replay()
 
     def act():
@@ -160,7 +160,7 @@ def test_a_session_reads_from_the_replica_until_its_first_flush(job, databases, 
     assert postgres.execute("SELECT state FROM orders WHERE id = 1", shop) == "sent"
 
 
-def test_a_session_that_locks_rows_does_so_on_the_primary(job, databases):
+def test_routed_session_row_locks_are_taken_on_primary(job, databases):
     def act():
         with RoutedSession(databases["main"]) as session, session.begin():
             session.scalars(select(Order).with_for_update()).all()
@@ -172,7 +172,7 @@ def test_a_session_that_locks_rows_does_so_on_the_primary(job, databases):
     job(act)
 
 
-def test_what_a_replica_refuses_is_done_on_the_primary(job, databases, postgres, standby, shop):
+def test_routed_query_refused_by_replica_runs_on_primary(job, databases, postgres, standby, shop):
     postgres.execute(
         "CREATE OR REPLACE FUNCTION hidden() RETURNS bigint LANGUAGE sql AS 'INSERT INTO orders (id) SELECT max(id) + 1 FROM "
         "orders RETURNING id'",
@@ -197,7 +197,7 @@ def test_what_a_replica_refuses_is_done_on_the_primary(job, databases, postgres,
     assert postgres.execute("SELECT count(*) FROM orders", shop) == 3
 
 
-def test_a_replica_that_is_gone_or_goes_away_is_done_without(job, databases, postgres, standby, shop):
+def test_routed_query_without_replica_uses_primary(job, databases, postgres, standby, shop):
     gone = DatabaseServer("main replica 9", f"{standby.url(shop)}&port=1", is_replica=True)
 
     def never_there():
@@ -220,7 +220,7 @@ def test_a_replica_that_is_gone_or_goes_away_is_done_without(job, databases, pos
     job(goes_away)
 
 
-def test_a_write_counts_in_threads_and_tasks_of_the_job_and_in_no_other_job(job, databases):
+def test_routed_query_write_counts_in_threads_of_the_job(job, databases):
     def write():
         with RoutedConnection(databases["main"]) as connection:
             connection.execute(text("UPDATE orders SET state = 'sent'"))
@@ -268,7 +268,7 @@ def bound(settings, databases, tmp_path):
     enqueuer.shards.close()
 
 
-def test_outside_of_jobs_only_a_block_reads_from_a_replica(bound, postgres, standby, shop):
+def test_routed_query_outside_of_jobs_needs_replicas_block(bound, postgres, standby, shop):
     places = framework.databases
     assert not places.reads_replica()
     with places.connection() as connection:
@@ -293,7 +293,7 @@ def test_outside_of_jobs_only_a_block_reads_from_a_replica(bound, postgres, stan
     assert not places.reads_replica()
 
 
-def test_a_database_that_nobody_configured_is_said_with_the_nearest(bound):
+def test_routed_query_unknown_database_names_the_nearest(bound):
     with pytest.raises(ConfigurationError, match=r"databases: there is no database 'mian' \(did you mean 'main'\?\)"):
         framework.databases.connection("mian")
     port.bind(object())

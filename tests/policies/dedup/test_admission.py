@@ -46,7 +46,7 @@ def held():
 
 
 @pytest.mark.proves("R38")
-def test_until_executing_gives_the_lock_away_before_the_run(scene, held):
+def test_dedup_until_executing_releases_lock_before_run(scene, held):
     job = scene.worker(held.perform(), EXECUTING)
     first = job.perform_async(1)
     assert job.perform_async(1) is None
@@ -65,7 +65,7 @@ def test_until_executing_gives_the_lock_away_before_the_run(scene, held):
     assert len(slots.lines(job_status="done")) == 2
 
 
-def test_until_executed_keeps_it_through_the_run(scene, held):
+def test_dedup_until_executed_keeps_lock_during_run(scene, held):
     job = scene.worker(held.perform(), EXECUTED)
     first = job.perform_async(1)
     scene.redis.pexpire(scene.locks()[first], 50_000)
@@ -79,7 +79,7 @@ def test_until_executed_keeps_it_through_the_run(scene, held):
     assert job.perform_async(1)
 
 
-def test_one_that_ran_out_is_taken_again_unless_another_has_it(scene, held):
+def test_dedup_expired_lock_is_taken_again_if_free(scene, held):
     job = scene.worker(held.perform(), EXECUTED)
     first = job.perform_async(1)
     scene.redis.delete(scene.locks()[first])
@@ -99,7 +99,7 @@ def test_one_that_ran_out_is_taken_again_unless_another_has_it(scene, held):
 
 
 @pytest.mark.parametrize("policy", [EXECUTING, EXECUTED])
-def test_a_job_sent_away_at_the_door_keeps_its_lock(scene, policy):
+def test_dedup_job_stopped_by_other_policy_keeps_lock(scene, policy):
     class Away:
         def applies_to(self, declaration):
             return True
@@ -116,7 +116,7 @@ def test_a_job_sent_away_at_the_door_keeps_its_lock(scene, policy):
     assert job.perform_async() is None
 
 
-def test_a_retry_keeps_the_lock_of_until_executed_and_leaves_the_other_free(scene):
+def test_dedup_retry_keeps_lock_of_until_executed_only(scene):
     def fail(self):
         raise ValueError("on purpose")
 
@@ -132,7 +132,7 @@ def test_a_retry_keeps_the_lock_of_until_executed_and_leaves_the_other_free(scen
     assert given.perform_async() not in (None, second)
 
 
-def test_a_job_that_goes_back_takes_its_lock_again(scene, held):
+def test_dedup_requeued_job_takes_its_lock_again(scene, held):
     """At a stop: what is not there any more it takes again, what another has it leaves."""
     job = scene.worker(held.perform(), EXECUTING)
     first, second = job.perform_async(1), job.perform_async(2)
@@ -181,7 +181,7 @@ def push_at(job, position, **others):
 
 
 @pytest.mark.parametrize("policy", [EXECUTING, EXECUTED])
-def test_a_run_sees_what_the_newest_dropped_duplicate_saw(scene, policy):
+def test_dedup_run_sees_newest_position_of_duplicates(scene, policy):
     scene.at_admission.open(Stamped)
     job = scene.worker(lambda self: None, policy)
     first = push_at(job, "0/10")
@@ -195,7 +195,7 @@ def test_a_run_sees_what_the_newest_dropped_duplicate_saw(scene, policy):
     assert scene.locks() == {}
 
 
-def test_one_that_comes_while_a_replica_is_chosen_counts_too(scene):
+def test_dedup_duplicate_during_replica_choice_counts(scene):
     scene.at_admission.open(Stamped)
     job = scene.worker(lambda self: None, EXECUTING)
     push_at(job, "0/10")
@@ -214,7 +214,7 @@ def test_one_that_comes_while_a_replica_is_chosen_counts_too(scene):
     assert pushed[3] is not None
 
 
-def test_a_job_that_is_sent_back_for_a_replica_keeps_its_lock_and_what_it_has_to_see(scene):
+def test_dedup_job_retried_for_replica_keeps_lock_and_positions(scene):
     scene.at_admission.open(Stamped)
     job = scene.worker(lambda self: None, EXECUTING)
     first = push_at(job, "0/10")
@@ -225,7 +225,7 @@ def test_a_job_that_is_sent_back_for_a_replica_keeps_its_lock_and_what_it_has_to
     assert scene.lock(first)["wal:main"] == "0/20"
 
 
-def test_what_is_no_lock_holds_no_run_up(scene):
+def test_dedup_key_of_other_type_delays_no_run(scene):
     job = scene.worker(lambda self: None, EXECUTING)
     job.perform_async()
     (lock,) = scene.locks().values()
@@ -234,7 +234,7 @@ def test_what_is_no_lock_holds_no_run_up(scene):
     until(scene.start(1, consistency=Consistency()).done)
 
 
-def test_a_lock_of_many_odd_databases_ends_no_run(scene):
+def test_dedup_lock_with_many_databases_ends_no_run(scene):
     scene.at_admission.open(Stamped)
     job = scene.worker(lambda self: None, EXECUTING)
     first = push_at(job, "0/10")
@@ -249,7 +249,7 @@ def test_a_lock_of_many_odd_databases_ends_no_run(scene):
 # --- one more run ---------------------------------------------------------------------------------------------------
 
 
-def test_a_duplicate_that_came_while_it_ran_makes_it_run_once_more(scene, held, caplog):
+def test_dedup_duplicate_during_run_causes_one_more_run(scene, held, caplog):
     job = scene.worker(held.perform(), ONCE_MORE, status_expiration=60)
     first = job.perform_async(1, "x")
     assert job.perform_async(1, "x") is None  # waits: its run will see it
@@ -277,7 +277,7 @@ def test_a_duplicate_that_came_while_it_ran_makes_it_run_once_more(scene, held, 
 
 
 @pytest.mark.parametrize("ends", ["done", "discards"])
-def test_a_duplicate_that_came_before_the_run_is_no_reason(scene, ends):
+def test_dedup_duplicate_before_run_causes_no_other_run(scene, ends):
     ran = []
 
     def perform(self):
@@ -294,7 +294,7 @@ def test_a_duplicate_that_came_before_the_run_is_no_reason(scene, ends):
     assert scene.locks() == {}
 
 
-def test_the_next_run_is_a_new_job_with_the_old_one_s_arguments_and_context(scene, held):
+def test_dedup_next_run_has_arguments_and_context_of_the_last(scene, held):
     scene.at_admission.open(Stamped, limits=SizeLimits(compression_threshold=100))
     job = scene.worker(held.perform(), ONCE_MORE)
     Stamped.positions = {"main": "0/10"}
@@ -323,7 +323,7 @@ def test_the_next_run_is_a_new_job_with_the_old_one_s_arguments_and_context(scen
 
 
 @pytest.mark.parametrize(("retry", "dead"), [(0, 1), (False, 0)])
-def test_a_job_that_fails_for_good_runs_no_more_however_many_duplicates_came(scene, held, retry, dead):
+def test_dedup_dead_job_causes_no_next_run(scene, held, retry, dead):
     def perform(self):
         held.perform()(self)
         raise ValueError("on purpose")
@@ -343,7 +343,7 @@ def test_a_job_that_fails_for_good_runs_no_more_however_many_duplicates_came(sce
 # --- what others write ----------------------------------------------------------------------------------------------
 
 
-def test_keys_of_gitlab_s_own_pass_untouched(scene):
+def test_dedup_keys_of_gitlab_stay_untouched(scene):
     seen = []
     scene.worker(lambda self: seen.append(self._aw_job["idempotency_key"]), EXECUTED)
     key = "resque:gitlab:duplicate:default:abc"
@@ -356,7 +356,7 @@ def test_keys_of_gitlab_s_own_pass_untouched(scene):
     assert scene.locks() == {}
 
 
-def test_a_short_ttl_is_kept(scene, held):
+def test_dedup_short_ttl_is_kept(scene, held):
     job = scene.worker(held.perform(), Deduplicate("until_executed", ttl=timedelta(seconds=1)))
     first = job.perform_async()
     assert job.perform_async() is None
@@ -365,7 +365,7 @@ def test_a_short_ttl_is_kept(scene, held):
 
 
 @pytest.mark.parametrize("policy", [EXECUTING, EXECUTED, ONCE_MORE])
-def test_lock_of_another_version_lets_both_methods_run(scene, policy):
+def test_dedup_lock_of_another_version_lets_both_methods_run(scene, policy):
     """Work of the new release was dropped in silence, as a duplicate of what only the old handler does."""
     ran = []
     with registry.isolated():

@@ -67,7 +67,7 @@ def pushed(site):
     return run
 
 
-def test_flags_pollers_and_gates_are_joined(site, redis, pushed):
+def test_dedup_process_uses_flags_poller_and_policies(site, redis, pushed):
     twice = ["FlaggedWorker.perform_async(1)"] * 2
     assert pushed("PlainWorker.perform_async(1)", "PlainWorker.perform_async(1)", *twice) == [True, False, True, True]
     set_flag(redis, Flag("dedup_flagged", 100), None)
@@ -82,7 +82,7 @@ def test_flags_pollers_and_gates_are_joined(site, redis, pushed):
 
 
 @pytest.mark.proves("F44", "R38")
-def test_a_killed_run_has_its_lock_until_it_has_run_again(site, redis, pushed):
+def test_dedup_process_killed_run_keeps_lock_until_next_run(site, redis, pushed):
     process = site.worker("-q", "default")
     assert pushed("SlowWorker.perform_async(1)", "SlowWorker.perform_async(1)") == [True, False]
     line = process.line(job_status="start")

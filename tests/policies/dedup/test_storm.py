@@ -110,7 +110,7 @@ def left(client):
 
 @pytest.mark.slow
 @pytest.mark.proves("F44", "R38", "R40", "I9")
-def test_of_equal_jobs_one_lives_whoever_pushes_and_whoever_is_killed(storm):
+def test_dedup_storm_of_equal_jobs_leaves_one(storm):
     site, server, client = storm
     size = ("--processes", "2", "--max-concurrency", "4")
     cluster = site.start("-m", "framework", "cluster", "-r", "jobs", "default,other", *size)

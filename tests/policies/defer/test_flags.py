@@ -45,7 +45,7 @@ def skips(flags, monkeypatch):
     return SkipTracker(flags)
 
 
-def test_a_class_without_flags_pays_nothing(redis, flags, skips, entry):
+def test_flag_policies_without_flags_apply_to_no_class(redis, flags, skips, entry):
     drop, run = DropFlag(flags, skips), DeferFlag(flags, skips, 300)
     doors = AdmissionChain([drop, run])
     flags.read()
@@ -60,7 +60,7 @@ def test_a_class_without_flags_pays_nothing(redis, flags, skips, entry):
     assert run.admit(entry) is None
 
 
-def test_a_flag_that_is_set_while_its_class_is_asked_about_is_not_missed(entry):
+def test_flag_policies_flag_set_meanwhile_is_seen(entry):
     class Door:
         said = False
 
@@ -75,7 +75,7 @@ def test_a_flag_that_is_set_while_its_class_is_asked_about_is_not_missed(entry):
     assert doors.policies_for(entry.declaration) == (door,)
 
 
-def test_a_share_runs_and_the_rest_comes_back_spread_over_the_delay(redis, flags, skips, entry):
+def test_defer_flag_share_runs_and_rest_is_spread(redis, flags, skips, entry):
     random.seed(11)
     set_flag(redis, Flag(run_flag("FloodWorker"), 10, "slow release"), None)
     flags.read()
@@ -91,7 +91,7 @@ def test_a_share_runs_and_the_rest_comes_back_spread_over_the_delay(redis, flags
     }
 
 
-def test_a_share_is_dropped(redis, flags, skips, entry):
+def test_drop_flag_share_is_dropped(redis, flags, skips, entry):
     random.seed(12)
     set_flag(redis, Flag(drop_flag("FloodWorker"), 25), None)
     flags.read()
@@ -101,7 +101,7 @@ def test_a_share_is_dropped(redis, flags, skips, entry):
     assert dropped[0] == Discarded("the flag drop_jobs_FloodWorker", "feature_flag")
 
 
-def test_a_flag_that_skips_for_hours_is_told_once_in_a_while(redis, flags, skips, entry, monkeypatch):
+def test_skip_tracker_old_flag_is_logged_once_per_period(redis, flags, skips, entry, monkeypatch):
     set_flag(redis, Flag(drop_flag("FloodWorker"), 100, "incident 7", "ops@host"), None)
     set_flag(redis, Flag(run_flag("FloodWorker"), 0), None)
     flags.read()

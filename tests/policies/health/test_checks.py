@@ -72,7 +72,7 @@ def gate() -> Iterator[threading.Event]:
     event.set()
 
 
-def test_an_answer_counts_for_a_while_per_indicator_database_and_tables(checks, monkeypatch):
+def test_checks_signal_is_cached_per_indicator_and_tables(checks, monkeypatch):
     one, two = Scripted(), Scripted(lambda _: Stop("bad"))
     asked = checks(one=one, two=two)
     for _ in range(3):
@@ -84,7 +84,7 @@ def test_an_answer_counts_for_a_while_per_indicator_database_and_tables(checks, 
     assert one.asked == [("main", ("a",)), ("main", ("a", "b")), ("ci", ("a",))]
 
 
-def test_an_old_answer_is_asked_for_again(checks):
+def test_checks_expired_signal_is_checked_again(checks):
     one = Scripted()
     asked = checks(cache_s=0.0, one=one)
     one.does = lambda _: Stop("now")
@@ -93,7 +93,7 @@ def test_an_old_answer_is_asked_for_again(checks):
     assert asked.signals(("one",), "main", ()) == [("one", Normal("again"))]
 
 
-def test_threads_do_not_all_ask_at_once(checks, gate):
+def test_checks_threads_share_one_check(checks, gate):
     one = Scripted(lambda _: Stop(str(gate.wait(120))))
     asked = checks(one=one)
     with ThreadPoolExecutor(20) as pool:
@@ -104,7 +104,7 @@ def test_threads_do_not_all_ask_at_once(checks, gate):
     assert len(one.asked) == 1
 
 
-def test_nobody_waits_longer_than_an_answer_may_take_and_a_late_one_counts(checks, told, gate):
+def test_checks_slow_indicator_times_out_and_counts_later(checks, told, gate):
     def hangs(_):
         gate.wait(120)
         return Stop("late")
@@ -124,7 +124,7 @@ def test_nobody_waits_longer_than_an_answer_may_take_and_a_late_one_counts(check
     assert len(slow.asked) == 1
 
 
-def test_a_question_under_way_for_too_long_is_not_waited_for_again(checks, gate):
+def test_checks_pending_check_is_awaited_once(checks, gate):
     slow = Scripted(lambda _: Stop(str(gate.wait(120))))
     asked = checks(cache_s=0.0, timeout_s=1.0, slow=slow)
     assert isinstance(asked.signals(("slow",), "main", ())[0][1], Unknown)
@@ -135,7 +135,7 @@ def test_a_question_under_way_for_too_long_is_not_waited_for_again(checks, gate)
     assert len(slow.asked) == 1
 
 
-def test_an_indicator_that_hangs_for_one_database_answers_for_another(checks, gate):
+def test_checks_hanging_indicator_serves_other_databases(checks, gate):
     slow = Scripted(lambda question: Stop(str(gate.wait(120))) if question.database == "main" else Normal("fine"))
     asked = checks(timeout_s=0.2, slow=slow)
     assert isinstance(asked.signals(("slow",), "main", ())[0][1], Unknown)
@@ -173,7 +173,7 @@ def raising(error):
         (lambda question: question.query("SELECT 1"), "the setting databases has no main", LookupError),
     ],
 )
-def test_what_raises_or_returns_nonsense_is_unknown_and_told(checks, told, does, reason, error):
+def test_checks_error_or_invalid_result_is_unknown(checks, told, does, reason, error):
     asked = checks(odd=Scripted(does), fine=Scripted())
     (_, signal), (_, other) = asked.signals(("odd", "fine"), "main", ())
     assert isinstance(signal, Unknown)
@@ -183,7 +183,7 @@ def test_what_raises_or_returns_nonsense_is_unknown_and_told(checks, told, does,
     assert asked.signals(("odd",), "main", ("next",))[0][1] == signal  # its thread lives
 
 
-def test_the_database_is_the_one_asked_about(checks, told):
+def test_checks_query_goes_to_the_named_database(checks, told):
     def does(question) -> Signal:
         return NotAvailable(str(question.query("SELECT %(a)s", {"a": 1})))
 
@@ -192,7 +192,7 @@ def test_the_database_is_the_one_asked_about(checks, told):
     assert told.unavailable == [("one", "ci", "[('SELECT %(a)s', {'a': 1})]")]
 
 
-def test_a_database_that_nobody_asks_about_is_told_to_rest_and_can_be_asked_again(checks):
+def test_checks_idle_connection_is_closed_and_reopened(checks):
     ci = Echo()
     asked = checks(rest_s=0.05, databases={"ci": ci}, one=Scripted(), other=Scripted())
     asked.signals(("one",), "ci", ())
@@ -201,7 +201,7 @@ def test_a_database_that_nobody_asks_about_is_told_to_rest_and_can_be_asked_agai
     until(lambda: ci.closed_idle == [0.05, 0.05])
 
 
-def test_tables_without_end_take_no_memory_without_end(checks):
+def test_checks_many_tables_use_bounded_memory(checks):
     asked = checks(one=Scripted())
     for number in range(2_500):
         asked.signals(("one",), "main", (str(number),))

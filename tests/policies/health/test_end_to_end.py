@@ -46,7 +46,7 @@ def deferred(worker: Process, jid: str, count: int = 1) -> dict:
     return worker.line(jid=jid, job_status="deferred", deferred_count=count)
 
 
-def test_jobs_wait_while_a_database_is_unwell_and_run_when_it_is_well(site, redis, unwell: Postgres, prometheus):
+def test_health_process_defers_until_database_recovers(site, redis, unwell: Postgres, prometheus):
     prometheus.answers["traffic"] = "vector 9"
     with database_on(unwell) as name:
         with unwell.connect(name) as session:
@@ -141,7 +141,7 @@ def runs_when_nobody_answers(worker: Process, redis, server: Postgres, name: str
     server.execute(f"CREATE DATABASE {name}")  # for whoever drops it
 
 
-def test_an_indicator_that_hangs_holds_up_neither_its_jobs_nor_the_end(site, redis):
+def test_health_process_hanging_indicator_delays_no_exit(site, redis):
     site.write("application.yml", {"health": {"timeout": 0.2, **NOWHERE}})
     worker = site.worker("-q", "default", "-c", "1").ready()
     done(worker, push(redis, "HangingWorker"))
@@ -166,7 +166,7 @@ def test_an_indicator_that_hangs_holds_up_neither_its_jobs_nor_the_end(site, red
         ),
     ],
 )
-def test_what_workers_name_and_nobody_knows_is_told_at_boot(site, application, told):
+def test_health_process_unknown_names_refuse_to_boot(site, application, told):
     site.write("application.yml", application)
     worker = site.worker("-q", "default", "-c", "1")
     assert worker.wait() == 78

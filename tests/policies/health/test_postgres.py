@@ -47,7 +47,7 @@ def asked() -> Iterator[Callable[..., Asked]]:
         one.database.close()
 
 
-def test_autovacuum_on_any_listed_table_stops(unwell, asked):
+def test_autovacuum_on_listed_table_stops(unwell, asked):
     ask = asked(unwell)
     assert ask("autovacuum", "shop.events_1") == Stop("autovacuum runs on shop.events_1")
     assert ask("autovacuum", "empty", "shop.events_1", "Orders") == Stop("autovacuum runs on shop.events_1")
@@ -59,7 +59,7 @@ def test_autovacuum_on_any_listed_table_stops(unwell, asked):
     assert ask("autovacuum") == NotAvailable("no tables are listed")
 
 
-def test_tables_that_are_not_there_are_told_and_stop_nothing(unwell, asked):
+def test_autovacuum_missing_table_is_reported_and_ignored(unwell, asked):
     ask = asked(unwell)
     absent = (
         "events_1",
@@ -78,7 +78,7 @@ def test_tables_that_are_not_there_are_told_and_stop_nothing(unwell, asked):
     assert ask("autovacuum", "nothing") == NotAvailable("there is no table nothing")
 
 
-def test_a_role_that_may_not_see_autovacuum_does_not_take_it_for_absent(unwell, asked):
+def test_autovacuum_without_right_is_unknown(unwell, asked):
     ask = asked(unwell, "stranger")
     said = ask("autovacuum", "empty")
     assert isinstance(said, Unknown)
@@ -88,7 +88,7 @@ def test_a_role_that_may_not_see_autovacuum_does_not_take_it_for_absent(unwell, 
     assert isinstance(ask("wal_archiving"), Stop)
 
 
-def test_segments_that_wait_for_archiving(unwell, asked):
+def test_wal_archiving_waiting_segments_stop(unwell, asked):
     found = asked(unwell)("wal_archiving")
     assert isinstance(found, Stop)
     waiting = int(found.reason.removesuffix(" WAL segments wait for archiving, more than 42"))
@@ -96,11 +96,11 @@ def test_segments_that_wait_for_archiving(unwell, asked):
     assert isinstance(asked(unwell, wal_archiving={"above": 10 * waiting})("wal_archiving"), Normal)
 
 
-def test_archiving_that_is_off_has_nothing_to_say(postgres, asked):
+def test_wal_archiving_switched_off_is_not_available(postgres, asked):
     assert asked(postgres)("wal_archiving") == NotAvailable("archive_mode is off")
 
 
-def test_archiving_from_its_first_segment_on(asked):
+def test_wal_archiving_counts_from_first_segment(asked):
     with running(archive_mode="on") as server:
         ask = asked(server, wal_archiving={"above": 1})
         assert ask("wal_archiving") == NotAvailable("no segment has been archived yet")
@@ -125,7 +125,7 @@ def test_archiving_from_its_first_segment_on(asked):
         assert waiting() in (2, 3)
 
 
-def test_replicas_that_are_behind(unwell, asked):
+def test_replication_lag_beyond_threshold_stops(unwell, asked):
     ask = asked(unwell, replication_lag={"above_s": 0.2, "above_bytes": None})
     by_size = asked(unwell, replication_lag={"above_s": None, "above_bytes": 100_000})
     without = asked(unwell, replication_lag={"above_s": None, "above_bytes": None})
@@ -147,7 +147,7 @@ def test_replicas_that_are_behind(unwell, asked):
         assert late.reason.endswith(", more than 0.2 s")
 
 
-def test_connections_in_use(unwell, asked):
+def test_connections_beyond_share_stop(unwell, asked):
     ask = asked(unwell, connections={"above": 0.2})
     assert isinstance(ask("connections"), Normal)
     with ExitStack() as stack:
@@ -159,7 +159,7 @@ def test_connections_in_use(unwell, asked):
     until(lambda: isinstance(ask("connections"), Normal), "they have gone")
 
 
-def test_one_connection_which_only_reads_and_is_made_anew(unwell, asked):
+def test_health_connection_reads_only_and_reconnects(unwell, asked):
     ask = asked(unwell)
     query = ask.database.query
     ((first,),) = query("SELECT pg_backend_pid()")
@@ -183,7 +183,7 @@ def test_one_connection_which_only_reads_and_is_made_anew(unwell, asked):
     named.close()
 
 
-def test_a_statement_and_a_frozen_server_have_a_deadline(unwell, asked):
+def test_health_connection_frozen_server_times_out(unwell, asked):
     assert asked(unwell).database.query("SELECT 1")  # whatever is loaded has been
     query = asked(unwell, timeout_s=0.3).database.query
     with pytest.raises(psycopg.errors.QueryCanceled):

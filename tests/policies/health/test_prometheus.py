@@ -45,7 +45,7 @@ def ask(server) -> Callable[..., Signal]:
         ("chunked 7", {"above": 1}, Stop("7 is above 1")),
     ],
 )
-def test_a_value_beyond_the_threshold(ask, query, threshold, signal):
+def test_prometheus_value_beyond_threshold_stops(ask, query, threshold, signal):
     assert ask(query, **threshold) == signal
 
 
@@ -73,21 +73,21 @@ def test_a_value_beyond_the_threshold(ask, query, threshold, signal):
         ("noise", "Prometheus does not respond: http.client.BadStatusLine"),
     ],
 )
-def test_no_number_is_unknown(ask, query, reason):
+def test_prometheus_without_number_is_unknown(ask, query, reason):
     signal = ask(query, above=1)
     assert isinstance(signal, Unknown)
     assert signal.reason.startswith(reason)
 
 
 @pytest.mark.parametrize("query", ["silent", "drip"])
-def test_all_of_an_answer_has_one_deadline(ask, query):
+def test_prometheus_slow_response_has_one_deadline(ask, query):
     begun = time.monotonic()
     signal = ask(query, timeout_s=TIMEOUT_S, above=1)
     assert time.monotonic() - begun < TIMEOUT_S + 3.0
     assert signal == Unknown("Prometheus does not respond: TimeoutError: timed out")
 
 
-def test_a_server_that_is_not_there_or_hears_nobody(ask):
+def test_prometheus_absent_or_silent_server_is_unknown(ask):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         deaf = f"http://127.0.0.1:{listener.getsockname()[1]}"
         assert isinstance(ask("up", deaf, timeout_s=TIMEOUT_S, above=1), Unknown)
@@ -99,7 +99,7 @@ def test_a_server_that_is_not_there_or_hears_nobody(ask):
     assert isinstance(ask("up", "http://no-such-host.invalid", above=1), Unknown)
 
 
-def test_the_query_travels_whole_with_user_and_password(ask, server):
+def test_prometheus_request_carries_query_and_credentials(ask, server):
     with_user = server.url.replace("//", "//me%40home:p%3Aw@")
     query = 'sum by (le) (rate(x{a=~"b+|c&d#"}[1m])) > 0 or "ä%"'
     assert isinstance(ask(query, with_user, above=1), Unknown)
@@ -107,7 +107,7 @@ def test_the_query_travels_whole_with_user_and_password(ask, server):
     assert server.authorization[-1] == "Basic bWVAaG9tZTpwOnc="
 
 
-def test_it_may_speak_of_one_database_only(ask, server):
+def test_prometheus_other_database_is_not_available(ask, server):
     before = len(server.asked)
     assert ask("vector 5", database="ci", above=4) == Stop("5 is above 4")
     asked = Prometheus(server.url, PrometheusIndicatorSettings(query="vector 5", above=4, database="main"))

@@ -49,7 +49,7 @@ def gate(client, stored, flags=None):
     return PausePolicy(client, IDENTITY, PauseState(known, stored, PauseStrategies((), {}), known.read))
 
 
-def test_a_pause_that_ended_a_moment_ago_parks_nothing(redis, stored, entry):
+def test_pause_policy_ended_pause_holds_no_job(redis, stored, entry):
     door = gate(redis, stored)
     assert door.applies_to(entry.declaration)
     unset_flag(redis, pause_flag("CalmWorker"))
@@ -62,7 +62,7 @@ def test_a_pause_that_ended_a_moment_ago_parks_nothing(redis, stored, entry):
     assert door.admit(entry) == Held("paused", {"pause_control": "manual", "pause_reason": "another why"})
 
 
-def test_what_was_parked_and_not_heard_of_is_parked(redis, stored, entry):
+def test_pause_policy_lost_reply_still_counts_as_held(redis, stored, entry):
     class Deaf:
         """A client that loses the first reply."""
 
@@ -83,7 +83,7 @@ def test_what_was_parked_and_not_heard_of_is_parked(redis, stored, entry):
     assert isinstance(door.admit(entry), Lost)  # somebody else's by now
 
 
-def test_keys_that_cannot_be_used_hold_up_no_job(redis, stored, entry):
+def test_pause_policy_unusable_keys_delay_no_job(redis, stored, entry):
     redis.set(PARKED, "x")
     door = gate(redis, stored)
     with server_lines("info") as lines:
@@ -93,7 +93,7 @@ def test_keys_that_cannot_be_used_hold_up_no_job(redis, stored, entry):
     assert redis.lrange(WORKING, 0, -1) == [entry.unit.data]
 
 
-def test_a_pause_that_is_not_for_redis_to_say_leaves_a_mark(redis, granted, entry):
+def test_pause_policy_other_source_writes_strategy_marker(redis, granted, entry):
     class Provider(RedisFlags):
         def find(self, name):
             return Flag(name, 100) if name == pause_flag("CalmWorker") else None

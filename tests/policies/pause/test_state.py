@@ -68,7 +68,7 @@ def push(redis, made):
     return [enqueue(redis, name, **fields) for name, fields in made]
 
 
-def test_parked_jobs_keep_every_byte_and_come_back_in_order(site, worker, redis):
+def test_pause_held_jobs_keep_bytes_and_order(site, worker, redis):
     pause(redis, "OrderWorker")
     pushed = push(redis, jobs(120, retry_count=3, version=2, correlation_id="c", retry=5))
     process = worker("-c", "1")
@@ -93,7 +93,7 @@ def test_parked_jobs_keep_every_byte_and_come_back_in_order(site, worker, redis)
     until(lambda: redis.llen("ran") == 121, "one more")
 
 
-def test_a_pause_ends_by_itself_and_one_that_has_just_ended_parks_nothing(worker, redis):
+def test_pause_ended_by_itself_holds_no_job(worker, redis):
     pause(redis, "AsyncWorker", 1.5)
     process = worker()
     push(redis, jobs(10, "AsyncWorker"))
@@ -102,7 +102,7 @@ def test_a_pause_ends_by_itself_and_one_that_has_just_ended_parks_nothing(worker
     process.line(event_name="pause.resumed", resumed_job_count=10)
 
 
-def test_kills_while_jobs_are_parked_and_resumed_lose_and_double_nothing_parked(worker, redis):
+def test_pause_kills_during_hold_and_resume_lose_no_job(worker, redis):
     pause(redis, "OrderWorker")
     push(redis, jobs(400))
 
@@ -139,7 +139,7 @@ def test_kills_while_jobs_are_parked_and_resumed_lose_and_double_nothing_parked(
     until(lambda: not redis.exists(keys.PAUSED_CLASSES, keys.paused_jobs("OrderWorker")), "nothing is parked")
 
 
-def test_a_strategy_that_raises_or_hangs_keeps_its_last_word(worker, redis):
+def test_pause_failing_strategy_keeps_last_result(worker, redis):
     redis.mset({"strategy": "on", "slow": 1})
     push(redis, jobs(3, "SwitchedWorker"))
     process = worker()
@@ -160,7 +160,7 @@ def test_a_strategy_that_raises_or_hangs_keeps_its_last_word(worker, redis):
     until(lambda: redis.llen("switched") == 5, "not paused was its last word")
 
 
-def test_jobs_of_a_class_that_was_removed_go_back_when_nobody_keeps_them_paused(worker, redis):
+def test_pause_removed_class_is_resumed_without_marker(worker, redis):
     pause(redis, "GoneWorker")
     process = worker()
     push(redis, jobs(5, "GoneWorker"))
@@ -181,7 +181,7 @@ def test_jobs_of_a_class_that_was_removed_go_back_when_nobody_keeps_them_paused(
     assert process.line(event_name="pause.resumed")["unknown"] is True
 
 
-def test_flags_drop_and_put_off_and_what_is_dropped_is_not_parked_first(worker, redis):
+def test_pause_dropped_job_is_not_held_first(worker, redis):
     set_flag(redis, Flag(drop_flag("OrderWorker"), 100, "it floods us", "ops"), 60)
     set_flag(redis, Flag(run_flag("OrderWorker"), 0, "later", "ops"), None)
     set_flag(redis, Flag(run_flag("AsyncWorker"), 0, "later", "ops"), None)

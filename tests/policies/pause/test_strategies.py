@@ -34,18 +34,18 @@ class Says:
 
 
 @pytest.mark.parametrize("name", ["none", "deprecated", "manual", "two words", "", None])
-def test_a_name_that_is_taken_or_no_word_is_refused(name):
+def test_register_strategy_invalid_name_is_refused(name):
     with pytest.raises(ValueError, match="pause strategy"):
         register(name, Says())
 
 
 @pytest.mark.parametrize("nonsense", [object(), lambda: True, "should_pause", int])
-def test_what_cannot_be_asked_is_no_strategy(nonsense):
+def test_register_strategy_without_method_is_refused(nonsense):
     with pytest.raises(TypeError, match="should_pause"):
         register("one", nonsense)
 
 
-def test_a_class_is_made_to_an_object_and_a_second_one_replaces_the_first(registered):
+def test_register_strategy_class_is_instantiated_and_replaced(registered):
     register("one", Says)
     assert isinstance(registered["one"], Says)
     second = Says()
@@ -53,7 +53,7 @@ def test_a_class_is_made_to_an_object_and_a_second_one_replaces_the_first(regist
     assert registered["one"] is second
 
 
-def test_a_strategy_that_nobody_knows_refuses_to_boot_and_names_the_nearest():
+def test_strategy_unknown_name_refuses_to_boot():
     with registry.isolated():
 
         class ReindexWorker(ApplicationWorker):
@@ -71,7 +71,7 @@ def test_a_strategy_that_nobody_knows_refuses_to_boot_and_names_the_nearest():
         checked_router(load())
 
 
-def test_the_last_answer_counts_and_nonsense_is_none():
+def test_strategies_last_result_counts_and_invalid_is_ignored():
     strategy = Says()
     asked = PauseStrategies(["one", "manual", "one"], {"one": strategy, "nobody's": Says()})
     assert not asked.is_paused("one")
@@ -93,7 +93,7 @@ def test_the_last_answer_counts_and_nonsense_is_none():
     assert asked.is_pause_over("one")
 
 
-def test_a_strategy_of_a_forked_child_is_asked_there():
+def test_background_value_in_forked_child_calls_again():
     text = """
         import os, time
         from framework.flags.background import BackgroundValue

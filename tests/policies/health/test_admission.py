@@ -64,7 +64,7 @@ def declared(policy):
         return type("Job", (ApplicationWorker,), body).declaration()
 
 
-def test_stop_defers_and_nothing_else_does():
+def test_health_policy_only_stop_defers():
     facts = {"health_status_indicator": "b", "indicator_signal": "Stop", "signal_reason": "it is bad", "database": "ci"}
     door = Door(a=Normal("fine"), b=Stop("it is bad"))
     outcome = door.admit(DeferOnHealth("ci", tables=("t",), delay=timedelta(seconds=100)))
@@ -79,14 +79,14 @@ def test_stop_defers_and_nothing_else_does():
         assert Door(a=signal).admit(DeferOnHealth()) is None
 
 
-def test_a_class_names_the_indicators_that_it_heeds():
+def test_health_policy_class_uses_its_named_indicators():
     door = Door(a=Stop("it is bad"), b=Normal("fine"))
     assert door.admit(DeferOnHealth(indicators=("b",))) is None
     assert door.indicators["a"].asked == []
     assert isinstance(door.admit(DeferOnHealth(indicators=("b", "a"))), Deferred)
 
 
-def test_only_classes_with_somebody_to_ask_are_concerned():
+def test_health_policy_without_indicators_does_not_apply():
     assert not Door().gate.applies_to(declared(DeferOnHealth()))
     door = Door(a=Normal("fine"))
     assert not door.gate.applies_to(declared(None))
@@ -96,7 +96,7 @@ def test_only_classes_with_somebody_to_ask_are_concerned():
     assert door.gate.applies_to(declared(DeferOnHealth(indicators=("autovacuum", "a"))))
 
 
-def test_the_delay_doubles_up_to_a_cap_and_is_never_more():
+def test_health_policy_delay_doubles_up_to_maximum():
     policy = DeferOnHealth(delay=timedelta(seconds=5), max_delay=timedelta(minutes=30))
     for deferrals, most in [(0, 5), (1, 5), (2, 10), (3, 20), (9, 1280), (10, 1800), (17, 1800), (10**9, 1800)]:
         found = [deferral_delay_s(policy, deferrals) for _ in range(200)]
@@ -116,12 +116,12 @@ def test_the_delay_doubles_up_to_a_cap_and_is_never_more():
         ({"deferred_by": ["x"], "deferred_count": True}, 10),
     ],
 )
-def test_the_payload_says_how_often(fields, most):
+def test_health_policy_payload_counts_deferrals(fields, most):
     outcome = Door(a=Stop("bad")).admit(DeferOnHealth(delay=timedelta(seconds=10)), **fields)
     assert most * 0.9 <= outcome.delay_s <= most
 
 
-def test_after_max_deferrals_it_runs_anyway_and_says_so():
+def test_health_policy_after_max_deferrals_job_runs():
     door = Door(a=Stop("it is bad"))
     policy = DeferOnHealth(max_deferrals=2)
     counts = {"deferred_by": "database_health_check"}
@@ -135,7 +135,7 @@ def test_after_max_deferrals_it_runs_anyway_and_says_so():
     assert sum(counters._counts.values()) == 1
 
 
-def test_one_line_per_class_and_indicator_for_many_jobs():
+def test_health_events_many_jobs_give_one_line_per_class():
     door = Door(a=Stop("it is bad"), b=Stop("not asked any more"))
     with server_lines("info") as lines:
         for number in range(50):
@@ -156,7 +156,7 @@ def test_one_line_per_class_and_indicator_for_many_jobs():
     assert wanted.items() <= line.items()
 
 
-def test_what_cannot_be_found_out_is_told_once_and_reported():
+def test_health_events_unknown_is_logged_once_and_reported():
     door = Door(a=ValueError("no connection"), b=NotAvailable("nothing there"))
     with server_lines("info") as lines:
         for table in "xyz":
@@ -174,7 +174,7 @@ def test_what_cannot_be_found_out_is_told_once_and_reported():
     assert tags == {"health_status_indicator": "a", "database": "main"}
 
 
-def test_a_resolver_says_whose_health_counts():
+def test_health_policy_resolver_names_database_and_tables():
     door = Door(a=Stop("bad"))
     policy = DeferOnHealth(tables=("t",), resolver=lambda args: ("ci", [f"part_{args[0]}"]))
     assert isinstance(door.admit(policy, 7), Deferred)
@@ -200,7 +200,7 @@ def tampering(args):
         (lambda args: ("cl", ()), "returned the database 'cl', which the setting databases does not have"),
     ],
 )
-def test_a_resolver_that_cannot_say_leaves_what_is_declared(resolver, reason):
+def test_health_policy_failing_resolver_uses_declaration(resolver, reason):
     door = Door(a=Stop("bad"))
     with server_lines("info") as lines:
         for _ in range(3):
@@ -211,7 +211,7 @@ def test_a_resolver_that_cannot_say_leaves_what_is_declared(resolver, reason):
     assert line["job_class_name"] == "Job"
 
 
-def test_a_fault_of_the_gate_itself_stops_no_job():
+def test_health_policy_own_error_stops_no_job():
     door = Door(a=Stop("bad"))
     door.gate._checks = None
     with server_lines("info") as lines:
