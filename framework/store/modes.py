@@ -1,7 +1,7 @@
-"""Servers that speak Redis and hold no jobs for us: a node of a Redis Cluster, and a Sentinel.
+"""Detect servers that speak the Redis protocol but cannot hold jobs: nodes of a Redis Cluster, and Sentinels.
 
-The greeting tells: HELLO, which begins each RESP3 connection, names the server's mode, and no ACL can refuse it. So the question
-costs no push a round trip and needs no right. Behind a proxy that has no HELLO, the refusals of a cluster tell.
+The reply to HELLO, with which each RESP3 connection starts, names the server's mode, and no ACL can refuse HELLO. So the check
+costs no round trip and needs no right (decision 204). Behind a proxy without HELLO, the errors of a cluster show the mode.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,8 +10,8 @@ from typing import Any, cast
 from redis.exceptions import ResponseError
 
 CLUSTER = (
-    "this Redis is a node of a Redis Cluster, which is not supported yet: take a Redis without cluster mode "
-    "(cluster-enabled no), or one that Sentinels keep"
+    "this Redis is a node of a Redis Cluster, which is not supported yet: use a Redis without cluster mode "
+    "(cluster-enabled no), or a master with Sentinels"
 )
 SENTINEL = (
     "this is a Sentinel, which holds no jobs: write redis+sentinel://HOST:PORT/NAME/DB, or use the setting sentinels"
@@ -22,18 +22,18 @@ _CLUSTER_ERRORS = ("MOVED", "ASK", "CROSSSLOT", "CLUSTERDOWN", "TRYAGAIN")
 
 
 class UnsupportedServerError(ResponseError):
-    """The server answers, and is of a kind that cannot hold jobs; the message says what to take instead."""
+    """The server cannot hold jobs because of its mode; the message names the remedy."""
 
 
 def refuse_unsupported_mode(hello_reply: object) -> None:
-    """Raise UnsupportedServerError when a server's reply to HELLO, a mapping or its flat form, names a mode that cannot serve."""
-    told = _BY_MODE.get(_mode(hello_reply))
-    if told is not None:
-        raise UnsupportedServerError(told)
+    """Raise UnsupportedServerError when the reply to HELLO, a mapping or a flat list, names an unsupported mode."""
+    message = _BY_MODE.get(_mode(hello_reply))
+    if message is not None:
+        raise UnsupportedServerError(message)
 
 
 def cluster_advice(word: str) -> str | None:
-    """Return what to say of a refusal that begins with this word, ``None`` when it is none of a cluster's."""
+    """Return the advice for an error that begins with this word, or ``None`` when it is not a cluster's error."""
     return CLUSTER if word in _CLUSTER_ERRORS else None
 
 

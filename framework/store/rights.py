@@ -1,8 +1,8 @@
-"""The rights that each kind of client needs of a Redis ACL, in one table; ``application-worker acl ROLE`` prints them.
+"""Define the rights of each kind of client in a Redis ACL; ``application-worker acl ROLE`` prints them (decision 175).
 
-A right is a command or a key pattern. Redis asks for the commands inside a Lua script, too, so those of a role's scripts are read
-from the scripts themselves, and only what is sent outside of scripts is listed here. Redis 6.2 grants commands and keys apart from
-each other (``%R~`` came with 7.0), so a role has one set of each.
+A right is a command or a key pattern. Redis also checks the commands inside a Lua script, so a role reads those from its scripts, and
+lists only the commands outside of scripts. Redis 6.2 grants commands and keys separately (``%R~`` came with 7.0), so a role has
+one set of each.
 """
 
 import re
@@ -23,16 +23,16 @@ _CALL = re.compile(rb"redis\.p?call\(\s*(?:\w+ and )?'([A-Z]+)'(?: or '([A-Z]+)'
 _FUNCTION = re.compile(rb"^local function (\w+)\([^\n]*\n(.*?)^end$", re.DOTALL | re.MULTILINE)
 _HEX = "[0-9a-f]" * 12
 _RECORDS = f"*:[1-9]*:{_HEX}*"
-"""``host:pid:nonce`` and what is appended to it: Sidekiq's keys of one process have no prefix of their own."""
+"""``host:pid:nonce`` with its suffixes: Sidekiq's keys of a process have no common prefix."""
 
 _SCRIPTED = ("eval", "evalsha")
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """One kind of client: the keys it uses, the scripts it runs, the commands it sends outside of them.
+    """The keys, scripts and direct commands of one kind of client.
 
-    ``optional`` commands make operation more comfortable. Where Redis refuses them, everything else works as before.
+    Where Redis refuses an ``optional`` command, everything else still works.
     """
 
     name: str
@@ -42,11 +42,11 @@ class Role:
     direct: tuple[str, ...]
     optional: tuple[str, ...] = ()
     optional_keys: tuple[str, ...] = ()
-    """As ``optional``: without them jobs see no cancellation by Ruby and are not on Sidekiq's Metrics page."""
+    """Optional keys: without them jobs see no cancellation by Ruby and do not appear on Sidekiq's Metrics page."""
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """The commands that the role cannot do without, sorted: ``name`` or ``name|subcommand``, in lower case."""
+        """The required commands, sorted: ``name`` or ``name|subcommand``, in lower case."""
         found = set(self.direct)
         for one in self.scripts:
             found |= commands_in(one)
@@ -56,7 +56,7 @@ class Role:
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """The role in the words of ``ACL SETUSER`` and of an ACL file, as Redis 6.2 and later and Valkey take them."""
+        """The rules for ``ACL SETUSER`` or an ACL file, for Redis from 6.2 on and Valkey."""
         granted = sorted({*self.commands, *self.optional})
         return (
             *("on", "resetkeys", "resetchannels", "-@all"),
@@ -66,7 +66,7 @@ class Role:
 
 
 def commands_in(one: Script) -> set[str]:
-    """Return the commands that a script may call: of its parts, only those of functions that it calls, directly or not."""
+    """Return the commands that a script may call; of its parts, only those of the functions that it reaches."""
     code = re.sub(rb"--[^\n]*", b"", one.source)
     unread = dict(_FUNCTION.findall(code))
     texts, found = [_FUNCTION.sub(b"", code)], set[str]()
@@ -87,7 +87,7 @@ _READ_KEYS = (
 )
 
 _DASHBOARD_KEYS = (keys.iteration("*"), "j|*", "h|*", "*-[0-9][0-9]-[0-9][0-9]:*")
-"""Of Sidekiq's cancellations, and of its Metrics page, where the keys of 7.x begin with the name of a class."""
+"""Keys of Sidekiq's cancellations and Metrics page; the keys of version 7 begin with the name of a class."""
 
 PRODUCER = Role(
     "producer",
@@ -101,8 +101,8 @@ PRODUCER = Role(
         *(keys.LIMITS, keys.COUNTERS, keys.FLAGS),
     ),
     (script.PUSH_UNIQUE, script.PUSH_DELAYED, script.PUSH_UP_TO, script.NOTE_PUSHED),
-    # SET, inside ADMIT as well, where it is a value: the state of a tracked job.
-    # WATCH, PEXPIRE, MULTI, RPUSH, LMOVE, EXEC: a slice of a bulk push; TYPE, LLEN, UNLINK: before it is repeated.
+    # SET also runs inside push_unique, where the command comes as a value: the status of a tracked job.
+    # WATCH, PEXPIRE, MULTI, RPUSH, LMOVE, EXEC: a chunk of a bulk push; TYPE, LLEN, UNLINK: before a chunk is repeated.
     (
         *("exec", "hgetall", "llen", "lmove", "lpush", "mget", "multi", "pexpire", "rpush", "sadd", "select", "set"),
         *("time", "type", "unlink", "watch", "zadd"),
@@ -207,19 +207,19 @@ class MissingRights:
 
     @property
     def rules(self) -> str:
-        """What to grant, in the words of ``ACL SETUSER``."""
+        """The missing rules for ``ACL SETUSER``."""
         return " ".join([*(f"~{pattern}" for pattern in self.keys), *(f"+{command}" for command in self.commands)])
 
 
 def missing_worker_rights(client: "redis.Redis") -> MissingRights:
-    """Ask Redis which rights of the role ``worker`` the client's user lacks. Raises redis errors.
+    """Return the rights of the role ``worker`` that the client's user lacks. Raises redis errors.
 
-    Redis decides about rights when it queues a command of a transaction, and this transaction is never executed: its connection is
-    closed instead. So the question needs no right but MULTI, changes nothing, and works with Redis 6.2 (ACL DRYRUN came with 7.0).
-    Where MULTI is unknown (a proxy), nothing is asked, and nothing counts as refused.
+    Redis checks the rights when it queues a command of a transaction. This transaction is never executed: its connection is closed
+    instead. So the check needs no right except MULTI, changes nothing, and works with Redis 6.2 (ACL DRYRUN came with 7.0). Where
+    MULTI is unknown (a proxy), nothing is checked and no right counts as missing.
     """
-    asked = [command for command in (*WORKER.commands, *WORKER.optional) if command not in (_BEGIN, *_NOT_PROBED)]
-    probes = [*map(_probe, asked), *(("EVALSHA", "0" * 40, 1, _sample(pattern)) for pattern in WORKER.keys)]
+    probed = [command for command in (*WORKER.commands, *WORKER.optional) if command not in (_BEGIN, *_NOT_PROBED)]
+    probes = [*map(_probe, probed), *(("EVALSHA", "0" * 40, 1, _sample(pattern)) for pattern in WORKER.keys)]
     channel = Channel(client, read_timeout_s=COMMAND_TIMEOUT_S)
     try:
         channel.call(_BEGIN)
@@ -233,12 +233,12 @@ def missing_worker_rights(client: "redis.Redis") -> MissingRights:
         raise
     finally:
         channel.close()
-    return _missing_rights(asked, replies)
+    return _missing_rights(probed, replies)
 
 
 _BEGIN = "multi"
 _NOT_PROBED = ("exec", "watch")
-"""Never asked about: EXEC would carry out the questions, and newer servers refuse WATCH in a transaction to every user."""
+"""Never probed: EXEC would execute the probes, and newer servers refuse WATCH in a transaction for every user."""
 _SAMPLE = keys.QUEUES
 _PROBES: dict[str, tuple[Any, ...]] = {
     "blmove": (_SAMPLE, _SAMPLE, "RIGHT", "LEFT", 0),
@@ -283,7 +283,7 @@ _PROBES: dict[str, tuple[Any, ...]] = {
     "zrevrange": (_SAMPLE, 0, 0),
     "zscore": (_SAMPLE, "x"),
 }
-"""The arguments of each command in a probe, where they are not one key: Redis looks at their number before it asks for rights."""
+"""The arguments of a probe unless they are one key: Redis checks their number before the rights."""
 
 
 def _probe(command: str) -> tuple[Any, ...]:
@@ -291,13 +291,13 @@ def _probe(command: str) -> tuple[Any, ...]:
 
 
 def _sample(pattern: str) -> str:
-    """Return a key that the pattern matches, and that cannot be confused with one that exists."""
+    """Return a key that the pattern matches and that does not exist."""
     return pattern.replace("[0-9a-f]", "0").replace("[1-9]", "1").replace("*", "x")
 
 
-def _missing_rights(asked: Sequence[str], replies: Sequence[Any]) -> MissingRights:
-    commands = [command for command, answer in zip(asked, replies, strict=False) if _is_refused(answer)]
-    patterns = zip(WORKER.keys, replies[len(asked) :], strict=True)
+def _missing_rights(probed: Sequence[str], replies: Sequence[Any]) -> MissingRights:
+    commands = [command for command, answer in zip(probed, replies, strict=False) if _is_refused(answer)]
+    patterns = zip(WORKER.keys, replies[len(probed) :], strict=True)
     return MissingRights(
         tuple(command for command in commands if command not in WORKER.optional),
         tuple(pattern for pattern, answer in patterns if _is_refused(answer, key=True)),
@@ -306,5 +306,5 @@ def _missing_rights(asked: Sequence[str], replies: Sequence[Any]) -> MissingRigh
 
 
 def _is_refused(answer: Any, *, key: bool = False) -> bool:
-    """Whether the command, or, with ``key``, one of its keys, is what Redis refuses; it asks for the command first."""
+    """Return whether Redis refused the command or, with ``key``, one of its keys; Redis checks the command first."""
     return isinstance(answer, NoPermissionError) and ("access" in str(answer)) == key

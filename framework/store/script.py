@@ -1,4 +1,4 @@
-"""Lua scripts as files: called by digest, sent whole when the server does not know them."""
+"""Load Lua scripts from files, and run them by digest, or by source when the server does not know them."""
 
 import hashlib
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
 
 class Script:
-    """One file of ``framework/store/scripts``; its header says keys, arguments, return, cost and crash story.
+    """One file of ``framework/store/scripts``; its header names keys, arguments, return value, cost and crash story.
 
-    ``parts`` are the files of ``scripts/parts`` whose functions it calls: what several moves do in the same step.
+    ``parts`` are the files of ``scripts/parts`` with functions that several scripts share.
     """
 
     def __init__(self, name: str, *parts: str) -> None:
@@ -25,7 +25,7 @@ class Script:
 
     @cached_property
     def code(self) -> bytes:
-        """The source without its comments, for where it is sent whole each time."""
+        """The source without comments, for callers that always send the source."""
         return b"\n".join(line for line in self.source.splitlines() if not line.startswith(b"--"))
 
     def __call__(self, client: "redis.Redis", keys: Sequence[str | bytes], arguments: list[Any]) -> Any:
@@ -42,9 +42,9 @@ class Script:
             raise
 
     def each(self, client: "redis.Redis", calls: Sequence[tuple[list[str], list[Any]]]) -> list[Any]:
-        """Run the script once for each (keys, arguments), every run a step of its own, in one round trip.
+        """Run the script once for each (keys, arguments), each run as a separate step, in one round trip.
 
-        Returns the replies; an error reply stands among them. Raises what the connection raises: some may have run.
+        Returns the replies, with errors in the list. Raises the errors of the connection: some runs may have happened.
         """
         pipeline: Any = client.pipeline(transaction=False)
         for keys, arguments in calls:
@@ -66,17 +66,17 @@ _REFUSED_INSIDE = ("ACL failure in script", "The user executing the script can't
 
 
 def is_right_refused(error: ResponseError) -> bool:
-    """Whether an ACL refuses the command or a key. What it refuses inside a script Redis tells by words alone, without its NOPERM."""
+    """Return whether an ACL refuses the command or a key. Inside a script Redis reports it as text, without NOPERM."""
     return isinstance(error, NoPermissionError) or any(words in str(error) for words in _REFUSED_INSIDE)
 
 
 def is_lasting(error: ResponseError) -> bool:
-    """Whether asking again cannot help: a key is of another type, or may not be used."""
+    """Return whether a retry cannot help: a key has another type, or the user may not use it."""
     return is_right_refused(error) or is_wrong_type(error)
 
 
 def is_wrong_type(error: ResponseError) -> bool:
-    """Whether a key holds something else than it should: a limit, pause or lock there cannot be known, and its jobs run."""
+    """Return whether a key has the wrong type: a limit, pause or lock there is unknown, and the jobs run."""
     return "WRONGTYPE" in str(error)
 
 

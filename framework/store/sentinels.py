@@ -1,9 +1,9 @@
-"""A master that Sentinel keeps: found through it, and left as soon as it names another.
+"""Find the master through its Sentinels, and close all connections to a replaced master.
 
-A master that was replaced goes on answering those who stay connected to it, until a sentinel demotes it: 11 s were seen, in which
-every push was accepted and then forgotten, while other connections of the same process were with the new master. So the
-connections of a process to such a shard move together: each second the sentinels are asked, and those that lead to an earlier
-choice are shut down, which their users take for any other loss of a connection.
+A replaced master still answers its connected clients until a sentinel demotes it. In a measured failover this took 11 s, in which
+it accepted every push and then lost it, while other connections of the same process already used the new master. So all
+connections of a process to a shard move together (decision 65): the process asks the sentinels every second and shuts down the
+connections to an earlier master. Their users see a lost connection.
 """
 
 import contextlib
@@ -27,9 +27,10 @@ from framework.messages import did_you_mean
 from framework.store.deadline import BoundedConnection
 
 CHECK_PERIOD_S = 1.0
-"""How often the sentinels are asked whether the master is still the one that they named."""
+"""The period at which the sentinels are asked for the current master."""
 
-_IDLE_CHECKS = 60  # looks without a connection, until the thread ends
+# Checks without a connection until the thread ends.
+_IDLE_CHECKS = 60
 
 Address: TypeAlias = tuple[str, int]
 
@@ -37,7 +38,7 @@ _REFUSALS = ("NOAUTH", "NOPERM", "WRONGPASS")
 
 
 class SentinelSettingsError(MasterNotFoundError):
-    """Every sentinel was reached, and what the configuration says of them is wrong; ``setting`` is what to correct."""
+    """Every sentinel answered, and the configuration is wrong; ``setting`` is the setting to correct."""
 
     def __init__(self, setting: str, message: str) -> None:
         self.setting = setting
@@ -45,9 +46,9 @@ class SentinelSettingsError(MasterNotFoundError):
 
 
 class Sentinels(Sentinel):
-    """Some sentinels, asked one after the other, beginning with one that knew the latest choice. Safe from any thread.
+    """The sentinels of a master, asked in turn, starting with one that knew the latest election. Safe from any thread.
 
-    redis-py's own reorders its list while other threads walk through it, which can drop a sentinel for good.
+    redis-py's own class reorders its list while other threads iterate over it, which can lose a sentinel for good.
     """
 
     def __init__(self, clients: Iterable["redis.Redis"]) -> None:
@@ -56,8 +57,11 @@ class Sentinels(Sentinel):
         self._first = 0
 
     def discover_master(self, service_name: str) -> Address:
-        """Return where the master is. Raises MasterNotFoundError, a redis ConnectionError, when no sentinel knows one that is up;
-        where each of them was reached and none may or can tell, it is a SentinelSettingsError.
+        """Return the master's address.
+
+        Raises:
+            SentinelSettingsError: every sentinel answered, and none knows the name or accepts the credentials.
+            MasterNotFoundError: no sentinel knows a master that is up; a redis ConnectionError.
         """
         count, first = len(self.sentinels), self._first
         found = _DiscoveryAnswers(service_name)
@@ -75,7 +79,7 @@ class Sentinels(Sentinel):
         raise found.failure() from found.cause
 
     def latest_addresses(self, service_name: str) -> set[Address]:
-        """Return what the sentinels that know the latest choice name, up or down: one address, or names of the same server."""
+        """Return the master's addresses by the sentinels of the latest election: one, or several names of one server."""
         found: set[Address] = set()
         highest = -1
         for index in range(len(self.sentinels)):
@@ -95,7 +99,7 @@ class Sentinels(Sentinel):
 
 
 class _DiscoveryAnswers:
-    """What the sentinels, none of which named a master that is up, came to. Each may have been asked twice (``_find``)."""
+    """The answers of sentinels that named no running master; each may have been asked twice (``_open_sentinels``)."""
 
     def __init__(self, service_name: str) -> None:
         self._name = service_name
@@ -137,8 +141,8 @@ class _DiscoveryAnswers:
         place = refused[0]
         return SentinelSettingsError(
             "sentinel_password",
-            f"the sentinel {place} refuses our credentials ({_error_text(self._refused[place])}): give its password as "
-            "sentinel_password, and its user, if it has one, as sentinel_username",
+            f"the sentinel {place} refuses the credentials ({_error_text(self._refused[place])}): set sentinel_password to its "
+            "password, and sentinel_username to its user, if it has one",
         )
 
     def _is_open(self, place: str) -> bool:
@@ -147,7 +151,7 @@ class _DiscoveryAnswers:
 
 # Decision 65: all connections of a process follow the master together.
 class MasterWatch:
-    """Shuts down the connections to a master that was replaced. One for all clients of a shard in a process."""
+    """Shut down the connections to a replaced master; one watch serves all clients of a shard in a process."""
 
     def __init__(self, sentinels: Sentinels, service_name: str) -> None:
         self._sentinels = sentinels
@@ -157,7 +161,7 @@ class MasterWatch:
         self._thread: threading.Thread | None = None
 
     def add(self, connection: Any) -> None:
-        """Watch a connection from now on."""
+        """Add a connection to the watch."""
         with self._lock:
             self._connections.add(connection)
             if self._thread is None:
@@ -165,7 +169,7 @@ class MasterWatch:
                 self._thread.start()
 
     def check(self) -> None:
-        """Ask the sentinels, and shut down what leads to an earlier choice."""
+        """Ask the sentinels, and shut down the connections to an earlier master."""
         named = self._sentinels.latest_addresses(self._service_name)
         with self._lock:
             connections = list(self._connections)
@@ -174,7 +178,7 @@ class MasterWatch:
                 _shut_down(connection)
 
     def reset_after_fork(self) -> None:
-        """After a fork: the connections are the parent's, and the thread is not here."""
+        """Reset the watch after a fork: the connections are the parent's, and the thread does not exist in the child."""
         self._connections = WeakSet()
         self._lock = threading.Lock()
         self._thread = None
@@ -192,27 +196,27 @@ class MasterWatch:
 
 
 class SentinelConnection(BoundedConnection, SentinelManagedConnection):
-    """A connection to a master that is watched."""
+    """A connection to a watched master."""
 
     def __init__(self, *, watch: MasterWatch, **settings: Any) -> None:
         super().__init__(**settings)  # type: ignore[no-untyped-call]
         self._watch = watch
 
     def connect_to(self, address: Address) -> None:
-        """Connect, and be watched."""
+        """Connect, and add the connection to the watch."""
         super().connect_to(address)  # type: ignore[no-untyped-call]
         self._watch.add(self)
 
 
 class SentinelSSLConnection(SentinelConnection, SentinelManagedSSLConnection):
-    """The same with TLS."""
+    """A connection to a watched master with TLS."""
 
 
 _watches: dict[Any, MasterWatch] = {}
 
 
 def master_watch(sentinels: Sentinels, addresses: tuple[Address, ...], service_name: str) -> MasterWatch:
-    """Return the watch over the master of this name, one for a process; the first call gives it its sentinels."""
+    """Return the process's watch of the master of this name; the first call sets its sentinels."""
     return _watches.setdefault((addresses, service_name), MasterWatch(sentinels, service_name))
 
 
@@ -223,7 +227,7 @@ def _place(client: "redis.Redis") -> str:
 
 
 def _is_login_refusal(error: Exception) -> bool:
-    """Whether a sentinel has answered, and refuses us. One without a password refuses any with words of its own."""
+    """Return whether a sentinel refuses the credentials. A sentinel without a password refuses any password by another error."""
     return isinstance(error, AuthenticationError | NoPermissionError) or str(error).startswith(_REFUSALS)
 
 
@@ -239,7 +243,7 @@ def _shut_down(connection: Any) -> None:
     bounded = connection._sock
     if bounded is not None:
         with contextlib.suppress(OSError):
-            # Past the TLS layer, which is not for two threads: whoever uses the connection finds it at its end.
+            # Below the TLS layer, which two threads must not use; the connection's user sees its end.
             socket.socket.shutdown(bounded.opened, socket.SHUT_RDWR)
 
 

@@ -1,9 +1,9 @@
-"""What to do when a TLS connection fails: the words of OpenSSL, turned into the setting that is wrong."""
+"""Turn the errors of OpenSSL into advice that names the wrong setting."""
 
 import traceback
 
 _NO_TLS = "the server does not speak TLS at this port: use its TLS port, or write redis:// and remove tls"
-_ENDED = "TLS: the connection ended after our handshake and before any answer,"
+_ENDED = "TLS: the connection ended after the client's handshake and before any answer,"
 _ENDED_PLAIN = "the connection, which has no SSL or TLS, ended before any answer"
 _ENDED_WITHOUT_CERTIFICATE = f"{_ENDED} without a client certificate"
 _ENDED_WITH_CERTIFICATE = f"{_ENDED} with a client certificate"
@@ -16,15 +16,15 @@ _ADVICE = (
     ),
     (
         ("CERTIFICATE_VERIFY_FAILED",),
-        "its certificate is not signed by an authority that we trust: give the authority's certificate as tls.ca_file",
+        "its certificate is not signed by a trusted authority: set tls.ca_file to the authority's certificate",
     ),
     (
         ("CERTIFICATE_REQUIRED", "certificate required", "HANDSHAKE_FAILURE", "handshake failure"),
-        "the server demands a client certificate: give tls.cert_file and tls.key_file (on the server: tls-auth-clients)",
+        "the server demands a client certificate: set tls.cert_file and tls.key_file (on the server: tls-auth-clients)",
     ),
     (
         ("UNKNOWN_CA", "unknown ca", "BAD_CERTIFICATE", "CERTIFICATE_EXPIRED"),
-        "the server does not accept our client certificate: tls.cert_file must be valid and signed by its tls-ca-cert-file",
+        "the server refuses the client certificate: tls.cert_file must be valid and signed by its tls-ca-cert-file",
     ),
     (
         (_ENDED_PLAIN,),
@@ -32,7 +32,7 @@ _ADVICE = (
     ),
     (
         (_ENDED_WITHOUT_CERTIFICATE,),
-        "the server ended the connection, as if it demanded a client certificate: give tls.cert_file and tls.key_file",
+        "the server ended the connection, as if it demanded a client certificate: set tls.cert_file and tls.key_file",
     ),
     (
         (_ENDED_WITH_CERTIFICATE,),
@@ -56,10 +56,11 @@ _ADVICE = (
 
 
 def tls_advice(error: BaseException | None) -> str | None:
-    """Return what to do about an error that is one of TLS, ``None`` for others."""
+    """Return the advice for a TLS error, or ``None`` for another error."""
     while error is not None:
+        # A Redis without TLS takes the handshake for the start of a command and waits for the rest.
         if isinstance(error, TimeoutError) and _in_handshake(error):
-            return _NO_TLS  # a plain Redis waits for the rest of what it takes for a command
+            return _NO_TLS
         text = str(error)
         for words, advice in _ADVICE:
             if ("SSL" in text or "certificate" in text) and any(word in text for word in words):
@@ -69,10 +70,10 @@ def tls_advice(error: BaseException | None) -> str | None:
 
 
 def ended_unanswered(*, secure: bool, certified: bool) -> str:
-    """Return what an error has to say, for ``tls_advice``, of a connection that the server ended before it answered anything.
+    """Return the marker for ``tls_advice`` of a connection that the server ended before it answered.
 
-    In TLS 1.3 our side of the handshake is done before the server looks at our certificate. Its refusal is an alert at the first
-    read, or, if the server has closed its end by then, no more than an end or a reset at the first read or write.
+    In TLS 1.3 the client's side of the handshake ends before the server checks the client's certificate. The refusal is an alert at
+    the first read or, if the server has already closed the connection, only an end or a reset at the first read or write.
     """
     if not secure:
         return _ENDED_PLAIN

@@ -1,6 +1,6 @@
-"""The ambient context of a piece of work: a correlation id and ``meta.*`` facts, copied into each job it pushes.
+"""Hold the context of a piece of work: a correlation id and ``meta.*`` facts, which each pushed job copies.
 
-GitLab's rule: a job pushed by a job carries the same correlation id, so that one user action can be followed through.
+By GitLab's rule, a job that a job pushes has the same correlation id, so that one user action can be traced.
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -21,21 +21,21 @@ FEATURE_CATEGORY = "meta.feature_category"
 
 
 class BoundContext(NamedTuple):
-    """What ``bound`` has said: ``facts``, besides those of the ``job`` that runs here, if one does."""
+    """The facts of ``bound`` blocks, in addition to those of the running ``job``, if any."""
 
     job: Mapping[str, Json] | None
     facts: Mapping[str, Json]
 
 
 _source: ContextVar[Payload | BoundContext | None] = ContextVar("framework_context", default=None)
-"""The payload of the job that runs here, or what was bound: most jobs never ask, so nothing is picked out yet."""
+"""The payload of the running job, or the bound context. Fields are read on demand, as most jobs never need them."""
 
 context_source: Callable[[], Payload | BoundContext | None] = _source.get
-"""Return where this thread's or task's context comes from, ``None`` outside of one. A C function: each push asks."""
+"""Return the source of this thread's or task's context, or ``None``. A C function, because each push calls it."""
 
 
 def current() -> dict[str, Json]:
-    """Return the flat fields (``correlation_id``, ``meta.*``) of this thread's or task's context; empty outside of one."""
+    """Return the flat fields (``correlation_id``, ``meta.*``) of this thread's or task's context."""
     found = _source.get()
     if found is None:
         return {}
@@ -46,10 +46,10 @@ def current() -> dict[str, Json]:
 
 @contextmanager
 def bound(correlation_id: str | None = None, **facts: Json) -> Generator[None]:
-    """Within the block, pushes and log lines carry this correlation id and ``meta.<name>`` facts besides the outer ones.
+    """Add a correlation id and ``meta.<name>`` facts to the pushes and log lines of the block.
 
-    ``caller_id`` names the code that calls (``"POST /orders"``); jobs pushed here and all that follow from them keep it as
-    ``meta.root_caller_id``. Raises ValueError for a correlation id that is no text, or a fact that JSON cannot carry.
+    ``caller_id`` names the calling code (``"POST /orders"``); the pushed jobs and all their successors keep it as
+    ``meta.root_caller_id``. Raises ValueError for a correlation id that is not a text, or a fact that JSON cannot hold.
     """
     _check(correlation_id, facts)
     found = _source.get()
@@ -65,23 +65,23 @@ def bound(correlation_id: str | None = None, **facts: Json) -> Generator[None]:
 
 
 def meta(facts: Mapping[str, Json]) -> dict[str, Json]:
-    """Return facts about a piece of work as the flat ``meta.<name>`` fields of a payload."""
+    """Return facts as the flat ``meta.<name>`` fields of a payload."""
     return {name if name.startswith(META_PREFIX) else META_PREFIX + name: value for name, value in facts.items()}
 
 
 def enter_job(payload: Payload) -> None:
-    """Make the job's own context the current one until this ``contextvars`` context ends: run each job in a copy."""
+    """Make the job's context the current one in this ``contextvars`` context; run each job in a copy of it."""
     _source.set(payload)
 
 
 def fields_of(payload: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the context fields that a payload carries."""
-    # A copy: a thread that a job has left behind may ask while the job's own thread writes what became of it.
+    """Return the context fields of a payload."""
+    # A copy: a thread that a job has left running may read them while the job's own thread writes its result.
     return {key: value for key, value in dict(payload).items() if key == CORRELATION_ID or key.startswith(META_PREFIX)}
 
 
 def feature_category_of(payload: Mapping[str, Any]) -> str | None:
-    """Return the feature category that a payload carries: to a job of a ``not_owned`` class, its caller's."""
+    """Return the feature category of a payload, which a job of a ``not_owned`` class has from its caller."""
     found = payload.get(FEATURE_CATEGORY)
     return found if isinstance(found, str) and found else None
 
@@ -91,8 +91,9 @@ def _check(correlation_id: object, facts: Mapping[str, Json]) -> None:
         raise ValueError(f"correlation_id must be a text that is not empty, not {short_repr(correlation_id)}")
     for name, value in {"correlation_id": correlation_id, **facts}.items():
         try:
-            dumps({name: value})  # a level of its own, as the payload is
+            # In an object, as in the payload: its nesting level counts.
+            dumps({name: value})
         except PayloadError as error:
             raise ValueError(
-                f"the fact {name!r} travels with jobs, and JSON cannot carry it: {error.reason}. Give a text or a number."
+                f"the fact {name!r} is stored in jobs, and JSON cannot hold it: {error.reason}. Use a text or a number."
             ) from None

@@ -1,4 +1,4 @@
-"""Counts of what the policies did, by GitLab's metric names, kept per process until a beat adds them to the shard's."""
+"""Count the policies' actions by GitLab's metric names, per process, until a heartbeat adds them to the shard's counters."""
 
 import os
 import threading
@@ -13,7 +13,7 @@ SKIPPED_JOBS = "sidekiq_jobs_skipped_total"
 
 
 class Counters:
-    """Adds up. Safe to call from any thread; meant for what is rarer than jobs."""
+    """The counters of a process. Safe to call from any thread; meant for events that are rarer than jobs."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,7 +27,7 @@ class Counters:
             self._counts[series] = self._counts.get(series, 0) + amount
 
     def flush(self, client: "redis.Redis") -> None:
-        """Add what was counted to the shard's counters. Raises redis errors; what was not written is tried again."""
+        """Add the counts to the shard's counters. Raises redis errors; unwritten counts are kept for the next call."""
         with self._lock:
             counts, self._counts = self._counts, {}
         if not counts:
@@ -44,7 +44,7 @@ class Counters:
             raise
 
     def _reset_in_child(self) -> None:
-        """A job forked a child: the counts are its parent's, and so may the lock be."""
+        """Reset after a fork: the counts belong to the parent, and a thread of the parent may hold the lock."""
         self._lock = threading.Lock()
         self._counts = {}
 
@@ -60,4 +60,4 @@ def _escaped(value: str) -> str:
 
 
 counters = Counters()
-"""Of this process."""
+"""The counters of this process."""

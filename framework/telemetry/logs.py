@@ -1,7 +1,7 @@
-"""Structured logs: one JSON object per line, with GitLab's field names.
+"""Write structured logs: one JSON object per line, with GitLab's field names.
 
-A server process owns its stdout: ``open_server_log`` sends its own lines, structlog's and the standard library's there.
-A producer's stdout belongs to the application: until a server log is opened, lines go to the logger ``framework``.
+A server process owns its stdout: ``open_server_log`` sends the lines of the framework, structlog and the standard library there.
+A producer's stdout belongs to the application: without a server log, lines go to the logger ``framework``.
 """
 
 import importlib
@@ -31,13 +31,14 @@ _UNWRITABLE = (PydanticSerializationError, ValueError, RecursionError)
 _MILLISECONDS = tuple(f".{number:03d}Z" for number in range(1_000))
 _MAX_SECONDS = 4_096
 MAX_NAME = 256
-"""Characters of a name in a line: it comes from the wire, where it may be a megabyte."""
+"""The shown characters of a name, which comes from the wire and may have a megabyte."""
 _NAMES = ("jid", "class", "queue", "correlation_id")
-_MAX_VALUE = 4_096  # characters of one field's text; a line must stay readable for collectors
+# Characters of one field, so that log collectors accept the line.
+_MAX_VALUE = 4_096
 
 
 class ServerLog:
-    """Where a server process writes. ``static`` fields (pid, shard, worker_id) stand in every line."""
+    """The log of a server process. Every line has the ``static`` fields (pid, shard, worker_id)."""
 
     def __init__(self, descriptor: int, level: str, static: Mapping[str, Any]) -> None:
         self.writer = LogWriter(descriptor, self._lost_line)
@@ -60,18 +61,18 @@ class ServerLog:
         self.writer.write(object_text(line) + "\n")
 
     def _lost_line(self, count: int) -> str:
-        message = "the output did not take lines in time, and these are lost"
+        message = "the output was blocked for too long; log lines were dropped"
         head = {"severity": "WARN", "time": iso_time(time.time()), "message": message}
         return object_text({**head, **self.static, "event_name": "log.dropped", "count": count}) + "\n"
 
 
 def shorten(name: str, most: int = MAX_NAME) -> str:
-    """Return a name as lines show it: at most ``most`` characters of it."""
+    """Return a name for a log line: at most ``most`` characters."""
     return name if len(name) <= most else f"{name[: most - 3]}..."
 
 
 def object_text(fields: Mapping[str, Any]) -> str:
-    """Return a JSON object. Somebody's field that is not Unicode, or holds itself, is shown as text; the others as they are."""
+    """Return a JSON object; a field that JSON cannot hold (not Unicode, or recursive) becomes text."""
     try:
         return to_json(fields, fallback=_text_of, inf_nan_mode="null").decode()
     except _UNWRITABLE:
@@ -80,7 +81,7 @@ def object_text(fields: Mapping[str, Any]) -> str:
 
 
 def json_text(value: object) -> str:
-    """Return any value as JSON; what JSON cannot hold, as text."""
+    """Return any value as JSON; a value that JSON cannot hold becomes text."""
     try:
         if type(value) is str:
             return to_json(value).decode()
@@ -90,13 +91,13 @@ def json_text(value: object) -> str:
 
 
 _seconds: dict[int, str] = {}
-"""Whole seconds as text: those of now, and those at which the jobs at hand were pushed."""
+"""A cache of whole seconds as text: the current ones, and those at which recent jobs were pushed."""
 
 
 def iso_time(seconds: float) -> str:
-    """Return epoch seconds as ISO 8601, UTC, with milliseconds (GitLab's form); what is no time, as it is."""
+    """Return epoch seconds as ISO 8601, UTC, with milliseconds (GitLab's form); an invalid time unchanged."""
     try:
-        # The float next to a whole millisecond may lie below it, by less than what is added.
+        # The float of a whole millisecond may be slightly below it, by less than the added half microsecond.
         whole, milliseconds = divmod(floor(seconds * 1000 + 0.0005), 1000)
         return (_seconds.get(whole) or _iso_second(whole)) + _MILLISECONDS[milliseconds]
     except (OverflowError, ValueError, OSError):
@@ -111,7 +112,7 @@ def _iso_second(whole: int) -> str:
 
 
 def error_fields(error: BaseException) -> dict[str, Any]:
-    """Return GitLab's ``exception.*`` fields; an error that cannot be shown is shown as far as it can."""
+    """Return GitLab's ``exception.*`` fields; a text that raises is replaced."""
     fields: dict[str, Any] = {
         "exception.class": error_class(error),
         "exception.message": error_message(error, _MAX_VALUE),
@@ -125,7 +126,7 @@ def error_fields(error: BaseException) -> dict[str, Any]:
 
 
 class _Target:
-    """The end of structlog's chain: the server log when there is one, else the standard library."""
+    """The last processor of structlog's chain, which writes to the server log or to the standard library."""
 
     server: ServerLog | None = None
     level_before: int = logging.WARNING
@@ -163,7 +164,7 @@ def logger(**fields: Any) -> "FilteringBoundLogger":
 
 
 def open_server_log(level: str, static: Mapping[str, Any], descriptor: int | None = None) -> ServerLog:
-    """Make this process's stdout a log: JSON lines only, whoever writes. Returns the log; ``close_server_log`` undoes it."""
+    """Make stdout a log with JSON lines only; return the log. ``close_server_log`` undoes it."""
     log = ServerLog(os.dup(1) if descriptor is None else descriptor, level, static)
     _target.server = log
     root = logging.getLogger()
@@ -175,9 +176,7 @@ def open_server_log(level: str, static: Mapping[str, Any], descriptor: int | Non
 
 
 def redirect_stdout() -> int:
-    """Return a descriptor of what was stdout until now; whatever prints from here on (jobs, their child processes) goes to
-    stderr, so that stdout holds the log's lines only.
-    """
+    """Return a descriptor of the former stdout, and redirect further output to stdout (of jobs and their children) to stderr."""
     sys.stdout.flush()
     descriptor = os.dup(1)
     os.dup2(2, 1)
@@ -185,7 +184,7 @@ def redirect_stdout() -> int:
 
 
 def close_server_log() -> None:
-    """Write what is queued; later lines go to the standard library again."""
+    """Write the queued lines; later lines go to the standard library again."""
     log, _target.server = _target.server, None
     if log is not None:
         root = logging.getLogger()
@@ -195,7 +194,7 @@ def close_server_log() -> None:
 
 
 class _StandardHandler(logging.Handler):
-    """Lines of the standard library (redis, SQLAlchemy, the application) in the same form."""
+    """Write the lines of the standard library (redis, SQLAlchemy, the application) in the same form."""
 
     def __init__(self, log: ServerLog) -> None:
         super().__init__()
@@ -207,13 +206,13 @@ class _StandardHandler(logging.Handler):
             if record.exc_info and record.exc_info[1] is not None:
                 fields.update(error_fields(record.exc_info[1]))
             self._log.emit(record.levelno // 10 * 10, record.getMessage()[:_MAX_VALUE], fields)
-        except Exception:  # noqa: BLE001 - a log line must not fail what it tells of
+        except Exception:  # noqa: BLE001 - a log line must not fail the code that writes it
             self.handleError(record)
 
 
 def _text_of(value: object) -> str:
     try:
-        # By the methods of a plain str: what __str__ returns may be of a subclass with others.
+        # With the methods of plain ``str``: ``__str__`` may return a subclass that overrides them.
         return str.encode(str.__getitem__(str(value), slice(_MAX_VALUE)), "utf-8", "replace").decode()
-    except BaseException:  # noqa: BLE001 - as above, and what a job logs may even exit
+    except BaseException:  # noqa: BLE001 - ``__str__`` of a job's object may even raise SystemExit
         return f"<{type(value).__name__}>"

@@ -1,7 +1,7 @@
-"""The error tracker. ``sentry_sdk`` is loaded only when there is a DSN.
+"""Report errors to Sentry; ``sentry_sdk`` is loaded only when there is a DSN.
 
-A job's arguments never leave: local variables are taken out of every frame, whatever the application's own client keeps.
-The exception's message is sent as it is; it is the application's to keep people's data out of it.
+A report never contains a job's arguments: local variables are removed from every frame, whatever the application's own client
+sends. The message of an exception is sent unchanged, so the application must keep personal data out of it.
 """
 
 import importlib
@@ -12,21 +12,21 @@ from typing import Any, Protocol
 from framework.telemetry import logs
 
 FLUSH_S = 2.0
-"""How long the end of a process waits for what is still to be sent."""
+"""How long the end of a process waits for unsent reports."""
 
 
 class Tracker(Protocol):
-    """Where errors are reported."""
+    """Receives error reports."""
 
     def capture(self, error: BaseException, tags: Mapping[str, str], transaction: str) -> None:
         """Report one error; does not wait for the network."""
 
     def close(self) -> None:
-        """Send what is left, for at most ``FLUSH_S``."""
+        """Send the remaining reports, for at most ``FLUSH_S``."""
 
 
 class NoTracker:
-    """No DSN: nothing is reported, nothing is loaded."""
+    """The tracker without a DSN, which reports nothing and loads nothing."""
 
     def capture(self, error: BaseException, tags: Mapping[str, str], transaction: str) -> None:
         """Do nothing."""
@@ -36,14 +36,14 @@ class NoTracker:
 
 
 class LazyTracker:
-    """The tracker that ``open_`` gives when something is first captured; a report that fails is told and fails nothing else."""
+    """Open the tracker with ``open_`` at the first report; log a failing report instead of raising."""
 
     def __init__(self, open_: Callable[[], Tracker]) -> None:
         self._open = open_
         self._tracker: Tracker | None = None
 
     def capture(self, error: BaseException, tags: Mapping[str, str], transaction: str, *, on_failure: str) -> None:
-        """Report one error, or write the line ``on_failure`` with what went wrong; raises nothing."""
+        """Report one error, or write the log line ``on_failure`` when the report fails; raises nothing."""
         try:
             if self._tracker is None:
                 self._tracker = self._open()
@@ -53,7 +53,7 @@ class LazyTracker:
 
 
 class SentryTracker:
-    """Reports through the application's Sentry client if it has made one, else through one made here for ``dsn``."""
+    """Report through the application's Sentry client if there is one, else through a client for ``dsn``."""
 
     def __init__(self, dsn: str, environment: str, release: str | None = None) -> None:
         self._sdk: Any = importlib.import_module("sentry_sdk")
@@ -62,7 +62,7 @@ class SentryTracker:
                 dsn=dsn,
                 environment=os.environ.get("SENTRY_ENVIRONMENT") or environment,
                 release=release,
-                # None of its own: they would patch Redis clients, capture log lines, and send argv.
+                # No default integrations: they would patch Redis clients, capture log lines, and send argv.
                 default_integrations=False,
                 auto_enabling_integrations=False,
                 include_local_variables=False,
@@ -71,7 +71,7 @@ class SentryTracker:
             )
 
     def capture(self, error: BaseException, tags: Mapping[str, str], transaction: str) -> None:
-        """Report one error with its tags, grouped under ``transaction``."""
+        """Report one error with its tags, grouped by ``transaction``."""
         with self._sdk.new_scope() as scope:
             scope.set_transaction_name(transaction, source="task")
             for name, value in tags.items():
@@ -80,17 +80,17 @@ class SentryTracker:
             scope.capture_exception(error)
 
     def close(self) -> None:
-        """Send what is left, for at most ``FLUSH_S``."""
+        """Send the remaining reports, for at most ``FLUSH_S``."""
         self._sdk.flush(timeout=FLUSH_S)
 
 
 def open_tracker(dsn: str | None, environment: str) -> Tracker:
-    """Return the tracker for ``dsn``, or one that does nothing."""
+    """Return the tracker for ``dsn``, or one that does nothing without a DSN."""
     return SentryTracker(dsn, environment) if dsn else NoTracker()
 
 
 def _without_variables(event: dict[str, Any], _hint: dict[str, Any]) -> dict[str, Any]:
-    """Take the values of local variables, which hold a job's arguments, out of every frame; breadcrumbs and extras too."""
+    """Remove local variables, which may hold a job's arguments, breadcrumbs and extras from an event."""
     raised: list[Any] = [event.get("exception"), event.get("threads")]
     values: list[Any] = [value for part in raised if part for value in part.get("values", ())]
     traces: list[Any] = [value.get("stacktrace") for value in values]

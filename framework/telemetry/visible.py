@@ -1,25 +1,24 @@
-"""Show characters that would act on a terminal, or be read as nothing, as escapes: foreign text must not forge what is printed.
+"""Escape control and invisible characters, so that foreign text cannot forge output (decision 171).
 
-Names, messages and payloads are written by any program that reaches Redis. ESC moves the cursor and fills the clipboard (OSC 52), a
-newline begins a line of its own, bidirectional controls change the order in which text is read, and zero-width characters make two
-names look like one.
+Any program with access to Redis writes names, messages and payloads. ESC moves the cursor and fills the clipboard (OSC 52), a newline
+starts another line, bidirectional controls change the reading order, and zero-width characters make two names look alike.
 """
 
 import re
 
 MOST = 20_000
-"""Characters of one text that are shown."""
+"""The shown characters of one text."""
 
 _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _HIDDEN = re.compile(
     "[\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f]"
 )
-"""Controls, formats, separators of lines and halves of characters, but for those below U+0020, which JSON escapes by itself."""
+"""Control, format and line separator characters and lone surrogates, except those below U+0020, which JSON always escapes."""
 
 
 def visible(text: str, most: int = MOST) -> str:
-    """Return ``text`` as one line of at most about ``most`` characters; what cannot be printed is escaped as in a Python string."""
+    """Return ``text`` as one line of at most about ``most`` characters, with Python's escapes for unprintable ones."""
     if len(text) > most:
         text = f"{text[:most]}..."
     if text.isprintable():
@@ -28,7 +27,7 @@ def visible(text: str, most: int = MOST) -> str:
 
 
 def visible_json(text: str) -> str:
-    """Return the same JSON with the characters escaped that a terminal or a page would obey."""
+    """Return the JSON text with escapes for the characters that a terminal or a page would interpret."""
     return _HIDDEN.sub(_escaped_in_json, text)
 
 

@@ -1,4 +1,4 @@
-"""One thread writes log lines, so that no job waits for a file or holds the interpreter's lock around a system call."""
+"""Write log lines in one thread, so that no job waits for a file or holds the GIL around a system call."""
 
 import errno
 import fcntl
@@ -14,23 +14,23 @@ from framework.telemetry.visible import visible_json
 
 MAX_PENDING = 100_000
 MAX_BYTES = 64 << 20
-"""Lines, and bytes of memory, kept while the output is blocked; older lines give way then, counted."""
+"""The lines and the bytes of memory that are kept while the output is blocked; beyond them the oldest are dropped."""
 
 _BATCH_BYTES = 1 << 18
-"""What is written at once; it is in memory three times meanwhile."""
+"""The bytes of one write, which are in memory three times meanwhile."""
 
 _BATCH_PERIOD_S = 0.005
-"""Least time between two writes: one write for many lines, while the first line after a silence is written at once."""
+"""The least time between two writes, so that one write takes many lines; the first line after a pause is written at once."""
 _RETRY_S = 0.02
-"""Between two tries of an output that is full."""
+"""The time between two attempts at a full output."""
 _CLOSED_ERRORS = {errno.EPIPE, errno.EBADF, errno.ECONNRESET}
 
 
 # Decision 11: lines are written in batches, and dropped lines are counted.
 class LogWriter:
-    """Takes lines from any thread and writes them in order, whole lines only.
+    """Take lines from any thread and write them in order, whole lines only.
 
-    ``lost_line`` makes the line that says how many others are missing in its place.
+    ``lost_line`` returns the line that replaces dropped ones and says how many they are.
     """
 
     def __init__(self, descriptor: int, lost_line: Callable[[int], str]) -> None:
@@ -39,8 +39,8 @@ class LogWriter:
         self._shared = _may_be_shared(descriptor)
         self._lines: deque[str] = deque()
         self._bytes = 0
-        """What the lines take in memory. No lock: the interpreter changes threads at calls and jumps only, and an addition has none.
-        Were one lost all the same, the bound would be off by a line, until the writer has seen the last line go.
+        """The memory of the lines. It needs no lock: the interpreter switches threads at calls and jumps only, and an addition has
+        none. If an addition were lost nevertheless, the bound would be off by one line until the queue is empty again.
         """
         self._wakeup: SimpleQueue[None] = SimpleQueue()
         self._waiting = False
@@ -56,12 +56,14 @@ class LogWriter:
 
     def write(self, line: str) -> None:
         """Queue one line that ends in a newline; never blocks, never raises."""
-        if not line.isascii() or "\x7f" in line:  # a flag of the string, and a search at memory's speed
+        # Both checks are cheap: a flag of the string, and a search at the speed of memory.
+        if not line.isascii() or "\x7f" in line:
             line = visible_json(line)
         lines, size = self._lines, line.__sizeof__()
         lines.append(line)
         self._bytes += size
-        # The writer says that it sleeps before it looks for lines, we look after adding one: one of the two sees the other.
+        # The writer sets ``_waiting`` before it checks for lines, and this thread reads it after adding one, so at least one
+        # of the two sees the other and no line waits forever.
         if self._waiting:
             self._waiting = False
             self._wakeup.put(None)
@@ -69,17 +71,18 @@ class LogWriter:
             self._drop_oldest()
 
     def flush(self, timeout_s: float = 2.0) -> bool:
-        """Wait until everything queued so far has been written; false when the output did not take it in time."""
+        """Wait until all queued lines are written; return false after the timeout."""
         self._wakeup.put(None)
         with self._idle:
             return self._idle.wait_for(lambda: not self._lines and not self._writing, timeout_s)
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Write what is queued and end the thread; what the output does not take within ``timeout_s`` is lost."""
+        """Write the queued lines and end the thread; lines that cannot be written within ``timeout_s`` are lost."""
         self._closed = True
         self._wakeup.put(None)
         self._thread.join(timeout_s)
-        self._given_up = True  # the descriptor's number may stand for another file soon
+        # From now on the descriptor's number may belong to another file.
+        self._given_up = True
 
     def _drop_oldest(self) -> None:
         with self._lost_lock:
@@ -99,7 +102,7 @@ class LogWriter:
             self._waiting = False
             try:
                 self._write_pending()
-            except Exception:  # noqa: BLE001 - no memory, as a job has taken it all: the log goes on when there is some again
+            except Exception:  # noqa: BLE001 - a job may have used up the memory: the log goes on when there is some again
                 self._drop_batch()
             if self._closed:
                 return
@@ -130,7 +133,7 @@ class LogWriter:
                 line = self._lines.popleft()
                 self._batch.append(line)
                 taken += line.__sizeof__()
-        except IndexError:  # all
+        except IndexError:  # the queue is empty
             pass
         self._bytes -= taken
 
@@ -147,10 +150,10 @@ class LogWriter:
                 self._lost -= count
 
     def _write_whole(self, data: bytes) -> bytes:
-        """Write ``data`` unmixed with what other processes write; return what nobody is left to read."""
+        """Write ``data`` in one piece among the writes of other processes; return the bytes that no reader accepts."""
         if not self._shared:
             return self._write(data)
-        # All processes of a supervisor may share one pipe, and a pipe that is full mixes writes of more than 4 KiB.
+        # All processes of a supervisor may share one pipe, and a full pipe interleaves writes of more than 4 KiB.
         with suppress(OSError):
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
         try:
@@ -165,15 +168,16 @@ class LogWriter:
             try:
                 view = view[os.write(self._descriptor, view) :]
             except OSError as error:
+                # Without a reader the jobs go on.
                 if error.errno in _CLOSED_ERRORS:
-                    break  # jobs go on
-                # A pipe that is full and does not block, a full disk: the rest of the line comes when there is room.
+                    break
+                # A full non-blocking pipe or a full disk: the rest of the line follows when there is room.
                 threading.Event().wait(_RETRY_S)
         return bytes(view)
 
 
 def _may_be_shared(descriptor: int) -> bool:
-    """Tell whether this is a pipe (or socket) on which processes can exclude each other; files need no help."""
+    """Return whether this is a pipe or socket that supports locks between processes; files need none."""
     try:
         mode = os.fstat(descriptor).st_mode
         if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):

@@ -149,8 +149,8 @@ def test_worker_reaches_a_sentinel_with_tls(house, both):
 @pytest.mark.parametrize(
     ("credentials", "name", "query", "words"),
     [
-        (f":{SECRET}@", "house", "", "give its password as sentinel_password"),
-        (f":{SECRET}@", "house", "?sentinel_password=wrong", "give its password as sentinel_password"),
+        (f":{SECRET}@", "house", "", "set sentinel_password"),
+        (f":{SECRET}@", "house", "?sentinel_password=wrong", "set sentinel_password"),
         (f":{SECRET}@", "hose", f"?sentinel_password={OWN_SECRET}", "did you mean 'house'"),
         (":wrong@", "house", f"?sentinel_password={OWN_SECRET}", "does not accept the shard's username and password"),
     ],

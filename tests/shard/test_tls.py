@@ -64,13 +64,13 @@ def test_tls_failure_names_the_wrong_setting(secured):
     configure, plain, secure, folder = secured
     ours = {"ca_certs": folder / "ca.pem"}
     assert "does not speak TLS at this port" in refused(plain, **ours)
-    assert "give the authority's certificate as tls.ca_file" in refused(secure, ca_certs=folder / "other" / "ca.pem")
+    assert "set tls.ca_file to the authority's certificate" in refused(secure, ca_certs=folder / "other" / "ca.pem")
     configure(cert_file=str(folder / "expired.pem"))
     assert "its certificate has expired" in refused(secure, **ours)
     configure(cert_file=str(folder / "elsewhere.pem"))
     assert "its certificate names another host" in refused(secure, **ours)
     configure(cert_file=str(folder / "valid.pem"), auth_clients="yes")
-    assert "give tls.cert_file and tls.key_file" in refused(secure, **ours)
+    assert "set tls.cert_file and tls.key_file" in refused(secure, **ours)
 
 
 def test_tls_at_a_plain_port_is_logged_by_a_waiting_worker(secured, short_path):
@@ -125,7 +125,7 @@ def test_tls_ended_after_the_handshake_names_the_setting(secured, ending, way):
     """TLS 1.3: a server refuses a certificate after our handshake; the alert may be lost behind the end of the connection."""
     folder, port = secured[3], ending(way)
     for _ in range(5):
-        assert "give tls.cert_file and tls.key_file" in refused(port, ca_certs=folder / "ca.pem")
+        assert "set tls.cert_file and tls.key_file" in refused(port, ca_certs=folder / "ca.pem")
     ours = {"certfile": folder / "other" / "ca.pem", "keyfile": folder / "other" / "ca.key"}
     told = refused(port, ca_certs=folder / "ca.pem", **ours)
     assert "tls.cert_file" in told
