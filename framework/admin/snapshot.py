@@ -79,7 +79,7 @@ class ShardSnapshot:
 
     def slots_of_scope(self, base: str, scope: str) -> int:
         """Return how many slots of a limit a scope uses."""
-        held: Any = self.client.hget(keys.limit(base) + ":held", scope)
+        held: Any = self.client.hget(keys.limit(base) + ":scope_slots", scope)
         return int(held) if held is not None and held.isdigit() else 0
 
     def processes_serving(self, queue: str) -> list[ProcessInfo]:

@@ -62,7 +62,7 @@ def limit(base: str) -> str:
     """HASH, and prefix of the other keys, of one concurrency limit; ``base`` is a wire name, or ``queue/NAME``.
 
     ``scripts/parts/slots.lua`` has the fields and the other keys: ``:running``, ``:waiting:SCOPE``, ``:turns``, ``:full``,
-    ``:scopes``, ``:held``.
+    ``:scopes``, ``:scope_slots``.
     """
     return f"aw:limit:{base}"
 

@@ -17,7 +17,7 @@ from tests.proofs.places import jid_of, payload_in, place_of
 BASE, ME, QUEUE = "aw:limit:A", "aw:working:me", "queue:q"
 RUNNING, WAITING, TURNS, PARKED = f"{BASE}:running", f"{BASE}:waiting:", f"{BASE}:turns", "aw:paused_jobs:A"
 SETS = (RUNNING, WAITING, TURNS, PARKED)
-HASHES = (BASE, f"{BASE}:scopes", f"{BASE}:held", "aw:lock:w1", "aw:flags", "aw:counters")
+HASHES = (BASE, f"{BASE}:scopes", f"{BASE}:scope_slots", "aw:lock:w1", "aw:flags", "aw:counters")
 NAMES = (f"{BASE}:full", "aw:limits", "aw:limits:waiting", "aw:paused_classes", "queues")
 FIELDS = (
     "limit",
@@ -144,7 +144,7 @@ def test_garbage_in_policy_keys_loses_no_job(redis, found):
     for key in (*HASHES, *NAMES, QUEUE, RUNNING, TURNS):
         if redis.type(key) == b"string":
             redis.delete(key)
-    redis.delete(BASE, f"{BASE}:scopes", f"{BASE}:held", "aw:flags", "aw:pause_strategy:A")
+    redis.delete(BASE, f"{BASE}:scopes", f"{BASE}:scope_slots", "aw:flags", "aw:pause_strategy:A")
     redis.zadd(TURNS, {"": 1})
     for _ in range(3):
         RELEASE_WAITING(redis, [BASE], [0, 0, 100, 60])

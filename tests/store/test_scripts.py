@@ -1001,7 +1001,7 @@ def test_scopes_have_their_share_and_their_turns(redis, memory):
         assert acquire(redis, job("b0"), "b0", 3, scope="b", share=2) == 1
         for jid, scope in (("b1", "b"), ("b2", "b"), ("n0", "")):
             assert acquire(redis, job(jid), jid, 3, scope=scope, share=2) == 0
-        assert redis.hgetall(f"{LIMIT}:held") == {b"a": b"2", b"b": b"1"}
+        assert redis.hgetall(f"{LIMIT}:scope_slots") == {b"a": b"2", b"b": b"1"}
         release(redis, job("b0"), "b0")
         assert jids(redis) == ["b1"]  # a has its share
         release(redis, job("a0"), "a0")
@@ -1020,7 +1020,7 @@ def test_scopes_have_their_share_and_their_turns(redis, memory):
     with memory():
         assert RELEASE_WAITING(redis, [LIMIT], [3, 2, 100, 60]) == [1, 1, b"3", 0]
     assert jids(redis) == ["a3"]
-    assert redis.hgetall(f"{LIMIT}:held") == {b"a": b"1"}
+    assert redis.hgetall(f"{LIMIT}:scope_slots") == {b"a": b"1"}
 
 
 @pytest.mark.proves("R22")

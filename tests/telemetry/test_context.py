@@ -54,7 +54,7 @@ def test_what_is_bound_in_a_job_ends_with_the_block():
 
 @each_row("fact", [object(), float("nan"), "\ud800", {1: object()}, {"a": [float("inf")]}])
 def test_a_fact_that_cannot_travel_is_refused_at_once(fact):
-    with pytest.raises(ValueError, match="'user' travels with jobs"), context.bound(user=fact):
+    with pytest.raises(ValueError, match="'user' is stored in jobs"), context.bound(user=fact):
         pass
     assert context.current() == {}
 
@@ -62,10 +62,10 @@ def test_a_fact_that_cannot_travel_is_refused_at_once(fact):
 @pytest.mark.parametrize(("name", "levels", "fits"), [("user", 63, True), ("user", 64, False), ("\ud800", 0, False)])
 def test_what_is_bound_can_be_written_into_a_payload(name, levels, fits):
     fact = functools.reduce(lambda inner, _: [inner], range(levels), 7)
-    outcome = contextlib.nullcontext() if fits else pytest.raises(ValueError, match="travels with jobs")
+    outcome = contextlib.nullcontext() if fits else pytest.raises(ValueError, match="is stored in jobs")
     with outcome, context.bound("c1", **{name: fact}):
         dumps(context.current())
-    with pytest.raises(ValueError, match="'correlation_id' travels with jobs"), context.bound("half \ud800"):
+    with pytest.raises(ValueError, match="'correlation_id' is stored in jobs"), context.bound("half \ud800"):
         pass
 
 

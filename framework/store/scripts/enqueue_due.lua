@@ -1,6 +1,6 @@
--- Take due jobs out of a sorted set, each to where it goes next.
+-- Move due jobs out of a sorted set, each to its next place.
 -- KEYS    1 sorted set  2 set of queue names  3 dead set  4.. per job its queue (any declared key where it goes to none)
--- ARGV    1 number of jobs n  2 most dead entries  3 longest stay in the dead set in seconds  4 seconds of stepping aside
+-- ARGV    1 number of jobs n  2 most dead entries  3 longest stay in the dead set in seconds  4 seconds of postponement
 --         then n members, n words, n payloads to store, n queue names
 --         then, when any of them has to do with a lock, n times its claim (parts/lock_request.lua) where it goes to its queue, what it
 --         holds (parts/release.lua) where it goes for good, '' otherwise. The words:
@@ -9,17 +9,16 @@
 --           mark    stays, due as before, as the other payload (the first step of a way to another shard)
 --           aside   stays, due again later
 --           gone    nowhere: a client middleware dropped it, or it is on its new shard
--- RETURN  a list per job: 1 done, 0 somebody else was first, -1 the destination's key is of another type, so it steps aside,
+-- RETURN  a list per job: 1 done, 0 another process was first, -1 the destination's key is of another type, so it is postponed,
 --         the jid of the job whose duplicate it was: it is nowhere, or, where its claim does not drop, in its queue and says so;
 --         then the number trimmed
 -- COST    O(n log N + trimmed)
--- CRASH   before: in the set. after: at its place, and its lock with it. Whoever's ZREM finds the member moves it: pollers may race.
-local n, now = tonumber(ARGV[1]), redis.call('TIME')
-local seconds = tonumber(now[1]) + tonumber(now[2]) / 1000000
+-- CRASH   before: in the set. after: at its place, and its lock with it. The ZREM that finds the member moves it: pollers may race.
+local n, seconds = tonumber(ARGV[1]), redis_now()
 local later = string.format('%.6f', seconds + tonumber(ARGV[4]))
 local done, buried, trimmed = {}, false, 0
--- Neither writes anything (an empty range, and a time that nothing is later than): a right that an ACL refuses ends the script here, before a job has left its place. The removal comes
--- first, as always (maxmemory).
+-- Both write nothing (an empty range, and a score that none exceeds): without the right to one of them the script ends here, before
+-- a job has left its place. The removal comes first, as always (maxmemory).
 redis.call('ZREMRANGEBYRANK', KEYS[1], 1, 0)
 redis.call('ZADD', KEYS[1], 'XX', 'LT', '+inf', '')
 for i = 1, n do

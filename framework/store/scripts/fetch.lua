@@ -1,16 +1,16 @@
--- Acknowledge and count finished jobs (parts/count.lua) and take new ones, in one step.
--- KEYS    1 lease  2 working list  3.. queues in the order to look at them
+-- Acknowledge and count finished jobs (parts/count.lua), and fetch new ones, in one step.
+-- KEYS    1 lease  2 working list  3.. queues in the order of the fetch
 -- ARGV    1 lease in ms  2 how many jobs are wanted (1,000 at most come)  3 number of acknowledgements  then their payloads
---         then per queue its quota: how many it may give before the others have been asked; below 0: how many it may give at all
--- RETURN  { lease held (1/0), { positions (from 1) of acknowledgements that were not ours any more },
+--         then per queue its quota: the most jobs before the other queues had their turn; below 0: the most jobs at all
+-- RETURN  { lease held (1/0), { positions (from 1) of acknowledged jobs that the process no longer owned },
 --           { positions (from 1) of queues whose key is no list },
 --           queue's position (from 1), { payloads, oldest first }, ... }
 -- COST    O(A*W + Q + F): A acknowledgements, W working list (a few dozen), Q queues, F jobs fetched; a thousand empty queues
 --         take a quarter of a millisecond
 -- CRASH   before: nothing happened, the finished jobs stay in the working list and run again after recovery.
---         after, reply lost: acknowledged jobs are gone (they were done); fetched ones are in our working list, where
+--         after, reply lost: acknowledged jobs are gone (they were done); fetched ones are in the working list, where
 --         reconciliation (alive) or the reaper (dead) finds them.
--- PEXPIRE first: proves that we still own the list, and at maxmemory lets LPUSH pass. No lease, no fetch.
+-- PEXPIRE first: proves that the process still owns the list, and at maxmemory lets LPUSH pass. No lease, no fetch.
 -- Payloads are opaque bytes; nothing here parses them.
 local held = redis.call('PEXPIRE', KEYS[1], ARGV[1])
 local working = KEYS[2]

@@ -1,12 +1,13 @@
--- Take a job of ours out of the working list for good, with what it holds, and count it (parts/count.lua); or run it once more, when a duplicate came meanwhile.
+-- Acknowledge a job: remove it from the working list with its resources, and count it (parts/count.lua); or, when a duplicate was
+-- dropped meanwhile, push its next run.
 -- KEYS    1 working list; of a job that may run once more: 2 set of queue names  3 its queue  4 its lock
 -- ARGV    1 payload as fetched  2 what it holds (parts/release.lua); of a job that may run once more:
 --         3 its jid  4 the payload of the next run  5 its jid  6 class  7 queue name  8 for how many milliseconds it keeps the lock
 --         9 its status key, '' for none  10 its state  11 how many seconds that is kept
 -- RETURN  1 gone, 2 gone, and the next run waits in its queue with the lock,
---         0 fenced: the job is not ours any more and nothing was written
+--         0 fenced: the process no longer owns the job, and nothing was written
 -- COST    O(W)
--- CRASH   before: still in the working list, and holding all it held: it runs again. after: gone, and nothing is held but by the
+-- CRASH   before: still in the working list, with its resources: it runs again. after: gone, and nothing is held but by the
 --         next run. Called again after a lost reply, it finds no job and writes nothing.
 if redis.call('LREM', KEYS[1], -1, ARGV[1]) == 0 then return 0 end
 count_processed(1)

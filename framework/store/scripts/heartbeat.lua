@@ -1,13 +1,13 @@
--- Renew a process's lease and its place in the registry, and say that beats come through.
--- KEYS    1 lease  2 registry (ZSET)  3 what it has said about its runs (HASH)  4 since when there was no gap (STRING)
--- ARGV    1 identity  2 lease in ms  3 its slots  4 longest time without anybody's beat that is no gap, in ms
+-- Renew a process's lease and its registration, and note that heartbeats arrive.
+-- KEYS    1 lease  2 registry (ZSET)  3 the process's notes about its runs (HASH)  4 since when there was no gap (STRING)
+-- ARGV    1 identity  2 lease in ms  3 its slots  4 longest time without a heartbeat of any process that is no gap, in ms
 -- RETURN  { 1 when the lease had never lapsed, 0 when it is new or had lapsed; Redis's time in seconds;
---           1 when the registry did not know the process; 1 when somebody's beats have come through }
+--           1 when the registry did not know the process; 1 when heartbeats of some process have arrived without a gap }
 -- COST    O(log P), P processes
 -- CRASH   nothing moves. PEXPIRE comes first because it is allowed at maxmemory and, as the script's first write,
---         lets SET and ZADD pass too: a full Redis must not make the living look dead.
--- The gap is told by a key that runs out as leases do, but long before: a clock that jumps, an old snapshot or a replica that
--- lags cannot take the leases and leave it.
+--         lets SET and ZADD pass too: a full Redis must not make live processes look dead.
+-- A key that expires as leases do, but much earlier, shows the gap: a clock that jumps, an old snapshot or a lagging replica cannot
+-- lose the leases and keep this key.
 local held = redis.call('PEXPIRE', KEYS[1], ARGV[2])
 local steady = redis.call('PEXPIRE', KEYS[4], ARGV[4])
 local time = redis.call('TIME')

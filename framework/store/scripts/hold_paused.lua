@@ -1,13 +1,13 @@
--- Park a job of ours whose class is paused: out of the working list, among the parked jobs of its class.
--- KEYS    1 working list  2 parked jobs of the class (ZSET)  3 classes with parked jobs (SET)  4 flags (HASH)
---         5 mark of a pause that a strategy keeps up (STRING)
--- ARGV    1 payload as fetched  2 queue name  3 class name  4 flag of the operators' pause  5 what it has to say, '' for anything
---         6 strategy, '' for an operator's pause  7 how long its mark stays in milliseconds
+-- Hold a job of a paused class: move it from the working list to the held jobs of its class.
+-- KEYS    1 working list  2 held jobs of the class (ZSET)  3 classes with held jobs (SET)  4 flags (HASH)
+--         5 marker of a pause by a strategy (STRING)
+-- ARGV    1 payload as fetched  2 queue name  3 class name  4 flag of the operators' pause  5 its required value, '' for any
+--         6 strategy, '' for an operator's pause  7 how long its marker stays in milliseconds
 --         8 what the job holds (parts/release.lua)
--- RETURN  1 parked, 0 fenced: the job is not ours any more, -1 the flag says something else now; then nothing was written
--- ERROR   the key of the parked jobs is of another type: the job is back in the working list
+-- RETURN  1 held, 0 fenced: the process no longer owns the job, -1 the flag has another value now; then nothing was written
+-- ERROR   the key of the held jobs is of another type: the job is back in the working list
 -- COST    O(W + log N)
--- CRASH   before: in the working list. after: parked. A member is its ticket, a line of JSON [queue], [queue, copy] or
+-- CRASH   before: in the working list. after: held. A member is its ticket, a line of JSON [queue], [queue, copy] or
 --         [queue, copy, lock] (parts/lock.lua), and its payload's bytes; the score is since when, of Redis's clock, and above every
 --         other's: they go back in the order in which they came.
 if ARGV[5] ~= '' then
@@ -16,9 +16,8 @@ if ARGV[5] ~= '' then
   if type(said) == 'table' and string.find(said.err, 'WRONGTYPE', 1, true) ~= 1 then return said end
   if said ~= ARGV[5] then return -1 end
 end
-local time = redis.call('TIME')
+local since = redis_now()
 if redis.call('LREM', KEYS[1], -1, ARGV[1]) == 0 then return 0 end
-local since = tonumber(time[1]) + tonumber(time[2]) / 1000000
 local last = redis.pcall('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')
 if last[2] and tonumber(last[2]) >= since then since = tonumber(last[2]) + 0.000001 end
 -- Two jobs of the very same bytes stay two.

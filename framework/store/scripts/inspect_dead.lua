@@ -1,24 +1,23 @@
--- Look whether a process is dead, and at what it left.
--- KEYS    1 its lease  2 its working list  3 registry (ZSET)  4 what it has said about its runs (HASH)
---         5 since when there was no gap in anybody's beats (STRING)
+-- Return what a process left, if it is dead.
+-- KEYS    1 its lease  2 its working list  3 registry (ZSET)  4 the process's notes about its runs (HASH)
+--         5 since when the heartbeats of all processes had no gap (STRING)
 -- ARGV    1 its identity  2 most jobs to return  3 seconds of silence until it is dead
---         4 seconds for which beats must have come through before the silent are dead
--- RETURN  {} when it lives, or cannot be told from the living; else
---         { now, length of the list, [said about runs: field, value, ...], youngest payload, ... }
+--         4 seconds without a gap in the heartbeats before a silent process is dead
+-- RETURN  {} when it is alive, or may be; else
+--         { now, length of the list, [notes about runs: field, value, ...], youngest payload, ... }
 -- COST    O(log P + page)
 -- CRASH   nothing moves.
--- After an outage longer than the lease every lease is gone and everybody lives. So the silent are dead only when beats have
--- come through for a while: no matter whose, and how long the asker has lived. Whom its parent has seen die (score below 0) is
--- dead at once.
+-- After an outage longer than the lease every lease is gone although every process is alive. So a silent process is dead only when
+-- heartbeats of any process have arrived without a gap for a while, however young the caller is. A process whose parent saw it die
+-- (score below 0) is dead at once (decision 28).
 if redis.call('EXISTS', KEYS[1]) == 1 then return {} end
 local beat = redis.call('ZSCORE', KEYS[3], ARGV[1])
 if not beat then return {} end
-local time = redis.call('TIME')
-local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+local now = redis_now()
 if tonumber(beat) >= 0 then
   local since = tonumber(redis.pcall('GET', KEYS[5]))
   if not since or since ~= since then since = math.huge end
-  -- The clock went back: what was noted would count for nothing until it is there again. What is no time would do so for ever.
+  -- The clock went back, so the noted time would not count until the clock reaches it again; a value that is no time, never.
   if since > now then redis.call('DEL', KEYS[5]) end
   if now - tonumber(beat) < tonumber(ARGV[3]) or now - since < tonumber(ARGV[4]) then return {} end
 end

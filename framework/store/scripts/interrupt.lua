@@ -1,21 +1,20 @@
--- Take a job that still runs out of our hands, as its process must end: back to its queue, the next to run, or, cut off too often,
--- into the set of interrupted jobs, which is trimmed.
--- KEYS    1 working list  2 its queue  3 set of queue names  4 interrupted set, if it has been cut off too often
+-- Interrupt a job that still runs when its process must end: push it back to its queue, to run next, or, after too many
+-- interruptions, to the set of interrupted jobs, which is trimmed.
+-- KEYS    1 working list  2 its queue  3 set of queue names  4 interrupted set, after too many interruptions
 -- ARGV    1 payload as fetched  2 payload to store  3 queue name  4 what it holds, when it goes back (parts/release.lua)
 --         with 4 keys: 5 what it holds, when it ends  6 the set's most entries  7 their longest stay in seconds
 --         8 its status key, '' for none  9 its state  10 how many seconds that is kept
--- RETURN  0 fenced: the job is not ours any more and nothing was written, -1 its queue's key is of another type: the job stays,
+-- RETURN  0 fenced: the process no longer owns the job, and nothing was written, -1 its queue's key is of another type: the job stays,
 --         1 it is in its queue, 2 + entries trimmed from the set: it is there
---         A set whose key is of another type gives nothing up: the job goes back to its queue.
+--         When the set's key is of another type, the job goes back to its queue.
 -- COST    O(W + log N + trimmed)
--- CRASH   before: in the working list. after: at its place, and nothing is held there that may not be. Called again after a lost
+-- CRASH   before: in the working list. after: at its place, without resources that it may not hold there. Called again after a lost
 --         reply, it finds no job and writes nothing.
 if redis.call('LREM', KEYS[1], -1, ARGV[1]) == 0 then return 0 end
 if KEYS[4] then
-  local time = redis.call('TIME')
-  local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+  local now = redis_now()
   if type(redis.pcall('ZADD', KEYS[4], string.format('%.6f', now), ARGV[2])) == 'number' then
-    -- In the same step: no process comes back to a job that is given up, so its state would say for ever that it runs.
+    -- In the same step: no process handles a job that was given up again, so its state would stay `running` forever.
     if ARGV[8] ~= '' then redis.pcall('SET', ARGV[8], ARGV[9], 'EX', ARGV[10]) end
     release(ARGV[5])
     return 2 + trim(KEYS[4], now, tonumber(ARGV[6]), tonumber(ARGV[7]))

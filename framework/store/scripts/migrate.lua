@@ -1,17 +1,17 @@
--- Take the oldest jobs out of a stashed queue, each to the left end of its next queue (its own, when it stays there), and
--- show the next ones.
+-- Move the oldest jobs of a stashed queue, each to the left end of its next queue (its own, when it stays there), and
+-- return the next ones.
 -- KEYS    1 lease of the migration  2 its working list, where the whole queue was put  3 set of queue names
 --         4 the queue itself  5.. further queues
 -- ARGV    1 lease in ms  2 most jobs to show  3 most bytes to show (one job is always shown)  4 number of jobs n  5 number of queues q
 --         then the q names of the queues from KEYS 4 on
 --         then n payloads as they were shown, oldest first; n payloads to store, '' where the bytes stay; n positions of their
 --         queues from KEYS 4 on (1 is the queue itself)
--- RETURN  { 1 moved, 0 the list's right end is not what was shown (another migration moved it), -1 the lease has run out,
---           -2 the queue's own key is no list any more; in all but the first nothing was moved;
+-- RETURN  { 1 moved, 0 the list's right end is not what was shown (another migration moved it), -1 the lease has expired,
+--           -2 the queue's own key is no longer a list; in all but the first nothing was moved;
 --           { positions of queues whose key is no list: their jobs stayed, as they were }, next payloads, oldest first ... }
 -- COST    O(n + shown), from the ends of lists: their length does not matter
--- CRASH   before: in the working list. after: in a queue. Reapers put what is left back once the lease has run out.
--- PEXPIRE first: proves that the list is ours, and at maxmemory lets LPUSH pass.
+-- CRASH   before: in the working list. after: in a queue. Reapers put the rest back once the lease has expired.
+-- PEXPIRE first: proves that the caller owns the list, and at maxmemory lets LPUSH pass.
 if redis.call('PEXPIRE', KEYS[1], ARGV[1]) == 0 then return { -1, {} } end
 local n, q = tonumber(ARGV[4]), tonumber(ARGV[5])
 local expected, stored, places = 5 + q, 5 + q + n, 5 + q + n + n
@@ -56,7 +56,7 @@ if n > 0 then redis.call('RPOP', KEYS[2], n) end
 for i = 1, q do
   if #arriving[i] > 0 then
     local put = redis.pcall('LPUSH', KEYS[3 + i], unpack(arriving[i]))
-    -- The wrong end is better than nowhere, where an ACL refuses LPUSH.
+    -- Where an ACL refuses LPUSH, the wrong end is better than losing the job.
     if type(put) == 'table' then redis.call('RPUSH', KEYS[3 + i], unpack(arriving[i])) end
     redis.pcall('SADD', KEYS[3], ARGV[5 + i])
   end

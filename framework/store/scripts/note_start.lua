@@ -1,5 +1,5 @@
--- Say that a job which was in the hands of a dead process before begins to run here, and which of such have ended.
--- KEYS    1 lease  2 what this process has said about its runs (HASH)
+-- Note that a suspect (a job that a dead process had) starts here, and which suspects have ended.
+-- KEYS    1 lease  2 the process's notes about its runs (HASH)
 -- ARGV    1 lease in ms  2 the payload's digest  3.. digests of payloads whose runs have ended
 -- RETURN  1 when the lease is held, else 0
 -- COST    O(ended)

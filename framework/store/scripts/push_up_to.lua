@@ -1,4 +1,4 @@
--- Write jobs of a limited capacity worker to their queues: as many as are missing, those that run and those that wait counted.
+-- Push jobs of a limited-capacity worker, as many as are missing; running and waiting jobs count.
 -- KEYS    1 the limit (HASH; parts/slots.lua has the others)  2 set of queue names  3.. one queue per job
 -- ARGV    1 how many there may be  2 seconds for which a job that waits has a slot reserved  3 number of jobs n
 --         then n payloads  n jids  n queue names
@@ -20,7 +20,7 @@ local missing = math.max(0, limit_of(base, now) - taken)
 local written = 0
 for i = 1, n do
   local reservation = ' ' .. ARGV[3 + n + i]
-  -- One that was written before, by a call whose reply was lost, is not written again.
+  -- A job that an earlier call wrote, whose reply was lost, is not written again.
   if not redis.call('ZSCORE', base .. ':running', reservation) then
     if missing == 0 then break end
     local put = redis.pcall('LPUSH', KEYS[2 + i], ARGV[3 + i])

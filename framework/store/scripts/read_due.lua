@@ -1,9 +1,8 @@
--- Look for jobs whose time has come. Reads only.
+-- Return the due jobs. Reads only.
 -- KEYS    1 sorted set
 -- ARGV    1 most members
 -- RETURN  the server's time in seconds as text, then the members, earliest first
 -- COST    O(log N + limit)
 -- CRASH   nothing moves. Redis's clock decides.
-local now = redis.call('TIME')
-local seconds = string.format('%.6f', tonumber(now[1]) + tonumber(now[2]) / 1000000)
+local seconds = string.format('%.6f', redis_now())
 return {seconds, unpack(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', seconds, 'LIMIT', 0, ARGV[1]))}

@@ -1,17 +1,16 @@
--- Write jobs that come from another shard to their queues, each once.
+-- Write jobs of another shard to their queues here, each once.
 -- KEYS    1 set of queue names  then per job: its guard, its queue
 -- ARGV    1 number of jobs n  2 how long a guard stays in milliseconds  3 until when this may be done (seconds of Redis's clock)
 --         then n payloads  then n queue names  then, when any of them wants a lock, n claims (parts/lock_request.lua), '' for none
 -- RETURN  per job: 1 written, 0 it had been written before, -1 the queue's key is no list and nothing was written,
 --         the jid of the job whose duplicate it is: it is nowhere here, or, where its claim does not drop, written and says so;
---         {} too much time has passed since the old shard was looked at, and nothing was written
+--         {} too much time has passed since the old shard was read, and nothing was written
 -- ERROR   the server is full (this is a push, and may be refused): the jobs are still on their old shard
 -- COST    O(n)
 -- CRASH   before: on the old shard only. after: on both, and the guard is here: the next try to write it answers 0, and the
 --         job is removed there. The guard is written in the step that writes the job: one is never without the other.
 local n, done = tonumber(ARGV[1]), {}
-local time = redis.call('TIME')
-if tonumber(time[1]) + tonumber(time[2]) / 1000000 > tonumber(ARGV[3]) then return done end
+if redis_now() > tonumber(ARGV[3]) then return done end
 for i = 1, n do
   local guard, queue = KEYS[2 * i], KEYS[2 * i + 1]
   done[i] = 0

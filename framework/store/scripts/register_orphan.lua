@@ -1,10 +1,10 @@
--- Enter the owners of working lists that nobody knows into the registry, so that sweeps look at the lists.
+-- Register the owners of working lists that the registry lacks, so that sweeps find the lists.
 -- KEYS    1 registry (ZSET)  2.. their leases
 -- ARGV    1.. their identities
--- RETURN  how many were entered; who lives or is known is left as it is
+-- RETURN  the number registered; live and known owners are left alone
 -- COST    O(n log P), n identities, P processes
--- CRASH   nothing moves. Should an owner live all the same, it has a whole lease from now on to beat.
--- DEL, of a lease that is not there, is allowed at maxmemory and as the script's first write lets ZADD pass.
+-- CRASH   nothing moves. An owner that is alive nevertheless has a whole lease from now on to send a heartbeat.
+-- DEL, of a lease that does not exist, is allowed at maxmemory and as the script's first write lets ZADD pass.
 local time = redis.call('TIME')
 local now = string.format('%d.%06d', time[1], time[2])
 local entered = 0

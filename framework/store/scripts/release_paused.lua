@@ -1,14 +1,14 @@
--- Give the oldest parked jobs of a class back to their queues, to the end where pushes go, so that they run in their order.
--- KEYS    1 parked jobs of the class (ZSET)  2 classes with parked jobs (SET)  3 set of queue names  4 flags (HASH)
---         5 mark of a pause that a strategy keeps up (STRING)
--- ARGV    1 class name  2 flag of the operators' pause  3 what the caller knows it to say, '' for nothing
---         4 '' or 'heed': the caller does not know the class, and leaves it alone while the mark is there
+-- Release the oldest held jobs of a paused class to the left end of their queues, so that they run in their order.
+-- KEYS    1 held jobs of the class (ZSET)  2 classes with held jobs (SET)  3 set of queue names  4 flags (HASH)
+--         5 marker of a pause by a strategy (STRING)
+-- ARGV    1 class name  2 flag of the operators' pause  3 the value that the caller has read, '' for none
+--         4 '' or 'heed': the caller does not know the class, and leaves it alone while the marker exists
 --         5 most jobs  6 most bytes (one job always goes)  7 how many of the oldest to leave out: they could not go
--- RETURN  { 1 done, -1 the class is paused, as far as the caller cannot know: nothing was written;
---           jobs given back; jobs that stay, as the key of their queue is no list }: none of both, and no more can go
+-- RETURN  { 1 done, -1 the class is paused as far as the caller cannot know, and nothing was written;
+--           jobs released; jobs that stay, as the key of their queue is no list }: when both are 0, no more can go
 -- COST    O(n log N)
--- CRASH   before: parked. after: in its queue. Any number of callers may run at once: whoever's ZREM finds a job moves it.
--- To the left end: at the right one each page would overtake those before it. ZREM first, which is allowed at maxmemory.
+-- CRASH   before: held. after: in its queue. Any number of callers may run at once: the ZREM that finds a job moves it.
+-- To the left end: at the right end each page would overtake the earlier ones. ZREM first, which is allowed at maxmemory.
 local said = redis.pcall('HGET', KEYS[4], ARGV[2])
 if (said or '') ~= ARGV[3] and type(said) ~= 'table' then return { -1, 0, 0 } end
 if ARGV[4] == 'heed' and redis.call('EXISTS', KEYS[5]) == 1 then return { -1, 0, 0 } end

@@ -1,10 +1,10 @@
--- Look after a limit that jobs wait at: free what nobody renews, and hand over what is free. For the case that no end of a job does.
+-- Sweep a limit at which jobs wait: free expired slots, and assign free ones. For the case that no end of a job does it.
 -- KEYS    1 the limit (HASH; parts/slots.lua has the others)
 -- ARGV    1 the limit as this process knows it: 0 none, below 0 pause, '' when it does not know  2 most slots of a scope, 0 no such limit
---         3 most jobs to hand over  4 for how many seconds nobody may have known it until those that wait are let go without a limit
--- RETURN  { jobs handed over; slots taken; the limit, '' unknown; 1 when jobs still wait, else 0 }
+--         3 most jobs to hand over  4 after how many seconds without a known limit the waiting jobs are released without one
+-- RETURN  { jobs released; slots taken; the limit, '' unknown; 1 when jobs still wait, else 0 }
 -- COST    O(handed * log N)
--- CRASH   each job is among those that wait, or in its queue. Any number of processes may do this at once.
+-- CRASH   each job waits, or is in its queue. Any number of processes may do this at once.
 -- ZREM first, which is allowed at maxmemory.
 local base, now = KEYS[1], redis_now()
 redis.call('ZREM', base .. ':running', '')
@@ -25,7 +25,7 @@ local limit = limit_of(base, now)
 for _, scope in ipairs(redis.pcall('SRANDMEMBER', base .. ':full', 100)) do
   if limit == 0 or not scope_is_full(base, scope) then give_turn(base, scope) end
 end
--- Of jobs without a scope one knows the key: they have their turn again, should somebody have removed the garbage that it was lost in.
+-- The key of jobs without a scope is known, so they get their turn back even after the set of turns was lost.
 local unscoped = redis.pcall('ZCARD', base .. ':waiting:')
 if type(unscoped) == 'number' and unscoped > 0 then redis.pcall('ZADD', base .. ':turns', 'NX', next_turn(base), '') end
 local handed = hand_over(base, now, tonumber(ARGV[3]))

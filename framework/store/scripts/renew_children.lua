@@ -1,15 +1,14 @@
--- A parent renews the leases of its living children that are late with their own beats.
+-- Renew the leases of a supervisor's live children whose own heartbeats are late.
 -- KEYS    1 registry (ZSET)  2.. the children's leases
 -- ARGV    1 lease in ms  2 silence in seconds that is still no lateness  3 longest silence in seconds
---         4 since when the parent has seen Redis up (silence before counts for nobody; seconds of Redis's clock)
---         5 '1' after Redis was away: no silence counts, and leases that have run out are given back, for nobody can
---         have taken the jobs
+--         4 since when the supervisor has seen Redis up (earlier silence does not count; seconds of Redis's clock)
+--         5 '1' after an outage of Redis: no silence counts, and expired leases are restored, as no process can have
+--         recovered the jobs
 --         6.. the children's identities
 -- RETURN  { Redis's time in seconds, per child its silence in whole seconds; -1 when it is not registered }
 -- COST    O(children)
--- CRASH   nothing moves. A child whose silence is too long is not renewed: its lease runs out.
-local time = redis.call('TIME')
-local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+-- CRASH   nothing moves. The lease of a child that is silent for too long is not renewed, and expires.
+local now = redis_now()
 local identities = {}
 for i = 6, #ARGV do identities[#identities + 1] = ARGV[i] end
 local reply = { string.format('%.6f', now) }

@@ -2,12 +2,11 @@
 -- KEYS    1 lease of the migration  2 its working list  3 the queue  4 set of queue names
 -- ARGV    1 until when it counts as dead (seconds of Redis's clock)  2 most jobs  3 most bytes (one job always goes)  4 queue name
 -- RETURN  number put back; 0 when the queue's key is no list; -1 the migration is alive, or too much time has passed since it was
---         examined
+--         inspected
 -- COST    O(jobs)
 -- CRASH   before: in the working list. after: in the queue. Any number of reapers may run at once.
--- That the lease is gone is asked here, in the step that moves the jobs. RPOP first, which is allowed at maxmemory.
-local time = redis.call('TIME')
-local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+-- The lease is checked in the step that moves the jobs. RPOP first, which is allowed at maxmemory.
+local now = redis_now()
 if redis.call('EXISTS', KEYS[1]) == 1 or now > tonumber(ARGV[1]) then return -1 end
 local size, moved = 0, 0
 while moved < tonumber(ARGV[2]) and size < tonumber(ARGV[3]) do

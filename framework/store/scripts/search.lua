@@ -1,12 +1,13 @@
--- Look for a text in the jobs of many lists: queues and working lists. Reads only.
--- KEYS    lists, in the order in which they are to be looked through
+-- Search the jobs of many lists (queues and working lists) for a text. Reads only.
+-- KEYS    lists, in the order of the search
 -- ARGV    1 the text  2 index in the first list to begin at  3 most bytes of payloads to read  4 most jobs to read
 -- RETURN  { lists that are done, index in the next one to go on at, jobs that were read,
 --           [ number of the list (from 1), index, length of the list, payload ], ... }
 -- COST    O(lists + jobs + bytes), each bounded by the caller
 -- CRASH   nothing moves.
--- A page begins small, as nothing is known about the size of the jobs in it; the next one follows from it. A call that goes on in a
--- list begins with one job: the list may be one of large jobs. At least one job is read, so that every call gets on. A key of another type holds no jobs; any other refusal is the caller's to hear.
+-- The first page of a list is small, as the size of its jobs is unknown; it determines the next one. A call that continues in a
+-- list starts with one job, as its jobs may be large. At least one job is read, so that every call makes progress. A key of another
+-- type holds no jobs; any other error is returned.
 local FIRST, MOST = 8, 1000
 local needle, from = ARGV[1], tonumber(ARGV[2])
 local bytes_left, jobs_left = tonumber(ARGV[3]), tonumber(ARGV[4])

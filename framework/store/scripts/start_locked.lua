@@ -1,14 +1,14 @@
--- A job is about to begin: its lock goes (until_executing) or is renewed (until_executed), unless it has to see more first.
+-- Release (until_executing) or renew (until_executed) the lock of a job that is about to start, unless it must see more first.
 -- KEYS    1 its lock
--- ARGV    1 its jid  2 its class  3 for how many milliseconds it keeps the lock, 0: it lets go
---         4 what dropped duplicates saw that it does not know of: '0' does not matter, '1' is to be looked at first, '2' at once
---         then the positions that it knows of: database, position, ...
--- RETURN  what they saw that is newer: database, position, ...; with '1' nothing was done then, and the caller asks again once
---         the job is sure to see it
+-- ARGV    1 its jid  2 its class  3 for how many milliseconds it keeps the lock, 0: the lock is released
+--         4 newer WAL positions of dropped duplicates: '0' ignore them, '1' return them first, '2' release nevertheless
+--         then the positions that the job knows: database, position, ...
+-- RETURN  newer positions of the duplicates: database, position, ...; with '1' nothing was written then, and the caller repeats the
+--         call once a replica shows them
 -- COST    O(databases)
 -- CRASH   before: the lock is as the push left it. after: gone, or as long as its ttl. The job stays where it is.
--- A lock that is another's is left alone; one that ran out is taken again where the job keeps one and nobody else has it. Only
--- duplicates that come from now on are a reason to run once more.
+-- Another job's lock is left alone. An expired lock is taken again if the job keeps one and no other job has it. Only duplicates
+-- from now on cause another run.
 local owner, unseen = owner_of(KEYS[1]), {}
 if owner and owner ~= ARGV[1] then return unseen end
 if owner and ARGV[4] ~= '0' then

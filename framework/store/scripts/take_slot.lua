@@ -1,16 +1,16 @@
--- A job of ours at the door of its limit: give it a slot, or let it wait where it is handed the next one that is free.
+-- Give a job a slot of its limit, or hold it until a slot is free.
 -- KEYS    1 working list  2 the limit (HASH; parts/slots.lua has the others)
 -- ARGV    1 payload as fetched  2 slot member  3 jid  4 queue  5 the limit as this process knows it: 0 none, below 0 pause
 --         6 seconds until a slot that is not renewed is free again  7 since when it has waited, '' when it has not yet
 --         8 scope, '' for none  9 most slots of a scope, 0 no such limit  10 'park', or 'refuse': then it does not wait
---         11 what it holds of other limits (parts/release.lua), let go of when it waits
--- RETURN  { 1 has its slot, 0 waits, 2 refused, -1 fenced: not ours any more, and nothing was written; slots taken; limit;
+--         11 its resources of other limits (parts/release.lua), released when it waits
+-- RETURN  { 1 has its slot, 0 waits, 2 refused, -1 fenced: the process no longer owns it, nothing was written; slots taken; limit;
 --           jobs of its scope that wait }
 -- ERROR   a key of the limit is of another type: the job stays in the working list
--- COST    O(W + log N), and as much for each job that is handed a free slot, a few as a rule
--- CRASH   before: in the working list. after: there with its slot, which ends with the job or with its process, or among those
---         that wait. Run again, it finds the slot taken, or the job gone.
--- Whoever waits comes first, and no slot stays free while anybody does. ZREM first, which is allowed at maxmemory.
+-- COST    O(W + log N), and as much for each waiting job that gets a free slot, a few as a rule
+-- CRASH   before: in the working list. after: there with its slot, which ends with the job or its process, or among the waiting
+--         jobs. Called again, it finds the slot taken, or the job gone.
+-- Waiting jobs come first, and no slot stays free while a job waits. ZREM first, which is allowed at maxmemory.
 if not redis.call('LPOS', KEYS[1], ARGV[1]) then return { -1, 0, 0, 0 } end
 local base, member, scope = KEYS[2], ARGV[2], ARGV[8]
 local now = redis_now()
@@ -36,10 +36,10 @@ if ARGV[10] == 'refuse' then return { 2, taken, limit, 0 } end
 local waiting, since, payload = base .. ':waiting:' .. scope, ARGV[7], ARGV[1]
 if since == '' then
   since = string.format('%.6f', now)
-  -- GitLab's field, for whoever looks at the job, and for its old place should it come back without a slot.
+  -- GitLab's field, for readers of the job, and for its old position if it comes back without a slot.
   payload = string.match(payload, '^(.*)}%s*$') .. ',"concurrency_limit_buffered_at":' .. since .. '}'
 end
--- The job moves last: an error before leaves it where it is, and after there is none.
+-- The job moves last: an earlier error leaves it in the working list, and no later step can fail.
 if not redis.call('ZSCORE', base .. ':turns', scope) and redis.call('SISMEMBER', base .. ':full', scope) == 0 then
   redis.call('ZADD', base .. ':turns', next_turn(base), scope)
 end
@@ -47,6 +47,6 @@ redis.call('SADD', 'aw:limits:waiting', base)
 redis.call('ZADD', waiting, since, cjson.encode({ ARGV[4], ARGV[3], lock_for_ticket(ARGV[11]) }) .. '\n' .. payload)
 redis.call('LREM', KEYS[1], -1, ARGV[1])
 release(ARGV[11])
--- What it was reserved, or the limit that has just been lowered to what others hold, is nobody's.
+-- Its reservation is free again; assign it to the next waiting job.
 if reserved then hand_over(base, now, 100) end
 return { 0, taken, limit, redis.call('ZCARD', waiting) }

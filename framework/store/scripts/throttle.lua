@@ -1,16 +1,16 @@
--- Lower or raise by one step what a limit is for the time being, as the load on what its jobs use says.
+-- Lower or raise the current limit by one step, by the load of the resources that its jobs use.
 -- KEYS    1 the limit (HASH; parts/slots.lua has the others)
 -- ARGV    1 the application's limit, above 0  2 'hard' (half), 'soft' (four fifths), or 'none': a tenth more, one at least
---         3 least seconds between two steps down  4 and before one up  5 seconds until it is as if nothing had been said
--- RETURN  { what it was, what it is }; the same when it is too early for a step, or there is none to take
+--         3 least seconds between two steps down  4 and before one up  5 seconds until the lowered limit expires
+-- RETURN  { old limit, new limit }; equal when it is too early for a step, or no step is left
 -- COST    O(1)
--- CRASH   nothing moves. Redis's clock decides; whoever asks twice takes one step. HDEL is allowed at maxmemory, and first.
+-- CRASH   nothing moves. Redis's clock decides; a repeated call takes one step only. HDEL is allowed at maxmemory, and first.
 local base, limit, now = KEYS[1], tonumber(ARGV[1]), redis_now()
 local said = redis.call('HMGET', base, 'current', 'current_until', 'throttled_at')
 local current, at = tonumber(said[1]), tonumber(said[3]) or 0
 if not current or (tonumber(said[2]) or 0) <= now or current > limit then current = limit end
 local pause = ARGV[2] == 'none' and tonumber(ARGV[4]) or tonumber(ARGV[3])
--- A clock that went back must not hold a step up.
+-- A clock that went back must not delay a step.
 if at <= now and now - at < pause then return { current, current } end
 local after
 if ARGV[2] == 'none' then

@@ -1,9 +1,9 @@
--- count_processed(n): so many jobs have been processed: added to Sidekiq's counters, in the step that acknowledges the jobs.
+-- count_processed(n): add n to Sidekiq's counters of processed jobs, in the step that acknowledges the jobs.
 -- stat:processed           STRING, integer
 -- stat:processed:DATE      the same of one day of UTC, by Redis's clock; kept for five years
 -- COST    O(1)
 -- CRASH   as the step that it belongs to: a job is counted when it is gone, and once.
--- A key of another type, or a server that refuses, costs the count and never the acknowledgement.
+-- A key of another type, or a refusing server, loses the count and never the acknowledgement.
 local function date_of(seconds)
   -- Days are counted from 0000-03-01, so that the leap day is the last of its year; eras have 400 years, 146,097 days.
   local days = math.floor(seconds / 86400) + 719468

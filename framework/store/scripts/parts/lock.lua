@@ -1,8 +1,8 @@
--- owner_of(key): the jid of the job that has the lock, nil when it is free. take_lock(key, jid, class, keep_ms): it is that job's.
+-- owner_of(key): the jid of the job that owns the lock, nil when it is free. take_lock(key, jid, class, keep_ms): give it to a job.
 -- key     HASH: v (format of the lock, 1), jid, class, since (seconds of Redis's clock), duplicates (how many came meanwhile),
---         wal:DATABASE (newest position of those); what is no such hash is no lock, and makes room for one
--- lock_for_ticket(holds), wake_lock(entry): a parked job's ticket says what its lock is, which waits as long as the job does
---         (JobResources.on_hold); once it goes on, the lock lasts as usual again.
+--         wal:DATABASE (newest position of those); any other value is no lock, and is overwritten
+-- lock_for_ticket(holds), wake_lock(entry): the ticket of a held job names its lock, which lasts as long as the job is held
+--         (JobResources.on_hold); when the job is released, the lock lasts as usual again.
 -- CRASH   as the step that it belongs to.
 -- DEL first: it is allowed at maxmemory, and as a script's first write lets HSET pass.
 local function owner_of(key)

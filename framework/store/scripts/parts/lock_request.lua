@@ -1,23 +1,18 @@
--- read_lock_request(text): what a job says of the lock that it wants (wire/resources.py: Claim), nil for '' and nil.
--- due_of(claim): when a job for the schedule set is due, seconds of this server's clock: as it says, or so long after now; else nil.
--- rival(claim): the jid of another job that has the lock, nil when it is free or the job's own.
--- obtain(claim): it is the job's from now on, as long as it waits and its ttl; what is noted in one that it has stays.
--- drop_duplicate(claim): the job is not written, as its rival will do the work: that is noted in the lock, so that the rival's run
---         sees what the newest of them saw (positions) and knows that there were any; and counted. Returns the error of a full server.
--- marked(data, jid): a payload that is written all the same, with whose duplicate it is. It is an object, as we have written it.
--- CRASH   as the step that they belong to. Keys stand in the claim, as a shard is one server.
+-- read_lock_request(text): decode a lock request (wire/resources.py: LockRequest), nil for '' and nil.
+-- due_of(claim): when a job for the schedule set is due, in seconds of this server's clock, at a time or after a delay; else nil.
+-- rival(claim): the jid of another job that owns the lock, nil when it is free or the job's own.
+-- obtain(claim): give the lock to the job until it is due and for its ttl; the notes of a lock that it already owns stay.
+-- drop_duplicate(claim): count a duplicate that is not written, and note it in the lock with its WAL positions, so that the owner's
+--         run sees the newest of them and knows that there were duplicates. Returns the error of a full server.
+-- marked(data, jid): a payload that is written nevertheless, with the jid of the job whose duplicate it is. It is a JSON object.
+-- CRASH   as the step that they belong to. The keys are in the claim, as a shard is one server.
 local function read_lock_request(text)
   if not text or text == '' then return nil end
   return cjson.decode(text)
 end
 
-local function server_time()
-  local now = redis.call('TIME')
-  return tonumber(now[1]) + tonumber(now[2]) / 1000000
-end
-
 local function due_of(claim)
-  if claim.delay then return server_time() + tonumber(claim.delay) end
+  if claim.delay then return redis_now() + tonumber(claim.delay) end
   return claim.due and tonumber(claim.due)
 end
 
@@ -30,7 +25,7 @@ local function obtain(claim)
   local keep_ms = claim.ttl_ms
   local due = due_of(claim)
   if due then
-    local wait_s = due - server_time()
+    local wait_s = due - redis_now()
     keep_ms = math.min(math.floor(keep_ms + math.max(0, wait_s) * 1000), 9007199254740991)
   end
   if owner_of(claim.key) == claim.jid then

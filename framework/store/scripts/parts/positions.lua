@@ -1,5 +1,5 @@
--- newer(one, other): whether one position of the WAL ("hi/lo", hexadecimal) lies behind the other; what is none is behind nothing,
---         and before every position. Never raises.
+-- newer(one, other): whether one position of the WAL ("hi/lo", hexadecimal) is newer than the other; an invalid one is older
+--         than every position. Never raises.
 local function halves(position)
   if type(position) ~= 'string' then return nil end
   local high, low = string.match(position, '^(%x+)/(%x+)$')

@@ -1,11 +1,11 @@
--- release(holds): what a job holds besides its place, in the very step that takes it from its place.
+-- release(holds): release a job's resources, in the same step that removes the job from its place.
 -- holds   JSON, '' or nil for nothing:
---           lock   {key, owner, keep_ms, class}: removed when `owner` still has it; with keep_ms above 0 it stays for so long
---                  instead, and with a class it is taken again where nobody has it: the job goes back to its queue
---           slots  [{base, member}, ...]: each is free, and in the same step a job's that waits for one (parts/slots.lua)
--- CRASH   as the step that it belongs to: what left its place without letting go would be refused, or counted, until a TTL.
--- Called after the job was found where it was thought to be: who was fenced has nothing to let go of, for whoever has taken the
--- job over holds the same. Keys stand in the JSON, as a shard is one server; nothing is written to a key of another type.
+--           lock   {key, owner, keep_ms, class}: deleted when `owner` still owns it; with keep_ms above 0 it stays for this time
+--                  instead, and with a class it is taken again if it is free: the job goes back to its queue
+--           slots  [{base, member}, ...]: each is freed, and in the same step given to a job that waits for one (parts/slots.lua)
+-- CRASH   as the step that they belong to: a job that left its place without a release would block others until a TTL.
+-- Called after the job was found at its place: a fenced process has nothing to release, as the process that recovered the
+-- job holds the same. The keys are in the JSON, as a shard is one server; nothing is written to a key of another type.
 local function release(holds)
   if not holds or holds == '' then return end
   local held = cjson.decode(holds)

@@ -1,27 +1,22 @@
--- The slots of a concurrency limit, and who waits for one. `base` is the limit's HASH and the begin of its other keys:
+-- The slots of a concurrency limit, and the jobs that wait for one. `base` is the limit's HASH and the prefix of its other keys:
 -- base            HASH  limit (the application's, as a process evaluated it last; 0 none, below 0 pause), share (most of one scope),
 --                       current and current_until (throttled), override and override_until ('' for ever; the operators')
--- base:running    ZSET  member -> when it is free again whatever happens (seconds of Redis's clock). A member is "IDENTITY JID", or
---                       " JID" for a job that was handed over and has not begun: a reservation
+-- base:running    ZSET  member -> when the slot expires (seconds of Redis's clock). A member is "IDENTITY JID", or
+--                       " JID" for a job that was released and has not started: a reservation
 -- base:waiting:S  ZSET  job of scope S -> since when; a job is its ticket, a line of JSON [queue, jid, lock
 --                       if it has one (parts/lock.lua)], and its payload's bytes
--- base:turns      ZSET  scope with waiting jobs that may have a slot -> its turn; base:full SET of those that have their share
--- base:scopes     HASH  member -> its scope, and base:held HASH scope -> its slots; the scope '' is not counted
--- Nothing here fails half way: what is of another type is left alone.
+-- base:turns      ZSET  scope with waiting jobs that may get a slot -> its turn; base:full SET of scopes that have their share
+-- base:scopes     HASH  member -> its scope, and base:scope_slots HASH scope -> its slots; the scope '' is not counted
+-- No function fails half way: a key of another type is left alone.
 local RESERVED_S = 30
 
-local function redis_now()
-  local time = redis.call('TIME')
-  return tonumber(time[1]) + tonumber(time[2]) / 1000000
-end
-
--- A limit that was written; nil for what is none.
+-- Return a limit as a number; nil for an invalid one.
 local function read_limit(text)
   local limit = tonumber(text)
   return limit and math.abs(limit) <= 1000000000 and math.floor(limit) or nil
 end
 
--- What holds now: the operators' word, else the application's, lowered by throttling. nil when nobody has said anything.
+-- Return the effective limit: the operators' override, else the application's limit, lowered by throttling; nil without any.
 local function limit_of(base, now)
   local said = redis.pcall('HMGET', base, 'override', 'override_until', 'limit', 'current', 'current_until')
   if said.err then return nil end
@@ -40,47 +35,47 @@ end
 local function scope_is_full(base, scope)
   if scope == '' then return false end
   local share = tonumber(redis.pcall('HGET', base, 'share')) or 0
-  return share > 0 and (tonumber(redis.pcall('HGET', base .. ':held', scope)) or 0) >= share
+  return share > 0 and (tonumber(redis.pcall('HGET', base .. ':scope_slots', scope)) or 0) >= share
 end
 
--- Behind every scope that has a turn.
+-- Return the turn after all scopes that have one.
 local function next_turn(base)
   local last = redis.pcall('ZREVRANGE', base .. ':turns', 0, 0, 'WITHSCORES')
   return string.format('%.0f', (tonumber(last[2]) or 0) + 1)
 end
 
--- A scope that had its share may have a turn again: it is always in one of the two.
+-- Give a scope that had its share a turn again: a scope is always in one of the two sets.
 local function give_turn(base, scope)
   if type(redis.pcall('ZADD', base .. ':turns', next_turn(base), scope)) == 'number' then
     redis.pcall('SREM', base .. ':full', scope)
   end
 end
 
--- Returns the error, if any: a slot that is not written down limits no job.
+-- Return the error, if any: a slot that is not written limits no job.
 local function take_slot(base, member, expiry, scope)
   local put = redis.pcall('ZADD', base .. ':running', string.format('%.6f', expiry), member)
   if type(put) == 'table' then return put end
   if scope == '' then return nil end
   local noted = redis.pcall('HSET', base .. ':scopes', member, scope)
-  if noted == 1 then noted = redis.pcall('HINCRBY', base .. ':held', scope, 1) end
+  if noted == 1 then noted = redis.pcall('HINCRBY', base .. ':scope_slots', scope, 1) end
   return type(noted) == 'table' and noted or nil
 end
 
--- Whether the member had a slot; its scope may have one more then.
+-- Free the member's slot; return whether it had one. Its scope may take one more then.
 local function free_slot(base, member)
   if redis.pcall('ZREM', base .. ':running', member) ~= 1 then return false end
   local scope = redis.pcall('HGET', base .. ':scopes', member)
   if type(scope) == 'string' then
     redis.pcall('HDEL', base .. ':scopes', member)
-    local left = redis.pcall('HINCRBY', base .. ':held', scope, -1)
-    if type(left) == 'number' and left <= 0 then redis.pcall('HDEL', base .. ':held', scope) end
+    local left = redis.pcall('HINCRBY', base .. ':scope_slots', scope, -1)
+    if type(left) == 'number' and left <= 0 then redis.pcall('HDEL', base .. ':scope_slots', scope) end
     if redis.pcall('SISMEMBER', base .. ':full', scope) == 1 then give_turn(base, scope) end
   end
   return true
 end
 
--- Drop reservations of jobs that did not come, and slots that nobody has renewed: of those only while everybody's beats come
--- through (inspect_dead.lua). After an outage who runs has had no chance to renew, and needs a record's period and some more to do it.
+-- Free expired reservations, and expired slots, the latter only while heartbeats arrive without a gap (inspect_dead.lua): after an
+-- outage the processes need the period of a record, and some time more, to renew their slots.
 local STEADY_S = 18
 local function free_expired(base, now)
   local expired = redis.pcall('ZRANGEBYSCORE', base .. ':running', '-inf', string.format('%.6f', now), 'LIMIT', 0, 100)
@@ -96,9 +91,8 @@ local function free_expired(base, now)
   return freed
 end
 
--- Take the oldest waiting job of a scope out, with a slot of its own where it needs one: { queue, payload, lock }, for `go_back`,
--- before which nothing may fail.
--- One that cannot go to its queue (the key is of another type) steps aside, behind those that wait.
+-- Take out the oldest waiting job of a scope, with a reserved slot where it needs one: { queue, payload, lock }, for `go_back`.
+-- No step in between may fail. A job that cannot go to its queue (the key is of another type) goes behind the other waiting jobs.
 local function next_waiting(base, scope, now, reserve)
   local waiting = base .. ':waiting:' .. scope
   local popped = redis.pcall('ZPOPMIN', waiting)
@@ -122,11 +116,11 @@ local function next_waiting(base, scope, now, reserve)
   return found
 end
 
--- Jobs, oldest first, back to their queues: those with a slot to the right end, to run next; the others to where pushes go.
+-- Push jobs, oldest first, back to their queues: those with a slot to the right end, to run next; the others to the left end.
 local function go_back(jobs, reserved)
   for i = 1, #jobs do
     local job = reserved and jobs[#jobs + 1 - i] or jobs[i]
-    -- The wrong end is better than nowhere, where an ACL refuses one of the two.
+    -- Where an ACL refuses one of the two, the wrong end is better than losing the job.
     local put = redis.pcall(reserved and 'RPUSH' or 'LPUSH', 'queue:' .. job[1], job[2])
     if type(put) == 'table' then redis.call(reserved and 'LPUSH' or 'RPUSH', 'queue:' .. job[1], job[2]) end
   end
@@ -136,7 +130,7 @@ local function go_back(jobs, reserved)
   end
 end
 
--- Hand free slots to jobs that wait, the scopes in turn, `most` at a time; return how many. Without a limit they need no slots.
+-- Assign free slots to waiting jobs, the scopes in turn, at most `most`; return their number. Without a limit they need no slots.
 local function hand_over(base, now, most)
   local turns = base .. ':turns'
   if redis.pcall('ZCARD', turns) == 0 then return 0 end

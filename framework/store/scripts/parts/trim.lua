@@ -1,15 +1,16 @@
--- trim(set, now, most, stay_s): what a set of jobs that no process empties keeps: nothing older than stay_s, fewer than `most` entries
---         (Sidekiq's two limits). Returns how many left it.
--- note_business(set, now, data, most): `data`, just added at `now`, is a refusal of the business; of these at most so many stay.
---         Returns how many left the set.
--- In a full dead set refusals of the business make room first, the oldest before the others: none costs a real death its place.
--- aw:dead:business    ZSET, SHA-1 of an entry of the dead set -> its score there. Sidekiq's pages remove entries without a word
---         to it: such a digest stays, finds no entry and costs none its place. Once there are more digests than entries may be,
---         ten drawn at random are looked up, and those without an entry go: so the digests are soon those of entries again.
+-- trim(set, now, most, stay_s): remove the entries older than stay_s, and the oldest beyond `most` - 1 (Sidekiq's two limits).
+--         Returns the number removed.
+-- note_business(set, now, data, most): note that `data`, just added at `now`, is a business failure; at most `most` of these stay.
+--         Returns the number removed.
+-- In a full dead set business failures are removed first, the oldest before the others: none displaces another dead job.
+-- aw:dead:business    ZSET, SHA-1 of an entry of the dead set -> its score there. Sidekiq's pages remove entries without
+--         their digest: such a digest stays and removes no entry. Once there are more digests than allowed entries, ten random
+--         ones are checked, and those without an entry are removed.
 -- COST    O(log N) for each that leaves
 -- CRASH   as the step that they belong to: an entry and its digest are written, and leave, in one step.
 local BUSINESS = 'aw:dead:business'
-local MOST_AT_ONCE = 100 -- where the setting was lowered, each step removes so many
+-- Per step, after the setting was lowered.
+local MOST_AT_ONCE = 100
 
 local function entry_of(set, digest, score)
   local found = redis.call('ZRANGEBYSCORE', set, score, score)
@@ -19,7 +20,7 @@ local function entry_of(set, digest, score)
   return nil
 end
 
--- nil when there is no digest, else how many entries left the set: the digest may be of one that is gone.
+-- Return nil without a digest, else the number of removed entries: the entry of the digest may be gone.
 local function remove_oldest_business(set)
   local oldest = redis.pcall('ZPOPMIN', BUSINESS)
   if not oldest[1] then return nil end
