@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeVar
 
 import click
 
-from framework.cli.terminal import echo, echo_lines
+from framework.cli.terminal import echo, echo_text
 from framework.errors import ConfigurationError, DeclarationError, FrameworkError
 from framework.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_USAGE
 from framework.messages import did_you_mean
@@ -29,7 +29,7 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except (ConfigurationError, DeclarationError) as error:
-            echo_lines(str(error).split("\n"), err=True)
+            echo_text(str(error), err=True)
             sys.exit(EXIT_CONFIGURATION)
         except FrameworkError as error:
             echo(error, err=True)
@@ -40,7 +40,7 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
         except (click.Abort, click.exceptions.Exit):
             raise
         except Exception as error:  # noqa: BLE001 - a fault of ours is shown whole, but what it quotes does not act on the terminal
-            echo_lines("".join(traceback.format_exception(error)).rstrip().split("\n"), err=True)
+            echo_text("".join(traceback.format_exception(error)).rstrip(), err=True)
             sys.exit(EXIT_FAILED)
 
     return run

@@ -1,11 +1,13 @@
-"""``jobs``: looking at what waits, and at what it waits for; releasing it."""
+"""``jobs``: show jobs that do not run, say why, and release them."""
 
 import click
 
 from framework.cli.groups import CommandGroup
-from framework.cli.jobs_blocked import counters, deferred, held, paused
+from framework.cli.jobs_counters import counters
+from framework.cli.jobs_deferred import deferred
 from framework.cli.jobs_explain import explain
 from framework.cli.jobs_flags import COMMANDS as FLAGS
+from framework.cli.jobs_held import held
 from framework.cli.jobs_limits import limits
 from framework.cli.jobs_locks import locks
 from framework.cli.jobs_pause import COMMANDS as PAUSES
@@ -16,5 +18,5 @@ def jobs() -> None:
     """Show why jobs do not run, and release them: limits, locks, pauses and deferrals."""
 
 
-for command in (explain, held, limits, locks, paused, *PAUSES, deferred, *FLAGS, counters):
+for command in (explain, held, limits, locks, *PAUSES, deferred, *FLAGS, counters):
     jobs.add_command(command)

@@ -1,4 +1,4 @@
-"""``jobs explain``: where a job is, what it holds, why it does not run, and what will make it."""
+"""``jobs explain``: show where a job is, what it holds, why it does not run, and the remedy."""
 
 import sys
 import time
@@ -13,7 +13,7 @@ from framework.admin.snapshot import ShardSnapshot
 from framework.admin.times import format_duration, format_times
 from framework.cli.errors import reports_errors
 from framework.cli.options import json_option, modules_option, shard_option
-from framework.cli.project import load_project
+from framework.cli.project import load_project, print_load_error
 from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo_lines
 from framework.errors import FrameworkError
@@ -22,11 +22,11 @@ from framework.shard.shard import Shard
 from framework.wire.job import DEATH_COUNT, INTERRUPTED_COUNT
 
 _NOT_FOUND_TEXT = """\
-No key of {shards} holds the job {jid}. That is so when
-  - it is done, or was dropped: its last log line says which (job_status done, deduplicated, dropped, discarded;
-    or fail with dead false: the business refused it, or its class keeps no dead jobs)
-  - it was never pushed: perform_async gave None, or raised (deduplicated, refused, a shard away)
-  - it moved just then from a place that had not been looked at to one that had: run the command again"""
+No key of {shards} holds the job {jid}. Possible reasons:
+  - it has ended: its last log line says how (job_status done, deduplicated, dropped, discarded; or fail with
+    dead false: a business error, or a class that keeps no dead jobs)
+  - it was never pushed: perform_async returned None or raised (deduplicated, refused, a shard unavailable)
+  - it moved during the scan from a key that was not yet scanned to one that was: run the command again"""
 
 
 @click.command("explain")
@@ -36,13 +36,13 @@ No key of {shards} holds the job {jid}. That is so when
 @modules_option
 @reports_errors
 def explain(jid: str, *, names: Sequence[str], as_json: bool, modules: Sequence[str]) -> None:
-    """Explain where the job JID is, why it does not run, and what will release it.
+    """Explain where the job JID is, why it does not run, and what releases it.
 
-    It says in which position the job is and since when, and what it holds.
+    The answer names the position of the job, since when it is there, and the slots and locks that it holds.
 
-    Every key that may hold it is gone through in pages, on every shard; processes go on meanwhile. Reads only.
+    The command only reads. It scans every key that may hold the job, in pages, on every shard, beside running processes.
 
-    Status 1: no key holds the job and no status tells its end; or a shard does not answer, and the others are shown.
+    Status 1: no key and no status has the job; or a shard does not answer, and the others are shown.
     """
     if not jid.strip():
         raise click.UsageError("JID is empty: give the id that perform_async returned, or the field jid of a log line.")
@@ -73,12 +73,11 @@ def explain(jid: str, *, names: Sequence[str], as_json: bool, modules: Sequence[
 
 
 def _classes(modules: Sequence[str]) -> KnownClasses:
-    """The worker classes; a project that does not load is no reason to say nothing at 3 a.m."""
+    """Load the worker classes; none when the project does not load, because Redis alone explains most."""
     try:
         project = load_project(modules)
     except FrameworkError as error:
-        message = f"The worker classes cannot be loaded, so nothing is said about them: {error}"
-        echo_lines(message.split("\n"), err=True)
+        print_load_error(", so the answer says nothing about them", error)
         return KnownClasses()
     declarations = project.declarations
     named = {alias: declaration for declaration in declarations.values() for alias in declaration.aliases}

@@ -1,88 +1,48 @@
-"""``jobs drop``, ``defer``, ``release`` and ``flags``: the operators' flags of a class, each with a reason and an end."""
+"""``jobs drop``, ``defer`` and ``flags``: set, clear and show the operators' flags of a class, each with a reason and an end."""
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import click
 
 from framework.admin.times import format_duration, server_time
-from framework.cli.errors import refuse_unknown, reports_errors, unknown_worker_message
+from framework.cli.errors import reports_errors
 from framework.cli.groups import DefaultShowGroup
-from framework.cli.options import DURATION_HELP, REASON_HELP, DurationOption, json_option, modules_option, shard_option
-from framework.cli.project import load_project
+from framework.cli.options import (
+    DURATION_HELP,
+    REASON_HELP,
+    DurationOption,
+    check_reason,
+    json_option,
+    modules_option,
+    reason_and_duration_options,
+    shard_option,
+)
+from framework.cli.project import refuse_unknown_class, resolve_class
 from framework.cli.shards import ShardCommand, operator_name
-from framework.cli.terminal import echo, echo_lines
-from framework.declare import registry
-from framework.errors import FrameworkError
-from framework.exit_codes import EXIT_FAILED
+from framework.cli.terminal import echo
 from framework.flags.flag import Flag, drop_flag, run_flag
 from framework.flags.redis_flags import MAX_AGE_S, read_flags_or_none, set_flag, unset_flag
 from framework.shard.shard import Shard
-from framework.telemetry.visible import visible
 
 _HEADINGS = ("SHARD", "FLAG", "ON FOR", "SET BY", "ENDS IN", "REASON")
 
 percent_option = click.option(
-    "--percent", type=click.IntRange(1, 100), default=100, show_default=True, help="Act on so many jobs in a hundred."
+    "--percent", type=click.IntRange(1, 100), default=100, show_default=True, help="Act on this percentage of the jobs."
 )
-
-
-def reason_and_duration_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the two options without which no operator's flag is set: why, and for how long."""
-    command = click.option(
-        "--for",
-        "lasts_s",
-        type=DurationOption(),
-        required=True,
-        help=DURATION_HELP,
-    )(command)
-    return click.option("--reason", required=True, help=REASON_HELP)(command)
-
-
-def resolve_class(name: str, modules: Sequence[str]) -> str:
-    """Return the wire name of a class that exists, a former name resolved; ends with status 1 and the nearest otherwise."""
-    known = load_project(modules).workers
-    found = registry.find(name)
-    if found is not None:
-        return str(found.declaration().wire_name)
-    refuse_unknown([name], known, unknown_worker_message, status=EXIT_FAILED)
-    return name
-
-
-def refuse_unknown_class(name: str, modules: Sequence[str] = ()) -> None:
-    """End with status 1 when no class has that name, or one had it: for commands that found nothing under it.
-
-    Classes that were removed, or are not loaded here, have jobs and flags still: so these commands look first.
-    """
-    try:
-        project = load_project(modules)
-    except FrameworkError as error:
-        unknown = f"The worker classes cannot be loaded, so it is not known whether {visible(name)} is one: {error}"
-        echo_lines(unknown.split("\n"), err=True)
-        sys.exit(EXIT_FAILED)
-    found = registry.find(name)
-    if found is None:
-        known = [*project.workers, *project.settings.retired_workers]
-        refuse_unknown([name], known, unknown_worker_message, status=EXIT_FAILED)
-    elif (now := found.declaration().wire_name) != name:
-        echo(f"{name} is called {now} now: its flags, locks and parked jobs are under that name", err=True)
-        sys.exit(EXIT_FAILED)
 
 
 def set_flag_on_shards(
     on: ShardCommand, name: str, percentage: float, reason: str, lasts_s: float, effect: str
 ) -> None:
-    """Set one flag on every shard, and say so."""
-    if not reason.strip():
-        raise click.UsageError("--reason is empty: say why, for whoever finds the flag at night.")
-    flag = Flag(name, percentage, reason.strip(), operator_name())
+    """Set a flag on every shard, and print its effect for each."""
+    flag = Flag(name, percentage, check_reason(reason), operator_name())
     for shard, _ in on.each(lambda one: set_flag(one.client, flag, lasts_s)):
         echo(f"{shard}: {effect}, for {format_duration(lasts_s)} ({name})")
     if on.answered:
-        whose = f"process of {' and '.join(on.answered)}" if on.unanswered else "process"
-        echo(f"Every {whose} knows within {MAX_AGE_S:g} s.")
+        processes = f"process of {' and '.join(on.answered)}" if on.unanswered else "process"
+        echo(f"Every {processes} knows within {MAX_AGE_S:g} s.")
 
 
 @click.command("drop")
@@ -95,9 +55,9 @@ def set_flag_on_shards(
 def drop(
     worker: str, *, percent: int, reason: str, lasts_s: float, modules: Sequence[str], names: Sequence[str]
 ) -> None:
-    """Drop jobs of CLASS as they come up to run.
+    """Drop jobs of CLASS when they are fetched.
 
-    They are gone: only the log and a counter know of them.
+    A dropped job is lost: only the log and a counter record it.
     """
     on, name = ShardCommand(names), resolve_class(worker, modules)
     set_flag_on_shards(on, drop_flag(name), percent, reason, lasts_s, f"{percent} % of the jobs of {name} are dropped")
@@ -114,13 +74,13 @@ def drop(
 def defer(
     worker: str, *, percent: int, reason: str, lasts_s: float, modules: Sequence[str], names: Sequence[str]
 ) -> None:
-    """Put jobs of CLASS off as they come up to run.
+    """Defer jobs of CLASS when they are fetched.
 
-    Each time they wait in the schedule set for about the setting flags.defer_delay, 300 s.
+    A deferred job waits in the schedule set for about the setting flags.defer_delay, 300 s, and may be deferred again.
     """
     on, name = ShardCommand(names), resolve_class(worker, modules)
     set_flag_on_shards(
-        on, run_flag(name), 100 - percent, reason, lasts_s, f"{percent} % of the jobs of {name} are put off"
+        on, run_flag(name), 100 - percent, reason, lasts_s, f"{percent} % of the jobs of {name} are deferred"
     )
     on.exit_if_unanswered()
 
@@ -135,7 +95,9 @@ def flags() -> None:
 
 @flags.command("clear")
 @click.argument("worker", metavar="CLASS")
-@click.option("--percent", type=click.IntRange(1, 99), help="Let only so many jobs in a hundred run.")
+@click.option(
+    "--percent", type=click.IntRange(1, 99), help="Run only this percentage of the jobs, and defer the others."
+)
 @click.option("--reason", help=REASON_HELP)
 @click.option("--for", "lasts_s", type=DurationOption(), help=DURATION_HELP)
 @modules_option
@@ -150,12 +112,14 @@ def clear_flags(
     modules: Sequence[str],
     names: Sequence[str],
 ) -> None:
-    """End the dropping and the putting off of CLASS, so that its jobs run again.
+    """Clear the drop flag and the defer flag of CLASS, so that its jobs run again.
 
-    With --percent, which needs --reason and --for, only so many run and the others are put off: 10, then 50, then all.
+    To start slowly, give --percent with --reason and --for: 10, then 50, then clear without --percent.
     """
     if (percent is None) != (reason is None) or (percent is None) != (lasts_s is None):
-        raise click.UsageError("--percent, --reason and --for belong together: without them all jobs may run.")
+        raise click.UsageError(
+            "--percent, --reason and --for belong together: give all of them, or none to run all jobs."
+        )
     on = ShardCommand(names)
     name = worker if percent is None else resolve_class(worker, modules)
     gone = [drop_flag(name)] if percent is not None else [drop_flag(name), run_flag(name)]
@@ -177,8 +141,8 @@ def clear_flags(
 def show(*, names: Sequence[str], as_json: bool) -> None:
     """Show every flag that operators have set.
 
-    It says for how many jobs in a hundred, by whom, until when and why. A flag run_jobs_CLASS lets jobs run, a flag
-    drop_jobs_CLASS drops them.
+    The table shows the percentage of jobs, the operator, the end and the reason. The flag run_jobs_CLASS runs jobs and
+    defers the others; drop_jobs_CLASS drops them; pause_jobs_CLASS holds them.
     """
     on = ShardCommand(names)
     found = [(shard, now, name, flag) for shard, (now, read) in on.each(_read_flags) for name, flag in read]
@@ -201,7 +165,14 @@ def _flag_json(name: str, flag: Flag | None) -> dict[str, Any]:
 
 def _row(shard: str, now: float, name: str, flag: Flag | None) -> Sequence[str]:
     if flag is None:
-        return shard, name, "-", "-", "-", "cannot be read and counts as not set: set it anew, or release the class"
+        return (
+            shard,
+            name,
+            "-",
+            "-",
+            "-",
+            "cannot be read and counts as not set: set it again, or clear the flags of the class",
+        )
     ends = "never" if flag.expires_at is None else format_duration(flag.expires_at - now)
     return shard, flag.name, f"{flag.percentage:g} %", flag.set_by or "-", ends, flag.reason or "-"
 

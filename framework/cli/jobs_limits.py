@@ -1,4 +1,4 @@
-"""``jobs limits``: the slots of each concurrency limit, who has them, who waits; the operators' word over them."""
+"""``jobs limits``: show concurrency limits with their slots and waiting jobs; set, clear and sweep them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
@@ -21,11 +21,10 @@ from framework.admin.search import display_name
 from framework.admin.times import format_age, format_duration, server_time
 from framework.cli.errors import refuse_unknown, reports_errors
 from framework.cli.groups import DefaultShowGroup
-from framework.cli.jobs_flags import reason_and_duration_options
-from framework.cli.options import json_option, modules_option, shard_option
-from framework.cli.project import load_project
+from framework.cli.options import check_reason, json_option, modules_option, reason_and_duration_options, shard_option
+from framework.cli.project import load_project, print_load_error
 from framework.cli.shards import ShardCommand, operator_name
-from framework.cli.terminal import echo, echo_lines
+from framework.cli.terminal import echo
 from framework.errors import FrameworkError
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
@@ -49,7 +48,7 @@ def limits() -> None:
 @json_option
 @reports_errors
 def show(name: str | None, *, modules: Sequence[str], names: Sequence[str], as_json: bool) -> None:
-    """Show every limit that processes have evaluated, or NAME with the jobs that have its slots.
+    """Show every limit that processes have evaluated, or the limit NAME with the jobs in its slots.
 
     Limits at which jobs wait come first.
     """
@@ -70,7 +69,7 @@ def show(name: str | None, *, modules: Sequence[str], names: Sequence[str], as_j
     else:
         rows = [_row(shard, now, limit) for shard, now, limit in found]
         of = "" if name is None else f" of {name}"
-        on.print_table(_HEADINGS, rows, f"No limit{of} is known: no job that has run had one")
+        on.print_table(_HEADINGS, rows, f"No limit{of} is known: no job with a limit has run")
         if slots:
             echo()
             on.print_table(_HOLDERS, [_slot_row(shard, one) for shard, one in slots], "")
@@ -88,22 +87,21 @@ def show(name: str | None, *, modules: Sequence[str], names: Sequence[str], as_j
 def set_(
     name: str, limit: int, *, reason: str, lasts_s: float, modules: Sequence[str], names: Sequence[str], as_json: bool
 ) -> None:
-    """Let N jobs of NAME, a class or queue/NAME, run at a time.
+    """Run at most N jobs of NAME, a class or queue/NAME, at a time.
 
-    It stands over what the application says. 0 means any number, -1 means none.
+    The value overrides that of the application. 0 means no limit, -1 runs no job.
 
-    For every process at once; where nobody had limited it, within some seconds.
+    It holds for every process at once; for a class or queue without any limit before, within some seconds.
     """
-    if not reason.strip():
-        raise click.UsageError("--reason is empty: say why, for whoever finds the limit at night.")
+    check_reason(reason)
     on = ShardCommand(names)
     _check_known(on, name, modules)
     by = operator_name()
-    word = "no limit" if limit == 0 else "nobody runs" if limit < 0 else f"at most {limit:,} at a time"
+    effect = "no limit" if limit == 0 else "no job runs" if limit < 0 else f"at most {limit:,} at a time"
 
     def act(shard: Shard) -> list[_LimitChange]:
         set_override(shard.client, name, LimitOverride(limit, server_time(shard.client) + lasts_s, reason, by))
-        return [_assign_free_slots(shard, name, f"{word}, for {format_duration(lasts_s)}; ")]
+        return [_assign_free_slots(shard, name, f"{effect}, for {format_duration(lasts_s)}; ")]
 
     _apply_to_shards(on, act, as_json=as_json)
 
@@ -115,13 +113,13 @@ def set_(
 @json_option
 @reports_errors
 def clear(name: str, *, modules: Sequence[str], names: Sequence[str], as_json: bool) -> None:
-    """Take back what `limits set` said of NAME, so that the application's limit holds again."""
+    """Remove the override that `limits set` gave NAME, so that the application's limit holds again."""
     on = ShardCommand(names)
     _check_known(on, name, modules)
 
     def act(shard: Shard) -> list[_LimitChange]:
         there = clear_override(shard.client, name)
-        return [_assign_free_slots(shard, name, "as the application says; " if there else "nothing was set; ")]
+        return [_assign_free_slots(shard, name, "the application's limit holds; " if there else "nothing was set; ")]
 
     _apply_to_shards(on, act, as_json=as_json)
 
@@ -135,10 +133,9 @@ def clear(name: str, *, modules: Sequence[str], names: Sequence[str], as_json: b
 def sweep(name: str | None, *, modules: Sequence[str], names: Sequence[str], as_json: bool) -> None:
     """Free the slots of NAME, or of every limit, that no process renews.
 
-    Free slots are given to jobs that wait.
+    Waiting jobs get the free slots.
 
-    Processes do the same by themselves, at each end of a job and from time to time. The limit stands: to let more run,
-    `limits set`.
+    Processes do the same after each job and every few seconds. The limit stays the same: to run more jobs, use `limits set`.
     """
     on = ShardCommand(names)
     if name is not None:
@@ -152,7 +149,7 @@ def sweep(name: str | None, *, modules: Sequence[str], names: Sequence[str], as_
 
 
 class _LimitChange(NamedTuple):
-    """What a command did to one limit."""
+    """The effect of a command on one limit."""
 
     name: str
     message: str
@@ -188,13 +185,14 @@ def _holders(shard: Shard, name: str | None) -> list[SlotHolder]:
 
 
 def _check_known(on: ShardCommand, name: str, modules: Sequence[str] = ()) -> None:
-    """What can be limited: what is, a worker class, and ``queue/`` with a queue that somebody has pushed to."""
+    """Refuse a name that is no known limit, no worker class and no ``queue/NAME`` of a known queue."""
     known = {limit.name for _, (_, read) in on.each(_read) for limit in read}
     known |= {f"queue/{queue}" for _, queues in on.each(_queues) for queue in queues}
     if name not in known:
         known |= _workers(on, modules)
         if name not in known:
-            on.exit_if_unanswered()  # what is not known here may be known to a shard that has not answered
+            # A shard that did not answer may know the name.
+            on.exit_if_unanswered()
         refuse_unknown([name], known, _unknown_limit_message, status=EXIT_FAILED)
 
 
@@ -206,7 +204,7 @@ def _workers(on: ShardCommand, modules: Sequence[str]) -> set[str]:
     try:
         return set(load_project(modules or on.settings.workers_module).workers)
     except FrameworkError as error:
-        echo_lines(f"The worker classes cannot be loaded: {error}".split("\n"), err=True)
+        print_load_error("", error)
         return set()
 
 
@@ -232,12 +230,12 @@ def _source_text(now: float, limit: LimitState) -> Iterator[str]:
     if limit.source == "operators" and limit.override is not None:
         yield f"{limit.override.by}: {limit.override.reason}"
     if limit.source in ("operators", "throttled") and limit.application is not None:
-        yield f"the application says {limit.application}"
+        yield f"the application sets {limit.application}"
 
 
 def _slot_row(shard: str, holder: SlotHolder) -> Sequence[str]:
-    ends = format_duration(holder.left_s) if holder.left_s > 0 else "over: free as soon as beats come through"
-    return shard, holder.identity or "(handed over, not begun)", holder.jid, ends
+    ends = format_duration(holder.left_s) if holder.left_s > 0 else "expired: free after the next heartbeats"
+    return shard, holder.identity or "(handed over, not started)", holder.jid, ends
 
 
 def _limit_json(limit: LimitState) -> dict[str, object]:

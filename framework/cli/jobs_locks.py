@@ -1,4 +1,4 @@
-"""``jobs locks``: the locks of equal jobs, whose they are, and letting one go."""
+"""``jobs locks``: show the locks of deduplicated jobs, and delete one."""
 
 import sys
 from collections.abc import Sequence
@@ -11,9 +11,8 @@ from framework.admin.locks import HeldLock, count_locks, delete_lock, find_lock,
 from framework.admin.times import format_age, format_duration, server_time
 from framework.cli.errors import refuse_unknown, reports_errors, unknown_worker_message
 from framework.cli.groups import DefaultShowGroup
-from framework.cli.jobs_flags import refuse_unknown_class
 from framework.cli.options import json_option, modules_option, shard_option
-from framework.cli.project import load_project
+from framework.cli.project import load_project, refuse_unknown_class
 from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo
 from framework.command_line import command
@@ -33,7 +32,7 @@ _DEFAULT_MAX_LOCKS = 100
 
 @click.group("locks", cls=DefaultShowGroup)
 def locks() -> None:
-    """Show and release the locks of deduplicated jobs.
+    """Show and delete the locks of deduplicated jobs.
 
     While a job has a lock, equal jobs are dropped. Without a command the locks are shown.
     """
@@ -43,7 +42,11 @@ def locks() -> None:
 @click.argument("what", required=False, metavar="[CLASS|KEY]")
 @click.argument("arguments", nargs=-1, metavar="[ARG]...")
 @click.option(
-    "--most", type=click.IntRange(1), default=_DEFAULT_MAX_LOCKS, show_default=True, help="Show at most so many locks."
+    "--most",
+    type=click.IntRange(1),
+    default=_DEFAULT_MAX_LOCKS,
+    show_default=True,
+    help="Show at most this number of locks.",
 )
 @modules_option
 @shard_option
@@ -58,11 +61,11 @@ def show(
     as_json: bool,
     modules: Sequence[str],
 ) -> None:
-    """Count the locks of each class, or show those of CLASS, or the lock KEY.
+    """Count the locks of each class, or show the locks of CLASS, or the lock KEY.
 
-    Of a lock it says which job has it, and until when.
+    For a lock the table shows the job that holds it, and the time left.
 
-    With ARGs, each as JSON or as a word: the lock of the jobs of CLASS that are equal with these arguments.
+    With ARGs, each as JSON or as a word, show the lock of the jobs of CLASS with these arguments.
     """
     on = ShardCommand(names)
     if what is not None and arguments:
@@ -95,18 +98,18 @@ def _show_locks(on: ShardCommand, what: str, most: int, modules: Sequence[str], 
     if as_json:
         on.print_json({"locks": [{"shard": shard, **asdict(one)} for shard, _, one in found]})
         return
-    none = f"Nobody holds {what}" if _is_key(what) else f"No job of the class {what} holds a lock"
+    none = f"No job holds {what}" if _is_key(what) else f"No job of the class {what} holds a lock"
     on.print_table(_LOCKS, [_row(*row) for row in found[:most]], none)
     if not found and not _is_key(what) and not on.unanswered:
         refuse_unknown_class(what, modules)
     if len(found) > most:
-        echo(f"and {len(found) - most:,} younger ones: --most shows more")
+        echo(f"and {len(found) - most:,} younger locks: --most shows more")
 
 
 def _key_of(name: str, arguments: Sequence[str], modules: Sequence[str]) -> str:
-    """The key of the lock of equal jobs, as a push of them would have it."""
+    """Return the key of the lock that a push of the class with these arguments would take."""
     if _is_key(name):
-        raise click.UsageError(f"{name} is the key of a lock: arguments belong to a class.")
+        raise click.UsageError(f"{name} is the key of a lock: give arguments only with a class.")
     project = load_project(modules)
     refuse_unknown([name], project.workers, unknown_worker_message, status=EXIT_FAILED)
     declaration = project.declarations[name]
@@ -148,27 +151,28 @@ def _row(shard: str, now: float, one: HeldLock) -> Sequence[str]:
 @shard_option
 @reports_errors
 def delete(what: str, arguments: Sequence[str], *, yes: bool, names: Sequence[str], modules: Sequence[str]) -> None:
-    """Delete the lock KEY, or that of the jobs of CLASS with these arguments.
+    """Delete the lock KEY, or the lock of the jobs of CLASS with these arguments.
 
-    An equal job may then be pushed, whatever becomes of the job that had the lock.
+    An equal job may then be pushed, even while the job that held the lock runs.
 
-    Owner-checked: the lock that is released is the one that was shown. Status 1: it was not there, or has changed hands.
+    The command shows the lock and deletes it only while the same job holds it. Status 1: there was no lock, or another
+    job holds it now.
     """
     key = what if _is_key(what) else _key_of(what, arguments, modules)
     on = ShardCommand(names)
-    released = 0
+    deleted = 0
     for shard, held in on.each(lambda shard: find_lock(shard.client, key)):
         if held is None:
             continue
         left = "without end" if held.left_s is None else f"for {format_duration(held.left_s)} more"
         echo(f"{shard}: {held.key} is held {left} by the job {held.jid} of {held.worker}")
-        echo(f"  where that is: {command(f'jobs explain {held.jid} --shard {shard}')}")
-        if not (yes or click.confirm("Release it?", default=False)):
+        echo(f"  to find that job: {command(f'jobs explain {held.jid} --shard {shard}')}")
+        if not (yes or click.confirm("Delete it?", default=False)):
             continue
         done = delete_lock(on.shards[shard].client, held)
-        released += done
-        echo(f"{shard}: released" if done else f"{shard}: it has changed hands meanwhile: not released")
+        deleted += done
+        echo(f"{shard}: deleted" if done else f"{shard}: not deleted, because another job holds it now")
     on.exit_if_unanswered()
-    if not released:
-        echo(f"No lock was released: {key}", err=True)
+    if not deleted:
+        echo(f"No lock was deleted: {key}", err=True)
         sys.exit(EXIT_FAILED)

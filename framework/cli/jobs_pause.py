@@ -1,23 +1,24 @@
-"""``jobs pause`` and ``resume``: parking the jobs of a class by hand, and giving them back to their queues."""
+"""``jobs pause``, ``resume`` and ``paused``: hold the jobs of a class, return them to their queues, show what is paused."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import click
 
+from framework.admin.pauses import PauseSummary, read_pauses
+from framework.admin.times import format_age, format_duration, server_time
 from framework.cli.errors import reports_errors
-from framework.cli.jobs_flags import (
-    reason_and_duration_options,
-    refuse_unknown_class,
-    resolve_class,
-    set_flag_on_shards,
-)
-from framework.cli.options import modules_option, shard_option
+from framework.cli.jobs_flags import set_flag_on_shards
+from framework.cli.options import json_option, modules_option, reason_and_duration_options, shard_option
+from framework.cli.project import refuse_unknown_class, resolve_class
 from framework.cli.shards import ShardCommand
 from framework.cli.terminal import echo
 from framework.flags.flag import pause_flag
 from framework.flags.redis_flags import unset_flag
 from framework.policies.pause.resumer import ResumeResult, resume
 from framework.shard.shard import Shard
+
+_HEADINGS = ("SHARD", "WHAT", "NAME", "BY", "ENDS IN", "JOBS", "OLDEST", "REASON")
 
 
 @click.command("pause")
@@ -27,12 +28,12 @@ from framework.shard.shard import Shard
 @shard_option
 @reports_errors
 def pause(worker: str, *, reason: str, lasts_s: float, modules: Sequence[str], names: Sequence[str]) -> None:
-    """Park jobs of CLASS as they come up to run.
+    """Hold the jobs of CLASS when they are fetched, until the pause ends.
 
-    They keep all they have. Any class can be paused: it need not declare pause_control.
+    A held job keeps its arguments, id, retries, context and lock. Any class can be paused, also one without pause_control.
     """
     on, name = ShardCommand(names), resolve_class(worker, modules)
-    set_flag_on_shards(on, pause_flag(name), 100, reason, lasts_s, f"jobs of {name} are parked")
+    set_flag_on_shards(on, pause_flag(name), 100, reason, lasts_s, f"jobs of {name} are held")
     on.exit_if_unanswered()
 
 
@@ -42,17 +43,17 @@ def pause(worker: str, *, reason: str, lasts_s: float, modules: Sequence[str], n
 @shard_option
 @reports_errors
 def resume_(worker: str, *, modules: Sequence[str], names: Sequence[str]) -> None:
-    """End the pause of CLASS and give its parked jobs back to their queues.
+    """End the pause of CLASS and return its held jobs to their queues.
 
     They keep their order and are the next to run.
 
-    Works for classes that do not exist any more. What a strategy keeps paused stays parked until that ends.
+    The command works for removed classes too. Jobs that a strategy pauses stay held until the strategy ends the pause.
     """
     on = ShardCommand(names)
 
     def act(shard: Shard) -> tuple[bool, ResumeResult]:
         ended = unset_flag(shard.client, pause_flag(worker))
-        # Whether a strategy pauses the class, the processes say that know it.
+        # This command may not know the class: only processes that know it can say whether a strategy pauses it.
         return ended, resume(shard.client, worker, b"", class_known=False)
 
     found = False
@@ -67,12 +68,49 @@ def resume_(worker: str, *, modules: Sequence[str], names: Sequence[str]) -> Non
 def _result_text(worker: str, done: ResumeResult, *, ended: bool) -> str:
     parts = ["the pause has ended" if ended else f"no operator had paused {worker}"]
     if done.paused:
-        parts.append("a strategy keeps it paused, or somebody has paused it again: its jobs stay parked")
+        parts.append("a strategy keeps it paused, or an operator paused it again: its jobs stay held")
     else:
-        parts.append(f"{done.moved:,} parked jobs are back in their queues")
+        parts.append(f"{done.moved:,} held jobs are back in their queues")
     if done.blocked:
-        parts.append(f"{done.blocked:,} stay parked, as the keys of their queues are no lists")
+        parts.append(f"{done.blocked:,} stay held, because the keys of their queues are not lists")
     return "; ".join(parts)
 
 
-COMMANDS: tuple[click.Command, ...] = (pause, resume_)
+@click.command("paused")
+@shard_option
+@json_option
+@reports_errors
+def paused(*, names: Sequence[str], as_json: bool) -> None:
+    """Show the paused queues and classes.
+
+    The queues are those of Sidekiq's set. For a class the table says who paused it, until when, and how many jobs are held.
+    """
+    on = ShardCommand(names)
+    found = [(shard, now, one) for shard, (now, read) in on.each(_read_pauses) for one in read]
+    if as_json:
+        on.print_json({"paused": [{"shard": shard, **asdict(one)} for shard, _, one in found]})
+    else:
+        rows = [_pause_row(shard, now, one) for shard, now, one in found]
+        on.print_table(_HEADINGS, rows, "Nothing is paused")
+    on.exit_if_unanswered()
+
+
+def _read_pauses(shard: Shard) -> tuple[float, list[PauseSummary]]:
+    return server_time(shard.client), read_pauses(shard.client)
+
+
+def _pause_row(shard: str, now: float, one: PauseSummary) -> Sequence[str]:
+    ends = "-" if one.until is None else format_duration(one.until - now)
+    return (
+        shard,
+        one.kind,
+        one.name,
+        one.by or "-",
+        ends,
+        f"{one.jobs:,}",
+        format_age(now, one.since),
+        one.reason or "-",
+    )
+
+
+COMMANDS: tuple[click.Command, ...] = (pause, paused, resume_)

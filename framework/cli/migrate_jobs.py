@@ -17,8 +17,8 @@ from framework.cli.errors import refuse_unknown, reports_errors, unknown_worker_
 from framework.cli.migration_output import ShardMigration, format_text, to_json
 from framework.cli.options import ChoiceOption, check_shard, json_option, modules_option, shard_option
 from framework.cli.project import Project, load_project
+from framework.cli.shards import unserved_queue_message
 from framework.cli.terminal import echo, echo_json, echo_lines
-from framework.command_line import command
 from framework.declare import registry
 from framework.errors import QueueReplacedError
 from framework.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE
@@ -284,8 +284,7 @@ def _print_queue_remarks(work: ShardMigration, project: Project, to: str | None)
     shard = work.shard.name
     for queue in sorted({target for _, target in work.report.moved} - set(work.served)):
         hint = did_you_mean(queue, known_queues(project.router) | set(work.served)) if queue == to else ""
-        way_out = f"start one with `{command(f'worker --shard {shard} -q {queue}')}`"
-        echo(f"no running process of {shard} serves the queue {queue}{hint}: {way_out}", err=True)
+        echo(unserved_queue_message(shard, queue, hint), err=True)
     for source, target in sorted(work.report.moved):
         if source in work.paused and target not in work.paused:
             echo(f"the queue {source} of {shard} is paused, and {target} is not: its jobs run there", err=True)

@@ -154,6 +154,25 @@ timeout_option = click.option(
 )
 
 
+def reason_and_duration_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--reason`` and ``--for``, which every flag and every limit that an operator sets must have."""
+    command = click.option(
+        "--for",
+        "lasts_s",
+        type=DurationOption(),
+        required=True,
+        help=DURATION_HELP,
+    )(command)
+    return click.option("--reason", required=True, help=REASON_HELP)(command)
+
+
+def check_reason(reason: str) -> str:
+    """Return the reason without spaces around it; an empty one is wrong usage."""
+    if not reason.strip():
+        raise click.UsageError("--reason is empty: say why, for the next operator who reads it.")
+    return reason.strip()
+
+
 def tag_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--tag`` and ``--label``, which say what dashboards call a process."""
     label = click.option(

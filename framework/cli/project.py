@@ -1,15 +1,20 @@
 """What commands about workers begin with: the settings, the worker classes, the router that agrees with them."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from framework.cli.errors import refuse_unknown, unknown_worker_message
+from framework.cli.terminal import echo, echo_text
 from framework.declare import registry
 from framework.declare.declaration import Declaration
-from framework.errors import ConfigurationError, ConfigurationProblem
+from framework.errors import ConfigurationError, ConfigurationProblem, FrameworkError
+from framework.exit_codes import EXIT_FAILED
 from framework.route.router import Router
 from framework.settings.load import load
 from framework.settings.model import Settings
+from framework.telemetry.visible import visible
 from framework.wiring.client import load_workers
 from framework.wiring.queue_checks import all_queues_path
 from framework.wiring.variables import warn_unknown_variables
@@ -60,3 +65,37 @@ def load_project(modules: Sequence[str]) -> Project:
             [ConfigurationProblem(name, "", message) for name in modules or settings.workers_module]
         )
     return Project(settings, workers, router)
+
+
+def print_load_error(consequence: str, error: FrameworkError) -> None:
+    """Print why the worker classes cannot be loaded, and the consequence."""
+    echo_text(f"The worker classes cannot be loaded{consequence}: {error}", err=True)
+
+
+def resolve_class(name: str, modules: Sequence[str]) -> str:
+    """Return the wire name of a class, also for its former name; end with status 1 when there is no such class."""
+    known = load_project(modules).workers
+    found = registry.find(name)
+    if found is not None:
+        return str(found.declaration().wire_name)
+    refuse_unknown([name], known, unknown_worker_message, status=EXIT_FAILED)
+    return name
+
+
+def refuse_unknown_class(name: str, modules: Sequence[str] = ()) -> None:
+    """End with status 1 when no class has the name, or a class had it before. For commands that found nothing under it.
+
+    These commands search Redis first, because classes that were removed, or are not loaded here, may still have jobs and flags.
+    """
+    try:
+        project = load_project(modules)
+    except FrameworkError as error:
+        print_load_error(f", so it is not known whether {visible(name)} is one", error)
+        sys.exit(EXIT_FAILED)
+    found = registry.find(name)
+    if found is None:
+        known = [*project.workers, *project.settings.retired_workers]
+        refuse_unknown([name], known, unknown_worker_message, status=EXIT_FAILED)
+    elif (now := found.declaration().wire_name) != name:
+        echo(f"{name} is called {now} now: its flags, locks and held jobs are under that name", err=True)
+        sys.exit(EXIT_FAILED)

@@ -1,4 +1,4 @@
-"""What commands about several shards have in common: the options, one step on each, and a shard that does not answer."""
+"""Run a command on several shards, and report those that do not answer."""
 
 import getpass
 import os
@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 from framework.admin.search import OnProgress
 from framework.cli.options import check_shard
 from framework.cli.terminal import columns, echo, echo_json, echo_lines
+from framework.command_line import command
 from framework.exit_codes import EXIT_FAILED
 from framework.settings.load import load
 from framework.shard.redis_errors import unavailable_error
@@ -25,18 +26,18 @@ T = TypeVar("T")
 
 
 class ShardCommand:
-    """The shards that a command is about. One that does not answer is told of and left out, and the others go on."""
+    """The shards of one command. A shard that does not answer is reported and skipped; the others continue."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], role: str = "jobs") -> None:
         self.settings = load()
         for name in names:
             check_shard(self.settings, name)
-        opened = open_shards(self.settings, role="jobs")
+        opened = open_shards(self.settings, role=role)
         self.shards: Mapping[str, Shard] = {name: opened[name] for name in names or sorted(opened)}
         self.unanswered: list[str] = []
 
     def each(self, step: Callable[[Shard], T]) -> Iterator[tuple[str, T]]:
-        """What the step came to on each shard that answers."""
+        """Yield the result of the step on each shard that answers."""
         for name, shard in self.shards.items():
             if name in self.unanswered:
                 continue
@@ -47,11 +48,11 @@ class ShardCommand:
                 echo(str(unavailable_error(name, shard.endpoint, error)), err=True)
 
     def print_json(self, found: Mapping[str, Any]) -> None:
-        """Print it as JSON, with the names of the shards that did not answer."""
+        """Print the result as JSON, with the names of the shards that did not answer."""
         echo_json({**found, "unanswered": self.unanswered})
 
     def print_table(self, headings: Sequence[str], rows: Sequence[Sequence[str]], empty_message: str) -> None:
-        """Print the rows; without any, that there is ``empty_message``, as far as that is known."""
+        """Print the rows; without rows, print ``empty_message`` when at least one shard answered."""
         if rows:
             echo_lines(columns([headings, *rows]))
         elif len(self.unanswered) < len(self.shards):
@@ -59,21 +60,21 @@ class ShardCommand:
 
     @property
     def answered(self) -> list[str]:
-        """The shards on which every step was carried out."""
+        """The shards on which every step succeeded."""
         return [name for name in self.shards if name not in self.unanswered]
 
     def exit_if_unanswered(self) -> None:
-        """End the command: with status 1 when a shard did not answer, or refused, and which did not."""
+        """End with status 1, and name the shards, when a shard did not answer or refused."""
         if self.unanswered:
             done = f"Carried out on {' and '.join(self.answered)}; not" if self.answered else "Not carried out"
-            again = " ".join(f"--shard {name}" for name in self.unanswered)
-            left = " and ".join(self.unanswered)
-            echo(f"{done} on {left}: when it answers, give the command again with {again}.", err=True)
+            options = " ".join(f"--shard {name}" for name in self.unanswered)
+            failed = " and ".join(self.unanswered)
+            echo(f"{done} on {failed}: run the command again with {options} when Redis answers.", err=True)
             sys.exit(EXIT_FAILED)
 
 
 def operator_name() -> str:
-    """Who gives the command, as ``user@host``: the user's number where it has no name, as in containers."""
+    """Return the operator as ``user@host``; the user's number where it has no name, as in containers."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -81,14 +82,21 @@ def operator_name() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def progress_reporter(shard: str) -> OnProgress:
-    """Say on a terminal's stderr, once in a while, how many jobs of a shard have been looked at."""
-    told_at = time.monotonic()
+def unserved_queue_message(shard: str, queue: str, hint: str = "") -> str:
+    """Return the message for a queue that no running process serves, with the command that serves it."""
+    remedy = f"start one with `{command(f'worker --shard {shard} -q {queue}')}`"
+    return f"no running process of {shard} serves the queue {queue}{hint}: {remedy}"
 
-    def tell(key: str, looked: int) -> None:
-        nonlocal told_at
-        if sys.stderr.isatty() and time.monotonic() - told_at >= _PROGRESS_INTERVAL_S:
-            told_at = time.monotonic()
-            echo(f"{shard}: {looked:,} jobs looked at, now in {key}", err=True)
 
-    return tell
+def progress_reporter(shard: str, *, only_on_terminal: bool = True) -> OnProgress:
+    """Return a callback that reports on stderr, at most once a second, how many jobs of a shard were scanned."""
+    reported_at = time.monotonic()
+
+    def report(key: str, scanned: int) -> None:
+        nonlocal reported_at
+        visible = sys.stderr.isatty() or not only_on_terminal
+        if visible and time.monotonic() - reported_at >= _PROGRESS_INTERVAL_S:
+            reported_at = time.monotonic()
+            echo(f"{shard}: {scanned:,} jobs scanned, now in {key}", err=True)
+
+    return report

@@ -22,6 +22,11 @@ def echo_lines(lines: Iterable[str], *, err: bool = False) -> None:
     click.echo("\n".join(map(visible, lines)), err=err)
 
 
+def echo_text(text: str, *, err: bool = False) -> None:
+    """Print a text of several lines, such as the message of an error."""
+    echo_lines(text.split("\n"), err=err)
+
+
 def echo_whole(lines: Iterable[str]) -> None:
     """Print lines that a shell, redis-cli or another program takes: escaped like all others, and never cut."""
     click.echo("\n".join(visible(line, len(line)) for line in lines))

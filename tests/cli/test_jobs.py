@@ -53,7 +53,7 @@ def put_off(redis, count, worker=REPORT, by="feature_flag", after=600):
 
 
 def test_limits_are_shown_with_who_has_the_slots_and_who_waits(jobs, redis):
-    assert jobs("limits") == "No limit is known: no job that has run had one.\n"
+    assert jobs("limits") == "No limit is known: no job with a limit has run.\n"
     assert [ask(redis, jid, 2) for jid in ("a", "b", "c", "d")] == [True, True, False, False]
     assert ask(redis, "e", 0, base="Office::FreeWorker")
     shown = rows(jobs("limits"))
@@ -86,13 +86,13 @@ def test_operators_set_a_limit_for_a_while_and_what_is_free_is_handed_out_at_onc
     assert redis.lrange("queue:default", 0, -1)[0].startswith(encoded(REPORT, jid="b")[:-1])
     shown = jobs("limits", REPORT)
     assert "2/2" in shown
-    assert "month's end; the application says 1" in shown
-    assert "(handed over, not begun)" in shown
+    assert "month's end; the application sets 1" in shown
+    assert "(handed over, not started)" in shown
     assert jobs("limits", "set", REPORT, "-1", "--reason", "stop", "--for", "1m").startswith(
-        f"main: {REPORT}: nobody runs, "
+        f"main: {REPORT}: no job runs, "
     )
     assert not ask(redis, "f", 100)
-    assert jobs("limits", "clear", REPORT).startswith(f"main: {REPORT}: as the application says")
+    assert jobs("limits", "clear", REPORT).startswith(f"main: {REPORT}: the application's limit holds")
     assert jobs("limits", "clear", REPORT).startswith(f"main: {REPORT}: nothing was set; 0 ")
     redis.hset(keys.limit(REPORT), mapping={"override": 7, "override_until": time.time() - 1})  # it has ended
     assert jobs("limits", REPORT, "--json")["limits"][0]["set_by"] == "application"
@@ -128,7 +128,7 @@ def test_a_lock_is_released_only_while_it_is_the_one_that_was_shown(site, jobs, 
     ]
     said = jobs("locks", "delete", keys.lock("0"), "--yes")
     assert "is held for " in said
-    assert said.endswith("main: released\n")
+    assert said.endswith("main: deleted\n")
     assert redis.exists(keys.lock("0"), keys.lock("1")) == 1
     refused = site.run(COMMAND, "locks", "delete", keys.lock("1"))  # nobody there to say yes
     assert refused.returncode == 1
@@ -169,8 +169,8 @@ def test_a_lock_is_found_by_class_and_arguments_as_its_push_made_it(site, jobs, 
     found = jobs("explain", jid, "-r", "locked", "--json")["found"][0]
     (held,) = found["holds"]
     assert held.startswith(f"the lock {row[1]} for ")
-    assert jobs("locks", "LockedWorker", "8", "a b", "-r", "locked").startswith("Nobody holds ")
-    assert jobs("locks", "delete", "LockedWorker", "7", '"a b"', "--yes", "-r", "locked").endswith("main: released\n")
+    assert jobs("locks", "LockedWorker", "8", "a b", "-r", "locked").startswith("No job holds ")
+    assert jobs("locks", "delete", "LockedWorker", "7", '"a b"', "--yes", "-r", "locked").endswith("main: deleted\n")
     assert site.run("-c", PUSH).stdout.strip() not in ("None", jid)
 
 
@@ -194,7 +194,7 @@ def test_a_real_limit_is_seen_raised_and_put_back(site, jobs, redis):
     until(lambda: redis.llen("ran") == 2, "both run")
     redis.set("go", 1)
     until(lambda: redis.llen("ended") == 2, "both have ended")
-    assert jobs("limits", "clear", "OneWorker").startswith("main: OneWorker: as the application says")
+    assert jobs("limits", "clear", "OneWorker").startswith("main: OneWorker: the application's limit holds")
     named = ("FreeWorker", "queue/default")  # nobody limits these
     for name in named:
         jobs("limits", "set", name, "-1", "--reason", "a test", "--for", "1h", "-r", "jobs")
@@ -246,7 +246,7 @@ def test_deferred_jobs_are_set_forward_at_a_rate_and_no_more_than_asked(jobs, re
     unknown = jobs("deferred", "run-now", "Nobody", "--json", "-r", "jobs", status=1)
     assert unknown["run_now"] == [{"shard": "main", "jobs": 0, "of": 0}]
     said = jobs("deferred", "run-now", REPORT, "--percent", "50", "--rate", "10")
-    assert said == f"main: 5 of 10 put-off jobs of {REPORT} become due, the last in 0 s\n"
+    assert said == f"main: 5 of 10 deferred jobs of {REPORT} become due, the last in 0 s\n"
     due = [score for _, score in redis.zrange(keys.SCHEDULE, 0, 4, withscores=True)]
     assert [round(later - due[0], 1) for later in due] == [0.0, 0.1, 0.2, 0.3, 0.4]
     assert due[0] == pytest.approx(before, abs=5)
@@ -255,8 +255,8 @@ def test_deferred_jobs_are_set_forward_at_a_rate_and_no_more_than_asked(jobs, re
     jobs("deferred", "run-now", REPORT)
     assert redis.zrange(keys.SCHEDULE, 0, 0, withscores=True)[0][1] == 1
     assert redis.zcount(keys.SCHEDULE, before + 60, "+inf") == 4
-    assert jobs("deferred", "Nobody", "-r", "jobs", status=1) == "No job of Nobody is put off.\n"
-    assert jobs("deferred", "NoopWorker", "-r", "jobs") == "No job of NoopWorker is put off.\n"
+    assert jobs("deferred", "Nobody", "-r", "jobs", status=1) == "No job of Nobody is deferred.\n"
+    assert jobs("deferred", "NoopWorker", "-r", "jobs") == "No job of NoopWorker is deferred.\n"
 
 
 def park(redis, worker, jid, **fields):
@@ -379,7 +379,7 @@ def test_jobs_unknown_name_status_1(site, redis, words, said):
         (["limits", "set", REPORT, "5", "--reason", "x", "--for", "soon"], "'soon' is no length of time"),
         (["limits", "set", REPORT, "5", "--reason", "x", "--for", "0s"], "'0s' is no length of time"),
         (["limits", "set", REPORT, "-7", "--reason", "x", "--for", "1h"], "-7"),
-        (["locks", keys.lock("x"), "1"], "arguments belong to a class"),
+        (["locks", keys.lock("x"), "1"], "give arguments only with a class"),
         (["deferred", "run-now", REPORT, "--percent", "5", "--count", "5"], "give one of them"),
         (["held", "drop", "--yes"], "Say which jobs"),
         (["held", "drop", "--yes", "--meta", "user"], "write NAME=VALUE"),

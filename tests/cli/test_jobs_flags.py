@@ -134,7 +134,7 @@ def test_flag_on_a_shard_that_refuses_says_which_know(site, jobs, redis, second_
     assert done.returncode == 1
     assert done.stdout.splitlines()[-1] == "Every process of main knows within 5 s."
     assert done.stderr.splitlines()[-1] == (
-        "Carried out on main; not on second: when it answers, give the command again with --shard second."
+        "Carried out on main; not on second: run the command again with --shard second when Redis answers."
     )
     assert len(read_flags(redis)) == 1
     redis.delete(keys.FLAGS)
@@ -179,8 +179,8 @@ def test_a_pause_is_ended_and_its_jobs_are_back_at_once(jobs, redis):
         redis.zadd(keys.paused_jobs("NoopWorker"), {b'["default"]\n' + data: number})
     redis.sadd(keys.PAUSED_CLASSES, "NoopWorker")
     assert jobs("resume", "NoopWorker").splitlines() == [
-        "main: the pause has ended; 1,500 parked jobs are back in their queues",
-        "second: the pause has ended; 0 parked jobs are back in their queues",
+        "main: the pause has ended; 1,500 held jobs are back in their queues",
+        "second: the pause has ended; 0 held jobs are back in their queues",
     ]
     waiting = redis.lrange("queue:default", 0, -1)
     assert [json.loads(job)["args"] for job in reversed(waiting)] == [[number] for number in range(1_500)]
@@ -197,7 +197,7 @@ def test_what_a_strategy_keeps_stays_and_a_class_that_is_gone_is_resumed(jobs, r
     assert "a strategy keeps it paused" in kept
     gone = jobs("resume", "GoneWorker", "--shard", "main")
     assert "no operator had paused GoneWorker" in gone
-    assert "1 parked jobs are back in their queues; 1 stay parked" in gone
+    assert "1 held jobs are back in their queues; 1 stay held" in gone
     assert redis.llen("queue:default") == 1
 
 

@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from framework.cli import retired as command
+from framework.cli import shards
 from framework.wire import keys
 from tests.harness import ROOT, encoded, enqueue
 
@@ -121,12 +122,12 @@ def test_configuration_that_does_not_hold_is_78(look):
 def test_a_long_look_tells_on_stderr_how_far_it_is(site, redis, monkeypatch):
     for number in range(3):
         enqueue(redis, "Old", queue=f"q{number}")
-    monkeypatch.setattr(command, "_PROGRESS_INTERVAL_S", 0.0)
+    monkeypatch.setattr(shards, "_PROGRESS_INTERVAL_S", 0.0)
     monkeypatch.setenv("FRAMEWORK_CONFIG_DIR", str(site.folder / "config"))
     monkeypatch.setenv("FRAMEWORK_RETIRED_WORKERS", '{"Old": "x"}')
     done = CliRunner().invoke(command.retired, [])
     assert done.exit_code == 0
     assert done.stderr.splitlines() == [
-        f"main: {number + 1} jobs looked at, now in queue q{number}" for number in range(3)
+        f"main: {number + 1} jobs scanned, now in queue q{number}" for number in range(3)
     ]
     assert done.stdout.splitlines()[1] == "  main  dropped 0, waiting 3: queue q0 1, queue q1 1, queue q2 1"

@@ -13,7 +13,7 @@ from framework.cli.atomic_write import display_path, write_all
 from framework.cli.errors import refuse_unknown, reports_errors, unknown_worker_message
 from framework.cli.options import REASON_HELP, json_option, modules_option
 from framework.cli.project import Project, load_project
-from framework.cli.terminal import echo, echo_json, echo_lines
+from framework.cli.terminal import echo, echo_json, echo_text
 from framework.command_line import command
 from framework.devtools.compat import manifest
 from framework.devtools.compat.compare import ReleaseComparison, ServedByFleet, count_findings
@@ -118,7 +118,7 @@ def _compare(project: Project, last: Manifest, today: Manifest) -> list[CompatFi
 def _refuse_breaking(project: Project, last: Manifest | None, today: Manifest) -> None:
     found = [] if last is None else [one for one in _compare(project, last, today) if one.fails]
     for finding in found:
-        echo_lines(str(finding).split("\n"), err=True)
+        echo_text(str(finding), err=True)
     if found:
         echo(f"Nothing was written: jobs of release {last.release if last else ''} would break.", err=True)
         sys.exit(EXIT_FAILED)
@@ -164,7 +164,7 @@ def _report(last: Manifest, found: Sequence[CompatFinding], workers: int, *, as_
         echo_json({"release": last.release, "workers": workers, **counts, "found": [one.to_json() for one in found]})
     else:
         for finding in found:
-            echo_lines(str(finding).split("\n"))
+            echo_text(str(finding))
         words = ", ".join(f"{count} {name.removesuffix('s') if count == 1 else name}" for name, count in counts.items())
         echo(
             f"{workers} {'worker' if workers == 1 else 'workers'} against release {last.release} of {last.day}: {words}"

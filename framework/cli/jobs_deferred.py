@@ -1,0 +1,106 @@
+"""``jobs deferred``: show the jobs that a policy deferred, and make them due."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import click
+
+from framework.admin.deferred import Deferral, run_sooner, summarize_deferrals
+from framework.admin.times import format_age, format_duration, server_time
+from framework.cli.errors import reports_errors
+from framework.cli.groups import DefaultShowGroup
+from framework.cli.options import json_option, modules_option, shard_option
+from framework.cli.project import refuse_unknown_class
+from framework.cli.shards import ShardCommand, progress_reporter
+from framework.cli.terminal import echo
+from framework.shard.shard import Shard
+
+_HEADINGS = ("SHARD", "CLASS", "BY", "JOBS", "OLDEST", "MOST OFTEN", "NEXT IN")
+_DEFAULT_RATE = 100.0
+
+
+@click.group("deferred", cls=DefaultShowGroup)
+def deferred() -> None:
+    """Show the jobs that a policy deferred, and make them due.
+
+    They wait in the schedule set. Without a command they are shown.
+    """
+
+
+@deferred.command("show")
+@click.argument("worker", required=False, metavar="[CLASS]")
+@modules_option
+@shard_option
+@json_option
+@reports_errors
+def show_deferred(worker: str | None, *, modules: Sequence[str], names: Sequence[str], as_json: bool) -> None:
+    """Count the deferred jobs of each class, or of CLASS, by the policy that deferred them. The oldest come first."""
+    on = ShardCommand(names)
+    read = on.each(
+        lambda shard: (server_time(shard.client), summarize_deferrals(shard.client, progress_reporter(shard.name)))
+    )
+    found = [(shard, now, one) for shard, (now, some) in read for one in some if worker in (None, one.worker)]
+    if as_json:
+        on.print_json({"deferred": [{"shard": shard, **asdict(one)} for shard, _, one in found]})
+    else:
+        rows = [_deferred_row(shard, now, one) for shard, now, one in found]
+        on.print_table(_HEADINGS, rows, f"No job{'' if worker is None else f' of {worker}'} is deferred")
+    on.exit_if_unanswered()
+    if worker is not None and not found:
+        refuse_unknown_class(worker, modules)
+
+
+@deferred.command("run-now")
+@click.argument("worker", metavar="CLASS")
+@click.option("--count", type=click.IntRange(1), help="Make at most this number due on each shard.")
+@click.option("--percent", type=click.IntRange(1, 100), help="Make this percentage due on each shard.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0.001),
+    default=_DEFAULT_RATE,
+    show_default=True,
+    help="Make this number due per second.",
+)
+@modules_option
+@shard_option
+@json_option
+@reports_errors
+def run_deferred_now(
+    worker: str,
+    *,
+    count: int | None,
+    percent: int | None,
+    rate: float,
+    modules: Sequence[str],
+    names: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Make the deferred jobs of CLASS due, at --rate per second.
+
+    The policy that deferred them decides again when they are fetched, and may defer them again.
+    """
+    if count is not None and percent is not None:
+        raise click.UsageError("--count and --percent exclude each other: give one of them.")
+    on = ShardCommand(names)
+
+    def act(shard: Shard) -> tuple[int, int]:
+        tell = progress_reporter(shard.name)
+        there = sum(one.jobs for one in summarize_deferrals(shard.client, tell) if one.worker == worker)
+        most = there if count is None and percent is None else count or -(-there * (percent or 0) // 100)
+        return (run_sooner(shard.client, worker, most, rate, tell) if there else 0), there
+
+    done = list(on.each(act))
+    if as_json:
+        on.print_json({"run_now": [{"shard": shard, "jobs": moved, "of": there} for shard, (moved, there) in done]})
+    else:
+        for shard, (moved, there) in done:
+            last = f", the last in {format_duration(moved / rate)}" if moved else ""
+            echo(f"{shard}: {moved:,} of {there:,} deferred jobs of {worker} become due{last}")
+    on.exit_if_unanswered()
+    if not any(there for _, (_, there) in done):
+        refuse_unknown_class(worker, modules)
+
+
+def _deferred_row(shard: str, now: float, one: Deferral) -> Sequence[str]:
+    due = format_duration(one.next_due - now) if one.next_due > now else "due"
+    return shard, one.worker, one.by, f"{one.jobs:,}", format_age(now, one.oldest), f"{one.max_deferrals:,} times", due

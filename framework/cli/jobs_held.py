@@ -1,0 +1,182 @@
+"""``jobs held``: show and drop the jobs that a limit or a pause holds outside of their queues."""
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import click
+
+from framework.admin.limits import assign_free_slots
+from framework.admin.purge import PurgeResult, purge
+from framework.admin.search import list_held_stores
+from framework.admin.times import format_age, format_duration, server_time
+from framework.cli.errors import reports_errors
+from framework.cli.groups import DefaultShowGroup
+from framework.cli.options import DurationOption, json_option, modules_option, shard_option
+from framework.cli.project import refuse_unknown_class
+from framework.cli.shards import ShardCommand, progress_reporter
+from framework.cli.terminal import echo
+from framework.command_line import command
+from framework.exit_codes import EXIT_FAILED
+from framework.admin.held_jobs import ALERT_COUNT, HeldJobs, measure_held
+from framework.shard.shard import Shard
+from framework.telemetry.context import META_PREFIX
+
+_HEADINGS = ("SHARD", "PLACE", "CLASS OR LIMIT", "JOBS", "OLDEST", "LOOK, AND RELEASE")
+_RELEASE_COMMANDS = {"waiting": "limits", "paused": "paused"}
+_DEFAULT_TIME_LIMIT_S = 30.0
+
+
+@click.group("held", cls=DefaultShowGroup)
+def held() -> None:
+    """Show and drop the jobs that a limit or a pause holds outside of their queues.
+
+    Without a command they are shown; the status is for cron or a monitor.
+    """
+
+
+@held.command("show")
+@click.option(
+    "--alert-after",
+    type=DurationOption(),
+    help="End with status 1 when a job is held for longer. Default: the setting held_alert_after.",
+)
+@click.option(
+    "--alert-above",
+    type=click.IntRange(1),
+    default=ALERT_COUNT,
+    show_default=True,
+    help="End with status 1 when more jobs are held in one place.",
+)
+@shard_option
+@json_option
+@reports_errors
+def show_held(*, alert_after: float | None, alert_above: int, names: Sequence[str], as_json: bool) -> None:
+    """Show every place of held jobs, the oldest first.
+
+    For each place it shows the number of jobs, the age of the oldest, and the command that releases them.
+
+    Status 1: a job is older than --alert-after, a place holds more than --alert-above, or a shard does not answer.
+    """
+    on = ShardCommand(names)
+    most_s = on.settings.held_alert_after if alert_after is None else alert_after
+    found = [(shard, now, one) for shard, (now, read) in on.each(read_held) for one in read]
+    found.sort(key=lambda row: row[2].since - row[1])
+    late = [(shard, one) for shard, now, one in found if now - one.since > most_s or one.jobs > alert_above]
+    if as_json:
+        on.print_json(
+            {"held": [{"shard": shard, **one._asdict(), "oldest_s": now - one.since} for shard, now, one in found]}
+        )
+    else:
+        rows = [
+            (
+                shard,
+                one.kind,
+                one.name,
+                f"{one.jobs:,}",
+                format_age(now, one.since),
+                command(f"jobs {_RELEASE_COMMANDS[one.kind]}"),
+            )
+            for shard, now, one in found
+        ]
+        on.print_table(_HEADINGS, rows, "No job is held")
+    on.exit_if_unanswered()
+    for shard, one in late:
+        echo(
+            f"ALERT {shard}: {one.kind} {one.name}: older than {format_duration(most_s)}, or above {alert_above:,}",
+            err=True,
+        )
+    if late:
+        sys.exit(EXIT_FAILED)
+
+
+@held.command("drop")
+@click.option("--class", "worker", metavar="NAME", help="Only jobs of this class.")
+@click.option("--user", metavar="VALUE", help="Only jobs with this meta.user.")
+@click.option("--project", metavar="VALUE", help="Only jobs with this meta.project.")
+@click.option("--meta", "meta", metavar="NAME=VALUE", multiple=True, help="Only jobs with this meta.NAME. Repeatable.")
+@click.option(
+    "--time-limit",
+    "budget_s",
+    type=DurationOption(),
+    default=_DEFAULT_TIME_LIMIT_S,
+    help="Stop after this time. Default: 30s.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
+@click.option("--yes", is_flag=True, help="Do it without asking.")
+@modules_option
+@shard_option
+@json_option
+@reports_errors
+def drop_held(
+    *,
+    worker: str | None,
+    user: str | None,
+    project: str | None,
+    meta: Sequence[str],
+    budget_s: float,
+    dry_run: bool,
+    yes: bool,
+    modules: Sequence[str],
+    names: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Drop held jobs without running them.
+
+    A job is dropped when it matches every option: its class, and fields of its context.
+
+    Status 1: the time limit ended before every held job was scanned (run it again), or a shard does not answer.
+    """
+    wanted = _drop_filter(worker, user, project, meta)
+    if not (dry_run or yes):
+        criteria = ", ".join(f"{name}={value}" for name, value in wanted.items())
+        click.confirm(f"Drop every held job with {criteria}? They never run.", abort=True, err=True)
+    on = ShardCommand(names)
+    deadline = time.monotonic() + budget_s
+    done: list[tuple[str, PurgeResult]] = []
+    for shard, (purged, limits) in on.each(
+        lambda shard: purge(shard.client, wanted, deadline, progress_reporter(shard.name), dry_run=dry_run)
+    ):
+        for name in limits:
+            assign_free_slots(on.shards[shard].client, name)
+        done.append((shard, purged))
+    if as_json:
+        on.print_json(
+            {"wanted": wanted, "dry_run": dry_run, "purged": [{"shard": shard, **asdict(one)} for shard, one in done]}
+        )
+    else:
+        rows = [
+            (shard, f"{one.matched:,}", f"{one.dropped:,}", "yes" if one.completed else "no: run it again")
+            for shard, one in done
+        ]
+        on.print_table(("SHARD", "MATCHING", "DROPPED", "COMPLETED"), rows, "")
+    on.exit_if_unanswered()
+    if not all(one.completed for _, one in done):
+        sys.exit(EXIT_FAILED)
+    if worker is not None and not any(one.matched for _, one in done):
+        held_now = on.each(lambda shard: {place.name for place in list_held_stores(shard.client)})
+        if not any(worker in names_there for _, names_there in held_now):
+            refuse_unknown_class(worker, modules)
+
+
+def _drop_filter(worker: str | None, user: str | None, project: str | None, meta: Sequence[str]) -> dict[str, str]:
+    named = {"class": worker, "meta.user": user, "meta.project": project}
+    wanted = {name: value for name, value in named.items() if value is not None}
+    for fact in meta:
+        name, equals, value = fact.partition("=")
+        if not (name and equals):
+            raise click.UsageError(f"--meta {fact!r}: write NAME=VALUE, such as --meta caller_id=GET:/orders")
+        wanted[META_PREFIX + name.removeprefix(META_PREFIX)] = value
+    if not wanted:
+        raise click.UsageError(
+            "Say which jobs: --class, --user, --project or --meta NAME=VALUE; a job must match all of them."
+        )
+    return wanted
+
+
+def read_held(shard: Shard) -> tuple[float, list[HeldJobs]]:
+    """Return the time of Redis, and the held jobs of each limit and class."""
+    return server_time(shard.client), measure_held(
+        shard.client, [place.as_held_jobs() for place in list_held_stores(shard.client)]
+    )
