@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import click
 
+from framework.admin.held_jobs import ALERT_COUNT, HeldJobs, measure_held
 from framework.admin.limits import assign_free_slots
 from framework.admin.purge import PurgeResult, purge
 from framework.admin.search import list_held_stores
@@ -19,7 +20,6 @@ from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo
 from framework.command_line import command
 from framework.exit_codes import EXIT_FAILED
-from framework.admin.held_jobs import ALERT_COUNT, HeldJobs, measure_held
 from framework.shard.shard import Shard
 from framework.telemetry.context import META_PREFIX
 
