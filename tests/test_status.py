@@ -1,4 +1,4 @@
-"""Looking up states on two real shards."""
+"""Look up states on two real shards."""
 
 import pytest
 
@@ -11,8 +11,8 @@ from tests.harness import opened
 from tests.tables import each_row
 
 
-class Door:
-    """The part of the port that look-ups go through."""
+class LookUpPort:
+    """Implement the part of the port that look-ups use."""
 
     def __init__(self, shards):
         self.shards = Shards(shards)
@@ -21,10 +21,10 @@ class Door:
 
 @pytest.fixture
 def shards(redis_url, second_redis_url):
-    door = Door({"main": opened(redis_url), "second": opened(second_redis_url, "second")})
-    with port.override(door):
-        yield door.shards
-    door.shards.close()
+    bound = LookUpPort({"main": opened(redis_url), "second": opened(second_redis_url, "second")})
+    with port.override(bound):
+        yield bound.shards
+    bound.shards.close()
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_all_completed_and_all_ended_check_every_job(say):
     assert not status.all_completed(["d", "g"])
     assert status.all_ended(["d", "e", "f"])
     assert not status.all_ended(["d", "c"])
-    assert not status.all_ended(["g"])  # of what is unknown nobody knows that it ended
+    assert not status.all_ended(["g"])  # an unknown job is not known to have ended
     assert (status.all_completed([]), status.all_ended([]), status.look_up([])) == (True, True, {})
     assert (status.num_running([]), status.completed_jids([])) == (0, [])
 
@@ -133,7 +133,7 @@ def test_of_refuses_what_is_no_id(shards, call):
 
 def test_look_up_names_a_shard_that_does_not_answer(shards, redis_url, short_path):
     gone = opened(f"unix://{short_path}/gone.sock", "second")
-    with port.override(Door({"main": opened(redis_url), "second": gone})):
+    with port.override(LookUpPort({"main": opened(redis_url), "second": gone})):
         with pytest.raises(ShardUnavailableError, match="shard 'second' is unavailable") as caught:
             status.of("a")
         assert (caught.value.shard, caught.value.maybe_written) == ("second", False)
@@ -141,8 +141,8 @@ def test_look_up_names_a_shard_that_does_not_answer(shards, redis_url, short_pat
 
 def test_look_up_after_a_restart_of_the_server_works(make_server):
     own = make_server()
-    door = Door({"main": opened(own.url)})
-    with port.override(door):
+    bound = LookUpPort({"main": opened(own.url)})
+    with port.override(bound):
         assert status.of("a") == "unknown"
         own.kill()
         with pytest.raises(ShardUnavailableError):
@@ -152,4 +152,4 @@ def test_look_up_after_a_restart_of_the_server_works(make_server):
         own.stop()
         own.start()
         assert status.of("a") == "unknown"
-    door.shards.close()
+    bound.shards.close()

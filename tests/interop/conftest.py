@@ -1,4 +1,4 @@
-"""Two languages on one store: a Ruby console, a Ruby server, and our own worker process."""
+"""Start both languages on one Redis: a Ruby console, a Ruby server, and a Python worker process."""
 
 import json
 import os
@@ -28,7 +28,7 @@ PATIENCE_S = 60.0
 
 
 def poll_until(look: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
-    """Ask until the answer is true; the answer."""
+    """Poll until the condition is true; return its value."""
     deadline = time.monotonic() + patience_s
     while not (found := look()):
         if time.monotonic() > deadline:
@@ -43,7 +43,7 @@ def eventually() -> Callable[..., Any]:
 
 
 class Gems:
-    """One Sidekiq: the one that is installed, or that of a folder with a gem in each subfolder, ``sidekiq-8.1.7`` among them."""
+    """Describe one Sidekiq: the installed one, or one of a folder with a gem in each subfolder, such as ``sidekiq-8.1.7``."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._bin, self.version = "", "installed"
@@ -75,7 +75,7 @@ def sidekiq(request: pytest.FixtureRequest) -> Gems:
 
 
 class Ruby:
-    """The console: one process for the whole session, one JSON line each way per command."""
+    """Run one console process for the whole session, with one JSON line each way per command."""
 
     def __init__(self, url: str, gems: Gems) -> None:
         self._process = subprocess.Popen(
@@ -169,7 +169,7 @@ def jobs(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 class Process:
-    """A server process that is told to stop, and whose end is waited for."""
+    """Start a server process; stop it at the end and wait for it."""
 
     def __init__(self, command: list[str], environment: dict[str, str], output: Path) -> None:
         self.output = output
@@ -189,7 +189,7 @@ class Process:
         return [json.loads(line) for line in self.output.read_text().splitlines()]
 
     def quiet(self) -> None:
-        """Tell our process to fetch no more, and wait until it says so."""
+        """Quiet the Python process, and wait until it logs that."""
         self._process.send_signal(signal.SIGTSTP)
         self.wait_for("process.quiet")
 
@@ -223,7 +223,7 @@ def started(command: list[str], environment: dict[str, str], output: Path, ready
 
 @pytest.fixture
 def python_server(environment: dict[str, str], tmp_path: Path) -> Callable[..., Any]:
-    """`with python_server(): ...` runs our worker process on the store; leaving the block stops it and wants status 0."""
+    """`with python_server(): ...` runs a Python worker process; the end of the block stops it and expects status 0."""
 
     def start(*flags: str) -> Any:
         command = [sys.executable, "-c", HURRIED, "-r", "interop_jobs", "-q", "default", "-c", "2"]

@@ -1,4 +1,4 @@
-"""Workers of the interop tests. Ruby has classes of the same names, so either side can run what the other wrote."""
+"""Define the workers of the interop tests. Ruby has classes of the same names, so either side can run the other's jobs."""
 
 import json
 import os
@@ -61,7 +61,7 @@ class FailingWorker(ApplicationWorker):
 
 
 class MendableWorker(ApplicationWorker):
-    """Fails for good until somebody mends the cause."""
+    """Fails without retry until its cause is removed."""
 
     feature_category = "not_owned"
     retry = 0
@@ -86,7 +86,7 @@ class PatientWorker(ApplicationWorker):
 
 
 class WaitingWorker(ApplicationWorker):
-    """Runs until its gate is opened."""
+    """Runs until a value is pushed to its list."""
 
     feature_category = "not_owned"
 

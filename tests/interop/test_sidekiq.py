@@ -1,6 +1,6 @@
-"""Jobs go between Python and Ruby's own Sidekiq through one store, both ways, and come out equal.
+"""Exchange jobs between Python and Ruby's Sidekiq through one Redis, both ways, and compare them.
 
-With the Sidekiq that is installed (Debian's 6.4.1), and with each that SIDEKIQ_GEMS has (conftest.py).
+With the installed Sidekiq (Debian's 6.4.1), and with each in SIDEKIQ_GEMS (conftest.py).
 """
 
 import base64
@@ -84,7 +84,7 @@ def test_python_runs_ruby_jobs_now_and_later(jobs, ruby, python_server, noted, r
     assert redis.zcard("schedule") == 1
     with python_server():
         seen = noted("python", 2)
-    # Two slots and a poller that is quick: which comes first is nobody's promise.
+    # Two threads and a fast poller: the order is not guaranteed.
     assert exact(sorted(seen, key=len)) == exact([["EchoWorker", "later"], ["EchoWorker", *ARGUMENTS]])
 
 
@@ -97,7 +97,7 @@ def test_shared_queue_leaves_ruby_its_jobs_unchanged(
             ruby("perform_async", **{"class": "Ruby::OnlyWorker", "args": [number]})
             jobs.EchoWorker.perform_async(number)
         ruby("push", item={"class": "Ruby::OnlyWorker", "args": ["no retry"], "retry": False})
-        noted("python", 20)  # Python's own go on while no Ruby process is there
+        noted("python", 20)  # Python continues its jobs while no Ruby process runs
         eventually(lambda: redis.zcard("schedule") == 21, "Ruby's wait")
         with ruby_server():
             seen = noted("ruby", 21)  # while Python is at the same queue
@@ -115,7 +115,7 @@ def test_ruby_retries_a_job_delayed_by_python(jobs, ruby, ruby_server, python_se
     with python_server():
         eventually(lambda: redis.zcard("schedule"), "Python puts it off")
     redis.zadd("schedule", {redis.zrange("schedule", 0, 0)[0]: 1}, xx=True)
-    ruby("enqueue_due")  # Ruby's own poller moves it, and knows nothing of our fields
+    ruby("enqueue_due")  # Ruby's own poller moves it without knowing the framework's fields
     with ruby_server():
         noted("ruby", 1)
         eventually(lambda: redis.zcard("retry"), "it fails in Ruby")
@@ -244,7 +244,7 @@ def test_ruby_shows_and_controls_a_python_process(jobs, ruby, python_server, not
     waiting = jobs.WaitingWorker.perform_async("interop:gate")
     with python_server() as process:
         eventually(lambda: redis.llen("interop:waiting"), "the waiting job's start")
-        # The list is what the last beat saw; that may still be the quick job.
+        # The list is from the last heartbeat, which may still show the quick job.
         (work,) = eventually(
             lambda: [job for job in ruby("work") if waiting in str(job)], "the busy job in Ruby's list"
         )
@@ -269,7 +269,7 @@ def test_ruby_shows_and_controls_a_python_process(jobs, ruby, python_server, not
 
         ruby("signal", identity=seen["identity"], signal="quiet!")
         eventually(lambda: ruby("processes")[0]["quiet"] == "true", "quiet")
-        jobs.EchoWorker.perform_async("for nobody")
+        jobs.EchoWorker.perform_async("unserved")
         redis.lpush("interop:gate", "open")
         noted("python", 2)
         assert redis.llen("queue:default") == 1
@@ -377,7 +377,7 @@ def test_ruby_runs_a_job_requeued_at_shutdown_first(jobs, ruby, python_server, r
 # --- large arguments, as GitLab's Ruby clients and servers have them -------------------------------------------------
 
 LARGE = ["é😀\u2028</script>" * 40_000, {"deep": [None, 2**70, -1.5]}]
-MARKS = ("compressed", "original_job_size_bytes", "size_limiter")
+MARKER_FIELDS = ("compressed", "original_job_size_bytes", "size_limiter")
 
 
 @pytest.mark.proves("I23")
@@ -397,8 +397,8 @@ def test_python_retries_a_ruby_compressed_job_unchanged(jobs, ruby, python_serve
     assert done["original_job_size_bytes"] > 400_000
     ((member, _),) = redis.zrange("retry", 0, -1, withscores=True)
     retried = json.loads(member)
-    assert {name: retried[name] for name in ("args", *MARKS)} == {
-        name: before[failing][name] for name in ("args", *MARKS)
+    assert {name: retried[name] for name in ("args", *MARKER_FIELDS)} == {
+        name: before[failing][name] for name in ("args", *MARKER_FIELDS)
     }
 
 
@@ -431,8 +431,8 @@ def test_ruby_poller_keeps_a_large_python_job(jobs, ruby, redis, python_server, 
     redis.zadd("schedule", {member: 1})
     ruby("enqueue_due")
     (moved,) = [json.loads(data) for data in redis.lrange("queue:default", 0, -1)]
-    assert {name: moved[name] for name in ("args", *MARKS)} == {
-        name: json.loads(member)[name] for name in ("args", *MARKS)
+    assert {name: moved[name] for name in ("args", *MARKER_FIELDS)} == {
+        name: json.loads(member)[name] for name in ("args", *MARKER_FIELDS)
     }
     with python_server():
         assert exact(noted("python", 1)) == exact([["EchoWorker", *LARGE]])

@@ -22,7 +22,7 @@ from framework.wire import keys
 from framework.wiring.client import bind_default
 from tests.harness import ROOT, Site, encoded, opened, until
 from tests.process.census import Census
-from tests.push.conftest import Door
+from tests.push.conftest import Pusher
 from tests.servers.guarded import GuardedServer, as_role, with_all_rights
 from tests.servers.proxy import Proxy
 from tests.tables import each_row
@@ -87,7 +87,7 @@ def resumes():
     def push(url, role):
         with Proxy(url) as proxy, registry.isolated():
             shard = opened(as_role(proxy.url, role))
-            Door({"main": shard})
+            Pusher({"main": shard})
             body = {"feature_category": "not_owned", "wire_name": "Absent", "queue": "resumed"}
             worker = type("Absent", (ApplicationWorker,), {**body, "perform": lambda self, number: None})
             for place, act in (

@@ -24,8 +24,8 @@ def worker(name="Job", perform=None, **attributes):
     return type(name, (ApplicationWorker,), body)
 
 
-class Door:
-    """Worker classes push through a client on real servers."""
+class Pusher:
+    """Push worker classes through a client to real servers."""
 
     def __init__(self, shards):
         self.shards = Shards(shards)
@@ -44,10 +44,10 @@ class Door:
 
 
 @pytest.fixture
-def door(redis, redis_url):
+def pusher(redis, redis_url):
     shard = opened(redis_url)
     with registry.isolated():
-        yield Door({"main": shard})
+        yield Pusher({"main": shard})
     port.unbind()
     bind_default()
     shard.close()
@@ -78,13 +78,13 @@ class LetPass:
 
 
 @pytest.fixture(params=[(), (LetPass,)], ids=("quick", "middleware"))
-def way(request, door):
-    """Both ways of a push: without a client middleware, and around one."""
-    return door.open(*request.param)
+def way(request, pusher):
+    """Push both without a client middleware and with one."""
+    return pusher.open(*request.param)
 
 
 @pytest.fixture
 def room(redis):
-    """The server has room again, whatever a test has left."""
+    """Restore the server's memory limit after a test."""
     yield
     redis.config_set("maxmemory", 0)

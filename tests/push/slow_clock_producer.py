@@ -1,11 +1,11 @@
-"""A producer whose clock is wrong by the seconds that its first argument says; its Redis's clock is right."""
+"""Push with a host clock that is wrong by the seconds in the first argument; Redis's clock is correct."""
 
 import json
 import logging
 import sys
 import time
 
-# Before anything of the framework asks for it.
+# Replaced before the framework reads it.
 _true, _off_s = time.time, float(sys.argv[1])
 time.time = lambda: _true() + _off_s
 

@@ -1,4 +1,4 @@
-"""A delay counts by Redis's clock: a producer ten minutes slow neither runs its jobs at once, nor one ten minutes fast too late."""
+"""Check that a delay counts by Redis's clock, also from a producer whose clock is ten minutes wrong."""
 
 import json
 import logging
@@ -50,14 +50,14 @@ def test_delay_with_a_wrong_host_clock_counts_by_redis(site, redis, off_s, middl
         first = found[name, "first"]
         assert near(first, 300), name
         assert [round(found[name, which] - first, 3) for which in ("second", "third")] == [60, 120]
-    assert near(found["PlainWorker", "at"], 1_000 + off_s)  # a moment is a moment
+    assert near(found["PlainWorker", "at"], 1_000 + off_s)  # a fixed time is not corrected
     assert [json.loads(data)["args"] for data in redis.lrange("queue:default", 0, -1)] == [["now"]]
     assert near(redis.ttl(keys.status(said["jids"]["TrackedWorker"])), 350)
     locks = {redis.hget(key, "jid").decode(): redis.pttl(key) / 1_000 for key in redis.keys("aw:lock:*")}
     assert near(locks[said["jids"]["EqualWorker"]], 300 + 600)
     assert done.stderr.count("clock.skew") == 1
     assert f"{'ahead of' if off_s > 0 else 'behind'} the clock of the shard's Redis" in done.stderr
-    # The chain sees what this host's clock makes of it.
+    # The chain sees the due time by the host's clock.
     assert [one for one in said["seen"] if not (300 - SLACK_S < one < 421 or near(one, 1_000))] == []
     assert len(said["seen"]) == (13 if middleware else 0)
 
@@ -77,8 +77,8 @@ def test_delay_of_zero_enqueues_at_once(way, jobs, redis, delay):
     assert not redis.exists(keys.SCHEDULE)
 
 
-def test_delay_of_a_second_and_a_lock_agree(door, redis):
-    """The same script works out when it is due, and how long the lock lasts."""
+def test_delay_of_a_second_and_a_lock_agree(pusher, redis):
+    """The same script computes the due time and the lifetime of the lock."""
     job = worker(queue="default", idempotent=True, deduplicate=Deduplicate(including_scheduled=True))
     jid = job.perform_in(1_000, 1)
     assert job.perform_in(5, 1) is None
@@ -89,7 +89,7 @@ def test_delay_of_a_second_and_a_lock_agree(door, redis):
     assert abs(redis.pttl(lock) / 1_000 - 600 - (due - seconds - micros / 1e6)) < 1
 
 
-def test_delay_takes_one_round_trip(door, calls, redis):
+def test_delay_takes_one_round_trip(pusher, calls, redis):
     job = worker(queue="default")
     job.perform_in(60, 1)
     calls("evalsha"), calls("zadd"), calls("time")
@@ -108,13 +108,13 @@ def test_delay_on_a_full_server_is_refused_and_leaves_nothing(way, redis):
     assert redis.keys("*") == []
 
 
-def test_due_time_set_by_a_middleware_is_used(door, redis):
+def test_due_time_set_by_a_middleware_is_used(pusher, redis):
     class Later:
         def call(self, cls, job, queue, pool):
             job["at"] = 4_000_000_000
             yield
 
-    door.open(Later)
+    pusher.open(Later)
     job = worker(queue="default")
     job.perform_in(60, 1)
     job.perform_bulk_in(60, [(2,), (3,)])
@@ -125,22 +125,22 @@ def test_due_time_set_by_a_middleware_is_used(door, redis):
 
 
 @pytest.mark.parametrize("said", ["soon", None, True, float("nan"), 10**400])
-def test_due_time_set_by_a_middleware_wrongly_is_refused(door, redis, said):
+def test_due_time_set_by_a_middleware_wrongly_is_refused(pusher, redis, said):
     class Spoil:
         def call(self, cls, job, queue, pool):
             job["at"] = said
             yield
 
-    door.open(Spoil)
+    pusher.open(Spoil)
     with pytest.raises(ArgumentsError, match="epoch seconds into `at`"):
         worker(queue="default").perform_in(60, 1)
     assert not redis.exists(keys.SCHEDULE)
 
 
-def test_clock_skew_is_logged_once_per_shard(door, caplog):
+def test_clock_skew_is_logged_once_per_shard(pusher, caplog):
     now = [0.0]
     slow = ScheduleWriter(lambda: time.time() - 600, monotonic=lambda: now[0])
-    shard = door.shards["main"]
+    shard = pusher.shards["main"]
     with caplog.at_level(logging.WARNING, logger="framework"):
         for _ in range(3):
             slow.write(shard, b"{}", DueTime(0.0, 5.0), None)
@@ -151,18 +151,18 @@ def test_clock_skew_is_logged_once_per_shard(door, caplog):
     assert "skew_s=-" in caplog.records[0].getMessage()
 
 
-def test_clock_skew_below_a_round_trip_is_not_logged(door, caplog):
-    """The reply took an hour: Redis's clock lies between the two looks at ours."""
+def test_clock_skew_below_a_round_trip_is_not_logged(pusher, caplog):
+    """The reply took an hour: Redis's clock is between the two readings of the host's clock."""
     times = iter([time.time() - 1_800, time.time() + 1_800])
-    ScheduleWriter(lambda: next(times)).first_due_at(door.shards["main"], DueTime(0.0, 5.0))
+    ScheduleWriter(lambda: next(times)).first_due_at(pusher.shards["main"], DueTime(0.0, 5.0))
     assert not caplog.records
 
 
 @pytest.mark.refused("narrow time")
-def test_clock_check_that_fails_does_not_fail_the_push(door, redis, redis_url):
-    """An ACL without TIME: a push at a moment needs no clock."""
+def test_clock_check_that_fails_does_not_fail_the_push(pusher, redis, redis_url):
+    """An ACL without TIME: a push for a fixed time needs no clock."""
     redis.execute_command("ACL", "SETUSER", "narrow", "on", ">secret", "~*", "+@all", "-time")
-    endpoint = replace(door.shards["main"].endpoint, url=redis_url.replace("unix://", "unix://narrow:secret@"))
+    endpoint = replace(pusher.shards["main"].endpoint, url=redis_url.replace("unix://", "unix://narrow:secret@"))
     shard = Shard("main", endpoint, role="tests")
     try:
         ScheduleWriter(time.time).write(shard, b"{}", DueTime(4_000_000_000.0), None)

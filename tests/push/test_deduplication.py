@@ -1,4 +1,4 @@
-"""A push of a deduplicated class takes its lock in the step that writes the job, or is dropped; what is refused leaves no lock."""
+"""Check that a push of a deduplicated class takes its lock in the script that writes the job; a refused job leaves none."""
 
 import hashlib
 import inspect
@@ -20,7 +20,7 @@ from framework.wire import keys
 from framework.wire.json import dumps, loads
 from framework.wire.resources import IDEMPOTENCY_KEY, lock_key
 from tests.harness import full_memory, opened
-from tests.push.conftest import Door, worker
+from tests.push.conftest import Pusher, worker
 from tests.servers.proxy import Proxy
 
 pytestmark = pytest.mark.usefixtures("room")
@@ -153,18 +153,18 @@ def test_idempotency_arguments_choose_and_may_fail(way, redis, jobs, caplog):
     assert len([one for one in caplog.records if "idempotency_arguments failed" in one.getMessage()]) == 5
 
 
-def test_lock_key_is_computed_after_the_middlewares(door, redis, jobs):
-    door.open(Double)
+def test_lock_key_is_computed_after_the_middlewares(pusher, redis, jobs):
+    pusher.open(Double)
     job = idempotent()
     assert job.perform_async(2)
     assert job.perform_bulk([(2,), (4,), (1,)])[0] is None
-    door.open()
+    pusher.open()
     assert job.perform_async(4) is None
     assert [one["args"] for one in jobs()] == [[4], [8], [2]]
     assert set(locks(redis).values()) == {lock_key("Job", b"[%d]" % number) for number in (4, 8, 2)}
 
 
-def test_flag_off_or_unreadable_deduplicates_nothing(door, redis, jobs, caplog):
+def test_flag_off_or_unreadable_deduplicates_nothing(pusher, redis, jobs, caplog):
     asked = []
 
     def enabled(shard, flag):
@@ -174,7 +174,7 @@ def test_flag_off_or_unreadable_deduplicates_nothing(door, redis, jobs, caplog):
         return states[-1]
 
     states = [False]
-    door.open(locks=Deduplicator(enabled))
+    pusher.open(locks=Deduplicator(enabled))
     job = idempotent(Deduplicate(feature_flag="dedup_job"))
     assert all([job.perform_async(1), job.perform_async(1)])
     states.append(None)
@@ -187,10 +187,10 @@ def test_flag_off_or_unreadable_deduplicates_nothing(door, redis, jobs, caplog):
     assert set(asked) == {("main", "dedup_job")}
 
 
-def test_perform_inline_takes_no_lock(door, redis):
+def test_perform_inline_takes_no_lock(pusher, redis):
     job = idempotent()
     job.perform_async(1)
-    data = door.client.payload_bytes(PushRequest(job.declaration(), [1]))
+    data = pusher.client.payload_bytes(PushRequest(job.declaration(), [1]))
     assert IDEMPOTENCY_KEY not in json.loads(data)
     assert len(locks(redis)) == 1
 
@@ -209,8 +209,8 @@ def test_tracked_duplicate_leaves_no_status(way, redis):
 # --- refused pushes -------------------------------------------------------------------------------------------------
 
 
-def test_push_too_large_takes_no_lock(door, redis):
-    door.open(limits=SizeLimits(limit=50, compression_threshold=40))
+def test_push_too_large_takes_no_lock(pusher, redis):
+    pusher.open(limits=SizeLimits(limit=50, compression_threshold=40))
     job = idempotent()
     noise = "".join(map(str, range(300)))
     with pytest.raises(ExceedLimitError):
@@ -220,8 +220,8 @@ def test_push_too_large_takes_no_lock(door, redis):
     assert not locks(redis)
 
 
-def test_large_arguments_are_compared_uncompressed(door, redis, jobs):
-    door.open(limits=SizeLimits(compression_threshold=40))
+def test_large_arguments_are_compared_uncompressed(pusher, redis, jobs):
+    pusher.open(limits=SizeLimits(compression_threshold=40))
     job = idempotent()
     assert job.perform_async("x" * 1_000)
     assert job.perform_bulk([("x" * 1_000,)]) == [None]
@@ -254,7 +254,7 @@ def test_refused_push_leaves_no_lock(way, redis, push):
 
 
 def test_duplicate_on_a_full_server_is_logged(way, redis):
-    """What its owner is to know of it could not be noted."""
+    """The positions could not be stored for the lock's owner."""
     job = idempotent()
     first = job.perform_async(1)
     with full_memory(redis), pytest.raises(ShardUnavailableError):
@@ -300,11 +300,11 @@ def test_push_after_an_idle_disconnect_is_no_duplicate(way, redis, jobs):
 
 
 @pytest.mark.parametrize("bulk", [False, True])
-def test_push_after_a_lost_reply_writes_no_second_job(door, redis, redis_url, bulk):
+def test_push_after_a_lost_reply_writes_no_second_job(pusher, redis, redis_url, bulk):
     with Proxy(redis_url) as proxy:
         shard = opened(proxy.url)
         try:
-            Door({"main": shard})
+            Pusher({"main": shard})
             job = idempotent()
             push = (lambda: job.perform_bulk([(1,), (2,)])) if bulk else (lambda: [job.perform_async(1)])
             assert job.perform_async(0)  # the server knows the script
@@ -319,11 +319,11 @@ def test_push_after_a_lost_reply_writes_no_second_job(door, redis, redis_url, bu
             shard.close()
 
 
-def test_bulk_failing_between_scripts_is_maybe_written(door, redis, redis_url):
+def test_bulk_failing_between_scripts_is_maybe_written(pusher, redis, redis_url):
     with Proxy(redis_url) as proxy:
         shard = opened(proxy.url)
         try:
-            Door({"main": shard})
+            Pusher({"main": shard})
             job = idempotent()
             assert job.perform_async(-1)
             proxy.lose_replies(b"EVALSHA", {2})
@@ -375,7 +375,7 @@ def test_lock_key_depends_on_the_arguments(one, other):
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 @given(pushed=st.lists(st.integers(0, 3), min_size=1, max_size=12))
-def test_push_sequences_leave_one_job_per_key(door, redis, jobs, pushed):
+def test_push_sequences_leave_one_job_per_key(pusher, redis, jobs, pushed):
     redis.flushall()
     with registry.isolated():
         job = idempotent()

@@ -1,4 +1,4 @@
-"""What a job learns from whoever pushes it: the same on the quick way and through a client middleware."""
+"""Check the context that a job inherits from its caller, without and with a client middleware."""
 
 import json
 from contextvars import copy_context
@@ -11,8 +11,8 @@ from tests.push.conftest import LetPass, worker
 
 
 @pytest.fixture(params=[(), (LetPass,)], ids=["quick", "middleware"])
-def way(request, door):
-    return door.open(*request.param)
+def way(request, pusher):
+    return pusher.open(*request.param)
 
 
 PUSHES = {
@@ -28,7 +28,7 @@ def metas(job):
 
 
 def pushed_by(payload, cls, push=PUSHES["async"]):
-    """Push a job of ``cls`` as the job ``payload`` would."""
+    """Push a job of ``cls`` as the running job ``payload`` would."""
 
     def run():
         context.enter_job(payload)

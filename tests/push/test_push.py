@@ -1,3 +1,5 @@
+"""Push single jobs."""
+
 import json
 import logging
 import math
@@ -14,14 +16,14 @@ from framework.store.connect import Endpoint
 from framework.telemetry import context
 from framework.wire import keys
 from tests.harness import full_memory, opened
-from tests.push.conftest import Door, LetPass, worker
+from tests.push.conftest import LetPass, Pusher, worker
 
 
 def everything(redis):
     return sorted(redis.keys("*"))
 
 
-def test_push_writes_the_fields_of_sidekiq(door, jobs, redis):
+def test_push_writes_the_fields_of_sidekiq(pusher, jobs, redis):
     before = time.time()
     jid = worker(queue="default").perform_async(1, "ä", None, {"k": [2**70]})
     (job,) = jobs()
@@ -45,21 +47,21 @@ def test_push_writes_the_fields_of_sidekiq(door, jobs, redis):
 
 
 @pytest.mark.parametrize("second", [0, 1, 2])
-def test_push_on_a_full_second_writes_a_fraction(door, redis, second):
-    door.open(clock=lambda: 1_750_000_000.0 + second)
+def test_push_on_a_full_second_writes_a_fraction(pusher, redis, second):
+    pusher.open(clock=lambda: 1_750_000_000.0 + second)
     worker(queue="default").perform_async()
     text = redis.lindex("queue:default", 0).decode()
     assert re.search(r'"created_at":\d+\.\d*[1-9]', text)
     assert re.search(r'"enqueued_at":\d+\.\d*[1-9]', text)
 
 
-def test_push_adds_at_the_left(door, jobs):
+def test_push_adds_at_the_left(pusher, jobs):
     job = worker(queue="default")
     jids = [job.perform_async(number) for number in range(3)]
     assert [one["jid"] for one in jobs()] == jids
 
 
-def test_push_writes_the_attributes_of_the_class(door, jobs):
+def test_push_writes_the_attributes_of_the_class(pusher, jobs):
     worker(
         queue="default",
         version=2,
@@ -80,7 +82,7 @@ def test_push_writes_the_attributes_of_the_class(door, jobs):
     assert isinstance(job["retry_for"], int)
 
 
-def test_push_of_a_duration_below_a_second_rounds_up(door, jobs):
+def test_push_of_a_duration_below_a_second_rounds_up(pusher, jobs):
     job = worker(queue="default", retry_for=0.5, expires_in=timedelta(milliseconds=1), status_expiration=90.2)
     job.perform_async()
     job.set(retry_for=0.1).perform_async()
@@ -88,7 +90,7 @@ def test_push_of_a_duration_below_a_second_rounds_up(door, jobs):
     assert (first["retry_for"], first["expires_in"], first["status_expiration"], second["retry_for"]) == (1, 1, 91, 1)
 
 
-def test_set_overrides_the_class_for_one_push(door, jobs, redis):
+def test_set_overrides_the_class_for_one_push(pusher, jobs, redis):
     job = worker(queue="default", retry=3, tags=("a",))
     job.set(queue="urgent", retry=0).set(tags=("b",), dead=False).perform_async()
     job.set(retry=False, backtrace=True).perform_async()
@@ -101,7 +103,7 @@ def test_set_overrides_the_class_for_one_push(door, jobs, redis):
     assert redis.smembers(keys.QUEUES) == {b"urgent", b"default"}
 
 
-def test_push_scheduled_writes_neither_at_nor_enqueued_at(door, redis):
+def test_push_scheduled_writes_neither_at_nor_enqueued_at(pusher, redis):
     before = time.time()
     jid = worker(queue="default").perform_in(3600, 1)
     ((member, due),) = redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)
@@ -112,13 +114,13 @@ def test_push_scheduled_writes_neither_at_nor_enqueued_at(door, redis):
     assert everything(redis) == [b"schedule"]  # its queue has a name when it has a job
 
 
-def test_push_already_due_is_enqueued_at_once(door, jobs, redis):
+def test_push_already_due_is_enqueued_at_once(pusher, jobs, redis):
     worker(queue="default").perform_at(1_000_000_001)
     assert "enqueued_at" in jobs()[0]
     assert not redis.exists(keys.SCHEDULE)
 
 
-def test_push_writes_the_ambient_context(door, jobs):
+def test_push_writes_the_ambient_context(pusher, jobs):
     job = worker(queue="default")
     with context.bound("cafe", user="u1"):
         job.perform_async()
@@ -130,19 +132,19 @@ def test_push_writes_the_ambient_context(door, jobs):
 
 
 @pytest.mark.parametrize("middleware", [(), (LetPass,)], ids=("quick", "middleware"))
-def test_push_of_a_reloaded_class_uses_its_new_attributes(door, jobs, middleware):
-    door.open(*middleware)
+def test_push_of_a_reloaded_class_uses_its_new_attributes(pusher, jobs, middleware):
+    pusher.open(*middleware)
     worker(queue="default", version=1).perform_async()
     worker(queue="default", version=2, retry=1).perform_async()
     worker(queue="default", version=2, retry=1).perform_bulk([()])
     assert [(job["version"], job["retry"]) for job in jobs()] == [(1, True), (2, 1), (2, 1)]
 
 
-def test_push_with_a_new_client_uses_its_rules(door, jobs):
+def test_push_with_a_new_client_uses_its_rules(pusher, jobs):
     job = worker()
-    door.open(rules=[("*", "one")])
+    pusher.open(rules=[("*", "one")])
     job.perform_async(1)
-    door.open(rules=[("*", "two")])
+    pusher.open(rules=[("*", "two")])
     job.perform_async(2)
     job.perform_bulk([(3,)])
     assert [[one["args"] for one in jobs(queue)] for queue in ("one", "two")] == [[[1]], [[2], [3]]]
@@ -155,7 +157,7 @@ def nested(levels):
     return value
 
 
-def test_push_nested_too_deep_is_refused(door, redis):
+def test_push_nested_too_deep_is_refused(pusher, redis):
     job = worker(queue="default")
     for push in (lambda: job.perform_async(nested(63)), lambda: job.perform_bulk([(1,), (nested(63),)])):
         with pytest.raises(ArgumentsError, match="nested deeper than 64 levels"):
@@ -170,9 +172,9 @@ def test_push_nested_too_deep_is_refused(door, redis):
 
 
 @pytest.mark.proves("I18")
-def test_push_follows_a_rule_to_another_shard(door, jobs, redis, second_redis, second_redis_url):
+def test_push_follows_a_rule_to_another_shard(pusher, jobs, redis, second_redis, second_redis_url):
     other = opened(second_redis_url, "second")
-    Door({"main": door.shards["main"], "second": other}).open(
+    Pusher({"main": pusher.shards["main"], "second": other}).open(
         rules=[("worker_name=Job", "there", "second"), ("*", "here")]
     )
     worker().perform_async(1)
@@ -186,15 +188,15 @@ def test_push_follows_a_rule_to_another_shard(door, jobs, redis, second_redis, s
     other.close()
 
 
-def test_unknown_shard_error_names_the_known_ones(door):
+def test_unknown_shard_error_names_the_known_ones(pusher):
     with pytest.raises(UnknownShardError, match=r"'nowhere'.*has: main"):
-        door.shards["nowhere"]
+        pusher.shards["nowhere"]
 
 
 @pytest.mark.parametrize("push", ["perform_async", "perform_in"])
-def test_push_to_a_stopped_server_names_the_remedy(door, short_path, push):
+def test_push_to_a_stopped_server_names_the_remedy(pusher, short_path, push):
     gone = opened(f"unix://:secret@{short_path}/gone.sock")
-    Door({"main": gone})
+    Pusher({"main": gone})
     arguments = (10,) if push == "perform_in" else ()
     with pytest.raises(ShardUnavailableError) as caught:
         getattr(worker(), push)(*arguments)
@@ -211,7 +213,7 @@ def test_push_to_a_stopped_server_names_the_remedy(door, short_path, push):
     assert "may have been applied" not in str(caught.value)
 
 
-def test_push_refused_is_not_maybe_written(door, jobs, redis):
+def test_push_refused_is_not_maybe_written(pusher, jobs, redis):
     job = worker(queue="default")
     with full_memory(redis), pytest.raises(ShardUnavailableError, match="maxmemory") as caught:
         job.perform_async(1)
@@ -222,10 +224,10 @@ def test_push_refused_is_not_maybe_written(door, jobs, redis):
 
 
 @pytest.mark.proves("R17")
-def test_push_with_a_lost_reply_is_maybe_written(door, redis, redis_url):
-    """The server is stopped in its tracks: the command has left, no answer comes."""
+def test_push_with_a_lost_reply_is_maybe_written(pusher, redis, redis_url):
+    """The server is frozen: the command is sent, and no reply comes."""
     hurried = Shard("main", Endpoint(redis_url), role="tests", read_timeout_s=0.05)
-    Door({"main": hurried})
+    Pusher({"main": hurried})
     redis.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
     try:
         with pytest.raises(ShardUnavailableError, match="may have been applied") as caught:
@@ -236,10 +238,10 @@ def test_push_with_a_lost_reply_is_maybe_written(door, redis, redis_url):
     hurried.close()
 
 
-def test_push_after_a_restart_of_the_server_succeeds(make_server, door, redis):
+def test_push_after_a_restart_of_the_server_succeeds(make_server, pusher, redis):
     own = make_server()
     shard = opened(own.url)
-    Door({"main": shard})
+    Pusher({"main": shard})
     job = worker(queue="default")
     job.perform_async(1)
     own.kill()
@@ -254,7 +256,7 @@ def test_push_after_a_restart_of_the_server_succeeds(make_server, door, redis):
 # --- client middleware ----------------------------------------------------------------------------------------------
 
 
-def test_middleware_receives_class_payload_queue_and_pool(door, jobs):
+def test_middleware_receives_class_payload_queue_and_pool(pusher, jobs):
     seen = []
 
     class Look:
@@ -263,7 +265,7 @@ def test_middleware_receives_class_payload_queue_and_pool(door, jobs):
             yield
             seen.append("after")
 
-    door.open(Look)
+    pusher.open(Look)
     cls = worker(queue="default")
     jid = cls.perform_async("x" * 200_000)
     ((found, job, queue, length), after) = seen
@@ -271,7 +273,7 @@ def test_middleware_receives_class_payload_queue_and_pool(door, jobs):
     assert "compressed" not in job
 
 
-def test_middleware_pool_is_routed_only_during_the_call(door, jobs, second_redis_url):
+def test_middleware_pool_is_routed_only_during_the_call(pusher, jobs, second_redis_url):
     kept, names = [], []
 
     class Keep:
@@ -282,7 +284,7 @@ def test_middleware_pool_is_routed_only_during_the_call(door, jobs, second_redis
             names.append(pool.connection_pool.connection_kwargs["client_name"])
 
     other = opened(second_redis_url, "second")
-    both = Door({"main": door.shards["main"], "second": other})
+    both = Pusher({"main": pusher.shards["main"], "second": other})
     both.open(Keep, rules=[("worker_name=There", "there", "second")])
     here, there = worker("Here", queue="default"), worker("There")
     for push in (here.perform_async, there.perform_async, lambda: here.perform_bulk([()]), lambda: here.perform_in(9)):
@@ -295,7 +297,7 @@ def test_middleware_pool_is_routed_only_during_the_call(door, jobs, second_redis
     other.close()
 
 
-def test_middleware_with_another_shards_pool_is_refused(door, second_redis_url, redis):
+def test_middleware_with_another_shards_pool_is_refused(pusher, second_redis_url, redis):
     other = opened(second_redis_url, "second")
 
     class Wander:
@@ -303,14 +305,14 @@ def test_middleware_with_another_shards_pool_is_refused(door, second_redis_url, 
             other.pool.ping()
             yield
 
-    Door({"main": door.shards["main"], "second": other}).open(Wander)
+    Pusher({"main": pusher.shards["main"], "second": other}).open(Wander)
     with pytest.raises(UnroutedCallError, match="inside a route to 'main' only"):
         worker(queue="default").perform_async()
     assert everything(redis) == []
     other.close()
 
 
-def test_middleware_may_change_the_job(door, jobs, redis):
+def test_middleware_may_change_the_job(pusher, jobs, redis):
     class Alter:
         def call(self, cls, job, queue, pool):
             job["queue"] = "elsewhere"
@@ -318,21 +320,21 @@ def test_middleware_may_change_the_job(door, jobs, redis):
             job["bid"] = "b"
             yield
 
-    door.open(Alter)
+    pusher.open(Alter)
     jid = worker(queue="default").perform_async(1)
     (job,) = jobs("elsewhere")
     assert (job["jid"], job["args"], job["bid"], job["queue"]) == (jid, [9], "b", "elsewhere")
     assert redis.smembers(keys.QUEUES) == {b"elsewhere"}
 
 
-def test_middleware_may_drop_the_job(door, redis):
+def test_middleware_may_drop_the_job(pusher, redis):
     class Drop:
         def call(self, cls, job, queue, pool):
             if job["args"] == [13]:
                 return
             yield
 
-    door.open(Drop)
+    pusher.open(Drop)
     job = worker(queue="default")
     assert job.perform_async(13) is None
     assert job.perform_in(60, 13) is None
@@ -345,13 +347,13 @@ def test_middleware_may_drop_the_job(door, redis):
     [math.nan, math.inf, "\ud800", object(), (math.nan,)],
     ids=("nan", "inf", "surrogate", "object", "nan-in-tuple"),
 )
-def test_middleware_adding_no_json_is_refused(door, redis, value):
+def test_middleware_adding_no_json_is_refused(pusher, redis, value):
     class Spoil:
         def call(self, cls, job, queue, pool):
             job["extra"] = {"deep": [value]}
             yield
 
-    door.open(Spoil)
+    pusher.open(Spoil)
     with pytest.raises(ArgumentsError, match="Job"):
         worker(queue="default").perform_async()
     with pytest.raises(ArgumentsError):
@@ -368,7 +370,7 @@ def test_middleware_adding_no_json_is_refused(door, redis, value):
     [math.nan, (1,), b"x", {1: 2}, object(), "\ud800"],
     ids=("nan", "tuple", "bytes", "integer-key", "object", "surrogate"),
 )
-def test_push_of_no_json_writes_nothing(door, redis, value):
+def test_push_of_no_json_writes_nothing(pusher, redis, value):
     with pytest.raises(ArgumentsError):
         worker().perform_async(value)
     with pytest.raises(ArgumentsError):
@@ -379,7 +381,7 @@ def test_push_of_no_json_writes_nothing(door, redis, value):
 # --- manners --------------------------------------------------------------------------------------------------------
 
 
-def test_push_prints_and_logs_nothing(door, capfd, caplog):
+def test_push_prints_and_logs_nothing(pusher, capfd, caplog):
     with caplog.at_level(logging.DEBUG):
         worker(queue="default").perform_async(1)
         worker(queue="default").perform_bulk([(1,), (2,)])
@@ -387,7 +389,7 @@ def test_push_prints_and_logs_nothing(door, capfd, caplog):
     assert caplog.records == []
 
 
-def test_client_shared_by_threads_writes_all_jobs(door, jobs):
+def test_client_shared_by_threads_writes_all_jobs(pusher, jobs):
     from concurrent.futures import ThreadPoolExecutor
 
     job = worker(queue="default")
@@ -397,8 +399,8 @@ def test_client_shared_by_threads_writes_all_jobs(door, jobs):
     assert sorted(one["args"][0] for one in jobs()) == list(range(400))
 
 
-def test_route_is_returned_without_a_push(door, redis):
-    door.open(rules=[("feature_category=not_owned", "q")])
+def test_route_is_returned_without_a_push(pusher, redis):
+    pusher.open(rules=[("feature_category=not_owned", "q")])
     route = worker().route()
     assert (route.queue, route.shard, route.rule) == ("q", "main", "feature_category=not_owned")
     assert everything(redis) == []

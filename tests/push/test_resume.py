@@ -1,4 +1,4 @@
-"""A bulk push that failed midway: what its error says is in, what may be, and how it goes on without writing a job twice."""
+"""Check a bulk push that failed midway: the jobs its error names, and its resumption without writing a job twice."""
 
 import json
 
@@ -12,7 +12,7 @@ from framework.shard.shard import Shard
 from framework.shard.transaction import TOKEN_S
 from framework.wire import keys
 from tests.harness import full_memory, opened
-from tests.push.conftest import Door, LetPass, worker
+from tests.push.conftest import LetPass, Pusher, worker
 from tests.servers.proxy import Proxy
 from tests.tables import pairwise
 
@@ -45,11 +45,11 @@ PUSHES = {
 
 
 @pytest.fixture
-def far(door, redis_url):
+def far(pusher, redis_url):
     """A client behind a proxy that loses what a test tells it to."""
     with Proxy(redis_url) as proxy:
         shard = opened(proxy.url)
-        made = Door({"main": shard})
+        made = Pusher({"main": shard})
         made.proxy = proxy
         yield made
         shard.close()
@@ -96,7 +96,7 @@ def test_resume_after_a_lost_reply_writes_every_job_once(far, redis, middleware,
     assert jids_of(redis) == dict(enumerate([*error.jids, *rest]))
     assert error.resume() == rest  # asked again, it does nothing
     assert len(numbers(redis)) == COUNT
-    assert Split.calls in (0, COUNT)  # of the slice in doubt the chain is not run again
+    assert Split.calls in (0, COUNT)  # the chain does not run again for the chunk in doubt
     tokens = redis.keys("aw:push:*")
     assert tokens
     assert all(TOKEN_S - 60 < redis.ttl(token) <= TOKEN_S for token in tokens)
@@ -104,7 +104,7 @@ def test_resume_after_a_lost_reply_writes_every_job_once(far, redis, middleware,
 
 @pytest.mark.parametrize("kind", ["plain", "tracked", "deduplicated", "twice"])
 def test_resume_writes_no_job_that_has_run_meanwhile(far, redis, kind):
-    """A worker has taken the slice in doubt, and let its locks go: only the token knows that it was in."""
+    """A worker has run the chunk in doubt and released its locks: only the token shows that it was written."""
     job = worker(queue="default", **KINDS[kind])
     job.perform_bulk([(-1,)])
     redis.flushall()
@@ -121,8 +121,8 @@ def test_resume_writes_no_job_that_has_run_meanwhile(far, redis, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("middleware", [(), (LetPass,)], ids=("quick", "middleware"))
-def test_resume_after_a_refusal_writes_the_jobs(door, redis, kind, middleware):
-    door.open(*middleware)
+def test_resume_after_a_refusal_writes_the_jobs(pusher, redis, kind, middleware):
+    pusher.open(*middleware)
     job = worker(queue="default", **KINDS[kind])
     with full_memory(redis):
         error = failed(lambda: job.perform_bulk((number,) for number in range(1_500)))
@@ -148,9 +148,9 @@ def test_resume_that_fails_counts_from_the_first_job(far, redis):
     assert numbers(redis) == list(range(COUNT))
 
 
-def test_resume_makes_a_late_first_try_write_nothing(door, redis):
-    """A network may deliver the packet whose reply nobody waits for any more after the second one."""
-    shard = door.shards["main"]
+def test_resume_makes_a_late_first_try_write_nothing(pusher, redis):
+    """A network may deliver an abandoned packet after the second one."""
+    shard = pusher.shards["main"]
     kept = []
 
     late = Shard("main", shard.endpoint, role="tests")
@@ -164,7 +164,7 @@ def test_resume_makes_a_late_first_try_write_nothing(door, redis):
 
     late._connection.write = write_late
     job = worker(queue="default")
-    Door({"main": late})
+    Pusher({"main": late})
     error = failed(lambda: job.perform_bulk([(1,), (2,)]))
     error.resume()
     channel = late._connection._channel_pool.acquire()
@@ -174,7 +174,7 @@ def test_resume_makes_a_late_first_try_write_nothing(door, redis):
     late.close()
 
 
-def test_resume_after_a_middleware_error_runs_the_chain_again(door, redis):
+def test_resume_after_a_middleware_error_runs_the_chain_again(pusher, redis):
     class Breaks:
         broken = True
 
@@ -183,7 +183,7 @@ def test_resume_after_a_middleware_error_runs_the_chain_again(door, redis):
                 raise LookupError("mine")
             yield
 
-    door.open(Breaks)
+    pusher.open(Breaks)
     job = worker(queue="default")
     error = failed(lambda: job.perform_bulk((number,) for number in range(1_500)))
     assert (error.failed_from, error.maybe_written, error.in_doubt) == (1_000, False, [])
@@ -223,12 +223,12 @@ ALL_KEYS, NO_TOKENS = ("~*",), ("~queue*", "~schedule")
     ],
     ids=("tokens", "transactions", "transactions and RPUSH", "LMOVE", "tokens and transactions"),
 )
-def test_resume_without_rights_on_tokens_writes_nothing(redis, redis_url, door, rights):
+def test_resume_without_rights_on_tokens_writes_nothing(redis, redis_url, pusher, rights):
     redis.execute_command("ACL", "SETUSER", "narrow", "on", ">secret", *rights)
     try:
         with Proxy(redis_url) as proxy:
             shard = opened(proxy.url.replace("redis://", "redis://narrow:secret@"))
-            Door({"main": shard})
+            Pusher({"main": shard})
             job = worker(queue="default")
             assert len(job.perform_bulk([(1,), (2,)])) == 2
             proxy.lose_replies(b"LPUSH", {1})
@@ -252,7 +252,7 @@ def test_resume_of_an_error_made_by_hand_is_refused():
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("lost", [False, True], ids=("refused", "refused and lost"))
 def test_resume_writes_jobs_whose_key_was_of_another_type(far, redis, key, count, lost):
-    """Where the reply is lost as well, only the note can tell: one that is there without its jobs would lose them."""
+    """If the reply is lost as well, only the token decides: a token without its jobs would lose them."""
     redis.set(key, "text")
     job = worker(queue="default")
     jobs = [(number,) for number in range(count)]

@@ -1,4 +1,4 @@
-"""Sizes of arguments: compressed, refused, tracked; by every way of pushing, with and without a client middleware."""
+"""Check the size limits of arguments in every kind of push, with and without a client middleware."""
 
 import base64
 import json
@@ -18,12 +18,12 @@ from tests.push.conftest import LetPass, worker
 
 
 @pytest.fixture(params=["quick", "middleware"])
-def opened_with(request, door):
+def opened_with(request, pusher):
     """Open the client with limits, with and without a client middleware."""
     middleware = [LetPass] if request.param == "middleware" else []
 
     def open_(limits=None, **more):
-        door.open(*middleware, limits=limits, **more)
+        pusher.open(*middleware, limits=limits, **more)
 
     return open_
 
@@ -48,7 +48,7 @@ def stored(redis, jid):
     return job
 
 
-def marks(job):
+def marker_fields(job):
     return {name: job[name] for name in ("compressed", "original_job_size_bytes", "size_limiter") if name in job}
 
 
@@ -80,7 +80,7 @@ def test_push_above_the_memory_limit_writes_nothing(opened_with, redis, way, mod
             with pytest.raises(ExceedLimitError, match=r"memory when decoded.*size_limit\.decoded_limit") as caught:
                 try:
                     WAYS[way](cls, EXPANSIVE)
-                except BulkPushError as error:  # with a middleware sizes are known only slice by slice
+                except BulkPushError as error:  # with a middleware sizes are known only chunk by chunk
                     raise error.__cause__ from None
         assert caught.value.size > caught.value.size_limit == 1_000_000
         assert caught.value.job == (1 if "bulk" in way else None)
@@ -103,11 +103,11 @@ def test_arguments_from_100000_bytes_are_compressed(opened_with, redis, way, siz
     text = sized(size)
     job = stored(redis, WAYS[way](worker(queue="default"), text))
     if compressed:
-        assert marks(job) == {"compressed": True, "original_job_size_bytes": size, "size_limiter": "validated"}
+        assert marker_fields(job) == {"compressed": True, "original_job_size_bytes": size, "size_limiter": "validated"}
         assert json.loads(zlib.decompress(base64.b64decode(job["args"][0], validate=True))) == [text]
         decompress_arguments(job, 10**9)
     else:
-        assert marks(job) == {}
+        assert marker_fields(job) == {}
     assert job["args"] == [text]
 
 
@@ -118,7 +118,7 @@ def test_small_jobs_of_a_bulk_with_a_large_one_stay_plain(opened_with, redis, wa
     found = [*reversed(redis.lrange("queue:default", 0, -1)), *redis.zrange(keys.SCHEDULE, 0, -1)]
     others = [job for job in map(json.loads, found) if job["jid"] != large]
     assert sorted(job["args"] for job in others) == [["last"], ["small"]]
-    assert [marks(job) for job in others] == [{}, {}]
+    assert [marker_fields(job) for job in others] == [{}, {}]
 
 
 def test_large_jobs_of_many_chunks_are_compressed(opened_with, redis):
@@ -135,7 +135,10 @@ def test_large_jobs_of_many_chunks_are_compressed(opened_with, redis):
 def test_threshold_of_0_compresses_everything(opened_with, redis):
     opened_with(SizeLimits(compression_threshold=0))
     job = stored(redis, worker(queue="default").perform_async())
-    assert (marks(job)["original_job_size_bytes"], json.loads(zlib.decompress(base64.b64decode(job["args"][0])))) == (
+    assert (
+        marker_fields(job)["original_job_size_bytes"],
+        json.loads(zlib.decompress(base64.b64decode(job["args"][0]))),
+    ) == (
         2,
         [],
     )
@@ -152,7 +155,7 @@ def test_limit_is_the_largest_size_allowed(opened_with, redis, way, size):
     push = WAYS[way]
     if size == 5_000_000:
         job = stored(redis, push(worker(queue="default"), sized(size)))
-        assert marks(job) == {"size_limiter": "validated"}
+        assert marker_fields(job) == {"size_limiter": "validated"}
         return
     with pytest.raises(ExceedLimitError, match="5,000,001 bytes, the limit is 5,000,000"):
         push(worker(queue="default"), sized(size))
@@ -201,13 +204,13 @@ LIMITS = SizeLimits(compression_threshold=200, limit=400)
 def test_big_payload_class_is_compressed_without_limit(opened_with, redis, way):
     opened_with(LIMITS)
     job = stored(redis, WAYS[way](worker(queue="default", big_payload=True), random_text(2_000)))
-    assert marks(job) == {"compressed": True, "original_job_size_bytes": 2_000, "size_limiter": "validated"}
+    assert marker_fields(job) == {"compressed": True, "original_job_size_bytes": 2_000, "size_limiter": "validated"}
 
 
 @every_way
 def test_limit_of_0_allows_any_size(opened_with, redis, way):
     opened_with(SizeLimits(compression_threshold=200, limit=0))
-    assert marks(stored(redis, WAYS[way](worker(queue="default"), random_text(2_000))))["compressed"]
+    assert marker_fields(stored(redis, WAYS[way](worker(queue="default"), random_text(2_000))))["compressed"]
 
 
 @pytest.mark.proves("R60")
@@ -226,8 +229,8 @@ def test_push_above_the_decompression_limit_is_refused(opened_with, redis, way, 
 
 
 @pytest.mark.proves("R59")
-def test_bulk_with_one_job_too_large_writes_nothing(door, redis):
-    door.open(limits=LIMITS)
+def test_bulk_with_one_job_too_large_writes_nothing(pusher, redis):
+    pusher.open(limits=LIMITS)
     jobs = [(number,) for number in range(2_500)]
     jobs[1_500] = (random_text(1_000),)
     for given in (jobs, iter(jobs)):
@@ -237,9 +240,9 @@ def test_bulk_with_one_job_too_large_writes_nothing(door, redis):
     assert redis.dbsize() == 0
 
 
-def test_bulk_with_middleware_keeps_chunks_before_the_error(door, redis):
-    """Sizes are known only when the middleware has seen the job."""
-    door.open(LetPass, limits=LIMITS)
+def test_bulk_with_middleware_keeps_chunks_before_the_error(pusher, redis):
+    """Sizes are known only after the middleware has run."""
+    pusher.open(LetPass, limits=LIMITS)
     jobs = [(number,) for number in range(2_500)]
     jobs[1_500] = (random_text(1_000),)
     with pytest.raises(BulkPushError, match=r"\(job 1500 of the bulk\)") as caught:
@@ -249,15 +252,15 @@ def test_bulk_with_middleware_keeps_chunks_before_the_error(door, redis):
 
 
 @pytest.mark.parametrize(("args", "compressed"), [(["x" * 1_000], True), (["small"], False)])
-def test_arguments_changed_by_a_middleware_are_limited(door, redis, args, compressed):
+def test_arguments_changed_by_a_middleware_are_limited(pusher, redis, args, compressed):
     class Change:
         def call(self, cls, job, queue, pool):
             job["args"][:] = args
             yield
 
-    door.open(Change, limits=LIMITS)
+    pusher.open(Change, limits=LIMITS)
     job = stored(redis, worker(queue="default").perform_async(random_text(2_000) if not compressed else 1))
-    assert bool(marks(job)) == compressed
+    assert bool(marker_fields(job)) == compressed
     decompress_arguments(job, 10_000)
     assert job["args"] == args
 
@@ -271,7 +274,7 @@ def test_track_mode_writes_marks_and_reports(opened_with, redis, way):
     opened_with(SizeLimits("track", 200, 400), report=reports.append)
     text = random_text(2_000)
     job = stored(redis, WAYS[way](worker(queue="default"), text))
-    assert (marks(job), job["args"]) == ({"size_limiter": "tracked"}, [text])
+    assert (marker_fields(job), job["args"]) == ({"size_limiter": "tracked"}, [text])
     (error,) = reports
     assert (error.worker_class, error.size, error.size_limit) == ("Job", 2_000, 400)
 
@@ -282,10 +285,10 @@ def test_track_mode_and_the_limit(opened_with, redis, way, size, tracked):
     reports = []
     opened_with(SizeLimits("track", 200, 400), report=reports.append)
     job = stored(redis, WAYS[way](worker(queue="default"), sized(size)))
-    assert marks(job) == {"size_limiter": "tracked" if tracked else "validated"}
+    assert marker_fields(job) == {"size_limiter": "tracked" if tracked else "validated"}
     assert len(reports) == tracked
     big = stored(redis, WAYS[way](worker("Big", queue="default", big_payload=True), sized(size)))
-    assert marks(big) == {"size_limiter": "validated"}
+    assert marker_fields(big) == {"size_limiter": "validated"}
     assert len(reports) == tracked
 
 
@@ -322,15 +325,15 @@ def test_track_mode_reports_once_a_minute(caplog):
     assert "suppressed=2" in last
 
 
-def test_track_mode_with_a_failing_tracker_pushes(door, redis, caplog):
+def test_track_mode_with_a_failing_tracker_pushes(pusher, redis, caplog):
     report = OversizeReporter(lambda: Tracker(RuntimeError("no network")))
-    door.open(limits=SizeLimits("track", 200, 400), report=report)
+    pusher.open(limits=SizeLimits("track", 200, 400), report=report)
     assert worker(queue="default").perform_async(random_text(2_000))
     assert redis.llen("queue:default") == 1
     assert ["payload.oversize" in line for line in lines(caplog)] == [True, False]
 
 
-def test_small_arguments_are_not_measured(door, redis, caplog, monkeypatch):
+def test_small_arguments_are_not_measured(pusher, redis, caplog, monkeypatch):
     """The whole hot path of a size limit is one comparison."""
     monkeypatch.setattr(SizeLimiter, "encode_arguments", None)
     with caplog.at_level(logging.DEBUG):
@@ -354,29 +357,29 @@ def test_push_of_large_arguments_is_left_uncompressed(opened_with, redis, way, a
     text = "x" * 200_000
     job = stored(redis, WAYS[way](worker(queue="default", **attributes), text))
     assert job["args"] == [text]
-    assert marks(job) == {"size_limiter": "validated"}
+    assert marker_fields(job) == {"size_limiter": "validated"}
 
 
 def test_push_to_another_queue_is_compressed(opened_with, redis):
     opened_with(SizeLimits(uncompressed_queues=("ruby", "ruby:*")))
     job = worker(queue="default")
     ruby = job.set(queue="ruby:mails").perform_async("x" * 200_000)
-    assert marks(stored(redis, job.perform_async("x" * 200_000)))["compressed"] is True
+    assert marker_fields(stored(redis, job.perform_async("x" * 200_000)))["compressed"] is True
     (data,) = redis.lrange(keys.queue("ruby:mails"), 0, -1)
     assert json.loads(data)["jid"] == ruby
-    assert marks(json.loads(data)) == {"size_limiter": "validated"}
+    assert marker_fields(json.loads(data)) == {"size_limiter": "validated"}
 
 
-def test_queue_chosen_by_a_middleware_decides_on_compression(door, redis):
+def test_queue_chosen_by_a_middleware_decides_on_compression(pusher, redis):
     class ToRuby:
         def call(self, cls, job, queue, pool):
             job["queue"] = "ruby"
             yield
 
-    door.open(ToRuby, limits=SizeLimits(uncompressed_queues=("ruby",)))
+    pusher.open(ToRuby, limits=SizeLimits(uncompressed_queues=("ruby",)))
     worker(queue="default").perform_async("x" * 200_000)
     (data,) = redis.lrange(keys.queue("ruby"), 0, -1)
-    assert marks(json.loads(data)) == {"size_limiter": "validated"}
+    assert marker_fields(json.loads(data)) == {"size_limiter": "validated"}
 
 
 @pytest.mark.parametrize(
@@ -407,10 +410,10 @@ def test_push_that_fits_only_uncompressed_stays_so(opened_with, redis, way):
     opened_with(SizeLimits(limit=size))
     job = stored(redis, WAYS[way](worker(queue="default"), text))
     assert job["args"] == [text]
-    assert marks(job) == {"size_limiter": "validated"}
+    assert marker_fields(job) == {"size_limiter": "validated"}
 
 
 def test_push_that_fits_both_ways_is_compressed(opened_with, redis):
     opened_with(SizeLimits(limit=1_000_000))
     text = base64.b85encode(random.Random(2).randbytes(112_000)).decode().replace("\\", "-").replace('"', "'")
-    assert marks(stored(redis, worker(queue="default").perform_async(text)))["compressed"] is True
+    assert marker_fields(stored(redis, worker(queue="default").perform_async(text)))["compressed"] is True

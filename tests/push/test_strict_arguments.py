@@ -1,4 +1,4 @@
-"""Arguments that are wrong, in each mode and by each way of pushing; arguments that are only not strict."""
+"""Check wrong and loose arguments in each mode and in each kind of push."""
 
 import datetime as dt
 import decimal
@@ -41,17 +41,17 @@ WAYS = {
 
 
 @pytest.fixture(params=["quick", "middleware"])
-def opened_with(request, door):
+def opened_with(request, pusher):
     """Open the client in a mode, with and without a client middleware; inline runs use it too."""
     seen.clear()
     middleware = [LetPass] if request.param == "middleware" else []
 
     def open_(mode, **more):
-        strictness = StrictArgumentsCheck(mode, **more)
-        client = door.open(*middleware, strict_arguments=strictness).client
+        check = StrictArgumentsCheck(mode, **more)
+        client = pusher.open(*middleware, strict_arguments=check).client
 
         def perform_inline(cls, request):
-            run_inline(cls, client.payload_bytes(request), (), 1_000_000, strictness, None)
+            run_inline(cls, client.payload_bytes(request), (), 1_000_000, check, None)
 
         client.perform_inline = perform_inline
 

@@ -1,4 +1,4 @@
-"""The quick way of writing a payload is proven against the general one, which client middlewares use."""
+"""Compare the payloads of the template with those that client middlewares see."""
 
 import json
 from datetime import timedelta
@@ -79,7 +79,7 @@ limits = st.sampled_from(
 times = st.floats(0, 4_000_000_000) | st.integers(0, 4_000_000_000).map(float)
 
 
-class Judge(SizeLimiter):
+class RecordingLimiter(SizeLimiter):
     """A limiter that keeps what it reports."""
 
     def __init__(self, size_limits):
@@ -91,7 +91,7 @@ def facts_of(error):
     return (error.worker_class, error.size, error.size_limit, error.setting)
 
 
-def made(declaration, args, chosen, fields, now, judge, *, waits):
+def made(declaration, args, chosen, fields, now, limiter, *, waits):
     """What the general way writes, or what it refuses."""
     normalizer = Normalizer(lambda: now)
     payload = normalizer.payload(
@@ -100,7 +100,7 @@ def made(declaration, args, chosen, fields, now, judge, *, waits):
     if not waits:
         payload["enqueued_at"] = normalizer.now()
     try:
-        return json.loads(judge.encode(payload, big_payload=declaration.big_payload, compress=declaration.compress))
+        return json.loads(limiter.encode(payload, big_payload=declaration.big_payload, compress=declaration.compress))
     except ExceedLimitError as error:
         return facts_of(error)
 
@@ -126,9 +126,9 @@ def expected(every):
 def test_template_equals_the_payload_of_the_normalizer(said, chosen, jobs, fields, now, size_limits, waits):
     with registry.isolated():
         declaration = worker(**said).declaration()
-    judge, other = Judge(size_limits), Judge(size_limits)
+    limiter, other = RecordingLimiter(size_limits), RecordingLimiter(size_limits)
     template = JobTemplate(declaration, chosen.get("queue") or QUEUE, chosen, other)
-    general = [made(declaration, args, chosen, fields, now, judge, waits=waits) for args in jobs]
+    general = [made(declaration, args, chosen, fields, now, limiter, waits=waits) for args in jobs]
     jid, time = JID.encode(), wire_timestamp_json(now)
     for args, wanted in zip(jobs, general, strict=True):
         data = dumps_exact(args, outer_levels=1)
@@ -136,7 +136,7 @@ def test_template_equals_the_payload_of_the_normalizer(said, chosen, jobs, field
             lambda data=data: [template.encode(template.fit_to_limit(data), jid, time, fields, scheduled=waits)]
         )
         assert found == ([wanted] if isinstance(wanted, dict) else wanted)
-    assert other.reports == judge.reports
+    assert other.reports == limiter.reports
     (part,) = json_chunks(declaration.signature, map(tuple, jobs))
     lines = part.lines.split(b"\n")
     assert part.longest_line == max(map(len, lines))
@@ -167,7 +167,7 @@ def test_timestamp_as_json_is_the_same_time(seconds):
 def test_template_compresses_large_arguments():
     with registry.isolated():
         declaration = worker().declaration()
-    template = JobTemplate(declaration, "q", {}, Judge(SizeLimits()))
+    template = JobTemplate(declaration, "q", {}, RecordingLimiter(SizeLimits()))
     args = ["é" * 60_000]
     (payload,) = template.encode_many(
         [template.fit_to_limit(dumps_exact(args, outer_levels=1))], [JID.encode()], b"1.5", {}, scheduled=False
@@ -182,6 +182,6 @@ def test_template_compresses_large_arguments():
 def test_template_refuses_a_context_that_is_no_json(fields):
     with registry.isolated():
         declaration = worker().declaration()
-    template = JobTemplate(declaration, "q", {}, Judge(SizeLimits()))
+    template = JobTemplate(declaration, "q", {}, RecordingLimiter(SizeLimits()))
     with pytest.raises(ArgumentsError, match="Job: refused"):
         template.encode(b"[]", JID.encode(), b"1.5", fields, scheduled=False)

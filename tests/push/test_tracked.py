@@ -1,4 +1,4 @@
-"""A push writes the state of a tracked job in the packet of the job, before it; a refused one leaves none."""
+"""Check that a push writes the status of a tracked job in the job's packet, before it; a refused job leaves none."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,7 @@ from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from framework.wire import keys
 from tests.harness import full_memory, opened, until
-from tests.push.conftest import Door, LetPass, worker
+from tests.push.conftest import LetPass, Pusher, worker
 
 pytestmark = pytest.mark.usefixtures("room")
 
@@ -85,7 +85,7 @@ def test_status_of_a_spread_bulk_outlives_each_wait(way, redis):
 
 @pytest.mark.parametrize("count", [1, 1_000])
 def test_status_is_sent_with_the_jobs(way, redis, count):
-    """One packet: nothing of another connection comes between the state and the job, and the state comes first."""
+    """One packet: no command of another connection is executed between status and job, and the status comes first."""
     with redis.monitor() as monitor:
         tracked().perform_bulk(numbered(count))
         redis.publish("end", "of test")
@@ -102,8 +102,8 @@ def test_status_is_sent_with_the_jobs(way, redis, count):
 # --- client middleware ----------------------------------------------------------------------------------------------
 
 
-def test_status_of_a_dropped_job_is_not_written(door, redis):
-    door.open(DropOdd)
+def test_status_of_a_dropped_job_is_not_written(pusher, redis):
+    pusher.open(DropOdd)
     assert tracked().perform_async(1) is None
     assert states(redis) == {}
     jids = tracked().perform_bulk(numbered(5))
@@ -111,7 +111,7 @@ def test_status_of_a_dropped_job_is_not_written(door, redis):
     assert len(states(redis)) == 3
 
 
-def test_status_expiration_set_by_a_middleware_counts(door, redis):
+def test_status_expiration_set_by_a_middleware_counts(pusher, redis):
     class Choose:
         def call(self, cls, job, queue, pool):
             if job["args"] == [1]:
@@ -120,7 +120,7 @@ def test_status_expiration_set_by_a_middleware_counts(door, redis):
                 del job["status_expiration"]
             yield
 
-    door.open(Choose)
+    pusher.open(Choose)
     jid = worker(queue="default").perform_async(1)
     tracked().perform_async(2)
     assert states(redis) == {jid: "queued"}
@@ -164,7 +164,7 @@ def test_replica_refuses_job_and_status(way, redis, number):
 
 @pytest.mark.parametrize("number", range(4))
 def test_queue_of_another_type_leaves_no_status(way, redis, number):
-    """The states are accepted, the jobs refused: the states are taken back."""
+    """The statuses are accepted and the jobs refused: the statuses are deleted."""
     redis.set("queue:default", "no list")
     redis.set(keys.SCHEDULE, "no set")
     with pytest.raises((ShardUnavailableError, BulkPushError), match="wrong kind"):
@@ -172,13 +172,13 @@ def test_queue_of_another_type_leaves_no_status(way, redis, number):
     assert states(redis) == {}
 
 
-def test_status_of_a_written_job_survives_a_refused_one(door, redis):
+def test_status_of_a_written_job_survives_a_refused_one(pusher, redis):
     class Split:
         def call(self, cls, job, queue, pool):
             job["queue"] = f"q{job['args'][0]}"
             yield
 
-    door.open(Split)
+    pusher.open(Split)
     redis.set("queue:q1", "no list")
     with pytest.raises(BulkPushError) as caught:
         tracked().perform_bulk(numbered(2))
@@ -188,12 +188,12 @@ def test_status_of_a_written_job_survives_a_refused_one(door, redis):
 
 
 @pytest.mark.refused("producer aw:status:*", "producer aw:push:*")
-def test_acl_without_status_keys_allows_the_push(door, redis, redis_url, caplog):
-    """What becomes of a job is never decided by its state: an ACL that forgot ours costs the states, and a line says so."""
+def test_acl_without_status_keys_allows_the_push(pusher, redis, redis_url, caplog):
+    """A status never decides about its job: an ACL without status keys costs only the statuses, with a log line."""
     redis.execute_command("ACL", "SETUSER", "producer", "on", ">secret", "~queue*", "~schedule", "+@all")
     shard = opened(redis_url.replace("unix://", "unix://producer:secret@"))
     try:
-        Door({"main": shard})
+        Pusher({"main": shard})
         assert tracked().perform_async(1)
         assert tracked().perform_bulk_in(60, numbered(2))
         assert (redis.llen("queue:default"), redis.zcard(keys.SCHEDULE), states(redis)) == (1, 2, {})
@@ -205,32 +205,32 @@ def test_acl_without_status_keys_allows_the_push(door, redis, redis_url, caplog)
 
 
 class Killing(Shard):
-    """Its server dies while the second slice is under way: the packet has arrived and is not answered."""
+    """Kill its server during the second chunk: the packet has arrived and gets no reply."""
 
-    def enqueue(self, queue, payloads, token, marks=()):
-        self.slices = getattr(self, "slices", 0) + 1
-        if self.slices != 2:
-            return super().enqueue(queue, payloads, token, marks)
+    def enqueue(self, queue, payloads, token, status_commands=()):
+        self.chunks = getattr(self, "chunks", 0) + 1
+        if self.chunks != 2:
+            return super().enqueue(queue, payloads, token, status_commands)
         with self.server.open() as other, ThreadPoolExecutor(1) as pool:
             other.execute_command("CLIENT", "PAUSE", 600_000, "WRITE")
             killed = pool.submit(self.kill_midway, other)
             try:
-                return super().enqueue(queue, payloads, token, marks)
+                return super().enqueue(queue, payloads, token, status_commands)
             finally:
                 killed.result()
 
     def kill_midway(self, other):
-        until(lambda: any("b" in client["flags"] for client in other.client_list()), "the packet of slice 2")
+        until(lambda: any("b" in client["flags"] for client in other.client_list()), "the packet of chunk 2")
         self.server.kill()
 
 
 @pytest.mark.parametrize("middleware", [(), (LetPass,)], ids=("quick", "middleware"))
-def test_bulk_on_a_killed_server_keeps_statuses_of_jobs(door, make_server, middleware):
-    """The error names the first job that is not surely in, and what it says is in is there, with its state."""
+def test_bulk_on_a_killed_server_keeps_statuses_of_jobs(pusher, make_server, middleware):
+    """The error names the first job that may be missing; the jobs it calls written are there, with their statuses."""
     own = make_server()
     shard = Killing("main", Endpoint(own.url), role="tests")
     shard.server = own
-    Door({"main": shard}).open(*middleware)
+    Pusher({"main": shard}).open(*middleware)
     cls = tracked()
     with pytest.raises(BulkPushError) as caught:
         cls.perform_bulk_for(range(2_500), arguments=cls.arguments, context=lambda number: {"number": number})

@@ -1,4 +1,4 @@
-"""The query grammar: what it means, and where an error points."""
+"""Check the query grammar: its meaning, and the position of its errors."""
 
 from collections.abc import Collection, Mapping
 

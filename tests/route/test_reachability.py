@@ -1,4 +1,4 @@
-"""Reachability, against every worker there could be."""
+"""Compare the reachability search with trying every possible worker."""
 
 from itertools import chain, combinations, product
 
@@ -123,7 +123,7 @@ def test_reachable_needs_few_steps_for_real_rules():
 
 
 def pigeons(holes: int) -> list[WorkerQuery]:
-    """One more pigeon than holes, each in a hole, no two in one: no set of tags is such a thing, which is hard to see."""
+    """The pigeonhole principle: no set of tags satisfies these rules, which takes many steps to find."""
     every = range(holes + 1)
     homeless = [f"tags!={','.join(f'p{pigeon}h{hole}' for hole in range(holes))}" for pigeon in every]
     crowded = [f"tags=p{a}h{hole}&tags=p{b}h{hole}" for hole in range(holes) for a, b in combinations(every, 2)]

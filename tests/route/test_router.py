@@ -99,12 +99,12 @@ def test_route_to_an_unknown_shard_is_refused():
 
 
 def test_explain_gives_the_reason_of_each_rule():
-    verdicts = router(("urgency=high&tags=a|tags=b", "x"), ("feature_category=search", "y"), ("*", "z")).explain(
+    results = router(("urgency=high&tags=a|tags=b", "x"), ("feature_category=search", "y"), ("*", "z")).explain(
         declare()
     )
-    assert [(verdict.matches, verdict.decides) for verdict in verdicts] == [(False, False), (True, True), (True, False)]
-    assert verdicts[0].reason == "not urgency=high: urgency is low; not tags=b: tags is not set"
-    assert verdicts[1].reason == "feature_category is search"
+    assert [(result.matches, result.decides) for result in results] == [(False, False), (True, True), (True, False)]
+    assert results[0].reason == "not urgency=high: urgency is low; not tags=b: tags is not set"
+    assert results[1].reason == "feature_category is search"
 
 
 def test_queues_of_a_class_include_its_former_names():

@@ -1,4 +1,4 @@
-"""What lint finds, and what it leaves alone."""
+"""Check the findings of the rule checks, and their silence on correct rules."""
 
 from collections.abc import Iterator
 from typing import Any

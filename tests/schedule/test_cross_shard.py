@@ -1,4 +1,4 @@
-"""Due jobs whose route leads to another shard: written there first, once, and removed here."""
+"""Check due jobs with a route to another shard: written there first, once, then removed here."""
 
 import itertools
 import json
@@ -49,25 +49,25 @@ def untold(*facts):
 
 
 class Bench:
-    """A poller of the shard main whose rules send everything to the shard second."""
+    """Poll the shard main with rules that route every job to the shard second."""
 
     def __init__(self, url, second_url, *middleware, rules=RULES, monotonic=time.monotonic):
         self.events = Events()
         self.client = opened(url).client
         self.second = Shard("second", Endpoint(second_url), role="tests")
         shards = {"main": opened(url), "second": self.second}
-        self.crossings = CrossShardTransfer(self.client, "main", shards, self.events, monotonic=monotonic)
+        self.transfer = CrossShardTransfer(self.client, "main", shards, self.events, monotonic=monotonic)
         preparation = DueJobPlanner(
             self.events,
             DestinationResolver(Router(rules, list(shards)), "main"),
-            self.crossings,
+            self.transfer,
             StatusWriter(shards["main"], untold),
             middleware=middleware,
             limiter=LIMITER,
             locks=Deduplicator(),
         )
-        rhythm = PollTiming(self.client, 1.0)
-        self.poller = Poller(self.client, self.events, preparation, self.crossings, rhythm, DeadSetLimits())
+        timing = PollTiming(self.client, 1.0)
+        self.poller = Poller(self.client, self.events, preparation, self.transfer, timing, DeadSetLimits())
 
     def drain(self):
         while self.poller.poll():
@@ -88,7 +88,7 @@ def change(worker, job, queue, pool):
     yield
 
 
-def landed(second_redis, queue="there"):
+def received(second_redis, queue="there"):
     return [json.loads(data) for data in reversed(second_redis.lrange(keys.queue(queue), 0, -1))]
 
 
@@ -100,7 +100,7 @@ def wait(redis, *jids, source=keys.SCHEDULE, **fields):
 def test_transfer_after_a_route_change_uses_the_new_shard(bench, redis, second_redis, source):
     wait(redis, "a", "b", source=source, retry_count=1, bid="B")
     bench.drain()
-    jobs = landed(second_redis)
+    jobs = received(second_redis)
     assert [job["jid"] for job in jobs] == ["a", "b"]
     assert all((job["queue"], job["retry_count"], job["bid"]) == ("there", 1, "B") for job in jobs)
     assert not any(TRANSFER in job for job in jobs)
@@ -143,7 +143,7 @@ def test_transfer_keeps_or_renews_compressed_arguments(redis, second_redis, redi
     job = compressed(["x" * 200], queue="job")
     redis.zadd(keys.RETRY, {dumps(job): LONG_AGO})
     Bench(redis_url, second_redis_url, *middleware).drain()
-    (moved,) = landed(second_redis)
+    (moved,) = received(second_redis)
     if change in middleware:
         job = compressed(["x" * 200, "y" * 200_000], queue="job")
     assert {**moved, "queue": "job", "enqueued_at": job["enqueued_at"]} == job
@@ -158,7 +158,7 @@ def test_transfer_shortens_the_guard_of_an_arrived_job(bench, redis, second_redi
 
 @pytest.mark.proves("R16", "I1", "I2", "I18")
 def test_transfer_with_a_death_loses_and_doubles_nothing(redis, second_redis, redis_url, second_redis_url, monkeypatch):
-    """Die before and after each script of the way, then let another process go on."""
+    """Die before and after each script of the transfer, then let another process continue."""
 
     class Died(BaseException):
         pass
@@ -187,11 +187,11 @@ def test_transfer_with_a_death_loses_and_doubles_nothing(redis, second_redis, re
             except Died:
                 survived = False
         Bench(redis_url, second_redis_url).drain()
-        assert sorted(job["jid"] for job in landed(second_redis)) == ["a", "b"], when
+        assert sorted(job["jid"] for job in received(second_redis)) == ["a", "b"], when
         assert redis.zcard(keys.SCHEDULE) == 0
         second_redis.flushall()
         if survived:
-            assert when == 6  # mark, land, remove: before and after each
+            assert when == 6  # mark, receive, remove: before and after each
             return
 
 
@@ -203,13 +203,13 @@ def test_transfer_by_many_pollers_moves_each_job_once(redis, second_redis, redis
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(job["jid"] for job in landed(second_redis)) == [f"{n:04d}" for n in range(3 * PAGE_SIZE)]
+    assert sorted(job["jid"] for job in received(second_redis)) == [f"{n:04d}" for n in range(3 * PAGE_SIZE)]
     assert redis.zcard(keys.SCHEDULE) == 0
 
 
 @pytest.mark.proves("R31", "I4")
 def test_transfer_by_a_slow_poller_writes_nothing_moved(redis, second_redis, redis_url, second_redis_url):
-    """Even when the guard has run out by then."""
+    """The guard may have expired by then."""
     other = Bench(redis_url, second_redis_url)
     held = []
 
@@ -223,14 +223,14 @@ def test_transfer_by_a_slow_poller_writes_nothing_moved(redis, second_redis, red
     wait(redis, "a")
     Bench(redis_url, second_redis_url, hold).drain()
     assert held
-    assert [job["jid"] for job in landed(second_redis)] == ["a"]
+    assert [job["jid"] for job in received(second_redis)] == ["a"]
 
 
 @pytest.mark.proves("R31", "I4")
 def test_transfer_by_a_suspended_poller_writes_nothing(
     bench, redis, second_redis, redis_url, second_redis_url, monkeypatch
 ):
-    """It had looked and found the job; others moved it, and the guard has run out by the time it wakes."""
+    """The poller had read the job; others moved it, and the guard has expired when the poller continues."""
     real, held = RECEIVE_TRANSFER, []
 
     def late(client, places, arguments):
@@ -245,10 +245,10 @@ def test_transfer_by_a_suspended_poller_writes_nothing(
     monkeypatch.setattr("framework.schedule.cross_shard.RECEIVE_TRANSFER", late)
     bench.drain()
     assert held
-    assert [job["jid"] for job in landed(second_redis)] == ["a"]
+    assert [job["jid"] for job in received(second_redis)] == ["a"]
     wait(redis, "b")
     bench.drain()
-    assert [job["jid"] for job in landed(second_redis)] == ["a", "b"]
+    assert [job["jid"] for job in received(second_redis)] == ["a", "b"]
 
 
 def test_guard_outlives_every_possible_writer():
@@ -260,7 +260,7 @@ def test_transfer_of_the_same_bytes_works_again(bench, redis, second_redis):
     for _ in range(2):
         wait(redis, "a")
         bench.drain()
-    assert [job["jid"] for job in landed(second_redis)] == ["a", "a"]
+    assert [job["jid"] for job in received(second_redis)] == ["a", "a"]
 
 
 @pytest.mark.proves("R16", "I2")
@@ -273,14 +273,14 @@ def test_transfer_with_a_lost_reply_does_not_double(bench, redis, second_redis, 
     with monkeypatch.context() as patch:
         patch.setattr("framework.schedule.cross_shard.RECEIVE_TRANSFER", cut)
         bench.drain()
-    assert len(landed(second_redis)) == 1
+    assert len(received(second_redis)) == 1
     ((member, score),) = redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)
-    assert score > redis.time()[0]  # it steps aside
+    assert score > redis.time()[0]  # it is delayed
     assert bench.events.shards == ["second"]
     redis.zadd(keys.SCHEDULE, {member: LONG_AGO})
-    bench.crossings._unavailable_until.clear()
+    bench.transfer._unavailable_until.clear()
     bench.drain()
-    assert len(landed(second_redis)) == 1
+    assert len(received(second_redis)) == 1
     assert redis.zcard(keys.SCHEDULE) == 0
 
 
@@ -311,7 +311,7 @@ def test_transfer_to_a_full_shard_waits_here(bench, redis, second_redis):
     wait(redis, "a")
     with full_memory(second_redis):
         bench.drain()
-    assert landed(second_redis) == []
+    assert received(second_redis) == []
     assert redis.zcard(keys.SCHEDULE) == 1
     assert bench.events.shards == ["second"]
 
@@ -320,7 +320,7 @@ def test_transfer_from_a_full_shard_works(bench, redis, second_redis):
     wait(redis, "a")
     with full_memory(redis):
         bench.drain()
-    assert [job["jid"] for job in landed(second_redis)] == ["a"]
+    assert [job["jid"] for job in received(second_redis)] == ["a"]
 
 
 def test_transfer_to_a_queue_of_another_type_is_reported(bench, redis, second_redis):
@@ -347,7 +347,7 @@ def test_transfer_spares_jobs_with_a_chosen_shard(bench, redis, second_redis):
     wait(redis, "b", source=keys.RETRY, retry_count=1, aw_shard="main")
     bench.drain()
     assert second_redis.keys("*") == []
-    jobs = landed(redis)  # the queue follows the rules all the same
+    jobs = received(redis)  # the queue follows the rules nevertheless
     assert sorted((job["jid"], job["aw_shard"]) for job in jobs) == [("a", "main"), ("b", "main")]
 
 
@@ -360,10 +360,10 @@ def test_transfer_uses_the_chosen_shard(redis, redis_url, second_redis_url):
 def test_transfer_keeps_the_status(bench, redis, second_redis):
     wait(redis, "a", source=keys.RETRY, status_expiration=60)
     redis.set(keys.status("a"), "retrying")
-    shards = Shards({"main": bench.crossings._shards["main"], "second": bench.second})
+    shards = Shards({"main": bench.transfer._shards["main"], "second": bench.second})
     bench.drain()
     assert shards.look_up(["a"]) == {"a": "retrying"}
-    StatusWriter(bench.second, untold).write_last_if_tracked(landed(second_redis)[0], "running")
+    StatusWriter(bench.second, untold).write_last_if_tracked(received(second_redis)[0], "running")
     assert shards.look_up(["a"]) == {"a": "running"}
-    StatusWriter(bench.second, untold).write_last_if_tracked(landed(second_redis)[0], "completed")
+    StatusWriter(bench.second, untold).write_last_if_tracked(received(second_redis)[0], "completed")
     assert shards.look_up(["a"]) == {"a": "completed"}

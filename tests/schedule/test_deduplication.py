@@ -1,4 +1,4 @@
-"""Due jobs of deduplicated classes: the lock is taken in the step that moves them, here or on their new shard; duplicates go."""
+"""Check due jobs of deduplicated classes: the lock is taken by the script that moves them; duplicates are dropped."""
 
 import json
 import logging
@@ -56,18 +56,18 @@ class Bench:
         if second_url is not None:
             shards["second"] = Shard("second", Endpoint(second_url), role="tests")
             rules = [RoutingRule("*", "there", "second")]
-        crossings = CrossShardTransfer(main.client, "main", shards, self.events)
+        transfer = CrossShardTransfer(main.client, "main", shards, self.events)
         preparation = DueJobPlanner(
             self.events,
             DestinationResolver(Router(rules, list(shards)), "main"),
-            crossings,
+            transfer,
             StatusWriter(main, untold),
             middleware=middleware,
             limiter=LIMITER,
             locks=Deduplicator(enabled) if enabled else Deduplicator(),
         )
         self.poller = Poller(
-            main.client, self.events, preparation, crossings, PollTiming(main.client, 1.0), DeadSetLimits()
+            main.client, self.events, preparation, transfer, PollTiming(main.client, 1.0), DeadSetLimits()
         )
 
     def drain(self):
@@ -249,7 +249,7 @@ def test_transferred_job_takes_its_lock_there(redis, second_redis, redis_url, se
     assert jids(second_redis, "there") == ["a"]
     assert owner(second_redis) == "a"
     assert second_redis.hget(KEY, "duplicates") == b"1"
-    assert redis.keys("*") == [KEY.encode()]  # not its own any more: it did not say that it has one
+    assert redis.keys("*") == [KEY.encode()]  # the job names no lock, so it owns none
     assert len([one for one in caplog.records if "JID-b: deduplicated" in one.getMessage()]) == 1
 
 

@@ -98,7 +98,7 @@ def test_destination_on_an_unknown_shard_is_an_error():
 
 
 def test_destination_of_an_alias_follows_the_class():
-    """Nobody may serve the queue that routing gave to the former name."""
+    """The queue that routing gave to the former name may no longer be served."""
     old_rule = RoutingRule("worker_name=Old::JobWorker", "olden", "fast")
     rules = [old_rule, RoutingRule("*", None, "main")]
     worker(wire_name="JobWorker", aliases=("Old::JobWorker", "Older"), queue_namespace="ns")

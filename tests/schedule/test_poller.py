@@ -1,3 +1,5 @@
+"""Check the poller against a real server."""
+
 import json
 import random
 import threading
@@ -62,17 +64,17 @@ def events():
     return Events()
 
 
-def poller(url, events, *middleware, dead_set=None, clock=time.time, rhythm=None, limiter=None, budget=None):
+def poller(url, events, *middleware, dead_set=None, clock=time.time, timing=None, limiter=None, budget=None):
     """The poller of a process that knows one shard and no rules."""
     shard = opened(url)
     client = shard.client
-    crossings = CrossShardTransfer(client, "main", {"main": shard}, events)
+    transfer = CrossShardTransfer(client, "main", {"main": shard}, events)
     destinations = DestinationResolver(Router([], ["main"]), "main")
     states = StatusWriter(shard, lambda *facts: events.failed.append(facts))
     preparation = DueJobPlanner(
         events,
         destinations,
-        crossings,
+        transfer,
         states,
         middleware=middleware,
         limiter=limiter or LIMITER,
@@ -80,9 +82,7 @@ def poller(url, events, *middleware, dead_set=None, clock=time.time, rhythm=None
         budget=budget,
         clock=clock,
     )
-    return Poller(
-        client, events, preparation, crossings, rhythm or PollTiming(client, 1.0), dead_set or DeadSetLimits()
-    )
+    return Poller(client, events, preparation, transfer, timing or PollTiming(client, 1.0), dead_set or DeadSetLimits())
 
 
 def queued(redis, name="default"):
@@ -489,7 +489,7 @@ def test_step_of_an_idle_poller_sends_few_commands(redis, redis_url, events):
     redis.zadd(keys.SCHEDULE, {encoded(jid="far"): FAR})
     seconds = Clock()
     client = opened(redis_url).client
-    one = poller(redis_url, events, rhythm=PollTiming(client, 1.0, monotonic=seconds))
+    one = poller(redis_url, events, timing=PollTiming(client, 1.0, monotonic=seconds))
     before = commands(redis)
     while seconds.now < 60:
         seconds.now += one.step()
@@ -499,7 +499,7 @@ def test_step_of_an_idle_poller_sends_few_commands(redis, redis_url, events):
 def test_step_period_grows_with_the_processes(redis, redis_url, events):
     redis.zadd(keys.REGISTRY, {f"host:{n}:00000000000e": LONG_AGO for n in range(5)})
     seconds = Clock()
-    one = poller(redis_url, events, rhythm=PollTiming(opened(redis_url).client, 1.0, monotonic=seconds))
+    one = poller(redis_url, events, timing=PollTiming(opened(redis_url).client, 1.0, monotonic=seconds))
     looks = 0
     while seconds.now < 400:
         seconds.now += one.step()

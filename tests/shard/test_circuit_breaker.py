@@ -1,4 +1,4 @@
-"""A shard behind a network that swallows packets costs few callers their time, and one that answers is never refused."""
+"""Check that a silent shard costs few callers their time, and that an answering shard is never refused."""
 
 import threading
 import time
@@ -14,9 +14,9 @@ from tests.servers.proxy import Proxy
 
 READ_S = 0.6
 AT_ONCE_S = 0.25
-"""What is promised of a push to a shard that is known to be silent."""
+"""The promised time of a push to a shard known to be silent."""
 BACK_S = 5.0
-"""What is promised from the shard's return until pushes are taken."""
+"""The promised time from the shard's return until pushes succeed."""
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def shard(redis, proxy):
 
 
 def attempt(shard, payload=b"job"):
-    """Push; return the error, or ``None``, and how long it took."""
+    """Push; return the error, or ``None``, and the seconds it took."""
     began = time.monotonic()
     try:
         shard.enqueue_one("default", payload)
@@ -67,7 +67,7 @@ def test_circuit_of_a_silent_shard_lets_only_one_push_wait(shard, redis, proxy):
         proxy.heal()
         with full_memory(redis):
             until(lambda: "maxmemory" in str(attempt(shard)[0]), "it answers, if only to refuse", BACK_S)
-        assert all(is_taken(shard, b"again") for _ in range(5))  # nobody meets a connection from before
+        assert all(is_taken(shard, b"again") for _ in range(5))  # no push uses an old connection
         assert redis.lrange("queue:default", 0, -1) == [b"again"] * 5
     told = [line["event_name"] for line in read()]
     assert told == ["shard.circuit_open", "shard.circuit_closed"]

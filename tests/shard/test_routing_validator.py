@@ -1,4 +1,4 @@
-"""Every way that redis-py has to a server is judged where it sends; nothing leaves before."""
+"""Check that the routing of every kind of call of redis-py is validated before anything is sent."""
 
 import asyncio
 import contextlib
@@ -14,6 +14,7 @@ from framework.shard import routing_validator as routing_validator_module
 from framework.shard.routing_validator import RoutedScope, RoutingValidator, allow_unrouted
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
+from framework.telemetry import rate_limit
 from tests.harness import Told, server_lines, until
 from tests.servers.guarded import with_all_rights
 from tests.store.test_connect import started
@@ -78,11 +79,11 @@ def by_hand(pool):
 
 
 HOLDERS = ("monitor", "one connection", "module")
-"""What holds a connection of its own until it is closed or collected, whether it was refused or not."""
+"""Kinds of calls that keep a connection until they are closed or collected, refused or not."""
 
 
 def connections(redis):
-    """How many the server has ever been asked for."""
+    """Return the number of connections that the server has accepted."""
     return redis.info("stats")["total_connections_received"]
 
 
@@ -117,7 +118,7 @@ def test_unrouted_call_of_any_kind_is_refused(redis, pool, call, command):
     with via("main"), contextlib.suppress(RedisError):  # this server may lack the command; it was asked
         call(pool)
     assert connections(redis) == before + 1
-    with pytest.raises(UnroutedCallError):  # also on a connection that is open
+    with pytest.raises(UnroutedCallError):  # also on an open connection
         call(pool)
 
 
@@ -477,7 +478,7 @@ def test_unrouted_call_of_any_kind_reports_its_caller(redis_url, lines, call, co
 
 def test_unrouted_line_is_reported_once_a_minute(redis_url, lines, monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr(routing_validator_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(rate_limit.time, "monotonic", lambda: now[0])
     tracker = Told()
     pool = opened(redis_url, strict=False, tracker=lambda: tracker).pool
     for _ in range(70):
@@ -485,13 +486,13 @@ def test_unrouted_line_is_reported_once_a_minute(redis_url, lines, monkeypatch):
         now[0] += 1
     pool.ping()
     counts = [line["count"] for line in reported(lines)]
-    assert counts == [1, 60, 1]  # the last is another place
+    assert counts == [1, 60, 1]  # the last is called from another line
     assert len(tracker.told) == 3
 
 
 def test_unrouted_lines_are_reported_separately(redis_url, lines):
-    judge = RoutingValidator(strict=False)
-    shard = Shard("main", Endpoint(with_all_rights(redis_url)), role="tests", validator=judge)
+    validator = RoutingValidator(strict=False)
+    shard = Shard("main", Endpoint(with_all_rights(redis_url)), role="tests", validator=validator)
     for number in range(10):
         exec(compile("shard.pool.ping()", f"made-{number}", "exec"), {"shard": shard})
     assert len(reported(lines)) == 10

@@ -1,3 +1,5 @@
+"""Check the commands that write jobs, against real and scripted servers."""
+
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +27,9 @@ def shard(redis, redis_url):
     found.close()
 
 
-CLAIM = LockRequest(Lock("aw:lock:a", "jid", 60.0, "Job"), drop_duplicate=True, counter="c", wal_positions={}).encode()
+LOCK_REQUEST = LockRequest(
+    Lock("aw:lock:a", "jid", 60.0, "Job"), drop_duplicate=True, counter="c", wal_positions={}
+).encode()
 
 
 def connections(redis):
@@ -70,7 +74,7 @@ def test_enqueue_writes_queue_names_and_jobs(shard, redis):
         (b"-NOAUTH Authentication required.\r\n", ("NOAUTH", "username and password")),
         (b"-NOPERM User default has no permissions\r\n", ("NOPERM", "ACL")),
         (b"-WRONGTYPE Operation against a key\r\n", ("WRONGTYPE", "is not a list")),
-        (b"-ERR something nobody has heard of\r\n", ("nobody has heard of", "application-worker store start")),
+        (b"-ERR something that is unknown\r\n", ("that is unknown", "application-worker store start")),
     ],
 )
 def test_enqueue_refused_names_the_remedy(line, words):
@@ -116,7 +120,7 @@ def test_enqueue_on_a_full_server_is_not_retried():
     ],
 )
 def test_enqueue_partly_refused_is_maybe_written(replies, maybe):
-    """A proxy that knows no transaction has each command carried out at once."""
+    """A proxy without transactions executes each command at once."""
     unknown = b"-ERR unknown command\r\n"
     whole = TAKEN + unknown + TAKEN + unknown + TAKEN + replies + TAKEN + unknown
     with answering(*[whole] * (1 if maybe else 2)) as server:
@@ -190,7 +194,7 @@ def test_enqueue_with_a_refused_queue_name_is_written(shard, redis, caplog):
     redis.set(keys.QUEUES, "text")
     shard.enqueue_one("default", b"1")
     shard.enqueue("default", [b"2", b"3"], "token")
-    assert shard.enqueue_unique("default", [(b"4", CLAIM)]) == [""]
+    assert shard.enqueue_unique("default", [(b"4", LOCK_REQUEST)]) == [""]
     assert redis.lrange("queue:default", 0, -1) == [b"4", b"3", b"2", b"1"]
     (line,) = caplog.records
     assert line.levelname == "WARNING"
@@ -249,7 +253,7 @@ def test_enqueue_with_a_timeout_is_maybe_written(redis, redis_url):
         redis.execute_command("CLIENT", "UNPAUSE")
     assert error.maybe_written
     assert "no answer within" in str(error)
-    shard.enqueue_one("default", b"3")  # on another connection: a late reply would answer somebody else
+    shard.enqueue_one("default", b"3")  # on another connection: a late reply would answer another call
     shard.close()
 
 
@@ -344,7 +348,7 @@ RUNNING = b"*2\r\n$7\r\nrunning\r\n$-1\r\n"
 
 @pytest.mark.proves("R17")
 def test_read_that_was_cut_off_is_retried_once():
-    """It changes nothing, so that whether it was heard does not matter."""
+    """A read changes nothing, so it may be sent twice."""
     with answering(CLOSE, RUNNING) as server:
         assert opened(server.url).states(["a", "b"]) == [b"running", None]
         assert server.connections == 2
@@ -362,17 +366,17 @@ def test_write_status_is_not_retried():
 
 
 def test_enqueue_sends_statuses_before_jobs_in_one_packet():
-    marks = [("SET", keys.status(jid), "queued", "EX", 60) for jid in "ab"]
+    status_commands = [("SET", keys.status(jid), "queued", "EX", 60) for jid in "ab"]
     done = b"*4\r\n:2\r\n:1\r\n$1\r\n2\r\n:1\r\n"
     with answering(b"+OK\r\n" * 2 + TAKEN * 8 + done) as server:
-        opened(server.url).enqueue("q", [b"1", b"2"], "token", marks)
+        opened(server.url).enqueue("q", [b"1", b"2"], "token", status_commands)
         (packet,) = server.packets
     places = [packet.index(word) for word in (b"aw:status:a", b"aw:status:b", b"SADD", b"LPUSH")]
     assert places == sorted(places)
 
 
 def test_enqueue_with_only_statuses_written_is_not_written():
-    """The server has become a replica between the two: the state is taken back, and both go to the next server."""
+    """The server became a replica between status and job: the status is deleted, and both go to the next server."""
     mark = ("SET", keys.status("a"), "queued", "EX", 60)
     with answering(b"+OK\r\n" + TAKEN + READONLY, TAKEN, b"+OK\r\n" + TAKEN + TAKEN) as server:
         opened(server.url).enqueue_one("q", b"job", [mark])

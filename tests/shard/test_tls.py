@@ -1,4 +1,4 @@
-"""TLS that fails, with a real server: the error of a push says which setting is wrong."""
+"""Check that the error of a push over TLS names the wrong setting, with a real server."""
 
 import shutil
 import socket
@@ -51,9 +51,9 @@ def secured(make_server, short_path):
 
 
 def refused(port, **options):
-    """The error of a push over TLS."""
-    told = {f"ssl_{name}": str(value) for name, value in options.items()}
-    shard = Shard("main", Endpoint(f"rediss://127.0.0.1:{port}/0", options=tuple(told.items())), role="tests")
+    """Return the error of a push over TLS."""
+    found = {f"ssl_{name}": str(value) for name, value in options.items()}
+    shard = Shard("main", Endpoint(f"rediss://127.0.0.1:{port}/0", options=tuple(found.items())), role="tests")
     with pytest.raises(ShardUnavailableError) as caught:
         shard.enqueue_one("default", b"{}")
     shard.close()
@@ -62,15 +62,15 @@ def refused(port, **options):
 
 def test_tls_failure_names_the_wrong_setting(secured):
     configure, plain, secure, folder = secured
-    ours = {"ca_certs": folder / "ca.pem"}
-    assert "does not speak TLS at this port" in refused(plain, **ours)
+    options = {"ca_certs": folder / "ca.pem"}
+    assert "does not speak TLS at this port" in refused(plain, **options)
     assert "set tls.ca_file to the authority's certificate" in refused(secure, ca_certs=folder / "other" / "ca.pem")
     configure(cert_file=str(folder / "expired.pem"))
-    assert "its certificate has expired" in refused(secure, **ours)
+    assert "its certificate has expired" in refused(secure, **options)
     configure(cert_file=str(folder / "elsewhere.pem"))
-    assert "its certificate names another host" in refused(secure, **ours)
+    assert "its certificate names another host" in refused(secure, **options)
     configure(cert_file=str(folder / "valid.pem"), auth_clients="yes")
-    assert "set tls.cert_file and tls.key_file" in refused(secure, **ours)
+    assert "set tls.cert_file and tls.key_file" in refused(secure, **options)
 
 
 def test_tls_at_a_plain_port_is_logged_by_a_waiting_worker(secured, short_path):
@@ -126,7 +126,7 @@ def test_tls_ended_after_the_handshake_names_the_setting(secured, ending, way):
     folder, port = secured[3], ending(way)
     for _ in range(5):
         assert "set tls.cert_file and tls.key_file" in refused(port, ca_certs=folder / "ca.pem")
-    ours = {"certfile": folder / "other" / "ca.pem", "keyfile": folder / "other" / "ca.key"}
-    told = refused(port, ca_certs=folder / "ca.pem", **ours)
-    assert "tls.cert_file" in told
-    assert "valid and signed by its tls-ca-cert-file" in told
+    options = {"certfile": folder / "other" / "ca.pem", "keyfile": folder / "other" / "ca.key"}
+    found = refused(port, ca_certs=folder / "ca.pem", **options)
+    assert "tls.cert_file" in found
+    assert "valid and signed by its tls-ca-cert-file" in found

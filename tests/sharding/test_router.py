@@ -1,4 +1,4 @@
-"""Application code finds the Redis of a worker's jobs, and no other by mistake."""
+"""Check that application code finds the Redis of a worker's jobs, and no other by mistake."""
 
 import json
 import logging

@@ -14,7 +14,7 @@ from tests.tables import each_row
 @each_row(
     ("value", "seconds"),
     [
-        (1732125600.25, 1732125600.25),  # Sidekiq up to 7, and we
+        (1732125600.25, 1732125600.25),  # Sidekiq up to 7, and this framework
         (1732125600250, 1732125600.25),  # Sidekiq 8: milliseconds
         (1732125600, 1732125600.0),  # hand-written producers
         ("1732125600.25", 1732125600.25),  # Oj, ActiveJob
@@ -47,7 +47,7 @@ def test_wire_timestamp_always_has_a_fraction(seconds):
         (0, 0),
         (7, 7),
         (10**30, 10**30),
-        ("7", 7),  # a variable of somebody's environment
+        ("7", 7),  # from an environment variable
         ("0007", 7),
         ("1" * 18, int("1" * 18)),
         ("1" * 19, 0),

@@ -41,7 +41,7 @@ def test_dumps_and_loads_round_trip(value):
     except PayloadError:
         return
     assert same(loads(data), value)
-    json.loads(data.decode())  # and somebody else's parser reads it
+    json.loads(data.decode())  # and another parser reads it
 
 
 @given(st.recursive(st.none() | st.integers(-(10**300), 10**300) | st.text(), st.lists, max_leaves=5))

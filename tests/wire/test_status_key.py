@@ -42,11 +42,11 @@ def test_status_command_writes_the_state():
 @example(kept=5e-324, waits_s=0.0)
 @given(kept=st.floats() | st.floats(0, 3) | st.integers() | st.text(), waits_s=st.floats(0, 1e300))
 def test_status_command_never_has_a_ttl_redis_refuses(kept, waits_s):
-    """Whatever another writer put into the payload: between a second and the most that Redis takes."""
+    """Any value of another writer gives a TTL between one second and Redis's limit."""
     job = tracked_job({"jid": "j", "status_expiration": kept})
     if job is not None:
-        marks = [job.command("running"), job.command("retrying", delay_s=waits_s), job.queued_command(None)]
-        assert all(type(mark[4]) is int and 1 <= mark[4] <= MAX_TTL_S for mark in marks)
+        commands = [job.command("running"), job.command("retrying", delay_s=waits_s), job.queued_command(None)]
+        assert all(type(command[4]) is int and 1 <= command[4] <= MAX_TTL_S for command in commands)
         assert type(job.queued_command(waits_s)[4]) is int
 
 

@@ -17,10 +17,10 @@ from framework.policies.consistency.routed_queries import RoutedConnection
 from framework.policies.consistency.servers import DEADLINE_S, parse_lsn
 from framework.settings.model import DatabaseSettings
 from tests.harness import forked, until
-from tests.push.conftest import door, jobs
+from tests.push.conftest import jobs, pusher
 from tests.push.conftest import worker as any_worker
 
-__all__ = ["door", "jobs"]
+__all__ = ["jobs", "pusher"]
 
 WAYS = pytest.mark.parametrize("way", ["plain", "middleware"])
 
@@ -35,11 +35,11 @@ class Passing:
 
 
 @pytest.fixture
-def opened(door):
-    """The door, with the positions of these databases, on either way."""
+def opened(pusher):
+    """The pusher, with the positions of these databases, on either way."""
 
     def open_(databases, way="plain"):
-        return door.open(*[Passing] * (way == "middleware"), extra_fields=PushPositions(databases))
+        return pusher.open(*[Passing] * (way == "middleware"), extra_fields=PushPositions(databases))
 
     return open_
 

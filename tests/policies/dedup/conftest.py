@@ -8,14 +8,14 @@ from framework.wire import keys
 from framework.wiring.client import bind_default
 from tests.execute.test_processor import ProcessorBench
 from tests.harness import opened
-from tests.push.conftest import Door, worker
+from tests.push.conftest import Pusher, worker
 
 
 class Scene:
     """A producer and the slots of one process on one server."""
 
-    def __init__(self, redis, url, door):
-        self.redis, self.url, self.at_admission = redis, url, door
+    def __init__(self, redis, url, pusher):
+        self.redis, self.url, self.at_admission = redis, url, pusher
         self.slots = []
 
     def start(self, count=2, *, before=(), consistency=None):
@@ -50,7 +50,7 @@ class Scene:
 def scene(redis, redis_url):
     shard = opened(redis_url)
     with registry.isolated():
-        made = Scene(redis, redis_url, Door({"main": shard}))
+        made = Scene(redis, redis_url, Pusher({"main": shard}))
         yield made
         made.close()
     port.unbind()
