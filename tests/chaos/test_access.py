@@ -52,7 +52,7 @@ def refused_for(process, error):
 
 @pytest.mark.proves("F49", "I25")
 @pytest.mark.refused("worker HELLO", "worker evalsha")
-def test_passwords_and_rights_change_under_a_worker(scene, measured):
+def test_worker_survives_changed_passwords_and_rights(scene, measured):
     """Two passwords at once let a fleet move from one to the other; whatever is refused says who was, and what."""
     acl(scene, "on", f">{SECRETS[0]}", "~*", "&*", "+@all")
     with_user(scene, SECRETS[0])
@@ -115,7 +115,7 @@ class Authority:
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates with")
 @pytest.mark.proves("F49")
-def test_a_certificate_that_ends_is_told_of_and_a_new_one_taken(scene, make_server, short_path, measured):
+def test_certificate_at_expiry_is_logged_and_replaced(scene, make_server, short_path, measured):
     server = make_server("redis-server")
     authority = Authority(short_path)
     valid, expired = authority.certificate("valid.pem", 1), authority.certificate("expired.pem", 0)

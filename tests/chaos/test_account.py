@@ -33,7 +33,7 @@ def judged(effects, injections=(), *, accepted=1, doubts=None):
 # --- lost and forgotten
 
 
-def test_a_job_that_never_ended_is_lost():
+def test_account_job_without_end_is_lost():
     found = judged(ran(0, 1, 1.0, 1.1) + ran(1, 1, 1.0), accepted=3)
     assert (found.lost, found.forgotten) == ([1, 2], [])
 
@@ -43,17 +43,17 @@ def cut(serials, since=4.0, at=5.0):
 
 
 @pytest.mark.proves("R15")
-def test_what_a_server_forgot_is_told_apart_from_what_is_lost():
+def test_account_forgotten_jobs_are_not_lost_jobs():
     found = account([4.5, 4.6, 4.7], ran(2, 1, 4.8, 4.9), [cut({0, 2})], {})
     assert (found.lost, found.forgotten, found.forgotten_early) == ([1], [0], [])
     assert found.kinds["power cut"].forgotten == 1
 
 
-def test_what_was_accepted_before_the_time_that_may_be_forgotten_is_named():
+def test_account_jobs_forgotten_too_early_are_named():
     assert account([3.9], [], [cut({0})], {}).forgotten_early == [0]
 
 
-def test_what_was_pushed_again_after_the_cut_is_lost_if_it_never_ran():
+def test_account_repeated_push_without_run_is_lost():
     found = account([6.5], [], [cut({0})], {})
     assert (found.lost, found.forgotten) == ([0], [])
 
@@ -77,25 +77,25 @@ TWICE = ran(0, 1, 1.0, 1.1) + ran(0, 2, 9.0, 9.1)
         (ran(0, 1, 1.0, 1.1), Injection("restart", 0, 2.0, 3.0), "restart"),
     ],
 )
-def test_an_extra_run_is_laid_to_the_blow_that_explains_it(first, injection, kind):
+def test_account_extra_run_is_assigned_to_its_fault(first, injection, kind):
     found = judged(first + ran(0, 2, 9.0, 9.1), [injection])
     assert dict(found.extra) == {kind: 1}
     assert found.unexplained == ([0] if kind == "unexplained" else [])
 
 
-def test_a_push_in_doubt_excuses_one_run_for_each_doubt():
+def test_account_doubtful_push_excuses_one_run_per_doubt():
     found = judged([*TWICE, *ran(0, 2, 12.0, 12.1)], doubts={0: 1})
     assert dict(found.extra) == {"doubtful push": 1, "unexplained": 1}
 
 
-def test_the_worst_blow_is_the_one_with_the_most_extra_runs():
+def test_account_worst_fault_has_most_extra_runs():
     effects = [effect for serial in range(3) for effect in ran(serial, 1, 1.0) + ran(serial, 2, 2.0, 2.1)]
     found = judged(effects, [Injection("kill", 1, 1.1), Injection("kill", 2, 60.0)], accepted=3)
     assert (found.worst, found.interrupted, found.runs) == (3, 3, 6)
     assert found.kinds["kill"].recoveries == [pytest.approx(0.9)] * 3
 
 
-def test_while_redis_is_away_nobody_can_take_back():
+def test_account_outage_extends_the_recovery_limit():
     found = judged(
         ran(0, 1, 1.0) + ran(0, 2, 5.0, 5.1), [Injection("kill", 1, 1.1), Injection("restart", 0, 1.5, until=4.0)]
     )
@@ -103,7 +103,7 @@ def test_while_redis_is_away_nobody_can_take_back():
     assert found.spans == [(1.1, 5.0)]
 
 
-def test_the_standstill_after_a_trouble_ends_with_the_next_begin_unless_the_next_trouble_comes_first():
+def test_outage_ends_at_next_start_or_next_fault():
     injections = [Injection("restart", 0, 1.0, until=2.0), Injection("client kill", 0, 2.5, until=2.6)]
     found = judged(ran(0, 1, 2.9, 3.0), injections)
     assert found.kinds["restart"].resumed == []
@@ -113,7 +113,7 @@ def test_the_standstill_after_a_trouble_ends_with_the_next_begin_unless_the_next
 # --- the shard beside
 
 
-def test_the_shard_beside_is_compared_with_itself():
+def test_impact_on_other_shard_uses_its_own_baseline():
     calm = [effect for serial in range(10) for effect in ran(serial, 1, serial + 0.01, serial + 0.02)]
     slow = [effect for serial in range(10, 15) for effect in ran(serial, 1, 2.0 * serial - 9.7, 2.0 * serial - 9.6)]
     pushed = [*map(float, range(10)), *(2.0 * serial - 10 for serial in range(10, 15))]
@@ -126,7 +126,7 @@ def test_the_shard_beside_is_compared_with_itself():
 # --- who strikes
 
 
-def test_two_faults_of_one_family_never_overlap_and_each_kind_comes_before_any_comes_again():
+def test_plan_faults_of_one_family_never_overlap():
     def act(_, __):
         yield from lasting(0.002)
 
@@ -144,7 +144,7 @@ def test_two_faults_of_one_family_never_overlap_and_each_kind_comes_before_any_c
         assert all(earlier.until <= later.at for earlier, later in pairwise(own))
 
 
-def test_a_fault_that_is_ended_early_heals():
+def test_fault_ended_early_heals():
     healed, kept = [], []
 
     def hole():
@@ -173,7 +173,7 @@ def push(client, *serials):
 
 
 @pytest.mark.proves("R15")
-def test_a_server_cut_back_to_a_mark_knows_what_was_before_and_the_rest_is_named(make_server):
+def test_witness_after_rollback_names_the_lost_pushes(make_server):
     server = make_server()
     files = Files(server.data_dir)
     with server.open() as client:
@@ -196,7 +196,7 @@ def test_a_server_cut_back_to_a_mark_knows_what_was_before_and_the_rest_is_named
 # --- the picture
 
 
-def test_the_picture_names_every_fault_and_has_no_script():
+def test_timeline_names_every_fault_without_script():
     injections = [
         Injection("kill", 7, 3.0, 3.0, PROCESS),
         Injection("a < b", 0, 4.0, 6.0, REDIS),

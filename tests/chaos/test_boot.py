@@ -11,7 +11,7 @@ from tests.chaos.test_signals import SLACK_S, at
 
 
 @pytest.mark.proves("F23")
-def test_who_starts_before_its_redis_is_at_work_soon_after_it(scene, measured):
+def test_process_started_before_redis_works_soon_after(scene, measured):
     scene.server.stop()
     process = scene.worker("-c", "2")
     group = scene.cluster("grouped", "--max-concurrency", "1")
@@ -40,7 +40,7 @@ CLONE = "import os, random; random.seed(7); os.getpid = lambda: 1; from framewor
 
 
 @pytest.mark.proves("F41", "R65")
-def test_processes_of_one_name_share_nothing_and_of_two_of_one_identity_one_ends(scene):
+def test_second_process_with_same_identity_ends(scene):
     def clone(queue, **env):
         return scene.site.start("-c", CLONE, "-r", "jobs", "-q", queue, "-c", "1", REDIS_URL=scene.url, **env)
 
@@ -81,7 +81,7 @@ PATCHES = {
 
 
 @pytest.mark.proves("R4")
-def test_no_thread_of_ours_dies_unseen(scene):
+def test_framework_thread_death_ends_process_and_is_logged(scene):
     """Whichever it is, the process says so and ends with status 1 within five seconds; its lease is given up."""
     broken = "def broken(self, *_, **__): raise LookupError('a bug of ours')\n"
     ends = "\nfrom framework.cli.worker import main; main()"

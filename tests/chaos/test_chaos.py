@@ -41,7 +41,7 @@ def broken(found):
 @pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F1")
-def test_a_short_round_of_kills_keeps_every_promise(chaos):
+def test_kill_round_keeps_every_promise(chaos):
     size = ["--processes", "2", "--jobs", "9000", "--seconds", "7", "--every", "2.2", "--settle", "0"]
     done, report = chaos("kill", "--round", "kill", "--mode", "cluster", *size)
     assert done.returncode == (0 if report["held"] else 1), done.stdout
@@ -58,7 +58,7 @@ def test_a_short_round_of_kills_keeps_every_promise(chaos):
 @pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F21", "F52", "I1", "I2", "I3", "I17", "I18", "I24")
-def test_a_short_mixed_round_beside_a_shard_that_is_left_alone(chaos, short_path):
+def test_mixed_round_leaves_the_other_shard_unaffected(chaos, short_path):
     out = short_path / "out.json"
     size = ["--processes", "1", "--jobs", "2400", "--other-jobs", "480", "--seconds", "6.5", "--settle", "0"]
     done, report = chaos("run", "--round", "mixed", "--mode", "single", *size, "--seed", "11", "--out", str(out))
@@ -80,7 +80,7 @@ def test_a_short_mixed_round_beside_a_shard_that_is_left_alone(chaos, short_path
 @pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F44", "F45", "I9", "I10", "R38", "R42", "R44")
-def test_a_short_round_of_limits_and_locks_under_kills(chaos):
+def test_policy_round_with_kills_keeps_every_promise(chaos):
     size = [
         "--processes",
         "2",
@@ -107,7 +107,7 @@ def test_a_short_round_of_limits_and_locks_under_kills(chaos):
     assert "| limits, struck |" in done.stdout
 
 
-def test_ctrl_c_ends_everything(short_path):
+def test_chaos_on_ctrl_c_ends_every_process(short_path):
     env = {**os.environ, "FRAMEWORK_VAR_DIR": str(short_path)}
     argv = [*CHAOS, "kill", "--round", "kill", "--mode", "bare", "--processes", "1", "--jobs", "1000000"]
     with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True) as process:

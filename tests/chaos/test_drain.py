@@ -15,7 +15,7 @@ from tests.tables import each_row
 
 @pytest.mark.slow
 @pytest.mark.proves("R4", "F1")
-def test_jobs_drained_at_a_tiny_switch_interval_are_all_run(short_path):
+def test_drain_at_tiny_switch_interval_runs_every_job(short_path):
     argv = [sys.executable, str(ROOT / "scripts" / "prove"), "drain", "--jobs", "60000", "--kills"]
     env = {**os.environ, "FRAMEWORK_VAR_DIR": str(short_path)}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=110, check=False)
@@ -42,12 +42,12 @@ SOUND = {
     ],
     ids=str,
 )  # fmt: skip
-def test_each_promise_of_the_drain_can_be_broken(wrong):
+def test_drain_report_detects_each_broken_promise(wrong):
     assert broken(SOUND) == []
     assert len(broken({**SOUND, **wrong})) == 1
 
 
-def test_fleet_counts_the_dead_threads_that_its_log_tells_of(tmp_path):
+def test_fleet_counts_dead_threads_from_the_log(tmp_path):
     fleet = ClusterFleet(tmp_path, tmp_path, processes=1, slots=1)
     (tmp_path / "workers.log").write_text(
         '{"severity":"ERROR","event_name":"component.died"}\n{"severity":"INFO","event_name":"process.ready"}\n'

@@ -13,7 +13,7 @@ def waiting(scene, queue="default"):
     return [json.loads(data) for data in reversed(scene.client.lrange(f"queue:{queue}", 0, -1))]
 
 
-def test_term_in_the_middle_of_long_jobs(scene):
+def test_term_during_long_jobs_returns_them(scene):
     names = [f"job {number}" for number in range(12)]
     for name in names:
         scene.enqueue("GateWorker", name, jid=name)
@@ -39,7 +39,7 @@ def test_term_in_the_middle_of_long_jobs(scene):
     assert successor.end() == 0
 
 
-def test_a_quiet_process_takes_nothing_more(scene):
+def test_quiet_process_fetches_no_more_jobs(scene):
     scene.enqueue("GateWorker", "running")
     process = scene.worker("-c", "1").ready()
     scene.wait_for("begun", "running")
@@ -62,7 +62,7 @@ def test_a_quiet_process_takes_nothing_more(scene):
 
 @pytest.mark.proves("F27")
 @pytest.mark.parametrize("kind", ["lock", "c"])
-def test_a_thread_that_hangs_in_c_code_keeps_no_process(scene, kind):
+def test_thread_hanging_in_c_code_does_not_keep_process(scene, kind):
     scene.enqueue("HangWorker", kind, jid=kind)
     process = scene.worker("-c", "2", "-t", "0.2").ready()
     scene.wait_for("begun", kind)
@@ -73,7 +73,7 @@ def test_a_thread_that_hangs_in_c_code_keeps_no_process(scene, kind):
     assert [(job["jid"], job["interrupted_count"]) for job in waiting(scene)] == [(kind, 1)]
 
 
-def test_the_second_term_waits_for_nothing(scene):
+def test_second_term_ends_process_at_once(scene):
     scene.enqueue("GateWorker", "long", jid="long")
     process = scene.worker("-c", "2", "-t", "300").ready()
     scene.wait_for("begun", "long")
@@ -83,7 +83,7 @@ def test_the_second_term_waits_for_nothing(scene):
     assert [(job["jid"], job["interrupted_count"]) for job in waiting(scene)] == [("long", 1)]
 
 
-def test_stacks_name_every_running_job(scene):
+def test_stack_dump_names_every_running_job(scene):
     names = [f"job {number}" for number in range(5)]
     for name in names:
         scene.enqueue("GateWorker", name, jid=name)
@@ -96,7 +96,7 @@ def test_stacks_name_every_running_job(scene):
     assert process.end() == 0
 
 
-def test_term_while_redis_is_away_ends_and_loses_nothing(scene):
+def test_term_without_redis_ends_process_and_loses_no_job(scene):
     data = scene.enqueue("GateWorker", "long")
     process = scene.worker("-c", "2", "-t", "0.2").ready()
     identity = process.identity

@@ -42,7 +42,7 @@ def limited_worker(scene):
 
 
 @pytest.mark.proves("R60")
-def test_ten_bombs_in_ten_slots_are_buried_unopened(scene):
+def test_compression_bombs_move_to_dead_set_undecoded(scene):
     process = limited_worker(scene).ready()
     bombs = [bomb(ABOVE[number % len(ABOVE)], f"bomb {number}") for number in range(10)]
     assert max(map(len, bombs)) < 300_000
@@ -68,7 +68,7 @@ def test_ten_bombs_in_ten_slots_are_buried_unopened(scene):
 
 @pytest.mark.campaign
 @pytest.mark.proves("R60")
-def test_ten_large_jobs_in_ten_slots_wait_for_memory(scene):
+def test_large_jobs_in_all_threads_wait_for_memory(scene):
     """Each is within the limits and takes most of the budget: they run one after the other, and small ones meanwhile."""
     process = limited_worker(scene).ready()
     rows = 1_100_000

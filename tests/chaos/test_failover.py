@@ -46,7 +46,7 @@ def pushed(producer, *values):
 
 @pytest.mark.slow
 @pytest.mark.proves("F9")
-def test_all_connections_follow_the_master(house, followed):
+def test_failover_moves_all_connections_to_new_master(house, followed):
     scene, process, producer = followed
     pushed(producer, "before")
     scene.wait_for("note", "before")

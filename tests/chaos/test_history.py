@@ -46,7 +46,7 @@ def is_whole(run, folder):
 @pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F1", "F44", "F48", "I1", "I2", "I3", "I9", "I10")
-def test_a_lively_history_holds_at_every_instant_and_when_it_is_cut_anywhere(short_path):
+def test_mixed_load_history_and_its_prefixes_hold(short_path):
     run = MixedLoadRun(ROOT, short_path, seed=1)
     run.play(3.0, enough=lambda: is_whole(run, short_path))
 
@@ -74,7 +74,7 @@ def test_a_lively_history_holds_at_every_instant_and_when_it_is_cut_anywhere(sho
     assert account.unfinished >= account.ran > 0  # the others had been interrupted too often
 
 
-def test_what_a_prefix_may_not_come_to():
+def test_prefix_check_finds_each_violation():
     expected = {b"waits": (b"queue:a",), b"held": (b"aw:working:x",)}
     known = {*expected, b"dead"}
     assert not list(judge(expected, known, counted(b"waits", b"held"), counted(b"dead")))
@@ -114,7 +114,7 @@ def prove_command(short_path, *argv):
     return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_the_command_says_what_held_and_what_did_not(history, short_path):
+def test_history_command_reports_each_invariant(history, short_path):
     good = history(("LPUSH", "queue:a", '{"jid":"j1"}'), ("LMOVE", "queue:a", "aw:working:x", "RIGHT", "LEFT"))
     done = prove_command(short_path, "history", good)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -131,7 +131,7 @@ def test_the_command_says_what_held_and_what_did_not(history, short_path):
     assert "no append-only file" in done.stdout
 
 
-def test_the_command_cuts_a_history(history, short_path):
+def test_prefixes_command_cuts_a_history(history, short_path):
     data = history(("LPUSH", "queue:a", '{"class":"J","args":[],"jid":"j1","queue":"a"}'), ("SADD", "queues", "a"))
     done = prove_command(short_path, "prefixes", data, "--cuts", "6", "--seed", "1")
     assert done.returncode == 0, done.stdout + done.stderr

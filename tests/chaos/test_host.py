@@ -36,7 +36,7 @@ if _file:
 
 
 @pytest.mark.proves("F18", "R20", "R50", "I13", "I20")
-def test_a_clock_that_jumps_moves_no_job_and_no_lease(scene):
+def test_clock_jump_moves_no_job_and_no_lease(scene):
     """An hour ahead, an hour and a day behind, while jobs run and wait: nobody is reaped, nothing is early, nothing negative."""
     (scene.site.folder / "sitecustomize.py").write_text(CLOCK)
     clock = scene.site.folder / "clock"
@@ -84,7 +84,7 @@ def _due_of(scene, jid):
 
 
 @pytest.mark.proves("F20")
-def test_a_disk_that_is_full_costs_no_job_and_no_line(scene):
+def test_full_disk_loses_no_job_and_no_log_line(scene):
     """Nothing can be written anywhere: not the log, not a temporary file, until there is room again."""
     process = scene.worker("-c", "2").ready()
     _, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
@@ -109,7 +109,7 @@ FEW_LINES = (
 
 
 @pytest.mark.proves("F50")
-def test_an_output_that_nobody_reads_delays_no_job_and_what_is_lost_is_counted(scene, measured):
+def test_unread_log_output_delays_no_job_and_losses_are_counted(scene, measured):
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     try:
@@ -161,7 +161,7 @@ def _all_of(scene, name, count):
 
 
 @pytest.mark.proves("F51", "F34")
-def test_no_more_files_no_more_threads_and_back(scene, measured):
+def test_process_without_files_or_threads_recovers(scene, measured):
     process = scene.worker("-c", "4").ready()
     group = scene.cluster("grouped", "--max-concurrency", "1")
     child = group.line(event_name="process.ready")["pid"]

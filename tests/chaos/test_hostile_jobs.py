@@ -26,7 +26,7 @@ REFUSED_SETTINGS = ("signal", "exit")
 
 
 @pytest.mark.proves("F29", "F30", "F31", "F32", "R26", "R27", "R69")
-def test_whatever_a_job_raises_returns_or_changes_is_its_own(scene):
+def test_job_side_effects_stay_within_the_job(scene):
     """One process lives through all of it, and through a thousand jobs more."""
     process = scene.worker("-r", scene.module("hostile_jobs"), "-c", "3").ready()
     failing = [("RaiseWorker", what) for what in RAISED] + [("AsyncRaiseWorker", what) for what in ASYNC]
@@ -62,7 +62,7 @@ def _note(value):
 
 
 @pytest.mark.proves("F33")
-def test_a_child_that_a_job_forks_is_no_worker(scene):
+def test_forked_child_of_job_is_no_worker(scene):
     """It comes out of ``perform`` as nobody means to, and ends there: the run, its job and the connections are its parent's."""
     process = scene.worker("-r", scene.module("hostile_jobs"), "-c", "2").ready()
     statuses = {"returns": 0, "raises": 1, "exits": 5, "pushes": 0}
@@ -88,7 +88,7 @@ AS_SUBREAPER = "import ctypes; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0); from fra
 
 
 @pytest.mark.proves("F33", "R66")
-def test_what_a_job_leaves_running_holds_nothing_of_ours_and_ends_with_its_process(scene):
+def test_programs_left_by_job_end_with_its_process(scene):
     options = ["-r", "jobs", "-r", scene.module("hostile_jobs"), "default", "--max-concurrency", "1"]
     process = scene.site.start("-c", AS_SUBREAPER, *options, REDIS_URL=scene.url)
     scene.enqueue("FamilyWorker", jid="family", aw_death_count=2, aw_suspect=True)  # quarantined by its death
@@ -116,7 +116,7 @@ NEIGHBOURS = 200
 @pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F25", "R24", "R25")
-def test_jobs_that_kill_are_quarantined_and_their_neighbours_run(scene, measured):
+def test_jobs_that_kill_are_quarantined_and_others_run(scene, measured):
     # One for each: a child that dies again and again is started anew after longer and longer, up to half a minute.
     many = len(DEADLY)
     process = scene.cluster("-r", scene.module("hostile_jobs"), "--processes", str(many), "--max-concurrency", "2")
@@ -168,7 +168,7 @@ LIMITED = (
 
 
 @pytest.mark.proves("F26")
-def test_a_job_that_takes_all_memory_fails_or_ends_its_process_and_nobody_elses(scene):
+def test_job_using_all_memory_affects_its_process_only(scene):
     options = ["-r", "jobs", "-r", scene.module("hostile_jobs"), "default", "--max-concurrency", "2"]
     process = scene.site.start("-c", LIMITED, *options, REDIS_URL=scene.url)
     values = [str(number) for number in range(20)]

@@ -19,7 +19,7 @@ HELD_S = 21
 @pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F2", "F6", "R18", "R22", "R23", "R28", "R30")
-def test_the_frozen_and_the_killed_are_taken_over_and_who_holds_the_interpreter_is_not(scene, measured):
+def test_lease_expiry_recovers_frozen_and_killed_only(scene, measured):
     module = scene.module("hostile_jobs")
     witness = scene.worker("-q", "other").ready()  # an idle peer
     holder = scene.cluster("holding", "-r", module, "--max-concurrency", "1")

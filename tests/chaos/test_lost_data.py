@@ -12,7 +12,7 @@ TOLD_S = 10.0
 
 
 @pytest.mark.proves("F8", "F15", "R6", "R61")
-def test_a_redis_that_comes_back_empty(scene):
+def test_redis_back_without_data_is_logged(scene):
     scene.client.config_set("appendonly", "no")
     scene.client.config_set("maxmemory-policy", "allkeys-lru")
     process = scene.site.hurried_worker("-q", "default", "-c", "2", REDIS_URL=scene.url).ready()

@@ -17,7 +17,7 @@ FOUND_S = 25.0
 """Promised are 15 s without a restart; the rest is for a loaded machine."""
 
 
-def test_whatever_fetch_loses_its_reply_each_job_runs_once(scene):
+def test_fetch_with_lost_reply_runs_each_job_once(scene):
     """Three processes at once: one loses every odd reply for a while, one every even one, one that of a parked call."""
     lost = {"odd": range(1, 20, 2), "even": range(2, 20, 2)}
     proxies, processes, values = {}, {}, {}
@@ -49,7 +49,7 @@ def test_whatever_fetch_loses_its_reply_each_job_runs_once(scene):
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, "hang"])
-def test_a_push_whose_reply_is_lost_is_in_doubt_and_in_once(scene, count):
+def test_push_with_lost_reply_is_in_doubt_and_written_once(scene, count):
     proxy = scene.proxy()
     producer = scene.producer(url=proxy.url)
     assert producer.push("NoteWorker", "before")["jid"]
@@ -70,7 +70,7 @@ def test_a_push_whose_reply_is_lost_is_in_doubt_and_in_once(scene, count):
     assert scene.client.llen("queue:default") == 3
 
 
-def test_a_push_that_never_left_is_no_doubt(scene):
+def test_push_that_was_never_sent_is_not_in_doubt(scene):
     proxy = scene.proxy()
     producer = scene.producer(url=proxy.url)
     scene.server.stop()
@@ -81,7 +81,7 @@ def test_a_push_that_never_left_is_no_doubt(scene):
     assert scene.client.llen("queue:default") == 1
 
 
-def test_slow_replies_cost_time_and_nothing_else(scene):
+def test_slow_replies_repeat_and_lose_no_job(scene):
     proxy = scene.proxy()
     process = scene.worker("-c", "2", url=proxy.url).ready()
     proxy.delay_s = 0.05

@@ -7,7 +7,7 @@ from tests.harness import until
 
 
 @pytest.mark.proves("F46", "R5", "R62", "I15")
-def test_what_was_asked_for_outlives_a_crash_of_redis(scene):
+def test_operator_changes_survive_redis_crash(scene):
     client = scene.client
     options = ("-q", "default", "-q", "paused", "-q", "doomed", "-c", "2")
     process = scene.site.hurried_worker(*options, REDIS_URL=scene.url).ready()

@@ -116,7 +116,7 @@ def runner(nothing_left_running):
         made.close()
 
 
-def test_every_command_of_a_jobs_way_is_among_the_points(runner):
+def test_points_cover_every_command_of_a_job(runner):
     found = runner.ask(ask="commands")
     assert {name: ",".join(batches["1"]) for name, batches in found.items()} == COMMANDS
     assert sum(len(commands) for batches in found.values() for commands in batches.values()) >= LEAST_COMMANDS
@@ -126,7 +126,7 @@ def test_every_command_of_a_jobs_way_is_among_the_points(runner):
     "F1", "F10", "I1", "I2", "I3", "I4", "I5", "I7", "I8", "I9", "I10", "I19", "I24", "R8", "R9", "R17", "R31"
 )
 @pytest.mark.parametrize(("scenario", "way"), STRUCK)
-def test_struck_at_any_command_nothing_is_lost_and_nothing_runs_again_but_what_was_cut_off(runner, scenario, way):
+def test_fault_at_any_command_loses_no_job(runner, scenario, way):
     found = runner.ask(scenario=scenario, way=way)
     assert not found["broken"], "\n\n".join(found["broken"])
     assert {*COMMANDS[scenario].split(",")} - QUIET <= {*found["struck"]}
@@ -137,7 +137,7 @@ def test_struck_at_any_command_nothing_is_lost_and_nothing_runs_again_but_what_w
 @pytest.mark.parametrize(
     ("scenario", "command"), [("run", "fetch"), ("recover", "reclaim"), ("cross", "receive_transfer")]
 )
-def test_whoever_comes_to_the_rescue_may_die_at_any_command_too(runner, scenario, command):
+def test_second_fault_in_recovery_loses_no_job(runner, scenario, command):
     found = runner.ask(scenario=scenario, batch=1, rescued=command, way="die sent")
     assert not found["broken"], "\n\n".join(found["broken"])
     assert found["struck"] == [command]

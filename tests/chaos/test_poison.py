@@ -27,7 +27,7 @@ UNREADABLE = {
 }
 
 
-def test_what_cannot_be_read_is_kept_as_it_is(scene):
+def test_malformed_payload_is_kept_unchanged(scene):
     process = scene.worker("-c", "2").ready()
     for number, data in enumerate(UNREADABLE.values()):
         scene.client.lpush("queue:default", data)
@@ -56,7 +56,7 @@ UNRUNNABLE = {
 }
 
 
-def test_what_cannot_be_run_waits_for_its_retry(scene):
+def test_job_of_unknown_class_waits_for_its_retry(scene):
     process = scene.worker("-c", "2").ready()
     for number, data in enumerate(UNRUNNABLE.values()):
         scene.client.lpush("queue:default", data.replace(b"ab" * 12, f"{number:024}".encode()))
@@ -76,7 +76,7 @@ def test_what_cannot_be_run_waits_for_its_retry(scene):
     assert process.errors.read_text() == ""
 
 
-def test_a_megabyte_travels_whole(scene):
+def test_payload_of_one_megabyte_arrives_unchanged(scene):
     process = scene.worker("-c", "2").ready()
     long = "y" * MEGABYTE
     scene.enqueue("NoteWorker", long)
@@ -87,7 +87,7 @@ def test_a_megabyte_travels_whole(scene):
 
 
 @pytest.mark.parametrize("order", [("spoilt", "default"), ("default", "spoilt")], ids=" ".join)
-def test_a_queue_that_is_no_list_stops_no_other(scene, order):
+def test_queue_of_wrong_type_stops_no_other_queue(scene, order):
     scene.client.set("queue:spoilt", "text")
     process = scene.worker("-q", order[0], "-q", order[1], "-c", "2").ready()
     values = [str(number) for number in range(20)]
@@ -105,7 +105,7 @@ def test_a_queue_that_is_no_list_stops_no_other(scene, order):
     assert process.end() == 0
 
 
-def test_a_retry_set_that_is_no_set_loses_no_job(scene):
+def test_retry_set_of_wrong_type_loses_no_job(scene):
     """The failure cannot be written down: the job stays in flight, and is seen to again."""
     scene.client.set("retry", "text")
     process = scene.worker("-c", "2").ready()

@@ -30,7 +30,7 @@ def found(policy_load, *effects, aside=(), injections=()):
     )
 
 
-def test_more_than_the_limit(policy_load):
+def test_account_finds_more_jobs_than_the_limit(policy_load):
     seen = found(policy_load, ran(0, 1, 3), ran(1, 2, 3.5), ran(2, 3, 4))
     assert (seen.most_running, seen.over) == (2, [])
     assert seen.per_second == 3 / 8
@@ -39,12 +39,12 @@ def test_more_than_the_limit(policy_load):
     assert "3 at 1002.500 with a limit of 2" in seen.over
 
 
-def test_a_limit_that_was_lowered_holds_after_a_while(policy_load):
+def test_lowered_limit_holds_after_a_delay(policy_load):
     assert not found(policy_load, ran(0, 5, 9), ran(1, 6.5, 9)).over
     assert len(found(policy_load, ran(0, 5, 9), ran(1, 7.5, 9)).over) == 1
 
 
-def test_who_was_killed_runs_no_more(policy_load):
+def test_account_ends_runs_of_killed_processes(policy_load):
     injection = Injection("kill", 1, BEGAN + 2)
     assert not found(
         policy_load, ran(0, 1), ran(1, 1), ran(0, 2.1, 3, pid=2), ran(1, 2.1, 3, pid=2), injections=[injection]
@@ -59,7 +59,7 @@ def push(policy_load, key, at, *, accepted):
         policy_load.accepted.append(made)
 
 
-def test_two_of_a_key_and_a_lock_that_outlives_its_job(policy_load):
+def test_account_finds_equal_jobs_and_leaked_locks(policy_load):
     push(policy_load, 0, 1, accepted=True)
     push(policy_load, 0, 2, accepted=False)
     push(policy_load, 0, 4, accepted=True)
@@ -74,7 +74,7 @@ def test_two_of_a_key_and_a_lock_that_outlives_its_job(policy_load):
     assert stale == "key 0 at 1007.000, 2.000 s after the last job of it"
 
 
-def test_what_is_left(policy_load, redis):
+def test_account_finds_leftover_keys(policy_load, redis):
     assert found(policy_load).left == []
     redis.hset("aw:lock:d", "jid", "j")
     redis.zadd(RUNNING, {"me j": 1})
@@ -82,7 +82,7 @@ def test_what_is_left(policy_load, redis):
     assert len(found(policy_load).left) == 3
 
 
-def test_what_begins_in_a_pause(policy_load):
+def test_account_finds_jobs_started_in_a_pause(policy_load):
     push(policy_load, 0, 1, accepted=True)
     policy_load._pauses = [BEGAN, BEGAN + 12]
     assert not found(policy_load, aside=[ran(ASIDE, 8, 9)]).paused

@@ -34,7 +34,7 @@ def at_work(scene, process, value):
 
 @pytest.mark.proves("F7", "F10", "R1")
 @pytest.mark.parametrize("how", ["reset", "client kill", "clean restart", "kill and restart"])
-def test_lost_connections(scene, how):
+def test_lost_connections_lose_no_job(scene, how):
     proxy = scene.proxy()
     process = scene.worker("-c", "2", url=proxy.url).ready()
     scene.enqueue("GateWorker", "one")
@@ -56,7 +56,7 @@ def test_lost_connections(scene, how):
 
 
 @pytest.mark.proves("F11", "R1", "R3")
-def test_a_black_hole_and_a_producer_in_it(scene):
+def test_producer_in_network_partition_gets_typed_errors(scene):
     proxy = scene.proxy()
     process = scene.worker("-c", "2", url=proxy.url).ready()
     producer = scene.producer(url=proxy.url)
@@ -79,7 +79,7 @@ def test_a_black_hole_and_a_producer_in_it(scene):
 
 
 @pytest.mark.proves("F16", "R10")
-def test_read_only_and_back(scene):
+def test_read_only_redis_is_survived(scene):
     process = scene.worker("-c", "2").ready()
     producer = scene.producer()
     scene.enqueue("GateWorker", "one")
@@ -110,7 +110,7 @@ REFUSALS = (
 
 
 @pytest.mark.proves("R2", "R13")
-def test_no_refusal_ends_a_process(scene):
+def test_error_reply_of_redis_ends_no_process(scene):
     proxy = scene.proxy()
     process = scene.worker("-c", "2", url=proxy.url).ready()
     producer = scene.producer(url=proxy.url)
@@ -130,7 +130,7 @@ def test_no_refusal_ends_a_process(scene):
 
 
 @pytest.mark.proves("F14", "R14")
-def test_a_full_redis_is_emptied(scene):
+def test_full_redis_is_drained_by_the_workers(scene):
     process = scene.worker("-c", "4").ready()
     producer = scene.producer()
     process.send(signal.SIGSTOP)
@@ -186,7 +186,7 @@ def full_disk(scene):
 
 @pytest.mark.proves("F19", "R13")
 @pytest.mark.parametrize("disk", [failing_snapshot, full_disk])
-def test_a_redis_that_cannot_save(scene, disk):
+def test_redis_that_cannot_save_loses_no_job(scene, disk):
     process = scene.worker("-c", "2").ready()
     producer = scene.producer()
     scene.enqueue("GateWorker", "one")
@@ -205,7 +205,7 @@ def test_a_redis_that_cannot_save(scene, disk):
 
 @pytest.mark.proves("F17", "R12")
 @pytest.mark.refused("role-worker evalsha")
-def test_a_redis_that_keeps_forgetting_scripts(scene):
+def test_redis_losing_its_scripts_loses_no_job(scene):
     process = scene.worker("-c", "4").ready()
     over = threading.Event()
 
@@ -243,7 +243,7 @@ def evalsha_is_denied_for_a_while(scene, process):
 
 
 @pytest.mark.proves("F21")
-def test_a_shard_that_is_down_is_no_matter_of_the_others(scene, make_server):
+def test_shard_outage_does_not_affect_other_shards(scene, make_server):
     second = make_server()
     shards = {"main": {"url": scene.url}, "second": {"url": second.url}}
     scene.site.write("redis.yml", {"shards": shards})

@@ -54,7 +54,7 @@ def fill(client, write, count, name="NopWorker"):
 
 
 @pytest.mark.proves("F36", "R29", "R33", "R55")
-def test_due_jobs_by_the_ten_thousand(scene, measured):
+def test_thousands_of_due_jobs_block_redis_briefly(scene, measured):
     """Promised: 5,000 a second (of a processor), in the memory of a few."""
     count = 5_000
     process = scene.worker("-q", "nobody").ready()
@@ -77,7 +77,7 @@ def test_due_jobs_by_the_ten_thousand(scene, measured):
 
 
 @pytest.mark.proves("F35", "R55", "R57")
-def test_queues_by_the_thousand(scene, measured):
+def test_thousands_of_queues_block_redis_briefly(scene, measured):
     count = 10_000
     names = [f"q{number}" for number in range(count)]
     options = scene.site.folder / "options.yml"
@@ -106,7 +106,7 @@ def test_queues_by_the_thousand(scene, measured):
 
 
 @pytest.mark.proves("F37")
-def test_payloads_of_megabytes_beside_small_ones(scene, measured):
+def test_large_payloads_do_not_delay_small_ones(scene, measured):
     large = "".join(chr(97 + number % 26) for number in range(4_900_000))
     process = scene.worker("-q", "default", "-q", "large", "-c", "4").ready()
     for number in range(12):

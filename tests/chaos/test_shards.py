@@ -89,7 +89,7 @@ def pushes_fail_soon(producer, measured):
 @pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F11", "F21", "F22", "F47", "R3")
-def test_one_of_two_shards_in_a_black_hole_for_some(scene, pair, measured):
+def test_shard_partition_affects_only_its_own_jobs(scene, pair, measured):
     producer, another = (scene.producer(**pair.cut_off) for _ in range(2))
     here = pair.worker("main", **pair.cut_off)
     lonely = pair.worker("second", **pair.cut_off).ready()

@@ -31,7 +31,7 @@ def ended_in_s(process, *numbers):
 
 
 @pytest.mark.proves("F3")
-def test_term_amid_quick_jobs_gives_the_rest_back_and_repeats_none(scene, measured):
+def test_term_during_quick_jobs_returns_rest_and_repeats_none(scene, measured):
     """That the order is kept shows ``test_ends``."""
     values = [str(number) for number in range(5_000)]
     scene.client.lpush("queue:default", *(_note(value) for value in values))
@@ -58,7 +58,7 @@ def _note(value):
 
 
 @pytest.mark.proves("F4")
-def test_at_the_deadline_others_run_what_is_not_done(scene, measured):
+def test_jobs_unfinished_at_deadline_run_elsewhere(scene, measured):
     scene.enqueue("GateWorker", "long", jid="long")
     first = scene.worker("-c", "2", "-t", "0.5").ready()
     scene.wait_for("begun", "long")
@@ -84,7 +84,7 @@ WAYS = {"term": (signal.SIGTERM,) * 2, "int": (signal.SIGINT,) * 2, "quit": (sig
 
 
 @pytest.mark.proves("F5")
-def test_who_is_told_twice_or_to_quit_waits_for_no_job_and_a_hangup_ends_nobody(scene, measured):
+def test_second_signal_or_quit_ends_at_once_hangup_does_not(scene, measured):
     processes = {way: scene.worker("-q", way, "-c", "2", "-t", "300") for way in WAYS}
     for way, process in processes.items():
         scene.enqueue("GateWorker", way, queue=way, jid=way)
@@ -103,7 +103,7 @@ def test_who_is_told_twice_or_to_quit_waits_for_no_job_and_a_hangup_ends_nobody(
 
 
 @pytest.mark.proves("F5", "R67")
-def test_term_to_a_whole_group_is_one_term_and_a_second_to_its_parent_is_the_second(scene, measured):
+def test_term_to_process_group_counts_once(scene, measured):
     names = [f"job {number}" for number in range(4)]
     for name in names:
         scene.enqueue("GateWorker", name, jid=name)
@@ -135,7 +135,7 @@ def test_term_to_a_whole_group_is_one_term_and_a_second_to_its_parent_is_the_sec
 
 
 @pytest.mark.proves("F28", "R69")
-def test_what_no_signal_reaches_is_killed_at_the_deadline_and_its_job_is_back(scene, measured):
+def test_hanging_process_is_killed_at_deadline_and_job_returns(scene, measured):
     kinds = ["swallows", "ignores", "holds the interpreter"]
     for kind in kinds:
         scene.enqueue("DeafWorker", kind, jid=kind)

@@ -59,7 +59,7 @@ def busy(scene):
 
 @pytest.mark.proves("F13")
 @pytest.mark.parametrize("trouble", [standing_still, busy])
-def test_a_redis_that_stands_still(scene, trouble):
+def test_stalled_redis_makes_no_process_dead(scene, trouble):
     process = scene.worker("-c", "2").ready()
     peer = scene.worker("-q", "other").ready()
     scene.enqueue("GateWorker", "one")
@@ -78,7 +78,7 @@ def test_a_redis_that_stands_still(scene, trouble):
 
 
 @pytest.mark.proves("F12")
-def test_a_slow_and_narrow_network(scene, measured):
+def test_slow_network_makes_no_process_dead(scene, measured):
     size, count, bytes_per_s = 10_000, 15, 100_000
     values = [f"{number} {'x' * size}" for number in range(count)]
     with scene.proxy() as proxy:

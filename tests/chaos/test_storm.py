@@ -17,7 +17,7 @@ from tests.tables import each_row
 @pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F1", "R18", "R24", "I1")
-def test_jobs_killed_in_flight_by_the_thousand_are_all_accounted_for(short_path):
+def test_storm_accounts_for_all_jobs_killed_in_flight(short_path):
     argv = [sys.executable, str(ROOT / "scripts" / "prove"), "storm", "--jobs", "3000", "--processes", "2"]
     env = {**os.environ, "FRAMEWORK_VAR_DIR": str(short_path)}
     done = subprocess.run(
@@ -52,7 +52,7 @@ def worlds(tmp_path):
     return Worlds(tmp_path)
 
 
-def test_the_ledger_tells_what_was_in_flight_and_when_it_came_back(worlds):
+def test_storm_ledger_shows_jobs_in_flight_and_their_return(worlds):
     account = worlds.account
     first, life = worlds.process()
     assert [first.begin(serial) for serial in (0, 1, 2)] == [True] * 3
@@ -72,7 +72,7 @@ def test_the_ledger_tells_what_was_in_flight_and_when_it_came_back(worlds):
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_second_run_that_no_kill_caused_is_told(worlds, ended):
+def test_storm_account_finds_second_run_without_kill(worlds, ended):
     (first, life), (second, other) = worlds.process(), worlds.process()
     first.begin(4)
     if ended:
@@ -99,6 +99,6 @@ SOUND = {
     ],
     ids=str,
 )  # fmt: skip
-def test_each_promise_can_be_broken(wrong):
+def test_storm_report_detects_each_broken_promise(wrong):
     assert broken(SOUND) == []
     assert len(broken({**SOUND, **wrong})) == 1

@@ -9,7 +9,7 @@ import pytest
 from tests.harness import payload, until
 
 
-def test_no_number_of_failed_attempts_wears_a_producer_out(scene):
+def test_failed_pushes_leak_no_memory_in_producer(scene):
     """Whatever is counted per connection must be given back with it, above all by those that never came to be."""
     producer = scene.producer()
     scene.server.stop()
@@ -25,7 +25,7 @@ def test_no_number_of_failed_attempts_wears_a_producer_out(scene):
         assert told.get("jid"), told
 
 
-def test_no_number_of_lost_connections_wears_a_process_out(scene):
+def test_lost_connections_leak_no_memory_in_process(scene):
     process = scene.worker("-c", "2").ready()
     for number in range(70):
         scene.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
@@ -36,7 +36,7 @@ def test_no_number_of_lost_connections_wears_a_process_out(scene):
 
 
 @pytest.mark.proves("R68")
-def test_no_number_of_failing_jobs_wears_a_process_out(scene, measured):
+def test_failing_jobs_leak_no_memory_in_process(scene, measured):
     """What is kept of a failure, its traceback with all it holds above all, is more than 500 bytes."""
     process = scene.worker("-c", "3").ready()
     _fail(scene, process, 1_500)
