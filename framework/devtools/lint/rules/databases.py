@@ -200,7 +200,7 @@ class ThumbnailWorker(TeamWorker):
         summary="`perform` looks up a record by its argument with a method that raises when there is none.",
         fix="take the form that returns None and return, or raise Discard: what is deleted needs no job",
         why="Between push and run anything may be deleted. A look-up that raises turns every deleted user into 25 retries and a page "
-        "for whoever is on call, for a job that nobody needs any more.",
+        "for the engineer on call, for a job that is no longer needed.",
         bad='''
 from sqlalchemy import select
 

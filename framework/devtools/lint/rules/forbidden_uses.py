@@ -76,7 +76,7 @@ RULES = (
         summary="A class `...Worker` with a `perform` that is no ApplicationWorker, or another job system's library.",
         fix="subclass framework.ApplicationWorker",
         why="What is no ApplicationWorker is in no registry, no routing rule and no log. It looks like a worker in a review, and its "
-        "jobs are run by nobody, or by a second system that nobody watches.",
+        "jobs do not run, or run in a second system without monitoring.",
         bad='''
 class ReindexWorker:  # here
     """Write the search index of a project."""

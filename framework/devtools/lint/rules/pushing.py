@@ -55,8 +55,8 @@ RULES = (
         name="cron-context",
         summary="A worker of the namespace `cronjob` pushes a job without setting a context.",
         fix="push inside `with bound(project=...)`, or through set(context={...})",
-        why="A job takes over the context of whoever pushes it: user, project, request. A schedule has none, so the jobs of a cron "
-        "worker are about nobody, and the customer whose job failed cannot be found in the logs.",
+        why="A job takes over the context of its caller: user, project, request. A schedule has none, so the jobs of a cron "
+        "worker have no context, and the customer whose job failed cannot be found in the logs.",
         bad='''
 from workers.base import TeamWorker
 

@@ -199,7 +199,7 @@ class ReindexWorker(TeamWorker):
         fix="take urgency 'low', or split the job: one that is urgent, one that calls",
         why="High urgency promises a start and an end within 10 seconds. A job that waits for a foreign server cannot keep "
         "it, and while it waits it holds a slot of the fleet that has to. Declared, the class is refused at import; this rule "
-        "also finds the call that nobody declared.",
+        "also finds undeclared calls.",
         bad='''
 import httpx
 
@@ -273,7 +273,7 @@ class MailWorker(TeamWorker):
         summary="A worker that is throttled, bound by memory or dependent on others has no concurrency limit.",
         fix="say concurrency_limit = N or max_concurrency_limit_percentage; None with a waiver that says why all may run at once",
         why="Such a class is pushed in floods, and a flood takes every slot that it can get: memory runs out, the other service "
-        "answers 429, and all other classes of the queue wait. The limit is a number that its author knows and nobody else.",
+        "answers 429, and all other classes of the queue wait. Its author alone knows the limit.",
         bad='''
 from workers.base import TeamWorker
 
