@@ -10,7 +10,7 @@ FrameworkError
 │   ├── ArgumentsError        the arguments do not fit ``perform`` or are not JSON
 │   ├── ExceedLimitError      the arguments are too large, even compressed
 │   ├── ShardUnavailableError the shard's Redis does not answer or refuses writes
-│   └── BulkPushError         a slice of a bulk push failed; says which jobs are in
+│   └── BulkPushError         a chunk of a bulk push failed; says which jobs are in
 ├── UnroutedCallError         application code called a job Redis outside of a route to it
 ├── UnknownShardError         config/redis.yml has no shard of that name
 ├── QueryError                a worker query (routing rule, queue selector) does not parse
@@ -183,10 +183,10 @@ class ShardUnavailableError(PushError):
 
 
 class BulkPushError(PushError):
-    """A slice of a bulk push failed; the cause is in ``__cause__``.
+    """A chunk of a bulk push failed; the cause is in ``__cause__``.
 
     ``jids`` is aligned with the input up to ``failed_from``, the index of the first job that is not surely in. Later jobs are
-    not in, unless ``maybe_written``: the reply to the slice from there on was lost, and ``in_doubt`` has its ids.
+    not in, unless ``maybe_written``: the reply to the chunk from there on was lost, and ``in_doubt`` has its ids.
     """
 
     def __init__(
@@ -204,9 +204,9 @@ class BulkPushError(PushError):
         before = f"The {failed_from:,} jobs before it are in (their ids are in `jids`)"
         if maybe_written:
             advice = (
-                f"{before}, and the {len(self.in_doubt):,} of its slice (`in_doubt`) may be in as well: pushed again from index "
+                f"{before}, and the {len(self.in_doubt):,} of its chunk (`in_doubt`) may be in as well: pushed again from index "
                 f"{failed_from}, they may run twice. Call `resume()` on this error, in this process and within 9 minutes: it writes "
-                "of that slice what is not in, then pushes the rest."
+                "of that chunk what is not in, then pushes the rest."
             )
         else:
             advice = f"{before}, and nothing after them is: call `resume()` on this error, or push again from index {failed_from}."
@@ -215,12 +215,12 @@ class BulkPushError(PushError):
     def resume(self) -> list[str | None]:
         """Push the rest, and no job twice; return ids aligned with the input from ``failed_from`` on.
 
-        A slice in doubt is repeated with its ids, its jobs as client middlewares left them, and the token that its first write
+        A chunk in doubt is repeated with its ids, its jobs as client middlewares left them, and the token that its first write
         noted. ``error.jids + error.resume()`` is what the push would have returned.
 
         Raises:
             BulkPushError: the push failed again. It can be resumed in turn; its ``jids`` and ``failed_from`` count from the
-                beginning of the input. After 9 minutes a slice in doubt is not repeated: nothing is sent.
+                beginning of the input. After 9 minutes a chunk in doubt is not repeated: nothing is sent.
         """
         if self._resume is None:
             raise PushError("this BulkPushError was not raised by a push of this process: it cannot be resumed.")

@@ -106,7 +106,7 @@ class CrossShardTransfer:
     def _delay(self, shard: str, group: Sequence[ShardTransfer], error: Exception) -> list[DueAction]:
         self._unavailable_until[shard] = self._monotonic() + UNAVAILABLE_S
         self._events.shard_failed(shard, error)
-        return [DueAction(one.member, "aside") for one in group]
+        return [DueAction(one.member, "delay") for one in group]
 
     def _action_after(self, transfer: ShardTransfer, reply: int | bytes) -> DueAction:
         if isinstance(reply, bytes):
@@ -114,9 +114,9 @@ class CrossShardTransfer:
                 transfer.on_duplicate(reply.decode(errors="replace"))
         elif reply < 0:
             self._events.queue_wrong_type(transfer.queue)
-            return DueAction(transfer.member, "aside")
+            return DueAction(transfer.member, "delay")
         return DueAction(
-            transfer.member, "gone", on_done=lambda: self._shorten_guard_ttl(transfer), lock_argument=transfer.resources
+            transfer.member, "remove", on_done=lambda: self._shorten_guard_ttl(transfer), lock_argument=transfer.resources
         )
 
     def _shorten_guard_ttl(self, transfer: ShardTransfer) -> None:

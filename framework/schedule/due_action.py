@@ -6,7 +6,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from framework.types import Jid, Payload
 
-Action: TypeAlias = Literal["queue", "dead", "mark", "aside", "gone"]
+Action: TypeAlias = Literal["queue", "dead", "mark", "delay", "remove"]
 """The actions of ``enqueue_due.lua``."""
 
 

@@ -71,9 +71,9 @@ class DueJobPlanner:
             stored = dead_set_entry(member, error, self._clock())
             return DueAction(member, "dead", stored, on_done=report, lock_argument=_resources_of(member))
         except Exception as error:  # noqa: BLE001 - a middleware's error for one job must not stop the poller for all
-            return DueAction(member, "aside", on_done=partial(self._events.due_job_failed, source, error))
+            return DueAction(member, "delay", on_done=partial(self._events.due_job_failed, source, error))
         except _MemoryBudgetExhaustedError:
-            return DueAction(member, "aside")
+            return DueAction(member, "delay")
         finally:
             if self._reserved:
                 self._budget.release(self._reserved)
@@ -101,7 +101,7 @@ class DueJobPlanner:
             payload[TRANSFER] = uuid.uuid4().hex
             return DueAction(member, "mark", rewrite(member, payload))
         if remote and self._transfer.is_unavailable(destination.shard):
-            return DueAction(member, "aside")
+            return DueAction(member, "delay")
         token = payload.pop(TRANSFER, "")
         payload.pop("at", None)
         payload.pop(DEFERRED, None)
@@ -111,7 +111,7 @@ class DueJobPlanner:
             # The status is written before the job is removed: after a death in between the job is planned again.
             write_status = partial(self._status_writer.write_last_if_tracked, payload, "discarded")
             report = partial(self._events.due_job_dropped, source, payload)
-            return DueAction(member, "gone", before=write_status, on_done=report, lock_argument=_on_end(lock))
+            return DueAction(member, "remove", before=write_status, on_done=report, lock_argument=_on_end(lock))
         queue = str(payload["queue"])
         lock_request, tell_duplicate = self._lock_request(payload, destination.shard)
         data = _encode(member, payload)

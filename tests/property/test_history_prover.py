@@ -344,7 +344,7 @@ def test_prover_follows_a_transfer_to_another_shard(told, make_server, lands):
             RECEIVE_TRANSFER(
                 client, ["queues", "aw:transferred:T1", "queue:default"], [1, 60_000, "inf", JOB, "default"]
             )
-        ENQUEUE_DUE(told.client, keys, [1, 10, 1000, 60, marked, "gone", marked, ""])
+        ENQUEUE_DUE(told.client, keys, [1, 10, 1000, 60, marked, "remove", marked, ""])
         until(lambda: not client.info("persistence")["aof_buffer_length"], "written")
     assert not told.verdict.broken  # alone it cannot be told
     here, other = prove_all([told.server.data_dir, there.data_dir])

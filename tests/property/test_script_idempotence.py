@@ -202,8 +202,8 @@ CALLS = {
     "enqueue_due, to the dead": (due, lambda jobs: promoted(jobs, b"dead")),
     "enqueue_due, with their locks": (due, lambda jobs: claiming(promoted(jobs, b"queue"), jobs)),
     "enqueue_due, marked": (due, lambda jobs: promoted(jobs, b"mark")),
-    "enqueue_due, aside": (due, lambda jobs: promoted(jobs, b"aside")),
-    "enqueue_due, gone": (due, lambda jobs: promoted(jobs, b"gone")),
+    "enqueue_due, delay": (due, lambda jobs: promoted(jobs, b"delay")),
+    "enqueue_due, remove": (due, lambda jobs: promoted(jobs, b"remove")),
     "reclaim": (
         left_behind,
         lambda jobs: ([LEASE, WORKING, QUEUE, QUEUES], [jobs[0], NEW, now_plus(60), "q", 100, 100]),

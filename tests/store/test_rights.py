@@ -188,7 +188,7 @@ MOVES = {
                 client, [keys.RETRY, keys.QUEUES, keys.DEAD, QUEUE], [1, 9, 9, 60, JOB, word, JOB, "q"]
             ),
         )
-        for word in ("queue", "dead", "mark", "aside")
+        for word in ("queue", "dead", "mark", "delay")
     },
     "replace": (
         lambda redis: redis.zadd(keys.RETRY, {JOB: 1}),

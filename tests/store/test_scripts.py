@@ -370,8 +370,8 @@ def test_promote_moves_whoever_comes_first(redis, memory):
         (ODD, "queue", b"B" + ODD, "r"),
         ("broken", "dead", "broken", ""),
         ("moving", "mark", b"moving" + ODD, ""),
-        ("bad", "aside", "", ""),
-        ("dropped", "gone", "", ""),
+        ("bad", "delay", "", ""),
+        ("dropped", "remove", "", ""),
         ("missing", "queue", "M", "q"),
     ]
     with memory():

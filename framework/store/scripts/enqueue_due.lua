@@ -7,8 +7,8 @@
 --           queue   to the left end of its queue; or nowhere, a duplicate of a job that has the lock
 --           dead    into the dead set, which is trimmed
 --           mark    stays, due as before, as the other payload (the first step of a way to another shard)
---           aside   stays, due again later
---           gone    nowhere: a client middleware dropped it, or it is on its new shard
+--           delay   stays, due again later
+--           remove  nowhere: a client middleware dropped it, or it is on its new shard
 -- RETURN  a list per job: 1 done, 0 another process was first, -1 the destination's key is of another type, so it is postponed,
 --         the jid of the job whose duplicate it was: it is nowhere, or, where its claim does not drop, in its queue and says so;
 --         then the number trimmed
@@ -41,7 +41,7 @@ for i = 1, n do
       put = redis.pcall('ZADD', KEYS[3], string.format('%.6f', seconds), data)
     elseif word == 'mark' then
       redis.call('ZADD', KEYS[1], score, data)
-    elseif word == 'aside' then
+    elseif word == 'delay' then
       redis.call('ZADD', KEYS[1], later, member)
     end
     if type(put) == 'table' and put.err then
@@ -51,7 +51,7 @@ for i = 1, n do
       done[i] = owner
     elseif claim then
       obtain(claim)
-    elseif word == 'dead' or word == 'gone' then
+    elseif word == 'dead' or word == 'remove' then
       buried = buried or word == 'dead'
       release(lock)
     end
