@@ -116,7 +116,10 @@ class CrossShardTransfer:
             self._events.queue_wrong_type(transfer.queue)
             return DueAction(transfer.member, "delay")
         return DueAction(
-            transfer.member, "remove", on_done=lambda: self._shorten_guard_ttl(transfer), lock_argument=transfer.resources
+            transfer.member,
+            "remove",
+            on_done=lambda: self._shorten_guard_ttl(transfer),
+            lock_argument=transfer.resources,
         )
 
     def _shorten_guard_ttl(self, transfer: ShardTransfer) -> None:
