@@ -149,7 +149,7 @@ def test_the_lock_pins_everything_by_hash() -> None:
         assert not [line for line in entries if "==" not in line or "--hash=sha256:" not in line]
 
 
-def test_ci_checks_the_generated_files_and_the_jobs_of_the_last_release() -> None:
+def test_ci_checks_generated_files_and_compatibility() -> None:
     """CI runs scripts/test, whose steps are these, and the campaigns."""
     assert (
         (ROOT / ".ci" / "run").read_text().endswith("\npython3 scripts/test\nexec python3 scripts/test --campaigns\n")

@@ -110,7 +110,7 @@ def test_a_stopped_child_does_not_and_is_left_alone(redis, granted, keeper, grou
 
 
 @pytest.mark.proves("R69")
-def test_a_child_that_is_silent_for_too_long_is_killed_and_not_extended(redis, granted, keeper, group, sleeper):
+def test_child_leases_silent_child_is_killed_not_renewed(redis, granted, keeper, group, sleeper):
     registered(granted, lease_ms=60_000)
     keeper(limit_s=1)
     until(lambda: group.killed)
@@ -132,7 +132,7 @@ def test_after_an_outage_a_living_child_gets_its_lease_back(make_server, keeper,
     client.close()
 
 
-def test_a_lease_that_ran_out_while_redis_was_up_is_not_given_back(redis, granted, keeper, sleeper):
+def test_child_leases_lease_expired_with_redis_up_stays_gone(redis, granted, keeper, sleeper):
     registered(granted)
     redis.delete(keys.lease(ME))
     keeper()
@@ -141,7 +141,7 @@ def test_a_lease_that_ran_out_while_redis_was_up_is_not_given_back(redis, grante
     assert not redis.exists(keys.lease(ME))
 
 
-def test_the_dead_are_buried_at_once_and_their_siblings_told(redis, granted, keeper, group):
+def test_child_leases_death_is_marked_and_siblings_sweep(redis, granted, keeper, group):
     registered(granted, lease_ms=60_000)
     redis.sadd(keys.PROCESSES, ME)
     one = keeper(period_s=60.0)
@@ -153,7 +153,7 @@ def test_the_dead_are_buried_at_once_and_their_siblings_told(redis, granted, kee
     assert redis.zscore(keys.REGISTRY, ME) < 0
 
 
-def test_a_death_during_an_outage_is_told_when_it_ends(make_server, keeper, group, told):
+def test_child_leases_death_in_outage_is_marked_afterwards(make_server, keeper, group, told):
     server = make_server()
     client = open_client(Endpoint(server.url), name="keeper", read_timeout_s=0.2)
     registered(client, lease_ms=60_000)
@@ -167,7 +167,7 @@ def test_a_death_during_an_outage_is_told_when_it_ends(make_server, keeper, grou
     client.close()
 
 
-def test_the_last_death_is_told_before_the_end(redis, granted, keeper):
+def test_child_leases_stop_marks_the_last_death(redis, granted, keeper):
     registered(granted, lease_ms=60_000)
     one = keeper(period_s=60.0)
     until(lambda: one._task.steps == 2)
@@ -177,7 +177,7 @@ def test_the_last_death_is_told_before_the_end(redis, granted, keeper):
     assert not redis.exists(keys.lease(ME))
 
 
-def test_the_signal_to_sweep_harms_nobody_who_does_not_know_it(sleeper):
+def test_sweep_signal_without_handler_is_harmless(sleeper):
     sleeper.send_signal(SWEEP)
     sleeper.send_signal(signal.SIGTERM)
     assert sleeper.wait(10) == -signal.SIGTERM

@@ -12,7 +12,7 @@ from tests.harness import enqueue, until
 
 
 @pytest.mark.proves("F1", "I24")
-def test_a_killed_child_is_replaced_its_job_taken_back_and_nothing_is_left(cluster, redis, proofs, release):
+def test_cluster_killed_child_is_replaced_and_job_recovered(cluster, redis, proofs, release):
     enqueue(redis, "LongWorker", args=["one"], jid="j1")
     process = cluster("default")
     (first,) = proofs("begun:one")
@@ -46,7 +46,7 @@ class KillerWorker(Base):
 
 
 @pytest.mark.proves("F25", "R24", "R25")
-def test_a_job_that_kills_its_process_is_quarantined_and_its_neighbours_run(cluster, site, redis, proofs):
+def test_cluster_killing_job_is_quarantined_others_run(cluster, site, redis, proofs):
     (site.folder / "killers.py").write_text(KILLERS)
     for number in range(30):
         enqueue(redis, "NoopWorker", jid=f"before-{number}")
@@ -91,7 +91,7 @@ def test_quiet_reaches_the_children(cluster, redis):
     assert process.end() == 0
 
 
-def test_a_worker_that_the_configuration_does_not_know_ends_the_group(site, redis):
+def test_cluster_unknown_worker_module_ends_the_group(site, redis):
     (site.folder / "config" / "feature_categories.yml").write_text("feature_categories: {billing: {owner: us}}\n")
     (site.folder / "odd.py").write_text(
         "from framework import ApplicationWorker\n\nclass OddWorker(ApplicationWorker):\n"
@@ -129,7 +129,7 @@ class MailWorker(ApplicationWorker):
 """
 
 
-def test_a_child_for_each_shard_serves_what_was_planned_without_the_application(site, second_redis_url):
+def test_cluster_starts_one_child_per_planned_shard(site, second_redis_url):
     (site.folder / "shop.py").write_text(SHOP)
     imported = site.folder / "imported"
     site.write("application.yml", {"workers_module": "shop"})

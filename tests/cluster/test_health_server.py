@@ -64,7 +64,7 @@ def asked(monkeypatch):
     made.group.stop(0)
 
 
-def test_a_group_is_ready_when_each_kind_of_queues_has_a_process_that_fetches(asked):
+def test_readiness_needs_a_fetching_child_per_group(asked):
     status, shown = asked.ask("/readiness")
     assert (status, shown["status"]) == (503, "unavailable")
     assert shown["reasons"] == [
@@ -98,7 +98,7 @@ def test_that_a_process_lives_is_not_enough(asked, monkeypatch, limit):
     assert len(asked.ask("/readiness")[1]["reasons"]) == 2
 
 
-def test_a_group_lives_while_its_loop_turns_and_half_of_its_processes_do(asked, monkeypatch):
+def test_liveness_needs_the_loop_and_half_of_the_children(asked, monkeypatch):
     assert asked.ask("/liveness")[0] == 200
     monkeypatch.setattr(module, "LOOP_LIMIT_S", -1.0)
     status, shown = asked.ask("/liveness")
@@ -271,13 +271,13 @@ def test_health_host_that_is_no_address_is_refused(host, port, said):
         read_cluster_options(**OPTIONS, health_host=host, health_port=port)
 
 
-def test_a_port_that_somebody_has_is_told_before_anything_starts(asked):
+def test_health_server_used_port_is_refused_before_start(asked):
     port = asked.server.server_address[1]
     with pytest.raises(ConfigurationError, match=rf"cannot listen at 127.0.0.1:{port} .*choose a free port"):
         HealthServer(asked.health, "127.0.0.1", port)
 
 
-def test_a_board_is_read_by_whoever_has_its_descriptor_and_by_nobody_else(monkeypatch):
+def test_shared_state_is_read_through_its_descriptor_only(monkeypatch):
     from framework.process.shared_state import SHARED_STATE_VARIABLE, SharedState
 
     theirs, descriptor = SharedState.create()

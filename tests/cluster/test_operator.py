@@ -114,7 +114,7 @@ from jobs import *
 """
 
 
-def test_children_whose_supervisor_was_killed_end_by_themselves_jobs_first(cluster, site, redis, proofs, release):
+def test_children_of_killed_supervisor_finish_jobs_and_end(cluster, site, redis, proofs, release):
     (site.folder / "hanging.py").write_text(HANGING)
     process = cluster("default", "-r", "hanging", "--timeout", "30")
     redis.lpush(keys.queue("default"), encoded("LongWorker", args=["one"], jid="one"))

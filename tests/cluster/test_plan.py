@@ -132,7 +132,7 @@ def test_a_queue_weighs_as_often_as_its_group_names_it():
     assert one.queues == {"search:find": 2, "search:index": 1}
 
 
-def test_a_name_that_must_not_stand_for_its_namespace_is_told_so():
+def test_plan_literal_name_gets_no_namespaces():
     assert [(one.shard, one.no_namespaces) for one in planned("search")] == [("main", False), ("far", True)]
     assert [one.no_namespaces for one in planned("search:find", negate=True)] == [False, True, False]
     one = planned("*", shards=["far"])[0]
@@ -226,7 +226,7 @@ def test_no_worker_and_no_rule_is_no_queue():
         ({"worker_name": None}, "worker_name: None is not a class name"),
     ],
 )
-def test_an_entry_that_nobody_generated_is_refused(facts, message):
+def test_plan_malformed_generated_entry_is_refused(facts, message):
     with pytest.raises(ConfigurationError) as caught:
         places([{**entry("MailWorker"), **facts}])
     (problem,) = caught.value.problems
@@ -429,7 +429,7 @@ def test_what_needs_the_generated_file_says_how_to_get_one(project, arguments, t
     assert named.exit_code == (0 if text is None else 78)
 
 
-def test_a_rule_that_does_not_hold_is_told_before_anything_starts(project):
+def test_plan_invalid_rule_is_refused_before_start(project):
     (project / "config" / "routing.yml").write_text('{"routing_rules": [["urgncy=high", "x"]]}')
     refused = cluster("mail", "--dryrun")
     assert (refused.exit_code, refused.stdout) == (78, "")

@@ -66,9 +66,7 @@ def states(process):
     return Counter(child["state"] for child in ask(process, "/readiness")[1]["children"])
 
 
-def test_a_rolling_restart_under_load_loses_nothing_cuts_nothing_off_and_keeps_capacity(
-    cluster, redis, proofs, release
-):
+def test_rolling_restart_under_load_keeps_jobs_and_capacity(cluster, redis, proofs, release):
     process = cluster(
         "default", "--processes", str(PROCESSES), "--max-concurrency", "2", "--timeout", "0.1", "--health-port", "0"
     )
@@ -177,7 +175,7 @@ def test_a_release_is_rolled_out_and_a_broken_one_is_not(cluster, site, redis, p
     assert redis.scard(keys.PROCESSES) == 0
 
 
-def test_a_bare_worker_told_to_drain_ends_when_its_jobs_have(site, redis, proofs, release):
+def test_worker_drain_signal_ends_after_running_jobs(site, redis, proofs, release):
     process = site.worker("-q", "default", "-c", "2", "-t", "0.1")
     for name in ("one", "other"):
         redis.lpush(keys.queue("default"), encoded("LongWorker", args=[name], jid=name))

@@ -86,7 +86,7 @@ def group(tmp_path):
         assert all(gone(event.pid) for event in one.events if event.pid)
 
 
-def test_the_successor_comes_first_and_nobody_is_next_before_the_jobs_of_the_last_have_ended(group):
+def test_rollout_starts_successor_first_and_one_at_a_time(group):
     one = group()
     before = one.pids
     one.hold()
@@ -107,7 +107,7 @@ def test_the_successor_comes_first_and_nobody_is_next_before_the_jobs_of_the_las
     assert [child.restarts for child in one.supervisor.children] == [1, 1]
 
 
-def test_a_successor_that_does_not_come_up_ends_it_and_the_others_serve_on(group, monkeypatch):
+def test_rollout_unready_successor_aborts_others_go_on(group, monkeypatch):
     one = group()
     before = one.pids
     one.mode("refuse")
@@ -125,7 +125,7 @@ def test_a_successor_that_does_not_come_up_ends_it_and_the_others_serve_on(group
     assert (one.rollout.aborted, one.least, set(one.pids) & set(before)) == (False, 2, set())
 
 
-def test_jobs_that_take_too_long_are_told_to_stop_and_the_deaf_are_killed(group, monkeypatch):
+def test_rollout_overdue_drain_is_stopped_then_killed(group, monkeypatch):
     monkeypatch.setattr("framework.cluster.rollout.KILL_MARGIN_S", 0.1)
     one = group(drain_timeout_s=0.1)
     before = one.pids
@@ -153,7 +153,7 @@ def test_asked_again_in_the_midst_it_replaces_the_replaced_too(group):
     assert one.least == 2
 
 
-def test_who_dies_in_the_midst_is_new_by_itself_and_not_replaced_again(group):
+def test_rollout_child_dying_during_it_counts_as_replaced(group):
     one = group()
     one.hold()
     one.rollout.begin()
@@ -166,7 +166,7 @@ def test_who_dies_in_the_midst_is_new_by_itself_and_not_replaced_again(group):
     assert all(child.ready for child in one.supervisor.children)
 
 
-def test_whoever_comes_up_and_falls_again_keeps_the_others_from_being_replaced(group, monkeypatch):
+def test_rollout_failing_new_child_stops_replacement(group, monkeypatch):
     one = group()
     old = one.pids[1]
     one.hold()
@@ -233,7 +233,7 @@ def test_quiet_ends_it_and_who_dies_then_is_not_replaced(group):
     assert all(child.ready for child in one.supervisor.children)
 
 
-def test_the_end_in_the_midst_leaves_nobody(group):
+def test_rollout_stop_during_it_leaves_no_process(group):
     one = group()
     one.hold()
     one.rollout.begin()

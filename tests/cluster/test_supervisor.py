@@ -85,7 +85,7 @@ def house(tmp_path):
 
 
 @pytest.mark.proves("F1")
-def test_a_killed_child_is_replaced_and_its_identity_told_first(house):
+def test_supervisor_killed_child_is_marked_dead_then_replaced(house):
     one = house(WAITS, 2)
     one.up(0).up(1)
     killed, sibling = one.children[0].pid, one.children[1].pid
@@ -102,7 +102,7 @@ def test_a_killed_child_is_replaced_and_its_identity_told_first(house):
     assert (died.name, died.pid, died.status) == ("child-0", killed, -signal.SIGKILL)
 
 
-def test_a_child_that_keeps_failing_is_started_again_with_growing_pauses(house):
+def test_supervisor_failing_child_restarts_with_backoff(house):
     one = house(BROKEN)
     child = one.children[0]
     until(lambda: (one.supervisor.poll(), child.restarts)[1] == 1, "the first restart, at once")
@@ -111,7 +111,7 @@ def test_a_child_that_keeps_failing_is_started_again_with_growing_pauses(house):
     assert one.kinds() == ["started", "died", "started", "died"]
 
 
-def test_a_first_start_that_the_configuration_refuses_ends_the_group(house):
+def test_supervisor_refused_first_start_ends_the_group(house):
     one = house("import os, signal; os.environ['MARK'] == '0' and exit(78); print('up', flush=True); signal.pause()", 2)
     one.up(1)
     until(lambda: (one.supervisor.poll(), one.supervisor.failure)[1] is not None, "the verdict")
@@ -130,7 +130,7 @@ def test_a_restart_that_the_configuration_refuses_is_tried_again(house):
     assert one.supervisor.failure is None
 
 
-def test_a_child_that_is_killed_again_and_again_is_replaced_at_once_if_it_has_worked(house, monkeypatch):
+def test_supervisor_stable_child_killed_restarts_at_once(house, monkeypatch):
     monkeypatch.setattr("framework.cluster.child._STABLE_BEFORE_KILL_S", 0.0)
     one = house(WAITS)
     for deaths in range(1, 5):
@@ -140,7 +140,7 @@ def test_a_child_that_is_killed_again_and_again_is_replaced_at_once_if_it_has_wo
         assert one.children[0].restarts == deaths  # in the same look
 
 
-def test_a_child_that_is_killed_before_it_works_is_replaced_later_and_later(house):
+def test_supervisor_child_killed_early_restarts_with_backoff(house):
     one = house("import os; os.abort()")
     pauses = []
     for deaths in range(1, 8):
@@ -163,7 +163,7 @@ def test_stop_ends_all_and_starts_none_again(house):
     assert one.guard.told == [("start", [True, True]), "stop", "stop"]
 
 
-def test_a_child_that_does_not_stop_is_killed_and_told_as_dead(house, monkeypatch):
+def test_supervisor_child_ignoring_stop_is_killed_and_dead(house, monkeypatch):
     monkeypatch.setattr("framework.cluster.supervisor.KILL_MARGIN_S", 0.2)
     one = house(DEAF)
     one.up()
@@ -185,7 +185,7 @@ def test_the_nonce_and_the_environment_reach_the_child_by_exec(house):
 
 
 @pytest.mark.proves("F51")
-def test_a_child_that_cannot_be_started_is_tried_again_and_harms_nobody(tmp_path):
+def test_supervisor_failed_start_is_retried(tmp_path):
     events = []
     specs = [
         ChildSpec("ghost", [str(tmp_path / "no-such-program")], "main"),
@@ -206,7 +206,7 @@ def test_a_child_that_cannot_be_started_is_tried_again_and_harms_nobody(tmp_path
         supervisor.stop(0)
 
 
-def test_a_stuck_child_is_killed_with_its_silence_told_and_replaced(house):
+def test_supervisor_stuck_child_is_killed_and_replaced(house):
     one = house(WAITS, 2)
     one.up(0).up(1)
     stuck = one.children[0].pid

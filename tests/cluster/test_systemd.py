@@ -41,7 +41,7 @@ def test_what_is_said_and_that_news_are_said_once(systemd):
 
 
 @pytest.mark.parametrize(("pid", "pings"), [("", 1), ("ours", 1), ("1", 0)])
-def test_a_watchdog_is_pinged_in_time_if_it_is_ours(systemd, monkeypatch, pid, pings):
+def test_systemd_watchdog_is_pinged_only_for_own_pid(systemd, monkeypatch, pid, pings):
     monkeypatch.setenv("WATCHDOG_USEC", "3600000000")
     monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()) if pid == "ours" else pid)
     one = SystemdNotifier()
@@ -53,7 +53,7 @@ def test_a_watchdog_is_pinged_in_time_if_it_is_ours(systemd, monkeypatch, pid, p
     assert systemd() == ["WATCHDOG=1"] * pings
 
 
-def test_nobody_asked_or_nobody_listens(monkeypatch):
+def test_systemd_without_socket_or_listener_does_nothing(monkeypatch):
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     SystemdNotifier().ready()
     monkeypatch.setenv("NOTIFY_SOCKET", "/nowhere/notify")

@@ -238,7 +238,7 @@ def test_retry_for_counts_time_and_not_failures(wishes, redis, proofs):
     assert (buried["jid"], buried["retry_count"]) == (jid, 4)
 
 
-def test_retries_wait_on_their_own_queue_for_a_process_that_serves_it(wishes, redis, proofs):
+def test_retry_queue_job_waits_for_a_serving_process(wishes, redis, proofs):
     wishes.declare(FAILING + 'class Aside(Failing):\n    retry_queue = "again"\n')
     (jid,) = wishes.push("print(Aside.perform_async())")
     first = wishes.worker("-q", "default")

@@ -214,7 +214,7 @@ def test_a_sentinel_in_place_of_a_redis_is_refused(house, guarded):
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates with")
-def test_a_plain_connection_to_a_tls_port_is_told(house):
+def test_boot_plain_connection_to_tls_port_gives_advice(house):
     authority = Authority(house.folder)
     authority.certificate("server.pem", 2)
     at = house.folder

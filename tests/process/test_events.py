@@ -22,7 +22,7 @@ def events():
 
 
 @pytest.mark.proves("R13")
-def test_an_outage_is_one_line_for_all_parts_and_one_when_it_ends(lines, events):
+def test_events_outage_is_one_line_and_one_at_its_end(lines, events):
     for part in ("lease", "record", "reaper", "lease", "fetcher"):
         events.redis_failed(part, RedisConnectionError("gone"))
     for part in ("lease", "record", "reaper", "fetcher"):
@@ -34,7 +34,7 @@ def test_an_outage_is_one_line_for_all_parts_and_one_when_it_ends(lines, events)
     assert back["away_s"] >= 0
 
 
-def test_what_is_refused_to_one_part_is_told_apart(lines, events):
+def test_events_refusal_of_one_component_is_separate(lines, events):
     events.redis_failed("record", OutOfMemoryError("OOM"))
     events.redis_failed("poller", OutOfMemoryError("OOM"))
     events.redis_failed("lease", ReadOnlyError("READONLY"))
@@ -51,7 +51,7 @@ def test_what_is_refused_to_one_part_is_told_apart(lines, events):
 
 
 @pytest.mark.proves("R13")
-def test_what_goes_on_is_told_again_with_its_count(lines, events, monkeypatch):
+def test_events_lasting_state_is_logged_again_with_count(lines, events, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr("framework.process.events.time.monotonic", lambda: now[0])
     for _ in range(100):
@@ -62,7 +62,7 @@ def test_what_goes_on_is_told_again_with_its_count(lines, events, monkeypatch):
     assert counts == [1, 60]
 
 
-def test_an_outage_whose_end_nobody_told_does_not_prolong_the_next(lines, events, monkeypatch):
+def test_events_outage_without_end_does_not_prolong_the_next(lines, events, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr("framework.process.events.time.monotonic", lambda: now[0])
     events.redis_failed("settler", RedisConnectionError("gone"))
@@ -82,7 +82,7 @@ def test_flapping_does_not_flood_the_log(lines, events):
 
 
 @pytest.mark.proves("R37")
-def test_what_had_to_leave_a_full_set_is_told_beside_what_came_in(lines, events):
+def test_events_trimmed_entries_are_logged(lines, events):
     for destination, trimmed in (("queue:default", 0), ("interrupted", 3), ("dead", 1)):
         events.recovered(
             RecoveredJob("host:1:000000000abc", Job({"class": "GoneWorker", "jid": "j"}), destination, trimmed=trimmed)
@@ -91,7 +91,7 @@ def test_what_had_to_leave_a_full_set_is_told_beside_what_came_in(lines, events)
     assert told == [("interrupted.trimmed", 3, "WARN"), ("dead.trimmed", 1, "WARN")]
 
 
-def test_jobs_that_a_dead_migration_held_are_told_of_together(lines, events):
+def test_events_jobs_of_a_dead_migration_are_one_line(lines, events):
     events.recovered(RecoveredJob("aw:migration:reports", Job(), "queue:reports", migration_jobs=1_200))
     (line,) = lines()
     assert (line["owner"], line["destination"], line["count"]) == ("aw:migration:reports", "queue:reports", 1_200)

@@ -18,7 +18,7 @@ def policy(redis):
 
 
 @pytest.mark.proves("F15", "R61")
-def test_each_policy_that_evicts_is_told_once(redis, granted, policy, monkeypatch):
+def test_eviction_check_warns_once_of_each_policy(redis, granted, policy, monkeypatch):
     monkeypatch.setattr(eviction_check, "CHECK_PERIOD_S", 0.0)
     told = Told()
     watch = EvictionCheck(granted, told)

@@ -56,7 +56,7 @@ def loop(told):
 # --- loops ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_loop_hurries_when_told_and_ends_when_asked(loop):
+def test_periodic_task_run_now_steps_at_once_and_stop_ends(loop):
     steps = []
     one = loop(lambda: steps.append(1))
     until(lambda: len(steps) == 1)
@@ -74,7 +74,7 @@ def test_the_step_may_choose_the_pause(loop):
 
 
 @pytest.mark.parametrize("error", [RedisConnectionError("gone"), ReadOnlyError("replica"), OSError(104, "reset")])
-def test_redis_errors_are_told_survived_and_tried_again_soon(loop, told, error):
+def test_periodic_task_redis_error_is_reported_and_retried(loop, told, error):
     left = [error, error, error]
 
     def step():
@@ -98,7 +98,7 @@ def test_any_other_error_is_the_end(loop, told):
 
 
 @pytest.mark.proves("R10")
-def test_after_a_refusal_the_address_is_looked_up_anew(loop, told, redis, redis_url):
+def test_periodic_task_refusal_resolves_the_address_again(loop, told, redis, redis_url):
     shard = opened(redis_url)
     name = []
 
@@ -164,7 +164,7 @@ def test_a_frozen_process_is_not_taken_for_one_that_hangs(loop, hang, monkeypatc
 # --- the lease ------------------------------------------------------------------------------------------------------
 
 
-def test_a_beat_says_whether_the_lease_had_lapsed(redis, granted):
+def test_lease_heartbeat_reports_whether_it_had_expired(redis, granted):
     lease = Lease(granted, IDENTITY, 2, FailureDetector(15.0, 3.0))
     assert not lease.renew()  # it is new
     assert lease.renew()
@@ -174,7 +174,7 @@ def test_a_beat_says_whether_the_lease_had_lapsed(redis, granted):
 
 
 @pytest.mark.proves("F6", "R22")
-def test_a_process_that_was_frozen_has_lost_its_lease_though_its_parent_renewed_it(redis, granted):
+def test_lease_frozen_process_counts_as_lost_despite_parent(redis, granted):
     lease = Lease(granted, IDENTITY, 2, FailureDetector(0.05, 0.01), lease_ms=60_000)
     lease.renew()
     seconds = redis.zscore(keys.REGISTRY, IDENTITY)
@@ -204,7 +204,7 @@ def forgotten_after(redis, lease, silent_s):
 
 
 @pytest.mark.proves("F8", "R61")
-def test_a_redis_that_does_not_know_us_any_more_has_lost_data(redis, granted):
+def test_lease_lost_registration_is_data_loss(redis, granted):
     lease = Lease(granted, IDENTITY, 2, FailureDetector(15.0, 3.0))
     for _ in range(2):
         lease.renew()
@@ -301,7 +301,7 @@ def restart(server):
 
 @pytest.mark.proves("F7", "R21")
 @pytest.mark.parametrize("outage", [freeze, restart])
-def test_after_an_outage_longer_than_the_lease_nobody_takes_from_the_living(pair, outage):
+def test_lease_outage_beyond_lease_recovers_no_live_jobs(pair, outage):
     server, members = pair
     client = server.open()
     for member in members:

@@ -143,7 +143,7 @@ def test_a_running_job_sees_that_it_was_cancelled(site, redis, proofs, name):
 
 
 @pytest.mark.proves("F31")
-def test_an_async_job_that_exits_takes_nobody_with_it(site, redis, proofs):
+def test_async_job_that_exits_ends_no_other_job(site, redis, proofs):
     process = site.worker("-q", "default", "-c", "1")
     enqueue(redis, "AsyncExitWorker", retry=0)
     failed = process.line(job_status="fail")
@@ -270,7 +270,7 @@ def test_marks_that_lie_quarantine_the_job_with_its_bytes(site, redis, proofs, a
 
 
 @pytest.mark.proves("F38", "R54")
-def test_what_is_no_job_keeps_its_bytes_and_work_goes_on(site, redis, proofs):
+def test_worker_malformed_payload_keeps_its_bytes(site, redis, proofs):
     broken = [
         b"\x00\xff{",
         b"",
@@ -344,7 +344,7 @@ SIZES = ("args", "compressed", "original_job_size_bytes", "size_limiter")
 
 
 @pytest.mark.proves("R51", "I5")
-def test_compressed_arguments_stay_the_bytes_they_were_on_every_way(site, redis, proofs):
+def test_compressed_arguments_keep_their_bytes_on_every_move(site, redis, proofs):
     """Scheduled, promoted, given back at a stop, quarantined after a kill; failed, retried, failed again."""
     name = "x" * 200_000
     push = "import jobs; jobs.{}.perform_in(0.05, 'x' * 200_000)"

@@ -36,7 +36,7 @@ def test_an_empty_handed_process_leaves_nothing(redis, lease):
 
 
 @pytest.mark.proves("I1", "I8")
-def test_a_job_whose_fetch_was_never_answered_is_found_by_others_at_once(redis, lease, other, recovered):
+def test_lease_release_unanswered_fetch_keeps_registration(redis, lease, other, recovered):
     redis.lpush(keys.working(ME), JOB)
     lease.release()
     assert other.sweep(own="other") == 1
@@ -45,7 +45,7 @@ def test_a_job_whose_fetch_was_never_answered_is_found_by_others_at_once(redis, 
 
 
 @pytest.mark.proves("I1", "I8")
-def test_a_job_that_a_lost_parked_call_brings_later_is_found_too(redis, lease, other):
+def test_lease_release_late_blocking_move_keeps_registration(redis, lease, other):
     lease.release(list_is_empty=False)
     assert other.sweep() == 0
     redis.lpush(keys.working(ME), JOB)

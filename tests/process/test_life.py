@@ -94,7 +94,7 @@ def test_stacks_are_dumped_with_their_jobs(site, redis, proofs):
     assert process.end() == 0
 
 
-def test_a_dashboard_may_ask_through_redis(site, redis):
+def test_worker_obeys_signals_of_a_dashboard(site, redis):
     process = site.hurried_worker("-q", "default").ready()
     redis.lpush(keys.signals(process.identity), "TERM")
     assert process.wait() == 0
@@ -138,7 +138,7 @@ def stop_amid(site, proofs, name, *, runs=1, number=signal.SIGTERM, **env):
 
 
 @pytest.mark.proves("R24", "I6")
-def test_a_job_cut_off_too_often_ends_and_its_class_is_told(site, redis, proofs):
+def test_worker_job_interrupted_too_often_runs_the_hook(site, redis, proofs):
     enqueue(redis, "LongWorker", args=["one"], jid="j1", status_expiration=600, foreign="kept")
     first = stop_amid(site, proofs, "one")
     line = first.line(job_status="interrupted")
@@ -262,7 +262,7 @@ def test_a_tracked_job_runs_again_after_a_kill_and_says_so(site, redis, proofs, 
 
 
 @pytest.mark.proves("R24", "I6")
-def test_a_job_that_kills_too_often_is_quarantined_and_its_class_told(site, redis, proofs):
+def test_worker_killing_job_is_quarantined_with_hook(site, redis, proofs):
     enqueue(  # its class allows two
         redis, "LongWorker", args=["one"], jid="j1", aw_death_count=1, status_expiration=600
     )
@@ -280,7 +280,7 @@ def test_a_job_that_kills_too_often_is_quarantined_and_its_class_told(site, redi
 
 
 @pytest.mark.proves("I1")
-def test_a_process_that_stops_leaves_what_it_lost_sight_of_to_others(site, redis):
+def test_worker_stop_leaves_lost_replies_to_others(site, redis):
     """A fetch whose reply was lost: the job is in the working list and in nobody's memory."""
     process = site.worker("-q", "default").ready()
     enqueue(redis, "NoopWorker", jid="lost", queue="side")
@@ -325,7 +325,7 @@ TROUBLES = {
 
 @pytest.mark.proves("F23", "R19")
 @pytest.mark.parametrize("trouble", ["replica", pytest.param("login", marks=pytest.mark.refused("role-worker HELLO"))])
-def test_a_redis_that_answers_but_takes_no_lease_yet_is_waited_for(site, make_server, trouble):
+def test_boot_redis_without_lease_is_waited_for(site, make_server, trouble):
     """One that loads, is a replica, or asks for a password: no traceback, no status 1, and no right that is missing."""
     begin, end, kind = TROUBLES[trouble]
     own = make_server()
@@ -411,7 +411,7 @@ def test_a_dead_thread_of_the_framework_ends_the_process_with_1(site, redis):
 
 
 @pytest.mark.proves("F33")
-def test_what_is_sent_to_a_forked_child_stops_the_child_and_not_us(site, redis, proofs):
+def test_signal_to_forked_child_stops_only_the_child(site, redis, proofs):
     process = site.worker("-q", "default")
     enqueue(redis, "ForkWorker")
     assert proofs("fork") == [str(-signal.SIGTERM)]
@@ -455,7 +455,7 @@ def test_killed_process_has_counted_every_acknowledged_job(site, redis, proofs):
     assert redis.get(day) == b"50"
 
 
-def test_killed_process_loses_failures_of_one_beat_at_most(site, redis):
+def test_record_killed_process_loses_counts_of_one_heartbeat(site, redis):
     process = site.hurried_worker("-q", "default").ready()
     for number in range(5):
         enqueue(redis, "FailWorker", args=["x"], jid=f"f{number}", retry=3)

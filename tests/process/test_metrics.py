@@ -64,7 +64,7 @@ def test_flush_adds_what_is_new_over_all_threads(redis, bench):
     assert not redis.exists("h|Other-21-18:4")
 
 
-def test_beat_writes_every_ten_seconds_and_idle_costs_nothing(redis, bench):
+def test_metrics_flush_each_period_and_not_when_idle(redis, bench):
     def sent():
         before = redis.info("stats")["total_commands_processed"]
         bench.metrics.flush_if_due()
@@ -107,7 +107,7 @@ def test_refusals_cost_figures_only_and_nothing_is_counted_twice(redis, bench):
     assert numbers(redis, MINUTE_8) == {f"{NAME}|p": 1}
 
 
-def test_a_redis_that_is_away_is_told():
+def test_boot_without_redis_is_reported():
     runs = RunningJobs(list)
     runs.new_thread_counts().for_class(NAME).record_run(0)
     with pytest.raises(RedisError):

@@ -12,7 +12,7 @@ from tests.harness import IDENTITY, encoded, full_memory, payload
 from tests.tables import each_row
 
 
-def test_what_a_dashboard_asks_is_obeyed_at_maxmemory_and_no_count_is_lost(redis, granted):
+def test_record_at_maxmemory_keeps_signals_and_counts(redis, granted):
     runs = RunningJobs(list)
     record = ProcessRecord(granted, IDENTITY, QueueOrder.of([("default", 0)]), 1, "1", runs)
     runs.new_thread_counts().uncounted = 3
@@ -29,7 +29,7 @@ def test_what_a_dashboard_asks_is_obeyed_at_maxmemory_and_no_count_is_lost(redis
     "info",
     [b"[" * 5_000, b'{"queues":' + b"[" * 5_000, b"\xff", b"null", b'{"queues":5}', b'{"queues":[1e999,NaN]}', b""],
 )
-def test_what_a_process_says_of_its_queues_is_looked_past_where_it_cannot_be_read(redis, info):
+def test_record_malformed_queues_are_ignored(redis, info):
     redis.sadd(keys.PROCESSES, "odd", "good")
     redis.hset("odd", mapping={"info": info, "quiet": "false"})
     redis.hset("good", mapping={"info": '{"queues":["default"]}', "quiet": "false"})
@@ -72,7 +72,7 @@ def test_a_counter_that_is_refused_takes_no_other_along(redis, runs, record):
 # --- the record -----------------------------------------------------------------------------------------------------
 
 
-def test_every_wish_of_a_dashboard_is_heard_in_one_beat(redis, record):
+def test_record_heartbeat_returns_all_requested_signals(redis, record):
     redis.lpush(keys.signals(IDENTITY), "TSTP")
     redis.lpush(keys.signals(IDENTITY), "TERM")
     assert record.heartbeat() == ["TSTP", "TERM"]
@@ -80,7 +80,7 @@ def test_every_wish_of_a_dashboard_is_heard_in_one_beat(redis, record):
 
 
 @pytest.mark.proves("R57")
-def test_two_idle_beats_cost_four_commands(redis, record):
+def test_record_two_idle_heartbeats_cost_four_commands(redis, record):
     record.heartbeat()
     before = redis.info("stats")["total_commands_processed"]
     for _ in range(10):
@@ -95,7 +95,7 @@ def written(redis, record):
     return redis.hget(IDENTITY, "beat") != b"0"
 
 
-def test_without_news_every_second_beat_writes(redis, record):
+def test_record_without_changes_writes_every_second_heartbeat(redis, record):
     assert [written(redis, record) for _ in range(5)] == [True, False, True, False, True]
 
 
@@ -118,7 +118,7 @@ def test_news_are_written_at_once(redis, record):
     assert not written(redis, record)
 
 
-def test_a_refused_record_is_written_by_the_next_beat(redis, record):
+def test_record_refused_write_is_repeated_by_next_heartbeat(redis, record):
     redis.set(IDENTITY, "no hash")
     with pytest.raises(RedisError):
         record.heartbeat()
@@ -149,7 +149,7 @@ def test_a_process_that_was_struck_off_the_list_is_on_it_again(redis, record):
     ],
     ids=["arguments", "other fields", "unreadable", "small"],
 )
-def test_large_payloads_are_shown_with_a_note_for_their_arguments(data, shown):
+def test_record_large_payload_shows_a_note_for_arguments(data, shown):
     text = display_payload(data)
     assert len(text) <= 4_096
     note = f"{len(data)} bytes, not shown" if len(data) > 4_096 else 1

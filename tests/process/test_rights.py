@@ -100,7 +100,7 @@ def test_right_taken_at_run_time_stops_the_class_not_the_process(site, user, red
     assert process.end() == 0
 
 
-def test_acl_command_in_a_checkout_prints_what_the_package_prints(site):
+def test_acl_command_of_checkout_matches_the_package(site):
     shown = site.run(str(ROOT / "scripts" / "acl"), "worker", "--user", "w")
     assert shown.stdout.startswith("ACL SETUSER w on resetkeys ")
     assert site.run("-m", "framework", "acl", "worker", "--user", "w").stdout == shown.stdout

@@ -31,7 +31,7 @@ def guarded(make_server):
 
 
 @pytest.mark.proves("I25")
-def test_neither_is_told_in_a_line_a_key_or_a_report(site, guarded):
+def test_password_and_argument_are_in_no_line_key_or_report(site, guarded):
     own, client = guarded
     url = own.url.replace("unix://", f"unix://:{PASSWORD}@")
     enqueue(client, "StrictWorker", args=[ARGUMENT])  # a failure about this very argument
@@ -61,7 +61,7 @@ def test_neither_is_told_in_a_line_a_key_or_a_report(site, guarded):
     ],
     ids=["a push", "retired", "route"],
 )
-def test_a_wrong_password_is_not_told_by_who_is_refused(site, guarded, argv):
+def test_wrong_password_is_not_shown_by_any_command(site, guarded, argv):
     own, _ = guarded
     wrong = f"not-{PASSWORD}"
     site.write("application.yml", {"retired_workers": {"Gone": "no need"}})

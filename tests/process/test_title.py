@@ -39,7 +39,7 @@ def test_a_worker_shows_queues_busy_slots_and_state(titled, redis, proofs, relea
     assert process.wait() == 0
 
 
-def test_a_supervisor_shows_its_groups_and_how_many_of_its_children_run(titled, redis, proofs, release):
+def test_title_of_supervisor_shows_groups_and_running_children(titled, redis, proofs, release):
     enqueue(redis, "LongWorker", args=["one"])
     process = titled.start("-m", "framework", "cluster", "-r", "jobs", "default,side", "other", "--timeout", "30")
     says(process.pid, "cluster default,side other [2 of 2 running]")

@@ -157,7 +157,7 @@ def test_error_of_the_wait_does_not_outlive_the_first_run(site, redis, then):
     assert job.get("retry_count") == (0 if then == "fail" else None)
 
 
-def test_retired_class_is_dropped_not_put_off(site, redis):
+def test_retired_class_is_dropped_not_delayed(site, redis):
     enqueue(redis, "GoneWorker", jid="gone")
     retired = {"FRAMEWORK_RETIRED_WORKERS": json.dumps({"GoneWorker": "over"}), "FRAMEWORK_FOREIGN_CLASSES": "Gone*"}
     assert old(site, **retired).line(jid="gone", job_status="dropped")["dropped_reason"] == "the class is retired: over"

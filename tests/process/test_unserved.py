@@ -43,7 +43,7 @@ def test_unserved_queues_counts_a_quiet_process(redis):
     assert unserved_queues(redis, {"mail"}) == frozenset()
 
 
-def test_unserved_queues_does_not_count_what_is_no_live_record(redis):
+def test_unserved_queues_ignores_invalid_records(redis):
     redis.sadd("processes", "gone:1:0123456789ab", "list:1:0123456789ab", b"\xff:1:0123456789ab")
     redis.rpush("list:1:0123456789ab", "mail")
     listed(redis, "odd:1:0123456789ab", "no JSON")
@@ -106,7 +106,7 @@ class Scene:
         return pause
 
 
-def test_watch_tells_what_two_looks_find():
+def test_unserved_watch_warns_after_two_checks():
     scene = Scene()
     pauses = [scene.step(MAIL) for _ in range(3)]
     assert (scene.looks, scene.lost) == (2, [{MAIL}])
@@ -125,7 +125,7 @@ def test_watch_is_silent_of_a_sibling_that_is_late():
     assert not scene.lost + scene.found
 
 
-def test_watch_says_when_a_process_serves_what_was_told():
+def test_unserved_watch_reports_a_served_queue():
     scene = Scene()
     for _ in range(3):
         scene.step(MAIL, HELLO)
@@ -135,7 +135,7 @@ def test_watch_says_when_a_process_serves_what_was_told():
     assert scene.found == [{HELLO}, {MAIL}]
 
 
-def test_watch_tells_again_after_an_hour_and_what_is_new_before():
+def test_unserved_watch_repeats_hourly_and_new_ones_at_once():
     scene = Scene()
     for _ in range(20):
         scene.step(MAIL)
@@ -150,7 +150,7 @@ def test_watch_tells_again_after_an_hour_and_what_is_new_before():
     assert len(scene.lost) == 3
 
 
-def test_watch_tells_of_a_queue_that_loses_its_last_process():
+def test_unserved_watch_warns_when_last_process_ends():
     scene = Scene()
     for _ in range(4):
         assert scene.step() in (unserved.FIRST_CHECK_S, unserved.SERVED_PERIOD_S)

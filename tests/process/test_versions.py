@@ -33,7 +33,7 @@ def retiring(**names):
 # --- versions -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_job_of_the_former_release_runs_under_the_signature_it_was_pushed_under(site, proofs):
+def test_job_of_former_release_runs_its_own_version(site, proofs):
     push(site, 'ImportWorker.perform_async("a.csv")')
     push(site, "ImportWorker.perform_async(5, {}, path='b')", release="new")
     process = site.worker("-q", "import")
@@ -56,9 +56,7 @@ def test_retries_and_later_runs_keep_the_version_of_the_job(site, redis, proofs,
     assert process.line(job_status="done")["version"] == 1
 
 
-def test_a_scheduled_job_keeps_its_version_through_a_change_of_queue_and_shard(
-    site, redis, second_redis, second_redis_url, proofs
-):
+def test_scheduled_job_keeps_version_across_queue_and_shard(site, redis, second_redis, second_redis_url, proofs):
     site.write("redis.yml", {"shards": {"main": {"url": site.url}, "second": {"url": second_redis_url}}})
     push(site, 'ImportWorker.perform_in(0.01, "a.csv")')
     site.write("routing.yml", {"routing_rules": [["*", "elsewhere", "second"]]})
@@ -85,7 +83,7 @@ def test_a_ruby_producer_may_write_the_version_as_text(site, redis, proofs):
     assert proofs("ran") == ["ImportWorker 1 perform_v1 a.csv"]
 
 
-def test_arguments_that_do_not_fit_the_handler_are_a_failure_that_names_it(site, redis):
+def test_arguments_not_fitting_the_handler_name_it(site, redis):
     enqueue(redis, "ImportWorker", args=[5, {}], queue="import", version=1)
     process = site.worker("-q", "import")
     failed = process.line(job_status="fail")
@@ -120,7 +118,7 @@ def test_jobs_under_the_former_name_run_in_the_renamed_class(site, redis, proofs
 # --- retired classes ----------------------------------------------------------------------------------------------------------
 
 
-def test_jobs_of_a_retired_class_are_dropped_with_a_line_and_counted(site, redis):
+def test_worker_retired_class_is_dropped_logged_counted(site, redis):
     site.write("application.yml", {"poll_interval": 0.1})
     for number in range(3):
         push(site, f'RemovedWorker.perform_async("secret {number}")')
@@ -166,7 +164,7 @@ def test_a_class_that_is_both_refuses_to_boot(site):
     assert "jobs.RenamedWorker: aliases: 'Old::ReportWorker' is also in" in other.errors.read_text()
 
 
-def test_a_kill_after_the_drop_counts_no_job_twice(site, redis):
+def test_kill_after_drop_counts_no_job_twice(site, redis):
     for number in range(200):
         enqueue(redis, "RemovedWorker", args=["x"], queue="removed", jid=str(number))
     process = site.worker("-q", "removed", **retiring(RemovedWorker="x"))

@@ -92,7 +92,7 @@ def test_large_packets_and_large_replies(channel, redis):
     assert channel.replies(5_000) == [str(number).encode() for number in range(5_000)]
 
 
-def test_a_packet_larger_than_the_socket_takes_at_once_arrives_whole(tcp_server):
+def test_channel_packet_larger_than_socket_buffer_arrives(tcp_server):
     channel = channel_to(with_all_rights(tcp_server.url))
     channel.fileno()
     large = b"x" * 50_000_000
@@ -212,7 +212,7 @@ def test_half_a_reply_is_no_reply():
 
 
 @pytest.mark.proves("R11")
-def test_what_is_no_reply_at_all():
+def test_channel_invalid_reply_raises():
     with scripted(b"HTTP/1.1 400 Bad Request\r\n") as server:
         channel = channel_to(server.url)
         with pytest.raises(RedisConnectionError, match="Protocol error"):
@@ -220,7 +220,7 @@ def test_what_is_no_reply_at_all():
         assert not channel.open
 
 
-def test_nobody_there(short_path):
+def test_channel_without_server_raises(short_path):
     channel = channel_to(f"unix://{short_path}/gone.sock")
     with pytest.raises(RedisConnectionError):
         channel.call("PING")
@@ -251,7 +251,7 @@ def test_a_packet_that_could_not_leave_was_not_sent(make_server):
 
 
 @pytest.mark.proves("R11")
-def test_a_byte_nobody_asked_for_is_no_health(redis, redis_url):
+def test_channel_unexpected_byte_is_unhealthy(redis, redis_url):
     channel = channel_to(with_all_rights(redis_url))
     channel.send(("PING",))
     # The reply is on its way: as long as it is not there, all looks well.

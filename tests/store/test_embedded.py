@@ -165,7 +165,7 @@ def test_processes_that_start_at_once_share_one_server(holders: Callable[[str], 
     assert len({said_pid(process) for process in [holders("bound") for _ in range(4)]}) == 1
 
 
-def test_a_detached_server_outlives_its_parent_and_anybody_may_stop_it(
+def test_embedded_detached_server_outlives_its_parent(
     short_path: Path, holders: Callable[[str], subprocess.Popen[str]]
 ) -> None:
     parent = holders("detached")

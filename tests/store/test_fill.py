@@ -42,7 +42,7 @@ def test_those_that_run_and_those_that_wait_are_counted(redis):
     assert (redis.hget(BASE, "limit"), redis.smembers("aw:limits")) == (b"2", {BASE.encode()})
 
 
-def test_a_reserved_slot_is_its_jobs_and_nobody_elses(redis):
+def test_push_up_to_reserved_slot_is_its_jobs_only(redis):
     fill(redis, 1, "a")
 
     def ask(data, jid):
@@ -60,7 +60,7 @@ def test_the_operators_word_stands_over_the_class(redis):
     assert fill(redis, 5, "a", "b") == [1, 0]
 
 
-def test_what_cannot_be_written_is_refused_whole_and_reserves_nothing(redis):
+def test_push_up_to_refused_write_reserves_nothing(redis):
     fill(redis, 2)  # the limit is known
     with full_memory(redis), pytest.raises(OutOfMemoryError):
         fill(redis, 2, "a")

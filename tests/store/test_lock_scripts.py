@@ -66,7 +66,7 @@ def now(redis):
     return seconds + microseconds / 1e6
 
 
-def test_admit_writes_whoever_finds_it_free_with_a_lock_and_nobody_else(redis):
+def test_push_unique_free_lock_writes_one_job(redis):
     assert push(redis, claim("a"), claim("b"), claim("c", "aw:lock:y")) == ["", "a", ""]
     assert push(redis, claim("d")) == ["a"]
     assert push(redis, claim("a")) == [""]  # the same push once more: it is in
@@ -80,7 +80,7 @@ def test_admit_writes_whoever_finds_it_free_with_a_lock_and_nobody_else(redis):
     assert redis.hgetall(COUNTERS) == {b"n": b"2"}
 
 
-def test_admit_keeps_the_lock_of_what_waits_until_then_and_its_ttl(redis):
+def test_push_unique_scheduled_job_keeps_lock_until_due_and_ttl(redis):
     due = now(redis) + 1_000
     assert push(redis, claim("a", due=due), place=SET, queue="") == [""]
     assert redis.zscore(SET, DATA) == pytest.approx(due, abs=0.001)
@@ -92,7 +92,7 @@ def test_admit_keeps_the_lock_of_what_waits_until_then_and_its_ttl(redis):
     assert redis.exists(QUEUES) == 0
 
 
-def test_admit_says_of_what_it_does_not_drop_whose_duplicate_it_is(redis):
+def test_push_unique_kept_duplicate_names_the_lock_owner(redis):
     owned(redis, 'odd "jid"\\')
     assert push(redis, claim("b", drops=False)) == ['odd "jid"\\']
     assert redis.lrange(QUEUE, 0, -1) == [DATA[:-1] + b',"duplicate-of":"odd \\"jid\\"\\\\"}']
@@ -101,7 +101,7 @@ def test_admit_says_of_what_it_does_not_drop_whose_duplicate_it_is(redis):
     assert not redis.exists(COUNTERS)
 
 
-def test_admit_writes_the_state_of_what_is_in_only(redis):
+def test_push_unique_writes_status_of_written_jobs_only(redis):
     mark = ("SET", "status", "queued", "EX", 60)
     owned(redis, "a")
     push(redis, claim("b", status_command=mark))
@@ -111,7 +111,7 @@ def test_admit_writes_the_state_of_what_is_in_only(redis):
 
 
 @pytest.mark.parametrize("place", [QUEUE, SET])
-def test_admit_is_refused_whole_and_leaves_no_lock(redis, place):
+def test_push_unique_refused_leaves_no_job_and_no_lock(redis, place):
     queue, due = ("q", None) if place == QUEUE else ("", 5.0)
     claims = [claim("a", due=due), claim("b", "aw:lock:y", due=due)]
     with full_memory(redis), pytest.raises(OutOfMemoryError):
@@ -128,7 +128,7 @@ def test_admit_is_refused_whole_and_leaves_no_lock(redis, place):
 
 
 @pytest.mark.parametrize("spoil", [lambda redis: redis.set(KEY, 1), lambda redis: redis.hset(KEY, "a", 1)])
-def test_what_is_no_lock_makes_room_for_one(redis, spoil):
+def test_lock_key_of_wrong_type_is_overwritten(redis, spoil):
     spoil(redis)
     assert push(redis, claim("a")) == [""]
     assert redis.hgetall(KEY).keys() == {b"v", b"jid", b"class", b"since"}
@@ -152,7 +152,7 @@ def value(position):
     start=st.none() | POSITION | GARBAGE,
     said=st.lists(st.dictionaries(st.sampled_from(["main", "ci", "wal:x"]), POSITION | CLOSE | GARBAGE), max_size=6),
 )
-def test_the_newest_position_of_each_database_is_kept_and_garbage_never_counts(redis, start, said):
+def test_lock_keeps_newest_valid_position_per_database(redis, start, said):
     owned(redis, "a", **({} if start is None else {"wal:main": start}))
     for positions in said:
         assert push(redis, claim("b", positions=positions)) == ["a"]
@@ -169,7 +169,7 @@ def test_the_newest_position_of_each_database_is_kept_and_garbage_never_counts(r
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 @given(there=st.dictionaries(st.sampled_from(["a", "b", "c"]), POSITION | CLOSE | GARBAGE), known=st.data())
-def test_enter_says_exactly_what_is_newer_than_what_the_job_knows(redis, there, known):
+def test_start_locked_returns_newer_positions_exactly(redis, there, known):
     knows = known.draw(st.dictionaries(st.sampled_from(["a", "b", "c"]), POSITION | CLOSE))
     owned(redis, "j", **{f"wal:{name}": position for name, position in there.items()})
     told = [part for pair in knows.items() for part in pair]
@@ -186,7 +186,7 @@ def test_enter_says_exactly_what_is_newer_than_what_the_job_knows(redis, there, 
     assert redis.exists(KEY) == 0
 
 
-def test_enter_lets_go_of_its_own_lock_or_keeps_it_and_leaves_that_of_others(redis, memory):
+def test_start_locked_changes_its_own_lock_only(redis, memory):
     with memory():
         assert START_LOCKED(redis, [KEY], ["j", "C", 0, "0"]) == []
         assert redis.exists(KEY) == 0
@@ -210,7 +210,7 @@ def test_enter_lets_go_of_its_own_lock_or_keeps_it_and_leaves_that_of_others(red
 HOLDS = JobResources(Lock(KEY, "j", 60.0, "C"), [Slot("limit", "me j")])
 
 
-def test_what_goes_back_to_its_queue_takes_its_lock_again_where_nobody_has_it(redis, memory):
+def test_requeue_takes_a_free_lock_again(redis, memory):
     def back(script):
         told = HOLDS.on_requeue()
         redis.lpush(WORKING, DATA)
@@ -265,7 +265,7 @@ def handed_over(redis):
 
 
 @pytest.mark.parametrize(("park", "wake"), [(paused, resumed), (behind_a_limit, handed_over)])
-def test_the_lock_of_a_parked_job_waits_with_it_and_lasts_as_ever_afterwards(redis, memory, park, wake):
+def test_lock_of_held_job_lasts_until_release_plus_ttl(redis, memory, park, wake):
     held = JobResources(Lock(KEY, "j", 60.0, "C")).on_hold()
     for rival in (None, "k"):
         redis.delete(QUEUE)
@@ -290,7 +290,7 @@ def once_more(redis, jid="j", status=""):
     return FINISH(redis, places, [DATA, HOLDS.on_end(), jid, b"next", "n", "C", "q", 70_000, status, "queued", 60])
 
 
-def test_complete_writes_one_more_run_where_a_duplicate_came_in_the_same_step(redis, memory):
+def test_finish_after_duplicate_writes_one_next_run(redis, memory):
     redis.lpush(WORKING, DATA)
     redis.zadd("limit:running", {"me j": 1})
     owned(redis, "j", duplicates=2, **{"wal:main": "0/1"})
@@ -306,7 +306,7 @@ def test_complete_writes_one_more_run_where_a_duplicate_came_in_the_same_step(re
 
 
 @pytest.mark.parametrize("fields", [{"jid": "j"}, {"jid": "k", "duplicates": 1}, {}])
-def test_complete_writes_none_otherwise(redis, memory, fields):
+def test_finish_without_duplicate_writes_no_next_run(redis, memory, fields):
     redis.lpush(WORKING, DATA)
     if fields:
         owned(redis, fields["jid"], **{name: value for name, value in fields.items() if name != "jid"})
@@ -316,7 +316,7 @@ def test_complete_writes_none_otherwise(redis, memory, fields):
     assert owner(redis) == ("k" if fields.get("jid") == "k" else None)
 
 
-def test_complete_ends_the_job_where_the_next_run_cannot_be_written(redis):
+def test_finish_next_run_refused_still_ends_the_job(redis):
     redis.lpush(WORKING, DATA)
     redis.set(QUEUE, "of another type")
     owned(redis, "j", duplicates=1)
@@ -339,7 +339,7 @@ def members(count):
     return [b'{"n":%d}' % number for number in range(count)]
 
 
-def test_promote_takes_locks_or_drops_duplicates_whoever_comes_first(redis, memory):
+def test_enqueue_due_takes_locks_or_drops_duplicates(redis, memory):
     free, mine, rival, marked = members(4)
     redis.zadd(SET, dict.fromkeys((free, mine, rival, marked), 1))
     owned(redis, "m", "mine", **{"wal:main": "0/1"})
@@ -368,7 +368,7 @@ def test_promote_takes_locks_or_drops_duplicates_whoever_comes_first(redis, memo
     assert redis.get("status") == b"discarded"
 
 
-def test_promote_lets_go_of_what_goes_for_good_and_of_nothing_that_stays(redis, memory):
+def test_enqueue_due_releases_only_removed_jobs(redis, memory):
     words = ("dead", "remove", "mark", "delay")
     for word, member in zip(words, members(4), strict=True):
         redis.zadd(SET, {member: 1})
@@ -378,7 +378,7 @@ def test_promote_lets_go_of_what_goes_for_good_and_of_nothing_that_stays(redis, 
         assert redis.exists(KEY) == (word in ("mark", "delay"))
 
 
-def test_promote_takes_no_lock_for_what_it_cannot_place(redis, memory):
+def test_enqueue_due_wrong_type_takes_no_lock(redis, memory):
     (member,) = members(1)
     redis.zadd(SET, {member: 1})
     redis.set(QUEUE, "of another type")
@@ -394,7 +394,7 @@ def land(redis, *claims, until=60):
     return RECEIVE_TRANSFER(redis, [QUEUES, *places], arguments)
 
 
-def test_land_takes_locks_or_drops_duplicates_once(redis):
+def test_receive_transfer_takes_locks_or_drops_duplicates_once(redis):
     owned(redis, "r")
     mark = ("SET", "status", "discarded", "EX", 60)
     claims = [claim("d", status_command=mark), claim("f", "free"), claim("e", drops=False), b""]
@@ -406,7 +406,7 @@ def test_land_takes_locks_or_drops_duplicates_once(redis):
     assert redis.get("status") == b"discarded"
 
 
-def test_land_is_refused_by_a_full_server_with_nothing_behind(redis):
+def test_receive_transfer_full_server_takes_no_lock(redis):
     for owners in ([], ["r"]):
         for one in owners:
             owned(redis, one)

@@ -45,7 +45,7 @@ def test_jobs_go_and_come_back_byte_for_byte_in_their_order(redis, memory):
     assert (redis.exists(PARKED, PAUSES), redis.smembers(QUEUES)) == (0, {b"q"})
 
 
-def test_order_is_kept_when_the_clock_goes_back_and_when_bytes_are_equal(redis):
+def test_held_jobs_keep_order_despite_clock_and_equal_bytes(redis):
     redis.zadd(PARKED, {b'["q"]\nfirst': now(redis) + 3_600})
     redis.lpush(WORKING, "a", "a", "b", "a")
     assert [park(redis, job) for job in (b"a", b"b", b"a", b"a")] == [1, 1, 1, 1]
@@ -54,7 +54,7 @@ def test_order_is_kept_when_the_clock_goes_back_and_when_bytes_are_equal(redis):
     assert listed(redis, QUEUE)[::-1] == [b"first", b"a", b"b", b"a", b"a"]
 
 
-def test_a_pause_that_has_changed_parks_nothing_and_ends_nothing(redis):
+def test_hold_and_release_changed_pause_write_nothing(redis):
     redis.lpush(WORKING, "a")
     assert park(redis, "a", expected="paused") == -1
     redis.hset(FLAGS, "f", "paused")
@@ -66,7 +66,7 @@ def test_a_pause_that_has_changed_parks_nothing_and_ends_nothing(redis):
     assert unpark(redis, seen="paused") == [1, 1, 0]  # garbage, or expired: whoever asks has read it, and knows
 
 
-def test_a_strategys_mark_keeps_those_away_who_do_not_know_the_class(redis, memory):
+def test_release_paused_marker_blocks_unknown_class(redis, memory):
     redis.lpush(WORKING, "a")
     with memory():
         assert park(redis, "a", strategy="reindexing") == 1

@@ -127,7 +127,7 @@ def test_of_many_queues_fetch_finds_those_that_hold_something(redis, memory):
     assert reply == [1, [], [151], 1, [b"0"], 100, [b"99"], 101, [b"100"], 250, [b"249"]]
 
 
-def test_fetch_acknowledges_and_names_what_was_not_ours(redis, memory):
+def test_fetch_acknowledges_and_returns_fenced_jobs(redis, memory):
     redis.lpush(WORKING, "a", ODD, "b", "b")
     redis.lpush(QUEUE, "new")
     with memory():
@@ -147,7 +147,7 @@ def test_without_a_lease_fetch_acknowledges_but_takes_nothing(redis, memory):
 
 
 @pytest.mark.proves("R22", "R50", "I19")
-def test_postpone_moves_by_the_servers_clock_and_only_what_is_ours(redis, memory):
+def test_schedule_uses_server_clock_and_own_jobs_only(redis, memory):
     redis.lpush(WORKING, ODD, "a")
     with memory():
         assert SCHEDULE(redis, [WORKING, SET], [ODD, b"new" + ODD, "60.5"]) == 1
@@ -158,7 +158,7 @@ def test_postpone_moves_by_the_servers_clock_and_only_what_is_ours(redis, memory
     assert 50 < due - now(redis) <= 60.5
 
 
-def test_discard_drops_only_what_is_still_there_and_counts_it(redis, memory):
+def test_drop_held_removes_and_counts_present_job_only(redis, memory):
     redis.zadd(SET, {ODD: 1, "a": 2})
     redis.hset("lock", "jid", "j1")
     with memory():
@@ -224,7 +224,7 @@ def test_what_a_job_holds_goes_in_the_step_that_takes_it_away(redis, memory, mov
 
 
 @pytest.mark.proves("R22", "I16", "I19")
-def test_bury_moves_once_and_trims_both_ways(redis, memory):
+def test_kill_moves_once_and_trims_by_age_and_count(redis, memory):
     redis.lpush(WORKING, ODD, "a")
     stamp = now(redis)
     redis.zadd(DEAD, {"ancient": stamp - 500, "old": stamp - 50, "young": stamp - 5})
@@ -242,7 +242,7 @@ def bury(redis, data, business="", most=100):
     return KILL(redis, [WORKING, DEAD], [data, data, most, 1_000, business])
 
 
-def test_bury_keeps_so_many_refusals_of_the_business(redis, memory):
+def test_kill_keeps_limited_business_failures(redis, memory):
     bury(redis, "real")
     redis.lpush(WORKING, *(f"b{number}" for number in range(5)))
     with memory():
@@ -268,7 +268,7 @@ def test_a_full_dead_set_loses_refusals_of_the_business_first(redis, memory):
 
 
 @pytest.mark.parametrize("mover", ["reclaim", "promote"])
-def test_other_burials_spare_real_deaths_too(redis, mover):
+def test_kill_of_others_spares_real_deaths(redis, mover):
     bury(redis, "real")
     bury(redis, "b", business=10)
     redis.delete(LEASE)
@@ -302,14 +302,14 @@ def test_the_digest_of_an_old_refusal_leaves_with_it(redis):
     assert (redis.zrange(DEAD, 0, -1), redis.exists(keys.DEAD_BUSINESS)) == ([b"real"], 0)
 
 
-def test_an_index_of_a_wrong_type_costs_no_burial(redis):
+def test_kill_index_of_wrong_type_still_buries(redis):
     redis.set(keys.DEAD_BUSINESS, "x")
     assert [bury(redis, "b", business=3), bury(redis, "real", most=2)] == [0, 1]
     assert redis.zrange(DEAD, 0, -1) == [b"real"]
 
 
 @pytest.mark.proves("R22", "I19")
-def test_drop_takes_out_and_counts_once(redis, memory):
+def test_drop_retired_removes_and_counts_once(redis, memory):
     redis.lpush(WORKING, ODD, "a", ODD)
     redis.hset("counts", "Old", 5)
     with memory():
@@ -322,7 +322,7 @@ def test_drop_takes_out_and_counts_once(redis, memory):
 
 
 @pytest.mark.parametrize("spoil", [lambda r: r.set("counts", "x"), lambda r: r.hset("counts", "Old", "many")])
-def test_drop_puts_the_job_back_when_it_cannot_be_counted(redis, memory, spoil):
+def test_drop_retired_uncounted_job_is_put_back(redis, memory, spoil):
     redis.lpush(WORKING, ODD)
     spoil(redis)
     with memory(), pytest.raises(ResponseError):
@@ -340,7 +340,7 @@ def test_a_last_state_stands_whatever_was_there(redis, memory, spoil):
     assert (redis.get("state"), 90 < redis.ttl("state") <= 100) == (b"completed", True)
 
 
-def test_due_reads_what_is_due_earliest_first_and_moves_nothing(redis, memory):
+def test_read_due_returns_due_jobs_earliest_first(redis, memory):
     stamp = now(redis)
     redis.zadd(SET, {"late": stamp - 1, ODD: stamp - 9, "mid": stamp - 5, "future": stamp + 100})
     with memory():
@@ -363,7 +363,7 @@ def promote(redis, jobs, *, most=10_000, longest=1e9):
 
 
 @pytest.mark.proves("R31", "I19")
-def test_promote_moves_whoever_comes_first(redis, memory):
+def test_enqueue_due_racing_pollers_move_once(redis, memory):
     redis.zadd(SET, {"a": 1, ODD: 2, "broken": 3, "moving": 4.125, "bad": 5, "dropped": 6})
     jobs = [
         ("a", "queue", "A", "q"),
@@ -386,7 +386,7 @@ def test_promote_moves_whoever_comes_first(redis, memory):
     assert 50 < second[1] - now(redis) <= 60
 
 
-def test_promote_trims_the_dead_set_by_number_and_by_age(redis, memory):
+def test_enqueue_due_trims_the_dead_set(redis, memory):
     stamp = now(redis)
     redis.zadd(DEAD, {"ancient": stamp - 500, "old": stamp - 50, "young": stamp - 5})
     redis.zadd(SET, {ODD: 1, "later": 2})
@@ -406,7 +406,7 @@ def land(redis, *jobs, within_s=60):
 
 
 @pytest.mark.proves("I19")
-def test_land_writes_each_token_once(redis):
+def test_receive_transfer_writes_each_token_once(redis):
     assert land(redis, ("t1", ODD, "q"), ("t2", "two", "r")) == [1, 1]
     assert land(redis, ("t2", "two", "r"), ("t1", ODD, "q"), ("t3", "three", "q")) == [0, 0, 1]
     assert (listed(redis, QUEUE), listed(redis, OTHER)) == ([b"three", ODD], [b"two"])
@@ -415,18 +415,18 @@ def test_land_writes_each_token_once(redis):
 
 
 @pytest.mark.proves("R31", "I4")
-def test_land_writes_nothing_that_was_looked_at_too_long_ago(redis):
+def test_receive_transfer_late_call_writes_nothing(redis):
     assert land(redis, ("t1", "one", "q"), within_s=-1) == []
     assert redis.keys("*") == [LEASE.encode()]
 
 
-def test_land_is_refused_by_a_full_server_and_leaves_nothing_behind(redis):
+def test_receive_transfer_full_server_writes_nothing(redis):
     with full_memory(redis), pytest.raises(OutOfMemoryError):
         land(redis, ("t1", "one", "q"))
     assert redis.keys("*") == [LEASE.encode()]
 
 
-def test_promoted_jobs_stand_behind_those_that_wait(redis):
+def test_enqueue_due_jobs_go_behind_waiting_ones(redis):
     redis.lpush(QUEUE, "waiting")
     redis.zadd(SET, {"a": 1, "b": 2})
     promote(redis, [("a", "queue", "a", "q"), ("b", "queue", "b", "q")])
@@ -434,7 +434,7 @@ def test_promoted_jobs_stand_behind_those_that_wait(redis):
 
 
 @pytest.mark.proves("R22", "I12", "I19")
-def test_requeue_gives_back_to_the_right_end_and_only_what_is_ours(redis, memory):
+def test_requeue_pushes_own_jobs_to_the_right_end(redis, memory):
     redis.lpush(WORKING, "oldest", ODD, "theirs")
     redis.lpush(QUEUE, "waiting")
     arguments = [3, ODD, "gone", "oldest", b"new" + ODD, "gone", "oldest", "q", "q", "q"]
@@ -447,7 +447,7 @@ def test_requeue_gives_back_to_the_right_end_and_only_what_is_ours(redis, memory
 
 
 @pytest.mark.proves("I19")
-def test_adopt_enters_those_alone_whom_nobody_knows_and_who_do_not_live(redis, memory):
+def test_register_orphan_enters_unknown_dead_owners_only(redis, memory):
     redis.zadd(REGISTRY, {"known": 5, "seen dead": -5})
     owners = ["known", "seen dead", "lives", "strange"]
     arguments = [REGISTRY, "aw:lease:known", "aw:lease:seen dead", LEASE, "aw:lease:strange"], owners
@@ -565,14 +565,14 @@ def test_migrate_moves_nothing_that_is_not_what_was_shown(redis):
     assert not redis.exists(QUEUE, LEASE)
 
 
-def test_migrate_shows_no_more_bytes_than_asked_for_but_one_job_always(redis):
+def test_migrate_page_is_bounded_by_bytes_but_one_job(redis):
     redis.lpush(WORKING, "x" * 60, "y" * 30, "z" * 20)
     assert migrate(redis, most_bytes=100)[2:] == [b"x" * 60, b"y" * 30]
     assert migrate(redis, most_bytes=10)[2:] == [b"x" * 60]
 
 
 @pytest.mark.proves("F40", "I1")
-def test_migrate_leaves_jobs_in_their_queue_whose_new_queue_is_none(redis, wrong):
+def test_migrate_target_of_wrong_type_keeps_the_jobs(redis, wrong):
     redis.lpush(WORKING, "one", "two", "three")
     redis.set(OTHER, "no list")
     assert migrate(redis, ("one", "", 1), ("two", "new", 2), ("three", "new", 1)) == [1, [2]]
@@ -589,7 +589,7 @@ def restore(redis, *, within_s=60, most=10, most_bytes=10_000, queue="q"):
 
 
 @pytest.mark.proves("R20", "I19")
-def test_restore_puts_back_the_oldest_first_when_the_migration_is_dead(redis, memory):
+def test_restore_dead_migration_puts_oldest_back_first(redis, memory):
     redis.lpush(WORKING, "three", ODD, "five")
     redis.lpush(QUEUE, "one", "two")
     assert restore(redis) == -1
@@ -613,7 +613,7 @@ def test_restore_keeps_what_has_no_queue_to_go_to(redis, wrong):
 
 
 @pytest.mark.proves("I19")
-def test_replace_keeps_each_score_and_writes_nothing_that_is_gone(redis, memory):
+def test_replace_keeps_scores_and_skips_missing_members(redis, memory):
     exact = 1_750_000_000.1234567
     redis.zadd(SET, {ODD: exact, "two": 2, "same": 9, "becomes same": 5})
     members, stored = [ODD, "gone", "becomes same"], [b"new" + ODD, "never", "same"]
@@ -622,7 +622,7 @@ def test_replace_keeps_each_score_and_writes_nothing_that_is_gone(redis, memory)
     assert dict(redis.zrange(SET, 0, -1, withscores=True)) == {b"new" + ODD: exact, b"two": 2, b"same": 5}
 
 
-def test_beat_renews_tells_of_a_gap_and_registers(redis, memory):
+def test_heartbeat_renews_reports_a_gap_and_registers(redis, memory):
     redis.delete(LEASE)
     with memory():
         held, first, new, steady = HEARTBEAT(redis, [LEASE, REGISTRY, RUNS, BEATS], ["me", 5000, 7, 3000])
@@ -645,7 +645,7 @@ def test_beat_renews_tells_of_a_gap_and_registers(redis, memory):
     assert redis.zscore(REGISTRY, "me") == float(third)
 
 
-def test_announce_notes_the_job_and_says_whether_the_lease_is_held(redis, memory):
+def test_note_start_notes_the_job_and_returns_lease_state(redis, memory):
     with memory():
         assert NOTE_START(redis, [LEASE, RUNS], [9000, "one"]) == 1
         redis.delete(LEASE)
@@ -655,7 +655,7 @@ def test_announce_notes_the_job_and_says_whether_the_lease_is_held(redis, memory
     assert not redis.exists(LEASE)
 
 
-def test_retire_removes_the_lease_and_says_since_when(redis, memory):
+def test_mark_dead_deletes_the_lease_and_notes_the_time(redis, memory):
     redis.zadd(REGISTRY, {"me": now(redis) - 3, "other": 5})
     with memory():
         assert MARK_DEAD(redis, [LEASE, REGISTRY], ["me"]) == 1
@@ -669,7 +669,7 @@ def examined(redis):
     return INSPECT_DEAD(redis, [LEASE, WORKING, REGISTRY, RUNS, BEATS], ["me", 2, 15, 18])
 
 
-def test_examine_shows_what_the_dead_left(redis, memory):
+def test_inspect_dead_returns_what_a_dead_process_left(redis, memory):
     redis.zadd(REGISTRY, {"me": now(redis) - 100})
     redis.lpush(WORKING, "oldest", ODD, "youngest")
     redis.hset(RUNS, "slots", 7)
@@ -694,7 +694,7 @@ def test_examine_shows_what_the_dead_left(redis, memory):
         (14, 1000, False),  # it lost its lease, but was there a moment ago
     ],
 )
-def test_examine_takes_nobody_for_dead_unless_beats_have_come_through_for_long(redis, silent, since, found):
+def test_inspect_dead_unsteady_heartbeats_count_none_as_dead(redis, silent, since, found):
     redis.delete(LEASE)
     redis.zadd(REGISTRY, {"me": now(redis) - silent})
     redis.lpush(WORKING, ODD)
@@ -706,7 +706,7 @@ def test_examine_takes_nobody_for_dead_unless_beats_have_come_through_for_long(r
 
 
 @pytest.mark.proves("R50")
-def test_a_clock_that_went_back_begins_the_wait_anew(redis, memory):
+def test_inspect_dead_clock_set_back_restarts_the_wait(redis, memory):
     redis.delete(LEASE)
     redis.zadd(REGISTRY, {"me": now(redis) - 100})
     redis.set(BEATS, now(redis) + 3600)
@@ -719,7 +719,7 @@ def test_a_clock_that_went_back_begins_the_wait_anew(redis, memory):
 @pytest.mark.parametrize(
     "write", [lambda r: r.set(BEATS, "garbage"), lambda r: r.set(BEATS, "nan"), lambda r: r.rpush(BEATS, 1)]
 )
-def test_what_is_no_time_begins_the_wait_anew(redis, write):
+def test_inspect_dead_invalid_time_restarts_the_wait(redis, write):
     redis.delete(LEASE)
     redis.zadd(REGISTRY, {"me": now(redis) - 100})
     write(redis)
@@ -727,7 +727,7 @@ def test_what_is_no_time_begins_the_wait_anew(redis, write):
     assert not redis.exists(BEATS)
 
 
-def test_extend_renews_the_late_tells_the_silence_and_leaves_the_rest(redis, memory):
+def test_renew_children_renews_late_leases_only(redis, memory):
     stamp = now(redis)
     beats = {"fresh": stamp - 1, "late": stamp - 10, "stuck": stamp - 200, "lapsed": stamp - 30, "dead": -stamp}
     redis.zadd(REGISTRY, beats)
@@ -750,7 +750,7 @@ def test_extend_renews_the_late_tells_the_silence_and_leaves_the_rest(redis, mem
 
 
 @pytest.mark.proves("I24")
-def test_forget_strikes_only_the_long_dead_with_nothing_left(redis):
+def test_unregister_removes_only_long_dead_empty_processes(redis):
     redis.zadd(REGISTRY, {"me": now(redis) - 100})
     for name in (RUNS, "record"):
         redis.hset(name, "slots", 7)
@@ -822,7 +822,7 @@ def test_reclaim_leaves_what_it_cannot_place(redis, wrong, name):
 
 
 @pytest.mark.proves("F40", "I1")
-def test_promote_puts_off_what_it_cannot_place_and_goes_on(redis):
+def test_enqueue_due_wrong_type_postpones_and_goes_on(redis):
     redis.set(OTHER, "no list")
     redis.set(DEAD, "no set")
     redis.zadd(SET, {"bad": 1, "poison": 2, "good": 3})
@@ -835,7 +835,7 @@ def test_promote_puts_off_what_it_cannot_place_and_goes_on(redis):
 
 
 @pytest.mark.proves("F40", "I1")
-def test_land_writes_no_guard_for_what_it_cannot_place_and_goes_on(redis):
+def test_receive_transfer_wrong_type_leaves_no_guard(redis):
     redis.set(OTHER, "no list")
     assert land(redis, ("t1", "one", "r"), ("t2", "two", "q")) == [-1, 1]
     assert listed(redis, QUEUE) == [b"two"]
@@ -873,7 +873,7 @@ def jids(redis, key=QUEUE):
 
 
 @pytest.mark.proves("R43", "R44", "I10")
-def test_surplus_jobs_wait_and_each_slot_that_is_free_goes_to_the_oldest_of_them(redis, memory):
+def test_take_slot_surplus_waits_and_oldest_gets_free_slot(redis, memory):
     redis.zadd("aw:limit:queue/q:running", {"me j1": now(redis) + 60})
     first, second = job("j0"), job("j1")
     in_hand(redis, first, second, job("j2"), job("j3"))
@@ -906,7 +906,7 @@ def test_surplus_jobs_wait_and_each_slot_that_is_free_goes_to_the_oldest_of_them
 
 
 @pytest.mark.proves("R44", "F7")
-def test_before_beats_have_come_through_for_a_while_nobodys_slot_is_free(redis, memory):
+def test_slots_unsteady_heartbeats_free_no_slot(redis, memory):
     redis.zadd(f"{LIMIT}:running", {"me j0": now(redis) - 1, " j1": now(redis) - 1})
     for since in (None, now(redis) - 10):
         if since is not None:
@@ -917,7 +917,7 @@ def test_before_beats_have_come_through_for_a_while_nobodys_slot_is_free(redis, 
 
 
 @pytest.mark.proves("R42", "R44")
-def test_slots_that_nobody_renews_are_free_and_a_job_that_came_too_late_has_its_old_place(redis, memory):
+def test_slots_expired_are_freed_and_late_job_keeps_position(redis, memory):
     redis.zadd(f"{LIMIT}:running", {"dead j0": now(redis) - 1, " j1": now(redis) - 1})
     redis.set("aw:steady_since", now(redis) - 60)
     late = job("j1", concurrency_limit_buffered_at=5.5)
@@ -944,7 +944,7 @@ def test_slots_that_nobody_renews_are_free_and_a_job_that_came_too_late_has_its_
 
 
 @pytest.mark.proves("R42", "R50")
-def test_after_a_jump_of_the_clock_slots_of_processes_are_kept_until_beats_have_come_through(redis, memory):
+def test_slots_clock_jump_keeps_them_until_heartbeats_are_steady(redis, memory):
     in_hand(redis, job("j0"), job("j1"), job("j2"))
     assert acquire(redis, job("j0"), "j0", 2) == 1
     redis.zadd(f"{LIMIT}:running", {"me j0": 1, " j9": 1})
@@ -963,7 +963,7 @@ def test_after_a_jump_of_the_clock_slots_of_processes_are_kept_until_beats_have_
 
 
 @pytest.mark.proves("R44")
-def test_whoever_lifts_a_limit_or_forgets_its_class_strands_nobody(redis, memory):
+def test_limit_removed_or_unknown_releases_waiting_jobs(redis, memory):
     in_hand(redis, *[job(f"j{number}") for number in range(5)])
     for number in range(5):
         assert acquire(redis, job(f"j{number}"), f"j{number}", -1) == 0
@@ -980,7 +980,7 @@ def test_whoever_lifts_a_limit_or_forgets_its_class_strands_nobody(redis, memory
     assert not redis.keys("aw:limit:*:*")
 
 
-def test_the_limit_that_holds_is_the_operators_else_the_throttled_else_the_applications(redis):
+def test_limit_precedence_is_override_throttled_application(redis):
     in_hand(redis, *[job(f"j{number}") for number in range(3)])
     assert acquire(redis, job("j0"), "j0", 2) == 1
     later = now(redis) + 60
@@ -1024,7 +1024,7 @@ def test_scopes_have_their_share_and_their_turns(redis, memory):
 
 
 @pytest.mark.proves("R22")
-def test_whoever_waits_and_cannot_go_back_steps_aside_and_no_wrong_key_costs_a_job(redis):
+def test_slots_wrong_type_keys_lose_no_waiting_job(redis):
     in_hand(redis, *[job(f"j{number}") for number in range(4)])
     assert acquire(redis, job("j0"), "j0", -1) == 0
     assert acquire(redis, job("j1"), "j1", -1) == 0
@@ -1078,7 +1078,7 @@ def test_fetch_without_a_lease_counts_what_it_acknowledges(redis):
     assert counts(redis)[0] == 1
 
 
-def test_complete_counts_once(redis, memory):
+def test_finish_counts_once(redis, memory):
     redis.lpush("working", "a")
     with memory():
         assert [FINISH(redis, ["working"], ["a", ""]) for _ in range(2)] == [1, 0]

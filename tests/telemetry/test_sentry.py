@@ -152,7 +152,7 @@ def pushed(redis, *names, **fields):
 
 
 @pytest.mark.proves("I25")
-def test_a_worker_reports_failures_of_jobs_with_their_tags_and_without_their_arguments(site, redis, receiver):
+def test_sentry_job_failure_has_tags_and_no_arguments(site, redis, receiver):
     process = site.worker("-q", "default", SENTRY_DSN=receiver.dsn, SENTRY_RELEASE="r1").ready()
     quiet = ("RetryErrorWorker", "BusinessWorker", "LaterWorker", "DiscardWorker")
     pushed(redis, *quiet)
@@ -179,7 +179,7 @@ def test_a_worker_reports_failures_of_jobs_with_their_tags_and_without_their_arg
     assert not [body for body in receiver.bodies if b"s3cret" in body]
 
 
-def test_handlers_that_a_module_registers_are_told(site, redis):
+def test_registered_handlers_of_a_module_are_called(site, redis):
     process = site.worker("-q", "default").ready()
     pushed(redis, "RetryErrorWorker", "BusinessWorker", "LaterWorker")
     pushed(redis, "FailWorker", args=["x"])
@@ -221,7 +221,7 @@ def test_without_a_dsn_nothing_of_it_is_loaded(site):
     assert done.returncode == 0
 
 
-def test_an_applications_own_client_is_used_and_its_variables_are_kept_back(receiver, tmp_path):
+def test_sentry_own_client_sends_no_local_variables(receiver, tmp_path):
     """In a process of its own: a client is the whole process's."""
     script = f"""
 import sentry_sdk
@@ -249,7 +249,7 @@ class Quiet(RetryError):
     pass
 
 
-def test_what_a_job_says_on_purpose_is_not_reported_and_odd_payloads_are():
+def test_sentry_expected_errors_unreported_malformed_reported():
     tracker = Told()
     reporter = JobReporter(tracker, "main")
     for error in (RetryError("x"), Quiet("x"), BusinessError("x")):
@@ -273,7 +273,7 @@ def test_what_a_job_says_on_purpose_is_not_reported_and_odd_payloads_are():
         ("not_owned", ["odd"], "not_owned"),
     ],
 )
-def test_a_class_that_nobody_owns_fails_for_its_callers_category(own, callers, told):
+def test_report_unowned_class_uses_caller_category(own, callers, told):
     tracker = Told()
     with registry.isolated():
         body = {"feature_category": own, "wire_name": "Job", "perform": lambda self: None}

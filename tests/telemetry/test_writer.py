@@ -41,7 +41,7 @@ class Reader:
 
 @pytest.mark.proves("F50")
 @pytest.mark.parametrize("blocking", [True, False])
-def test_a_blocked_output_blocks_nobody_and_what_is_lost_is_counted_in_its_place(blocking):
+def test_log_writer_blocked_output_counts_dropped_lines(blocking):
     reader = Reader(blocking)
     writer = LogWriter(reader.writing_end, gap)
     total = MAX_PENDING + 50_000
@@ -101,7 +101,7 @@ def test_output_that_hangs_takes_no_more_than_its_memory():
 
 
 @pytest.mark.proves("F50")
-def test_line_larger_than_all_memory_of_the_buffer_is_dropped_and_counted():
+def test_log_writer_line_beyond_the_buffer_is_dropped_counted():
     reader = Reader()
     writer = LogWriter(reader.writing_end, gap)
     for number in range(50):
@@ -119,7 +119,7 @@ def test_line_larger_than_all_memory_of_the_buffer_is_dropped_and_counted():
     assert lines[-1] == "after"
 
 
-def test_nothing_is_lost_or_mixed_whoever_writes():
+def test_log_writer_many_threads_lose_and_mix_nothing():
     reader = Reader()
     reader.start()
     writer = LogWriter(reader.writing_end, gap)
@@ -177,7 +177,7 @@ def test_a_reader_that_is_gone_costs_nothing():
     os.close(descriptor)
 
 
-def test_a_new_reader_is_told_what_the_old_one_did_not_get(tmp_path):
+def test_log_writer_new_reader_sees_the_dropped_count(tmp_path):
     path = tmp_path / "fifo"
     os.mkfifo(path)
     old = os.open(path, os.O_RDONLY | os.O_NONBLOCK)

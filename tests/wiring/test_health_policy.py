@@ -52,7 +52,7 @@ def available(found):
     return found[0]._available
 
 
-def test_all_are_those_of_the_configured_databases_queries_and_the_application(gate):
+def test_health_policy_has_indicators_of_all_sources(gate):
     policy = DeferOnHealth()
     assert available(gate(policy)) == ()
     assert available(gate(policy, databases=DATABASES)) == POSTGRES
@@ -69,7 +69,7 @@ def problems(gate, policy, **application):
     return [(problem.key, problem.message) for problem in caught.value.problems]
 
 
-def test_an_indicator_that_nobody_knows(gate):
+def test_health_policy_unknown_indicator_is_refused(gate):
     register("own", Own())
     ((key, message),) = problems(gate, DeferOnHealth(indicators=("own", "traffik")), health=TRAFFIC)
     assert key == "defer_on_health.indicators"
@@ -94,7 +94,7 @@ def test_two_indicators_of_one_name(gate):
     assert "rename one of them" in message
 
 
-def test_without_the_extra_only_those_who_heed_a_database_are_told(gate, monkeypatch):
+def test_health_policy_without_extra_refuses_databases_only(gate, monkeypatch):
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
     assert gate(None, databases=DATABASES)
     assert gate(DeferOnHealth(), health=TRAFFIC)

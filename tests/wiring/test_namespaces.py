@@ -43,7 +43,7 @@ class PlainWorker(CronWorker):
 """
 
 
-def test_a_process_given_cronjob_runs_jobs_of_its_queues_and_of_none_else(site, redis, proofs):
+def test_worker_namespace_option_serves_its_queues_only(site, redis, proofs):
     (site.folder / "cron_jobs.py").write_text(CRON_JOBS)
     site.write("routing.yml", {"routing_rules": [["tags=slow", "cronjob:slow"]]})
     others = {"OtherWorker": "cronjobs:other", "PlainWorker": "plain", "NoopWorker": "default"}

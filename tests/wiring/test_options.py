@@ -228,7 +228,7 @@ def test_async_inline_runs_go_on_in_a_forked_child(job):
     assert started == [(os.getpid(), depth) for depth in (1, 0, 2, 1, 0)]
 
 
-def test_an_inline_run_that_no_middleware_lets_through_is_discarded(job, redis):
+def test_inline_run_stopped_by_middleware_is_discarded(job, redis):
     class Stop:
         def call(self, worker, payload, queue):
             return

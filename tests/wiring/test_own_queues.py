@@ -66,7 +66,7 @@ def test_worker_without_files_serves_its_classes(boot, site, redis):
     assert not process.find(severity="WARN")
 
 
-def test_worker_started_anew_serves_a_second_class(boot, site):
+def test_worker_restarted_serves_a_second_class(boot, site):
     first, _ = boot(ONE)
     first.end()
     process, line = boot(ONE + MORE)
@@ -93,7 +93,7 @@ def test_queues_of_classes_are_those_of_the_shard(short_path, redis_url, second_
     assert served(boot(ONE + FAR, "--shard", "second")[1])[0] == ["far"]
 
 
-def test_shard_without_a_queue_of_the_classes_is_told(boot, site, redis_url, second_redis_url):
+def test_own_queues_shard_without_classes_is_warned(boot, site, redis_url, second_redis_url):
     site.write("redis.yml", {"shards": {"main": {"url": redis_url}, "second": {"url": second_redis_url}}})
     process, line = boot(ONE, "--shard", "second")
     assert served(line) == (["default"], "the loaded classes")
@@ -115,7 +115,7 @@ def generate(site):
     assert done.returncode == 0, done.stderr
 
 
-def test_class_that_is_newer_than_the_files_is_served_and_told(boot, site):
+def test_own_queues_newer_class_is_served_with_warning(boot, site):
     (site.folder / "hello.py").write_text(ONE)
     generate(site)
     fresh, line = boot(ONE)

@@ -59,7 +59,7 @@ def test_importing_opens_nothing(cold_site, short_path):
 
 
 @pytest.mark.parametrize("url", ["embedded", "unix:///nobody/here.sock", "redis://127.0.0.1:1/0"])
-def test_when_nobody_listens_the_way_out_is_named(site, url):
+def test_producer_without_redis_gets_the_remedy(site, url):
     site.write("redis.yml", {"shards": {"main": {"url": url}}})
     ended = site.run("-c", "import jobs; jobs.NoopWorker.perform_async()")
     assert ended.returncode == 1
@@ -111,7 +111,7 @@ except ValueError as error:
     assert not redis.exists("queue:default", keys.QUEUES, keys.RETRY)
 
 
-def test_middleware_of_the_application_runs_in_its_worker_process(site, redis, proofs):
+def test_worker_runs_the_applications_middleware(site, redis, proofs):
     (site.folder / "chained.py").write_text(
         "from framework import middleware\n"
         "from jobs import NoopWorker, prove\n"
@@ -162,7 +162,7 @@ def test_the_size_settings_reach_every_way(site, redis):
     ]
 
 
-def test_the_size_settings_reach_due_jobs_that_a_middleware_changes(site, redis, proofs):
+def test_poller_applies_size_settings_to_changed_jobs(site, redis, proofs):
     site.write(
         "application.yml", {"size_limit": {"compression_threshold": 100, "limit": 200, "decompressed_limit": 3_000}}
     )

@@ -106,7 +106,7 @@ BOOT = "import logging, framework{modules}\nlogging.basicConfig(format='%(name)s
 
 
 @pytest.mark.refused("role-producer srandmember")
-def test_a_producer_is_told_through_the_logger_of_the_framework(site, package):
+def test_queue_checks_producer_is_warned_by_framework_logger(site, package):
     assert "queues.stale" not in site.run("-c", BOOT.format(modules=", workers.first")).stderr
     (package / "first.py").write_text(WORKERS.replace("BWorker", "CWorker"))
     said = site.run("-c", BOOT.format(modules=", workers.first"))
@@ -116,7 +116,7 @@ def test_a_producer_is_told_through_the_logger_of_the_framework(site, package):
 
 
 @pytest.mark.refused("role-producer srandmember")
-def test_a_producer_that_imports_some_workers_is_not_told_of_the_others(site, package):
+def test_queue_checks_producer_reports_no_surplus(site, package):
     (package / "second.py").write_text(WORKERS.replace("AWorker", "SecondWorker").replace("BWorker", "ThirdWorker"))
     generate(site)
     assert "queues.stale" not in site.run("-c", BOOT.format(modules=", workers.second")).stderr

@@ -115,7 +115,7 @@ def lost(site, category="search", shard=None):
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "cluster"])
-def test_workers_that_contradict_the_configuration_refuse_to_boot(site, redis, name):
+def test_workers_against_the_configuration_refuse_to_boot(site, redis, name):
     lost(site, "serach", "mian")
     script, _, _, *options = COMMANDS[name]
     ended = site.run(str(ROOT / "scripts" / script), "-r", "lost", *options)
@@ -124,7 +124,7 @@ def test_workers_that_contradict_the_configuration_refuse_to_boot(site, redis, n
     assert redis.dbsize() == 0
 
 
-def test_rules_and_workers_are_told_together(site):
+def test_refusal_names_rules_and_workers_together(site):
     lost(site, "serach")
     site.write("routing.yml", {"routing_rules": [["", "x"]]})
     ended = site.run("-c", "import framework, lost; framework.boot()")
@@ -145,7 +145,7 @@ def test_rules_and_workers_are_told_together(site):
     ],
 )
 @pytest.mark.parametrize(("facts", "message"), [({"category": "serach"}, CATEGORY), ({"shard": "mian"}, SHARD)])
-def test_a_producers_push_of_such_a_class_is_refused_and_writes_nothing(site, redis, push, facts, message):
+def test_push_class_against_configuration_writes_nothing(site, redis, push, facts, message):
     lost(site, **facts)
     ended = site.run("-c", f"import lost; lost.LostWorker.{push}")
     assert ended.returncode == 1

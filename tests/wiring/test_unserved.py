@@ -68,7 +68,7 @@ def recorded(redis, *queues):
 # --- a producer -------------------------------------------------------------------------------------------------------
 
 
-def test_producer_without_a_process_is_told_the_command(hello):
+def test_producer_without_a_process_is_shown_the_command(hello):
     (line,) = booted(hello)
     assert line.startswith(
         "framework WARNING no running process serves the queue hello of the shard main, where jobs of HelloWorker wait: "
@@ -103,7 +103,7 @@ def test_plain_push_asks_no_record(hello, redis):
     assert not {"cmdstat_srandmember", "cmdstat_smembers", "cmdstat_hget"} & redis.info("commandstats").keys()
 
 
-def test_producer_is_told_of_each_shard_in_a_line(hello, redis_url, second_redis_url):
+def test_producer_is_warned_of_each_shard_in_a_line(hello, redis_url, second_redis_url):
     two_shards(hello, redis_url, second_redis_url)
     main, second = booted(hello)
     assert "`application-worker worker -r hello`" in main
@@ -111,7 +111,7 @@ def test_producer_is_told_of_each_shard_in_a_line(hello, redis_url, second_redis
     assert "`application-worker worker -r hello --shard second`" in second
 
 
-def test_producer_is_not_told_of_foreign_classes(hello):
+def test_producer_is_not_warned_of_foreign_classes(hello):
     hello.write("application.yml", {"foreign_classes": ["Hello*"]})
     assert not booted(hello)
 
@@ -155,7 +155,7 @@ def quick(site, *options, **env):
     return site.start("-c", QUICK, "-r", "hello", *options, **env)
 
 
-def test_process_tells_of_a_queue_that_nobody_serves_and_takes_it_back(hello):
+def test_process_warns_of_unserved_queue_until_served(hello):
     process = quick(hello, "-q", "default")
     line = process.line(event_name=UNSERVED)
     assert (line["severity"], line["shard"], line["queues"], line["classes"]) == (
@@ -178,7 +178,7 @@ def test_process_that_serves_all_asks_nothing(hello, redis):
     assert "cmdstat_srandmember" not in redis.info("commandstats")
 
 
-def test_process_tells_of_another_shard(hello, redis_url, second_redis, second_redis_url):
+def test_process_warns_of_unserved_queue_on_other_shard(hello, redis_url, second_redis, second_redis_url):
     two_shards(hello, redis_url, second_redis_url)
     process = quick(hello)
     line = process.line(event_name=UNSERVED)

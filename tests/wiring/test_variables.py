@@ -47,7 +47,7 @@ def test_cluster_without_unknown_variables_warns_of_none(site):
 
 
 @pytest.mark.refused("role-producer srandmember")
-def test_producer_is_told_once_with_and_without_boot(site):
+def test_producer_is_warned_once_with_and_without_boot(site):
     for boot in ("", "import framework; framework.boot()"):
         done = site.run("-c", PRODUCER.format(boot=boot), **FOREIGN)
         assert (done.returncode, done.stdout) == (0, "")
