@@ -8,7 +8,7 @@ and each ends the job when it reaches the limit.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import redis
 
@@ -20,24 +20,13 @@ from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import INTERRUPTED_COUNT, Job, count_of, decode
 from framework.wire.payload_edit import rewrite
+from framework.wire.set_limits import INTERRUPTED_SET_LIMITS
 from framework.wire.status_key import tracked_job
 
 MAX_INTERRUPTIONS = 3
 """Default limit of either count (GitLab's); the class or ``max_retries_after_interruption`` may set another."""
 
-_DAY_S = 86_400
 _REFUSED, _FENCED, _GIVEN_UP = -1, 0, 2  # replies of interrupt.lua; above _GIVEN_UP: how many jobs were trimmed
-
-
-class SetLimits(NamedTuple):
-    """Limit a sorted set of jobs."""
-
-    max_jobs: int
-    max_age_s: float
-
-
-INTERRUPTED_SET_LIMITS = SetLimits(10_000, 90 * _DAY_S)
-"""GitLab's limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +118,7 @@ def _script_call(identity: str, interruption: _Interruption) -> tuple[list[str],
     state = tracked_job(interruption.payload)
     ended = unit.resources.on_end() if unit.resources is not None else ""
     status = ("", "", 0) if state is None else (keys.status(state.jid), "failed", state.ttl_s)
-    return [*places, keys.INTERRUPTED], [*arguments, ended, *INTERRUPTED_SET_LIMITS, *status]
+    return [*places, keys.INTERRUPTED], [*arguments, ended, *INTERRUPTED_SET_LIMITS.arguments, *status]
 
 
 def _interrupted_job(interruption: _Interruption, reply: object) -> InterruptedJob:

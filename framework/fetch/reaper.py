@@ -18,7 +18,7 @@ from framework.errors import PayloadError
 from framework.fetch.blocking import BLOCK_TIMEOUT_S, REPLY_MARGIN_S
 from framework.fetch.call import LEASE_MS
 from framework.fetch.failure_detector import FailureDetector
-from framework.fetch.interruptions import INTERRUPTED_SET_LIMITS, InterruptionLimit, SetLimits
+from framework.fetch.interruptions import InterruptionLimit
 from framework.fetch.suspects import SUSPECT_FIELD, RunEvidence, StartState
 from framework.store.script import INSPECT_DEAD, MARK_DEAD, RECLAIM, REGISTER_ORPHAN, RESTORE, UNREGISTER
 from framework.types import Payload
@@ -28,6 +28,7 @@ from framework.wire.job import DEATH_COUNT, Job, count_of, decode
 from framework.wire.json import dumps
 from framework.wire.malformed import dead_set_entry
 from framework.wire.resources import JobResources, Slot, lock_of, slot_id, slot_member
+from framework.wire.set_limits import INTERRUPTED_SET_LIMITS, SetLimits
 from framework.wire.status_key import TrackedJob, tracked_job
 
 UNREGISTER_AFTER_S = LEASE_MS // 1000 + 2 * int(BLOCK_TIMEOUT_S + REPLY_MARGIN_S)
@@ -194,7 +195,7 @@ class Reaper:
     ) -> tuple[list[str], list[Any]]:
         limits = INTERRUPTED_SET_LIMITS if disposition.destination == keys.INTERRUPTED else self._dead_set_limits
         places = [keys.lease(identity), keys.working(identity), disposition.destination, keys.QUEUES]
-        arguments = [disposition.fetched, disposition.data, dead.valid_until, disposition.queue, *limits]
+        arguments = [disposition.fetched, disposition.data, dead.valid_until, disposition.queue, *limits.arguments]
         if disposition.tracked is not None:
             places.append(keys.status(disposition.tracked.jid))
             arguments += ["failed", disposition.tracked.ttl_s]

@@ -7,7 +7,6 @@ import redis
 
 from framework.errors import PayloadError
 from framework.fetch.in_flight import InFlight
-from framework.fetch.interruptions import SetLimits
 from framework.fetch.reaper import OnRecovered, RecoveredJob, read_queue
 from framework.fetch.reply_tracker import ReplySnapshot
 from framework.fetch.requeue import requeue
@@ -18,6 +17,7 @@ from framework.wire import keys
 from framework.wire.footprint import DECODED_LIMIT
 from framework.wire.job import Job
 from framework.wire.malformed import dead_set_entry
+from framework.wire.set_limits import SetLimits
 
 
 class Reconciler:
@@ -92,7 +92,9 @@ class Reconciler:
             payload, destination = Payload(), keys.DEAD
             stored = dead_set_entry(data, error, time.time())
             killed: Any = KILL(
-                self._client, [keys.working(self._identity), keys.DEAD], [data, stored, *self._dead_set_limits]
+                self._client,
+                [keys.working(self._identity), keys.DEAD],
+                [data, stored, *self._dead_set_limits.arguments],
             )
             moved, trimmed = int(killed >= 0), max(0, int(killed))
         else:

@@ -11,7 +11,6 @@ from redis.exceptions import NoPermissionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.fetch.call import LEASE_MS
-from framework.fetch.interruptions import INTERRUPTED_SET_LIMITS
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.delayed_payload import DelayedOutcome, delayed_payload, payload_leaving_queue
 from framework.finish.endings import DELETED, DISCARDED, KILLED, RETIRED, RETRIED, SUCCEEDED, ending_of
@@ -40,6 +39,7 @@ from framework.wire import keys
 from framework.wire.job import UNKNOWN_COUNT, decode
 from framework.wire.payload_edit import rewrite
 from framework.wire.resources import Lock, NextRun
+from framework.wire.set_limits import INTERRUPTED_SET_LIMITS, SetLimits
 from framework.wire.status_key import TrackedJob
 
 _RUNS_AGAIN = 2  # reply of finish.lua: it has enqueued the one more run that a duplicate asked for
@@ -55,16 +55,6 @@ class Acknowledges(Protocol):
 
     def finish(self, unit: UnitOfWork, *, settled: bool = False) -> None:
         """Free the unit's place; ``settled``: the job has left the working list already."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeadSetLimits:
-    """Limit the dead set as Sidekiq does: at most 9,999 jobs for ``max_jobs`` 10,000, none older than 180 days."""
-
-    max_jobs: int = 10_000
-    timeout_s: float = 180 * 86_400
-    business_max_jobs: int = 1_000
-    """Most of these jobs that ended by a ``BusinessError``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +76,7 @@ class Settler:
         fetcher: Acknowledges,
         handlers: Handlers,
         policy: RetryPolicy,
-        dead_set: DeadSetLimits,
+        dead_set: SetLimits,
         on_trimmed: Callable[[int, str], None],
         on_retry_soon: Callable[[], None],
         status_writer: StatusWriter,
@@ -248,10 +238,8 @@ class Settler:
     def _kill(
         self, unit: UnitOfWork, data: bytes, decision: Kill | None, error: BaseException, tracked: TrackedJob | None
     ) -> SettleResult:
-        limits = self._dead_set
-        most_business = limits.business_max_jobs if decision is not None and decision.business else ""
-        keep = (limits.max_jobs, limits.timeout_s, most_business)
-        trimmed = self._move_to_set(unit, keys.DEAD, data, keep, tracked)
+        business = decision is not None and decision.business
+        trimmed = self._move_to_set(unit, keys.DEAD, data, self._dead_set, tracked, business=business)
         # Before the place is free: a slow handler must delay this place only, not a job that starts in it.
         if trimmed >= 0 and decision is not None:
             self._handlers.call_death_handlers(job_for_hooks(decision.payload, decision.args), error)
@@ -290,23 +278,29 @@ class Settler:
     def _give_up_unknown(self, unit: UnitOfWork, outcome: UnknownClass, tracked: TrackedJob | None) -> SettleResult:
         """Move a job whose class no process has to the ``interrupted`` set, and release its resources, in one step."""
         data = delayed_payload(unit, outcome)
-        trimmed = self._move_to_set(unit, keys.INTERRUPTED, data, (*INTERRUPTED_SET_LIMITS, ""), tracked)
+        trimmed = self._move_to_set(unit, keys.INTERRUPTED, data, INTERRUPTED_SET_LIMITS, tracked)
         self._finish_unit(unit)
         if trimmed > 0:
             self._on_trimmed(trimmed, keys.INTERRUPTED)
         return SettleResult("lost" if trimmed < 0 else "interrupted")
 
     def _move_to_set(
-        self, unit: UnitOfWork, target: str, data: bytes, limits: tuple[Any, ...], tracked: TrackedJob | None
+        self,
+        unit: UnitOfWork,
+        target: str,
+        data: bytes,
+        limits: SetLimits,
+        tracked: TrackedJob | None,
+        *,
+        business: bool = False,
     ) -> int:
         """Move a job that has failed for good to ``target``, in one step.
 
-        Return how many older jobs were trimmed from that set, -1 if another process owns the job. ``limits`` are the arguments of
-        kill.lua: most jobs, their age in seconds, most jobs that ended by a ``BusinessError`` (empty: no limit of their own).
+        Return how many older jobs were trimmed from that set, -1 if another process owns the job.
         """
-        trimmed: Any = self._run_move(
-            KILL, unit, target, [data, *limits], _status_write(tracked, KILLED.state), _resources_on_end(unit)
-        )
+        arguments = [data, *limits.arguments, limits.max_business_jobs if business else ""]
+        status = _status_write(tracked, KILLED.state)
+        trimmed: Any = self._run_move(KILL, unit, target, arguments, status, _resources_on_end(unit))
         return 0 if trimmed < 0 and self._already_moved(unit, target, data) else int(trimmed)
 
     def _remove_retired(self, unit: UnitOfWork, name: str, tracked: TrackedJob | None) -> SettleResult:

@@ -11,13 +11,13 @@ from typing import Any
 import redis
 from redis.exceptions import RedisError, ResponseError
 
-from framework.finish.settle import DeadSetLimits
 from framework.schedule.cross_shard import CrossShardTransfer
 from framework.schedule.due_action import DueAction, PollEvents, ShardTransfer
 from framework.schedule.due_job_planner import DueJobPlanner
 from framework.schedule.poll_timing import PollTiming, SetTiming
 from framework.store.script import ENQUEUE_DUE, READ_DUE, is_wrong_type
 from framework.wire import keys
+from framework.wire.set_limits import SetLimits
 
 PAGE_SIZE = 100
 """The most jobs moved by one script, so that a million due jobs do not stall Redis."""
@@ -38,7 +38,7 @@ class Poller:
         planner: DueJobPlanner,
         transfer: CrossShardTransfer,
         timing: PollTiming,
-        dead_set: DeadSetLimits,
+        dead_set: SetLimits,
     ) -> None:
         self._client = client
         self._events = events
@@ -105,7 +105,7 @@ class Poller:
             self._client,
             [source, keys.QUEUES, keys.DEAD, *(keys.queue(one.queue) if one.queue else keys.DEAD for one in actions)],
             [
-                *(len(actions), self._dead_set.max_jobs, self._dead_set.timeout_s, UNMOVABLE_DELAY_S),
+                *(len(actions), self._dead_set.max_jobs, self._dead_set.max_age_s, UNMOVABLE_DELAY_S),
                 *(one.member for one in actions),
                 *(one.action for one in actions),
                 *(one.data for one in actions),

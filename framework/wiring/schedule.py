@@ -5,7 +5,6 @@ import os
 import redis
 
 from framework import middleware
-from framework.finish.settle import DeadSetLimits
 from framework.finish.status_writer import StatusWriter
 from framework.process.events import ProcessEvents
 from framework.route.router import Router
@@ -16,6 +15,7 @@ from framework.schedule.poll_timing import PollTiming
 from framework.schedule.poller import Poller
 from framework.settings.model import Settings
 from framework.wire.memory_budget import MemoryBudget
+from framework.wire.set_limits import SetLimits
 from framework.wiring.client import open_deduplicator, open_limiter, open_shards
 
 
@@ -27,7 +27,7 @@ def open_poller(
     timing: PollTiming,
     events: ProcessEvents,
     states: StatusWriter,
-    dead_set: DeadSetLimits,
+    dead_set: SetLimits,
     budget: MemoryBudget,
 ) -> Poller:
     """Return the poller of ``shard``, which ``client`` connects to; it writes due jobs to the shard of their route."""

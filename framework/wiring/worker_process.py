@@ -25,13 +25,13 @@ from framework.fetch.failure_detector import FailureDetector
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.identity import own_identity
 from framework.fetch.in_flight import InFlight
-from framework.fetch.interruptions import InterruptionLimit, SetLimits
+from framework.fetch.interruptions import InterruptionLimit
 from framework.fetch.queues import QueueOrder
 from framework.fetch.reaper import Reaper
 from framework.fetch.reconciler import Reconciler
 from framework.fetch.suspects import SuspectRunner
 from framework.finish.retry import RetryPolicy
-from framework.finish.settle import DeadSetLimits, Settler
+from framework.finish.settle import Settler
 from framework.finish.status_writer import StatusWriter
 from framework.messages import nearest
 from framework.process.components import ProcessComponents
@@ -55,6 +55,7 @@ from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.telemetry import logs
 from framework.version import VERSION
 from framework.wire.memory_budget import MemoryBudget
+from framework.wire.set_limits import SetLimits
 from framework.wiring.client import open_router, open_shards, tracker_of
 from framework.wiring.endpoints import endpoint_of
 from framework.wiring.own_queues import OwnQueues, warn_own_queues
@@ -202,11 +203,11 @@ def build_worker(
 ) -> ProcessComponents:
     """Return the components of a process that serves the queues in ``order``; nothing runs yet."""
     events = ProcessEvents(shard.name, tracker_of(settings), shard.endpoint.user)
-    dead_set, set_limits = _dead_set_limits(settings.dead)
+    dead_set = _dead_set_limits(settings.dead)
     states, in_flight = StatusWriter(shard, events.status_write_failed), InFlight(options.slots)
     fetching, upkeep = (shard.open_client(role, read_timeout_s=COMMAND_TIMEOUT_S) for role in ("fetch", "upkeep"))
     budget, decoded_limit = MemoryBudget(settings.size_limit.decoding_budget), settings.size_limit.decoded_limit
-    reconciler = Reconciler(fetching, identity, in_flight, events.recovered, set_limits, decoded_limit)
+    reconciler = Reconciler(fetching, identity, in_flight, events.recovered, dead_set, decoded_limit)
     fetcher = Fetcher(fetching, identity, order, in_flight, events, reconciler, settings.process_limits)
     runs = RunningJobs(in_flight.running, cancellations := Cancellations(shard.client))
     policies = open_policies(settings, events.tracker, shard, upkeep, identity)
@@ -236,7 +237,7 @@ def build_worker(
         metrics=SidekiqMetrics(upkeep, runs.class_metrics, settings.sidekiq_metrics),
         title=Title(shard.name, order.names, "busy"),
         poller=open_poller(settings, router, shard.name, upkeep, timing, events, states, dead_set, budget),
-        reaper=Reaper(upkeep, events.recovered, detector, set_limits, decoded_limit, interruptions),
+        reaper=Reaper(upkeep, events.recovered, detector, dead_set, decoded_limit, interruptions),
         reconciler=reconciler,
         refresh=policies.refresh,
         maintenance=(*policies.maintenance, *_monitors(settings, upkeep, events), cancellations.refresh),
@@ -256,7 +257,7 @@ def _settler(
     identity: str,
     fetcher: Fetcher,
     events: ProcessEvents,
-    dead_set: DeadSetLimits,
+    dead_set: SetLimits,
     timing: PollTiming,
     states: StatusWriter,
 ) -> Settler:
@@ -285,6 +286,5 @@ def _monitors(settings: Settings, client: "redis.Redis", events: ProcessEvents) 
     return HeldJobsAlert(client, events.held_too_long, settings.held_alert_after).check, events.summarize_foreign
 
 
-def _dead_set_limits(dead: DeadSettings) -> tuple[DeadSetLimits, SetLimits]:
-    limits = DeadSetLimits(dead.max_jobs, dead.timeout_days * 86_400.0, dead.business_max_jobs)
-    return limits, SetLimits(limits.max_jobs, limits.timeout_s)
+def _dead_set_limits(dead: DeadSettings) -> SetLimits:
+    return SetLimits(dead.max_jobs, dead.timeout_days * 86_400.0, dead.business_max_jobs)

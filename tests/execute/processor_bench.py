@@ -15,18 +15,18 @@ from framework.execute.stats import RunningJobs
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.in_flight import InFlight
 from framework.fetch.queues import QueueOrder
-from framework.fetch.reaper import SetLimits
 from framework.fetch.reconciler import Reconciler
 from framework.fetch.suspects import SuspectRunner
 from framework.finish.handlers import Handlers
 from framework.finish.retry import RetryPolicy
-from framework.finish.settle import DeadSetLimits, Settler
+from framework.finish.settle import Settler
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import SERVER, Chain
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.telemetry.logs import ServerLog
 from framework.wire import keys
+from framework.wire.set_limits import SetLimits
 from tests.harness import IDENTITY, opened, until
 
 WORKING = keys.working(IDENTITY)
@@ -75,7 +75,7 @@ class ProcessorBench:
             self.fetcher,
             Handlers(lambda what, error: self.died.append((what, error))),
             RetryPolicy(),
-            DeadSetLimits(),
+            SetLimits(),
             lambda count, source: None,
             lambda: None,
             states,

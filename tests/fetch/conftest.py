@@ -9,10 +9,10 @@ import pytest
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.in_flight import InFlight
 from framework.fetch.queues import QueueOrder
-from framework.fetch.reaper import SetLimits
 from framework.fetch.reconciler import Reconciler
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.wire import keys
+from framework.wire.set_limits import SetLimits
 from tests.harness import IDENTITY, opened, until
 
 

@@ -12,12 +12,13 @@ from framework.declare.worker import ApplicationWorker
 from framework.fetch.failure_detector import FailureDetector
 from framework.fetch.in_flight import MAX_UNACKNOWLEDGED, InFlight
 from framework.fetch.interruptions import InterruptionLimit
-from framework.fetch.reaper import UNREGISTER_AFTER_S, Reaper, SetLimits, mark_dead
+from framework.fetch.reaper import UNREGISTER_AFTER_S, Reaper, mark_dead
 from framework.fetch.reconciler import Reconciler
 from framework.fetch.suspects import SuspectRunner
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.script import HEARTBEAT, RECLAIM
 from framework.wire import keys
+from framework.wire.set_limits import SetLimits
 from tests.harness import IDENTITY, compressed, encoded, full_memory, hold, unwrapped
 from tests.servers.guarded import narrowed
 

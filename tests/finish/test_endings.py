@@ -12,7 +12,7 @@ from framework.execute.unknown import UnknownClassDelays
 from framework.fetch.failure_detector import FailureDetector
 from framework.fetch.in_flight import InFlight
 from framework.fetch.interruptions import InterruptionLimit
-from framework.fetch.reaper import Reaper, SetLimits
+from framework.fetch.reaper import Reaper
 from framework.finish import endings
 from framework.finish.endings import ENDINGS
 from framework.finish.outcome import AwaitsTurn, Discarded, RunOutcome, UnknownClass
@@ -31,6 +31,7 @@ from framework.store.script import Script
 from framework.telemetry.counters import SKIPPED_JOBS, counters
 from framework.types import Outcome
 from framework.wire import keys
+from framework.wire.set_limits import SetLimits
 from tests.execute.processor_bench import WORKING, ProcessorBench, ScriptedPolicy, state, worker
 from tests.harness import IDENTITY, ROOT, encoded, enqueue, hold, server_lines, until
 

@@ -22,11 +22,12 @@ from framework.finish.outcome import (
     UnknownClass,
 )
 from framework.finish.retry import RetryPolicy
-from framework.finish.settle import DeadSetLimits, Settler
+from framework.finish.settle import Settler
 from framework.wire import keys
 from framework.wire.job import decode
 from framework.wire.json import dumps
 from framework.wire.resources import JobResources, Lock, Slot
+from framework.wire.set_limits import SetLimits
 from framework.wire.status_key import TrackedJob
 from framework.wire.status_key import tracked_job as found
 from tests.harness import IDENTITY, compressed, encoded, full_memory, hold
@@ -35,7 +36,7 @@ WORKING = keys.working(IDENTITY)
 SETS = (keys.RETRY, keys.SCHEDULE, keys.DEAD, keys.INTERRUPTED)
 ERROR = Failed(ValueError("no"))
 REFUSED = Failed(BusinessError("closed"))
-LIMITS = DeadSetLimits()
+LIMITS = SetLimits()
 
 
 class SettlerBench:
@@ -212,7 +213,7 @@ def jids(redis, key=keys.DEAD):
 
 
 def test_business_errors_trim_no_other_dead_job(redis, granted):
-    bench = SettlerBench(redis, granted, DeadSetLimits(max_jobs=20, business_max_jobs=7), keeps_business=True)
+    bench = SettlerBench(redis, granted, SetLimits(max_jobs=20, max_business_jobs=7), keeps_business=True)
     bench.go(ERROR, jid="real", retry=0)
     for number in range(60):
         bench.go(REFUSED, jid=f"refused {number}")
@@ -317,7 +318,7 @@ def test_dead_set_keeps_9999_and_trims_the_oldest(redis, granted):
 
 def test_dead_set_trims_jobs_that_are_too_old(redis, granted):
     with registry.isolated():
-        bench = SettlerBench(redis, granted, DeadSetLimits(timeout_s=100))
+        bench = SettlerBench(redis, granted, SetLimits(max_age_s=100))
         redis.zadd(keys.DEAD, {"older": time.time() - 200, "younger": time.time() - 20})
         bench.go(ERROR, retry=0)
         assert redis.zscore(keys.DEAD, "older") is None

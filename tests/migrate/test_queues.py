@@ -11,13 +11,14 @@ from redis.exceptions import ResponseError
 
 from framework.errors import QueueReplacedError
 from framework.fetch.failure_detector import FailureDetector
-from framework.fetch.reaper import UNREGISTER_AFTER_S, Reaper, SetLimits
+from framework.fetch.reaper import UNREGISTER_AFTER_S, Reaper
 from framework.migrate import queues as module
 from framework.migrate.plan import FixedTarget, MigrationPlan
 from framework.migrate.queues import QueueMigrator
 from framework.migrate.report import MigrationReport, Quota
 from framework.store.connect import Endpoint, open_client
 from framework.wire import keys
+from framework.wire.set_limits import SetLimits
 from tests.harness import encoded, forked, full_memory
 from tests.proofs.crash_points.wire import WAYS, Fault, Line, install
 

@@ -11,10 +11,11 @@ from redis.exceptions import ReadOnlyError, ResponseError
 
 from framework.declare import registry
 from framework.fetch.failure_detector import FailureDetector
-from framework.fetch.reaper import UNREGISTER_AFTER_S, Reaper, SetLimits
+from framework.fetch.reaper import UNREGISTER_AFTER_S, Reaper
 from framework.process.heartbeat import Lease, PeriodicTask, Watchdog, backoff_s
 from framework.store.script import RENEW_CHILDREN
 from framework.wire import keys
+from framework.wire.set_limits import SetLimits
 from tests.harness import IDENTITY, encoded, hold, opened, until
 
 

@@ -3,9 +3,10 @@
 import pytest
 
 from framework.fetch.failure_detector import FailureDetector
-from framework.fetch.reaper import Reaper, SetLimits
+from framework.fetch.reaper import Reaper
 from framework.process.heartbeat import Lease
 from framework.wire import keys
+from framework.wire.set_limits import SetLimits
 
 ME = "host:1:000000000abc"
 JOB = b'{"class":"EchoWorker","args":[],"jid":"j1","queue":"mails"}'

@@ -12,9 +12,8 @@ from redis import Redis
 
 from framework.fetch.call import LEASE_MS, FetchCall
 from framework.fetch.failure_detector import FailureDetector
-from framework.fetch.reaper import Reaper, SetLimits, mark_dead
+from framework.fetch.reaper import Reaper, mark_dead
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.finish.settle import DeadSetLimits
 from framework.finish.status_writer import StatusWriter
 from framework.policies.dedup.push import Deduplicator
 from framework.policies.pause.resumer import resume
@@ -30,6 +29,7 @@ from framework.shard.shard import Shard
 from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint
 from framework.store.script import HEARTBEAT, RELEASE_WAITING
 from framework.wire import keys
+from framework.wire.set_limits import SetLimits
 from tests.proofs.places import jid_of, place_of
 
 _IDENTITY = "rescuer:1:0"
@@ -114,8 +114,7 @@ class Rescuer:
             self.client.set(keys.STEADY_SINCE, now - _LONG_AGO_S, px=LEASE_MS)
         grace = FailureDetector(LEASE_MS / 1000, LEASE_PERIOD_S)
         grace.record_heartbeat(float(now), lease_held=False)
-        limits = DeadSetLimits()
-        reaper = Reaper(self.client, lambda _: None, grace, SetLimits(limits.max_jobs, limits.timeout_s))
+        reaper = Reaper(self.client, lambda _: None, grace, SetLimits())
         while reaper.sweep():
             pass
 
@@ -143,7 +142,7 @@ class Rescuer:
             limiter=SizeLimiter(SizeLimits(), None),
             locks=Deduplicator(),
         )
-        return Poller(self.client, events, preparation, crossings, PollTiming(self.client, 1.0), DeadSetLimits())
+        return Poller(self.client, events, preparation, crossings, PollTiming(self.client, 1.0), SetLimits())
 
 
 class _Events:

@@ -110,7 +110,7 @@ def where(redis):
 
 
 def acquire(redis, jid, limit):
-    return TAKE_SLOT(redis, [ME, BASE], [job(jid), f"me {jid}", jid, "q", limit, 60, "", "", 0, "park", ""])
+    return TAKE_SLOT(redis, [ME, BASE], [job(jid), f"me {jid}", jid, "q", limit, 60, "", "", 0, "wait", ""])
 
 
 def use(redis):
@@ -169,7 +169,7 @@ def test_waiting_job_gets_a_slot_after_the_garbage_is_gone(redis, key, scope):
             "5" if b"buffered" in data else "",
             scope,
             len(scope),
-            "park",
+            "wait",
             "",
         ]
         with suppress(ResponseError):

@@ -270,14 +270,14 @@ def test_prover_accepts_policies_of_the_real_scripts(told):
         assert PUSH_UNIQUE(told.client, ["queues", "queue:default"], [1, "default", "", 0, data, claim]) == [b""]
     told.fetch()
     for jid, state in (("j1", 1), ("j2", 0)):
-        facts = [jobs[jid], f"me {jid}", jid, "default", 1, 60, "7", "", 0, "park", ""]
+        facts = [jobs[jid], f"me {jid}", jid, "default", 1, 60, "7", "", 0, "wait", ""]
         assert TAKE_SLOT(told.client, [MINE, BASE], facts)[0] == state
     held = JobResources(locks["j1"], [Slot(BASE, "me j1")])
     assert FINISH(told.client, [MINE], [jobs["j1"], held.on_end()]) == 1
     assert told.zrange(RUNNING, 0, -1) == [b" j2"]
     told.fetch()
     (waits,) = told.lrange(MINE, 0, -1)
-    TAKE_SLOT(told.client, [MINE, BASE], [waits, "me j2", "j2", "default", -1, 60, "7", "", 0, "park", ""])
+    TAKE_SLOT(told.client, [MINE, BASE], [waits, "me j2", "j2", "default", -1, 60, "7", "", 0, "wait", ""])
     (parked_job,) = told.zrange(f"{BASE}:waiting:", 0, -1)
     series = series_name(SKIPPED_JOBS, {"worker": "A::B"})
     ended = JobResources(locks["j2"]).on_end()

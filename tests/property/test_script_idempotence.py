@@ -105,7 +105,7 @@ def limited(redis, jobs):
 
 def at_the_door(jobs, limit):
     job = b'{"job":%b}' % dumps(jobs[0].hex())
-    return [WORKING, "aw:limit:C"], [job, "me j1", "j1", "q", limit, 180, "", "", 0, "park", ""]
+    return [WORKING, "aw:limit:C"], [job, "me j1", "j1", "q", limit, 180, "", "", 0, "wait", ""]
 
 
 def at_the_door_in_hand(redis, jobs):

@@ -11,7 +11,6 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.errors import UnroutedCallError
-from framework.finish.settle import DeadSetLimits
 from framework.finish.status_writer import StatusWriter
 from framework.policies.dedup.push import Deduplicator
 from framework.route.router import Router
@@ -29,6 +28,7 @@ from framework.store.script import RECEIVE_TRANSFER
 from framework.wire import keys
 from framework.wire.job import TRANSFER
 from framework.wire.json import dumps
+from framework.wire.set_limits import SetLimits
 from tests.harness import compressed, encoded, full_memory, opened
 from tests.schedule.test_poller import LIMITER, Events
 
@@ -67,7 +67,7 @@ class Bench:
             locks=Deduplicator(),
         )
         timing = PollTiming(self.client, 1.0)
-        self.poller = Poller(self.client, self.events, preparation, self.transfer, timing, DeadSetLimits())
+        self.poller = Poller(self.client, self.events, preparation, self.transfer, timing, SetLimits())
 
     def drain(self):
         while self.poller.poll():

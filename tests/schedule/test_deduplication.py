@@ -8,7 +8,6 @@ import pytest
 from framework.declare import registry
 from framework.declare.policy_options import Deduplicate
 from framework.declare.worker import ApplicationWorker
-from framework.finish.settle import DeadSetLimits
 from framework.finish.status_writer import StatusWriter
 from framework.policies.dedup.push import Deduplicator
 from framework.push.size_limiter import SizeLimiter, SizeLimits
@@ -24,6 +23,7 @@ from framework.store.connect import Endpoint
 from framework.wire import keys
 from framework.wire.json import dumps
 from framework.wire.resources import IDEMPOTENCY_KEY, lock_key
+from framework.wire.set_limits import SetLimits
 from tests.harness import compressed, encoded, full_memory, opened, unwrapped
 from tests.schedule.test_cross_shard import untold
 from tests.schedule.test_poller import LIMITER, LONG_AGO, Events
@@ -66,9 +66,7 @@ class Bench:
             limiter=LIMITER,
             locks=Deduplicator(enabled) if enabled else Deduplicator(),
         )
-        self.poller = Poller(
-            main.client, self.events, preparation, transfer, PollTiming(main.client, 1.0), DeadSetLimits()
-        )
+        self.poller = Poller(main.client, self.events, preparation, transfer, PollTiming(main.client, 1.0), SetLimits())
 
     def drain(self):
         while self.poller.poll():

@@ -10,7 +10,6 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
-from framework.finish.settle import DeadSetLimits
 from framework.finish.status_writer import StatusWriter
 from framework.policies.dedup.push import Deduplicator
 from framework.push.size_limiter import SizeLimiter, SizeLimits
@@ -23,6 +22,7 @@ from framework.schedule.poller import PAGE_SIZE, Poller
 from framework.wire import keys
 from framework.wire.json import dumps
 from framework.wire.memory_budget import MemoryBudget
+from framework.wire.set_limits import SetLimits
 from tests.harness import compressed, encoded, full_memory, opened, payload, until, unwrapped
 
 LONG_AGO = 1_000_000_000.0
@@ -82,7 +82,7 @@ def poller(url, events, *middleware, dead_set=None, clock=time.time, timing=None
         budget=budget,
         clock=clock,
     )
-    return Poller(client, events, preparation, transfer, timing or PollTiming(client, 1.0), dead_set or DeadSetLimits())
+    return Poller(client, events, preparation, transfer, timing or PollTiming(client, 1.0), dead_set or SetLimits())
 
 
 def queued(redis, name="default"):
@@ -434,7 +434,7 @@ def test_poller_trims_the_dead_set_and_reports_it(redis, redis_url, events):
     now = redis.time()[0]
     redis.zadd(keys.DEAD, {f"old-{n}": now - 1000 + n for n in range(5)})
     redis.zadd(keys.RETRY, {b"poison-1": LONG_AGO, b"poison-2": LONG_AGO})
-    poller(redis_url, events, dead_set=DeadSetLimits(max_jobs=4)).poll()
+    poller(redis_url, events, dead_set=SetLimits(max_jobs=4)).poll()
     kept, *poison = redis.zrange(keys.DEAD, 0, -1)
     assert (kept, set(map(unwrapped, poison))) == (b"old-4", {b"poison-1", b"poison-2"})
     assert events.trims == [4]

@@ -256,7 +256,7 @@ def resumed(redis):
 
 
 def behind_a_limit(redis, holds):
-    return TAKE_SLOT(redis, [WORKING, LIMIT], [DATA, "me j", "j", "q", 1, 180, "", "", 0, "park", holds])[0] == 0
+    return TAKE_SLOT(redis, [WORKING, LIMIT], [DATA, "me j", "j", "q", 1, 180, "", "", 0, "wait", holds])[0] == 0
 
 
 def handed_over(redis):

@@ -152,7 +152,7 @@ MOVES = {
     ),
     "acquire": (
         lambda redis: (_hold(redis), redis.hset(LIMIT, "limit", -1)),
-        lambda client: script.TAKE_SLOT(client, [WORKING, LIMIT], [JOB, "m", "a", "q", -1, 180, "", "", 0, "park", ""]),
+        lambda client: script.TAKE_SLOT(client, [WORKING, LIMIT], [JOB, "m", "a", "q", -1, 180, "", "", 0, "wait", ""]),
     ),
     "requeue": (_hold, lambda client: script.REQUEUE(client, [WORKING, keys.QUEUES, QUEUE], [1, JOB, JOB, "q"])),
     "let go": (

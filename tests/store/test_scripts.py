@@ -850,7 +850,7 @@ def job(jid, **more):
     return dumps({"class": "Limited", "args": [], "jid": jid, "queue": "q", **more})
 
 
-def acquire(redis, data, jid, limit, *, scope="", share=0, mode="park", holds="", since=""):
+def acquire(redis, data, jid, limit, *, scope="", share=0, mode="wait", holds="", since=""):
     arguments = [data, f"me {jid}", jid, "q", limit, 180, since, scope, share, mode, holds]
     return TAKE_SLOT(redis, [WORKING, LIMIT], arguments)[0]
 
@@ -880,7 +880,7 @@ def test_take_slot_surplus_waits_and_oldest_gets_free_slot(redis, memory):
     with memory():
         assert acquire(redis, first, "j0", 1) == 1
         assert acquire(redis, first, "j0", 1) == 1  # the reply was lost
-        assert TAKE_SLOT(redis, [WORKING, LIMIT], ["gone", "me x", "x", "q", 1, 180, "", "", 0, "park", ""])[0] == -1
+        assert TAKE_SLOT(redis, [WORKING, LIMIT], ["gone", "me x", "x", "q", 1, 180, "", "", 0, "wait", ""])[0] == -1
         assert acquire(redis, second, "j1", 1, holds=QUEUED) == 0
         assert acquire(redis, job("j2"), "j2", 1, mode="refuse") == 2
         assert acquire(redis, job("j3"), "j3", 1) == 0
@@ -933,7 +933,7 @@ def test_slots_expired_are_freed_and_late_job_keeps_position(redis, memory):
     redis.zadd("aw:limit:Other:running", {"dead j0": 1})
     in_hand(redis, "{other}")
     assert (
-        TAKE_SLOT(redis, [WORKING, "aw:limit:Other"], ["{other}", "me j", "j", "q", 1, 9, "", "", 0, "park", ""])[0]
+        TAKE_SLOT(redis, [WORKING, "aw:limit:Other"], ["{other}", "me j", "j", "q", 1, 9, "", "", 0, "wait", ""])[0]
         == 1
     )
     before = redis.zscore(f"{LIMIT}:running", " j2")

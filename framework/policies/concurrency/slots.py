@@ -61,7 +61,7 @@ class LimitSlots:
         others = resources.on_hold() if resources.lock is not None or resources.slots else ""
         since = timestamp(payload.get(BUFFERED_AT))
         stamped = "" if since is None else f"{since:.6f}"
-        mode = "park" if may_wait else "refuse"
+        mode = "wait" if may_wait else "refuse"
         arguments = [unit.data, slot.member, jid, unit.queue, limit, SLOT_TTL_S, stamped, scope, share, mode, others]
         # Recorded before the request: if the reply is lost, or another thread gives the job back meanwhile, the slot is
         # released too.

@@ -2,7 +2,7 @@
 -- KEYS    1 working list  2 the limit (HASH; parts/slots.lua has the others)
 -- ARGV    1 payload as fetched  2 slot member  3 jid  4 queue  5 the limit as this process knows it: 0 none, below 0 pause
 --         6 seconds until a slot that is not renewed is free again  7 since when it has waited, '' when it has not yet
---         8 scope, '' for none  9 most slots of a scope, 0 no such limit  10 'park', or 'refuse': then it does not wait
+--         8 scope, '' for none  9 most slots of a scope, 0 no such limit  10 'wait', or 'refuse': then it does not wait
 --         11 its resources of other limits (parts/release.lua), released when it waits
 -- RETURN  { 1 has its slot, 0 waits, 2 refused, -1 fenced: the process no longer owns it, nothing was written; slots taken; limit;
 --           jobs of its scope that wait }
