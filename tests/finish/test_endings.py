@@ -85,10 +85,13 @@ class EndingBench:
         if setup is not None:
             setup()
         one.start()
-        until(lambda: not self.redis.llen(WORKING) and not one.fetcher.in_flight.payloads() and self._is_settled())
+        until(self._is_settled)
 
     def _is_settled(self):
-        return self.moves or not self.redis.llen("queue:default")
+        # In this order: a fetch moves the job from its queue to the working list in one step, so one of the two reads sees it.
+        if self.redis.llen("queue:default") and not self.moves:
+            return False
+        return not self.redis.llen(WORKING) and not self.processor.fetcher.in_flight.payloads()
 
     def flags(self, name):
         set_flag(self.redis, Flag(name, 100, "why", "ops"), None)
