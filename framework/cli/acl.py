@@ -1,4 +1,4 @@
-"""``acl``: the least rights of a Redis user, by role, in the form in which Redis takes them."""
+"""``acl``: print the least rights of a Redis user by role, as an ACL command or file line."""
 
 import hashlib
 import sys
@@ -33,9 +33,7 @@ def acl(role: str | None, user: str | None, *, as_file: bool, with_password: boo
         echo_lines(columns([("ROLE", "WHAT IT DOES"), *((one.name, one.purpose) for one in ROLES.values())]))
         return
     if user is not None and (not user or not user.isprintable() or " " in user):
-        raise click.UsageError(
-            "--user NAME must be a word: Redis takes no spaces in a name, and what cannot be printed cannot be copied."
-        )
+        raise click.UsageError("--user NAME must be one printable word: Redis allows no spaces in a user name.")
     echo_whole([acl_line(ROLES[role], user or role, as_file=as_file, rules=_password_rules() if with_password else ())])
 
 
@@ -47,6 +45,6 @@ def acl_line(role: Role, user: str, *, as_file: bool = False, rules: tuple[str, 
 def _password_rules() -> tuple[str, ...]:
     password = sys.stdin.readline().rstrip("\r\n")
     if not password:
-        echo("--password-stdin: there is no password on stdin.", err=True)
+        echo("--password-stdin: stdin is empty; give the password there.", err=True)
         sys.exit(EXIT_USAGE)
     return ("#" + hashlib.sha256(password.encode()).hexdigest(),)

@@ -11,9 +11,9 @@ from framework.exit_codes import EXIT_FAILED
 
 
 def write_all(texts: Mapping[Path, str]) -> None:
-    """Every file holds its text; a reader sees the old file or the new one, never half of one.
+    """Write every file; a reader sees the old file or the new one, never a part.
 
-    When one cannot be written, all are as they were, nothing is left beside them, and the command ends with status 1.
+    When a file cannot be written, all keep their old content, no temporary file remains, and the command ends with status 1.
     """
     beside = {path: path.with_name(f"{path.name}.{os.getpid()}.tmp") for path in texts}
     path = Path()
@@ -22,8 +22,8 @@ def write_all(texts: Mapping[Path, str]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             beside[path].write_text(text, encoding="utf-8")
             if path.is_dir():
-                raise IsADirectoryError(0, "a folder stands in its place")
-        # What may be refused lies behind us: renaming needs no room, and the folders have just been written to.
+                raise IsADirectoryError(0, "it is a folder")
+        # Renaming last: it needs no space, and the folders have just proven writable.
         for path in texts:
             beside[path].replace(path)
     except OSError as error:
@@ -35,6 +35,6 @@ def write_all(texts: Mapping[Path, str]) -> None:
 
 
 def display_path(path: Path) -> str:
-    """How a file is called in messages."""
+    """Return the path as messages show it: relative when it is below the working directory."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -1,4 +1,4 @@
-"""``cluster``: a supervised group of worker processes, one per queue group and shard."""
+"""``cluster``: run a supervised group of worker processes for each group of queues and shard."""
 
 import sys
 from collections.abc import Sequence
@@ -29,27 +29,27 @@ from framework.wiring.queue_locations import open_queue_locations
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("selectors", nargs=-1, required=True, metavar="SELECTOR...")
-@click.option("--queue-selector", "by_query", is_flag=True, help="Take each SELECTOR for a query, as in routing rules.")
-@click.option("-n", "--negate", is_flag=True, help="Serve every queue that jobs go to but those of SELECTOR.")
+@click.option("--queue-selector", "by_query", is_flag=True, help="Read each SELECTOR as a query, as in routing rules.")
+@click.option("-n", "--negate", is_flag=True, help="Serve every queue of the routing rules except those of SELECTOR.")
 @click.option(
     "--processes",
     type=click.IntRange(1, 256),
     default=1,
     show_default=True,
-    help="Run so many processes for each group.",
+    help="Number of processes of each group.",
 )
 @shard_option
 @click.option(
     "--min-concurrency",
     "least",
     type=click.IntRange(0, MAX_CONCURRENCY),
-    help="Run at least so many jobs at a time. Without it: one more than there are queues.",
+    help="Run at least this number of jobs at a time. Default: the number of queues plus one.",
 )
 @click.option(
     "--max-concurrency",
     "most",
     type=click.IntRange(1, MAX_CONCURRENCY),
-    help="Run at most so many jobs at a time. Without --min-concurrency: exactly so many.",
+    help="Run at most this number of jobs at a time. Without --min-concurrency: exactly this number.",
 )
 @timeout_option
 @modules_option
@@ -77,7 +77,7 @@ def cluster(
 ) -> None:
     """Keep worker processes running for each SELECTOR, on each shard that has queues of it.
 
-    SELECTOR is a list of queues and namespaces, separated by commas, or * for every queue that jobs go to. A namespace stands for
+    SELECTOR is a list of queues and namespaces, separated by commas, or * for every queue of the routing rules. A namespace means
     itself and NAMESPACE:*.
     """
     if dryrun and list_queues:
@@ -93,7 +93,7 @@ def cluster(
         for remark in plan.planner.warnings(plan.processes):
             echo(remark, err=True)
         return
-    # What does not hold now would end every child anew.
+    # An error here would otherwise end every child at every restart.
     registry.check_importable(modules or plan.settings.workers_module)
     check_supervisor(len(plan.specs), len({spec.shard for spec in plan.specs}))
     signals = SignalQueue()
@@ -117,7 +117,7 @@ class _Plan(NamedTuple):
 
 
 class _ClusterArguments(NamedTuple):
-    """The options that say what is to run, read by the files of the moment."""
+    """The options that select processes; a plan reads the configuration files again each time."""
 
     selectors: Sequence[str]
     copies: int
@@ -132,7 +132,7 @@ class _ClusterArguments(NamedTuple):
     negate: bool
 
     def plan(self) -> _Plan:
-        """Return the plan. Raises ConfigurationError, and click.UsageError for arguments that mean nothing."""
+        """Return the plan. Raises ConfigurationError, and click.UsageError for contradictory arguments."""
         settings = load()
         selection = Selection(self.by_query, self.negate, tuple(check_shard(settings, name) for name in self.shards))
         patience_s = settings.timeout if self.timeout is None else self.timeout
@@ -152,7 +152,7 @@ class _ClusterArguments(NamedTuple):
         return [*tag, *(part for label in self.labels for part in ("--label", label))]
 
     def replan(self) -> Sequence[ChildSpec]:
-        """Return what is to run by now. Raises FrameworkError."""
+        """Return the processes of a new plan. Raises FrameworkError."""
         try:
             return self.plan().specs
         except click.UsageError as error:

@@ -1,4 +1,4 @@
-"""The options of ``cluster`` that say how a group is looked after, apart from what it serves."""
+"""The options of ``cluster`` for supervision: memory limits, drains, health endpoints."""
 
 import re
 from collections.abc import Callable
@@ -18,35 +18,35 @@ _HOST_AND_PORT = re.compile(
     r"|(?:\[(?P<inside>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|(?P<name>[\w.-]+))(?::(?P<port>\d{1,5}))?",
     re.ASCII,
 )
-"""An IPv6 address as it is, or in brackets, or another host; behind the last two perhaps a port."""
+"""A bare IPv6 address; or an IPv6 address in brackets or another host, with an optional port."""
 _OPTIONS = (
     click.option(
         "--drain-timeout",
         type=SecondsOption(),
         default=DRAIN_TIMEOUT_S,
         show_default=True,
-        help="Let jobs go on for so many seconds in a process that USR2 or its memory has replaced, and then for --timeout.",
+        help="Seconds that jobs may go on in a process that was replaced (USR2, memory), before --timeout begins.",
     ),
     click.option(
         "--max-rss",
         type=click.IntRange(1),
         metavar="MB",
-        help="Replace a process that takes more memory for as long as --rss-grace says.",
+        help="Replace a process that uses more memory for longer than --rss-grace.",
     ),
     click.option(
         "--rss-grace",
         type=SecondsOption(),
         default=GRACE_S,
         show_default=True,
-        help="Let a process be above --max-rss for so many seconds.",
+        help="Seconds that a process may be above --max-rss.",
     ),
     click.option(
-        "--hard-rss", type=click.IntRange(1), metavar="MB", help="Replace a process at once that takes more memory."
+        "--hard-rss", type=click.IntRange(1), metavar="MB", help="Replace a process at once when it uses more memory."
     ),
     click.option(
         "--health-port",
         type=click.IntRange(0, _MAX_PORT),
-        help="Answer /liveness and /readiness over HTTP at this port.",
+        help="Serve /liveness and /readiness over HTTP at this port.",
     ),
     click.option(
         "--health-host",
@@ -74,7 +74,7 @@ def read_cluster_options(
     health_port: int | None,
     health_host: str,
 ) -> ClusterOptions:
-    """Return what the options say. Raises click.UsageError for what contradicts itself."""
+    """Return the options. Raises click.UsageError for contradictory values."""
     if max_rss is not None and hard_rss is not None and hard_rss <= max_rss:
         raise click.UsageError(f"--hard-rss {hard_rss} must be above --max-rss {max_rss}.")
     soft, hard = (None if limit is None else limit * _MB for limit in (max_rss, hard_rss))
@@ -83,7 +83,7 @@ def read_cluster_options(
 
 
 def _health_address(host: str, port: int | None) -> tuple[str, int] | None:
-    """Return where to answer, ``None``: nowhere, as no port is named. Raises click.UsageError for what is no address."""
+    """Return host and port, or None without a port. Raises click.UsageError for an invalid address."""
     found = _HOST_AND_PORT.fullmatch(host)
     if found is None:
         raise click.UsageError(

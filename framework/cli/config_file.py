@@ -1,4 +1,4 @@
-"""The YAML file of ``worker -C``: Sidekiq's keys, at the top level and in a section per environment."""
+"""Read the YAML file of ``worker -C``: Sidekiq's keys, at the top level and in sections per environment."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -29,12 +29,12 @@ _EQUIVALENT_SETTINGS: Mapping[str, str] = {
     "max_iteration_runtime": "",
     "health_check": "",
 }
-"""Sidekiq's other keys, and where the same is said here."""
+"""Sidekiq's other keys, and how to configure the same here."""
 
 
 @dataclass(frozen=True)
 class FileOptions:
-    """What ``-C FILE`` says; a section named after the environment lies over the top level."""
+    """The options of ``-C FILE``; the section of the environment overrides the top level."""
 
     concurrency: int | None = None
     timeout: float | None = None
@@ -46,16 +46,16 @@ class FileOptions:
     require: tuple[str, ...] = ()
     tag: str | None = None
     labels: tuple[str, ...] = ()
-    """What dashboards call the process, and show beside it."""
+    """Tag and labels name the process on dashboards."""
     ignored_keys: tuple[str, ...] = ()
-    """Keys that say nothing here, each with where to say it instead."""
+    """A message for each key that has no effect here, with the alternative."""
 
 
 def read_config_file(path: Path, environment: str, folder: str = "config") -> FileOptions:
-    """Return the options in a ``-C`` file; ``folder`` is how messages call the config folder.
+    """Return the options in a ``-C`` file; messages name the config folder ``folder``.
 
     Raises:
-        ConfigurationError: with everything in it that is wrong, also in the sections ``development``, ``test`` and ``production``.
+        ConfigurationError: with every problem in it, also in the sections ``development``, ``test`` and ``production``.
     """
     problems: list[ConfigurationProblem] = []
     top = _content(path)
@@ -90,7 +90,7 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _normalize_keys(path: Path, section: str, content: Any, problems: list[ConfigurationProblem]) -> dict[str, Any]:
-    """The keys and values of a level. Ruby's files write keys as symbols (``:concurrency:``); both forms are read."""
+    """Return the keys and values of a level. Ruby's files may write keys as symbols (``:concurrency:``)."""
     if content is None:
         return {}
     if not is_mapping(content):
@@ -100,9 +100,7 @@ def _normalize_keys(path: Path, section: str, content: Any, problems: list[Confi
     for key, value in content.items():
         name = str(key).removeprefix(":")
         if name in keyed:
-            problems.append(
-                ConfigurationProblem(str(path), name, "stands there twice, with and without a colon before it")
-            )
+            problems.append(ConfigurationProblem(str(path), name, "is there twice, with and without a leading colon"))
         keyed[name] = value
     return keyed
 
@@ -136,16 +134,16 @@ def _read_section(
 
 
 def _ignored_key_message(key: str) -> str:
-    """What to say of a key that has no effect. Raises ValueError for one that must not be passed over."""
+    """Return the message for a key without effect. Raises ValueError for a key that must not be ignored."""
     if key == "capsules":
         raise ValueError("a process has one set of queues: start a process for each capsule, with -q and -c")
     if key in _EQUIVALENT_SETTINGS:
-        way_out = f": {_EQUIVALENT_SETTINGS[key]}" if _EQUIVALENT_SETTINGS[key] else ""
-        return f"{key} has no effect here{way_out}"
+        remedy = f": {_EQUIVALENT_SETTINGS[key]}" if _EQUIVALENT_SETTINGS[key] else ""
+        return f"{key} has no effect here{remedy}"
     known = (*KEYS, *_ENVIRONMENTS, *_EQUIVALENT_SETTINGS, "capsules")
     if nearest(key, known, cutoff=0.8) is not None:
         raise ValueError(f"unknown key{did_you_mean(key, known)}; keys: {', '.join((*KEYS, *_ENVIRONMENTS))}")
-    return f"{key} is no key of ours and has no effect here"
+    return f"{key} is an unknown key and has no effect"
 
 
 def _tag(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""How a command ends when it cannot go on: the message on stderr, the exit status of design section 5."""
+"""End a command that cannot continue: message on stderr, exit status of ``exit_codes``."""
 
 import sys
 import traceback
@@ -21,7 +21,7 @@ R = TypeVar("R")
 def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
     """Turn the framework's errors into one message and a status: 78 for configuration and declarations, else 1.
 
-    What else is raised is shown with its traceback. All of it passes ``terminal.py``.
+    Any other exception is shown with its traceback. All output passes ``terminal.py``.
     """
 
     @wraps(command)
@@ -39,7 +39,7 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
             raise
         except (click.Abort, click.exceptions.Exit):
             raise
-        except Exception as error:  # noqa: BLE001 - a fault of ours is shown whole, but what it quotes does not act on the terminal
+        except Exception as error:  # noqa: BLE001 - a bug of the framework is shown whole, with its texts escaped
             echo_text("".join(traceback.format_exception(error)).rstrip(), err=True)
             sys.exit(EXIT_FAILED)
 
@@ -58,5 +58,5 @@ def refuse_unknown(
 
 
 def unknown_worker_message(name: str, hint: str) -> str:
-    """What to say of a worker that does not exist."""
+    """Return the message for a worker that does not exist."""
     return f"there is no worker {name!r}{hint}"

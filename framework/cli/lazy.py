@@ -1,4 +1,4 @@
-"""A group of commands that loads a command's module when that command is used."""
+"""Load the module of a command when the command is used."""
 
 import importlib
 from collections import UserDict
@@ -9,7 +9,7 @@ import click
 
 
 class LazyCommand(NamedTuple):
-    """The place of a command, and the line that the group's help has for it."""
+    """The module and name of a command, and its line in the help of the group."""
 
     module: str
     name: str
@@ -17,7 +17,7 @@ class LazyCommand(NamedTuple):
 
 
 class LazyCommands(UserDict[str, click.Command]):
-    """Commands by name, as click keeps those of a group; each is loaded when it is looked up."""
+    """The commands of a click group by name; each is loaded at its first lookup."""
 
     def __init__(self, table: Mapping[str, LazyCommand]) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class LazyCommands(UserDict[str, click.Command]):
 
 
 class LazyGroup(click.Group):
-    """A group of commands named in a table. Its help and its refusals load none of them."""
+    """A group of commands from a table. Its help and its usage errors load no command."""
 
     def __init__(self, name: str, table: Mapping[str, LazyCommand], help_: str) -> None:
         super().__init__(
@@ -48,6 +48,6 @@ class LazyGroup(click.Group):
         self._table = table
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the lines of the table."""
+        """List the commands of the table."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, self._table[name].help) for name in self.list_commands(ctx)])

@@ -37,11 +37,11 @@ COMMANDS = {
         f"{_COMMANDS_PACKAGE}.migrate_jobs", "migrate_jobs", "Move waiting jobs to other queues of their shard."
     ),
     "jobs": LazyCommand(
-        f"{_COMMANDS_PACKAGE}.jobs", "jobs", "Look at jobs that do not run, say why, and release them."
+        f"{_COMMANDS_PACKAGE}.jobs", "jobs", "Show jobs that do not run, explain why, and release them."
     ),
     "store": LazyCommand(f"{_COMMANDS_PACKAGE}.store", "store", "Start, stop or show the development stores."),
-    "acl": LazyCommand(f"{_COMMANDS_PACKAGE}.acl", "acl", "Print the least rights that a role needs of a Redis."),
+    "acl": LazyCommand(f"{_COMMANDS_PACKAGE}.acl", "acl", "Print the least Redis rights of a role."),
 }
 
-main = LazyGroup("application-worker", COMMANDS, "Run worker processes and look after their jobs.")
+main = LazyGroup("application-worker", COMMANDS, "Run worker processes and manage their jobs.")
 click.version_option(VERSION, prog_name="application-worker")(main)

@@ -1,4 +1,4 @@
-"""``migrate-jobs``: moves jobs that wait to other queues of their shard, as a mapping or today's routing rules say."""
+"""``migrate-jobs``: move waiting jobs to a queue, or to the queues of today's routing rules."""
 
 import signal
 import sys
@@ -39,20 +39,22 @@ from framework.wiring.worker_process import known_queues
 
 QUEUED = "queued"
 _SETS = {"scheduled": keys.SCHEDULE, "retry": keys.RETRY, "dead": keys.DEAD}
-_RETRY_HINT = "Run the command again when it does: it goes on where it stopped."
+_RETRY_HINT = "Run the command again when Redis answers: it continues where it stopped."
 _STOP_SIGNALS: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
 _TRANSIENT_ERRORS = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError)
 
 
 @click.command("migrate-jobs")
 @click.argument("what", type=ChoiceOption([QUEUED, *_SETS]), metavar="|".join([QUEUED, *_SETS]))
-@click.option("--follow-rules", is_flag=True, help="Move each job to where today's routing rules send its class.")
+@click.option(
+    "--follow-rules", is_flag=True, help="Move each job to the queue that today's routing rules name for its class."
+)
 @click.option("--to", metavar="QUEUE", help="Move every job to this queue.")
 @click.option("--from", "sources", metavar="QUEUE", multiple=True, help="Only jobs of this queue. Repeatable.")
 @click.option("--class", "classes", metavar="NAME", multiple=True, help="Only jobs of this class. Repeatable.")
 @shard_option
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Move at most so many jobs.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Move at most this number of jobs.")
 @json_option
 @modules_option
 @reports_errors
@@ -69,14 +71,14 @@ def migrate_jobs(
     as_json: bool,
     modules: Sequence[str],
 ) -> None:
-    """Move jobs that wait to other queues of their shard.
+    """Move waiting jobs to other queues of their shard.
 
-    They are those in queues, or those that are scheduled, retried or dead.
+    The argument selects jobs in queues, or scheduled, retried or dead jobs.
 
-    Each job moves in one step, whoever works meanwhile. Killed at any point, the command may be run again. What cannot be judged
-    (an unknown class, a payload that is no job) stays where it is and is listed.
+    Each job moves in one atomic step, beside running processes. A killed command may be run again. A job that the command cannot
+    judge (an unknown class, a malformed payload) stays in place and is listed.
 
-    Status 0: all that could move has moved. 1: some should have and did not. 75: a shard does not answer; run it again.
+    Status 0: every movable job has moved. 1: some jobs did not move. 75: a shard does not answer; run it again.
     """
     _check_usage(follow_rules=follow_rules, to=to, sources=sources, classes=classes)
     project = load_project(modules)
@@ -103,7 +105,7 @@ def migrate_jobs(
         for work in works:
             _run_step(work, lambda one: _migrate_sources(one, dry_run=dry_run))
     if allowance.stopped:
-        echo("Stopped: what had not moved yet stays where it was.", err=True)
+        echo("Stopped: the remaining jobs stay in their queues.", err=True)
     if follow_rules:
         for work in works:
             work.splits = list(_splits(work, project))
@@ -137,7 +139,7 @@ def _shard_migration(
 
 
 def _run_step(work: ShardMigration, step: Callable[[ShardMigration], None]) -> None:
-    """Do one step with a shard; one that does not answer is left out from then on, so that the others are done."""
+    """Run a step on a shard; skip a shard that did not answer, so that the others go on."""
     if work.error is not None:
         return
     try:
@@ -178,7 +180,7 @@ def _migrate_sources(work: ShardMigration, *, dry_run: bool) -> None:
 
 @contextmanager
 def _skip_wrong_type(work: ShardMigration, place: str) -> Generator[None]:
-    """A key of another type holds no jobs, and hides no other."""
+    """Skip a key of another type, which has no jobs, and go on with the others."""
     try:
         yield
     except ResponseError as error:
@@ -189,7 +191,7 @@ def _skip_wrong_type(work: ShardMigration, place: str) -> Generator[None]:
 
 
 def _stop_on_signals(quota: Quota) -> None:
-    """From now on the first INT or TERM lets what is put aside be put back, and ends the work; another ends the process."""
+    """Stop at the first INT or TERM and return the jobs that were set aside; a second signal ends the process."""
 
     def stop(_number: int, _frame: object) -> None:
         if quota.stopped:
@@ -201,7 +203,7 @@ def _stop_on_signals(quota: Quota) -> None:
 
 
 class _ProgressBar:
-    """A bar on standard error with rate and time left, if that is a terminal."""
+    """A progress bar on standard error with rate and time left, when that is a terminal."""
 
     def __init__(self) -> None:
         self._bar: Any = None
@@ -209,7 +211,7 @@ class _ProgressBar:
         self._done = 0
 
     def begin(self, jobs: int) -> None:
-        """So many jobs are to be looked at."""
+        """Start the bar for this number of jobs."""
         if not sys.stderr.isatty() or not jobs:
             return
         self._began = time.monotonic()
@@ -224,13 +226,13 @@ class _ProgressBar:
         self._bar.__enter__()
 
     def __call__(self, jobs: int) -> None:
-        """So many more were looked at."""
+        """Add this number of scanned jobs."""
         self._done += jobs
         if self._bar is not None:
             self._bar.update(jobs)
 
     def end(self) -> None:
-        """The table comes next."""
+        """End the bar before the report is printed."""
         if self._bar is not None:
             self._bar.__exit__(None, None, None)
 
@@ -247,11 +249,11 @@ def _progress_bar() -> Generator[_ProgressBar]:
 def _print_remarks(
     works: Sequence[ShardMigration], project: Project, to: str | None, classes: Sequence[str], sources: Sequence[str]
 ) -> None:
-    """Say on standard error what whoever runs the command should know beside the report."""
+    """Print remarks for the operator on standard error, beside the report."""
     for name in classes:
         if registry.find(name) is None:
             echo(
-                f"{unknown_worker_message(name, did_you_mean(name, project.workers))}; jobs of this name were asked for",
+                f"{unknown_worker_message(name, did_you_mean(name, project.workers))}; the command searched for jobs of this name",
                 err=True,
             )
     there = {name for work in works for name in work.queues}
@@ -267,7 +269,7 @@ def _print_remarks(
 
 
 def _splits(work: ShardMigration, project: Project) -> Iterator[ShardSplit]:
-    """Yield the classes of which jobs stay on this shard, while the rules send them to another that limits or locks by itself."""
+    """Yield the limited or locked classes whose jobs stay on this shard while the rules name another shard."""
     stay: dict[str, int] = {}
     for found in work.report.skipped.values():
         for (reason, _, name), left in found.items():
@@ -280,7 +282,7 @@ def _splits(work: ShardMigration, project: Project) -> Iterator[ShardSplit]:
 
 
 def _print_queue_remarks(work: ShardMigration, project: Project, to: str | None) -> None:
-    """Say of queues of one shard what keeps their jobs from being run, or from being all."""
+    """Print why jobs in the queues of one shard do not run, or why more jobs still arrive."""
     shard = work.shard.name
     for queue in sorted({target for _, target in work.report.moved} - set(work.served)):
         hint = did_you_mean(queue, known_queues(project.router) | set(work.served)) if queue == to else ""
@@ -290,7 +292,7 @@ def _print_queue_remarks(work: ShardMigration, project: Project, to: str | None)
             echo(f"the queue {source} of {shard} is paused, and {target} is not: its jobs run there", err=True)
     for queue in sorted(work.report.still_receiving):
         cause = "processes with the old rules push them: restart those, and run the command again"
-        echo(f"jobs that go elsewhere still come into the queue {queue} of {shard}; {cause}", err=True)
+        echo(f"jobs of other queues still arrive in the queue {queue} of {shard}; {cause}", err=True)
 
 
 def _status(works: Sequence[ShardMigration], quota: Quota) -> int:

@@ -1,4 +1,4 @@
-"""What ``migrate-jobs`` tells: which jobs went where, which were left in place and why."""
+"""Format the report of ``migrate-jobs``: moved jobs by queue, jobs left in place by reason."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,36 +13,36 @@ from framework.route.split import ShardSplit
 from framework.shard.shard import Shard
 
 _REASONS: dict[SkipReason, str] = {
-    "unknown class": "no worker of this name is registered here; --class NAME with --to moves its jobs all the same",
-    "retired class": "it is in retired_workers: dropped by whoever fetches it from there",
-    "chosen queue": "somebody chose this queue (set(queue=...), retry_queue)",
-    "other shard": "the rules lead to another shard, which is not this command's to reach",
-    "in transit": "it is on its way to another shard already",
-    "unreadable": "it is no job's JSON",
-    "wrong type": "the key of the queue it should go to is no list",
+    "unknown class": "no worker of this name is registered here; --class NAME with --to still moves its jobs",
+    "retired class": "the class is in retired_workers: the process that fetches the job drops it",
+    "chosen queue": "the push chose this queue (set(queue=...), retry_queue)",
+    "other shard": "the rules name another shard, and this command moves jobs within one shard",
+    "in transit": "the job is already on its way to another shard",
+    "unreadable": "the payload is not a job's JSON",
+    "wrong type": "the key of the target queue is not a list",
 }
 
 
 @dataclass
 class ShardMigration:
-    """One shard's part of the work: where to look, and what came of it."""
+    """The migration of one shard: its sources and its report."""
 
     shard: Shard
     mover: QueueMigrator | SetMigrator
     report: MigrationReport
     queues: list[str] = field(default_factory=list[str])
-    """The shard's queues, when it is about queues."""
+    """The queues of the shard, when the migration is about queues."""
     sources: list[str] = field(default_factory=list[str])
     jobs: int = 0
     served: Collection[str] = ()
     paused: Collection[str] = ()
     splits: Sequence[ShardSplit] = ()
-    """Classes of which jobs stay here, while their limits and locks hold on another shard too."""
+    """Classes with jobs left on this shard, whose limits and locks hold on another shard too."""
     error: Exception | None = None
 
 
 def format_text(works: Sequence[ShardMigration], what: str, *, dry_run: bool) -> list[str]:
-    """Return the tables, and what it comes to, line by line."""
+    """Return the tables and the summary, line by line."""
     moved = [
         (work.shard.name, source or "-", target, f"{jobs:,}")
         for work in works
@@ -60,9 +60,7 @@ def format_text(works: Sequence[ShardMigration], what: str, *, dry_run: bool) ->
         reasons: dict[SkipReason, None] = dict.fromkeys(reason for _, reason, *_ in _skipped_rows(works))
         lines += [*(f"{reason}: {_REASONS[reason]}" for reason in reasons), ""]
     for work in works:
-        lines += [
-            f"not looked at: {key} of {work.shard.name} holds no jobs" for key in sorted(work.report.wrong_type_keys)
-        ]
+        lines += [f"not scanned: {key} of {work.shard.name} has no jobs" for key in sorted(work.report.wrong_type_keys)]
     total = sum(work.report.moved.total() for work in works)
     verb = "would move" if dry_run else "moved"
     stay = sum(found.jobs for *_, found in _skipped_rows(works))
@@ -71,7 +69,7 @@ def format_text(works: Sequence[ShardMigration], what: str, *, dry_run: bool) ->
 
 
 def to_json(works: Sequence[ShardMigration], what: str, *, dry_run: bool) -> dict[str, Any]:
-    """Return the same for JSON."""
+    """Return the report for JSON."""
     shards = {
         work.shard.name: {
             "moved": [
@@ -82,7 +80,7 @@ def to_json(works: Sequence[ShardMigration], what: str, *, dry_run: bool) -> dic
                 {"queue": queue, "class": name, "reason": reason, "jobs": found.jobs, "jids": found.jids}
                 for _, reason, queue, name, found in _skipped_rows([work])
             ],
-            "not_looked_at": sorted(work.report.wrong_type_keys),
+            "not_scanned": sorted(work.report.wrong_type_keys),
             "per_shard": [
                 {"class": split.name, "holds": list(split.controls), "shards": list(split.shards)}
                 for split in work.splits

@@ -1,4 +1,4 @@
-"""Values of options that several commands take: each wrong one is told with what is allowed and the nearest right spelling."""
+"""Options of several commands; the message for a wrong value names the allowed values and the nearest spelling."""
 
 import math
 import re
@@ -20,19 +20,19 @@ WeightedQueue = tuple[str, int]
 
 
 def read_queue(text: str) -> WeightedQueue:
-    """What NAME or NAME,WEIGHT says. Raises ValueError."""
+    """Parse NAME or NAME,WEIGHT. Raises ValueError."""
     name, comma, weight = text.partition(",")
     if not QUEUE_NAME.fullmatch(name):
         raise ValueError(f"{text!r} names no queue: {QUEUE_NAME_FORMAT}; write NAME or NAME,WEIGHT")
     if comma and (re.fullmatch(r"\d+", weight, re.ASCII) is None or int(weight) < 1):
-        raise ValueError(f"{weight!r} in {text!r} is no weight: it is a whole number from 1 on")
+        raise ValueError(f"{weight!r} in {text!r} is not a weight: give a whole number from 1 up")
     return name, int(weight) if comma else 0
 
 
 def conflicting_weights(queues: Iterable[WeightedQueue]) -> str | None:
-    """What is wrong when a queue is given twice with different weights, of which only one can be meant; else None.
+    """Return the message for a queue that is given twice with different weights; else None.
 
-    Twice with the same weight is Sidekiq's older way to give it twice the weight.
+    A queue that is given twice with the same weight has twice the weight, as in older Sidekiq.
     """
     seen: dict[str, int] = {}
     for name, weight in queues:
@@ -58,34 +58,34 @@ class QueueOption(click.ParamType[WeightedQueue]):
 
 
 class SecondsOption(click.ParamType[float]):
-    """How long a process waits at its end."""
+    """A number of seconds up to the longest timeout."""
 
     name = "SECONDS"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number; neither infinite nor longer than a week."""
+        """Return the number, which is finite and at most a week."""
         try:
             seconds = float(value)
         except ValueError:
             seconds = math.nan
         if not 0 <= seconds <= MAX_TIMEOUT_S:
-            self.fail(f"{value!r} is no number of seconds from 0 to {MAX_TIMEOUT_S:,g}", param, ctx)
+            self.fail(f"{value!r} is not a number of seconds from 0 to {MAX_TIMEOUT_S:,g}", param, ctx)
         return seconds
 
 
 class DurationOption(click.ParamType[float]):
-    """How long something lasts that operators say: ``90s``, ``15m``, ``2h``, ``1d``, ``1h30m``."""
+    """A duration: ``90s``, ``15m``, ``2h``, ``1d``, ``1h30m``."""
 
     name = "DURATION"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the seconds: more than none, at most a year."""
+        """Return the seconds: more than 0, at most a year."""
         if isinstance(value, int | float):
             return float(value)
         parts = re.findall(r"(\d+)([smhd])", str(value), re.ASCII)
         seconds = sum(int(number) * _SECONDS[unit] for number, unit in parts)
         if "".join(number + unit for number, unit in parts) != value or not 0 < seconds <= _MAX_DURATION_S:
-            self.fail(f"{value!r} is no length of time: write 90s, 15m, 2h, 1d or 1h30m, a year at most", param, ctx)
+            self.fail(f"{value!r} is not a duration: write 90s, 15m, 2h, 1d or 1h30m, at most a year", param, ctx)
         return float(seconds)
 
 
@@ -112,7 +112,7 @@ class ModuleOption(click.ParamType[str]):
         try:
             return validators.module_name(str(value))
         except ValueError as error:
-            # The path of a file is what Ruby's -r takes.
+            # Ruby's -r takes the path of a file.
             dotted = str(value).removeprefix("./").removesuffix(".py").rstrip("/").replace("/", ".")
             hint = f" (did you mean {dotted!r}?)" if _is_module(dotted) else ""
             self.fail(f"{value!r} {error}{hint}", param, ctx)
@@ -150,7 +150,7 @@ timeout_option = click.option(
     "-t",
     "--timeout",
     type=SecondsOption(),
-    help="Give running jobs so many seconds when the process stops. Default: the setting timeout, 25.",
+    help="Seconds that running jobs get when the process stops. Default: the setting timeout, 25.",
 )
 
 
@@ -174,22 +174,22 @@ def check_reason(reason: str) -> str:
 
 
 def tag_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--tag`` and ``--label``, which say what dashboards call a process."""
+    """Add ``--tag`` and ``--label``, which name a process on dashboards."""
     label = click.option(
         "--label",
         "labels",
         type=TagOption(),
         multiple=True,
-        help="Show this beside the tag on dashboards. Repeatable.",
+        help="Show this text with the tag on dashboards. Repeatable.",
     )
     tag = click.option(
-        "-g", "--tag", type=TagOption(), help="Call the process so on dashboards. Default: the name of its folder."
+        "-g", "--tag", type=TagOption(), help="Name the process on dashboards. Default: the name of its folder."
     )
     return tag(label(command))
 
 
 class ChoiceOption(click.Choice[str]):
-    """One of a few words."""
+    """One of several words."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """Return click's message with the nearest word."""
@@ -197,14 +197,14 @@ class ChoiceOption(click.Choice[str]):
 
 
 def check_shard(settings: Settings, name: str) -> str:
-    """Return the name of a shard that exists; anything else is wrong usage."""
+    """Return the name of a shard; an unknown name is wrong usage."""
     if name not in settings.shards:
         raise click.UsageError(unknown_shard_message(settings, name))
     return name
 
 
 def unknown_shard_message(settings: Settings, name: str) -> str:
-    """What to say of a shard that does not exist."""
+    """Return the message for a shard that does not exist."""
     known: Sequence[str] = sorted(settings.shards)
     file = settings.config_file_label("redis.yml")
     return f"no shard is named {name!r}{did_you_mean(name, known)}; {file} has: {join_names(known)}"

@@ -1,4 +1,4 @@
-"""What commands about workers begin with: the settings, the worker classes, the router that agrees with them."""
+"""Load the settings, the worker classes and the router of a project."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ class Project(NamedTuple):
 
     @property
     def declarations(self) -> dict[str, Declaration]:
-        """The facts of every worker, by wire name."""
+        """The declaration of every worker, by wire name."""
         return {name: worker.declaration() for name, worker in self.workers.items()}
 
 
@@ -52,7 +52,7 @@ def load_project(modules: Sequence[str]) -> Project:
     """Load ``modules``, or those of the setting ``workers_module``.
 
     Raises:
-        ConfigurationError, DeclarationError: something of it does not hold, so that no process would boot.
+        ConfigurationError, DeclarationError: the project is invalid, and no process would boot.
     """
     settings = load()
     warn_unknown_variables(settings)

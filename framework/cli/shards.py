@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
 
-from framework.admin.search import OnProgress
 from framework.cli.options import check_shard
 from framework.cli.terminal import columns, echo, echo_json, echo_lines
 from framework.command_line import command
@@ -88,7 +87,7 @@ def unserved_queue_message(shard: str, queue: str, hint: str = "") -> str:
     return f"no running process of {shard} serves the queue {queue}{hint}: {remedy}"
 
 
-def progress_reporter(shard: str, *, only_on_terminal: bool = True) -> OnProgress:
+def progress_reporter(shard: str, *, only_on_terminal: bool = True) -> Callable[[str, int], None]:
     """Return a callback that reports on stderr, at most once a second, how many jobs of a shard were scanned."""
     reported_at = time.monotonic()
 

@@ -1,4 +1,4 @@
-"""``store start|stop|status``: the development stores, a server for each shard with ``url: embedded``."""
+"""``store``: start, stop and show the development stores, one server per shard with ``url: embedded``."""
 
 import os
 import shlex
@@ -32,10 +32,10 @@ def store() -> None:
 @store.command()
 @reports_errors
 def start() -> None:
-    """Start the stores that do not run yet. Each of them answers when the command ends.
+    """Start the stores that do not run yet, and wait until each answers.
 
-    Where neither config/redis.yml nor REDIS_URL names a Redis, one store is started, and a line is
-    printed that makes it known to other programs.
+    When neither config/redis.yml nor REDIS_URL names a Redis, the command starts one store and prints the
+    line that makes it known to other programs.
     """
     settings = load()
     for shard, server in _servers(settings).items():
@@ -83,24 +83,24 @@ def _servers(settings: Settings) -> Mapping[str, EmbeddedServer]:
     if not embedded:
         others = ", ".join(settings.shards)
         echo(
-            f"No shard has `url: embedded`, so there is nothing to do here: {source} or REDIS_URL names the Redis of {others}."
+            f"No shard has `url: embedded`, so there is no store to manage: {source} or REDIS_URL names the Redis of {others}."
         )
     return {name: EmbeddedServer(store_dir(settings.var_dir, name), detached=True, source=source) for name in embedded}
 
 
 def _redis_not_configured(settings: Settings) -> bool:
-    """Whether nothing names a Redis, so that programs would take the built-in address."""
-    said = os.environ.get("REDIS_URL") or (settings.config_dir / "redis.yml").exists()
-    return not said and settings.shards == {MAIN: ShardSettings(url=DEFAULT_URL)}
+    """Return whether neither a file nor a variable names a Redis, so that programs use the built-in address."""
+    configured = os.environ.get("REDIS_URL") or (settings.config_dir / "redis.yml").exists()
+    return not configured and settings.shards == {MAIN: ShardSettings(url=DEFAULT_URL)}
 
 
 def _is_store_url(settings: Settings, name: str, shard: ShardSettings) -> bool:
-    """Whether the URL is that of the store itself: what REDIS_URL is after it was named so."""
+    """Return whether the URL is that of the store itself, as REDIS_URL may name it."""
     place = store_dir(settings.var_dir, name).absolute()
     return shard.url in (embedded_url(settings.var_dir, name), f"unix://{quote(str(place / 'server.sock'))}")
 
 
 def _print_setup_hint(settings: Settings, url: str) -> None:
-    echo("Neither REDIS_URL nor a redis.yml names a Redis. In each shell whose programs are to use this one:")
+    echo("Neither REDIS_URL nor a redis.yml names a Redis. To use this store, set in each shell:")
     echo_whole([f"  export REDIS_URL={shlex.quote(url)}"])
-    echo(f"Or for all of them: write `shards: {{main: {{url: embedded}}}}` to {settings.config_label}/redis.yml.")
+    echo(f"For all shells, write `shards: {{main: {{url: embedded}}}}` to {settings.config_label}/redis.yml.")

@@ -1,4 +1,4 @@
-"""What commands print: every line passes here, so that no text of a job, a key or an error acts on the terminal or forges a line."""
+"""Print the output of commands, escaped: no text of a job, key or error controls the terminal or forges a line."""
 
 import json
 import unicodedata
@@ -28,7 +28,7 @@ def echo_text(text: str, *, err: bool = False) -> None:
 
 
 def echo_whole(lines: Iterable[str]) -> None:
-    """Print lines that a shell, redis-cli or another program takes: escaped like all others, and never cut."""
+    """Print lines for another program, such as a shell or redis-cli: escaped, and never cut."""
     click.echo("\n".join(visible(line, len(line)) for line in lines))
 
 
@@ -38,7 +38,7 @@ def echo_json(value: object) -> None:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Each row as a line, in columns as wide as their widest cell, with two spaces between; the first is the headings."""
+    """Yield each row as a line of aligned columns; the first row is the headings."""
     shown = [[visible(cell, _MAX_CELL_WIDTH) for cell in row] for row in rows]
     widths = [max(map(_width, column)) for column in zip(*shown, strict=True)]
     for row in shown:

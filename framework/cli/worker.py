@@ -1,4 +1,4 @@
-"""``worker``: one process that serves queues of one shard."""
+"""``worker``: run one process that serves queues of one shard."""
 
 import os
 import sys
@@ -44,14 +44,12 @@ from framework.wiring.worker_process import WorkerOptions, run_worker
     multiple=True,
     help="Serve this queue, or the queues of this namespace. Repeatable. Default: config/queues.yml, else those of all classes.",
 )
-@click.option(
-    "--no-namespaces", is_flag=True, help="Take each NAME of -q for one queue only, not for a namespace as well."
-)
+@click.option("--no-namespaces", is_flag=True, help="Read each NAME of -q as a queue only, not as a namespace as well.")
 @click.option(
     "-c",
     "--concurrency",
     type=click.IntRange(1, MAX_CONCURRENCY),
-    help="Run so many jobs at a time. Default: the setting concurrency, 10.",
+    help="Number of jobs at a time. Default: the setting concurrency, 10.",
 )
 @click.option("--shard", metavar="NAME", help="Serve this shard. Default: main.")
 @timeout_option
@@ -81,7 +79,7 @@ def worker(
 ) -> None:
     """Run one worker process, which serves queues of one shard until TERM or INT.
 
-    On TSTP it takes no more jobs; on USR2 it takes no more, finishes those in flight and ends; on TTIN it logs all stacks.
+    On TSTP it fetches no more jobs; on USR2 it also ends after the running jobs; on TTIN it logs all stacks.
     The exit status is 0 after a stop.
     """
     supervisor = bind_to_supervisor()
@@ -101,7 +99,8 @@ def worker(
     }
     settings = settings.model_copy(update=limits)
     chosen = _shard(settings, shard, config_file, in_file.shard)
-    log_descriptor = logs.redirect_stdout()  # before the first foreign line of code may print
+    # Before load_workers: code of the application may print.
+    log_descriptor = logs.redirect_stdout()
     load_workers(settings, _effective_value(settings, "workers_module", modules or None, in_file.require or None))
     own = _queues(settings, connect(settings), chosen, queues, in_file.queues, config_file)
     service = WorkerOptions(
@@ -126,7 +125,7 @@ def _queues(
     in_file: Sequence[WeightedQueue],
     config_file: Path | None,
 ) -> OwnQueues:
-    """What the process serves: named by hand, else by the generated file, else the queues of the classes that are loaded."""
+    """Return the queues to serve: from options, else from the generated file, else those of the loaded classes."""
     if flags:
         return OwnQueues(tuple(flags), "-q")
     if _in_environment("queues", settings.unknown_variables) and settings.queues:
@@ -139,7 +138,7 @@ def _queues(
 
 
 def _effective_value(settings: Settings, name: str, flag: Any, from_file: Any) -> Any:
-    """What counts of a setting: a flag beats the environment, which beats the file of ``-C``, which beats the settings."""
+    """Return the value of a setting: the option, else the environment, else the file of ``-C``, else the settings."""
     if flag is not None:
         return flag
     return (

@@ -96,7 +96,7 @@ def write_no_utf8(project: Path) -> None:
             GENERATE,
             put_a_folder_in_the_way,
             1,
-            "all_queues.schema.json cannot be written: a folder stands in its place",
+            "all_queues.schema.json cannot be written: it is a folder",
         ),
         (PAGES, spoil_a_marker, 1, "did you mean 'retries'?"),
         (PAGES, write_no_utf8, 1, "b.md:'utf-8' codec can't decode"),

@@ -376,8 +376,8 @@ def test_jobs_unknown_name_status_1(site, redis, words, said):
     [
         (["limits", "set", REPORT, "5", "--for", "1h"], "--reason"),
         (["limits", "set", REPORT, "5", "--reason", " ", "--for", "1h"], "--reason is empty"),
-        (["limits", "set", REPORT, "5", "--reason", "x", "--for", "soon"], "'soon' is no length of time"),
-        (["limits", "set", REPORT, "5", "--reason", "x", "--for", "0s"], "'0s' is no length of time"),
+        (["limits", "set", REPORT, "5", "--reason", "x", "--for", "soon"], "'soon' is not a duration"),
+        (["limits", "set", REPORT, "5", "--reason", "x", "--for", "0s"], "'0s' is not a duration"),
         (["limits", "set", REPORT, "-7", "--reason", "x", "--for", "1h"], "-7"),
         (["locks", keys.lock("x"), "1"], "give arguments only with a class"),
         (["deferred", "run-now", REPORT, "--percent", "5", "--count", "5"], "give one of them"),

@@ -98,13 +98,13 @@ main   default  FaxWorker     1     retired class  f
 main   default  Ruby::Job     5     unknown class  {ids}
 main   urgent   ReportWorker  1     chosen queue   u
 
-unreadable: it is no job's JSON
-other shard: the rules lead to another shard, which is not this command's to reach
-retired class: it is in retired_workers: dropped by whoever fetches it from there
-unknown class: no worker of this name is registered here; --class NAME with --to moves its jobs all the same
-chosen queue: somebody chose this queue (set(queue=...), retry_queue)
+unreadable: the payload is not a job's JSON
+other shard: the rules name another shard, and this command moves jobs within one shard
+retired class: the class is in retired_workers: the process that fetches the job drops it
+unknown class: no worker of this name is registered here; --class NAME with --to still moves its jobs
+chosen queue: the push chose this queue (set(queue=...), retry_queue)
 
-not looked at: queue:none of main holds no jobs
+not scanned: queue:none of main has no jobs
 queued: 3 jobs {verb}, 9 left in place
 """
 
@@ -131,7 +131,7 @@ def test_jobs_follow_the_rules_and_what_cannot_is_listed_without_its_arguments(m
     report = json.loads(again.stdout)
     assert (report["jobs"], report["dry_run"]) == ("queued", False)
     assert [report["shards"][name]["moved"] for name in ("main", "second")] == [[], []]
-    assert report["shards"]["main"]["not_looked_at"] == ["queue:none"]
+    assert report["shards"]["main"]["not_scanned"] == ["queue:none"]
     found = {(one["class"], one["reason"]): one["jobs"] for one in report["shards"]["main"]["left"]}
     assert found["Ruby::Job", "unknown class"] == 5
     assert found["", "unreadable"] == 1
@@ -151,7 +151,7 @@ def test_jobs_of_a_set_get_their_queue(called, redis, what, key):
     done = called(what, "--follow-rules")
     assert (done.exit_code, done.stdout) == (
         0,
-        f"not looked at: {key} of main holds no jobs\n{what}: 0 jobs moved, 0 left in place\n",
+        f"not scanned: {key} of main has no jobs\n{what}: 0 jobs moved, 0 left in place\n",
     )
 
 
@@ -165,7 +165,7 @@ def test_a_mapping_by_queue_and_by_class(called, redis):
     assert done.stderr == "no queue is named 'old_report' there (did you mean 'old_reports'?)\n"
     done = called("queued", "--class", "Ruby::Job", "--to", "ruby", "--limit", "2")
     assert "main   default  ruby  2" in done.stdout
-    assert done.stderr.splitlines()[0] == "there is no worker 'Ruby::Job'; jobs of this name were asked for"
+    assert done.stderr.splitlines()[0] == "there is no worker 'Ruby::Job'; the command searched for jobs of this name"
     assert [json.loads(data)["jid"] for data in redis.lrange("queue:ruby", 0, -1)] == ["r1", "r0"]
     assert redis.llen("queue:default") == 8
 
@@ -207,7 +207,7 @@ def test_a_shard_that_does_not_answer_is_75_and_the_others_are_done(office, call
     done = called("queued", "--follow-rules")
     assert done.exit_code == 75
     assert "shard 'second' is unavailable: redis://127.0.0.1:1/0: " in done.stderr
-    assert "Run the command again when it does" in done.stderr
+    assert "Run the command again when Redis answers" in done.stderr
     assert redis.llen("queue:reports") == 1
 
 
@@ -216,7 +216,7 @@ def test_what_should_have_moved_and_did_not_is_1(called, redis):
     redis.set("queue:reports", "no list")
     done = called("queued", "--follow-rules")
     assert done.exit_code == 1
-    assert "wrong type: the key of the queue it should go to is no list" in done.stdout
+    assert "wrong type: the key of the target queue is not a list" in done.stdout
     assert redis.llen("queue:default") == 1
 
 
@@ -287,7 +287,7 @@ def test_on_a_terminal_a_bar_shows_how_far_it_is_and_ctrl_c_puts_everything_back
     assert running.returncode == 1
     assert b"/1000" in shown
     assert b"a second" in shown
-    assert b"Stopped: what had not moved yet stays where it was." in shown
+    assert b"Stopped: the remaining jobs stay in their queues." in shown
     moved = {data.replace(b'"queue":"reports"', b'"queue":"default"') for data in redis.lrange("queue:reports", 0, -1)}
     assert f"queued: {len(moved):,} jobs moved" in said
     assert 0 < len(moved) < 500

@@ -39,17 +39,17 @@ def files(folder):
 
 
 RANGE = "0 is not in the range 1<=x<=10000."
-SECONDS = "is no number of seconds from 0 to 604,800"
+SECONDS = "is not a number of seconds from 0 to 604,800"
 MODULE = "must be the name of a module, for example workers or shop.jobs"
 WHEN = "must be a name of ASCII letters, digits, _ and -, for example production or staging"
 
 USAGE = [
     ("worker --concurency 3", "No such option '--concurency'. Did you mean '--concurrency'?"),
-    ("worker -q a,0", "'0' in 'a,0' is no weight: it is a whole number from 1 on"),
-    ("worker -q a,x", "'x' in 'a,x' is no weight: it is a whole number from 1 on"),
-    ("worker -q a,", "'' in 'a,' is no weight: it is a whole number from 1 on"),
-    ("worker -q a,2,3", "'2,3' in 'a,2,3' is no weight: it is a whole number from 1 on"),
-    ("worker -q a,²", "'²' in 'a,²' is no weight: it is a whole number from 1 on"),
+    ("worker -q a,0", "'0' in 'a,0' is not a weight: give a whole number from 1 up"),
+    ("worker -q a,x", "'x' in 'a,x' is not a weight: give a whole number from 1 up"),
+    ("worker -q a,", "'' in 'a,' is not a weight: give a whole number from 1 up"),
+    ("worker -q a,2,3", "'2,3' in 'a,2,3' is not a weight: give a whole number from 1 up"),
+    ("worker -q a,²", "'²' in 'a,²' is not a weight: give a whole number from 1 up"),
     *(
         (("worker", "-q", name), f"{name!r} names no queue: {QUEUE_NAME}; write NAME or NAME,WEIGHT")
         for name in (",3", "", " ", "a b", " a", "ünï", "a/b", "*", "a\n")
@@ -232,8 +232,8 @@ def test_sidekiqs_other_keys_are_told_to_have_no_effect(read):
         ignored_keys=(
             "max_retries has no effect here: set max_retries in config/application.yml",
             "verbose has no effect here: set logging.level in config/application.yml",
-            "scheduler is no key of ours and has no effect here",
-            "staging is no key of ours and has no effect here",
+            "scheduler is an unknown key and has no effect",
+            "staging is an unknown key and has no effect",
         )
     )
 
@@ -269,7 +269,7 @@ WHOLE = "must be a whole number from 1 to 10,000, not"
             "",
             "line 2, column 1: the key 'concurrency' stands here for the second time",
         ),
-        ("concurrency: 1\n:concurrency: 2", "concurrency", "stands there twice, with and without a colon before it"),
+        ("concurrency: 1\n:concurrency: 2", "concurrency", "is there twice, with and without a leading colon"),
         (
             ":concurency: 1",
             "concurency",
@@ -292,7 +292,7 @@ WHOLE = "must be a whole number from 1 to 10,000, not"
         ("queues: [['a,2', 3]]", "queues", f'["a,2", 3] {NO_QUEUE}'),
         ("queues: ['a b']", "queues", f"'a b' names no queue: {QUEUE_NAME}"),
         ("queues: [['a b', 1]]", "queues", f"'a b' names no queue: {QUEUE_NAME}"),
-        ("queues: ['a,x']", "queues", "'x' in 'a,x' is no weight"),
+        ("queues: ['a,x']", "queues", "'x' in 'a,x' is not a weight"),
         ("queues: [[a, 2], a]", "queues", "the queue 'a' is given twice, with 2 and with no weight: give it once"),
         ("shard: 5", "shard", "must be the name of a shard, not 5"),
         ("require: ./app.rb", "require", f"{MODULE}, not './app.rb'"),

@@ -24,10 +24,10 @@ def run(site, *options, **env):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("-q", "a,x"), "'x' in 'a,x' is no weight"),
-        (("-q", "a,0"), "from 1 on"),
-        (("-q", "a,-1"), "is no weight"),
-        (("-q", "a,1.5"), "is no weight"),
+        (("-q", "a,x"), "'x' in 'a,x' is not a weight"),
+        (("-q", "a,0"), "from 1 up"),
+        (("-q", "a,-1"), "is not a weight"),
+        (("-q", "a,1.5"), "is not a weight"),
         (("-q", ",2"), "names no queue"),
         (("-c", "0"), "--concurrency"),
         (("-c", "many"), "--concurrency"),

@@ -1,4 +1,4 @@
-"""The generated files' content."""
+"""The facts of each worker in all_queues.yml."""
 
 from datetime import timedelta
 from typing import Any
@@ -7,7 +7,6 @@ from framework.declare import queue_facts
 from framework.declare.declaration import Declaration
 from framework.declare.policy_options import Deduplicate, DeferOnHealth
 from framework.declare.worker import ApplicationWorker
-from framework.devtools import catalog
 
 
 def declare(name: str, **body: Any) -> Declaration:
@@ -69,26 +68,10 @@ def test_diff_lists_missing_surplus_and_changed_entries():
     )
 
 
-def test_queue_weights_join_namespace_of_equal_weights():
-    declarations = [
-        declare("AWorker", queue_namespace="even", weight=2),
-        declare("BWorker", queue_namespace="even", weight=2),
-        declare("CWorker", queue_namespace="odd", weight=1),
-        declare("DWorker", queue_namespace="odd", weight=3),
-        declare("EWorker", weight=5),
-    ]
-    weights = catalog.queue_weights(declarations, {"default": 4, "even:a": 9, "e": 1}, {})
-    assert weights == [("default", 4), ("e", 5), ("even", 2), ("odd:c", 1), ("odd:d", 3)]
-
-
 def test_expanding_namespaces_keeps_the_order():
     known = ["b:y", "b:x", "bb:x", "a", "b"]
     assert queue_facts.expand_namespaces(["b", "a", "b:x", "new"], known) == ["b", "b:x", "b:y", "a", "new"]
     assert queue_facts.expand_namespaces([], known) == []
-
-
-def test_shared_queues_are_found():
-    assert catalog.shared_queues([declare("AWorker"), declare("A"), declare("BWorker")]) == {"a": ["A", "AWorker"]}
 
 
 def test_effective_weight_order_is_class_namespace_urgency():
@@ -120,17 +103,6 @@ def test_effective_weight_none_in_child_drops_parents_weight():
 
     assert queue_facts.effective_weight(InheritingWorker.declaration(), {}).value == 5
     assert queue_facts.effective_weight(ChildWorker.declaration(), {}) == (1, "urgency")
-
-
-def test_queue_weights_of_namespace_come_from_the_table():
-    declarations = [
-        declare("AWorker", queue_namespace="ns"),
-        declare("BWorker", queue_namespace="ns", urgency="high"),
-        declare("CWorker", queue_namespace="mix"),
-        declare("DWorker", queue_namespace="mix", urgency="high"),
-        declare("NsWorker", weight=4),  # a queue that is called like the namespace
-    ]
-    assert catalog.queue_weights(declarations, {}, {"ns": 2}) == [("mix:c", 1), ("mix:d", 3), ("ns", 4)]
 
 
 def test_diff_tells_true_from_one():

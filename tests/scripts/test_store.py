@@ -127,5 +127,5 @@ def test_start_with_a_foreign_redis_starts_none(store: Store, short_path: Path, 
         (short_path / "config" / "redis.yml").unlink()
         status, said = store("start", REDIS_URL=elsewhere)
     assert status == 0, said
-    assert "nothing to do here" in said
+    assert "no store to manage" in said
     assert not (short_path / "var").exists()
