@@ -1,1 +1,1 @@
-"""The proofs behind docs/internals/reliability.md: each module is one, with a short version in the suite and the long one here."""
+"""Hold the proofs behind docs/internals/reliability.md: each module is one, with a short version in the suite."""

@@ -1,8 +1,8 @@
-"""Reads the append-only file of Redis 7 and Valkey: what the server really did, in its order, group by group.
+"""Read the append-only file of Redis 7 and Valkey: the commands of the server in their order, group by group.
 
-The file is a folder (``appendonlydir``): a manifest, a base (the data of the last rewrite), and the commands since then. A script
-or a transaction is one group between MULTI and EXEC; any other command is a group of its own. Between two groups lies an instant
-that clients may see, and that a crash may leave behind.
+The file is a folder (``appendonlydir``): a manifest, a base (the data of the last rewrite), and the commands since
+then. A script or a transaction is one group between MULTI and EXEC; any other command is a group of its own. Clients
+may see the state between two groups, and a crash may leave it behind.
 """
 
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ _TIMESTAMP = b"#TS:"
 
 
 class HistoryError(Exception):
-    """The files are no whole history; the text says why."""
+    """The files are no complete history; the text names the reason."""
 
 
 class Group(NamedTuple):
-    """What became true in one step: its number from 1 on, where it stands, and when it was (0 without timestamps)."""
+    """The writes of one step: its number from 1 on, its position, and its time (0 without timestamps)."""
 
     number: int
     path: Path
@@ -31,7 +31,7 @@ class Group(NamedTuple):
 
 
 class Torn(NamedTuple):
-    """The end of the last file that a server drops when it starts: half a command, or a MULTI without its EXEC."""
+    """The end of the last file that a server drops at its start: half a command, or a MULTI without its EXEC."""
 
     path: Path
     offset: int
@@ -44,12 +44,12 @@ class History:
     def __init__(self, place: Path) -> None:
         self.place = place
         self.torn: Torn | None = None
-        """Known when all groups were read."""
+        """The torn end, known when all groups were read."""
         self.files = _files(place)
 
     @property
     def size(self) -> int:
-        """Bytes of the files now."""
+        """Return the number of bytes of the files now."""
         return sum(path.stat().st_size for path in self.files)
 
     def groups(self) -> Iterator[Group]:
@@ -85,7 +85,7 @@ class History:
                 held = []
             else:
                 held.append(command)
-                # A SELECT belongs to what follows it.
+                # A SELECT belongs to the group of the next command.
                 if not inside and name not in _SELECT:
                     yield start, end, at, held
                     held = []
@@ -93,7 +93,7 @@ class History:
             self.torn = Torn(path, start, "a MULTI without its EXEC")
 
     def _commands(self, path: Path) -> Iterator[tuple[int, int, Command | int]]:
-        """Offset and end of each command, or of a time."""
+        """Yield offset and end of each command, or of a time."""
         with path.open("rb") as file:
             data, base, at = b"", 0, 0
             while True:
@@ -112,7 +112,7 @@ _MULTI, _EXEC, _SELECT = ({word, word.lower()} for word in (b"MULTI", b"EXEC", b
 
 
 def _parse(data: bytes, at: int, path: Path, base: int) -> tuple[Command | int, int] | None:
-    """Return the command (or time) at ``at`` and where it ends; None when it is not there as a whole."""
+    """Return the command (or time) at ``at`` and its end; None when it is incomplete."""
     end = data.find(b"\r\n", at)
     if end < 0:
         return None
@@ -142,7 +142,7 @@ def _annotation(line: bytes) -> int:
 
 
 def _files(place: Path) -> list[Path]:
-    """The files of commands in their order, for a file, an ``appendonlydir``, or the data folder that has one."""
+    """Return the files of commands in their order, for a file, an ``appendonlydir``, or the data folder that has one."""
     if place.is_file():
         return [place]
     manifests = sorted([*place.glob("*.manifest"), *place.glob("appendonlydir/*.manifest")])
@@ -167,7 +167,7 @@ def _files(place: Path) -> list[Path]:
 
 
 def _empty(path: Path) -> bool:
-    """Whether a base holds no key: nothing but notes stands between its magic and its end."""
+    """Return whether a base holds no key: only metadata stands between its magic bytes and its end."""
     data = path.read_bytes()
     if not data.startswith((b"REDIS", b"VALKEY")):
         return not data
@@ -180,7 +180,7 @@ def _empty(path: Path) -> bool:
 
 
 def _after_text(data: bytes, at: int) -> int:
-    """Where the text at ``at`` ends, in the encodings of lengths that a snapshot knows."""
+    """Return the end of the text at ``at``, in the encodings of lengths that a snapshot uses."""
     first = data[at]
     if first < 0x40:
         return at + 1 + first

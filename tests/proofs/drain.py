@@ -1,7 +1,7 @@
-"""``scripts/prove drain``: jobs that do nothing go through real processes whose threads take turns at nearly every step.
+"""``scripts/prove drain``: run jobs that do nothing in real processes whose threads switch at nearly every step.
 
-What is not one step of the interpreter shows, once in millions of jobs: a thread of the framework dies (``component.died``), or
-a job is lost or runs again without a kill. The marks of the jobs are outside of Redis.
+It finds steps that are not atomic for the interpreter, once in millions of jobs: a thread of the framework dies
+(``component.died``), or a job is lost or runs again without a kill. The marks of the jobs are outside of Redis.
 """
 
 import argparse
@@ -25,13 +25,13 @@ from tests.proofs.storm_report import ACKNOWLEDGED_LATE
 _MODULE = "tests.proofs.drain_jobs"
 _BATCH = 1_000
 _MOST_WAITING = 50_000
-"""Jobs pushed and not run; the processes never have to wait for more, and Redis stays small."""
+"""The most jobs that are pushed and have not run; processes never run out of jobs, and Redis stays small."""
 _LOOK_S = 0.1
 _LINE_S = 2.0
 _STANDSTILL_S = 60.0
-"""No job has run for so long: what is missing then is lost."""
+"""The seconds without a run after which the missing jobs are lost."""
 _KILL_S = (3.0, 9.0)
-"""From one kill to the next, drawn between these."""
+"""The bounds of the random time between two kills."""
 
 
 def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
@@ -63,7 +63,7 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
 
 
 class Drain:
-    """The pushing, the killing (with ``rng``) and the looking on, all in one thread."""
+    """The pushing, the killing (with ``rng``) and the observing, all in one thread."""
 
     def __init__(self, fleet: Fleet, records: Path, jobs: int, rng: random.Random | None) -> None:
         self.fleet, self.records, self.jobs, self.rng = fleet, records, jobs, rng
@@ -74,7 +74,7 @@ class Drain:
         self._next_kill = 0.0
 
     def go(self, stop: StopSignal) -> None:
-        """Push until every job has run, or nothing moves any more."""
+        """Push until every job has run, or no job runs any more."""
         started = moved = shown = time.monotonic()
         self.fleet.start()
         while not stop.wait(_LOOK_S) and self.done < self.jobs:
@@ -92,7 +92,7 @@ class Drain:
                 return
 
     def account(self, client: Redis) -> dict[str, Any]:
-        """What it came to, when the fleet is gone."""
+        """Return the account, after the processes have ended."""
         marks = self._marks[:]
         again = [serial for serial, runs in enumerate(marks) if runs > 1] if marks.count(1) < self.done else []
         lost = marks[: self.accepted].count(0)
@@ -146,7 +146,7 @@ class Drain:
 
 
 def broken(found: dict[str, Any]) -> list[str]:
-    """The promises that did not hold, in words."""
+    """Return the broken promises."""
     promises = {
         "every job was accepted": found["accepted"] == found["jobs"],
         "no thread of the framework died": found["component.died"] == 0,

@@ -1,6 +1,6 @@
-"""The job of the drain, loaded by its workers with ``-r tests.proofs.drain_jobs``: it does nothing but leave a mark.
+"""The job of the drain, loaded by its workers with ``-r tests.proofs.drain_jobs``: it only leaves a mark.
 
-A mark survives the ``kill -9`` of its process, as it is one store into a file that is mapped; ten million are ten megabytes.
+A mark survives the ``kill -9`` of its process, as it is one store into a mapped file; ten million are ten megabytes.
 """
 
 import mmap
@@ -15,7 +15,7 @@ QUEUE = "drain"
 FOLDER = "DRAIN_FOLDER"
 """The environment variable that names the folder of the marks."""
 SWITCH_INTERVAL = "DRAIN_SWITCH_INTERVAL"
-"""The environment variable with the seconds after which the interpreter lets another thread on."""
+"""The environment variable with the seconds after which the interpreter switches to another thread."""
 
 MARKS = "marks"
 LIFE = ".life"
@@ -26,7 +26,7 @@ if SWITCH_INTERVAL in os.environ:
 
 
 def create_marks(folder: Path, jobs: int) -> mmap.mmap:
-    """Make the file with a byte per serial, how often it has run, and return it."""
+    """Create the file with a byte per serial, which counts its runs, and return it."""
     with (folder / MARKS).open("wb") as file:
         file.truncate(jobs)
     return _mapped(folder)
@@ -37,7 +37,7 @@ class DrainWorker(ApplicationWorker):
 
     feature_category = "not_owned"
     queue = QUEUE
-    max_retries_after_interruption = -1  # the same job may be struck by chance again and again
+    max_retries_after_interruption = -1  # the same job may be killed by chance again and again
 
     def perform(self, serial: int) -> None:
         marks = _marks()
@@ -47,7 +47,7 @@ class DrainWorker(ApplicationWorker):
 
 @cache
 def _marks() -> mmap.mmap:
-    """The file of this process, which says by another that it is at work."""
+    """Return the mapped file of this process, which reports by another file that it has started."""
     folder = Path(os.environ[FOLDER])
     (folder / f"{os.getpid()}{LIFE}").touch()
     return _mapped(folder)

@@ -1,5 +1,7 @@
-"""End marks: what a job writes into the Redis it came from as its last act, past every proxy, so that the server's own history
-says whether its acknowledgement came after its end (``scripts/prove history``).
+"""Write end marks: the last act of a job, into the Redis it came from, past every proxy.
+
+The server's own history then shows whether an acknowledgement came after the end of its job (``scripts/prove
+history``).
 """
 
 import os
@@ -13,12 +15,13 @@ from redis.exceptions import RedisError
 from framework.store.connect import Endpoint, open_client
 
 STORES = "CHAOS_STORES"
-"""The environment variable with the URLs of the servers themselves, one for each shard, as NAME=URL with spaces between."""
+"""The environment variable with the URLs of the servers, one for each shard, as NAME=URL with spaces between."""
 
 _PATIENCE_S: Final = 60.0
 _PAUSE_S: Final = 0.02
 
-# A removal first: a full server allows it, and then the rest of the script. One last, so that it is nobody's leak.
+# A removal comes first: a full server accepts it, and then the rest of the script. One comes last, so that no key
+# stays.
 _MARK = """
 redis.call('UNLINK', KEYS[1])
 redis.call('SET', KEYS[1], ARGV[1])
@@ -26,14 +29,14 @@ redis.call('UNLINK', KEYS[1])
 """
 
 
-# In the same Redis, so that one order of commands has both. A file of the job would carry another clock.
+# In the same Redis, so that one order of commands has both. A file of the job would use another clock.
 def mark(jid: str, shard: str = "main") -> None:
-    """Say in the history of ``shard`` that this job has ended. It is there when this returns; a server that is away is waited for.
+    """Write into the history of ``shard`` that this job has ended; wait for a server that is away.
 
-    Nothing is said where the environment names no server, as its history would not keep it.
+    Do nothing where the environment names no server, since no history keeps the mark.
 
     Raises:
-        RedisError: it stayed away for a minute.
+        RedisError: the server stayed away for a minute.
     """
     if STORES not in os.environ:
         return

@@ -1,6 +1,7 @@
-"""``scripts/prove fuzz``: inputs that mean harm, by the million, to whatever reads or writes what others gave.
+"""``scripts/prove fuzz``: give malicious inputs, by the million, to every reader and writer of foreign data.
 
-Only our own typed errors may come out, in bounded time and memory. Each input comes from (seed, target, number).
+Only the framework's typed errors may come out, in bounded time and memory. Each input comes from (seed, target,
+number).
 """
 
 import argparse
@@ -58,7 +59,7 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
 
 
 class _Worker:
-    """A process at work, and the last line it wrote."""
+    """A process of the fuzzing, and the last line it wrote."""
 
     def __init__(self, root: Path, folder: Path, numbers: list[int], targets: list[str]) -> None:
         self.said: dict[str, Any] = {"done": 0, "outcomes": {}, "slowest": {}, "largest": {}, "findings": []}
@@ -81,7 +82,7 @@ class _Worker:
 
     @property
     def running(self) -> bool:
-        """Whether it is at work. One that hangs is ended here, and is a finding."""
+        """Return whether it runs. A hanging process is ended here, and is a finding."""
         if self._process.poll() is not None:
             return False
         place = self._place()
@@ -93,7 +94,7 @@ class _Worker:
         return True
 
     def end(self) -> None:
-        """End it; one that did not end in order has found something."""
+        """End it; a process that did not end in order has found a bug."""
         asked = self._process.poll() is None
         if asked:
             self._process.terminate()

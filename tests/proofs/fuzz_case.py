@@ -1,4 +1,4 @@
-"""One input: made from (seed, target, number), so that it can be had again, and tried within bounds of time and memory."""
+"""Make one input from (seed, target, number), so that it can be repeated, and try it within bounds of time and memory."""
 
 import os
 import time
@@ -13,15 +13,15 @@ from tests.proofs.fuzz_target import Target
 TARGETS = (*fuzz_wire.TARGETS, *fuzz_text.TARGETS, *fuzz_output.TARGETS)
 
 LONGEST_S = 0.5
-"""Processor time that one input may take."""
+"""The processor time that one input may take."""
 MOST_BYTES = 64 << 20
-"""Resident memory that one input may take at its peak, in whichever allocator."""
+"""The peak of resident memory that one input may take, in any allocator."""
 
 _SHOWN = 1_000
 
 
 class Finding(NamedTuple):
-    """What must not happen, and how to see it again: ``scripts/prove fuzz --seed SEED --target TARGET --case NUMBER``."""
+    """A bug, and how to see it again: ``scripts/prove fuzz --seed SEED --target TARGET --case NUMBER``."""
 
     target: str
     number: int
@@ -32,7 +32,7 @@ class Finding(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """What became of one input."""
+    """The result of one input."""
 
     outcome: str
     seconds: float
@@ -46,7 +46,9 @@ def named(name: str) -> Target:
 
 
 class Peak:
-    """The peak of this process's resident memory since the last ``begin``, as the kernel keeps it: what Rust allocates counts too."""
+    """The peak of this process's resident memory since the last ``begin``, as the kernel measures it: Rust's memory
+    counts too.
+    """
 
     def __init__(self) -> None:
         self._status = os.open("/proc/self/status", os.O_RDONLY)
@@ -54,12 +56,12 @@ class Peak:
         self._before = 0
 
     def begin(self) -> None:
-        """Start anew."""
+        """Start measuring."""
         os.write(self._reset, b"5")
         self._before = self._read(b"VmRSS:")
 
     def taken(self) -> int:
-        """Return how many bytes it has risen by."""
+        """Return by how many bytes the peak has risen."""
         return max(0, self._read(b"VmHWM:") - self._before)
 
     def _read(self, name: bytes) -> int:
@@ -77,7 +79,7 @@ def attempt(target: Target, seed: int, number: int) -> Attempt:
     _peak.begin()
     started = time.thread_time()
     try:
-        outcome = copy_context().run(target.check, given)  # whatever a job's context is set to there stays there
+        outcome = copy_context().run(target.check, given)  # the context that a job sets there stays there
     except BaseException as error:  # noqa: BLE001 - anything that gets here is a finding
         found = _finding(target, number, error, shown)
         return Attempt("finding", time.thread_time() - started, _peak.taken(), found)

@@ -1,6 +1,6 @@
-"""Inputs that mean harm: valid ones bent out of shape, values that nobody should send, exceptions that lie.
+"""Make malicious inputs: distorted valid ones, unusual values, exceptions with false properties.
 
-Everything is drawn from a ``random.Random``: the same one gives the same input.
+Everything is drawn from a ``random.Random``: equal seeds give equal inputs.
 """
 
 import math
@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, NoReturn
 
 LONGEST = 65_536
-"""Bytes of a mutated input; what is to be longer is made on purpose, by a target."""
+"""The bytes of a mutated input; targets make longer ones on purpose."""
 
 _MANY_DIGITS = 20_000
 
@@ -32,7 +32,7 @@ _ATOM = re.compile(rb'"[^"\\]*"|-?\d+(?:\.\d+)?|\w+')
 
 
 def mutate(rng: Random, corpus: Sequence[bytes]) -> bytes:
-    """Return one of the corpus, as it is or bent in up to eight ways."""
+    """Return an input of the corpus, unchanged or distorted in up to eight ways."""
     data = rng.choice(corpus)
     for _ in range(rng.choice((0, 1, 1, 1, 2, 3, 8))):
         data = rng.choice(_MUTATIONS)(rng, data, corpus)[:LONGEST]
@@ -40,7 +40,7 @@ def mutate(rng: Random, corpus: Sequence[bytes]) -> bytes:
 
 
 def bend(rng: Random, corpus: Sequence[bytes]) -> bytes:
-    """Return one of the corpus with one or two atoms of another kind: most of it still makes sense."""
+    """Return an input of the corpus with one or two atoms of another kind: most of it stays meaningful."""
     data = rng.choice(corpus)
     for _ in range(rng.choice((1, 1, 2))):
         data = _replace(rng, data, corpus)[:LONGEST]
@@ -48,12 +48,12 @@ def bend(rng: Random, corpus: Sequence[bytes]) -> bytes:
 
 
 def mutate_text(rng: Random, corpus: Sequence[bytes]) -> str:
-    """Return the same as text, at times with what is no Unicode."""
+    """Return a mutated input as text, sometimes with characters that are no Unicode."""
     return mutate(rng, corpus).decode("utf-8", rng.choice(("replace", "ignore", "surrogateescape", "backslashreplace")))
 
 
 def text(rng: Random) -> str:
-    """Return a text of any kind and length, at times with what is no Unicode."""
+    """Return a text of any kind and length, sometimes with characters that are no Unicode."""
     kind = rng.randrange(6)
     if kind == 0:
         return ""
@@ -69,7 +69,7 @@ def text(rng: Random) -> str:
 
 
 def json_value(rng: Random, depth: int = 4) -> Any:
-    """Return what JSON can hold exactly."""
+    """Return a value that JSON can hold exactly."""
     kind = rng.randrange(9 if depth else 6)
     if kind == 0:
         return rng.choice((None, True, False))
@@ -85,7 +85,7 @@ def json_value(rng: Random, depth: int = 4) -> Any:
 
 
 def hostile_value(rng: Random, depth: int = 3) -> Any:
-    """Return any object that a job may hand to its logger."""
+    """Return any object that a job may pass to its logger."""
     simple: list[Callable[[], Any]] = [
         lambda: text(rng),
         lambda: rng.randbytes(rng.randrange(40)),
@@ -100,7 +100,7 @@ def hostile_value(rng: Random, depth: int = 3) -> Any:
     inner = [hostile_value(rng, depth - 1) for _ in range(rng.randrange(4))]
     kind = rng.randrange(6)
     if kind == 0:
-        inner.append(inner)  # holds itself
+        inner.append(inner)  # contains itself
     if kind < 3:
         return inner
     if kind == 3:
@@ -119,7 +119,7 @@ def nested(levels: int) -> list[Any]:
 
 
 class Liar:
-    """An object whose text cannot be had, or is none."""
+    """An object whose text cannot be read, or is no text."""
 
     def __init__(self, kind: int) -> None:
         self.kind = kind
@@ -163,7 +163,7 @@ def _lie(kind: int) -> Any:
 
 
 def hostile_error(rng: Random) -> BaseException:
-    """Return an exception as no sane job raises it."""
+    """Return an exception that no correct job raises."""
     kind = rng.randrange(8)
     error: BaseException
     if kind == 0:
@@ -236,7 +236,7 @@ def _insert(rng: Random, data: bytes, _: Sequence[bytes]) -> bytes:
 
 
 def _replace(rng: Random, data: bytes, _: Sequence[bytes]) -> bytes:
-    """One atom gives way to something of another kind."""
+    """Replace one atom by one of another kind."""
     atoms = list(_ATOM.finditer(data[:4_096]))
     if not atoms:
         return data

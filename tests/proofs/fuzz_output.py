@@ -1,4 +1,4 @@
-"""Targets: what the framework writes of a job that means harm: log lines, retry entries, JSON for other languages."""
+"""Targets: the output of the framework for a malicious job: log lines, retry entries, JSON for other languages."""
 
 import json
 import shutil
@@ -34,11 +34,11 @@ _KNOWN = frozenset({"severity", "time", "message", "class", "jid", "queue", "arg
 
 
 _FEWEST_LINES: dict[type[RunOutcome], int] = {UnknownClass: 1, ForeignClass: 0}
-"""Where there is no code for a job it does not start: it is put off, of which one line tells, or left to another application."""
+"""A job without code is not started: it is deferred, with one line, or left to another application."""
 
 
 class FuzzedWorker(ApplicationWorker):
-    """What some of the payloads are for."""
+    """The class of some of the payloads."""
 
     feature_category = "not_owned"
     wire_name = "Fuzz::NightlyWorker"
@@ -49,7 +49,7 @@ class FuzzedWorker(ApplicationWorker):
 
 
 def check_log(fields: Mapping[str, Any]) -> str:
-    """A line with fields of anybody's."""
+    """Check a log line with arbitrary fields."""
     log = _log()
     log.lines.clear()
     log.server.emit(
@@ -62,7 +62,7 @@ def check_log(fields: Mapping[str, Any]) -> str:
 
 
 def check_error(error: BaseException) -> str:
-    """A job that failed with whatever can be raised."""
+    """Check a job that failed with any error."""
     payload = {**loads(PAYLOADS[0]), "backtrace": True}
     log = _log()
     log.lines.clear()
@@ -74,7 +74,7 @@ def check_error(error: BaseException) -> str:
 
 
 def check_run(data: bytes) -> str:
-    """A fetched job, from its bytes to what becomes of it, but for the moves in Redis."""
+    """Check a fetched job, from its bytes to its outcome, without the moves in Redis."""
     log = _log()
     log.lines.clear()
     unit = UnitOfWork("default", data)
@@ -99,7 +99,7 @@ def check_run(data: bytes) -> str:
 
 
 def check_ruby(value: Any) -> str:
-    """What we write Ruby reads, and writes again so that we read the same."""
+    """Check that Ruby reads the framework's JSON, and that the framework reads Ruby's."""
     try:
         data = dumps(value)
     except PayloadError:
@@ -145,7 +145,7 @@ def _no_json(word: str) -> Any:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Ruby writes 1e22 as 1e+22 or as digits, as it likes: numbers are held against one another by value."""
+    """Compare numbers by value: Ruby writes 1e22 as 1e+22 or as digits."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_alike, one, other))
     if isinstance(one, dict) and isinstance(other, dict):
@@ -160,7 +160,7 @@ class _Log(NamedTuple):
 
 @cache
 def _log() -> _Log:
-    """A server log whose lines stay in a list: the thread that writes them has no part in their text."""
+    """A server log that keeps its lines in a list: the writing thread does not change their text."""
     lines: list[str] = []
     server = logs.ServerLog.__new__(logs.ServerLog)
     server.writer = cast("Any", SimpleNamespace(write=lines.append))
@@ -221,7 +221,7 @@ def _ruby() -> _Ruby | None:
 
 
 def stop_ruby() -> None:
-    """End the process that this one has started, if any."""
+    """End the Ruby process of this process, if there is one."""
     if _ruby.cache_info().currsize and (ruby := _ruby()) is not None:
         ruby.close()
     _ruby.cache_clear()

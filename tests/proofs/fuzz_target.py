@@ -1,4 +1,4 @@
-"""What is fuzzed: a target makes inputs from a random source, and checks what the framework does with one."""
+"""Define a fuzz target: it makes inputs from a random source, and checks the framework with one."""
 
 from collections.abc import Callable
 from random import Random
@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 
 class WrongError(AssertionError):
-    """What came out contradicts what must hold of any input."""
+    """The result contradicts a property of every input."""
 
 
 class Target(NamedTuple):
-    """``check`` returns the outcome in a word: what was read, or which of our errors said no. Whatever else it raises is a
-    finding. ``weight``: its share of the inputs.
+    """One target. ``check`` returns the outcome in a word: the kind of value, or the framework's error. Any other error
+    is a finding. ``weight``: its share of the inputs.
     """
 
     name: str
@@ -21,6 +21,6 @@ class Target(NamedTuple):
 
 
 def expect(holds: object, what: str) -> None:
-    """Raise WrongError unless it holds."""
+    """Raise WrongError unless the property holds."""
     if not holds:
         raise WrongError(what)

@@ -1,4 +1,4 @@
-"""Targets: what people write: routing queries, configuration files, variables, options of commands."""
+"""Targets: text written by people: routing queries, configuration files, variables, options of commands."""
 
 import re
 import shutil
@@ -67,7 +67,7 @@ _SIDEKIQ = (
     b"queues: [a, [b, 3]]\ncapsules: {one: {concurrency: 1}}\nmax_retries: 3\nshard: main\n",
 )
 _OPTIONS = (b"default,5", b"mailers", b"a:b.c-d_e,1", b"*")
-_PASSWORD = "c4n4ry"  # noqa: S105 - of nobody
+_PASSWORD = "c4n4ry"  # noqa: S105 - a test value
 _URLS = tuple(
     url.replace("PASSWORD", _PASSWORD).encode()
     for url in (
@@ -79,7 +79,7 @@ _URLS = tuple(
 
 
 def check_query(text: str) -> str:
-    """A rule's query, read and asked."""
+    """Parse a rule's query, and evaluate it."""
     try:
         query = parse(text)
     except QueryError as error:
@@ -92,7 +92,7 @@ def check_query(text: str) -> str:
 
 
 def check_yaml(text: str) -> str:
-    """A YAML text."""
+    """Parse a YAML text."""
     try:
         parse_yaml(text)
     except YamlError as error:
@@ -102,7 +102,7 @@ def check_yaml(text: str) -> str:
 
 
 def check_settings(given: tuple[Mapping[str, bytes], Mapping[str, str]]) -> str:
-    """A config folder and an environment."""
+    """Load a config folder and an environment."""
     files, variables = given
     folder = _folder()
     for name in _FILES:
@@ -119,7 +119,7 @@ def check_settings(given: tuple[Mapping[str, bytes], Mapping[str, str]]) -> str:
 
 
 def check_sidekiq_file(content: bytes) -> str:
-    """The file of ``worker -C``."""
+    """Load the file of ``worker -C``."""
     path = _folder() / "sidekiq.yml"
     path.write_bytes(content)
     try:
@@ -131,7 +131,7 @@ def check_sidekiq_file(content: bytes) -> str:
 
 
 def check_option(text: str) -> str:
-    """A queue on a command line, and a URL."""
+    """Parse a queue on a command line, and a URL."""
     try:
         name, weight = read_queue(text)
     except ValueError:
@@ -141,7 +141,7 @@ def check_option(text: str) -> str:
 
 
 def check_url(url: str) -> str:
-    """The URL of a Redis, and how it is shown."""
+    """Parse the URL of a Redis, and show it."""
     secret = f":{_PASSWORD}@" in url and url.count(_PASSWORD) == 1
     expect(not secret or _PASSWORD not in mask_secrets(url), "a password is not shown")
     try:
@@ -169,14 +169,14 @@ def _settings(rng: Random) -> tuple[dict[str, bytes], dict[str, str]]:
 
 @cache
 def _folder() -> Path:
-    """One for all inputs of a process; whoever runs us removes what is in the folder for temporary files."""
+    """Return one folder for all inputs of a process; the caller removes temporary files."""
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     (folder / "config").mkdir()
     return folder
 
 
 def remove_folder() -> None:
-    """Remove what the targets of this process have written."""
+    """Remove the files of the targets of this process."""
     if _folder.cache_info().currsize:
         shutil.rmtree(_folder(), ignore_errors=True)
         _folder.cache_clear()
@@ -198,7 +198,7 @@ def _workers() -> list[dict[str, frozenset[str]]]:
 
 
 def _holds(text: str, facts: Mapping[str, frozenset[str]]) -> bool:
-    """The grammar once more, as short as it can be said of a query that was read."""
+    """Evaluate a query again, by the shortest form of the grammar."""
     if text == "*":
         return True
 

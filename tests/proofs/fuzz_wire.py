@@ -38,7 +38,7 @@ _BOMBS = tuple(
     base64.b64encode(zlib.compress(b"[" + inside * (4_000_000 // len(inside)) + b"0]"))
     for inside in (b"0,", b"[],", b"{},", b'{"a":[]},', b'"ab",', b"[[[[]]]],", b'"\xf0\x9f\x98\x80",')
 )
-"""Each takes 30 to 120 MB when it is decoded."""
+"""Payloads that take 30 to 120 MB when they are decoded."""
 
 INFLATED_LIMIT = 5_000_000
 DECODED_LIMIT = 20_000_000
@@ -87,7 +87,7 @@ _SIGNALS = (b"TSTP", b"TERM", b"TTIN", b"USR1", b"KILL", b"_", b"")
 
 
 def check_payload(data: bytes) -> str:
-    """Whoever takes a member of a queue, a set or a working list into his hands."""
+    """Give a payload to every reader of a queue, a set or a working list."""
     _shown(data)
     fate = reaper._disposition(data, RunEvidence(2, frozenset()), 0)
     if fate.destination == keys.DEAD and unwrapped(data) == data:
@@ -115,13 +115,13 @@ def check_payload(data: bytes) -> str:
     _check_cut_off(data, payload)
     kept = (
         payload.keys() if fate.destination != keys.DEAD else set[str]()
-    )  # there it is wrapped, if Ruby would not show it
+    )  # a payload that Ruby cannot display is wrapped there
     expect(loads(fate.data).keys() >= kept, "what is taken back keeps its fields")
     return "read"
 
 
 def _check_cut_off(data: bytes, payload: dict[str, Any]) -> None:
-    """The job still runs when its process ends; what cannot be read has never run."""
+    """Check the payload of a process that died during the run; malformed bytes have never run."""
     for limit, ends in ((-1, False), (1, True)):
         stop = interruptions._count_interruption(UnitOfWork("q", data), 1.0, InterruptionLimit(limit))
         interruptions._script_call("h:1:abc", stop)
@@ -133,7 +133,7 @@ def _check_cut_off(data: bytes, payload: dict[str, Any]) -> None:
 
 
 def check_compressed(payload: dict[str, Any]) -> str:
-    """Arguments that somebody compressed, or says so."""
+    """Check compressed arguments, or a payload that claims to have them."""
     before = dict(payload)
     try:
         decompress_arguments(payload, INFLATED_LIMIT, DECODED_LIMIT)
@@ -145,7 +145,7 @@ def check_compressed(payload: dict[str, Any]) -> str:
 
 
 def check_frames(frames: list[bytes]) -> str:
-    """What processes say of themselves in Redis, and what is said to them."""
+    """Check the process records in Redis, and the commands to processes."""
     said = dict(zip(frames[::2], frames[1::2], strict=False))
     evidence = RunEvidence.from_hash(said)
     expect(evidence.concurrency is None or evidence.concurrency >= 0, "slots are a count")
@@ -169,7 +169,7 @@ def check_frames(frames: list[bytes]) -> str:
 
 
 def check_flag(data: bytes) -> str:
-    """What stands under the name of a feature flag."""
+    """Check the value of a feature flag."""
     try:
         flag = decode_flag("pause_jobs_Fuzz::NightlyWorker", data)
     except ValueError:
@@ -180,7 +180,7 @@ def check_flag(data: bytes) -> str:
 
 
 def check_due(data: bytes) -> str:
-    """A member of ``schedule`` or ``retry`` whose time has come."""
+    """Check a due member of ``schedule`` or ``retry``."""
     step = _preparation.plan(keys.RETRY, data)
     if isinstance(step, DueAction):
         expect(step.member == data, "a member is found by its bytes")
@@ -194,7 +194,7 @@ def check_due(data: bytes) -> str:
 
 
 def make_payload(rng: Random) -> bytes:
-    """Return a payload: bytes bent out of shape, or good JSON whose fields hold what they should not."""
+    """Return a payload: distorted bytes, or good JSON with wrong values in its fields."""
     kind = rng.randrange(5)
     if kind < 2:
         return mutate(rng, PAYLOADS)
@@ -254,7 +254,9 @@ def _shown(data: bytes) -> None:
 
 
 def _by_another_reader(data: bytes) -> Any:
-    """What Python's own JSON reads, which takes NaN if it is let; ``None`` where it gives up, at long numbers and deep nesting."""
+    """Return the value that Python's own JSON reads, with NaN allowed; ``None`` where it fails, at long numbers and
+    deep nesting.
+    """
     try:
         return json.loads(data, parse_constant=_NoJsonError)
     except (ValueError, RecursionError):
@@ -262,7 +264,7 @@ def _by_another_reader(data: bytes) -> Any:
 
 
 class _NoJsonError(Exception):
-    """Stands for NaN and infinities in what was read: equal to nothing."""
+    """Stands for NaN and infinities in a decoded value: equal to no other value."""
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -270,7 +272,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _long(value: Any) -> str | None:
-    """A number too long for Python to print."""
+    """Return whether a number is too long for Python to print."""
     try:
         repr(value)
     except ValueError as error:
@@ -279,7 +281,7 @@ def _long(value: Any) -> str | None:
 
 
 class _Events:
-    """Takes what a poller tells."""
+    """Accepts the events of a poller."""
 
     def __getattr__(self, _: str) -> Any:
         return lambda *_: None

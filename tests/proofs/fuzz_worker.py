@@ -1,6 +1,7 @@
-"""A process of ``scripts/prove fuzz``: tries every STEP-th input and says each half second, as a line of JSON, how far it is.
+"""A process of ``scripts/prove fuzz``: tries every STEP-th input and reports its progress each half second, as a line
+of JSON.
 
-What it is at stands in a file that is mapped, so that a crash or a hang has a name too.
+The current input is in a mapped file, so that a crash or a hang is reported with its input.
 """
 
 import json
@@ -28,7 +29,7 @@ _MOST_FINDINGS = 20
 
 
 class Work:
-    """What has been tried so far."""
+    """The inputs tried so far."""
 
     def __init__(self) -> None:
         self.done = 0
@@ -51,7 +52,7 @@ class Work:
             self.findings.setdefault(key, found.finding)
 
     def tell(self) -> None:
-        """Print the line."""
+        """Print the progress line."""
         line: dict[str, Any] = {
             "done": self.done,
             "outcomes": self.outcomes,
@@ -63,7 +64,7 @@ class Work:
 
 
 def main() -> None:
-    """Arguments: seed, first number, step, inputs, the file to say in what it is at, names of targets."""
+    """Run. Arguments: seed, first number, step, inputs, the file for the current input, names of targets."""
     seed, first, step, inputs = map(int, sys.argv[1:5])
     names = sys.argv[6:]
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))

@@ -1,7 +1,7 @@
-"""What jobs hold besides their places, in a replayed history: locks and slots, each of which must belong to a job.
+"""Check locks and slots in a replayed history: each must belong to a job.
 
 I9   the owner of a lock is in a key where it may still run
-I10  whoever has a slot among the running jobs of a limit is in the working list of the process that the slot names
+I10  the owner of a slot of a limit is in the working list of the process that the slot names
 """
 
 from collections import defaultdict
@@ -15,20 +15,21 @@ _RUNNING = b":running"
 _WORKING = b"aw:working:"
 
 Holding = tuple[bytes, bytes]
-"""Key of a lock, and nothing; or key of the running jobs of a limit, and the member: process (none yet), space, job."""
+"""The key of a lock, and nothing; or the key of a limit's running jobs, and the member: process (none yet), space, job.
+"""
 
 
 class HeldResources:
-    """Follows one keyspace."""
+    """The locks and slots of one keyspace."""
 
     def __init__(self) -> None:
         self.by_job: dict[bytes, set[Holding]] = defaultdict(set)
         self.most: dict[bytes, int] = {}
-        """By key of a limit's running jobs: how many there were at the most."""
+        """By key of a limit's running jobs: the most there were at an instant."""
         self._known: dict[bytes, dict[bytes, Holding]] = {}
 
     def take(self, keyspace: Keyspace) -> set[bytes]:
-        """Take in what happened to locks and limits; return the jobs that got hold of something."""
+        """Apply the changes of locks and limits; return the jobs that acquired one."""
         came: set[bytes] = set()
         for key in keyspace.held:
             before, after = self._known.get(key, {}), _holders(key, keyspace.keys.get(key))
@@ -46,12 +47,12 @@ class HeldResources:
         return came
 
     def clear(self) -> None:
-        """Nothing is held any more."""
+        """Forget every lock and slot."""
         self.by_job.clear()
         self._known.clear()
 
     def broken(self, jids: Iterable[bytes], at: Mapping[bytes, tuple[bytes, ...]]) -> Iterator[tuple[str, str, bytes]]:
-        """Tell of each of these jobs what it holds and must not: rule, words, job."""
+        """Yield for each of these jobs the resources that it must not hold: rule, words, job."""
         for jid in jids:
             places = at.get(jid, ())
             for key, member in self.by_job.get(jid, ()):
@@ -68,7 +69,7 @@ def _there(identity: bytes, places: tuple[bytes, ...]) -> bool:
 
 
 def _holders(key: bytes, value: object) -> dict[bytes, Holding]:
-    """Who holds something there, by job."""
+    """Return the owners of a key, by job."""
     if key.startswith(_LOCK):
         return {value[b"jid"]: (key, b"")} if isinstance(value, Fields) and b"jid" in value else {}
     if key.endswith(_RUNNING) and place_of(key) is None and isinstance(value, Sorted):

@@ -1,4 +1,4 @@
-"""``scripts/prove history``: replays append-only files, and asks after each step whether any job was in no key, or in two."""
+"""``scripts/prove history``: replay append-only files, and check after each step that no job was in no key, or in two."""
 
 import argparse
 import os
@@ -21,7 +21,7 @@ _SHOWN = 5
 
 
 def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
-    """Replay the histories of ``wish.places``, or make one; return the exit status (2: no whole history)."""
+    """Replay the histories of ``wish.places``, or make one; return the exit status (2: no complete history)."""
     places: list[Path] = wish.places
     if not places:
         folder = RunFolder(Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var").resolve() / "prove").path
@@ -46,14 +46,14 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
 
 
 class Progress:
-    """A line every 2 s while a history is replayed."""
+    """Prints a line every 2 s while a history is replayed."""
 
     def __init__(self, stop: StopSignal) -> None:
         self._stop = stop
         self._shown = self._started = time.monotonic()
 
     def tell(self, verdict: Verdict, done: int, size: int) -> None:
-        """Raises KeyboardInterrupt when it is to stop."""
+        """Print the progress. Raises KeyboardInterrupt when it must stop."""
         now = time.monotonic()
         if self._stop.asked:
             raise KeyboardInterrupt
@@ -85,7 +85,7 @@ def show(verdicts: Sequence[Verdict]) -> None:
 
 
 def rows(verdict: Verdict) -> list[tuple[str, str]]:
-    """What a table says of one history."""
+    """Return the rows of the table of one history."""
     marks = "checked against end marks" if verdict.marked else "no end marks in this history"
     return [
         ("commands", f"{verdict.commands:,}"),

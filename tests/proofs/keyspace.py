@@ -1,7 +1,7 @@
-"""A model of a Redis as far as jobs need it: the write commands that end up in an append-only file, and what they do.
+"""Model a Redis as far as jobs need it: the write commands of an append-only file, and their effects.
 
-Expiry is left out: the server writes the DEL or UNLINK of a key that ran out into its history. What the model does not know is
-ignored where no place of a job is concerned, and fails where one is.
+The model has no expiry: the server writes the DEL or UNLINK of an expired key into its history. Unknown commands are
+ignored where no place of a job is concerned, and fail where one is.
 """
 
 from collections import deque
@@ -12,22 +12,22 @@ from typing import Any
 from tests.proofs.places import place_of
 
 Move = tuple[bytes, bytes, int, bytes]
-"""Key, payload, +1 put there or -1 taken away, and the command's name."""
+"""Key, payload, +1 for added or -1 for removed, and the command's name."""
 
 
 HELD = (b"aw:lock:", b"aw:limit:")
-"""How the keys begin that say what a job holds besides its place."""
+"""The prefixes of the keys with the resources of jobs."""
 
 
 class UnknownCommandError(Exception):
-    """The history does to a place what the model cannot follow."""
+    """The history changes a place by a command that the model cannot follow."""
 
 
 class Sorted(dict[bytes, float]):
     """A sorted set: member -> score."""
 
     def ranked(self) -> list[bytes]:
-        """The members in Redis's order."""
+        """Return the members in Redis's order."""
         return sorted(self, key=lambda member: (self[member], member))
 
 
@@ -36,8 +36,8 @@ class Fields(dict[bytes, bytes]):
 
 
 class Keyspace:
-    """All keys of all databases. ``moves`` collects what happens to the places of jobs, ``held`` the keys of locks and limits
-    that a command named; whoever reads them empties them.
+    """All keys of all databases. ``moves`` collects the changes of the places of jobs, ``held`` the keys of locks and
+    limits that a command named; the reader empties both.
     """
 
     def __init__(self) -> None:
@@ -46,12 +46,12 @@ class Keyspace:
         self.moves: list[Move] = []
         self.held: set[bytes] = set()
         self.ignored = 0
-        """Commands that are not known, and concern no place."""
+        """The unknown commands that concern no place."""
         self.flushed = False
         self._name = b""
 
     def apply(self, command: list[bytes]) -> None:
-        """Do what the server did. Raises UnknownCommandError."""
+        """Apply a command of the server. Raises UnknownCommandError."""
         name = command[0]
         known = _KNOWN.get(name) or _KNOWN.get(name.upper())
         if known is None:
@@ -92,7 +92,7 @@ class Keyspace:
             self._took(key, value)
 
     def _nothing(self, command: list[bytes]) -> None:
-        """Expiry is told by the server when it happens."""
+        """Do nothing: the server writes an expiry into its history when it happens."""
 
     def _took(self, key: bytes, payloads: Iterable[bytes]) -> None:
         name = self._name
@@ -280,13 +280,13 @@ class Keyspace:
 
 
 def _span(first: bytes, last: bytes, length: int) -> tuple[int, int]:
-    """Positions as Redis takes them: below 0 from the end, the last one included."""
+    """Return positions as Redis counts them: below 0 from the end, the last one included."""
     begin, end = int(first), int(last)
     return max(begin + length if begin < 0 else begin, 0), min(end + length if end < 0 else end, length - 1)
 
 
 def _bound(text: bytes) -> tuple[float, bool]:
-    """A bound of a range of scores, and whether it is itself inside."""
+    """Return a bound of a range of scores, and whether it is inclusive."""
     return (float(text[1:]), False) if text.startswith(b"(") else (float(text), True)
 
 
@@ -299,7 +299,7 @@ def _below(score: float, high: tuple[float, bool]) -> bool:
 
 
 def shown(command: list[bytes]) -> str:
-    """A command in one line."""
+    """Return a command in one line."""
     words = [word.decode(errors="backslashreplace") for word in command]
     return " ".join(word if len(word) <= _LONGEST_SHOWN else f"{word[:_LONGEST_SHOWN]}..." for word in words)
 
@@ -344,4 +344,4 @@ _KNOWN: dict[bytes, _Do] = {
     b"DECR": partial(_space._raise, sign=-1),
     b"DECRBY": partial(_space._raise, sign=-1),
 }
-"""What our code and Ruby's write, and what the server makes of their blocking and reading commands."""
+"""The commands of the framework and of Ruby, and those that the server makes of blocking and reading commands."""

@@ -1,4 +1,6 @@
-"""Which keys may be left when all jobs are done and all processes gone (docs/reference/keys.md, column "Census")."""
+"""Find keys that must not be left when all jobs are done and all processes gone (docs/reference/keys.md, column
+"Census").
+"""
 
 import re
 import time
@@ -15,13 +17,13 @@ _ENDS_BY_ITSELF = (
     (re.compile(r"aw:push:.+"), 600),
     (re.compile(r"j\|\d{6,8}\|\d{1,2}:\d{1,2}|(h\|)?.+-\d{1,2}-\d{1,2}:\d{1,2}"), 3 * 86_400),
 )
-"""Names of keys that end by themselves, and the seconds until then at most; the first that matches decides."""
+"""Names of keys that expire, and the most seconds until then; the first match decides."""
 _FORGOTTEN_S = 50
-"""A dead process is struck off 39 s after its last beat, by the next sweep of anybody, unless nobody is left to sweep."""
+"""The seconds until a dead process is unregistered: 39 s after its last heartbeat, by the next sweep of any process."""
 
 
 def leaks(client: Redis) -> list[str]:
-    """Return what should not be there, in words; empty when all is well."""
+    """Return the keys that should not exist, with the reason; empty when all is well."""
     found: list[str] = []
     known = {f"aw:process:{name}" for name, _ in registered(client)}
     known |= {name.decode() for name in cast("set[bytes]", client.smembers(_LIMITS))}
@@ -38,7 +40,7 @@ def leaks(client: Redis) -> list[str]:
 
 
 def _ends_soon(key: str, ttl_s: int) -> bool:
-    """Tell whether the key ends by itself, as those of its name do; -2 is Redis's word for one that has just ended."""
+    """Return whether the key expires in the time of its kind; Redis replies -2 for one that has just expired."""
     if ttl_s == -2:
         return True
     allowed_s = next((most_s for name, most_s in _ENDS_BY_ITSELF if name.fullmatch(key)), -1)
@@ -46,34 +48,34 @@ def _ends_soon(key: str, ttl_s: int) -> bool:
 
 
 def set_aside(client: Redis) -> dict[str, int]:
-    """Return how many jobs are in which set: none of the jobs here did anything wrong."""
+    """Return how many jobs are in which set: none of the jobs here failed."""
     counts = {key: int(client.zcard(key)) for key in ("retry", "schedule", "dead", "interrupted")}
     return {key: count for key, count in counts.items() if count}
 
 
 def silent(client: Redis) -> list[tuple[str, float]]:
-    """Members of the registry that should have been struck off, and the seconds since their last beat."""
+    """Return the processes that should have been unregistered, and the seconds since their last heartbeat."""
     return [(name, age) for name, age in registered(client) if age > _FORGOTTEN_S]
 
 
 def registered(client: Redis) -> list[tuple[str, float]]:
-    """Members of the registry and the seconds since their last beat, or their known death."""
+    """Return the registered processes and the seconds since their last heartbeat, or their known death."""
     seconds, micros = cast("tuple[int, int]", client.time())
     now = seconds + micros / 1e6
     members = cast("list[tuple[bytes, float]]", client.zrange(REGISTRY, 0, -1, withscores=True))
-    # Below 0: seen dead by its parent then.
+    # Below 0: its parent saw it die then.
     return [(name.decode(errors="backslashreplace"), now - abs(beat)) for name, beat in members]
 
 
 def settle(client: Redis, patience_s: float, alive: int) -> None:
-    """Wait until the registry knows no more than the ``alive`` processes; they strike off the dead."""
+    """Wait until only the ``alive`` processes are registered; they unregister the dead ones."""
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline and len(registered(client)) > alive:
         time.sleep(0.2)
 
 
 def _nameless(client: Redis) -> list[str]:
-    """Names in `processes` whose record has expired: 60 s dead, and nobody struck them off."""
+    """Return the names in `processes` whose record has expired: 60 s dead, and never unregistered."""
     names = cast("set[bytes]", client.smembers("processes"))
     return [f"processes still names {name.decode()}" for name in sorted(names) if not client.exists(name)]
 

@@ -1,7 +1,7 @@
 """``scripts/prove limit``: a limit of five, fifty threads, and a ``kill -9`` every two seconds (reference F45).
 
-The same load twice, without kills and with them. Each job counts the living that run beside it, the slots are counted all the
-time, and at the end none is left. What the kills cost is a figure, told and not judged.
+The same load runs twice, without kills and with them. Each job counts the running jobs beside it, the slots are counted
+all the time, and at the end none is left. The cost of the kills is a figure without a verdict.
 """
 
 import argparse
@@ -38,7 +38,7 @@ class _Fleet(ClusterFleet):
 
 
 class _Half:
-    """One of the two halves: pushes, looks and kills until its time is up and every job has ended."""
+    """One half: pushes, counts and kills until its time is up and every job has ended."""
 
     def __init__(self, client: Redis, fleet: _Fleet, rng: random.Random) -> None:
         self.client, self.fleet, self.rng = client, fleet, rng
@@ -75,7 +75,7 @@ class _Half:
         self.samples += 1
 
     def _kill(self) -> None:
-        """Any of the processes, whether it runs one of the five or not."""
+        """Kill any of the processes, whether it runs one of the five jobs or not."""
         pids = sorted(int(one.split(b":")[1]) for one in self.client.zrangebyscore(keys.REGISTRY, 1, "+inf"))
         if pids:
             self.fleet.kill(self.rng.choice(pids))
@@ -83,7 +83,7 @@ class _Half:
 
 
 def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
-    """Run both halves and show what came of them; return the exit status."""
+    """Run both halves and print the result; return the exit status."""
     if wish.seconds < 1:
         print("scripts/prove: --seconds must be at least 1", file=sys.stderr)
         return 2
@@ -112,7 +112,7 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
 
 
 def _left(client: Redis, stop: StopSignal) -> list[str]:
-    """The keys of the limit that say that something runs or waits, once nothing does; a slot is let go of after its job."""
+    """Return the keys of the limit that remain after the last job; a slot is released after its job."""
     deadline = time.monotonic() + 5
     while (found := client.keys(f"{_BASE}:*")) and time.monotonic() < deadline and not stop.wait(_LOOK_S):
         pass

@@ -1,4 +1,4 @@
-"""The job of ``scripts/prove limit``: it counts who lives beside it, and lasts."""
+"""The job of ``scripts/prove limit``: it counts the running jobs beside it, and sleeps."""
 
 import os
 import time
@@ -11,7 +11,7 @@ from tests.proofs.storm_fleet import ended
 LIMIT = 5
 QUEUE = "limited"
 STORE = "LIMIT_STORE"
-"""The environment variable with the URL under which the account of the living is kept, which no role is for."""
+"""The environment variable with the URL of the counts of running jobs, for which no role exists."""
 BESIDE, SEEN, DONE = "limit:beside", "limit:seen", "limit:done"
 """ZSET of the jobs that run, by process id and number; HASH from how many a job saw to how often; SET of numbers done."""
 
@@ -19,7 +19,7 @@ _redis: "list[Redis]" = []
 
 
 class LimitProofWorker(ApplicationWorker):
-    """At most five of all processes at a time."""
+    """At most five in all processes at a time."""
 
     wire_name = "LimitProofWorker"
     feature_category = "not_owned"
@@ -27,7 +27,7 @@ class LimitProofWorker(ApplicationWorker):
     concurrency_limit = LIMIT
 
     def perform(self, number: int, lasts_s: float) -> None:
-        """Be there, count the living, and stay for so long."""
+        """Count the running jobs, and sleep."""
         if not _redis:
             _redis.append(Redis.from_url(os.environ[STORE]))
         client, me = _redis[0], f"{os.getpid()} {number}"

@@ -1,6 +1,7 @@
-"""``scripts/prove matrix``: the tables of the page of reliability, each row beside the tests that show it or the reason for none.
+"""``scripts/prove matrix``: write the tables of the reliability page, each row with the tests that show it or the
+reason for none.
 
-The rows are in ``matrix.yml``; the tests say which rows they show by ``@pytest.mark.proves("F7", "I1")``.
+The rows are in ``matrix.yml``; the tests name their rows by ``@pytest.mark.proves("F7", "I1")``.
 """
 
 import argparse
@@ -28,7 +29,7 @@ _HEADS = {
 
 
 class Row(NamedTuple):
-    """One promise: ``cells`` as the heads of its table, ``left`` what is not shown (empty: nothing)."""
+    """One promise: ``cells`` are the columns of its table, ``left`` is the part without a test (empty: none)."""
 
     name: str
     cells: tuple[str, ...]
@@ -37,7 +38,7 @@ class Row(NamedTuple):
 
     @property
     def state(self) -> str:
-        """Whether tests show it: ``shown``, ``in part``, ``left``, or ``nowhere``, which the suite does not let pass."""
+        """Return whether tests show it: ``shown``, ``in part``, ``left``, or ``nowhere``, which fails the suite."""
         if self.tests:
             return "in part" if self.left else "shown"
         return "left" if self.left else "nowhere"
@@ -47,7 +48,7 @@ Matrix = Mapping[str, Sequence[Row]]
 
 
 def read(root: Path) -> tuple[Matrix, list[str]]:
-    """Return the rows of each table, and what is wrong with them. Raises UnreadableMarkError."""
+    """Return the rows of each table, and the errors in them. Raises UnreadableMarkError."""
     told: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yml").read_text())
     shown: dict[str, list[Shown]] = defaultdict(list)
     for one in shown_by(root / "tests"):
@@ -72,18 +73,18 @@ def read(root: Path) -> tuple[Matrix, list[str]]:
 
 
 def filled(page: str, matrix: Matrix) -> str:
-    """The text of the page with its generated parts as they should be."""
+    """Return the text of the page with its generated parts up to date."""
     parts = {**{table: _table(table, rows) for table, rows in matrix.items()}, "summary": _summary(matrix)}
     return _PART.sub(lambda found: f"{found['name']}{found[2]}{parts[found['name']]}\n", page)
 
 
 def unknown_tests(page: str, root: Path) -> set[str]:
-    """Tests that the page names and nobody has."""
+    """Return the tests that the page names and that do not exist."""
     return set(_TEST_NAME.findall(page)) - names(root / "tests")
 
 
 def run(root: Path, wish: argparse.Namespace, _stop: StopSignal) -> int:
-    """Write the page, or check it, or tell how much is shown; return 1 when something is wrong."""
+    """Write the page, or check it, or print how much is shown; return 1 after an error."""
     try:
         matrix, wrong = read(root)
     except UnreadableMarkError as error:
@@ -110,7 +111,7 @@ def _table(table: str, rows: Sequence[Row]) -> str:
 
 
 def _tests(tests: Sequence[Shown]) -> str:
-    """Links to the files, each with its tests."""
+    """Return links to the files, each with its tests."""
     by_file: dict[Path, list[str]] = defaultdict(list)
     for one in tests:
         by_file[one.path].append(f"`{one.test}`")

@@ -1,4 +1,4 @@
-"""Makes a short history with everything in it: real processes that are killed, retries, jobs for later, replies that are lost."""
+"""Make a short history with every event: killed processes, retries, scheduled jobs, lost replies."""
 
 import json
 import os
@@ -56,7 +56,7 @@ class MixedLoadRun:
     def play(
         self, seconds: float, stopped: Callable[[], bool] = lambda: False, enough: Callable[[], bool] = lambda: True
     ) -> None:
-        """Raises RuntimeError when jobs are left after a minute of patience, or a process ends by itself."""
+        """Run the load. Raises RuntimeError when jobs are left after a minute, or a process ends by itself."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with (
             RecordedServer(self.data) as server,
@@ -105,7 +105,7 @@ class MixedLoadRun:
         self._processes.append(process)
 
     def _strike(self, client: Redis, seconds: float, stopped: Callable[[], bool], enough: Callable[[], bool]) -> None:
-        # While the processes start: one that runs would know of it seconds later.
+        # During the start of the processes: a running one would see it seconds later.
         set_flag(client, Flag(pause_flag(_PAUSED), 100.0, "lively"), None)
         while not self._children() and not stopped():
             self._watch("processes start")
@@ -130,7 +130,7 @@ class MixedLoadRun:
         client.lpush(f"queue:{_QUEUE}", json.dumps(job, separators=(",", ":")))
 
     def _children(self) -> list[int]:
-        """Children of the supervisor that are ready, from its log."""
+        """Return the children of the supervisor that are ready, from its log."""
         alive: set[int] = set()
         text = self._log.read_bytes()
         for line in text[: text.rfind(b"\n") + 1].splitlines():
@@ -155,7 +155,7 @@ class MixedLoadRun:
             time.sleep(_LOOK_S)
 
     def _watch(self, doing: str) -> None:
-        """Called often: tells every 2 s what is being done, and notices a process that ended by itself."""
+        """Print the progress every 2 s, and notice a process that ended by itself. Called often."""
         if time.monotonic() - self._told > _LINE_S:
             self._told = time.monotonic()
             self._tell(f"  {doing}; {self.kills} kills")
@@ -176,13 +176,13 @@ class MixedLoadRun:
 
 
 def _hasten(client: Redis) -> None:
-    """A retry waits some seconds more than its class says, so that many do not come at once: let them come now."""
+    """Make retries due: a retry waits some random seconds more than its class says."""
     for member in client.zrange("retry", 0, -1):
         client.zadd("retry", {member: 1}, xx=True)
 
 
 def _left(client: Redis) -> dict[str, int]:
-    """How many jobs are in which place where no job stays for good."""
+    """Return how many jobs are in each place where no job stays for good."""
     counts: dict[str, Any] = {}
     for key in cast("list[bytes]", client.keys("*")):
         kind = place_of(key)

@@ -1,6 +1,7 @@
-"""Jobs that take every way a job can take; loaded by the workers with ``-r tests.proofs.mixed_load_jobs``.
+"""Jobs of every kind, loaded by the workers with ``-r tests.proofs.mixed_load_jobs``.
 
-Each that ends for good writes its end mark, so that the history of their Redis says which acknowledgement came after an end.
+Each job that ends for good writes its end mark, so that the history of its Redis shows which acknowledgement came after
+an end.
 """
 
 import random
@@ -22,13 +23,13 @@ class MixedWorker(ApplicationWorker, abstract=True):
 
     @classmethod
     def retry_in(cls, count: int, error: Exception, job: Job) -> float | Literal["kill"]:
-        """Soon, so that a short history has many."""
+        """Return a short time, so that a short history has many retries."""
         del count, error, job
         return SOON_S
 
 
 class SeedWorker(MixedWorker):
-    """Pushes a generation of the others by the real client, in all its ways."""
+    """Pushes a generation of the other jobs with the real client, in every way."""
 
     wire_name = "SeedWorker"
 
@@ -47,7 +48,7 @@ class SeedWorker(MixedWorker):
 
 
 class LimitedWorker(MixedWorker):
-    """One at a time, and not the fastest: the others wait for its slot."""
+    """Runs one at a time, and slowly: the others wait for its slot."""
 
     wire_name = "LimitedWorker"
     concurrency_limit = 1
@@ -58,7 +59,7 @@ class LimitedWorker(MixedWorker):
 
 
 class PausedWorker(MixedWorker):
-    """Its class is paused until the last moment."""
+    """Is paused until the last moment."""
 
     wire_name = "PausedWorker"
 
@@ -67,7 +68,7 @@ class PausedWorker(MixedWorker):
 
 
 class KeyedWorker(MixedWorker):
-    """Equal ones are pushed again and again, and fail now and then; one at a time."""
+    """Equal jobs are pushed again and again, and fail sometimes; one at a time."""
 
     wire_name = "KeyedWorker"
     idempotent = True
@@ -91,7 +92,7 @@ class ShortWorker(MixedWorker):
 
 
 class LongWorker(MixedWorker):
-    """Long enough to be amid its work when its process is killed."""
+    """Runs long enough to be running when its process is killed."""
 
     wire_name = "LongWorker"
 
@@ -101,7 +102,7 @@ class LongWorker(MixedWorker):
 
 
 class UnsteadyWorker(MixedWorker):
-    """Fails now and then."""
+    """Fails sometimes."""
 
     wire_name = "UnsteadyWorker"
 
@@ -112,7 +113,7 @@ class UnsteadyWorker(MixedWorker):
 
 
 class PatientWorker(MixedWorker):
-    """Is told to come again now and then."""
+    """Snoozes sometimes."""
 
     wire_name = "PatientWorker"
 

@@ -1,12 +1,12 @@
-"""Wrong versions of the core, as patches: each must be caught by tests of the suite, for the reason that it was made for.
+"""Wrong versions of the core, as patches: tests of the suite must catch each one, for the expected reason.
 
-A patch says what it breaks, and which tests catch it, the fastest first:
+A patch says what it breaks, and names the tests that catch it, the fastest first:
 
-    The cleaner takes a job out with one command and puts it back with another.
-    Caught by: tests/property/test_histories.py::test_a_dead_process_is_emptied (I1)
+    The reaper removes a job with one command and adds it with another.
+    Caught by: tests/property/test_histories.py::test_dead_process_is_emptied (I1)
     Caught by: tests/property/test_states.py
 
-In brackets stands what the failure must say. A test catches a mutant when it fails, and not when it cannot be run.
+The text in brackets must be in the output of the failure. A test that cannot run catches no mutant.
 """
 
 import argparse
@@ -36,7 +36,7 @@ _LONGEST_S = 900
 
 @dataclass(frozen=True)
 class Catch:
-    """A test that fails on a mutant, and what its failure says."""
+    """A test that fails on a mutant, and a text of its failure."""
 
     test: str
     words: str
@@ -44,7 +44,7 @@ class Catch:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A patch."""
+    """One patch."""
 
     path: Path
     breaks: str
@@ -52,21 +52,21 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """``m01-...``."""
+        """Return ``m01-...``."""
         return self.path.stem
 
     @property
     def number(self) -> str:
-        """``m1``."""
+        """Return ``m1``."""
         return f"m{int(self.name[1:3])}"
 
 
 class StaleError(Exception):
-    """The patch does not apply to the core as it is now."""
+    """The patch does not apply to the current core."""
 
 
 def mutants(root: Path) -> list[Mutant]:
-    """Every patch there is."""
+    """Return every patch."""
     return [_read(path) for path in sorted((root / FOLDER).glob("m*.patch"))]
 
 
@@ -77,7 +77,7 @@ def _read(path: Path) -> Mutant:
 
 
 class Copy:
-    """A copy of the tree, in which one mutant at a time lives."""
+    """A copy of the tree, to which one mutant at a time is applied."""
 
     def __init__(self, root: Path, folder: Path) -> None:
         self.folder = folder
@@ -87,23 +87,24 @@ class Copy:
                 shutil.copytree(root / name, folder / name, ignore=ignored)
             else:
                 shutil.copy(root / name, folder / name)
-        (folder / ".venv").symlink_to(root / ".venv")  # commands look for it beside them
-        # All mutants share what is compiled. Files go by the hash of their source: a patch may change one twice in a second.
+        (folder / ".venv").symlink_to(root / ".venv")  # commands look for it beside themselves
+        # All mutants share the compiled files. Files are identified by the hash of their source: a patch may change one
+        # twice in a second.
         mode = py_compile.PycInvalidationMode.CHECKED_HASH
         compileall.compile_dir(folder / "framework", quiet=2, invalidation_mode=mode)
 
     def apply(self, mutant: Mutant) -> None:
-        """Make it the mutant. Raises StaleError."""
+        """Apply the mutant. Raises StaleError."""
         done = self._git("apply", str(mutant.path))
         if done.returncode:
             raise StaleError(f"{mutant.name}: the patch is stale, regenerate it: {done.stderr.strip()}")
 
     def undo(self, mutant: Mutant) -> None:
-        """Make it what it was."""
+        """Revert the mutant."""
         self._git("apply", "--reverse", str(mutant.path)).check_returncode()
 
     def _git(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        # Not a repository, wherever the folder lies: inside of one git would look at that instead.
+        # The copy is not a repository: inside of one, git would use that repository instead.
         env = {**os.environ, "GIT_CEILING_DIRECTORIES": str(self.folder.parent)}
         return subprocess.run(
             ["git", *words], cwd=self.folder, env=env, capture_output=True, check=False, text=True, timeout=60
@@ -131,7 +132,7 @@ class Copy:
         return subprocess.run(
             [sys.executable, *words],
             cwd=self.folder,
-            # Before the checkout that the environment knows: processes that tests start are the mutant, too.
+            # Before the installed checkout, so that the processes of tests run the mutant too.
             env={**env, "PYTHONPATH": str(self.folder)},
             capture_output=True,
             check=False,
@@ -141,7 +142,7 @@ class Copy:
 
 
 def verdict(done: "subprocess.CompletedProcess[str]", words: str) -> str:
-    """Return why a test did not catch the mutant that it was run on; empty when it did."""
+    """Return why a test did not catch the mutant; empty when it did."""
     end = done.stdout.rpartition("\n=")[2] or done.stdout[-300:]
     if done.returncode == 0:
         return "the test passed"
@@ -153,7 +154,7 @@ def verdict(done: "subprocess.CompletedProcess[str]", words: str) -> str:
 
 
 def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
-    """Run each mutant against the tests that are to catch it; return the exit status."""
+    """Run each mutant against the tests that must catch it; return the exit status."""
     wanted = [one for one in mutants(root) if not wish.only or one.number in wish.only or one.name in wish.only]
     if not wanted:
         print(
@@ -174,7 +175,7 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
 
 
 def _prove_sound(copy: Copy, tests: Iterable[str], stop: StopSignal) -> int:
-    """What fails without a mutant catches none."""
+    """Run the tests without a mutant; a test that fails there proves nothing."""
     wrong = 0
     for test in dict.fromkeys(tests):
         if stop.asked:

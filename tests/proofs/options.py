@@ -1,4 +1,4 @@
-"""The command line of ``scripts/prove``: one sub-command per proof, each run by the ``run`` of the module of its name."""
+"""Define the command line of ``scripts/prove``: one sub-command per proof, run by ``run`` of the module of its name."""
 
 import argparse
 import os
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def parse(doc: str | None) -> argparse.Namespace:
-    """Return what was asked for; ``wish.proof`` is the module to run."""
+    """Return the options; ``wish.proof`` is the module to run."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     proofs = parser.add_subparsers(dest="proof", required=True, metavar="PROOF")
 

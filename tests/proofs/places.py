@@ -1,12 +1,15 @@
-"""Where a job can be (docs/internals/redis.md): the keys whose members are jobs, and how a job is told from another by its bytes."""
+"""Name the places of a job (docs/internals/redis.md): the keys whose members are jobs, and how its bytes identify a
+job.
+"""
 
 import base64
 import json
 from functools import lru_cache
 
 WAITING, DUE, WORKING, PARKED, END = "waiting", "due", "working", "parked", "end"
-"""A queue; ``schedule`` or ``retry``; a working list; where a policy lets jobs wait, for a slot or for the end of a pause;
-``dead`` or ``interrupted``, where a job may stay, or be trimmed."""
+"""The kinds of places: a queue; ``schedule`` or ``retry``; a working list; the jobs that a policy holds, for a slot or
+for the end of a pause; ``dead`` or ``interrupted``, where a job may stay, or be trimmed.
+"""
 
 _SETS = {b"schedule": DUE, b"retry": DUE, b"dead": END, b"interrupted": END}
 _PREFIXES = {b"queue:": WAITING, b"aw:working:": WORKING, b"aw:paused_jobs:": PARKED}
@@ -19,7 +22,7 @@ _QUOTED = b'"jid":"'
 
 @lru_cache(maxsize=4096)
 def place_of(key: bytes) -> str | None:
-    """Return what kind of place a key is; None when no job can be in it."""
+    """Return the kind of place of a key; None when it holds no jobs."""
     if key in _SETS:
         return _SETS[key]
     if key.startswith(_LIMIT):
@@ -28,14 +31,14 @@ def place_of(key: bytes) -> str | None:
 
 
 def payload_in(key: bytes, member: bytes) -> bytes:
-    """Return the job's own bytes: a parked one has its ticket before them, in a line of its own."""
+    """Return the job's own bytes: a held job has its ticket before them, in a line of its own."""
     return member.partition(b"\n")[2] if place_of(key) == PARKED else member
 
 
 def jid_of(payload: bytes) -> bytes:
-    """Return the job's id; for what is no job, the bytes themselves in brackets, also when they lie dead in an object.
+    """Return the job's id; for malformed bytes the bytes in brackets, also when a dead set entry wraps them.
 
-    An unescaped ``"jid"`` can only be a key, and where there is one only it must be the job's: no parsing is needed.
+    An unescaped ``"jid"`` can only be a key, and a single one must be the job's: the payload is not parsed.
     """
     payload = unwrapped(payload)
     start = payload.find(_JID)
@@ -47,19 +50,19 @@ def jid_of(payload: bytes) -> bytes:
 
 
 def unwrapped(payload: bytes) -> bytes:
-    """Return the bytes that an object of the dead set stands for, if it is one of those; else the payload itself."""
+    """Return the malformed bytes that a dead set entry wraps; for any other payload the payload itself."""
     if not payload.startswith(_MALFORMED):
         return payload
     return base64.b64decode(str(_fields(payload)["aw_raw"]))
 
 
 def readable(jid: bytes) -> bool:
-    """Whether it is the id of a job: of what is none, the same bytes may be there more than once."""
+    """Return whether it is the id of a job: equal malformed bytes may exist more than once."""
     return not jid.startswith(b"[")
 
 
 def transit(payload: bytes) -> bytes | None:
-    """The token of a job that is on its way to another shard."""
+    """Return the token of a job that is being transferred to another shard."""
     if b'"aw_transfer"' not in payload:
         return None
     token = _fields(payload).get("aw_transfer")

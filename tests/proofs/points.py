@@ -1,7 +1,8 @@
-"""``scripts/prove points``: every command of every scenario, every way to be struck at it, and double faults by rounds.
+"""``scripts/prove points``: apply every fault to every command of every scenario, and double faults by rounds.
 
-Single faults first: all scenarios with all batches. Then ``--rounds`` rounds of double faults: in round k the process that
-comes to the rescue of one that was killed is killed itself, before and after its k-th command, and another comes.
+Single faults come first: all scenarios with all batches. Then ``--rounds`` rounds of double faults: in round k the
+process that recovers the jobs of a killed one is killed itself, before and after its k-th command, and another process
+follows.
 """
 
 import argparse
@@ -28,7 +29,7 @@ _SHOWN = 5
 
 @dataclass
 class Row:
-    """What came of one scenario with one batch."""
+    """The result of one scenario with one batch."""
 
     commands: int
     cases: int = 0
@@ -37,7 +38,7 @@ class Row:
     broken: int = 0
 
     def count(self, verdict: Verdict) -> None:
-        """One more case."""
+        """Add one case."""
         self.cases += 1
         self.extra += verdict.extra
         self.worst = max(self.worst, verdict.extra)
@@ -45,7 +46,7 @@ class Row:
 
 
 def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
-    """Play all cases, print the table; return the exit status."""
+    """Run all cases, print the table; return the exit status."""
     unknown = [name for name in wish.only if name not in SCENARIOS]
     if unknown:
         print(
@@ -69,9 +70,9 @@ class _Campaign:
         self._rows: dict[tuple[str, int], Row] = {}
         self._told: list[str] = []
         self._rescuers: dict[Case, int] = {}
-        """How many commands the rescuer of each case of a killed process sends."""
+        """The number of commands of the recovering process, by case of a killed process."""
         self._shown = self._began = time.monotonic()
-        gc.freeze()  # what is forked shares what is there by now
+        gc.freeze()  # forked processes share the modules loaded by now
 
     def run(self) -> int:
         for name in self._wish.only or SCENARIOS:

@@ -1,7 +1,7 @@
-"""``scripts/prove prefixes``: Redis itself dies at any byte of its append-only file, and everybody with it.
+"""``scripts/prove prefixes``: cut the append-only file of Redis at any byte, as a crash of the whole host does.
 
-A history is cut between two groups, at any byte, and amid a MULTI. A real server starts on each prefix, the real parts recover, and
-every job that the prefix holds unfinished runs at least once or is at rest; nothing else appears.
+A history is cut between two groups, at any byte, and within a MULTI. A real server starts on each prefix, the real
+parts recover, and every job that the prefix holds unfinished runs at least once or is at rest; no other job appears.
 """
 
 import argparse
@@ -33,7 +33,7 @@ _SHOWN = 5
 
 
 class Cut(NamedTuple):
-    """After so many bytes of this file the history ends."""
+    """The file and the offset where the history ends."""
 
     file: int
     offset: int
@@ -42,14 +42,14 @@ class Cut(NamedTuple):
 
 @dataclass
 class Account:
-    """What the cuts came to."""
+    """The result of the cuts."""
 
     cuts: Counter[str] = field(default_factory=Counter[str])
     unfinished: int = 0
-    """Jobs that prefixes held unfinished, summed up."""
+    """The jobs that prefixes held unfinished, summed up."""
     ran: int = 0
     rested: int = 0
-    """Jobs that were at rest in ``dead`` or ``interrupted`` in the end."""
+    """The jobs that were in ``dead`` or ``interrupted`` at the end."""
     problems: list[str] = field(default_factory=list[str])
 
 
@@ -80,9 +80,9 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
 
 
 def cut_all(place: Path, folder: Path, count: int, rng: random.Random, account: Account) -> Iterator[Cut]:
-    """Cut the history at ``count`` points, earliest first, and try each; what is found goes into ``account``.
+    """Cut the history at ``count`` points, earliest first, and try each; findings go into ``account``.
 
-    The folder of a prefix that broke something stays.
+    The folder of a failed prefix is kept.
     """
     history = History(place)
     prover = Prover(place, marked=False)
@@ -103,7 +103,7 @@ def cut_all(place: Path, folder: Path, count: int, rng: random.Random, account: 
 
 
 def choose(history: History, count: int, rng: random.Random) -> list[Cut]:
-    """Draw the points: a third between groups, a third at any byte, a third amid groups of several commands."""
+    """Draw the points: a third between groups, a third at any byte, a third within groups of several commands."""
     ends: list[Cut] = []
     amid: list[tuple[int, int, int]] = []
     for group in history.groups():
@@ -123,7 +123,7 @@ def choose(history: History, count: int, rng: random.Random) -> list[Cut]:
 
 
 def _copy(history: History, cut: Cut, data: Path) -> None:
-    """Make a data folder that holds the history up to the cut."""
+    """Create a data folder that holds the history up to the cut."""
     source, folder = history.files[0].parent, data / "appendonlydir"
     folder.mkdir(parents=True)
     (manifest,) = source.glob("*.manifest")
@@ -157,7 +157,9 @@ def _try(cut: Cut, rescue: Rescuer, prover: Prover, account: Account, *, seen_dy
 def judge(
     expected: dict[bytes, Places], known: set[bytes], ran: "Counter[bytes]", rested: "Counter[bytes]"
 ) -> Iterator[str]:
-    """Compare what a prefix held unfinished (``expected``) and all that it held (``known``) with what came of it."""
+    """Compare the unfinished jobs of a prefix (``expected``) and all its jobs (``known``) with the jobs after the
+    recovery.
+    """
     for jid, places in expected.items():
         if not ran[jid] and not rested[jid]:
             yield f"job {_text(jid)} was in {_text(places[0])}, and never ran: lost"

@@ -1,14 +1,14 @@
-"""Replays a history group by group and asks after each: is every accepted, unfinished job in exactly one place?
+"""Replay a history group by group and check after each: is every accepted, unfinished job in exactly one place?
 
 The invariants (reference: no loss, no duplication at rest, single ownership):
 
-    I1  an accepted job that has not ended is in at least one key, and what was in none never comes back without a push
-    I2  it is in no more than one, but on its way to another shard (it is in one of each then)
-    I3  it is in no two working lists
+I1  an accepted job that has not ended is in at least one key, and a job in no key never returns without a push
+I2  it is in one key only; during a transfer to another shard it is in one key of each
+I3  it is never in two working lists
 
-and of what jobs hold besides (``held_resources``): I9 of locks, I10 of slots.
+and of the resources of jobs (``held_resources``): I9 of locks, I10 of slots.
 
-Only the jobs that a group touches are looked at. A live job costs what its place costs; of one that has ended its id stays.
+Only the jobs that a group touches are checked. A live job costs the memory of its place; of an ended job its id stays.
 """
 
 import time
@@ -23,14 +23,14 @@ from tests.proofs.keyspace import Keyspace, UnknownCommandError, shown
 from tests.proofs.places import DUE, END, PARKED, WORKING, jid_of, payload_in, place_of, readable, transit
 
 END_MARK = b"proof:ended"
-"""STRING: a job sets it to its id as its last act, so the history itself says that it ended before it was acknowledged."""
+"""STRING: a job sets it to its id as its last act, so the history shows that it ended before its acknowledgement."""
 
 _LANDED = b"aw:transferred:"
 _RETIRED = b"aw:retired"
 _COUNTERS = b"aw:counters"
 _DUPLICATES, _SKIPPED = b"sidekiq_jobs_deduplicated_total", b"sidekiq_jobs_skipped_total"
 _KEPT = 20
-"""So many violations are told in full."""
+"""The number of violations that are reported completely."""
 
 Places = tuple[bytes, ...]
 Told = Callable[["Verdict", int, int], object]
@@ -62,7 +62,7 @@ class Violation:
 
 @dataclass
 class Verdict:
-    """What the replay of one history came to."""
+    """The result of the replay of one history."""
 
     place: Path
     marked: bool
@@ -70,45 +70,45 @@ class Verdict:
     commands: int = 0
     jobs: int = 0
     ends: Counter[str] = field(default_factory=Counter[str])
-    """Jobs that left for good, by the way they took."""
+    """The jobs that left for good, by their way."""
     slots: dict[str, int] = field(default_factory=dict[str, int])
-    """Slots of each concurrency limit that were taken at an instant, at most; those of jobs about to begin among them."""
+    """The most taken slots of each concurrency limit at an instant, including those of jobs about to start."""
     left: Counter[str] = field(default_factory=Counter[str])
-    """Jobs in place at the end, by key."""
+    """The jobs at the end, by key."""
     violations: list[Violation] = field(default_factory=list[Violation])
     broken: int = 0
-    """How many jobs broke an invariant; the first are told in ``violations``."""
+    """The number of jobs that broke an invariant; the first are in ``violations``."""
     ignored: int = 0
     torn: Torn | None = None
     seconds: float = 0.0
     crossed: dict[bytes, tuple[bytes, Group]] = field(default_factory=dict[bytes, tuple[bytes, Group]])
-    """Jobs that left for another shard: by token, their id and the group that removed them here."""
+    """The jobs that left for another shard: by token, their id and the group that removed them here."""
     landed: set[bytes] = field(default_factory=set[bytes])
-    """Tokens of jobs that came from another shard."""
+    """The tokens of jobs received from another shard."""
 
     def add(self, violation: Violation) -> None:
-        """Remember it."""
+        """Record one violation."""
         self.broken += 1
         if len(self.violations) < _KEPT:
             self.violations.append(violation)
 
 
 class Prover:
-    """Takes the groups of one history, one after another."""
+    """Replays the groups of one history, one after another."""
 
     def __init__(self, place: Path, *, marked: bool) -> None:
         self.keyspace = Keyspace()
         self.verdict = Verdict(place, marked)
         self.at: dict[bytes, Places] = {}
-        """Where each job is that is in a key."""
+        """The places of each job that is in a key."""
         self.ended: set[bytes] = set()
-        """Jobs that left for good."""
+        """The jobs that left for good."""
         self.held_resources = HeldResources()
         self._marks: set[bytes] = set()
         self._broken: set[bytes] = set()
 
     def take(self, group: Group) -> None:
-        """Replay one group and judge the jobs it touched. Raises UnknownCommandError."""
+        """Replay one group and check the jobs it touched. Raises UnknownCommandError."""
         keyspace, verdict = self.keyspace, self.verdict
         verdict.groups += 1
         verdict.commands += len(group.commands)
@@ -132,7 +132,7 @@ class Prover:
             self.verdict.landed.add(key[len(_LANDED) :])
 
     def _forget_all(self) -> None:
-        """FLUSHALL is nobody's move: what was there is counted, and a new history begins."""
+        """Start a new history after FLUSHALL, which no job causes: the lost jobs are counted."""
         self.verdict.ends["wiped by FLUSHALL"] += len(self.at)
         self.keyspace.flushed = False
         self.keyspace.moves.clear()
@@ -200,7 +200,7 @@ class Prover:
             self._broke(group, "I1", f"comes from nowhere into {_text(now[0])}", jid, ())
 
     def _judge_gone(self, group: Group, jid: bytes, was: Places, payload: bytes, name: bytes) -> None:
-        """In no key any more: was that an end?"""
+        """Check a job that is in no key any more: was that a legal end?"""
         self.ended.add(jid)
         if not was:
             self.verdict.jobs += 1
@@ -231,7 +231,7 @@ class Prover:
             self.verdict.ends["finished"] += 1
 
     def _broke(self, group: Group, rule: str, what: str, jid: bytes, was: Places) -> None:
-        """Only the first time of each job is told: what follows may follow from it."""
+        """Report only the first violation of each job: the next ones may follow from it."""
         if jid not in self._broken:
             self._broken.add(jid)
             self.verdict.add(Violation(rule, what, jid, group, was))
@@ -241,7 +241,7 @@ _SETS_STRING = {b"SET", b"set"}
 
 
 def _counts(group: Group, counter: bytes) -> bool:
-    """Whether a job is counted in it that is dropped on purpose: another does its work, or an operator has said so."""
+    """Return whether a dropped job is counted: another job does its work, or an operator dropped it."""
     return any(
         command[0] == b"HINCRBY" and command[1] == _COUNTERS and command[2].startswith(counter)
         for command in group.commands
@@ -249,9 +249,9 @@ def _counts(group: Group, counter: bytes) -> bool:
 
 
 def prove(place: Path, told: Told | None = None) -> Verdict:
-    """Replay the whole history of one server; ``told`` is called often with the bytes done and the bytes there are.
+    """Replay the whole history of one server; ``told`` is called often with the number of bytes done and of all bytes.
 
-    Raises HistoryError when it is not whole, UnknownCommandError when the model cannot follow it.
+    Raises HistoryError when it is incomplete, UnknownCommandError when the model cannot follow it.
     """
     history = History(place)
     prover = Prover(place, marked=_marked(history))
@@ -272,7 +272,7 @@ def prove(place: Path, told: Told | None = None) -> Verdict:
 
 
 def prove_all(places: Iterable[Path], told: Told | None = None) -> list[Verdict]:
-    """Replay the histories of all shards of one installation: what left one for another must have landed there."""
+    """Replay the histories of all shards of one installation: each transferred job must have arrived."""
     verdicts = [prove(place, told) for place in places]
     for verdict in verdicts:
         others = set[bytes]().union(*(other.landed for other in verdicts if other is not verdict))
@@ -284,7 +284,7 @@ def prove_all(places: Iterable[Path], told: Told | None = None) -> list[Verdict]
 
 
 def _marked(history: History) -> bool:
-    """Whether jobs wrote end marks: then each acknowledgement needs one before it."""
+    """Return whether jobs wrote end marks: then each acknowledgement needs one before it."""
     for path in history.files:
         with path.open("rb") as file:
             tail = b""

@@ -1,4 +1,4 @@
-"""Which test shows which row: the marker ``proves`` as it is written in the sources of the tests, without importing them."""
+"""Find which test shows which row: read the marker ``proves`` from the sources of the tests, without importing them."""
 
 import ast
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ class Shown(NamedTuple):
 
 
 class UnreadableMarkError(Exception):
-    """A marker whose rows are no literal strings, so that nobody can look for them; the text begins with its place."""
+    """A marker whose rows are no literal strings, so that no search finds them; the text starts with its place."""
 
 
 def shown_by(tests: Path) -> list[Shown]:
@@ -50,7 +50,7 @@ def names(tests: Path) -> set[str]:
 
 
 def _of_module(module: ast.Module, path: Path) -> Iterator[tuple[str, str, int]]:
-    """Yield row, test and line. A test has the marks of its module, its class, its own, and of the cases it is given."""
+    """Yield row, test and line. A test has the marks of its module, its class, its own, and of its parameters."""
     assigned = {
         target.id: node.value
         for node in module.body

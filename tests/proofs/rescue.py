@@ -1,6 +1,6 @@
-"""Brings everything to its end after all processes have died, with the real parts in this process: reaper, poller, fetch.
+"""Recover every job after all processes have died, with the real parts in this process: reaper, poller, fetch.
 
-Clocks are moved instead of waited for: by their keys in Redis, which is where the parts look.
+Clocks are moved instead of waited for: by their keys in Redis, which the parts read.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ _BATCH = 32
 
 
 class Rescuer:
-    """One process that finds a Redis after everybody has died. ``told`` is what its parts told: oddities, in words."""
+    """One process that finds a Redis after all processes have died. ``told`` lists the unexpected events of its parts."""
 
     def __init__(self, url: str) -> None:
         self.told: list[str] = []
@@ -47,13 +47,13 @@ class Rescuer:
         self.client: Redis = self._shard.client
 
     def settle(self, *, seen_dying: bool) -> None:
-        """Take back what the dead held, promote what is due, now or later, and let go on what was parked: what is left waits in
-        queues, or is at rest.
+        """Reclaim the jobs of dead processes, enqueue every scheduled job, and release held jobs: all jobs then wait in
+        queues, or are at rest.
 
-        The dead were ``seen_dying`` by a parent, or have been silent for longer than their lease.
+        A parent has seen the dead processes die (``seen_dying``), or their leases have expired.
         """
         self._mark_all_dead(seen_dying=seen_dying)
-        # What a set holds is due, whatever the clock says.
+        # Every member of a set is due, whatever the clock says.
         for source in (keys.SCHEDULE, keys.RETRY):
             for member in cast("list[bytes]", self.client.zrange(source, 0, -1)):
                 self.client.zadd(source, {member: 1})
@@ -63,7 +63,7 @@ class Rescuer:
         self._unpark()
 
     def drain(self) -> "Counter[bytes]":
-        """Fetch and acknowledge by the real script until the queues are empty; return how often each job would have run."""
+        """Fetch and acknowledge by the real script until the queues are empty; return the number of runs of each job."""
         self._renew_lease()
         ran: Counter[bytes] = Counter()
         call = FetchCall(self.client, _IDENTITY, read_timeout_s=COMMAND_TIMEOUT_S)
@@ -79,7 +79,7 @@ class Rescuer:
         return ran
 
     def places(self) -> dict[bytes, list[bytes]]:
-        """Every place that holds something, with its payloads."""
+        """Return every non-empty place, with its payloads."""
         found: dict[bytes, list[bytes]] = {}
         for key in sorted(cast("list[bytes]", self.client.keys())):
             kind = place_of(key)
@@ -90,11 +90,11 @@ class Rescuer:
         return found
 
     def counts(self) -> "Counter[bytes]":
-        """How many jobs each place holds."""
+        """Return the number of jobs in each place."""
         return Counter({key: len(payloads) for key, payloads in self.places().items()})
 
     def jids(self) -> "Counter[bytes]":
-        """How often each job is in any place."""
+        """Return how often each job is in any place."""
         return Counter(jid_of(payload) for payloads in self.places().values() for payload in payloads)
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class Rescuer:
             pass
 
     def _unpark(self) -> None:
-        """No limit holds any more, and nothing is paused."""
+        """Release the held jobs: no limit applies, and no class is paused."""
         self.client.delete(keys.FLAGS)
         for worker in cast("set[bytes]", self.client.smembers(keys.PAUSED_CLASSES)):
             resume(self.client, worker.decode(), b"", class_known=True)
@@ -146,7 +146,7 @@ class Rescuer:
 
 
 class _Events:
-    """Takes down whatever the poller tells: none of it is expected."""
+    """Records the events of the poller: none of them is expected."""
 
     def __init__(self, told: list[str]) -> None:
         self._told = told
@@ -157,7 +157,7 @@ class _Events:
 
 @contextmanager
 def rescuer(url: str) -> Iterator[Rescuer]:
-    """A rescuer whose connections are closed at the end of the block."""
+    """Yield a rescuer whose connections are closed at the end of the block."""
     made = Rescuer(url)
     try:
         yield made

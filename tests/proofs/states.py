@@ -1,6 +1,7 @@
-"""Histories of whole worker processes, made by hypothesis and judged after every command: the long run of ``machine``.
+"""Run histories of whole worker processes, made by hypothesis and checked after every command: the long run of
+``machine``.
 
-The run is cut into rounds, each with a seed of its own, so that what one found is found again without the others.
+The run consists of rounds, each with a seed of its own, so that a failed round can be repeated without the others.
 """
 
 import argparse
@@ -28,14 +29,14 @@ from tests.servers.guarded import GuardedServer
 
 HELD, BROKEN, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 ROUND = 100
-"""Histories of one seed."""
+"""The number of histories of one seed."""
 
 _TELL_S = 2.0
 _LOOK_S = 0.1
 
 
 class Round(NamedTuple):
-    """Some histories with one seed, and how many steps each."""
+    """Some histories with one seed, and the number of steps of each."""
 
     seed: int
     examples: int
@@ -43,7 +44,7 @@ class Round(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What broke an invariant, and the program that does it."""
+    """A broken invariant, and the program that breaks it."""
 
     round: Round
     text: str
@@ -77,10 +78,10 @@ def _rounds(first: int, wish: argparse.Namespace) -> list[Round]:
 
 
 class _Fleet:
-    """Child processes, each with two servers of its own, that take round after round."""
+    """Child processes, each with two servers of its own, that run round after round."""
 
     def __init__(self, folder: Path, rounds: list[Round], children: int) -> None:
-        fork: Any = multiprocessing.get_context("fork")  # the command has no suffix, so it cannot be imported anew
+        fork: Any = multiprocessing.get_context("fork")  # the command has no suffix, so it cannot be imported again
         self._found, self._done, self._judged = fork.SimpleQueue(), fork.Value("q", 0), fork.Value("q", 0)
         self._rounds = rounds
         self._next = fork.Value("q", 0)
@@ -92,21 +93,21 @@ class _Fleet:
 
     @property
     def done(self) -> int:
-        """Histories that have come to their end."""
+        """Return the number of histories that have ended."""
         return int(self._done.value)
 
     @property
     def judged(self) -> int:
-        """How often everything was judged."""
+        """Return how often the invariants were checked."""
         return int(self._judged.value)
 
     @property
     def seconds(self) -> float:
-        """Since the begin."""
+        """Return the seconds since the start."""
         return time.monotonic() - self._began
 
     def watch(self, stop: StopSignal) -> Found | None:
-        """Wait for the end of all, or of the first that finds something, and tell how far it is."""
+        """Wait for the end of all rounds, or for the first finding, and print the progress."""
         told = self._began
         while not stop.asked and self._found.empty() and any(child.is_alive() for child in self._children):
             stop.wait(_LOOK_S)
@@ -119,7 +120,7 @@ class _Fleet:
         return None if self._found.empty() else self._found.get()
 
     def end(self) -> None:
-        """No process of ours is left; the servers end with those who started them."""
+        """End every child process; the servers end with their process."""
         for child in self._children:
             child.terminate()
         for child in self._children:
@@ -135,7 +136,7 @@ class _Fleet:
         )
 
     def _work(self, folder: Path) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started us ends us
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         folder.mkdir()
         with ExitStack() as stack:
@@ -163,7 +164,7 @@ class _Fleet:
 
 
 def play(cluster: SimulatedCluster, one: Round, after_each: Callable[[], None]) -> Found | None:
-    """Play the histories of one seed; return what breaks an invariant, as short as it could be made."""
+    """Run the histories of one seed; return the shortest failing history."""
     machine = machine_on(cluster)
     teardown = machine.teardown
 

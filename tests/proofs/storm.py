@@ -1,8 +1,8 @@
-"""``scripts/prove storm``: jobs are killed in flight by the thousand, and each is accounted for.
+"""``scripts/prove storm``: kill jobs in flight by the thousand, and account for each.
 
-Async jobs hold a slot and no thread, so one ``kill -9`` cuts off as many as a process has slots. The first run of each job
-waits to be killed, the next one ends at once. No more are pushed than the fleet can hold with one process dead, so that those
-taken back find free slots: their recovery measures the framework, not a backlog.
+Async jobs need no thread, so one ``kill -9`` cuts off one job per slot of a process. The first run of each job waits to
+be killed, the next one ends at once. No more jobs are pushed than the processes can run with one process dead, so that
+reclaimed jobs find free slots: their recovery measures the framework, not a backlog.
 """
 
 import argparse
@@ -33,16 +33,16 @@ HELD, BROKEN, INTERRUPTED = 0, 1, 130
 _LOOK_S = 0.005
 _LINE_S = 2.0
 _STILL_S = 1.0
-"""Nobody has begun or ended for so long: the fullest process is killed, however full."""
+"""The seconds without a start or an end of a job after which the fullest process is killed."""
 _STANDSTILL_S = 60.0
-"""Nor for so long, and nobody is left to be killed: what is missing then is lost."""
+"""The seconds without any progress and without a process to kill after which the missing jobs are lost."""
 _BATCH = 1_000
 _EARLY = 0.1
-"""The part of the kills that comes while a process takes in its first jobs, or runs again what others left."""
+"""The share of the kills during the first jobs of a process, or while it runs reclaimed jobs."""
 _HASTY = 0.2
-"""The part that does not wait until the jobs of the kill before have begun again: reapers are killed at work."""
+"""The share of the kills that do not wait until the killed jobs run again: reapers are killed at work."""
 _MOST_AWAITED = 50_000
-"""Without a supervisor a killed job waits for a lease to run out, and so many are left to wait."""
+"""The most jobs that wait for a recovery. Without a supervisor a killed job waits until a lease expires."""
 
 
 def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
@@ -74,7 +74,9 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
 
 
 def run_folder(root: Path, campaign: str) -> Path | None:
-    """Make the folder of one run of a campaign; tell, and return ``None``, where its path is too long for a socket."""
+    """Create the folder of one run of a campaign; print an error, and return ``None``, where its path is too long for a
+    socket.
+    """
     folder = RunFolder(Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var").resolve() / "prove" / campaign).path
     if len(os.fsencode(folder / "redis" / "server.sock")) > LONGEST_SOCKET_PATH:
         print(f"scripts/prove: {folder} is too long a path for a socket; set FRAMEWORK_VAR_DIR", file=sys.stderr)
@@ -83,7 +85,7 @@ def run_folder(root: Path, campaign: str) -> Path | None:
 
 
 def write_report(found: Mapping[str, Any], folder: Path) -> None:
-    """Write the account of a run into its folder, and into that of its campaign as the newest."""
+    """Write the account of a run into its folder, and as the newest into that of its campaign."""
     for path in (folder / "report.json", folder.parent / "report.json"):
         path.write_text(json.dumps(found, indent=2))
 
@@ -99,7 +101,7 @@ def status_of(found: Mapping[str, Any], stop: StopSignal) -> int:
 def prepared(
     root: Path, folder: Path, variables: Mapping[str, str], *, keep_history: bool = False
 ) -> Iterator[GuardedServer]:
-    """A Redis of our own, known to this process and to those it starts, which get these ``variables`` besides."""
+    """Yield a Redis of this run, known to this process and to its children, which get these ``variables`` too."""
     for name in [name for name in os.environ if name.startswith(("FRAMEWORK_", "REDIS_URL"))]:
         del os.environ[name]
     (folder / "config").mkdir()
@@ -123,7 +125,7 @@ def prepared(
 
 
 class Storm:
-    """The pushing, the killing and the looking on, all in one thread."""
+    """The pushing, the killing and the observing, all in one thread."""
 
     def __init__(self, fleet: Fleet, records: Path, jobs: int, rng: random.Random, most_awaited: int) -> None:
         self.fleet, self.records, self.jobs, self.rng = fleet, records, jobs, rng
@@ -131,7 +133,7 @@ class Storm:
         self.accepted = 0
         self.seconds = 0.0
         self.living: dict[Life, float] = {}
-        """Processes that have recorded something, and at how many jobs in flight each is killed."""
+        """The processes with a record, and the number of jobs in flight at which each is killed."""
         self._most = fleet.slots * max(1, fleet.processes - 1)
         self._most_awaited = most_awaited
         self._hasty = False
@@ -139,7 +141,7 @@ class Storm:
         self._moved = self._shown = time.monotonic()
 
     def rage(self, stop: StopSignal) -> None:
-        """Push and kill until every job has been killed and has ended, or nothing moves any more."""
+        """Push and kill until every job has been killed and has ended, or no job runs any more."""
         started = time.monotonic()
         self.fleet.start()
         while not stop.wait(_LOOK_S) and self.account.ended < self.jobs:
@@ -199,7 +201,9 @@ class Storm:
         del self.living[life]
 
     def _threshold(self) -> float:
-        """At how many jobs in flight a process is killed. With equal shares each reaches the highest that is drawn."""
+        """Return the number of jobs in flight at which a process is killed. With equal shares each reaches the highest
+        drawn number.
+        """
         share = self._most / self.fleet.processes
         return share * (self.rng.uniform(0.0, 0.2) if self.rng.random() < _EARLY else self.rng.uniform(0.5, 1.0))
 

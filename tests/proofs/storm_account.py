@@ -1,4 +1,4 @@
-"""What became of each job of the storm, from the records of the killed processes alone: no key in Redis takes part."""
+"""Account for each job of the storm, from the records of the killed processes alone, without Redis."""
 
 from array import array
 from dataclasses import dataclass, field
@@ -18,43 +18,43 @@ class Life:
     """Serials of the jobs in flight."""
     killed_us: int | None = None
     cut_off: int = 0
-    """Jobs in flight when it was killed."""
+    """The jobs in flight when it was killed."""
     again: int = 0
-    """Jobs that had ended in it and ran again: their acknowledgement died with it."""
+    """The jobs that had ended in it and ran again: their acknowledgement was lost with it."""
 
 
 class StormAccount:
-    """Takes in records. A job is in flight when its run has begun and not ended."""
+    """The account of all records. A job is in flight when its run has started and not ended."""
 
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
         self.lives: list[Life] = []
         self.begun = 0
-        """Jobs that have begun at least once."""
+        """The jobs that have started at least once."""
         self.ended = 0
-        """Jobs that have ended at least once."""
+        """The jobs that have ended at least once."""
         self.runs = 0
         self.killed = 0
-        """Jobs in flight at a kill, summed over all kills."""
+        """The jobs in flight at a kill, summed over all kills."""
         self.struck = 0
-        """Different jobs among them."""
+        """The number of different killed jobs."""
         self.unexplained: list[str] = []
-        """Second runs that no kill caused."""
+        """The second runs without a kill."""
         self.recoveries_us = array("Q")
-        """From the kill to the next begin, of each job that was killed in flight."""
+        """The time from the kill to the next start, of each job that was killed in flight."""
         self._state = bytearray(jobs)
         self._once_ended = bytearray(jobs)
         self._once_killed = bytearray(jobs)
         self._life_of = array("I", bytes(4 * jobs))
 
     def open(self, journal: Journal) -> Life:
-        """A process has made its first record."""
+        """Add a process that has made its first record."""
         life = Life(len(self.lives), journal)
         self.lives.append(life)
         return life
 
     def read(self, life: Life) -> None:
-        """Take in what a process has recorded since."""
+        """Read the new records of a process."""
         for serial, ended, at_us in life.journal.fresh():
             if ended:
                 self._end(life, serial)
@@ -62,7 +62,7 @@ class StormAccount:
                 self._begin(life, serial, at_us)
 
     def mark_dead(self, life: Life, killed_us: int) -> None:
-        """A process is dead, its last record taken in; what was in flight in it has been killed."""
+        """Mark a process dead after its last record; its jobs in flight were killed."""
         life.killed_us = killed_us
         life.cut_off = len(life.running)
         self.killed += life.cut_off
@@ -74,11 +74,11 @@ class StormAccount:
 
     @property
     def awaited(self) -> int:
-        """Jobs that were killed in flight and have not begun again."""
+        """Return the jobs that were killed in flight and have not started again."""
         return self.killed - len(self.recoveries_us)
 
     def lost(self) -> list[int]:
-        """Serials that never ended."""
+        """Return the serials that never ended."""
         return [serial for serial, ended in enumerate(self._once_ended) if not ended]
 
     def _begin(self, life: Life, serial: int, at_us: int) -> None:

@@ -1,4 +1,4 @@
-"""The worker processes of the storm: kept by ``scripts/cluster``, or bare and started anew by us."""
+"""Run the worker processes of the storm: under ``scripts/cluster``, or alone and restarted by the storm."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ _MODULE = "tests.proofs.storm_jobs"
 
 
 class Fleet(ABC):
-    """Starts processes of ``slots`` slots; ``tend`` is called often. Their log is read as it comes, and kept short."""
+    """Starts processes of ``slots`` slots; ``tend`` is called often. Their log is read continuously, and kept short."""
 
     def __init__(
         self, scripts: Path, folder: Path, *, processes: int, slots: int, queue: str = QUEUE, module: str = _MODULE
@@ -25,11 +25,11 @@ class Fleet(ABC):
         self.processes, self.slots = processes, slots
         self.queue, self.module = queue, ("-r", module)
         self.deaths = 0
-        """Lines that tell of a dead thread of the framework."""
+        """The lines about a dead thread of the framework."""
         self.taken_back = 0
-        """Lines that tell of a job taken back from a dead process."""
+        """The lines about a job reclaimed from a dead process."""
         self.surprises: list[str] = []
-        """Errors in the log, and ends that nobody caused."""
+        """The errors in the log, and the unexpected ends of processes."""
         self._scripts = scripts
         self._log, self._errors = folder / "workers.log", folder / "workers.err"
         self._read = 0
@@ -41,7 +41,7 @@ class Fleet(ABC):
 
     @abstractmethod
     def tend(self) -> None:
-        """Start what has to be started anew."""
+        """Restart the processes that need it."""
 
     def kill(self, pid: int) -> None:
         """Kill one worker process with -9."""
@@ -49,7 +49,7 @@ class Fleet(ABC):
             os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> None:
-        """End everything in order; an end that is not in order is a surprise."""
+        """End every process in order; any other end is a surprise."""
         for process in self._started:
             process.send_signal(signal.SIGTERM)
         for process in self._started:
@@ -58,13 +58,13 @@ class Fleet(ABC):
             except subprocess.TimeoutExpired:
                 process.kill()
                 status = process.wait()
-            if status not in (0, -signal.SIGTERM):  # killed by it: still booting
+            if status not in (0, -signal.SIGTERM):  # killed by it during its start
                 self.surprises.append(f"process {process.pid} ended with status {status} after TERM")
         self._started = []
         self.read_log()
 
     def read_log(self) -> None:
-        """Take in the new lines of the log. It is emptied now and then: a storm of millions writes gigabytes."""
+        """Read the new lines of the log. It is emptied sometimes: a storm of millions writes gigabytes."""
         with self._log.open("rb") as file:
             file.seek(self._read)
             text = file.read()
@@ -91,7 +91,7 @@ class ClusterFleet(Fleet):
     """One ``scripts/cluster``, which sees its children die and starts their successors."""
 
     options: tuple[str, ...] = ()
-    """Further options of its command line."""
+    """Return further options of its command line."""
 
     def start(self) -> None:
         size = ["--processes", str(self.processes), "--max-concurrency", str(self.slots)]
@@ -105,7 +105,9 @@ class ClusterFleet(Fleet):
 
 
 class BareFleet(Fleet):
-    """``scripts/worker`` processes: nobody sees them die but us, and we tell nobody."""
+    """``scripts/worker`` processes without a supervisor: only the storm sees their deaths, and reports them to no
+    process.
+    """
 
     def start(self) -> None:
         for _ in range(self.processes):
@@ -123,7 +125,7 @@ class BareFleet(Fleet):
 
 
 def ended(pid: int) -> bool:
-    """Whether a process runs no more; one that waits for its parent to notice does not run."""
+    """Return whether a process has ended; one that waits for its parent to reap it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:

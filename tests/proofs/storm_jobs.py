@@ -1,7 +1,7 @@
-"""The job of the storm, loaded by its workers with ``-r tests.proofs.storm_jobs``, and the records it makes.
+"""The job of the storm, loaded by its workers with ``-r tests.proofs.storm_jobs``, and its records.
 
-A record survives the ``kill -9`` of its process, as it is one store into a file that is mapped; and it is no system call,
-which would let the other threads in between the job and its record.
+A record survives the ``kill -9`` of its process, as it is one store into a mapped file; and it is no system call, which
+would let other threads run between the job and its record.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ FOLDER = "STORM_FOLDER"
 
 MOST_JOBS = 1 << 27
 _ENDED = 1 << 27
-_TIME_SHIFT = 28  # what is left are 19 hours in microseconds
+_TIME_SHIFT = 28  # the remaining bits hold 19 hours in microseconds
 _WORD = struct.Struct("@Q")  # native: one store, never half of one
 _WORDS = 1 << 20
 MARKS = "marks"
@@ -30,7 +30,7 @@ JOURNAL = ".journal"
 
 
 def create_marks(folder: Path, jobs: int) -> int:
-    """Make the file with a byte per serial: how often it has begun. Return where the time of all records begins, in ns."""
+    """Create the file with a byte per serial: the number of starts. Return the start time of all records, in ns."""
     base_ns = time.monotonic_ns()
     with (folder / MARKS).open("wb") as file:
         file.truncate(_WORD.size + jobs)
@@ -49,10 +49,10 @@ class Recorder:
             file.truncate(_WORD.size * _WORDS)
         self._words = memoryview(_mapped(path, writable=True)).cast("Q")
         self._count = 0
-        path.rename(path.with_suffix(JOURNAL))  # whole from the first look on
+        path.rename(path.with_suffix(JOURNAL))  # complete when a reader first sees it
 
     def begin(self, serial: int) -> bool:
-        """Record that a run begins; tell whether it is the job's first."""
+        """Record the start of a run; return whether it is the job's first."""
         self._write(serial)
         place = _WORD.size + serial
         runs = self._marks[place]
@@ -60,7 +60,7 @@ class Recorder:
         return runs == 0
 
     def end(self, serial: int) -> None:
-        """Record that a run ends."""
+        """Record the end of a run."""
         self._write(_ENDED | serial)
 
     def _write(self, what: int) -> None:
@@ -70,7 +70,7 @@ class Recorder:
 
 
 class Journal:
-    """Reads the records of one process as they come, and after its death."""
+    """Reads the records of one process while it runs, and after its death."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -80,13 +80,13 @@ class Journal:
         self._count = 0
 
     def remove(self) -> None:
-        """Give its memory and its file back."""
+        """Release its memory and its file."""
         self._words.release()
         self._file.close()
         self.path.unlink()
 
     def fresh(self) -> Iterator[tuple[int, bool, int]]:
-        """Return (serial, whether it ended, microseconds since the marks were made) of what is new."""
+        """Return the new records: (serial, whether it ended, microseconds since the marks were made)."""
         words, index = self._words, self._count
         while index < len(words) and (word := words[index]):
             index += 1
@@ -96,7 +96,7 @@ class Journal:
 
 @cache
 def recorder() -> Recorder:
-    """The one of this process, opened by its first job."""
+    """Return the recorder of this process, opened by its first job."""
     return Recorder(Path(os.environ[FOLDER]))
 
 
@@ -105,14 +105,14 @@ class StormWorker(ApplicationWorker):
 
     feature_category = "not_owned"
     queue = QUEUE
-    max_retries_after_interruption = -1  # the same job may be struck by chance again and again
+    max_retries_after_interruption = -1  # the same job may be killed by chance again and again
 
     async def perform(self, serial: int) -> None:
         records = recorder()
         if records.begin(serial):
             await asyncio.Event().wait()
         records.end(serial)
-        mark(self.jid)  # of a history that is kept; it may hold up the others of this process, which have nothing to do
+        mark(self.jid)  # Of a kept history; it may delay the other jobs of this process, which only wait.
 
 
 def _mapped(path: Path, *, writable: bool) -> mmap.mmap:

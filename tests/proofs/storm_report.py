@@ -1,4 +1,4 @@
-"""The account of a storm: what was counted, what of it breaks a promise, and the table."""
+"""Report a storm: the counts, the broken promises, and the table."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,14 +10,14 @@ from tests.proofs.storm_account import StormAccount
 from tests.proofs.storm_fleet import Fleet
 
 ACKNOWLEDGED_LATE = 32
-"""Jobs of one process, beside those in its slots, that a kill may repeat (docs/internals/redis.md: batches)."""
+"""The jobs of one process, besides the running ones, that a kill may repeat (docs/internals/redis.md: batches)."""
 
 _SHOWN = 20
 _TEN_MILLION = 10_000_000
 
 
 def account(account: StormAccount, accepted: int, seconds: float, fleet: Fleet, client: Redis) -> dict[str, Any]:
-    """What the storm came to, when the fleet is gone."""
+    """Return the account of the storm, after the processes have ended."""
     lost = [serial for serial in account.lost() if serial < accepted]
     killed = [life for life in account.lives if life.killed_us is not None]
     return {
@@ -37,7 +37,7 @@ def account(account: StormAccount, accepted: int, seconds: float, fleet: Fleet, 
         "second runs nobody caused": account.unexplained[:_SHOWN],
         "set aside": leftover_keys.set_aside(client),
         "surprises": fleet.surprises[:_SHOWN],
-        # The names of the dead stay for 39 s and a sweep, and nobody sweeps any more.
+        # The names of dead processes stay for 39 s and a sweep, and no process is left to sweep.
         "keys left": [leak for leak in leftover_keys.leaks(client) if not leak.startswith(leftover_keys.REGISTRY)],
         "lines that tell of a job taken back": fleet.taken_back,
         "recovery": _times(account.recoveries_us),
@@ -47,7 +47,7 @@ def account(account: StormAccount, accepted: int, seconds: float, fleet: Fleet, 
 
 
 def broken(found: dict[str, Any]) -> list[str]:
-    """The promises that did not hold, in words."""
+    """Return the broken promises."""
     promises = {
         "every job was accepted": found["accepted"] == found["jobs"],
         "none was lost": found["lost"] == 0,

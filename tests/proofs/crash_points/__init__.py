@@ -1,1 +1,3 @@
-"""Crash-point enumeration: a process of the framework is killed, or cut off from Redis, at each single command that it sends."""
+"""Enumerate crash points: kill a process of the framework, or cut it off from Redis, at each single command that it
+sends.
+"""

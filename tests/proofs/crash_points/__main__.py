@@ -1,8 +1,8 @@
-"""For the suite: plays on request. A test process has threads and cannot fork; this one has none.
+"""Run cases on request for the suite. A test process has threads and cannot fork; this one has none.
 
-A line of JSON on standard input is a request, a line on standard output its answer:
-``{"ask": "commands"}``; ``{"scenario": NAME, "way": WAY}``; ``{"scenario": NAME, "batch": N, "way": WAY, "rescued":
-COMMAND}``, the double faults where the first of these commands is struck. It ends with its standard input.
+A line of JSON on standard input is a request, a line on standard output its answer: ``{"ask": "commands"}``;
+``{"scenario": NAME, "way": WAY}``; ``{"scenario": NAME, "batch": N, "way": WAY, "rescued": COMMAND}``, the double
+faults whose first fault is at the first of these commands. It ends with its standard input.
 """
 
 import gc
@@ -20,7 +20,7 @@ from tests.proofs.crash_points.wire import Fault
 
 
 def answer(runner: CaseRunner, request: dict[str, Any]) -> Any:
-    """What was asked for."""
+    """Return the answer to one request."""
     if request.get("ask") == "commands":
         return {
             name: {str(batch): runner.commands(name, batch) for batch in one.batches} for name, one in SCENARIOS.items()

@@ -1,4 +1,4 @@
-"""What must hold of a case: after each death, before anybody takes back anything, and when all is settled."""
+"""Check one case: after each death, before any recovery, and at the end."""
 
 import json
 import re
@@ -23,7 +23,7 @@ DOCUMENTED = {
     *("queue", "enqueued_at", "at", "interrupted_count", "aw_death_count", "aw_suspect", TRANSFER, BUFFERED_AT),
     *("retry_count", "failed_at", "retried_at", "error_class", "error_message", "error_backtrace"),
 }
-"""Fields that the framework may write, change or take out on a job's way (invariant I5)."""
+"""The fields that the framework may write, change or remove during a job's life (invariant I5)."""
 
 _OVER = {b"completed", b"failed", b"discarded"}
 _UNREADABLE = re.compile(rb"\xff\{(\d+)")
@@ -41,12 +41,12 @@ class Member:
 
     @property
     def rests(self) -> bool:
-        """Whether it is where it will not run."""
+        """Return whether it is in a place where it will not run."""
         return place_of(self.key.encode()) == END
 
     @property
     def held(self) -> bool:
-        """Whether it is in the hands of a process."""
+        """Return whether a process has it in its working list."""
         return self.key.startswith("aw:working:")
 
     def __str__(self) -> str:
@@ -55,7 +55,9 @@ class Member:
 
 @dataclass
 class CaseChecks:
-    """Of one case. ``problems`` are what did not hold, in words; ``repeats`` the runs that deaths may repeat, by jid."""
+    """The checks of one case. ``problems`` says which did not hold; ``repeats`` are the runs that deaths may repeat, by
+    jid.
+    """
 
     environment: CaseEnvironment
     fate: Callable[[int], Fate]
@@ -63,11 +65,11 @@ class CaseChecks:
     repeats: Counter[str] = field(default_factory=Counter)
     _first: dict[str, dict[str, Any]] = field(default_factory=dict)
     _over: dict[str, int] = field(default_factory=dict)
-    """Jobs that ran and were in no key at a look, with their runs until then."""
+    """The jobs that ran and were in no key at an earlier look, with their number of runs then."""
     _deaths: bool = False
 
     def look(self, when: str, *, deaths: bool) -> None:
-        """All processes are gone: every job is where it should be."""
+        """Check that every job is where it should be; no process runs any more."""
         notes, members = self.environment.notes.read(), self._members()
         self._unchanged(when, members)
         self._nowhere_and_twice(when, notes, members)
@@ -82,7 +84,7 @@ class CaseChecks:
             self.repeats.update(one.jid for one in held if runs[one.jid] > self._by_right(one.serial, failed[one.jid]))
 
     def finish(self) -> None:
-        """Everything is settled and everybody has left."""
+        """Check the end, when every job is settled and every process has left."""
         notes, members = self.environment.notes.read(), self._members()
         self.problems += [f"{note.words}" for note in notes if note.kind == "wrong"]
         self.problems += [f"job {note.about} ran with {note.words}" for note in notes if note.kind == "spoilt"]
@@ -93,7 +95,7 @@ class CaseChecks:
         self._mourned(notes)
         self._keys()
 
-    # --- at every look
+    # --- checks of each look
 
     def _unchanged(self, when: str, members: list[Member]) -> None:
         for member in members:
@@ -144,7 +146,7 @@ class CaseChecks:
                 self._say(when, f"the state of {member.jid}, in {member}, is {word!r}")
 
     def _holdings(self, when: str, members: list[Member]) -> None:
-        """Every lock and every slot is that of a job which may run, and every job that had a lock still has it."""
+        """Check that every lock and slot belongs to a job that may run, and that every job with a lock still owns it."""
         client, waiting, locks = (
             self.environment.clients["main"],
             {one.jid for one in members if not one.rests},
@@ -165,7 +167,7 @@ class CaseChecks:
             if not one.rests and IDEMPOTENCY_KEY.encode() in one.data and one.jid not in locks:
                 self._say(when, f"job {one.serial} in {one} has no lock any more")
 
-    # --- at the end
+    # --- checks of the end
 
     def _fates(self, notes: list[Note], members: list[Member]) -> None:
         ended, failed, begun = (count(notes, kind) for kind in ("ended", "failed", "begun"))
@@ -184,7 +186,9 @@ class CaseChecks:
                 self._say("at the end", f"job {serial} ran")
 
     def _runs(self, notes: list[Note]) -> None:
-        """A job runs again only if it was running, or its acknowledgement was unconfirmed, when its process died."""
+        """Check that a job ran again only if it was running, or its acknowledgement was unconfirmed, when its process
+        died.
+        """
         runs, failed = _by_jid(notes, "begun"), _failures(notes)
         serials = {note.words: note.about for note in notes if note.kind == "begun"}
         for jid, number in runs.items():
@@ -199,7 +203,7 @@ class CaseChecks:
                 self._say("at the end", f"job {serial} was pushed {number} times, and {doubted[serial]} were in doubt")
 
     def _by_right(self, serial: int, failed: int) -> int:
-        """How many of the failed runs of a job are followed by another."""
+        """Return how many of the failed runs of a job are followed by another."""
         return failed if self.fate(serial).end == "done" else 0
 
     def _last_states(self, notes: list[Note]) -> None:
@@ -218,7 +222,7 @@ class CaseChecks:
             self._say("at the end", f"{found} jobs of the retired class are counted, not {wanted}")
 
     def _keys(self) -> None:
-        """What is allowed to be there (docs/reference/keys.md, Census) is taken away; the rest is told."""
+        """Remove the keys that may stay (docs/reference/keys.md, Census), and report the rest."""
         for name, client in self.environment.clients.items():
             allowed = {keys.DEAD.encode(), keys.INTERRUPTED.encode(), keys.RETIRED.encode()}
             for key in cast("list[bytes]", client.keys("*")):
@@ -230,7 +234,7 @@ class CaseChecks:
         self.problems += [f"at the end: still registered: {name}" for name in self.environment.registered()]
 
     def _mourned(self, notes: list[Note]) -> None:
-        """Death handlers are told once of a job that is given up; a process that dies may not have come to it."""
+        """Check that death handlers were called once for each job given up; a killed process may not have called them."""
         failed, mourned = count(notes, "failed"), count(notes, "mourned")
         for serial, times in failed.items():
             fate = self.fate(serial)
@@ -273,7 +277,7 @@ def _member(shard: str, key: str, data: bytes) -> Member:
 
 
 def _crossing(places: list[Member]) -> bool:
-    """Whether a job is on its way to another shard: marked in its set here, and written there."""
+    """Return whether a job is being transferred to another shard: marked in its set here, and written there."""
     marked = [member for member in places if TRANSFER.encode() in member.data]
     return len(places) == 2 and len(marked) == 1 and len({member.shard for member in places}) == 2
 
@@ -283,7 +287,7 @@ def _by_jid(notes: list[Note], kind: str) -> Counter[str]:
 
 
 def _failures(notes: list[Note]) -> Counter[str]:
-    """By jid, how many runs failed, asked to run later, or gave way: another run follows them by right."""
+    """Return by jid how many runs failed, were snoozed, or stopped early: another run follows each of them."""
     runs: dict[int, str] = {}
     failures: Counter[str] = Counter()
     for note in notes:

@@ -1,4 +1,4 @@
-"""Every command of every scenario, every way to be struck at it: played one by one."""
+"""Run every command of every scenario with every fault, one case after the other."""
 
 import os
 import signal
@@ -26,7 +26,9 @@ _MOST_RESCUERS = 3
 
 @dataclass(frozen=True)
 class Case:
-    """A process plays ``scenario`` with ``batch`` jobs and is struck by ``fault``; then a rescuer comes, struck by ``second``."""
+    """A process runs ``scenario`` with ``batch`` jobs and suffers ``fault``; then a second process recovers, with fault
+    ``second``.
+    """
 
     scenario: str
     batch: int
@@ -40,19 +42,19 @@ class Case:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a case came to: ``problems`` in words, the names of the ``commands`` of the process, and of its ``rescuer``."""
+    """The result of a case: ``problems``, the names of the ``commands`` of the process, and of its ``rescuer``."""
 
     case: Case
     problems: tuple[str, ...]
     commands: tuple[str, ...]
     rescuer: tuple[str, ...]
     extra: int
-    """Runs beyond the first of jobs that did not ask for another."""
+    """Return the number of runs beyond the first, of jobs that did not ask for another."""
     warnings: tuple[str, ...] = ()
 
     @property
     def told(self) -> str:
-        """The counterexample, in full."""
+        """Return the complete counterexample."""
         at = self.case.fault.at if self.case.fault else 0
         name = f" ({self.commands[at - 1]})" if 0 < at <= len(self.commands) else ""
         head = f"{self.case}{name}"
@@ -64,14 +66,14 @@ class Verdict:
 
 
 class CaseRunner:
-    """Plays cases on one environment. The process that plays has one thread: it forks."""
+    """Runs cases in one environment. Its process has one thread: it forks."""
 
     def __init__(self, environment: CaseEnvironment) -> None:
         self._environment = environment
         self._known: dict[tuple[str, int], tuple[str, ...]] = {}
 
     def commands(self, scenario: str, batch: int) -> tuple[str, ...]:
-        """The names of the commands of a scenario when nothing happens, which must hold too."""
+        """Return the names of the commands of a scenario without a fault, which must hold too."""
         known = self._known.get((scenario, batch))
         if known is None:
             verdict = self.play(Case(scenario, batch))
@@ -81,7 +83,7 @@ class CaseRunner:
         return known
 
     def cases(self, scenario: str, batch: int, ways: tuple[Way, ...], *, suite: bool = False) -> Iterator[Case]:
-        """Every case of a scenario; ``suite``: those that the suite plays."""
+        """Return every case of a scenario; ``suite``: those that the suite runs."""
         commands = self.commands(scenario, batch)
         one = SCENARIOS[scenario]
         whole = one.whole and batch == one.batches[0]
@@ -90,7 +92,7 @@ class CaseRunner:
                 yield Case(scenario, batch, Fault(at, way))
 
     def play(self, case: Case) -> Verdict:
-        """Play one case from its begin to the judgement."""
+        """Run one case from its start to its verdict."""
         environment, scenario = self._environment, SCENARIOS[case.scenario]
         environment.clear(SHARDS if scenario.crosses else SHARDS[:1])
         scenario.prepare(environment, case.batch)
@@ -109,7 +111,7 @@ class CaseRunner:
         return Verdict(case, problems, sent, rescuer, max(0, extra), tuple(environment.warnings()) if problems else ())
 
     def _rescue(self, checks: CaseChecks, case: Case, sent: tuple[str, ...], *, killed: bool) -> tuple[str, ...]:
-        """Others take over until nothing is left; return what the first of them sent."""
+        """Recover with other processes until no job is left; return the commands of the first one."""
         environment, scenario = self._environment, SCENARIOS[case.scenario]
         dead = [NAME] if killed else []
         first: tuple[str, ...] = ()
@@ -128,7 +130,7 @@ class CaseRunner:
     def _run(
         self, checks: CaseChecks, fault: Fault | None, act: Callable[[Line], None], *, greetings: bool = False
     ) -> bool:
-        """Let a forked process act; tell whether it was killed as planned."""
+        """Let a forked process act; return whether it was killed as planned."""
         child = os.fork()
         if not child:
             _be_the_child(self._environment, fault, act, greetings=greetings)
@@ -144,7 +146,7 @@ class CaseRunner:
         return status < 0
 
     def _check_reached(self, checks: CaseChecks, case: Case, sent: tuple[str, ...]) -> None:
-        """The case struck where it was meant to: until then the commands are always the same."""
+        """Check that the fault came where it was planned: until then the commands are always the same."""
         if case.fault is None:
             return
         known = self.commands(case.scenario, case.batch)
@@ -178,7 +180,7 @@ def _be_the_child(
 
 
 def _play(environment: CaseEnvironment, scenario: Scenario, batch: int, line: Line) -> None:
-    """Act, and if that was survived, do what is left and leave."""
+    """Act; after surviving the fault, finish the remaining work and leave."""
     _set_up(scenario)
     actor = SteppedWorker(environment, NAME)
     scenario.act(environment, actor, batch)
@@ -194,7 +196,7 @@ def _play(environment: CaseEnvironment, scenario: Scenario, batch: int, line: Li
 
 
 def _rescue(environment: CaseEnvironment, scenario: Scenario, name: str, dead: tuple[str, ...], _line: Line) -> None:
-    """As a supervisor and the process that it starts: the dead are known to be dead, of the others the lease runs out."""
+    """Act as a supervisor and its new process: killed processes are marked dead, the leases of the others expire."""
     _set_up(scenario)
     actors = [SteppedWorker(environment, name), *_beyond(environment, scenario, name)]
     gone = [identity for identity in environment.registered() if identity.rpartition(":")[2] not in (name, *dead, DEAD)]
@@ -217,7 +219,7 @@ def _set_up(scenario: Scenario) -> None:
 
 
 class _Refusal:
-    """Lets no job pass."""
+    """A client middleware that rejects every job."""
 
     def call(self, *_facts: Any) -> Iterator[None]:
         yield from ()
@@ -228,7 +230,7 @@ def _beyond(environment: CaseEnvironment, scenario: Scenario, name: str) -> list
 
 
 def folded(commands: tuple[str, ...], *, whole: bool) -> list[int]:
-    """Of each command the first and the last, and of those that move no job none, unless ``whole``."""
+    """Return the first and last of each command, and without ``whole`` none of the commands that move no job."""
     struck = [(at, name) for at, name in enumerate(commands, 1) if whole or name not in QUIET]
     first = {name: at for at, name in reversed(struck)}
     last = {name: at for at, name in struck}

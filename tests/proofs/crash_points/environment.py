@@ -1,6 +1,7 @@
-"""Two Redis servers, the configuration of a small installation on them, and the clocks: what the processes of a case share.
+"""Two Redis servers, the configuration of a small installation on them, and the clocks: shared by the processes of a
+case.
 
-Everything here goes over connections of our own, which are no part of what is tested.
+All of this uses connections of its own, which are no part of the test.
 """
 
 import json
@@ -34,7 +35,7 @@ from tests.proofs.places import END, place_of
 
 SHARDS = ("main", SECOND)
 FOREIGN = '"x_foreign":{"n":12345678901234567890123,"a":[],"f":1700000000.123456,"t":"\u00fc"}'.encode()
-"""A field that we do not know, as another producer wrote it: it is carried along byte for byte."""
+"""A field that the framework does not know, from another producer: it stays unchanged byte for byte."""
 
 _SCRIPTS = [one for one in vars(script).values() if isinstance(one, Script)]
 _LONG_AGO = 1_000_000_000
@@ -42,7 +43,7 @@ _SILENT_S = 60.0
 
 
 class CaseEnvironment:
-    """Made once, before anything is forked; ``settings`` are those of a process in production."""
+    """The environment, made once before any fork; ``settings`` are those of a process in production."""
 
     def __init__(self, folder: Path) -> None:
         self.servers = {name: EmbeddedServer(folder / f"redis-{name}") for name in SHARDS}
@@ -53,7 +54,8 @@ class CaseEnvironment:
         shards = {name: {"url": server.url} for name, server in self.servers.items()}
         (config / "redis.yml").write_text(json.dumps({"shards": shards}))
         (config / "routing.yml").write_text(json.dumps({"routing_rules": [["tags=away", SECOND, SECOND], ["*", None]]}))
-        # The figures of Sidekiq's Metrics page depend on how long jobs took, so their commands differ from run to run.
+        # The figures of Sidekiq's Metrics page depend on the duration of jobs, so their commands differ from run to
+        # run.
         application = {"retired_workers": {RETIRED: "it went"}, "sidekiq_metrics": []}
         (config / "application.yml").write_text(json.dumps(application))
         self.settings: Settings = load({"FRAMEWORK_CONFIG_DIR": str(config), "FRAMEWORK_ENV": "production"})
@@ -73,20 +75,20 @@ class CaseEnvironment:
             server.stop()
 
     def enter(self) -> None:
-        """This process was forked: its connections are its own, and so is its log."""
+        """Give the forked process connections and a log of its own."""
         self.clients = self._open(self.clients)
         self.log = logs.open_server_log("warning", {"pid": os.getpid()}, self.lines)
 
     def leave(self) -> None:
-        """The end of a forked process."""
+        """End a forked process."""
         logs.close_server_log()
 
     def warnings(self) -> list[str]:
-        """What the processes of this case logged beside the lines of jobs, as far as they lived to write it."""
+        """Return the warnings and errors that the processes of this case logged, as far as they lived to write them."""
         written = os.pread(self.lines, 1 << 20, 0).splitlines(keepends=True)
         lines = [
             json.loads(line) for line in written if line.endswith(b"\n")
-        ]  # the last of a killed one may be cut short
+        ]  # the last line of a killed process may be cut short
         return [
             f"{line['severity']} {line['message']} {line.get('exception.message', '')}"
             for line in lines
@@ -94,13 +96,13 @@ class CaseEnvironment:
         ]
 
     def shard(self, name: str) -> Shard:
-        """A shard as a worker process opens it."""
+        """Return a shard as a worker process opens it."""
         return Shard(name, endpoint_of(self.settings, name), role=f"worker:{os.getpid()}")
 
-    # --- what happens between the steps of a case
+    # --- between the steps of a case
 
     def clear(self, shards: Sequence[str]) -> None:
-        """A new case begins, in which only these shards have a part."""
+        """Start a new case on these shards only."""
         self.clients = {name: self._everywhere[name] for name in shards}
         for client in self.clients.values():
             pipeline = client.pipeline(transaction=False)
@@ -112,7 +114,7 @@ class CaseEnvironment:
         os.ftruncate(self.lines, 0)
 
     def write(self, worker: str, serial: int, place: str, **fields: Any) -> bytes:
-        """Another producer writes a job, due long ago where it waits for a time; return its bytes."""
+        """Write a job as another producer, long overdue where it waits for a time; return its bytes."""
         head = {"class": worker, "args": [serial, CARGO], "queue": QUEUE, "jid": f"{serial:024x}", "retry": True}
         payload = {**head, "created_at": 1700000000.123456, "enqueued_at": 1700000000.123456, **fields}
         data = json.dumps(payload, separators=(",", ":"))[:-1].encode() + b"," + FOREIGN + b"}"
@@ -127,27 +129,27 @@ class CaseEnvironment:
         return data
 
     def lock(self, serial: int, **fields: Any) -> dict[str, Any]:
-        """The producer of a job of ours has locked its key for it; return what the job says of that."""
+        """Lock the key of a job as its producer does; return the fields that the job carries for it."""
         key = keys.lock(str(serial))
         self.clients["main"].hset(key, mapping={"jid": f"{serial:024x}", **fields})
         self.clients["main"].pexpire(key, 600_000)
         return {IDEMPOTENCY_KEY: key}
 
     def write_unreadable(self, serial: int, place: str) -> None:
-        """Another producer writes what no reader can read."""
+        """Write bytes that no reader can decode."""
         self.clients["main"].lpush(place, b"\xff{%d" % serial)
         self.notes.note("accepted", serial)
 
     def pause(self, worker: str) -> None:
-        """An operator pauses a class."""
+        """Pause a class as an operator does."""
         set_flag(self.clients["main"], Flag(pause_flag(worker), 100.0, "points"), None)
 
     def resume(self) -> None:
-        """Nothing is paused any more."""
+        """Resume every class."""
         self.clients["main"].delete(keys.FLAGS)
 
     def make_due(self) -> None:
-        """The clocks move on until every retry and scheduled job is due, and no class is paused."""
+        """Advance the clocks until every retry and scheduled job is due, and resume every class."""
         self.resume()
         for client in self.clients.values():
             for key in (keys.RETRY, keys.SCHEDULE):
@@ -156,7 +158,7 @@ class CaseEnvironment:
                     client.zadd(key, {member: _LONG_AGO + n for n, member in enumerate(members)})
 
     def age(self, identities: Sequence[str]) -> None:
-        """The clocks move on until a lease of these processes has run out, and no parked call of theirs can be alive."""
+        """Advance the clocks until the leases of these processes have expired, and their blocking calls have ended."""
         for client in self.clients.values():
             now = _seconds(client)
             for identity in identities:
@@ -167,10 +169,10 @@ class CaseEnvironment:
                 client.zadd(keys.REGISTRY, {identity: (now - _SILENT_S) * (-1 if beat < 0 else 1)})
             client.set(keys.STEADY_SINCE, f"{now - _SILENT_S:.6f}", px=5_000)
 
-    # --- what is looked at
+    # --- what is checked
 
     def left(self) -> bool:
-        """Whether a job waits, or is in somebody's hands."""
+        """Return whether a job waits, or is in a working list."""
         return any(
             place_of(key) not in (None, END)
             for client in self.clients.values()
@@ -178,11 +180,11 @@ class CaseEnvironment:
         )
 
     def parked(self, shard: str) -> int:
-        """How many blocking calls the server of a shard holds."""
+        """Return how many blocking calls the server of a shard holds."""
         return sum("b" in one["flags"] for one in cast("list[dict[str, str]]", self.clients[shard].client_list()))
 
     def connected(self) -> bool:
-        """Whether a server still knows a connection of a process: it may have commands of the dead to carry out."""
+        """Return whether a server still has a connection of a process: it may have commands of a dead process to run."""
         return any(
             one["name"] != CONTROL
             for client in self.clients.values()
@@ -190,7 +192,7 @@ class CaseEnvironment:
         )
 
     def registered(self) -> list[str]:
-        """The processes that are not forgotten."""
+        """Return the registered processes."""
         return [
             name.decode()
             for client in self.clients.values()

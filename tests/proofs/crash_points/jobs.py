@@ -1,4 +1,4 @@
-"""The jobs of the cases. Each tells the notes that it began, and how it ended."""
+"""The jobs of the cases. Each notes its start and its end."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,19 +10,19 @@ from tests.proofs.crash_points.job_notes import JobNotes, count
 
 QUEUE = "points"
 SECOND = "second"
-"""The shard, and there the queue, that ``AwayWorker`` is routed to."""
+"""The other shard, and its queue, to which ``AwayWorker`` is routed."""
 
 KEPT_S = 600
 RETIRED = "Points::Retired"
 
 CARGO: dict[str, Any] = {"big": 2**70 + 1, "exact": 1700000000.123456, "none": [], "map": {}, "text": 'ü "\\\u2028'}
-"""Arguments that a careless hand would change: no script may take a payload apart."""
+"""Arguments that a careless rewrite would change: no script may decode a payload."""
 
 _notes: list[JobNotes] = []
 
 
 def open_notes(notes: JobNotes) -> None:
-    """All jobs of this process, and of those forked from it, write there."""
+    """Open the notes to which all jobs of this process, and of its forks, write."""
     _notes[:] = [notes]
 
 
@@ -40,7 +40,7 @@ class _Base(ApplicationWorker, abstract=True):
         notes.note("ended", serial)
 
     def act(self, serial: int, notes: JobNotes) -> None:
-        """What the class is for; the plain one does nothing."""
+        """Do the special work of the class; the plain one does nothing."""
 
 
 class PlainWorker(_Base):
@@ -48,19 +48,19 @@ class PlainWorker(_Base):
 
 
 class TrackedWorker(_Base):
-    """Succeeds, and its state is kept."""
+    """Succeeds, and its status is kept."""
 
     status_expiration = KEPT_S
 
 
 class SyncWorker(_Base):
-    """Succeeds, and is acknowledged before the next job begins."""
+    """Succeeds, and is acknowledged before the next job starts."""
 
     ack = "sync"
 
 
 class OnceWorker(_Base):
-    """Succeeds; of equal ones there is one at a time."""
+    """Succeeds; equal jobs are deduplicated."""
 
     idempotent = True
     deduplicate = Deduplicate("until_executed")
@@ -73,7 +73,7 @@ class LimitedWorker(_Base):
 
 
 class AwayWorker(_Base):
-    """Succeeds; its rule leads to the other shard."""
+    """Succeeds; its rule routes it to the other shard."""
 
     queue = None
     tags = ("away",)
@@ -90,14 +90,14 @@ class FailsOnceWorker(_Base):
     """Fails in its first run."""
 
     def act(self, serial: int, notes: JobNotes) -> None:
-        """Fail unless it did so before."""
+        """Fail in the first run."""
         if not count(notes.read(), "failed")[serial]:
             notes.note("failed", serial)
             raise ValueError(f"job {serial}")
 
 
 class DeadWorker(_Failing):
-    """Fails, and is given up after the first run; its state is kept."""
+    """Fails, and moves to the dead set after the first run; its status is kept."""
 
     retry = 0
     status_expiration = KEPT_S
@@ -110,33 +110,33 @@ class DroppedWorker(_Failing):
 
 
 class DiscardedWorker(_Base):
-    """Asks to be forgotten; its state is kept."""
+    """Is discarded; its status is kept."""
 
     status_expiration = KEPT_S
 
     def act(self, serial: int, notes: JobNotes) -> None:
-        """Ask."""
+        """Discard the job."""
         notes.note("failed", serial)
         raise Discard(f"job {serial}")
 
 
 class LaterWorker(_Base):
-    """Asks once to run again in an hour."""
+    """Snoozes once, for an hour."""
 
     def act(self, serial: int, notes: JobNotes) -> None:
-        """Ask unless it did so before."""
+        """Snooze in the first run."""
         if not count(notes.read(), "failed")[serial]:
             notes.note("failed", serial)
             raise RetryLater(3600, "not yet")
 
 
 class StoppedWorker(_Base):
-    """The process is told to stop in its first run, and it gives way."""
+    """Stops its process in the first run, and returns early."""
 
     _overdue = False
 
     def act(self, serial: int, notes: JobNotes) -> None:
-        """Stop the process, unless that was done."""
+        """Stop the process in the first run."""
         if not count(notes.read(), "failed")[serial]:
             notes.note("failed", serial)
             stop_process[0](self._overdue)
@@ -144,13 +144,13 @@ class StoppedWorker(_Base):
 
 
 class CutOffWorker(StoppedWorker):
-    """The same, but it gives way after the deadline only."""
+    """Like ``StoppedWorker``, but returns only after the deadline."""
 
     _overdue = True
 
 
 stop_process: list[Callable[[bool], None]] = []
-"""How a job tells its process to stop, and whether the deadline is to have passed."""
+"""Set by the stepped worker: stops the process from within a job; the argument says whether the deadline has passed."""
 
 
 @on_death

@@ -1,4 +1,4 @@
-"""The ways of a job, each played by one process from its begin to its end, in steps that are always the same."""
+"""The scenarios of a job's life, each run by one process from its start to its end, in steps that are always the same."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
@@ -17,22 +17,23 @@ from tests.proofs.crash_points.jobs import CARGO, KEPT_S, QUEUE, RETIRED
 from tests.proofs.crash_points.stepped_worker import SteppedWorker
 
 DEAD = "points:1:dead"
-"""The process that was dead before the case began."""
+"""The process that was dead before the case started."""
 
 NAME = "played"
 RIVAL = "rival"
 AWAY = jobs.AwayWorker.declaration().generated_queue
 UNREADABLE, QUARANTINED, HOLDER = 901, 902, 903
-"""Serials of jobs beside those of the batch."""
+"""The serials of jobs besides those of the batch."""
 
 End: TypeAlias = Literal["done", "dead", "interrupted", "gone", "retired", "refused"]
-"""Where a job is at last: it ended and is in no key; in the set of this name; failed and in no key; never run and counted, or
-not counted."""
+"""The final place of a job: it ended and is in no key; in the set of this name; failed and in no key; never run and
+counted, or not counted.
+"""
 
 
 @dataclass(frozen=True)
 class Fate:
-    """What becomes of a job, and its last state, if it is tracked."""
+    """The expected end of a job, and its last status, if it is tracked."""
 
     end: End = "done"
     state: JobState | None = None
@@ -43,7 +44,9 @@ Step: TypeAlias = Callable[[CaseEnvironment, SteppedWorker, int], None]
 
 @dataclass(frozen=True)
 class Scenario:
-    """``prepare`` is done before the process begins; ``act``, of which every command is numbered, is done by it."""
+    """One scenario: ``prepare`` runs before the process starts; ``act``, of which every command is numbered, runs in
+    it.
+    """
 
     name: str
     says: str
@@ -54,14 +57,14 @@ class Scenario:
     crosses: bool = False
     """Whether the jobs end on the other shard."""
     refuses: bool = False
-    """Whether a client middleware refuses every job that is due."""
+    """Whether a client middleware rejects every due job."""
     whole: bool = False
-    """Whether the suite strikes commands that move no job too."""
+    """Whether the suite applies faults to commands that move no job too."""
     greetings: bool = False
     """Whether the greetings of connections are numbered too."""
 
 
-# --- producers: what was not accepted is pushed again, as one does who wants each job to be done
+# --- producers: a rejected push is repeated, as a caller does that needs each job to run
 
 
 def _push(environment: CaseEnvironment, worker: Any, serials: Iterable[int]) -> None:
@@ -77,7 +80,7 @@ def _push_later(environment: CaseEnvironment, worker: Any, serials: Iterable[int
 def _until_accepted(environment: CaseEnvironment, serial: int, push: Callable[[], Any]) -> None:
     while True:
         try:
-            environment.notes.note("accepted", serial, push() or "")  # of none: it is the duplicate of one in doubt
+            environment.notes.note("accepted", serial, push() or "")  # of none: the job is a duplicate of one in doubt
         except ShardUnavailableError as error:
             environment.notes.note("doubted" if error.maybe_written else "refused", serial)
         else:
@@ -102,7 +105,7 @@ def _push_bulk(
 def _push_and_resume(
     environment: CaseEnvironment, serials: Sequence[int], push: Callable[[list[tuple[Any, ...]]], Any]
 ) -> None:
-    """Push in bulk; what fails is resumed until it is in, so that nothing is in doubt."""
+    """Push in bulk; resume each failed push until every job is written, so that none is in doubt."""
     go_on, before = lambda: push([(serial, CARGO) for serial in serials]), list[Any]()
     while True:
         try:
@@ -125,9 +128,10 @@ def _serials(batch: int) -> list[int]:
 def _waiting(
     worker: Any, place: str = keys.queue(QUEUE), *, locked: bool = False, **fields: Any
 ) -> Callable[[CaseEnvironment, int], None]:
-    """Jobs of a class wait at a place, as another producer wrote them; ``worker`` is the class, or the name of one that went.
+    """Write jobs of a class to a place, as another producer does; ``worker`` is the class, or the name of a removed
+    one.
 
-    ``locked``: each has a lock, which must be its own until it has come to its end, and nobody's then.
+    ``locked``: each job owns a lock until it has ended, and no job owns it afterwards.
     """
     if isinstance(worker, str):
         name = worker
@@ -150,7 +154,7 @@ def _unloaded(environment: CaseEnvironment, batch: int) -> None:
 
 
 def _half_stopped(stopped: Any) -> Callable[[CaseEnvironment, int], None]:
-    """The job in the middle of the batch is of this class, in whose run the process is told to stop."""
+    """Write a batch whose middle job is of this class and stops the process in its run."""
 
     def prepare(environment: CaseEnvironment, batch: int) -> None:
         for serial in _serials(batch):
@@ -161,8 +165,8 @@ def _half_stopped(stopped: Any) -> Callable[[CaseEnvironment, int], None]:
 
 
 def _estate(environment: CaseEnvironment, batch: int) -> None:
-    """A process died with a batch in flight, something unreadable, and a job that killed two others before. All but what cannot
-    be read have locks and slots.
+    """Leave a dead process with a batch in flight, malformed bytes, and a job that killed two other processes before.
+    All readable jobs own locks and slots.
     """
     place, client = keys.working(DEAD), environment.clients["main"]
     plain = jobs.TrackedWorker.declaration().wire_name
@@ -180,7 +184,7 @@ def _estate(environment: CaseEnvironment, batch: int) -> None:
 
 
 def _slot_of_the_dead(environment: CaseEnvironment, batch: int) -> None:
-    """A process died with the only slot; the jobs of the batch wait in the queue."""
+    """Leave a dead process with the only slot; the jobs of the batch wait in the queue."""
     worker = jobs.LimitedWorker.declaration().wire_name
     environment.write(worker, HOLDER, keys.working(DEAD), **environment.lock(HOLDER))
     environment.clients["main"].zadd(f"{keys.limit(worker)}:running", {slot_member(DEAD, f"{HOLDER:024x}"): 1e10})
@@ -190,12 +194,12 @@ def _slot_of_the_dead(environment: CaseEnvironment, batch: int) -> None:
 
 
 def _paused(environment: CaseEnvironment, batch: int) -> None:
-    """A class is paused; jobs of it wait."""
+    """Pause a class of which jobs wait."""
     environment.pause(jobs.OnceWorker.declaration().wire_name)
     _waiting(jobs.OnceWorker, locked=True)(environment, batch)
 
 
-# --- what the process does
+# --- the process at work
 
 
 def _work(_environment: CaseEnvironment, actor: SteppedWorker, _batch: int) -> None:
@@ -243,7 +247,7 @@ def _cross(_environment: CaseEnvironment, actor: SteppedWorker, _batch: int) -> 
 
 
 def _race(environment: CaseEnvironment, actor: SteppedWorker, _batch: int) -> None:
-    """When the poller has read what is due, another one moves it first."""
+    """Let another poller move the due jobs after this one has read them."""
     actor.beat()
     actor.overtaken_by(SteppedWorker(environment, RIVAL))
     actor.poll()
@@ -258,7 +262,7 @@ def _recover(environment: CaseEnvironment, actor: SteppedWorker, _batch: int) ->
 
 
 def _wait_for_slot(_environment: CaseEnvironment, actor: SteppedWorker, _batch: int) -> None:
-    """Who has the slot is dead: jobs wait for it, are handed it one after the other, and run."""
+    """Wait for the slot of a dead process: the jobs get it one after the other, and run."""
     actor.beat()
     actor.work()
     actor.mark_dead(DEAD)
@@ -267,7 +271,7 @@ def _wait_for_slot(_environment: CaseEnvironment, actor: SteppedWorker, _batch: 
 
 
 def _park(environment: CaseEnvironment, actor: SteppedWorker, _batch: int) -> None:
-    """What is paused is parked; when the pause is over it goes back and runs."""
+    """Hold the jobs of a paused class; after the pause they return to their queue and run."""
     actor.beat()
     actor.learn()
     actor.work()
@@ -277,7 +281,7 @@ def _park(environment: CaseEnvironment, actor: SteppedWorker, _batch: int) -> No
 
 
 def _reconcile(environment: CaseEnvironment, actor: SteppedWorker, batch: int) -> None:
-    """In the working list of the process are jobs that it does not know: a fetch was not answered."""
+    """Return the jobs in the own working list whose fetch had no reply."""
     actor.beat()
     place = keys.working(actor.identity)
     _waiting(jobs.PlainWorker, place)(environment, batch)

@@ -1,7 +1,7 @@
-"""A worker process of the framework, all its parts real, driven by one thread: so that its commands have an order.
+"""Drive a worker process of the framework, with all its real parts, by one thread, so that its commands have an order.
 
-In production a thread each runs the slots, the post, and the loops beside them. Here the same steps are taken one after the
-other by the thread that plays the case; nothing else is different but the clocks, which move by the step.
+In production several threads run the jobs, the leader's calls, and the periodic tasks. Here the one thread of the case
+takes the same steps one after the other; only the clocks differ, which move by the step.
 """
 
 import itertools
@@ -24,7 +24,9 @@ from tests.proofs.crash_points.environment import CaseEnvironment
 from tests.proofs.crash_points.jobs import QUEUE, SECOND
 
 _TICK_S = 0.0005
-"""How far the steady clock of fetching moves each time it is read: acknowledgements leave every few jobs, always the same."""
+"""The step of the monotonic clock of fetching at each reading: acknowledgements leave after the same few jobs each
+time.
+"""
 
 _TRIES = 10
 _ROUNDS = 12
@@ -32,11 +34,11 @@ _ASIDE_S = 120.0
 
 
 class _IdleError(BaseException):
-    """There is nothing to do but wait."""
+    """The only thing left to do is to wait."""
 
 
 class SteppedWorker:
-    """One process. ``arrival`` is called when it would wait for jobs the first time, so that one may come meanwhile."""
+    """One process. ``arrival`` is called before it waits for jobs for the first time, so that one may arrive meanwhile."""
 
     def __init__(self, environment: CaseEnvironment, name: str, *, shard: str = "main", slots: int = 8) -> None:
         self.identity = f"points:1:{name}"
@@ -66,7 +68,7 @@ class SteppedWorker:
         self._tap()
 
     def beat(self) -> None:
-        """Renew the lease; the first time as a process does that starts."""
+        """Renew the lease; the first time as a process does at its start."""
         if self._started:
             self._step(self._loops["lease"])
             return
@@ -75,42 +77,42 @@ class SteppedWorker:
             self._environment.notes.note("wrong", 0, "the process did not start")
 
     def record(self) -> None:
-        """Write what Sidekiq's pages read."""
+        """Write the process record that Sidekiq's pages read."""
         self._step(self._loops["record"])
 
     def sweep(self) -> None:
-        """Take back what the dead held, and look at the own working list."""
+        """Reclaim the jobs of dead processes, and reconcile the own working list."""
         self._step(self._loops["reaper"])
 
     def keep(self) -> None:
-        """What the policies do beside jobs."""
+        """Run the maintenance of the policies."""
         self._step(self._loops["policies"])
 
     def release_paused(self) -> None:
-        """Of that only the first: what is paused no more goes back."""
+        """Return the jobs of a class that was resumed."""
         self.learn()
         self._step(self._loop(self.parts.maintenance[0]))
 
     def poll(self) -> None:
-        """Move what is due."""
+        """Move one batch of due jobs."""
         self._step(self._loops["poller"])
 
     def poll_all(self) -> None:
-        """Move everything that is due."""
+        """Move every due job."""
         while self.parts.poller.poll():
             pass
 
     def learn(self) -> None:
-        """Read what is paused, as a process does before its first job."""
+        """Read the pauses, as a process does before its first job."""
         self._step(self._loop(self.parts.refresh))
 
     def work(self) -> None:
-        """Fetch, run, settle and acknowledge until there is nothing to do but wait."""
+        """Fetch, run, settle and acknowledge until the only thing left is to wait."""
         processor: Any = self.parts.processor
         processor._work()
 
     def stop(self, overdue: bool) -> None:  # noqa: FBT001 - as what jobs call
-        """The process is told to stop, from within a job: no more is taken, and jobs that ask are told; the deadline may be over."""
+        """Stop the process from within a job: fetching ends and jobs can see it; the deadline may have passed."""
         runs = self.parts.record.runs
         runs.interrupted = runs.stopping = True
         runs.deadline_passed = overdue
@@ -124,14 +126,14 @@ class SteppedWorker:
             self._environment.notes.note("wrong", 0, "a part of the process died")
 
     def mark_dead(self, identity: str) -> None:
-        """As the parent of a process that has seen it die."""
+        """Mark a process dead, as its parent does."""
         client = self._shard.open_client("leases", read_timeout_s=COMMAND_TIMEOUT_S)
         keeper: Any = ChildLeases(self._shard.name, client, self.parts.events)
         keeper.mark_dead(identity)
         self._step(keeper._task)
 
     def overtaken_by(self, other: "SteppedWorker") -> None:
-        """When this poller next works out what becomes of a job, ``other`` moves everything that is due."""
+        """Let ``other`` move everything that is due while this poller plans a job."""
         preparation: Any = self.parts.poller._planner
         prepare = preparation.plan
 
@@ -143,11 +145,11 @@ class SteppedWorker:
         preparation.plan = after_the_other
 
     def pass_time(self) -> None:
-        """Shards that did not answer are asked again."""
+        """Let the circuit breakers of the shards close."""
         self._later_s += _ASIDE_S
 
     def _loop(self, do: Callable[[], None]) -> PeriodicTask:
-        """What is otherwise part of a loop, as one of its own."""
+        """Give a part of a loop a loop of its own."""
 
         def once() -> float:
             do()
@@ -156,7 +158,7 @@ class SteppedWorker:
         return PeriodicTask("policies", once, 1.0, self.parts.events, client=self.parts.record.client)
 
     def _step(self, loop: Any) -> None:
-        """One step of a loop; after a failure again, as its thread would."""
+        """Run one step of a loop, and again after a failure, as its thread would."""
         once: PeriodicTask = loop
         for _ in range(_TRIES):
             once._run_step()
@@ -165,7 +167,7 @@ class SteppedWorker:
         self._environment.notes.note("wrong", 0, f"the step of {once.name} fails again and again")
 
     def _tap(self) -> None:
-        """What would block returns to us; clocks that say when to ask again are ours."""
+        """Take over the calls that would block, and the clocks of the periodic work."""
         fetcher: Any = self.parts.fetcher
         poller: Any = self.parts.poller
         parking: Any = fetcher._leader._blocking
@@ -188,12 +190,12 @@ class SteppedWorker:
                 arrive, self.arrival = self.arrival, None
                 if arrive is not None:
                     arrive()
-                # No call has been answered, nor has one been lost: one look at what has come is all there is to do.
+                # No call has been answered, nor lost: reading the arrived replies is all that is left.
                 if self._environment.parked(self._shard.name) == len(parking.queues):
                     if looked:
                         raise _IdleError
                     looked, timeout_s = True, 0.0
-            # Whatever the machine is busy with, a job that comes tells that more are waiting.
+            # Even on a busy machine, an arrived job means that more may wait.
             return [(queue, data, 0.0) for queue, data, _ in wait(timeout_s)]
 
         fetcher.next, parking.wait = take_or_return, look_or_return
@@ -202,17 +204,17 @@ class SteppedWorker:
 
 
 def move_clock_by_steps() -> None:
-    """From now on the steady clock of fetching, in this process, moves by a step each time it is read."""
+    """Move the monotonic clock of fetching, in this process, by a step at each reading."""
     ticks = itertools.count(1)
     time.clock_gettime = lambda _clock: 1_000.0 + next(ticks) * _TICK_S  # type: ignore[assignment]
 
 
 def settle(environment: CaseEnvironment, actors: Sequence[SteppedWorker]) -> None:
-    """Let these processes, which live, do all there is to do."""
+    """Let these living processes do all remaining work."""
     for _ in range(_ROUNDS):
         for actor in actors:
             actor.sweep()
-            actor.work()  # what has come meanwhile is not lost
+            actor.work()  # jobs that have arrived meanwhile are not lost
             actor.sweep()
             actor.keep()
         environment.make_due()
@@ -227,4 +229,4 @@ def settle(environment: CaseEnvironment, actors: Sequence[SteppedWorker]) -> Non
 
 
 def _check_nothing() -> None:
-    """Rights are asked for in a transaction that is never executed: nothing to strike there."""
+    """Check nothing: the check of rights is a transaction that never runs, so no fault belongs there."""

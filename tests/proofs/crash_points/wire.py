@@ -1,8 +1,9 @@
-"""The one seam: the socket that redis-py opens, which ``framework.store.channel`` shares. It numbers commands, and breaks.
+"""Replace the socket that redis-py opens, which ``framework.store.channel`` shares, to number commands and to inject
+faults.
 
-Only a forked child that plays a case has it. All bytes of the framework to and from Redis pass here: the commands of a
-packet are told apart (several may leave in one ``send``), numbered in the order in which they leave the process, over all of
-its connections, and one of them is the last before the process is killed, or before its connection ends.
+Only a forked child of a case has it. All bytes of the framework to and from Redis pass here. The commands of a packet
+are told apart (several may leave in one ``send``) and numbered in the order in which they leave the process, over all
+of its connections; one of them is the last before the process is killed, or before its connection ends.
 """
 
 import os
@@ -21,12 +22,13 @@ from redis.connection import UnixDomainSocketConnection
 from framework.store import script
 
 CONTROL = "points"
-"""Name of the connections that belong to us and not to what is tested: they are neither numbered nor waited for."""
+"""The name of the connections of the test itself: they are neither numbered nor waited for."""
 
 Way: TypeAlias = Literal["die before", "die sent", "die replied", "cut before", "cut sent", "cut torn"]
-"""What happens at a command. ``die``: SIGKILL before it leaves; when the server has run it; when its reply has been read.
-``cut``: the process lives on, and its connection ends before the command leaves; when the server has run it and its reply is
-lost; in the middle of its reply."""
+"""The fault at a command. ``die``: SIGKILL before it leaves; when the server has run it; when its reply has been read.
+``cut``: the process lives on, and its connection ends before the command leaves; when the server has run it and its
+reply is lost; in the middle of its reply.
+"""
 
 WAYS: tuple[Way, ...] = get_args(Way)
 
@@ -49,7 +51,9 @@ QUIET = {
     ),
     *("LRANGE", "SCAN", "TIME", "ZCARD", "ZCOUNT", "ZMSCORE", "ZRANGE", "ZRANGEBYSCORE"),
 }
-"""Commands, by their names in tables, that move no job of themselves: the suite strikes them in a few scenarios only."""
+"""The commands, by their names in tables, that move no job themselves: only a few scenarios of the suite apply faults
+there.
+"""
 
 _PATIENCE_S = 20.0
 _READ_BYTES = 1 << 16
@@ -60,14 +64,14 @@ _SOURCES = {one.source: one.name for one in vars(script).values() if isinstance(
 
 @dataclass(frozen=True)
 class Fault:
-    """At the command numbered ``at`` (from 1) this happens."""
+    """A fault at the command numbered ``at`` (from 1)."""
 
     at: int
     way: Way
 
     @property
     def kills(self) -> bool:
-        """Whether the process ends by it."""
+        """Return whether the fault ends the process."""
         return self.way.startswith("die")
 
     def __str__(self) -> str:
@@ -75,9 +79,9 @@ class Fault:
 
 
 class Line:
-    """The numbered commands of one process. ``tell`` is called with each before it leaves: its number and its name.
+    """The numbered commands of one process. ``tell`` is called before each leaves, with its number and its name.
 
-    ``parked`` says whether a server holds a blocking call. Greetings of connections have no number unless
+    ``parked`` returns whether a server holds a blocking call. Greetings of connections have no number unless
     ``greetings``.
     """
 
@@ -92,7 +96,7 @@ class Line:
         self._open = True
 
     def number(self, words: list[bytes]) -> int:
-        """Return the number of a command that is about to leave; 0: it has none."""
+        """Return the number of a command that is about to leave; 0 if it has none."""
         if not self._open or (not self._greetings and _greets(words)):
             return 0
         self._count += 1
@@ -100,11 +104,11 @@ class Line:
         return self._count
 
     def struck(self, number: int, *ways: Way) -> bool:
-        """Whether the fault is at this command and of one of these ways."""
+        """Return whether the fault is at this command and of one of these kinds."""
         return self.fault is not None and number == self.fault.at and self.fault.way in ways
 
     def end(self) -> None:
-        """What is sent from now on has no number."""
+        """Stop numbering commands."""
         self._open = False
 
 
@@ -152,7 +156,7 @@ class Wire(socket.socket):
                 self._end()
                 if whole or not left:
                     self._reset()
-                return left  # a part has left, as the kernel would say; the next call learns the rest
+                return left  # One part has left, as the kernel would report; the next call returns the rest.
             super().sendall(piece)
             self._asked.append(number)
             left += len(piece)
@@ -160,11 +164,11 @@ class Wire(socket.socket):
                 self._await_run(words)
                 die()
             if self.line.struck(number, "cut sent"):
-                break  # what would follow in this packet does not arrive
+                break  # the rest of this packet does not arrive
         return len(data)
 
     def _await_run(self, words: list[bytes]) -> None:
-        """Wait until the server has run all that was sent, or holds what blocks."""
+        """Wait until the server has run all commands sent, or holds the blocking one."""
         deadline = time.monotonic() + _PATIENCE_S
         while not self._all_answered():
             if words[0] == b"BLMOVE" and self.line.parked():
@@ -191,7 +195,7 @@ class Wire(socket.socket):
             return data
         begin, position = (0 if self._asked[0] == fault.at else None), 0
         while True:
-            while position < len(data):  # byte by byte, to see where a reply ends
+            while position < len(data):  # byte by byte, to find the end of a reply
                 self._replies.feed(data[position : position + 1])
                 position += 1
                 if not self._one_replied():
@@ -204,7 +208,7 @@ class Wire(socket.socket):
             data += super().recv(_READ_BYTES)
 
     def _struck(self, fault: Fault, data: bytes, begin: int, end: int) -> bytes:
-        """The reply in question stands in ``data`` from ``begin`` to ``end``; return what the process gets."""
+        """Return what the process gets for the reply in ``data`` from ``begin`` to ``end``, where the fault is."""
         if fault.way == "die replied":
             die()
         self._end()
@@ -228,7 +232,7 @@ class Wire(socket.socket):
 
 
 def install(line: Line) -> None:
-    """From now on every connection of this process that is not ours is a ``Wire``."""
+    """Make every connection of this process, except those of the test, a ``Wire``."""
     Wire.line = line
     connect = UnixDomainSocketConnection._connect
 
@@ -244,13 +248,13 @@ def install(line: Line) -> None:
 
 
 def die() -> NoReturn:
-    """Be gone, as by ``kill -9``."""
+    """End the process, as ``kill -9`` does."""
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("unreachable")
 
 
 def split(data: bytes) -> Iterator[tuple[list[bytes], bytes]]:
-    """The commands of a packet: each as words and as the bytes that leave."""
+    """Return the commands of a packet: each as words and as its bytes."""
     reader: Any = hiredis.Reader(notEnoughData=_NOT_YET)
     reader.feed(data)
     length = 0
@@ -263,7 +267,7 @@ def split(data: bytes) -> Iterator[tuple[list[bytes], bytes]]:
 
 
 def name_of(words: list[bytes]) -> str:
-    """What a command is called in tables: a script by its name."""
+    """Return the name of a command in tables: a script by its name."""
     head = words[0].decode()
     if head == "EVALSHA":
         return _SCRIPTS.get(words[1], "?")
