@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def runs(pid: int, command: bytes = b"") -> bool:
-    """Whether a process with this word in its command line is there and has not ended."""
+    """Return whether a running process has this word in its command line."""
     try:
         # A zombie has no command line.
         shown = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -41,7 +41,7 @@ class Producer:
         )
 
     def push(self, name: str, *args: object) -> dict:
-        """Push one job; return what the producer got: a jid, or an error by name and fields."""
+        """Push one job; return the producer's result: a jid, or an error by name and fields."""
         self._popen.stdin.write(json.dumps([name, args]) + "\n")
         self._popen.stdin.flush()
         return json.loads(self._popen.stdout.readline())
@@ -53,7 +53,7 @@ class Producer:
 
 
 class Scene:
-    """A Redis of the test's own that gets into trouble, beside the one (``proofs``) that only takes proofs."""
+    """A Redis of the test's own that suffers the faults, beside the one (``proofs``) that only stores proofs."""
 
     def __init__(self, site: Site, server, client, proofs) -> None:
         self.site, self.server, self.client, self.proofs = site, server, client, proofs
@@ -61,7 +61,7 @@ class Scene:
         self._made: list = []
 
     def proxy(self) -> Proxy:
-        """A proxy in front of the Redis in trouble."""
+        """Return a proxy in front of the Redis with the faults."""
         proxy = Proxy(self.server.url)
         self._made.append(proxy)
         return proxy
@@ -81,7 +81,7 @@ class Scene:
         return name
 
     def jobs_of(self, place: str) -> list[dict]:
-        """The jobs of a queue, next to run first, or of a sorted set."""
+        """Return the jobs of a queue, next to run first, or of a sorted set."""
         if place in ("retry", "dead", "schedule", "interrupted"):
             return [json.loads(data) for data in self.client.zrange(place, 0, -1)]
         return [json.loads(data) for data in reversed(self.client.lrange(f"queue:{place}", 0, -1))]
@@ -101,11 +101,11 @@ class Scene:
         return [value.decode() for value in self.proofs.lrange(f"proof:{name}", 0, -1)]
 
     def wait_for(self, name: str, *values: str, timeout_s: float = 30.0) -> None:
-        """Wait until each value was proven; more than once is a failure of its own, see ``once``."""
+        """Wait until each value was proven; a second proof fails in ``once``."""
         until(lambda: set(values) <= set(self.proven(name)), f"{name}: {values[:5]}", timeout_s)
 
     def once(self, name: str = "note") -> None:
-        """Nothing ran twice."""
+        """Check that no job ran twice."""
         again = {value: count for value, count in Counter(self.proven(name)).items() if count > 1}
         assert not again
 
@@ -113,7 +113,7 @@ class Scene:
         self.proofs.set(f"gate:{name}", 1)
 
     def settled(self, process: Process) -> None:
-        """Nothing is held any more: everything was acknowledged."""
+        """Return whether no job is in flight: all were acknowledged."""
         until(lambda: not self.client.llen(f"aw:working:{process.identity}"), "acknowledged")
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class Scene:
         self.site.close()
         lines = [line for process in self.site.processes for line in process.lines]
         for pid in {line["child_pid"] for line in lines if line.get("event_name") == "child.started"}:
-            if runs(pid, b"worker"):  # a supervisor that was killed has left its children
+            if runs(pid, b"worker"):  # a killed supervisor has left its children
                 os.kill(pid, signal.SIGKILL)
         for one in self._made:
             if isinstance(one, Proxy):
@@ -143,5 +143,5 @@ def scene(short_path, make_server, redis, redis_url):
 
 @pytest.fixture
 def measured(request):
-    """Keep a figure of a test beside its result: ``--junitxml=FILE -o junit_family=xunit1`` shows them."""
+    """Store a figure of a test beside its result: ``--junitxml=FILE -o junit_family=xunit1`` shows them."""
     return lambda name, figure: request.node.user_properties.append((name, round(figure, 3)))

@@ -1,4 +1,4 @@
-"""Workers of ``test_expansion.py``: what they get may take much memory."""
+"""Workers of ``test_expansion.py``: their payloads may take much memory."""
 
 import json
 import os
@@ -11,7 +11,7 @@ LOCK = threading.Lock()
 
 
 class RowsWorker(Base):
-    """Tells how many rows it got, and how many such jobs have their rows at the same time."""
+    """Reports how many rows it got, and how many such jobs have their rows at the same time."""
 
     def perform(self, name: str, rows: list[object]) -> None:
         with LOCK:
@@ -23,7 +23,7 @@ class RowsWorker(Base):
 
 
 class PeakWorker(Base):
-    """Tells the largest memory that the process has had, in MB."""
+    """Reports the peak memory of the process, in MB."""
 
     def perform(self) -> None:
         with open(f"/proc/{os.getpid()}/status") as status:  # noqa: PTH123

@@ -1,4 +1,4 @@
-"""Workers that do to their process what jobs can do to it; copied beside ``jobs`` as the module ``hostile_jobs``."""
+"""Workers that harm their process; copied beside ``jobs`` as the module ``hostile_jobs``."""
 
 import asyncio
 import ctypes
@@ -21,7 +21,7 @@ _leaked: list[object] = []
 
 
 def _overflow_the_c_stack() -> None:
-    """A recursion within C, whose depth the interpreter neither counts nor bounds: the C library reads a nested expression."""
+    """Recurse within C, where the interpreter does not count: the C library reads a nested expression."""
     _LIBC.regcomp(ctypes.create_string_buffer(4_096), b"(" * 1_000_000, 1)
 
 
@@ -41,7 +41,7 @@ DEADLY: dict[str, Callable[[], object]] = {
 
 
 class DieWorker(Base):
-    """Takes its process with it."""
+    """Ends its process."""
 
     def perform(self, how: str) -> None:
         prove(f"died {how}", time.time())
@@ -120,7 +120,7 @@ class AsyncRaiseWorker(Base):
 
 
 class BottomWorker(Base):
-    """Goes down to the limit of recursion, and uses the framework on the way back."""
+    """Recurses to the limit of recursion, and uses the framework on the way back."""
 
     def perform(self) -> None:
         try:
@@ -140,7 +140,7 @@ RESULTS: dict[str, Callable[[], object]] = {
 
 
 class ResultWorker(Base):
-    """Returns what no JSON holds."""
+    """Returns a value that JSON cannot hold."""
 
     def perform(self, what: str) -> object:
         return RESULTS[what]()
@@ -149,7 +149,7 @@ class ResultWorker(Base):
 SETTINGS: dict[str, Callable[[], object]] = {
     "logging": logging.shutdown,
     "handlers": lambda: setattr(logging.getLogger(), "handlers", []),
-    "signal": lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),  # refused: not in the main thread
+    "signal": lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),  # rejected: not in the main thread
     "mask": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT]),
     "folder": lambda: os.chdir("/"),
     "standard streams": lambda: os.closerange(0, 3),
@@ -158,14 +158,14 @@ SETTINGS: dict[str, Callable[[], object]] = {
 
 
 class SettingsWorker(Base):
-    """Changes what belongs to the whole process."""
+    """Changes settings of the whole process."""
 
     def perform(self, what: str) -> None:
         SETTINGS[what]()
 
 
 class ForkWorker(Base):
-    """Forks, and lets the child come out of ``perform`` as nobody means to."""
+    """Forks, and lets the child return from ``perform`` by mistake."""
 
     def perform(self, how: str) -> None:
         _fork(how)
@@ -191,7 +191,7 @@ def _fork(how: str) -> None:
 
 
 class FamilyWorker(Base):
-    """Has children of all kinds, and leaves two of them running; tells who they are."""
+    """Has children of all kinds, and leaves two of them running; reports their ids."""
 
     def perform(self) -> None:
         process = multiprocessing.get_context("fork").Process(
@@ -225,7 +225,7 @@ class DeafWorker(Base):
 
 
 class HoldWorker(Base):
-    """Keeps the interpreter to itself for a while, as C code does that computes."""
+    """Holds the interpreter's lock for a while, as C code does that computes."""
 
     def perform(self, seconds: int) -> None:
         prove("holding", os.getpid())
@@ -234,7 +234,7 @@ class HoldWorker(Base):
 
 
 class TalkWorker(Base):
-    """Tells how many milliseconds a line of its own takes."""
+    """Reports how many milliseconds a log line takes."""
 
     def perform(self) -> None:
         begun = time.perf_counter()

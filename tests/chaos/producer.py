@@ -1,4 +1,4 @@
-"""A producer of its own process: reads ``[class, args]`` per line, pushes, tells what came of it as one JSON line."""
+"""Run a producer in its own process: read ``[class, args]`` per line, push, and print the result as one JSON line."""
 
 import json
 import sys

@@ -1,6 +1,6 @@
-"""The workers of the fault tests; copied beside their config as the module ``jobs``.
+"""Workers of the fault tests; copied beside their config as the module ``jobs``.
 
-Their proofs go to the Redis that PROOF_URL names, which is never the one that is in trouble.
+Their proofs go to the Redis that PROOF_URL names, which never has a fault.
 """
 
 import ctypes
@@ -40,7 +40,7 @@ class AsyncNoteWorker(Base):
 
 
 class ElsewhereWorker(Base):
-    """Routed to another shard where a test says so."""
+    """Is routed to another shard by the rules of a test."""
 
     def perform(self, value: str) -> None:
         prove("note", value)

@@ -1,4 +1,4 @@
-"""Who may, and over what: passwords that change, rights that are taken, certificates that end. Told clearly, mended in seconds."""
+"""Test changed passwords, removed rights, and expired certificates: logged clearly, recovered in seconds."""
 
 import shutil
 import socket
@@ -27,12 +27,12 @@ def acl(scene, *rules):
 
 
 def cut(scene):
-    """Every connection but ours ends, so that the next ones have to log in."""
+    """Close every other connection, so that the next ones have to log in."""
     scene.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
 
 def worker(scene):
-    """A worker that takes its shard from config/redis.yml."""
+    """Start a worker that reads its shard from config/redis.yml."""
     return scene.site.start("-m", "framework", "worker", "-r", "jobs", "-q", "default", "-c", "2")
 
 
@@ -43,7 +43,7 @@ def at_work(scene, process, value):
 
 
 def refused_for(process, error):
-    """The line that tells of a refusal of this kind; it names the user, and the text of the error what he must not do."""
+    """Return the log line of a refusal of this kind; it names the user, and the text of the error the missing right."""
     kind = f"redis.exceptions.{error}"
     line = process.line(**{"event_name": "redis.failed", "exception.class": kind})
     assert line["user"] == "worker"
@@ -53,7 +53,7 @@ def refused_for(process, error):
 @pytest.mark.proves("F49", "I25")
 @pytest.mark.refused("worker HELLO", "worker evalsha")
 def test_worker_survives_changed_passwords_and_rights(scene, measured):
-    """Two passwords at once let a fleet move from one to the other; whatever is refused says who was, and what."""
+    """Two passwords at once let processes move from one to the other; each error names the user and the refused right."""
     acl(scene, "on", f">{SECRETS[0]}", "~*", "&*", "+@all")
     with_user(scene, SECRETS[0])
     first = worker(scene).ready()

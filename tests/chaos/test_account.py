@@ -1,4 +1,4 @@
-"""The account of ``scripts/chaos``: what counts as lost, forgotten, run again and why; and its picture."""
+"""Test the account of ``scripts/chaos``: lost and forgotten jobs, extra runs with their cause, and the picture."""
 
 import random
 import time
@@ -70,8 +70,9 @@ TWICE = ran(0, 1, 1.0, 1.1) + ran(0, 2, 9.0, 9.1)
         (ran(0, 1, 1.0), Injection("kill", 1, 1.05), "kill"),
         (ran(0, 1, 1.0, 1.1), Injection("kill", 1, 1.2), "kill"),  # had ended, perhaps not acknowledged
         (ran(0, 1, 1.0, 1.1), Injection("kill", 1, 5.0), "unexplained"),  # acknowledged long before
-        (ran(0, 1, 1.0, 1.1), Injection("kill", 7, 1.2), "unexplained"),  # somebody else
-        (ran(0, 1, 1.0, 1.1), Injection("freeze", 2, 0.5, until=8.9), "freeze"),  # the second run is of one that woke
+        (ran(0, 1, 1.0, 1.1), Injection("kill", 7, 1.2), "unexplained"),  # another process
+        # the second run is of a thawed process
+        (ran(0, 1, 1.0, 1.1), Injection("freeze", 2, 0.5, until=8.9), "freeze"),
         (ran(0, 1, 1.0, 1.1), cut((), 2.0, 3.0), "power cut"),  # its acknowledgement may be in the cut
         (ran(0, 1, 1.0, 1.1), cut((), 4.0, 5.0), "power cut"),  # a suspect, though it should not be
         (ran(0, 1, 1.0, 1.1), Injection("restart", 0, 2.0, 3.0), "restart"),
@@ -110,7 +111,7 @@ def test_outage_ends_at_next_start_or_next_fault():
     assert found.kinds["client kill"].resumed == [pytest.approx(0.3)]
 
 
-# --- the shard beside
+# --- the other shard
 
 
 def test_impact_on_other_shard_uses_its_own_baseline():
@@ -123,7 +124,7 @@ def test_impact_on_other_shard_uses_its_own_baseline():
     assert not found.near
 
 
-# --- who strikes
+# --- the injector
 
 
 def test_plan_faults_of_one_family_never_overlap():
@@ -165,7 +166,7 @@ def test_fault_ended_early_heals():
     assert (injector.busy, healed) == (False, [True])
 
 
-# --- what is in the files
+# --- the contents of the files
 
 
 def push(client, *serials):

@@ -1,4 +1,4 @@
-"""How processes come to life: before their Redis does, and beside others that are called like them."""
+"""Test the start of processes: before their Redis, and beside others with the same name."""
 
 import signal
 import time
@@ -36,7 +36,7 @@ def test_process_started_before_redis_works_soon_after(scene, measured):
 
 
 CLONE = "import os, random; random.seed(7); os.getpid = lambda: 1; from framework.cli.worker import main; main()"
-"""As in a container, and as in a copy of a machine: process 1, and the same dice."""
+"""As in a container, and as in a copy of a machine: process 1, and the same random numbers."""
 
 
 @pytest.mark.proves("F41", "R65")
@@ -58,7 +58,7 @@ def test_second_process_with_same_identity_ends(scene):
     clones["second"].kill()
     assert [scene.client.llen(keys.working(identity)) for identity in identities.values()] == [1, 1]
     successor = clone("second", DYNO="web").ready()
-    assert successor.identity not in identities.values()  # what its predecessor held is not its own by name
+    assert successor.identity not in identities.values()  # the jobs of its predecessor are not its own by name
     assert scene.client.llen(keys.working(successor.identity)) == 0
     scene.open_gate("first")
     scene.wait_for("ended", "first")
@@ -77,18 +77,18 @@ PATCHES = {
     "processor-0": "import framework.fetch.pipeline as m\nm.FetchPipeline.fetch_and_wait = broken",
     "event-loop": "import framework.execute.execution as m\nm.Executor._await_job = broken; m.Executor._outcome = broken",
 }
-"""One bug for each thread of ours."""
+"""One bug for each thread of the framework."""
 
 
 @pytest.mark.proves("R4")
 def test_framework_thread_death_ends_process_and_is_logged(scene):
-    """Whichever it is, the process says so and ends with status 1 within five seconds; its lease is given up."""
+    """Whichever it is, the process logs it and ends with status 1 within five seconds; its lease is released."""
     broken = "def broken(self, *_, **__): raise LookupError('a bug of ours')\n"
     ends = "\nfrom framework.cli.worker import main; main()"
     started = {}
     for name, patch in PATCHES.items():
         scene.enqueue("AsyncNoteWorker", name, queue=name)
-        scene.enqueue("GateWorker", name, queue=name)  # it does not keep the process
+        scene.enqueue("GateWorker", name, queue=name)  # the thread does not keep the process
         code = f"{broken}{patch}{ends}"
         started[name] = scene.site.start("-c", code, "-r", "jobs", "-q", name, REDIS_URL=scene.url)
     for name, process in started.items():

@@ -1,4 +1,4 @@
-"""``scripts/chaos`` itself, short: the long rounds are run by hand (docs/internals/chaos.md)."""
+"""Test ``scripts/chaos`` in short rounds: the long ones are run by hand (docs/internals/chaos.md)."""
 
 import json
 import os
@@ -14,10 +14,10 @@ from tests.harness import ROOT, until
 
 CHAOS = [sys.executable, str(ROOT / "scripts" / "chaos")]
 TIMED = ("slowest", "longest", "throughput")
-"""Promises about times: on a loaded machine the program may find them broken, and then says so."""
+"""The promises about times: on a loaded machine the program may find them broken, and reports that."""
 
 SLACK_S = 5.0
-"""For a loaded machine, beyond a promised time."""
+"""The time beyond a promise that a loaded machine may take."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""``scripts/prove drain``, short: ten million are run by hand (docs/internals/proofs.md)."""
+"""Test ``scripts/prove drain`` in short: ten million are run by hand (docs/internals/proofs.md)."""
 
 import json
 import os

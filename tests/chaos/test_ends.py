@@ -1,4 +1,4 @@
-"""How processes end when their jobs do not want to."""
+"""Test the end of processes whose jobs do not end."""
 
 import json
 import signal
@@ -9,7 +9,7 @@ from tests.harness import is_metric, until
 
 
 def waiting(scene, queue="default"):
-    """The jobs of a queue, next to run first."""
+    """Return the jobs of a queue, next to run first."""
     return [json.loads(data) for data in reversed(scene.client.lrange(f"queue:{queue}", 0, -1))]
 
 
@@ -29,7 +29,7 @@ def test_term_during_long_jobs_returns_them(scene):
     assert left - {b"aw:steady_since", b"aw:held_alert"} == {
         b"queues",
         b"queue:default",
-    }  # those two run out by themselves
+    }  # those two expire by themselves
     for name in names:
         scene.open_gate(name)
     successor = scene.worker("-c", "4").ready()
@@ -105,6 +105,6 @@ def test_term_without_redis_ends_process_and_loses_no_job(scene):
     process.send(signal.SIGTERM)
     assert process.wait() in (0, 1)
     scene.server.start()
-    # Where every process looks that sweeps; with a test of its own in tests/process, as that takes the lease's 15 s.
+    # The log of every process that sweeps; tests/process tests it alone, as that takes the lease's 15 s.
     assert scene.client.lrange(f"aw:working:{identity}", 0, -1) == [data]
     assert scene.client.zscore("aw:processes", identity)

@@ -1,4 +1,4 @@
-"""Jobs of some kilobytes that would fill the memory of a host when they are decoded."""
+"""Test jobs of some kilobytes that would fill the memory of a host when they are decoded."""
 
 import base64
 import json
@@ -20,7 +20,7 @@ worker()
 
 
 def bomb(inside: bytes, name: str) -> bytes:
-    """A compressed job whose second argument is ``inside``, over and over."""
+    """Return a compressed job whose second argument is ``inside``, over and over."""
     arguments = b'["%b",[%b1]]' % (name.encode(), inside)
     text = base64.b64encode(zlib.compress(arguments, 9)).decode()
     marks = {"compressed": True, "original_job_size_bytes": len(arguments)}

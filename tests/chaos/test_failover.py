@@ -1,4 +1,4 @@
-"""A shard that Sentinel keeps: a master, a replica and three sentinels, as config/redis.yml allows them."""
+"""Test a shard with Sentinel: a master, a replica and three sentinels, as config/redis.yml allows them."""
 
 import threading
 import time
@@ -29,7 +29,7 @@ def house():
 
 @pytest.fixture
 def followed(house, scene):
-    """A worker process and a producer, configured with sentinels."""
+    """Start a worker process and a producer, configured with sentinels."""
     scene.site.write(
         "redis.yml", {"shards": {"main": {name: house.settings[name] for name in ("sentinels", "sentinel_name")}}}
     )
@@ -64,7 +64,7 @@ def the_killed_master_is_followed(house, scene, producer):
     until(lambda: house.all_name(new), "another master is named")
     began = time.monotonic()
     pushed(producer, "killed")
-    scene.open_gate("one")  # began on one master, is acknowledged on the other
+    scene.open_gate("one")  # started on one master, is acknowledged on the other
     scene.wait_for("note", "killed", timeout_s=RESUMED_S + LOADED_S - (time.monotonic() - began))
     scene.wait_for("ended", "one")
     until(lambda: not new.client.keys("aw:working:*"), "acknowledged")
@@ -74,7 +74,7 @@ def the_killed_master_is_followed(house, scene, producer):
 
 
 def the_replaced_master_is_left(house, scene, producer):
-    """It is demoted some ten seconds after it was replaced, and forgets what it was told until then."""
+    """The old master is demoted some ten seconds after its replacement, and forgets the writes until then."""
     old, new = house.master, house.replica
     until(lambda: in_order(house), "a change is ordered")
     until(lambda: house.all_name(new), "another master is named")
@@ -96,7 +96,9 @@ def connected(node):
 
 
 def no_sentinel_is_forgotten(house):
-    """Threads look the master up at once, while one sentinel is down, and then another: each is asked as long as it takes."""
+    """Threads look the master up at once, while one sentinel is down, and then another: each is asked as long as it
+    takes.
+    """
     addresses = tuple(("127.0.0.1", one.port) for one in house.sentinels)
     client = open_client(Endpoint("", addresses, NAME), name="tests")
     found = client.connection_pool.sentinel_manager

@@ -1,4 +1,4 @@
-"""Real processes under kills and lost replies: at no instant was a job in no key, and Redis may die at any byte of it.
+"""Test real processes with kills and lost replies: no job is ever in no key, and Redis may die at any byte of it.
 
 The long runs are ``scripts/prove history`` and ``scripts/prove prefixes`` (docs/internals/proofs.md).
 """
@@ -21,18 +21,20 @@ from tests.proofs.prover import prove
 
 CUTS = 25
 WAITING = {b"schedule", b"retry", b"dead", b"aw:limit:LimitedWorker:waiting:", b"aw:paused_jobs:PausedWorker"}
-"""Sorted sets that a history is to write to."""
+"""The sorted sets that a history must write to."""
 
 
 def told(folder, name, **wanted):
-    """The lines of a process's log that have these fields."""
+    """Return the lines of a process's log that have these fields."""
     text = (folder / f"{name}.log").read_bytes()
     lines = [json.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
     return [line for line in lines if wanted.items() <= line.items()]
 
 
 def is_whole(run, folder):
-    """Whether the history has in it what the proof is about; how soon it has is up to chance and the load of the machine."""
+    """Return whether the history contains every event of the proof; how soon depends on chance and the load of the
+    machine.
+    """
     log = b"".join(path.read_bytes() for path in run.data.rglob("*.aof"))
     return (
         run.kills >= 2
@@ -50,7 +52,7 @@ def test_mixed_load_history_and_its_prefixes_hold(short_path):
     run = MixedLoadRun(ROOT, short_path, seed=1)
     run.play(3.0, enough=lambda: is_whole(run, short_path))
 
-    # It had in it what the proof is about.
+    # It contained every event of the proof.
     assert run.kills >= 2
     assert told(short_path, "bare", job_status="recovered", cause="lost reply")
     assert told(short_path, "cluster", job_status="recovered", cause="death")
@@ -95,7 +97,7 @@ def counted(*jids):
 
 @pytest.fixture
 def history(make_server, short_path):
-    """The data folder of a server that did a little."""
+    """Return the data folder of a server after a few commands."""
 
     def make(*commands):
         server = make_server()

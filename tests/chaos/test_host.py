@@ -1,4 +1,4 @@
-"""The worker's own host in trouble: its clock, its disk, its output, its limits. Jobs go on, and it comes back."""
+"""Test faults of the worker's own host: its clock, its disk, its output, its limits. Jobs continue, and it recovers."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tests.harness import payload, until
 
 PROC = Path("/proc")
 STACK = 8 * 1024 * 1024
-"""What a thread takes of the address space."""
+"""The address space of a thread."""
 
 HOUR, DAY = 3_600, 86_400
 
@@ -37,7 +37,9 @@ if _file:
 
 @pytest.mark.proves("F18", "R20", "R50", "I13", "I20")
 def test_clock_jump_moves_no_job_and_no_lease(scene):
-    """An hour ahead, an hour and a day behind, while jobs run and wait: nobody is reaped, nothing is early, nothing negative."""
+    """An hour ahead, an hour and a day behind, while jobs run and wait: no process is reaped, no job early, no duration
+    negative.
+    """
     (scene.site.folder / "sitecustomize.py").write_text(CLOCK)
     clock = scene.site.folder / "clock"
     clock.write_text("0")
@@ -65,7 +67,7 @@ def test_clock_jump_moves_no_job_and_no_lease(scene):
     scene.once()
     scene.once("begun")
     assert all(line.get(name, 0) >= 0 for line in process.lines for name in ("queue_duration_s", "duration_s"))
-    (skewed,) = process.find(event_name="clock.skew")  # told once in 30 s
+    (skewed,) = process.find(event_name="clock.skew")  # logged once in 30 s
     assert abs(abs(skewed["skew_s"]) - HOUR) < 60 or abs(skewed["skew_s"] + DAY) < 60
 
 
@@ -85,7 +87,7 @@ def _due_of(scene, jid):
 
 @pytest.mark.proves("F20")
 def test_full_disk_loses_no_job_and_no_log_line(scene):
-    """Nothing can be written anywhere: not the log, not a temporary file, until there is room again."""
+    """No file can be written: not the log, not a temporary file, until there is space again."""
     process = scene.worker("-c", "2").ready()
     _, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (process.log.stat().st_size, hard))
@@ -196,7 +198,7 @@ def test_process_without_files_or_threads_recovers(scene, measured):
 
 @contextmanager
 def limited(pid, kind, soft):
-    """Within the block a process has less of something than it would like."""
+    """Limit a resource of a process within the block."""
     before, hard = resource.prlimit(pid, kind)
     resource.prlimit(pid, kind, (soft, hard))
     try:

@@ -1,4 +1,4 @@
-"""Jobs that do harm: what they raise, return, change, fork, or die of is their own trouble, and the neighbours run."""
+"""Test jobs that do harm: what they raise, return, change or fork affects only them, and other jobs run."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from tests.chaos.conftest import runs
 from tests.harness import until
 
 SLACK_S = 5.0
-"""For a loaded machine, beyond a promised time."""
+"""The time beyond a promise that a loaded machine may take."""
 
 RAISED = (
     "class", "text", "slow text", "endless text", "cycle", "group", "huge", "bytes", "exit", "interrupt", "generator",
@@ -27,7 +27,7 @@ REFUSED_SETTINGS = ("signal", "exit")
 
 @pytest.mark.proves("F29", "F30", "F31", "F32", "R26", "R27", "R69")
 def test_job_side_effects_stay_within_the_job(scene):
-    """One process lives through all of it, and through a thousand jobs more."""
+    """One process survives all of it, and a thousand jobs more."""
     process = scene.worker("-r", scene.module("hostile_jobs"), "-c", "3").ready()
     failing = [("RaiseWorker", what) for what in RAISED] + [("AsyncRaiseWorker", what) for what in ASYNC]
     failing += [("SettingsWorker", what) for what in REFUSED_SETTINGS] + [("BottomWorker", None)]
@@ -63,7 +63,9 @@ def _note(value):
 
 @pytest.mark.proves("F33")
 def test_forked_child_of_job_is_no_worker(scene):
-    """It comes out of ``perform`` as nobody means to, and ends there: the run, its job and the connections are its parent's."""
+    """The child returns from ``perform`` by mistake, and ends there: the run, its job and the connections are its
+    parent's.
+    """
     process = scene.worker("-r", scene.module("hostile_jobs"), "-c", "2").ready()
     statuses = {"returns": 0, "raises": 1, "exits": 5, "pushes": 0}
     jobs = [(name, how) for name in ("ForkWorker", "AsyncForkWorker") for how in statuses]
@@ -84,7 +86,8 @@ def test_forked_child_of_job_is_no_worker(scene):
 
 
 AS_SUBREAPER = "import ctypes; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0); from framework.cli.cluster import main; main()"
-"""The supervisor becomes the parent of all orphans below it, as process 1 of a container is (PR_SET_CHILD_SUBREAPER)."""
+"""The supervisor becomes the parent of all orphans below it, as process 1 of a container is (PR_SET_CHILD_SUBREAPER).
+"""
 
 
 @pytest.mark.proves("F33", "R66")
@@ -117,7 +120,7 @@ NEIGHBOURS = 200
 @pytest.mark.slow
 @pytest.mark.proves("F25", "R24", "R25")
 def test_jobs_that_kill_are_quarantined_and_others_run(scene, measured):
-    # One for each: a child that dies again and again is started anew after longer and longer, up to half a minute.
+    # One for each: a child that dies again and again is restarted after longer and longer, up to half a minute.
     many = len(DEADLY)
     process = scene.cluster("-r", scene.module("hostile_jobs"), "--processes", str(many), "--max-concurrency", "2")
     until(lambda: len(process.find(event_name="process.ready")) == many, "all are up")
@@ -136,7 +139,7 @@ def test_jobs_that_kill_are_quarantined_and_others_run(scene, measured):
     for how, took_s in took.items():
         measured(f"quarantined_after_{how}_s", took_s)
     assert max(took.values()) <= 30 + SLACK_S
-    # Three that count; the first may be in doubt, as one of several that the dead process held.
+    # Three that count; the first may be in doubt, as one of several jobs of the dead process.
     assert {len(scene.proven(f"died {how}")) for how in DEADLY} <= {3, 4}
     runs_of = Counter(scene.proven("note"))
     deaths = len(process.find(event_name="child.died"))
@@ -145,16 +148,17 @@ def test_jobs_that_kill_are_quarantined_and_others_run(scene, measured):
     assert sum(runs_of.values()) - NEIGHBOURS <= deaths * (2 + MAX_UNACKNOWLEDGED)
     assert max(runs_of.values()) <= 1 + len(DEADLY)  # one more for each job that kills
     counts = [line.get("aw_death_count", 0) for line in process.find(job_status="done")]
-    # Once as a neighbour; and once more where a busy machine let a suspect outlast its turn of 0.5 s (decision 30).
+    # Once as a neighbour; and once more where a suspect outlasted its turn of 0.5 s on a busy machine (decision 30).
     assert max(counts) < 3
     told = Counter(line["jid"] for line in process.find(job_status="quarantined"))
     assert told
-    assert told.keys() <= set(DEADLY)  # who has quarantined one may be killed by another before the line is written
+    # the process that quarantined a job may be killed by another before the line is written
+    assert told.keys() <= set(DEADLY)
     assert set(told.values()) == {1}
 
 
 def _quarantined_in_s(scene, how):
-    """Seconds from the first run of a job to its quarantine."""
+    """Return the seconds from the first run of a job to its quarantine."""
     (at,) = [
         at for data, at in scene.client.zrange("interrupted", 0, -1, withscores=True) if json.loads(data)["jid"] == how
     ]
@@ -184,5 +188,5 @@ def test_job_using_all_memory_affects_its_process_only(scene):
 
 
 def _failed(scene, value):
-    """Whether the neighbour got no memory either while there was none: it is retried."""
+    """Return whether the neighbour got no memory either: it is retried."""
     return any(job["jid"] == f"note {value}" for job in scene.jobs_of("retry"))

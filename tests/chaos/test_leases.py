@@ -1,4 +1,6 @@
-"""Whoever is silent for a lease loses its jobs to others, whoever only seems to be does not: one scene of half a minute."""
+"""Test leases: a process silent for a lease loses its jobs, one that only seems silent does not; one scene of half a
+minute.
+"""
 
 import os
 import signal
@@ -13,7 +15,7 @@ from tests.harness import until
 
 SLOTS = 3
 HELD_S = 21
-"""Longer than a lease, a beat and a sweep: who did not beat for so long would have lost its jobs."""
+"""Longer than a lease, a heartbeat and a sweep: a process without heartbeats for so long would have lost its jobs."""
 
 
 @pytest.mark.campaign
@@ -69,7 +71,7 @@ def test_lease_expiry_recovers_frozen_and_killed_only(scene, measured):
     assert "after" in begun
     assert (
         len(begun) <= 1 + SLOTS
-    )  # nothing of what was buffered, but each slot may have been about to begin when it was stopped
+    )  # nothing of the prefetched, but each thread may have been about to start a job when it was stopped
     assert len(frozen.find(event_name="lease.lost")) == 1
     assert len(scene.proven("held")) == 1
     again = Counter(scene.proven("note"))

@@ -1,4 +1,4 @@
-"""A Redis that comes back empty: what it had is gone, which is told; the processes live on and work."""
+"""Test a Redis that comes back empty: the loss is logged; the processes live on and work."""
 
 import shutil
 
@@ -8,7 +8,7 @@ from tests.chaos.test_redis_in_trouble import at_work
 from tests.harness import until
 
 TOLD_S = 10.0
-"""Promised from the return of Redis until it is told that data is lost."""
+"""Promised from the return of Redis until the loss is logged."""
 
 
 @pytest.mark.proves("F8", "F15", "R6", "R61")

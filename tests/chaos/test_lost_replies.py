@@ -1,4 +1,4 @@
-"""Redis did it, the answer got lost: fetched jobs are found again, pushed ones are never pushed twice."""
+"""Test lost replies: fetched jobs are found again, pushed ones are never pushed twice."""
 
 import re
 
@@ -8,17 +8,18 @@ from tests.harness import until
 
 FETCH = rb"EVAL(SHA)?\r\n.*queue:"
 PARK = rb"BLMOVE\r\n\$\d+\r\nqueue:"
-"""Of a queue: at its boot a process also asks whether it may use the command, of another key."""
+"""The call of a queue: at its boot a process also checks its right to the command, with another key."""
 PUSH = rb"LPUSH\r\n"
 TAKEN_AGAIN_S = 5.0
-"""Promised are 2 s, in which the circuit spares others a silence (decision 71); the rest is for a loaded machine."""
+"""Promised are 2 s, in which the circuit breaker protects other pushes (decision 71); the rest is for a loaded machine.
+"""
 
 FOUND_S = 25.0
 """Promised are 15 s without a restart; the rest is for a loaded machine."""
 
 
 def test_fetch_with_lost_reply_runs_each_job_once(scene):
-    """Three processes at once: one loses every odd reply for a while, one every even one, one that of a parked call."""
+    """Three processes at once: one loses every odd reply for a while, one every even one, one that of a blocking call."""
     lost = {"odd": range(1, 20, 2), "even": range(2, 20, 2)}
     proxies, processes, values = {}, {}, {}
     for name in (*lost, "parked"):
@@ -29,7 +30,7 @@ def test_fetch_with_lost_reply_runs_each_job_once(scene):
         values[name] = [f"{name} {number}" for number in range(30)]
     for name, numbers in lost.items():
         proxies[name].lose_replies(FETCH, numbers)
-    # Its call is under way already: what comes back next on that connection is lost.
+    # Its call is under way already: the next reply on that connection is lost.
     until(lambda: any(re.search(PARK, link.last) for link in proxies["parked"].open), "parked")
     proxies["parked"].lose_under_way(PARK)
     for name, some in values.items():

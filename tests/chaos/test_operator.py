@@ -1,4 +1,4 @@
-"""What an operator asked for outlives trouble with Redis: pauses, quiet, a queue that is deleted, a cleared set."""
+"""Test that an operator's changes survive faults of Redis: pauses, quiet, a deleted queue, a cleared set."""
 
 import pytest
 

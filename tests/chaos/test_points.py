@@ -1,8 +1,8 @@
-"""A process is struck at each single Redis command that it sends, in six ways: `tests/proofs/crash_points`.
+"""Test a process with a fault at each single Redis command that it sends, of six kinds: `tests/proofs/crash_points`.
 
-Each case ends with a judgement: nothing lost, nothing run again but what a death cut off, every key in order. The whole
-enumeration, with larger batches and double faults, is `scripts/prove points`; here, of a command that comes more often the
-first and the last are struck, and those that move no job in a few scenarios only.
+Each case ends with a check: no job lost, only jobs cut off by a death run again, every key in order. The whole
+enumeration, with larger batches and double faults, is `scripts/prove points`; here, of a command that comes more often
+only the first and the last have faults, and those that move no job in a few scenarios only.
 """
 
 import json
@@ -22,7 +22,7 @@ POLL = "TIME,ZCARD,ZCOUNT,ZCOUNT,ZRANGE,read_due"
 POLL_RETRY = "TIME,ZCARD,ZCOUNT,ZRANGE,read_due"
 RECORD = "RPOP,SADD,HSET,EXPIRE,SMEMBERS,INFO"
 
-ONCE = "WATCH,PEXPIRE,MULTI"  # of a slice of a bulk push, before its writes
+ONCE = "WATCH,PEXPIRE,MULTI"  # of a chunk of a bulk push, before its writes
 COMMANDS = {
     "connect": "HELLO,CLIENT SETNAME,SADD,LPUSH",
     "push": "SADD,LPUSH",
@@ -65,21 +65,21 @@ COMMANDS = {
     "ZRANGEBYSCORE,LRANGE,kill,requeue",
     "beside": f"{BEAT},{RECORD},SCAN,ZRANGEBYSCORE,LRANGE,TIME,ZCARD,ZCOUNT,ZCOUNT,heartbeat",
 }
-"""By scenario the commands of one job's way, in order; scripts by their names. They are what is struck."""
+"""By scenario the commands of one job's life, in order; scripts by their names. Each of them has a fault in a case."""
 
 STRUCK = [
     pytest.param(scenario, way, marks=() if (number - index) % 6 == 0 else pytest.mark.campaign)
     for number, scenario in enumerate(COMMANDS)
     for index, way in enumerate(WAYS)
 ]
-"""Each scenario with each way. One way of each scenario runs in every suite, the others as campaigns."""
+"""Each scenario with each fault. One fault of each scenario runs in every suite, the others as campaigns."""
 
 LEAST_COMMANDS = 450
 """Of all scenarios and batches together: times six are the cases of `scripts/prove points`."""
 
 
 class CaseRunner:
-    """The process that plays, with two servers of its own."""
+    """The process that runs cases, with two servers of its own."""
 
     def __init__(self, folder) -> None:
         self._errors = folder / "errors"

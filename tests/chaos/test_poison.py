@@ -1,4 +1,4 @@
-"""What no worker can read, run or report: kept with its bytes, shown in the log, and nobody else's trouble."""
+"""Test jobs that no worker can read, run or report: kept with their bytes, logged, and harmless for the others."""
 
 import json
 
@@ -45,7 +45,7 @@ def test_malformed_payload_is_kept_unchanged(scene):
     assert process.errors.read_text() == ""
 
 
-# What cannot be run or whose error cannot be told: retried like any failure, its payload as it was.
+# A job that cannot run or whose error cannot be written: retried like any failure, its payload unchanged.
 UNRUNNABLE = {
     "argument of another type": encoded("NoteWorker", args=[5]),
     "too many arguments": encoded("NoteWorker", args=["x", "y"]),
@@ -67,7 +67,7 @@ def test_job_of_unknown_class_waits_for_its_retry(scene):
     kept = sorted((json.loads(data) for data in scene.client.zrange("retry", 0, -1)), key=lambda job: job["jid"])
     for before, after in zip(UNRUNNABLE.values(), kept, strict=True):
         was = json.loads(before)
-        assert after == {**after, **was, "jid": after["jid"]}  # whatever was in it is in it still
+        assert after == {**after, **was, "jid": after["jid"]}  # all its members are still there
         assert after["retry_count"] == 0
         assert after["error_class"]
         assert len(after["error_message"]) <= 10_000
@@ -106,7 +106,7 @@ def test_queue_of_wrong_type_stops_no_other_queue(scene, order):
 
 
 def test_retry_set_of_wrong_type_loses_no_job(scene):
-    """The failure cannot be written down: the job stays in flight, and is seen to again."""
+    """The failure cannot be written: the job stays in flight, and is retried later."""
     scene.client.set("retry", "text")
     process = scene.worker("-c", "2").ready()
     data = scene.enqueue("FailWorker", "kept")

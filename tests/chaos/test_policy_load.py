@@ -1,4 +1,4 @@
-"""What the rounds of limits say of what jobs told: each way to break a promise is seen."""
+"""Test the checks of the rounds of limits: each way to break a promise is found."""
 
 from random import Random
 

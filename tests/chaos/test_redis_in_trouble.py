@@ -1,6 +1,6 @@
-"""Redis goes away, refuses, forgets, is full: processes are at work again soon after it is, producers get clear errors.
+"""Test an unavailable, refusing, forgetting or full Redis: processes recover soon, producers get typed errors.
 
-Every wait that stands for a promise has the promised time as its limit.
+Every wait for a promise has the promised time as its limit.
 """
 
 import resource
@@ -17,7 +17,7 @@ AT_WORK_AGAIN_S = 10.0
 """Promised are 5 s after Redis is well again; the rest is for a loaded machine."""
 
 PUSHES_AGAIN_S = 5.0
-"""Promised from the return of a silent Redis until pushes are taken."""
+"""Promised from the return of a silent Redis until pushes are accepted."""
 
 
 def seen_trouble(process, count=1):
@@ -25,7 +25,7 @@ def seen_trouble(process, count=1):
 
 
 def at_work(scene, process, value):
-    """A job pushed now runs soon, and nothing stays held."""
+    """Check that a new job runs soon, and that no job stays in flight."""
     scene.enqueue("NoteWorker", value)
     scene.wait_for("note", value, timeout_s=AT_WORK_AGAIN_S)
     scene.settled(process)
@@ -64,7 +64,7 @@ def test_producer_in_network_partition_gets_typed_errors(scene):
     scene.enqueue("GateWorker", "one")
     scene.wait_for("begun", "one")
     proxy.swallow()
-    scene.open_gate("one")  # its acknowledgement goes into the hole
+    scene.open_gate("one")  # its acknowledgement is lost in the network
     told = producer.push("NoteWorker", "into the hole")
     assert (told["error"], told["maybe_written"]) == ("ShardUnavailableError", True)
     seen_trouble(process)
@@ -125,7 +125,8 @@ def test_error_reply_of_redis_ends_no_process(scene):
         at_work(scene, process, f"after {number}")
     assert not [value for value in scene.proven("note") if value.startswith("refused")]
     assert {line: told["error"] for line, told in answers.items()} == dict.fromkeys(REFUSALS, "ShardUnavailableError")
-    assert not [line for line, told in answers.items() if told["maybe_written"]]  # an answer came: it is surely not in
+    # an answer came: it is surely not written
+    assert not [line for line, told in answers.items() if told["maybe_written"]]
     assert process.end() == 0
 
 
@@ -154,7 +155,7 @@ def test_full_redis_is_drained_by_the_workers(scene):
 
 @contextmanager
 def failing_snapshot(scene):
-    """Snapshots fail, as their place is taken by a folder; Redis then refuses to write (MISCONF)."""
+    """Make snapshots fail, by a folder in their place; Redis then refuses to write (MISCONF)."""
     obstacle = scene.server.data_dir / "dump.rdb"
     obstacle.mkdir()
     scene.client.config_set("save", "3600 1")
@@ -170,7 +171,7 @@ def failing_snapshot(scene):
 
 @contextmanager
 def full_disk(scene):
-    """No file of the server may grow any more: its append-only file cannot be written (MISCONF)."""
+    """Let no file of the server grow: its append-only file cannot be written (MISCONF)."""
     files = (scene.server.data_dir / "appendonlydir").iterdir()
     longest = max(file.stat().st_size for file in files)
     resource.prlimit(scene.server.pid, resource.RLIMIT_FSIZE, (longest + 1_000, resource.RLIM_INFINITY))
@@ -231,7 +232,7 @@ def test_redis_losing_its_scripts_loses_no_job(scene):
 
 
 def evalsha_is_denied_for_a_while(scene, process):
-    """Nothing of ours works without it, nothing is lost, and the line names the command."""
+    """No command of the framework works without it, no job is lost, and the line names the command."""
     scene.client.execute_command("ACL", "SETUSER", "role-worker", "-evalsha")
     scene.enqueue("GateWorker", "denied", jid="denied")
     seen_trouble(process)

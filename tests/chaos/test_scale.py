@@ -1,4 +1,4 @@
-"""Much of everything: queues by the thousand, due jobs by the ten thousand, payloads of megabytes. No command is slow.
+"""Test large numbers: thousands of queues, tens of thousands of due jobs, payloads of megabytes. No command is slow.
 
 The same with millions is run by hand; the figures are in docs/internals/reliability.md.
 """
@@ -15,14 +15,16 @@ from framework.wire import keys
 from tests.harness import encoded, until
 
 SLOW_US = 10_000
-"""Promised: no command of ours takes longer (reference R55)."""
+"""Promised: no command of the framework takes longer (reference R55)."""
 STOLEN_US = 40_000
-"""What the processor, given to somebody else, may add to one of them."""
+"""The time that other programs may take from one of them."""
 
 
 @contextmanager
 def no_slow_command(client):
-    """No command within takes longer than it may, nor do ours on average: that is where nobody else's turn counts."""
+    """Check that no command within takes too long, nor the average of the framework's commands, where other programs'
+    time counts less.
+    """
     client.config_set("slowlog-log-slower-than", SLOW_US + STOLEN_US)
     client.slowlog_reset()
     client.config_resetstat()
@@ -34,7 +36,7 @@ def no_slow_command(client):
 
 
 def used_s(*pids):
-    """Seconds of a processor that these have used: a loaded machine lends fewer of them, and does not make them longer."""
+    """Return the seconds of processor time of these processes, which do not depend on the load of the machine."""
     ticks = [
         int(tick) for pid in pids for tick in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     ]

@@ -1,4 +1,6 @@
-"""Two shards, one of them slow, or in a black hole for some: the other notices nothing, and pushes to the first fail soon."""
+"""Test two shards, one of them slow, or unreachable for some: the other is not affected, and pushes to the first fail
+soon.
+"""
 
 import signal
 import threading
@@ -12,15 +14,15 @@ from tests.servers.proxy import Proxy
 AT_ONCE_S = 0.25
 """Promised of a push to a shard that is known to be silent."""
 BACK_S = 5.0
-"""Promised from a shard's return until pushes to it are taken."""
+"""Promised from a shard's return until pushes to it are accepted."""
 TAKEN_OVER_S = 25.0
 """Promised from the silence of a process until another has its jobs."""
 AT_WORK_S = 15.0
-"""Promised from the end of a black hole until who was in it works again."""
+"""Promised from the end of a network partition until the processes in it work again."""
 LOADED_S = 5.0
-"""What a loaded machine may add to a promise of seconds."""
+"""The time that a loaded machine may add to a promise of seconds."""
 UNTOUCHED_S = 2.0
-"""A push and its run that wait for no deadline of another shard's take less, on any machine."""
+"""A push and its run that wait for no deadline of another shard take less, on any machine."""
 
 
 class Pair:
@@ -52,14 +54,14 @@ def pair(scene, make_server):
 
 
 def pushed(producer, name, value):
-    """Push; return what the producer was told and how long it took."""
+    """Push; return the producer's result and the time it took."""
     began = time.monotonic()
     told = producer.push(name, value)
     return told, time.monotonic() - began
 
 
 def main_is_untouched(scene, producer, label):
-    """Twenty jobs of main, one after the other; return the median time from the push to the run."""
+    """Run twenty jobs of main, one after the other; return the median time from the push to the run."""
     took = []
     for number in range(20):
         began = time.monotonic()
@@ -72,7 +74,7 @@ def main_is_untouched(scene, producer, label):
 
 
 def pushes_fail_soon(producer, measured):
-    """The first waits for its answer; of the next, made within a second, none does."""
+    """Check that the first push waits for its answer, and that of the next, within a second, none does."""
     told, took_s = pushed(producer, "ElsewhereWorker", "into the hole")
     assert (told["error"], told["shard"], told["maybe_written"]) == ("ShardUnavailableError", "second", True)
     measured("circuit_open_s", took_s)

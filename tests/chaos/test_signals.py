@@ -1,4 +1,4 @@
-"""Every signal that ends a process: what runs is finished or goes back, in order, in the promised time."""
+"""Test every signal that ends a process: running jobs finish or return to their queue, in order, in the promised time."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from tests.chaos.conftest import runs
 from tests.harness import until
 
 SLACK_S = 5.0
-"""For a loaded machine, beyond a promised time."""
+"""The time beyond a promise that a loaded machine may take."""
 
 
 def at(line):
@@ -21,7 +21,7 @@ def at(line):
 
 
 def ended_in_s(process, *numbers):
-    """Send signals, each when the one before has been heard; return the seconds from the last to the end, and the status."""
+    """Send signals, each when the one before has arrived; return the seconds from the last to the end, and the status."""
     for number in numbers[:-1]:
         process.send(number)
         process.line(event_name="process.stopping")
@@ -32,7 +32,7 @@ def ended_in_s(process, *numbers):
 
 @pytest.mark.proves("F3")
 def test_term_during_quick_jobs_returns_rest_and_repeats_none(scene, measured):
-    """That the order is kept shows ``test_ends``."""
+    """``test_ends`` shows that the order is kept."""
     values = [str(number) for number in range(5_000)]
     scene.client.lpush("queue:default", *(_note(value) for value in values))
     process = scene.worker("-c", "1").ready()
@@ -112,7 +112,7 @@ def test_term_to_process_group_counts_once(scene, measured):
     group.send(signal.SIGHUP)
     children = [line["child_pid"] for line in group.find(event_name="child.started")]
     for pid in (*children, group.pid):
-        os.kill(pid, signal.SIGTERM)  # what systemd does; each child hears another from its parent
+        os.kill(pid, signal.SIGTERM)  # as systemd does; each child gets another signal from its parent
     until(lambda: len(group.find(event_name="process.stopping")) == 2, "each child stops")
     group.line(event_name="cluster.stopping")
     ends, stays = {}, []

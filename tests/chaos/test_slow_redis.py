@@ -1,6 +1,6 @@
-"""A Redis that stands still, and a network that is slow and narrow: nobody is taken for dead, and work goes on at once after.
+"""Test a stalled Redis, and a slow and narrow network: no process counts as dead, and work continues at once.
 
-A job runs through all of it, and a second process would take it over if its owner seemed dead.
+A job runs through all of it, and a second process would reclaim it if its owner seemed dead.
 """
 
 import os
@@ -16,7 +16,7 @@ from framework.store.connect import Endpoint, open_client
 from tests.harness import until
 
 LOADED_S = 5.0
-"""What a loaded machine may add to a promise."""
+"""The time that a loaded machine may add to a promise."""
 
 STALL_S = 6.0
 """Longer than any read waits (5 s), so that each connection is given up once."""
@@ -32,7 +32,7 @@ def refusal(client):
 
 @contextmanager
 def standing_still(scene):
-    """The server's process is stopped, as by a fork of many gigabytes or a host that swaps."""
+    """Stop the server's process, as a fork of many gigabytes or a swapping host does."""
     os.kill(scene.server.pid, signal.SIGSTOP)
     began = time.monotonic()
     yield
@@ -42,7 +42,7 @@ def standing_still(scene):
 
 @contextmanager
 def busy(scene):
-    """Somebody's script does not end: after 50 ms the server answers BUSY to everybody else."""
+    """Run another client's endless script: after 50 ms the server answers BUSY to all clients."""
     scene.client.config_set("busy-reply-threshold", 50)
 
     def hog():
@@ -94,7 +94,7 @@ def test_slow_network_makes_no_process_dead(scene, measured):
         proxy.heal()
         assert process.end() == 0
     scene.once()
-    # Each payload crosses twice: fetched, and acknowledged by its bytes.
+    # Each payload is sent twice: fetched, and acknowledged by its bytes.
     bound_s = 2 * size * count / bytes_per_s
     measured("of_the_bandwidth", bound_s / took_s)
     assert took_s <= bound_s / 0.6 + LOADED_S

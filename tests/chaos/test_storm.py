@@ -1,4 +1,4 @@
-"""``scripts/prove storm``, short: the million is run by hand (docs/internals/proofs.md)."""
+"""Test ``scripts/prove storm`` in short: the million is run by hand (docs/internals/proofs.md)."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def test_storm_accounts_for_all_jobs_killed_in_flight(short_path):
 
 
 class Worlds:
-    """An account of five jobs, and processes that record what they are told to."""
+    """An account of five jobs, and processes with records of the test."""
 
     def __init__(self, folder):
         self.folder = folder

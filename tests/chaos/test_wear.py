@@ -1,4 +1,4 @@
-"""Nothing is used up by failing: the thousandth lost connection costs what the first did."""
+"""Test that failures leak nothing: the thousandth lost connection costs as much as the first."""
 
 import json
 import resource
@@ -10,7 +10,7 @@ from tests.harness import payload, until
 
 
 def test_failed_pushes_leak_no_memory_in_producer(scene):
-    """Whatever is counted per connection must be given back with it, above all by those that never came to be."""
+    """Every resource of a connection must be freed with it, above all of connections that failed."""
     producer = scene.producer()
     scene.server.stop()
     for number in range(250):
@@ -37,7 +37,7 @@ def test_lost_connections_leak_no_memory_in_process(scene):
 
 @pytest.mark.proves("R68")
 def test_failing_jobs_leak_no_memory_in_process(scene, measured):
-    """What is kept of a failure, its traceback with all it holds above all, is more than 500 bytes."""
+    """A kept failure, above all its traceback with its objects, takes more than 500 bytes."""
     process = scene.worker("-c", "3").ready()
     _fail(scene, process, 1_500)
     before = _resident_bytes(process)

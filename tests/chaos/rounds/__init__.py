@@ -1,1 +1,1 @@
-"""What ``scripts/chaos`` is made of. It knows the framework by its public face only: commands, settings, documented keys."""
+"""Implement ``scripts/chaos``. It uses the framework by its public interface only: commands, settings, documented keys."""

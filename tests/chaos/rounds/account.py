@@ -1,4 +1,6 @@
-"""From the effects of all processes to what was lost, what ran again and why, and how fast it was taken back."""
+"""Account for every job: from the effects of all processes to lost jobs, second runs with their cause, and recovery
+times.
+"""
 
 import bisect
 from collections import Counter, defaultdict
@@ -10,22 +12,26 @@ from tests.chaos.rounds.effects import BEGUN, Effect
 from tests.chaos.rounds.faults import Injection
 
 ACKNOWLEDGED_LATE = 32
-"""Jobs of one process that may have ended, or wait in its hand, beside the running ones (docs/internals/redis.md: batches)."""
+"""The jobs of one process that may have ended, or are prefetched, besides the running ones (docs/internals/redis.md:
+batches).
+"""
 
 WAKING_S = 3.0
-"""A process that was frozen may still start, within this time, what it had in flight."""
+"""The time within which a thawed process may still start its jobs in flight."""
 
 DYING_S = 0.5
-"""A process that was struck may still begin a job before the signal reaches its last thread."""
+"""The time within which a killed process may still start a job, before the signal reaches its last thread."""
 
 _UNACKNOWLEDGED_S = 2.0
-"""What ended so long before an injection may not have been acknowledged yet, on a loaded machine; longer while Redis is away."""
+"""How long before an injection an ended job may still be unacknowledged, on a loaded machine; longer while Redis is
+away.
+"""
 
 _ANSWER_S = 0.5
-"""How long after a server's end its last answer may be taken note of."""
+"""How long after a server's end its last answer may be recorded."""
 
 _REDIS_AFTERMATH_S = 25.0
-"""How long after an injection to Redis a second run is laid to it: a lease and two sweeps."""
+"""How long after an injection to Redis a second run is assigned to it: a lease and two sweeps."""
 
 UNEXPLAINED, DOUBT = "unexplained", "doubtful push"
 
@@ -42,7 +48,7 @@ class Run:
 
 @dataclass
 class Kind:
-    """What injections of one kind did, all together."""
+    """The effects of all injections of one kind."""
 
     injections: int = 0
     interrupted: int = 0
@@ -51,48 +57,48 @@ class Kind:
     forgotten: int = 0
     """Jobs that were accepted, forgotten with their server, and never ran."""
     recoveries: list[float] = field(default_factory=list[float])
-    """Seconds from the injection to the next begin of each job that it cut off; Redis being away does not count."""
+    """Seconds from the injection to the next start of each job that it cut off; an outage of Redis does not count."""
     resumed: list[float] = field(default_factory=list[float])
-    """Seconds from the end of each trouble to the next begin of any job."""
+    """Seconds from the end of each fault to the next start of any job."""
 
 
 @dataclass
 class Account:
-    """What became of the jobs of a side."""
+    """The result of every job of one shard."""
 
     lost: list[int] = field(default_factory=list[int])
     forgotten: list[int] = field(default_factory=list[int])
-    """As the servers' files say: their push was answered, and was in what the server then forgot."""
+    """The jobs that the server forgot after it had answered their push, by its files."""
     forgotten_early: list[int] = field(default_factory=list[int])
     """Those of them that were answered before the time that may be forgotten."""
     runs: int = 0
     kinds: dict[str, Kind] = field(default_factory=dict[str, Kind])
     spans: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    """From each injection at a process to the next begin of each job that it cut off."""
+    """From each injection at a process to the next start of each job that it cut off."""
     extra: Counter[str] = field(default_factory=Counter[str])
     """Second and further runs, by the kind of injection that explains them; ``unexplained`` has none."""
     worst: int = 0
-    """The most extra runs that one injection at a process caused."""
+    """The most extra runs of one injection at a process."""
     unexplained: list[int] = field(default_factory=list[int])
 
     @property
     def repeated(self) -> int:
-        """Extra runs, those left out whose job the producer pushed again."""
+        """Return the extra runs, without those of jobs that the producer pushed again."""
         return self.extra.total() - self.extra[DOUBT]
 
     @property
     def interrupted(self) -> int:
-        """Runs that injections cut off."""
+        """Return the runs that injections cut off."""
         return sum(kind.interrupted for kind in self.kinds.values())
 
     @property
     def recoveries(self) -> list[float]:
-        """Of all kinds."""
+        """Return those of all kinds."""
         return [seconds for kind in self.kinds.values() for seconds in kind.recoveries]
 
     @property
     def resumed(self) -> list[float]:
-        """Of all kinds."""
+        """Return those of all kinds."""
         return [seconds for kind in self.kinds.values() for seconds in kind.resumed]
 
 
@@ -109,7 +115,9 @@ def runs_of(effects: Iterable[Effect]) -> dict[int, list[Run]]:
 
 
 def gone(accepted_at: Sequence[float], injections: Iterable[Injection]) -> dict[int, Injection]:
-    """Return the serials that a server forgot after it had answered, each with the injection; one pushed again later is not gone."""
+    """Return the serials that a server forgot after it had answered, each with the injection, without those pushed
+    again later.
+    """
     return {
         serial: injection
         for injection in injections
@@ -121,7 +129,7 @@ def gone(accepted_at: Sequence[float], injections: Iterable[Injection]) -> dict[
 def account(
     accepted_at: Sequence[float], effects: Iterable[Effect], injections: Sequence[Injection], doubts: Mapping[int, int]
 ) -> Account:
-    """Judge a side: when each serial was accepted, and how many pushes of it were in doubt."""
+    """Account for one shard: when each serial was accepted, and how many pushes of it were in doubt."""
     runs = runs_of(effects)
     found = Account(runs=sum(map(len, runs.values())))
     for injection in injections:
@@ -158,13 +166,15 @@ class _Causes:
         self.redis = self.by_pid.pop(0, [])
 
     def after(self, pid: int, at: float) -> Injection | None:
-        """The first injection at a process from ``at`` on, or from just before."""
+        """Return the first injection at a process from ``at`` on, or from just before."""
         own = self.by_pid.get(pid, [])
         index = bisect.bisect_left([injection.at for injection in own], at - DYING_S)
         return own[index] if index < len(own) else None
 
     def explain(self, before: Run, run: Run) -> Injection | None:
-        """The injection that surely made a job run again: at the process of the run before, at a waking one, or one that forgot."""
+        """Return the injection that surely made a job run again: at the process of the run before, at a thawed one, or
+        one that forgot.
+        """
         injection = self.after(before.pid, before.begun)
         if injection is not None and injection.at <= run.begun and self._in_hand(before, injection.at):
             return injection
@@ -177,12 +187,12 @@ class _Causes:
         return None
 
     def suspect(self, run: Run) -> Injection | None:
-        """The last injection at Redis that may have done it, though none of its kind should."""
+        """Return the last injection at Redis that may have caused it, though none of its kind should."""
         recent = [injection for injection in self.redis if 0 <= run.begun - injection.at <= _REDIS_AFTERMATH_S]
         return recent[-1] if recent else None
 
     def _in_hand(self, run: Run, at: float) -> bool:
-        """Whether what ran was not acknowledged at ``at``, perhaps."""
+        """Return whether a run may have been unacknowledged at ``at``."""
         if run.ended is None or run.ended >= at - _UNACKNOWLEDGED_S:
             return True
         return any(
@@ -191,13 +201,13 @@ class _Causes:
         )
 
     def well_from(self, at: float, until: float) -> float:
-        """From when on between the two Redis was well: trouble there is none of a dead process's doing."""
+        """Return from when on between the two times Redis was well: an outage delays the recovery of a dead process."""
         ends = [injection.until for injection in self.redis if injection.at < until and injection.until > at]
         return min(until, max(ends, default=at))
 
 
 def _overlaps(run: Run, since: float, until: float) -> bool:
-    """Whether a server that forgot what it was told between the two times may not know that the run was over."""
+    """Return whether a server that forgot answers between the two times may not know the end of the run."""
     unacknowledged = run.ended is None or run.ended >= since - _UNACKNOWLEDGED_S
     return unacknowledged and run.begun <= until + _ANSWER_S
 
@@ -245,7 +255,7 @@ def _tell_resumed(found: Account, runs: Mapping[int, list[Run]], causes: _Causes
     for injection, following in zip_longest(causes.redis, causes.redis[1:]):
         index = bisect.bisect_left(begins, injection.until)
         begin = begins[index] if index < len(begins) else None
-        # What began before the next trouble did is this one's end; else it is the next one's to tell.
+        # A start before the next fault belongs to this one; else to the next one.
         if begin is not None and (following is None or begin <= following.at):
             found.kinds[injection.kind].resumed.append(begin - injection.until)
 

@@ -1,6 +1,6 @@
-"""What jobs did, told by other means than the framework: records in a file per process.
+"""Record what jobs did, without the framework: records in a file per process.
 
-Each record is one ``write`` to a file opened for appending, so a process that is killed leaves whole records only.
+Each record is one ``write`` to a file opened for appending, so a killed process leaves complete records only.
 """
 
 import os
@@ -16,13 +16,13 @@ FOLDER = "CHAOS_EFFECTS"
 
 BEGUN, ENDED = b"b", b"e"
 ASIDE = 1_000_000_000
-"""From this serial on jobs are not those of the producer, and are accounted for by themselves."""
+"""From this serial on jobs are not those of the producer, and have an account of their own."""
 
 _RECORD = struct.Struct("<cIId")
 
 
 class Effect(NamedTuple):
-    """A job began or ended: ``at`` is the machine's monotonic clock, the same in all its processes."""
+    """The start or end of a job: ``at`` is the machine's monotonic clock, the same in all its processes."""
 
     kind: bytes
     serial: int
@@ -39,25 +39,25 @@ class Recorder:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def write(self, kind: bytes, serial: int) -> None:
-        """The record is in the file when this returns."""
+        """Write the record; it is in the file when this returns."""
         os.write(self._descriptor, _RECORD.pack(kind, serial, self._pid, time.monotonic()))
 
 
 @cache
 def recorder() -> Recorder:
-    """The one of this process, opened by its first job."""
+    """Return the recorder of this process, opened by its first job."""
     return Recorder(Path(os.environ[FOLDER]))
 
 
 class Effects:
-    """Reads the effects of all processes, as they come."""
+    """Reads the effects of all processes while they run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._offsets: dict[Path, int] = {}
 
     def fresh(self) -> Iterator[Effect]:
-        """What was written since the last call; in order per process, not across processes."""
+        """Return the records since the last call; in order per process, not across processes."""
         for path in self._folder.glob("*.effects"):
             offset = self._offsets.get(path, 0)
             with path.open("rb") as file:

@@ -1,4 +1,6 @@
-"""Faults of a master that has a replica and sentinels: each ends with the other one as master, and the old one following it."""
+"""Define faults of a master with a replica and sentinels: each ends with the other one as master, followed by the old
+one.
+"""
 
 import signal
 import time
@@ -13,35 +15,35 @@ _AGAIN_S = 0.5
 
 
 class _Failover:
-    """One change of masters: who was it, who becomes it, and what the one was told that the other never heard."""
+    """One failover: the old master, the new one, and the writes that only the old one received."""
 
     def __init__(self, side: Side) -> None:
         store = side.store
         assert isinstance(store, ReplicatedStore), "this round has one server"  # noqa: S101
         self.store = store
         self.old, self.new = store.master, store.replica
-        # The replica's first: a push may reach it between the two looks.
+        # The replica's first: a push may reach it between the two readings.
         self._new_since, self._old_since = self.new.files.now, self.old.files.now
 
     def promoted(self) -> Steps:
-        """Until every sentinel names the new master."""
+        """Wait until every sentinel names the new master."""
         while not self.store.all_name(self.new):
             yield
 
     def demoted(self) -> Steps:
-        """Until the old master follows the new one."""
+        """Wait until the old master follows the new one."""
         while not self.old.follows(self.new.port):
             yield
 
     def forget(self, injection: Injection, since: float, until: float) -> None:
-        """Note what the old master answered between the two times, and the new one does not know."""
+        """Record the answers of the old master between the two times that the new one does not know."""
         injection.forgets = (since, until)
         injection.forgotten = self.old.files.pushed_since(self._old_since) - self.new.files.pushed_since(
             self._new_since
         )
 
     def rejoin(self, injection: Injection) -> Steps:
-        """Start the old master, which was killed, as a replica; where each write needs one, all is well only then."""
+        """Start the killed old master as a replica; where each write needs one, the fault ends only then."""
         yield from self.promoted()
         injection.until = time.monotonic()
         self.old.start(f"replicaof 127.0.0.1 {self.new.port}")
@@ -52,7 +54,7 @@ class _Failover:
 
 @fault("master killed", REDIS, to_the_end=True)
 def master_killed(side: Side, injection: Injection) -> Steps:
-    """The master is killed with -9."""
+    """Kill the master with -9."""
     change = _Failover(side)
     injection.at = time.monotonic()
     change.old.stop()
@@ -62,12 +64,12 @@ def master_killed(side: Side, injection: Injection) -> Steps:
 
 
 _REACHES_S = 0.05
-"""A replica that follows has an answer this much after the client, on a loaded machine."""
+"""A connected replica answers at most this much later than the client, on a loaded machine."""
 
 
 @fault("master killed, lagging", REDIS, to_the_end=True)
 def replica_behind(side: Side, injection: Injection) -> Steps:
-    """The replica loses its connection to the master some time before the master is killed."""
+    """Disconnect the replica some time before the master is killed."""
     change = _Failover(side)
     cut_at = time.monotonic()
     change.new.send(signal.SIGSTOP)
@@ -85,7 +87,7 @@ def replica_behind(side: Side, injection: Injection) -> Steps:
 
 @fault("SENTINEL FAILOVER", REDIS, to_the_end=True)
 def ordered(side: Side, injection: Injection) -> Steps:
-    """An ordered change: the old master goes on answering until a sentinel tells it."""
+    """Order a failover: the old master continues to answer until a sentinel demotes it."""
     change = _Failover(side)
     while not _order(change.store.sentinels[0]):
         yield from lasting(_AGAIN_S)
@@ -98,7 +100,7 @@ def ordered(side: Side, injection: Injection) -> Steps:
 
 @fault("master frozen", REDIS, to_the_end=True)
 def master_frozen(side: Side, injection: Injection) -> Steps:
-    """The master stands still until another has taken its place, and wakes believing that it is the master."""
+    """Freeze the master until another has replaced it; it wakes and believes that it is the master."""
     change = _Failover(side)
     injection.at = time.monotonic()
     change.old.send(signal.SIGSTOP)
@@ -117,7 +119,7 @@ def master_frozen(side: Side, injection: Injection) -> Steps:
 def _order(sentinel: Node) -> bool:
     try:
         sentinel.client.execute_command("SENTINEL", "FAILOVER", NAME)
-    except RedisError:  # it takes the replica for unfit, or another failover is under way
+    except RedisError:  # the replica is not fit in its view, or another failover is under way
         return False
     return True
 

@@ -1,7 +1,7 @@
-"""What an injection is, what a fault is, and the injector: the faults of a round, one after the other or two at a time.
+"""Define injections, faults and the injector, which runs the faults of a round one after the other or two at a time.
 
-A fault is a generator: it strikes, yields until it is time to go on, heals. Between two steps the round goes on, so
-nothing here sleeps. A fault that is ended early (``close``) heals in its ``finally``.
+A fault is a generator: it injects, yields until it is time to continue, and heals. Between two steps the round
+continues, so no code here sleeps. A fault that is ended early (``close``) heals in its ``finally``.
 """
 
 import random
@@ -18,7 +18,7 @@ Steps: TypeAlias = Generator[None, None, None]
 
 @dataclass
 class Injection:
-    """One injection: what, at whom (pid 0: Redis or the way to it), from when until it is well again (monotonic seconds)."""
+    """One injection: kind, target (pid 0: Redis or its network), start and end of the fault (monotonic seconds)."""
 
     kind: str
     pid: int
@@ -26,16 +26,16 @@ class Injection:
     until: float = 0.0
     family: str = REDIS
     forgets: tuple[float, float] | None = None
-    """From when until when a server gave answers that it, or its successor, then forgot."""
+    """The period whose answers the server, or its successor, then forgot."""
     forgotten: frozenset[int] = frozenset()
-    """Serials whose push is in what was forgotten, as the servers' own files say."""
+    """The serials whose push was forgotten, by the servers' own files."""
     fewest: int | None = None
-    """How many processes at least were at work meanwhile, at any look; ``None``: nothing is promised."""
+    """The fewest working processes meanwhile, at any reading; ``None``: no promise."""
 
 
 class Fault(NamedTuple):
-    """One kind of trouble. ``family`` says what it strikes: ``process``, ``redis`` or ``network``; no two at a time strike
-    Redis, or the network.
+    """One kind of fault. ``family`` is its target: ``process``, ``redis`` or ``network``; no two faults at a time have
+    the target Redis, or the network.
     """
 
     kind: str
@@ -61,9 +61,10 @@ def lasting(seconds: float) -> Steps:
 
 
 class FaultInjector:
-    """Strikes at one side when ``look`` is called, which is often; remembers every injection.
+    """Injects faults into one shard when ``look`` is called, which is often; remembers every injection.
 
-    ``pause_s`` (least, most) is from the begin of a fault to that of the next, ``rest_s`` the least from an end to a begin.
+    ``pause_s`` (least, most) is from the start of a fault to that of the next, ``rest_s`` the least from an end to a
+    start.
     """
 
     def __init__(
@@ -85,11 +86,11 @@ class FaultInjector:
 
     @property
     def busy(self) -> bool:
-        """Whether a fault is under way."""
+        """Return whether a fault is under way."""
         return bool(self._active)
 
     def look(self, now: float, *, strike: bool = True) -> None:
-        """Go on with what is under way; begin another fault if it is time."""
+        """Continue the faults under way; start another one if it is time."""
         for one in list(self._active):
             self._step(*one)
         if strike and now >= self._next_at and len(self._active) < self._at_once and (chosen := self._draw()):
@@ -97,18 +98,18 @@ class FaultInjector:
             self._begin(chosen)
 
     def finish(self) -> None:
-        """End early what need not run to its end; ``busy`` says whether something goes on."""
+        """End early the faults that need not run to their end; ``busy`` says whether one is left."""
         for chosen, injection, steps in list(self._active):
             if not chosen.to_the_end:
                 self._over(chosen, injection, steps)
 
     def abandon(self) -> None:
-        """End everything now."""
+        """End every fault now."""
         for one in list(self._active):
             self._over(*one)
 
     def _draw(self) -> Fault | None:
-        """Each kind once, in random order, then all again; one that is not possible now waits for a later draw."""
+        """Draw each kind once, in random order, then all again; an impossible one waits for a later draw."""
         if not self._deck:
             self._deck = self._rng.sample(self._faults, len(self._faults))
         taken = {chosen.family for chosen, _, _ in self._active} - {PROCESS}

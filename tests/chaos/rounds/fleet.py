@@ -1,4 +1,4 @@
-"""The worker processes of a round: started bare and restarted by us, or kept by ``scripts/cluster``."""
+"""Run the worker processes of a round: bare and restarted by the round, or under ``scripts/cluster``."""
 
 import json
 import os
@@ -14,22 +14,22 @@ from pathlib import Path
 from typing import Any
 
 DIED = "component.died"
-"""The event by which a process tells that a thread of the framework's own has ended by an error."""
+"""The event of a process in which a thread of the framework has ended by an error."""
 
 PATIENCE_S = 45.0
-"""How long a process may take to end after TERM before that is a finding."""
+"""The time that a process may take to end after TERM before that is a finding."""
 
 
 @dataclass
 class Life:
-    """How long a process was at work (monotonic seconds; ``until`` 0: it still is)."""
+    """The time in which a process was at work (monotonic seconds; ``until`` 0: it still is)."""
 
     since: float
     until: float = 0.0
 
 
 class Fleet(ABC):
-    """Processes that serve the queue. ``living`` are those that said they are ready and have not ended."""
+    """Processes that serve the queue. ``living`` are those that logged that they are ready and have not ended."""
 
     def __init__(
         self, root: Path, folder: Path, env: dict[str, str], *,
@@ -42,19 +42,19 @@ class Fleet(ABC):
         self.processes = processes
         self.options = (concurrency, timeout_s)
         self.pids: dict[int, bytes] = {}
-        """Every process that ever was one of ours, and when it began: numbers are given anew, to strangers, within minutes."""
+        """Every process of the fleet and its start: the system gives its number to another process within minutes."""
         self.told: Counter[str] = Counter()
-        """Lines of the logs by event name, and by job status."""
+        """The lines of the logs by event name, and by job status."""
         self.expected: dict[int, int] = {}
-        """The exit status with which a process that we struck may end."""
+        """The exit status with which a process may end after a fault."""
         self.surprises: list[str] = []
-        """Ends that nobody caused."""
+        """The ends without a fault."""
         self.deaths: list[str] = []
-        """What died in a process: threads of the framework, by name and error."""
+        """The dead threads of the framework in processes, by name and error."""
         self.lives: dict[int, Life] = {}
-        """Of each process that was ever at work, from when until when."""
+        """The working time of each process."""
         self.asleep: set[int] = set()
-        """Processes that are frozen."""
+        """The frozen processes."""
         self._ready: set[int] = set()
         self._tails: dict[Path, int] = {}
         folder.mkdir(parents=True)
@@ -65,49 +65,49 @@ class Fleet(ABC):
 
     @abstractmethod
     def tend(self) -> None:
-        """Notice ends, start successors where that is ours to do."""
+        """Notice ends, start successors where there is no supervisor."""
 
     @abstractmethod
     def stop(self) -> None:
-        """End everything in order; what does not end is killed and is a surprise."""
+        """End every process in order; one that does not end is killed, as a surprise."""
 
     @property
     @abstractmethod
     def running(self) -> set[int]:
-        """Worker processes that have not ended."""
+        """Return the worker processes that have not ended."""
 
     @property
     def living(self) -> list[int]:
-        """Worker processes that are at work."""
+        """Return the worker processes that are at work."""
         return sorted(self._ready & self.running)
 
     @property
     def awake(self) -> list[int]:
-        """Worker processes that are at work and not frozen."""
+        """Return the worker processes that are at work and not frozen."""
         return [pid for pid in self.living if pid not in self.asleep]
 
     def send(self, pid: int, number: int) -> None:
-        """Send a signal to one process; its end by it is no surprise."""
+        """Send a signal to one process; its end by it is expected."""
         if number in (signal.SIGKILL, signal.SIGTERM):
             self.expected[pid] = -signal.SIGKILL if number == signal.SIGKILL else 0
         with suppress(ProcessLookupError):
             os.kill(pid, number)
 
     def roll(self) -> None:
-        """Have every process replaced; ``rolled`` is one more when that is done."""
+        """Replace every process; ``rolled`` is one more afterwards."""
         raise NotImplementedError
 
     @property
     def rolled(self) -> int:
-        """How often every process has been replaced."""
+        """Return how often every process has been replaced."""
         return self.told["INFO cluster.restarted"]
 
     def left(self) -> list[int]:
-        """Processes of ours that are still there."""
+        """Return the processes of the fleet that still exist."""
         return [pid for pid, began in self.pids.items() if _alive(pid) and _began(pid) == began]
 
     def read_logs(self) -> list[dict[str, Any]]:
-        """The new lines of the logs; who is ready is known from them."""
+        """Read the new lines of the logs, which say which processes are ready."""
         lines: list[dict[str, Any]] = []
         for path in self.folder.glob("*.log"):
             lines += self._tail(path)
@@ -162,7 +162,7 @@ class Fleet(ABC):
 
 
 class BareFleet(Fleet):
-    """``scripts/worker`` processes without a supervisor; we start a successor at once."""
+    """``scripts/worker`` processes without a supervisor; the round starts a successor at once."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -207,7 +207,7 @@ class BareFleet(Fleet):
 
 
 class ClusterFleet(Fleet):
-    """One ``scripts/cluster`` that keeps the processes; we know its children from its log."""
+    """One ``scripts/cluster`` that runs the processes; its log names its children."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -264,7 +264,7 @@ class ClusterFleet(Fleet):
 
 
 def _alive(pid: int) -> bool:
-    """Whether it runs; one that has ended and waits for its parent does not."""
+    """Return whether it runs; one that waits for its parent to reap it does not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -273,7 +273,7 @@ def _alive(pid: int) -> bool:
 
 
 def _began(pid: int) -> bytes:
-    """When a process began, in the system's own measure; empty where it does not say, or where there is none."""
+    """Return the start of a process, in the system's own unit; empty where there is none."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19]
     return b""

@@ -1,4 +1,4 @@
-"""What the append-only files of a server say: which jobs were pushed, and how much of that it forgets."""
+"""Read the append-only files of a server: which jobs were pushed, and which of them a cut removes."""
 
 import re
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ _SERIAL = re.compile(rb'"args":\[(\d+),')
 _NUMBER = re.compile(r"\.(\d+)\.incr\.")
 
 Moment: TypeAlias = Mapping[Path, int]
-"""How long each file was at some moment."""
+"""The length of each file at one moment."""
 
 
 class Files:
@@ -23,13 +23,13 @@ class Files:
 
     @property
     def paths(self) -> list[Path]:
-        """The files, oldest first; the last one is being written."""
+        """Return the files, oldest first; the last one is being written."""
         found = [path for path in self._folder.glob("appendonlydir/*.aof") if _NUMBER.search(path.name)]
         return sorted(found, key=lambda path: int(_NUMBER.findall(path.name)[-1]))
 
     @property
     def now(self) -> Moment:
-        """What is written now."""
+        """Return the current lengths."""
         return {path: path.stat().st_size for path in self.paths}
 
     def pushed_since(self, moment: Moment) -> frozenset[int]:
@@ -41,9 +41,9 @@ class Files:
         return frozenset(found)
 
     def cut_back(self, mark: bytes) -> frozenset[int]:
-        """Forget what was written after the command whose last word is ``mark``; return the serials pushed in that.
+        """Remove everything after the command whose last word is ``mark``; return the serials pushed there.
 
-        For a server that does not run. What is cut off stays beside the data, as a file of its own.
+        The server must not run. The removed part stays beside the data, as a file of its own.
         """
         newest = self.paths[-1]
         data = newest.read_bytes()

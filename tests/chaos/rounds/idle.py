@@ -1,4 +1,4 @@
-"""What an idle worker process costs: ``scripts/chaos idle``."""
+"""``scripts/chaos idle``: measure the cost of an idle worker process."""
 
 import argparse
 import os
@@ -19,19 +19,19 @@ from tests.chaos.rounds.run import BROKEN, HELD, INTERRUPTED, clear_environment,
 from tests.chaos.rounds.stores import SingleStore
 
 CPU_PERCENT, COMMANDS_PER_S, RESIDENT_MB = 0.2, 5.0, 60.0
-"""What an idle process may use at most (issue 3): of one core, with one queue or ten."""
+"""The most that an idle process may use (issue 3): of one core, with one queue or ten."""
 
 _WARM_UP_S = 8.0
-"""Before that a process reads modules, writes its first records and sweeps for the first time."""
+"""The seconds in which a process reads modules, writes its first records and sweeps for the first time."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _OURS = ("info", "client|list", "client|setinfo", "client|setname", "hello", "config|resetstat")
-"""Commands of this program itself."""
+"""The commands of this program itself."""
 
 
 @dataclass
 class IdleReading:
-    """What was seen at one moment."""
+    """The figures at one moment."""
 
     at: float
     cpu_s: float

@@ -1,4 +1,4 @@
-"""What the injections at one shard did to the shard beside it: throughput and waiting within their times and outside of them."""
+"""Measure the effect of injections at one shard on the other shard: throughput and waiting, during and outside of them."""
 
 import bisect
 from collections.abc import Iterable, Sequence
@@ -9,11 +9,12 @@ from tests.chaos.rounds.effects import BEGUN, ENDED, Effect
 from tests.chaos.rounds.faults import Injection
 
 PROMISED_THROUGHPUT, PROMISED_P99 = 0.95, 2.0
-"""Throughput within 5 %, the p99 of push-to-begin within twice that without injections (reference 3, every row)."""
+"""The throughput within 5 %, the p99 of push-to-start within twice that without injections (reference 3, every row)."""
 
 FAR_OFF_THROUGHPUT, FAR_OFF_P99_S = 0.75, 1.0
-"""Where a round fails. One machine does it all, so that starting processes takes time from everybody; a shard that really
-waited for the other would stand still."""
+"""The limits at which a round fails. All runs on one machine, so that starting processes takes time from all; a shard
+that really waited for the other would stand still.
+"""
 
 _AFTERMATH_S = 0.5
 
@@ -22,7 +23,9 @@ Window = tuple[float, float]
 
 @dataclass
 class Impact:
-    """Jobs per second and seconds of push-to-begin (p99), during injections and outside; 0 where there was no such time."""
+    """Jobs per second and seconds of push-to-start (p99), during injections and outside; 0 where there was no such
+    time.
+    """
 
     rate_during: float
     rate_outside: float
@@ -31,22 +34,22 @@ class Impact:
 
     @property
     def throughput(self) -> float:
-        """Of the throughput outside."""
+        """Return the share of the throughput outside."""
         return self.rate_during / self.rate_outside if self.rate_outside else 1.0
 
     @property
     def slower(self) -> float:
-        """How many times the p99 outside."""
+        """Return the p99 as a multiple of that outside."""
         return self.p99_during / self.p99_outside if self.p99_outside else 1.0
 
     @property
     def near(self) -> bool:
-        """Whether it is far from what a shard that waits for the other would show."""
+        """Return whether the shard is far from standing still."""
         return self.throughput >= FAR_OFF_THROUGHPUT and self.p99_during <= FAR_OFF_P99_S
 
 
 def windows(injections: Iterable[Injection], since: float, until: float) -> list[Window]:
-    """Return when injections were under way, or had just been, between the two times; without overlaps."""
+    """Return the periods of injections, and shortly after, between the two times; without overlaps."""
     found: list[Window] = []
     for injection in sorted(injections, key=lambda injection: injection.at):
         begin, end = max(since, injection.at), min(until, max(injection.at, injection.until) + _AFTERMATH_S)
@@ -62,7 +65,7 @@ def windows(injections: Iterable[Injection], since: float, until: float) -> list
 def impact(
     pushed_at: Sequence[float], effects: Iterable[Effect], injections: Iterable[Injection], since: float, until: float
 ) -> Impact:
-    """Compare; only what was pushed between the two times counts for waiting."""
+    """Compare; only jobs pushed between the two times count for waiting."""
     during = windows(injections, since, until)
     starts = [begin for begin, _ in during]
 

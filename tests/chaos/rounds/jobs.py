@@ -1,4 +1,4 @@
-"""The jobs that the processes of a run work on; loaded by the workers with ``-r tests.chaos.rounds.jobs``."""
+"""The jobs of a round; loaded by the workers with ``-r tests.chaos.rounds.jobs``."""
 
 import os
 import time
@@ -13,11 +13,11 @@ from tests.proofs.end_marks import mark
 
 
 class StampWorker(ApplicationWorker):
-    """Say that job ``serial`` begins, take as long as told, say that it ended."""
+    """Records the start of job ``serial``, takes the given time, records its end."""
 
     wire_name = "StampWorker"
     feature_category = "not_owned"
-    max_retries_after_interruption = -1  # the same job may be struck by chance again and again
+    max_retries_after_interruption = -1  # the same job may be killed by chance again and again
     queue = "chaos"
 
     def perform(self, serial: int, milliseconds: float) -> None:
@@ -28,7 +28,7 @@ class StampWorker(ApplicationWorker):
 
 
 class BesideWorker(StampWorker):
-    """The same on the other shard, which nothing is done to."""
+    """The same on the other shard, which has no faults."""
 
     wire_name = "BesideWorker"
     queue = "beside"
@@ -39,14 +39,14 @@ def _limit() -> int:
 
 
 class LimitedWorker(StampWorker):
-    """Some at a time over all processes: how many is asked of a file again and again."""
+    """Runs at most some at a time over all processes: the limit is read from a file again and again."""
 
     wire_name = "LimitedWorker"
     concurrency_limit = staticmethod(_limit)
 
 
 class KeyedWorker(StampWorker):
-    """One at a time with a ``key``, waiting or running; and two of them all at a time."""
+    """Exists once for each ``key``, waiting or running; and two of them run at a time."""
 
     wire_name = "KeyedWorker"
     idempotent = True
@@ -55,7 +55,7 @@ class KeyedWorker(StampWorker):
 
     @classmethod
     def idempotency_arguments(cls, args: list[Any]) -> list[Any]:
-        """The key."""
+        """Return the key."""
         return args[2:]
 
     def perform(self, serial: int, milliseconds: float, key: int) -> None:  # type: ignore[override]

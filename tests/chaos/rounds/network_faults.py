@@ -1,4 +1,4 @@
-"""Faults of the way to Redis, by the proxy in front of it."""
+"""Define faults of the network to Redis, in the proxy in front of it."""
 
 from tests.chaos.rounds.faults import NETWORK, Fault, Injection, Steps, fault, lasting
 from tests.chaos.rounds.side import Side
@@ -23,21 +23,21 @@ def _then_healed(side: Side, seconds: float) -> Steps:
 
 @fault("reset", NETWORK)
 def reset(side: Side, _: Injection) -> Steps:
-    """Every connection gets an RST."""
+    """Reset every connection."""
     _proxy(side).reset()
     yield from ()
 
 
 @fault("black hole", NETWORK)
 def black_hole(side: Side, _: Injection) -> Steps:
-    """Nothing comes through and nothing is closed; what was open then never wakes again."""
+    """Drop every byte and close no connection; connections open then stay silent for ever."""
     _proxy(side).swallow()
     yield from _then_healed(side, side.rng.uniform(1, 8))
 
 
 @fault("lost replies", NETWORK)
 def lost_replies(side: Side, _: Injection) -> Steps:
-    """Redis carries out a command, its reply is lost with the connection: some n-th scripts, a parked call or a push."""
+    """Lose a reply with its connection, of some n-th scripts, a blocking call or a push; Redis has run the command."""
     pattern = side.rng.choice((_ANY_SCRIPT, _FETCH_OR_PARKED, _PUSH))
     numbers = {side.rng.randint(1, 40) for _ in range(5)}
     _proxy(side).lose_replies(pattern, numbers)
@@ -46,35 +46,35 @@ def lost_replies(side: Side, _: Injection) -> Steps:
 
 @fault("hanging reply", NETWORK)
 def hanging_reply(side: Side, _: Injection) -> Steps:
-    """As lost replies, but the connection stays open and says nothing any more."""
+    """Lose replies, but keep the connection open and silent."""
     _proxy(side).lose_replies(_ANY_SCRIPT, {side.rng.randint(1, 40)}, hang=True)
     yield from _then_healed(side, 1.0)
 
 
 @fault("cut reply", NETWORK)
 def cut_reply(side: Side, _: Injection) -> Steps:
-    """Of the next reply some bytes come through, then the connection is reset."""
+    """Send some bytes of the next reply, then reset the connection."""
     _proxy(side).cut_after(side.rng.randint(0, 60))
     yield from _then_healed(side, 0.5)
 
 
 @fault("slow", NETWORK)
 def slow(side: Side, _: Injection) -> Steps:
-    """Every reply is 200 ms late."""
+    """Delay every reply by 200 ms."""
     _proxy(side).delay_s = SLOW_S
     yield from _then_healed(side, side.rng.uniform(1, 3))
 
 
 @fault("narrow", NETWORK)
 def narrow(side: Side, _: Injection) -> Steps:
-    """50 KB per second each way on every connection."""
+    """Limit every connection to 50 KB per second each way."""
     _proxy(side).bytes_per_s = NARROW_BYTES_PER_S
     yield from _then_healed(side, side.rng.uniform(1, 3))
 
 
 @fault("drip", NETWORK)
 def drip(side: Side, _: Injection) -> Steps:
-    """Each byte of each reply takes 2 s: no read is late, and no call gets through."""
+    """Send each byte of each reply after 2 s: no read is late, and no call completes."""
     _proxy(side).drip_s = DRIP_S
     yield from _then_healed(side, side.rng.uniform(1, 8))
 

@@ -1,4 +1,4 @@
-"""The command line of ``scripts/chaos``."""
+"""Define the command line of ``scripts/chaos``."""
 
 import argparse
 
@@ -7,7 +7,7 @@ MODES = ("bare", "cluster", "kept", "cut", "plain", "witnessed", "single", "sent
 
 
 def parse(doc: str | None) -> argparse.Namespace:
-    """Return what was asked for; ``wish.command`` is ``run`` (or its older name ``kill``) or ``idle``."""
+    """Return the options; ``wish.command`` is ``run`` (or its older name ``kill``) or ``idle``."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True, metavar="run|idle")
     _add_run(commands.add_parser("run", aliases=["kill"], help="break processes, Redis and the network, then count"))

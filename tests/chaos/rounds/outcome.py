@@ -1,4 +1,4 @@
-"""What came out of one round, beside what was promised."""
+"""Compare the result of one round with the promises."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,16 +13,18 @@ from tests.chaos.rounds.side import Side
 from tests.proofs.prover import Verdict
 
 RECOVERY_S = {"cluster": 2.0, "bare": 25.0}
-"""Promised longest time from the death of a process to the next run of what it was running (docs/internals/redis.md, design 7)."""
+"""The promised longest time from the death of a process to the next run of its jobs (docs/internals/redis.md, design
+7).
+"""
 
 TAKEOVER_S = 25.0
-"""The same from the begin of a freeze: a lease and a sweep, whoever keeps the process."""
+"""The same from the start of a freeze: a lease and a sweep, with or without a supervisor."""
 
 RESUMED_S = 5.0
-"""Promised longest time from the moment Redis is well again to the next job that begins (issue 3)."""
+"""The promised longest time from the end of a fault of Redis to the next start of a job (issue 3)."""
 
 NOTICED_S = {"black hole": 15.0, "hanging reply": 15.0, "drip": 15.0}
-"""The same where nobody is told that a connection is dead: each finds out by its own deadline (reference F11)."""
+"""The same where no process learns that a connection is dead, except by its own deadline (reference F11)."""
 
 _SHOWN = 5
 
@@ -38,7 +40,7 @@ class Check(NamedTuple):
 
 @dataclass
 class Outcome:
-    """What came out of one round."""
+    """The result of one round."""
 
     name: str
     mode: str
@@ -57,23 +59,23 @@ class Outcome:
     refused: list[str]
     """Rights that a server refused to a process of a role."""
     histories: list[Verdict]
-    """What the replay of the servers' files came to, of those whose files go back to their beginning."""
+    """The results of the replay of the servers' files, where the files are complete."""
     policy_load: Found | None = None
-    """What limits, locks and pauses came to, in a round that has them."""
+    """The results of limits, locks and pauses, in a round that has them."""
 
     @property
     def title(self) -> str:
-        """The round's name, and its mode."""
+        """Return the round's name, and its mode."""
         return f"{self.name}, {self.mode}"
 
     @property
     def held(self) -> bool:
-        """Whether every promise was kept."""
+        """Return whether every promise was kept."""
         return all(check.held for check in self.checks)
 
     @property
     def checks(self) -> list[Check]:
-        """What was promised, and whether it held."""
+        """Return the promises, and whether they held."""
         found = [*self._jobs(), *self._times(), *self._capacity(), *self._ends(), *self._beside()]
         return [*found, *_policy_load(self.policy_load, self.histories)] if self.policy_load else found
 
@@ -139,7 +141,7 @@ class Outcome:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Numbers that nothing was promised about, and those behind the checks."""
+        """Return the figures without a promise, and those behind the checks."""
         found, producer = self.account, self.struck.producer
         times = found.recoveries
         return self._valve_facts | {
@@ -196,7 +198,7 @@ def _policy_load(found: Found, histories: Sequence[Verdict]) -> list[Check]:
 
 
 def some(found: Sequence[object]) -> str:
-    """How many, and the first few."""
+    """Return the number, and the first few."""
     if not found:
         return "0"
     shown = ", ".join(str(one) for one in found[:_SHOWN])

@@ -1,4 +1,4 @@
-"""The rounds: which faults, how often, on what kind of Redis and under whom."""
+"""Define the rounds: which faults, how often, on what kind of Redis, with which supervisor."""
 
 import argparse
 from collections.abc import Callable
@@ -20,41 +20,43 @@ Fleets = Literal["bare", "cluster"]
 
 @dataclass(frozen=True)
 class Round:
-    """What is done in one round."""
+    """The plan of one round."""
 
     name: str
     mode: str
-    """What tells it from the other rounds of its name."""
+    """The name that tells it from the other rounds of its name."""
     fleet: Fleets
-    """``bare``: we start a successor of what ends; ``cluster``: ``scripts/cluster`` does."""
+    """``bare``: the round starts successors of ended processes; ``cluster``: ``scripts/cluster`` does."""
     faults: tuple[Fault, ...]
     pause_s: tuple[float, float]
-    """Between two injections."""
+    """The time between two injections."""
     store: Callable[[Path], Store] = SingleStore
     at_once: int = 1
     rest_s: float = 0.0
-    """At least so long between the end of a fault and the next: what comes back is seen to be at work."""
+    """The least time between the end of a fault and the next: a recovered process is seen at work."""
     long: int = 0
     """Long jobs among the short ones, that a deadline or a freeze can cut."""
     timeout_s: float = 25.0
     forgets: bool = False
-    """Whether a server may forget what it has answered: its jobs leave no end marks in it then."""
+    """Whether a server may forget answered writes: its jobs leave no end marks in it then."""
     witnessed: bool = False
-    """Whether the producer asks a replica's word for each push."""
+    """Whether the producer waits for a replica at each push."""
     processes: int = 3
-    """Workers of the struck shard, unless somebody asks for another number."""
+    """The number of workers of the shard with the faults, unless the options name another."""
     per_second: float | None = None
-    """Limited jobs that are pushed per second, and others with keys beside them (``policy_load``); ``None``: no such jobs."""
+    """The limited jobs that are pushed per second, and others with keys beside them (``policy_load``); ``None``: no
+    such jobs.
+    """
 
 
 def planned(wish: argparse.Namespace) -> list[Round]:
-    """Return the rounds that were asked for."""
+    """Return the requested rounds."""
     names = ROUNDS if not wish.round or "all" in wish.round else tuple(dict.fromkeys(wish.round))
     return [one for name in names for one in _in_mode(_MAKERS[name](wish), wish.mode)]
 
 
 def _in_mode(rounds: list[Round], mode: str) -> list[Round]:
-    """Those of the mode; all, where a round has no such mode."""
+    """Return those of the mode; all, where a round has no such mode."""
     return [one for one in rounds if one.mode == mode] or rounds
 
 
@@ -70,12 +72,14 @@ def _freezes(_: argparse.Namespace) -> list[Round]:
 
 
 def _rolls(_: argparse.Namespace) -> list[Round]:
-    """A deadline of 1 s amid jobs of 1.5 s: who is replaced is not held to it."""
+    """Return the round with a deadline of 1 s amid jobs of 1.5 s: replaced processes may exceed it."""
     return [Round("rolling", "cluster", "cluster", (roll,), (2.0, 2.0), rest_s=2.0, long=60, timeout_s=1.0)]
 
 
 def _redis(_: argparse.Namespace) -> list[Round]:
-    """Once with troubles in which nothing may be forgotten, once with those that cost up to a second of answers."""
+    """Return one round with faults in which no write may be forgotten, one with faults that cost up to a second of
+    answers.
+    """
     kept = (*(one for one in REDIS_FAULTS if one is not power_cut), kill, term)
     return [
         Round("redis", "kept", "bare", kept, (2.0, 2.5), rest_s=1.0, long=60, timeout_s=1.0),
@@ -88,7 +92,9 @@ def _network(_: argparse.Namespace) -> list[Round]:
 
 
 def _failovers(_: argparse.Namespace) -> list[Round]:
-    """Once as Redis comes, once with a replica's word for each write: ``min-replicas-to-write 1``, and WAIT at the producer."""
+    """Return one round with a default Redis, one with a replica for each write: ``min-replicas-to-write 1``, and WAIT
+    at the producer.
+    """
     return [
         Round("failover", "plain", "cluster", FAILOVER_FAULTS, (10.0, 12.0), ReplicatedStore, rest_s=6.0, forgets=True),
         Round(
@@ -118,7 +124,7 @@ def _mixed(_: argparse.Namespace) -> list[Round]:
 
 
 def _limits(wish: argparse.Namespace) -> list[Round]:
-    """Once without faults, which is what the throughput is compared with, and once with kills."""
+    """Return one round without faults, for the comparison of the throughput, and one with kills."""
     every = wish.every or 2.0
     modes: dict[str, tuple[Fault, ...]] = {"calm": (), "struck": (kill_one_of_several,)}
     return [

@@ -1,6 +1,8 @@
-"""Limits, locks and pauses in a round: who spams equal jobs, changes a limit, pauses a class, and looks; then what held.
+"""Add limits, locks and pauses to a round: push equal jobs, change a limit, pause a class, observe; then check the
+results.
 
-Jobs tell when they run (``effects``), so how many ran at a time is known for every instant, and not only for those of a look.
+Jobs record when they run (``effects``), so the number of running jobs is known for every instant, not only for those of
+a reading.
 """
 
 import bisect
@@ -26,7 +28,7 @@ from tests.chaos.rounds.shared_limit import write_limit
 from tests.proofs.places import PARKED, place_of
 
 KEYS = 8
-"""So many keys are spammed."""
+"""The number of keys of equal jobs."""
 
 LIMIT, _LOWERED = 5, 3
 RUNNING = keys.limit("LimitedWorker") + ":running"
@@ -34,20 +36,23 @@ _SPAM_S = 0.02
 _SPAMMED = 4
 _LOOK_S = 0.05
 _HEARD_S = 3.0
-"""A limit that was lowered holds in all processes after a second and when what began before has ended; and a loaded machine."""
+"""A lowered limit holds in all processes after a second and after the end of earlier jobs; plus time for a loaded
+machine.
+"""
 
 _KNOWN_S = 9.0
-"""Until each process knows of a pause: flags are read every 5 s, give or take a fifth; and a loaded machine."""
+"""Until each process knows of a pause: flags are read every 5 s, give or take a fifth; plus time for a loaded machine.
+"""
 
 _LEAST_S = 30.0
-"""A shorter round has no pause: nobody would have heard of it before it is over."""
+"""A shorter round has no pause: no process would know of it before its end."""
 
 _SETTLED_S = 1.0
-"""From the end of a job to when its lock is gone: its acknowledgement, on a loaded machine."""
+"""The time from the end of a job to the release of its lock: its acknowledgement, on a loaded machine."""
 
 
 class Push(NamedTuple):
-    """One push of a job with a key: from when to when; ``accepted``, or dropped as another job had the key."""
+    """One push of a job with a key: its start and end; ``accepted``, or dropped as another job had the key."""
 
     key: int
     at: float
@@ -57,35 +62,35 @@ class Push(NamedTuple):
 
 @dataclass
 class Found:
-    """What was found in the end."""
+    """The results."""
 
     most_running: int
-    """Jobs of the limited class that ran at a time, as they told."""
+    """The most jobs of the limited class that ran at a time, by their records."""
     over: list[str]
-    """Instants at which more ran than the limit allows."""
+    """The instants at which more ran than the limit allows."""
     most_taken: int
-    """Slots taken at a look into Redis."""
+    """The most slots taken at a reading of Redis."""
     per_second: float
-    """Limited jobs that ended, between the calm seconds at both ends."""
+    """The limited jobs that ended per second, between the calm seconds at both ends."""
     keyed: Account
-    """What became of the jobs with keys."""
+    """The results of the jobs with keys."""
     twins: list[str]
-    """Two jobs of one key that lived at once."""
+    """Two jobs of one key that existed at once."""
     paused: list[str]
-    """Begins of jobs with keys while all processes knew that their class was paused."""
+    """Starts of jobs with keys while all processes knew that their class was paused."""
     stale: list[str]
-    """Pushes that were dropped although no job of the key lived."""
+    """Pushes that were dropped although no job of the key existed."""
     pushes: int
     dropped: int
     parked: int
-    """Jobs that waited in parked places at a look, at most."""
+    """The most held jobs at a reading."""
     left: list[str]
-    """Slots, locks and parked jobs when all is done."""
+    """The slots, locks and held jobs at the end."""
 
 
 @dataclass
 class PolicyLoad:
-    """``look`` is called often while the round goes on; jobs with keys are of the class ``keyed``, effects in ``folder``."""
+    """``look`` is called often during the round; jobs with keys are of the class ``keyed``, effects in ``folder``."""
 
     keyed: type[ApplicationWorker]
     client: Redis
@@ -94,10 +99,10 @@ class PolicyLoad:
     rng: random.Random
     pushes: list[Push] = field(default_factory=list[Push])
     accepted: list[Push] = field(default_factory=list[Push])
-    """Of them those that were, in the order of their serials."""
+    """Return the accepted pushes, in the order of their serials."""
     _limits: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
     _pauses: list[float] = field(default_factory=list[float])
-    """When the class was paused, and went on."""
+    """The times of the pause and the resume of the class."""
     _started: float = 0.0
     _spammed: float = 0.0
     _looked: float = 0.0
@@ -106,20 +111,20 @@ class PolicyLoad:
     _most_parked: int = 0
 
     def open(self) -> None:
-        """Before any process begins: they ask for the limit at once."""
+        """Prepare before any process starts: processes read the limit at once."""
         self._set_limit(LIMIT)
 
     def begin(self, now: float) -> None:
-        """The round begins."""
+        """Start with the round."""
         self._started = now
 
     def _set_limit(self, limit: int) -> None:
-        """From now on so many jobs of the limited class may run."""
+        """Allow so many running jobs of the limited class."""
         write_limit(self.folder, limit)
         self._limits.append((time.monotonic(), limit))
 
     def look(self, now: float) -> None:
-        """Spam, change what is to be changed by now, and look."""
+        """Push equal jobs, make the planned changes, and read the state."""
         passed = (now - self._started) / self.seconds
         if passed > 1:
             self._finish()
@@ -136,7 +141,7 @@ class PolicyLoad:
             self._sample()
 
     def _finish(self) -> None:
-        """The round is over: nothing is paused, whatever the plan had come to."""
+        """Resume every class at the end of the round."""
         if "pause" in self._done and "resume" not in self._done:
             self._done.add("resume")
             self._pause(on=False)
@@ -151,7 +156,7 @@ class PolicyLoad:
         )
 
     def _pause(self, *, on: bool) -> None:
-        """The class of the jobs with keys is paused, or goes on: where there is time for all to hear of it."""
+        """Pause the class of the jobs with keys, or resume it, where every process has time to learn of it."""
         if self.seconds < _LEAST_S:
             return
         flag = pause_flag(self.keyed.declaration().wire_name)
@@ -175,12 +180,14 @@ class PolicyLoad:
         parked = [key for key in _keys(self.client) if place_of(key) == PARKED]
         self._most_parked = max(self._most_parked, sum(int(self.client.zcard(cast("Any", key))) for key in parked))
 
-    # --- in the end
+    # --- at the end
 
     def found(
         self, effects: Sequence[Effect], aside: Sequence[Effect], injections: Sequence[Injection], calm_s: float
     ) -> Found:
-        """Judge what limited jobs (``effects``) and those with keys (``aside``) told, the processes having taken these injections."""
+        """Check the records of limited jobs (``effects``) and of those with keys (``aside``), given the injections at
+        processes.
+        """
         keyed = [effect._replace(serial=effect.serial - ASIDE) for effect in aside]
         lives = _lives(self.accepted, runs_of(keyed))
         most, over = _running(_spans(runs_of(effects), injections), self._limits)
@@ -215,11 +222,11 @@ class PolicyLoad:
 
 
 Life = tuple[Push, float]
-"""A push that was accepted, and when its job ended for good; infinity when it never did."""
+"""An accepted push, and the time when its job ended for good; infinity when it never did."""
 
 
 def _lives(accepted: Sequence[Push], runs: dict[int, list[Run]]) -> dict[int, list[Life]]:
-    """By key, in the order of their pushes."""
+    """Return the lives by key, in the order of their pushes."""
     found: dict[int, list[Life]] = defaultdict(list)
     for number, push in enumerate(accepted):
         ends = [run.ended for run in runs.get(number, ()) if run.ended is not None]
@@ -228,7 +235,7 @@ def _lives(accepted: Sequence[Push], runs: dict[int, list[Run]]) -> dict[int, li
 
 
 def _lived(push: Push, lives: dict[int, list[Life]]) -> bool:
-    """Whether a job of the key lived when the push was made, or had just ended."""
+    """Return whether a job of the key existed during the push, or had just ended."""
     return any(other.at <= push.until and end + _SETTLED_S >= push.at for other, end in lives[push.key])
 
 
@@ -245,7 +252,7 @@ def _shown(push: Push, lives: dict[int, list[Life]]) -> str:
 
 
 def _spans(runs: dict[int, list[Run]], injections: Sequence[Injection]) -> list[tuple[float, float]]:
-    """From when until when each run lasted: to its end, or to the injection at its process."""
+    """Return the time of each run: to its end, or to the injection at its process."""
     died = {injection.pid: injection.at for injection in injections}
     spans: list[tuple[float, float]] = []
     for run in (run for own in runs.values() for run in own):
@@ -256,7 +263,9 @@ def _spans(runs: dict[int, list[Run]], injections: Sequence[Injection]) -> list[
 
 
 def _running(spans: Iterable[tuple[float, float]], limits: Sequence[tuple[float, int]]) -> tuple[int, list[str]]:
-    """Return how many ran at most, and each begin of one too many: who ends at the instant in which another begins made room."""
+    """Return the most that ran at a time, and each start of one too many: an end makes space for a start at the same
+    instant.
+    """
     steps = sorted(step for begun, ended in spans for step in ((begun, 1), (ended, -1)) if step[0] < float("inf"))
     times = [at for at, _ in limits]
     running = most = 0

@@ -1,4 +1,6 @@
-"""Faults of worker processes: killed, frozen for longer than their lease, ended with a short deadline; and all replaced in order."""
+"""Define faults of worker processes: killed, frozen for longer than their lease, stopped with a short deadline,
+replaced in order.
+"""
 
 import signal
 import time
@@ -7,7 +9,8 @@ from tests.chaos.rounds.faults import PROCESS, Fault, Injection, Steps, fault, l
 from tests.chaos.rounds.side import Side
 
 FREEZE_S = 22.0
-"""Longer than the lease (15 s) and a sweep (5 s, give or take a fifth): others have taken over when it wakes."""
+"""Longer than the lease (15 s) and a sweep (5 s, give or take a fifth): others have reclaimed its jobs when it wakes.
+"""
 
 
 def _some_awake(side: Side) -> bool:
@@ -26,28 +29,28 @@ def _hit(side: Side, injection: Injection, number: int) -> None:
 
 @fault("kill", PROCESS, possible=_some_awake)
 def kill(side: Side, injection: Injection) -> Steps:
-    """One process is killed with -9, whatever it does."""
+    """Kill one process with -9, whatever it does."""
     _hit(side, injection, signal.SIGKILL)
     yield from ()
 
 
 @fault("kill", PROCESS, possible=_several_awake)
 def kill_one_of_several(side: Side, injection: Injection) -> Steps:
-    """The same while another is at work: what a death costs the others is looked at, and not that nobody is there."""
+    """Kill one process while another is at work: the fault measures the cost of a death for the others."""
     _hit(side, injection, signal.SIGKILL)
     yield from ()
 
 
 @fault("term", PROCESS, possible=_some_awake)
 def term(side: Side, injection: Injection) -> Steps:
-    """One process is told to end, with the deadline of its round."""
+    """Stop one process, with the deadline of its round."""
     _hit(side, injection, signal.SIGTERM)
     yield from ()
 
 
 @fault("freeze", PROCESS, possible=_several_awake)
 def freeze(side: Side, injection: Injection) -> Steps:
-    """One process stands still until others have taken over, and wakes."""
+    """Freeze one process until others have reclaimed its jobs; it wakes then."""
     _hit(side, injection, signal.SIGSTOP)
     side.fleet.asleep.add(injection.pid)
     try:
@@ -59,7 +62,7 @@ def freeze(side: Side, injection: Injection) -> Steps:
 
 @fault("roll", PROCESS, possible=_several_awake, to_the_end=True)
 def roll(side: Side, injection: Injection) -> Steps:
-    """The supervisor replaces every process, one by one."""
+    """Replace every process, one by one, by the supervisor."""
     rolled = side.fleet.rolled
     side.fleet.roll()
     while side.fleet.rolled == rolled:

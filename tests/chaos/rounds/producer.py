@@ -1,4 +1,4 @@
-"""Pushes the jobs of a side evenly over its length, and knows of each whether it was accepted, when, and how surely."""
+"""Push the jobs of a shard evenly over its time, and know of each whether it was accepted, when, and how surely."""
 
 import random
 import threading
@@ -11,28 +11,30 @@ from framework import ApplicationWorker, FrameworkError
 from framework.errors import BulkPushError, ShardUnavailableError
 
 Witness = Callable[[], Callable[[], bool]]
-"""Called before a push; what it returns is called after it, and says whether the push is surely on a replica, too."""
+"""Called before a push; returns a function that is called after it, and returns whether the push is surely on a
+replica, too.
+"""
 
 _PAUSE_S = 0.1
 
 
 @dataclass(frozen=True)
 class Load:
-    """How many jobs, over how many seconds; ``long`` of them take ``long_ms``, the others ``least_ms`` to ``most_ms``."""
+    """The number of jobs and of seconds; ``long`` of them take ``long_ms``, the others ``least_ms`` to ``most_ms``."""
 
     jobs: int
     seconds: float
     head_start: float = 0.1
-    """The part of the jobs that waits before the first process is up."""
+    """The share of the jobs that waits before the first process starts."""
     long: int = 0
     long_ms: float = 1_500.0
     least_ms: float = 1.0
     most_ms: float = 10.0
     step_s: float = 0.05
-    """How often some are pushed: rarely means in bursts, so that jobs wait."""
+    """The time between two batches: a long one means bursts, so that jobs wait."""
 
     def lengths(self, rng: random.Random) -> list[float]:
-        """Draw how many milliseconds each job takes."""
+        """Draw the milliseconds of each job."""
         found = [round(rng.uniform(self.least_ms, self.most_ms), 1) for _ in range(self.jobs)]
         for _ in range(self.long):
             found[rng.randrange(self.jobs)] = self.long_ms
@@ -40,27 +42,27 @@ class Load:
 
 
 class Producer:
-    """A thread of our own process that pushes serials in order. Nothing is pushed again unless it surely was not written,
-    or is remembered as doubtful: such a job may legally run twice.
+    """A thread of this process that pushes serials in order. A push is repeated only if it surely was not written, or
+    is recorded as doubtful: such a job may legally run twice.
     """
 
     def __init__(
         self, worker: type[ApplicationWorker], load: Load, rng: random.Random, witness: Witness | None = None
     ) -> None:
         self.doubtful: Counter[int] = Counter()
-        """How many pushes of a serial were in doubt, before one was accepted."""
+        """The number of doubtful pushes of a serial, before one was accepted."""
         self.refusals: dict[str, int] = {}
-        """How often a push failed, by the kind of error."""
+        """The number of failed pushes, by the kind of error."""
         self.reasons: dict[str, int] = {}
         """The same by the text of the error."""
         self.untyped: list[str] = []
-        """Errors that are none of the framework's: producers were promised clear ones."""
+        """Errors that are not the framework's: producers were promised typed ones."""
         self.pushed_at: list[float] = []
-        """When the push of each serial began that was accepted; serials are accepted in order."""
+        """The start of the accepted push of each serial; serials are accepted in order."""
         self.accepted_at: list[float] = []
-        """When each was accepted."""
+        """The time when each was accepted."""
         self.witnessed: set[int] = set()
-        """Serials that were surely on a replica when they were accepted."""
+        """The serials that were surely on a replica when they were accepted."""
         self.slowest_s = 0.0
         self._worker, self._load, self._witness = worker, load, witness
         self._args = list(enumerate(load.lengths(rng)))
@@ -69,16 +71,16 @@ class Producer:
 
     @property
     def accepted(self) -> int:
-        """How many were accepted."""
+        """Return the number of accepted jobs."""
         return len(self.accepted_at)
 
     @property
     def done(self) -> bool:
-        """Whether every job was accepted."""
+        """Return whether every job was accepted."""
         return self.accepted == len(self._args)
 
     def push_head_start(self) -> None:
-        """Push what shall wait when the first process comes."""
+        """Push the jobs that wait before the first process starts."""
         self._push_up_to(int(len(self._args) * self._load.head_start))
 
     def start(self) -> None:
@@ -86,7 +88,7 @@ class Producer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Push no more."""
+        """Stop pushing."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -124,7 +126,7 @@ class Producer:
             self.witnessed.update(serial for serial, _ in batch)
 
     def _refused(self, batch: list[tuple[int, float]], error: FrameworkError) -> None:
-        """A batch is one slice, one round trip: all of it is in, or none, or nobody knows."""
+        """Record a failed batch, which is one chunk and one round trip: it is written whole, or not, or in doubt."""
         cause = error.__cause__ if isinstance(error, BulkPushError) else error
         self._count(cause or error)
         if getattr(cause, "maybe_written", True):

@@ -1,4 +1,4 @@
-"""Faults of Redis itself, one server: it restarts, is killed, forgets, is full, refuses."""
+"""Define faults of a single Redis: it restarts, is killed, forgets, is full, refuses."""
 
 import resource
 import time
@@ -15,7 +15,7 @@ _LONGEST_AWAY_S = 2.0
 _REFUSING_S = 1.0
 _MARK = "chaos:mark"
 _ROOM_BYTES = 4_096
-"""What the append-only file may still grow by when the disk is to be full."""
+"""The bytes by which the append-only file may still grow on a full disk."""
 
 
 def _single(side: Side) -> SingleStore:
@@ -28,7 +28,7 @@ def _client(side: Side) -> Redis:
 
 
 def _away(side: Side) -> Steps:
-    """Stay away for a moment, then come back."""
+    """Stay away for a moment, then return."""
     try:
         yield from lasting(side.rng.uniform(0.2, _LONGEST_AWAY_S))
     finally:
@@ -37,14 +37,14 @@ def _away(side: Side) -> Steps:
 
 @fault("restart", REDIS)
 def restart(side: Side, _: Injection) -> Steps:
-    """Stopped in order and started again; the file goes to the disk every second."""
+    """Stop the server in order and start it again; its file is synced every second."""
     _single(side).server.stop()
     yield from _away(side)
 
 
 @fault("restart, always", REDIS)
 def restart_always(side: Side, _: Injection) -> Steps:
-    """The same after a time in which each write went to the disk before it was answered."""
+    """Restart it after a time in which each write was synced before its answer."""
     _client(side).config_set("appendfsync", "always")
     yield from lasting(0.5)
     _single(side).server.stop()
@@ -53,9 +53,9 @@ def restart_always(side: Side, _: Injection) -> Steps:
 
 @fault("kill -9", REDIS)
 def kill_redis(side: Side, _: Injection) -> Steps:
-    """Killed; what was answered had been handed to the kernel before, so nothing of it may be lost.
+    """Kill the server; every answered write is with the kernel and must not be lost.
 
-    That is so without fsync: with `everysec` Redis keeps back what it has answered for up to 2 s while the disk is busy.
+    That is so without fsync: with `everysec` Redis holds back answered writes for up to 2 s while the disk is busy.
     """
     _client(side).config_set("appendfsync", "no")
     _single(side).server.kill()
@@ -64,7 +64,7 @@ def kill_redis(side: Side, _: Injection) -> Steps:
 
 @fault("power cut", REDIS)
 def power_cut(side: Side, injection: Injection) -> Steps:
-    """Killed, and its file is cut back to what it had said to be on the disk: up to a second of answers is forgotten."""
+    """Kill the server, and cut its file back to the synced part: up to a second of answers is forgotten."""
     store = _single(side)
     marked_at = time.monotonic()
     with store.open_client() as marker:
@@ -82,21 +82,21 @@ def power_cut(side: Side, injection: Injection) -> Steps:
 
 @fault("script flush", REDIS)
 def script_flush(side: Side, _: Injection) -> Steps:
-    """All scripts are forgotten."""
+    """Flush all scripts."""
     _client(side).script_flush()
     yield from ()
 
 
 @fault("client kill", REDIS)
 def client_kill(side: Side, _: Injection) -> Steps:
-    """Redis closes every connection."""
+    """Close every connection."""
     _client(side).execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     yield from ()
 
 
 @fault("full memory", REDIS)
 def full_memory(side: Side, _: Injection) -> Steps:
-    """At maxmemory: pushes are refused, jobs go on."""
+    """Set maxmemory: pushes are refused, jobs continue."""
     _client(side).config_set("maxmemory", 1)
     try:
         yield from lasting(_REFUSING_S)
@@ -107,7 +107,7 @@ def full_memory(side: Side, _: Injection) -> Steps:
 
 @fault("full disk", REDIS)
 def full_disk(side: Side, _: Injection) -> Steps:
-    """The append-only file may not grow any more: Redis then refuses all writes (MISCONF) until there is room."""
+    """Limit the append-only file: Redis then refuses all writes (MISCONF) until there is space."""
     server = _single(side).server
     pid = server.pid
     assert pid is not None, "the server runs"  # noqa: S101
@@ -124,7 +124,7 @@ def full_disk(side: Side, _: Injection) -> Steps:
 
 @fault("snapshot fails", REDIS)
 def snapshot_fails(side: Side, _: Injection) -> Steps:
-    """Its snapshot cannot be written, as a folder has its name: Redis then refuses all writes (MISCONF)."""
+    """Block its snapshot by a folder of the same name: Redis then refuses all writes (MISCONF)."""
     client = _client(side)
     obstacle = _single(side).server.data_dir / "dump.rdb"
     obstacle.mkdir()
@@ -139,7 +139,7 @@ def snapshot_fails(side: Side, _: Injection) -> Steps:
 
 @fault("read-only", REDIS)
 def read_only(side: Side, _: Injection) -> Steps:
-    """It is made a replica of nobody: writes are refused, parked calls end (READONLY)."""
+    """Make it a replica of no master: writes are refused, blocking calls end (READONLY)."""
     client = _client(side)
     client.replicaof("127.0.0.1", 1)
     try:
@@ -152,4 +152,4 @@ REDIS_FAULTS: tuple[Fault, ...] = (
     restart, restart_always, kill_redis, power_cut, script_flush, client_kill, full_memory, full_disk, snapshot_fails,
     read_only,
 )  # fmt: skip
-"""For one server. Any server stands these: ``script_flush``, ``client_kill``, ``full_memory``."""
+"""The faults of one server. Any server can have these: ``script_flush``, ``client_kill``, ``full_memory``."""

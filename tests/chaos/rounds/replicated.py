@@ -1,4 +1,4 @@
-"""A shard that Sentinel keeps: a master, a replica and three sentinels, all of the same binary, on loopback."""
+"""Run a shard with Sentinel: a master, a replica and three sentinels, all of the same binary, on loopback."""
 
 import json
 import os
@@ -26,21 +26,21 @@ from tests.servers.guarded import ALL_RIGHTS, PASSWORD, credentials, taken_refus
 
 NAME = "chaos"
 DOWN_AFTER_MS = 2_000
-"""How long a master is silent until a sentinel takes it for dead."""
+"""The silence after which a sentinel counts a master as dead."""
 
 WITNESS_MS = 100
-"""How long a push is given to reach the replica (WAIT)."""
+"""The time in which a push must reach the replica (WAIT)."""
 
 _FAILOVER_TIMEOUT_MS = 5_000
 _START_S, _STOP_S = 20.0, 10.0
 _ANSWER_S = 2.0
 _GREETING = "default ping ("
-"""A replica greets its master with PING before it logs in, and takes a refusal for an answer."""
+"""A replica greets its master with PING before it logs in, and accepts an error as an answer."""
 _PAUSE_S = 0.02
 
 
 class Node:
-    """One server or sentinel: a process that ends with us."""
+    """One server or sentinel: a process that ends with this one."""
 
     def __init__(self, folder: Path, *lines: str, sentinel: bool = False) -> None:
         self.folder = folder
@@ -53,7 +53,7 @@ class Node:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port."""
+        """Return host and port."""
         return "127.0.0.1", self.port
 
     def open_client(self, *, read_timeout_s: float = COMMAND_TIMEOUT_S) -> Redis:
@@ -61,7 +61,9 @@ class Node:
         return open_client(Endpoint(self.url), name="chaos", read_timeout_s=read_timeout_s)
 
     def _ask_sentinel(self) -> Redis:
-        """Our own clients refuse to talk to a sentinel, which holds no jobs; it has no users of ours either."""
+        """Return a plain client: those of the framework refuse a sentinel, which holds no jobs and has no users of the
+        framework.
+        """
         host, port = self.address
         return Redis(host, port, socket_timeout=_ANSWER_S, retry=Retry(NoBackoff(), 0), driver_info=None)
 
@@ -87,20 +89,20 @@ class Node:
             time.sleep(_PAUSE_S)
 
     def answers(self) -> bool:
-        """Whether it answers now."""
+        """Return whether it answers now."""
         with suppress(RedisError):
             return bool(self.client.ping())
         return False
 
     def role(self) -> str:
-        """``master`` or ``slave``; empty when it does not answer."""
+        """Return ``master`` or ``slave``; empty when it does not answer."""
         with suppress(RedisError):
             found = cast("Sequence[bytes]", self.client.role())
             return found[0].decode()
         return ""
 
     def follows(self, port: int) -> bool:
-        """Whether it is a replica of the server on ``port``, and has all its data."""
+        """Return whether it is a replica of the server on ``port``, and has all its data."""
         with suppress(RedisError):
             info = cast("dict[str, Any]", self.client.info("replication"))
             return info.get("master_port") == port and info["master_link_status"] == "up"
@@ -131,11 +133,11 @@ class ReplicatedStore(Store):
     def __init__(self, folder: Path, *, witnesses: int = 0) -> None:
         self.folder = folder
         self.witnesses = witnesses
-        # The files stay when a resync begins others, and are plain commands throughout.
+        # The files stay when a resync starts others, and are plain commands throughout.
         kept = ("appendonly yes", "aof-use-rdb-preamble no", "aof-disable-auto-gc yes", "auto-aof-rewrite-percentage 0")
         sync = ("repl-diskless-sync yes", "repl-diskless-sync-delay 0", 'save ""', "maxmemory-policy noeviction")
         least = (f"min-replicas-to-write {witnesses}", "min-replicas-max-lag 10")
-        # A replica logs in to its master, and a sentinel to both: neither is a role of ours.
+        # A replica logs in to its master, and a sentinel to both: neither is a role of the framework.
         users = (f"masteruser {ALL_RIGHTS}", f"masterauth {PASSWORD}", *user_lines())
         self.nodes = [Node(folder / f"node-{number}", *kept, *sync, *least, *users) for number in range(2)]
         watch = (
@@ -184,37 +186,37 @@ class ReplicatedStore(Store):
         return ""
 
     def refusals(self) -> list[str]:
-        """Of the servers as they were last started."""
+        """Return the refused rights of the servers as they were last started."""
         found = [one for node in self.nodes if node.answers() for one in taken_refusals(node.client)]
         return [one for one in found if not one.startswith(_GREETING)]
 
     def history(self) -> Verdict | None:
-        """After a resync a server's files begin in the middle."""
+        """Return None: after a resync a server's files start in the middle."""
         return None
 
     @property
     def master(self) -> Node:
-        """Whom most sentinels name."""
+        """Return the master that most sentinels name."""
         named = [port for one in self.sentinels if (port := _named_by(one))]
         port = max(named, key=named.count, default=self.nodes[0].port)
         return next(node for node in self.nodes if node.port == port)
 
     @property
     def replica(self) -> Node:
-        """The other one."""
+        """Return the other server."""
         master = self.master
         return next(node for node in self.nodes if node is not master)
 
     def all_name(self, node: Node) -> bool:
-        """Whether every sentinel names it, and it is a master."""
+        """Return whether every sentinel names it, and it is a master."""
         return all(_named_by(one) == node.port for one in self.sentinels) and node.role() == "master"
 
     def witness(self) -> Callable[[], bool]:
-        """Whoever is master now must still be it after the push, with the push on its replica."""
+        """Check that the current master is still the master after the push, with the push on its replica."""
         node = self.master
 
         def ask() -> bool:
-            # WAIT is about what came before the last command of its connection, whoever sent it.
+            # WAIT waits for the writes before the last command of its connection, of all clients.
             with (
                 suppress(RedisError),
                 node.open_client() as client,
@@ -226,7 +228,7 @@ class ReplicatedStore(Store):
         return ask
 
     def _settled(self) -> bool:
-        """Whether each sentinel knows the others and the replica, and the replica has the data."""
+        """Return whether each sentinel knows the others and the replica, and the replica has the data."""
         for one in self.sentinels:
             state = cast("dict[str, Any]", cast("Any", one.client).sentinel_master(NAME))
             if (state["num-slaves"], state["num-other-sentinels"]) != (1, 2):
@@ -235,7 +237,7 @@ class ReplicatedStore(Store):
 
 
 def _named_by(sentinel: Node) -> int:
-    """The port of the master that a sentinel names; 0 when it does not answer."""
+    """Return the port of the master that a sentinel names; 0 when it does not answer."""
     with suppress(RedisError):
         found = cast("Any", sentinel.client).sentinel_get_master_addr_by_name(NAME)
         return int(found[1]) if found else 0

@@ -1,4 +1,4 @@
-"""The tables at the end, as Markdown that can be pasted, and ``report.json``."""
+"""Write the tables at the end, as Markdown, and ``report.json``."""
 
 import argparse
 import json
@@ -33,7 +33,7 @@ _CHECKS = ("Promise", "Found", "Allowed", "")
 
 
 def show(outcomes: Sequence[Outcome]) -> None:
-    """Print what was found; broken promises are marked."""
+    """Print the results; broken promises are marked."""
     for outcome in outcomes:
         print(f"\n### Round {outcome.title}\n")
         _print(_KINDS, (_kind_row(name, kind) for name, kind in sorted(outcome.account.kinds.items())))
@@ -112,7 +112,7 @@ def _spread(seconds: Sequence[float], unit: str = "") -> str:
 
 
 def _print(head: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
-    """A Markdown table whose columns are also aligned where it is read as text."""
+    """Print a Markdown table whose columns are aligned in plain text too."""
     table = [list(head), *(list(row) for row in rows)]
     if len(table) == 1:
         return

@@ -1,4 +1,6 @@
-"""All rounds of ``scripts/chaos run``: each with two shards and fleets of its own, then the tables and the pictures."""
+"""``scripts/chaos run``: run all rounds, each with two shards and fleets of its own, then print the tables and the
+pictures.
+"""
 
 import argparse
 import json
@@ -39,10 +41,12 @@ from tests.servers.guarded import credentials, lacking
 HELD, BROKEN, INTERRUPTED = 0, 1, 130
 
 STRUCK, BESIDE = "main", "beside"
-"""The two shards."""
+"""The two shards: one with faults, one without."""
 
 _STEP_S, _BURST_S = 0.05, 0.25
-"""How often jobs are pushed. Where servers forget, in bursts: what never waits is never forgotten."""
+"""The time between two batches of pushes. Where servers forget, jobs are pushed in bursts: a job that never waits is
+never forgotten.
+"""
 
 _FOREIGN = ("FRAMEWORK_", "REDIS_URL")
 _LONGEST_NAME = "00-failover-witnessed"
@@ -74,14 +78,14 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
 
 
 def clear_environment() -> None:
-    """The settings of whoever runs this are not ours."""
+    """Remove the settings of the calling environment."""
     for name in [name for name in os.environ if name.startswith(_FOREIGN)]:
         del os.environ[name]
 
 
 @contextmanager
 def configured(folder: Path, shards: dict[str, Any], rules: list[list[Any]]) -> Iterator[None]:
-    """This process pushes to these shards, and so do those that inherit its environment."""
+    """Let this process push to these shards, and its children too."""
     config = folder / "config"
     config.mkdir()
     (config / "redis.yml").write_text(json.dumps({"shards": shards}))  # JSON is YAML
@@ -94,7 +98,9 @@ def configured(folder: Path, shards: dict[str, Any], rules: list[list[Any]]) -> 
 
 
 def environment(root: Path, effects: Path, marks: str = "", shards: Sequence[str] = (STRUCK, BESIDE)) -> dict[str, str]:
-    """What the workers are started with, and the rights of their role; children of a supervisor find our modules by it."""
+    """Return the environment of the workers, with the rights of their role; children of a supervisor find the modules
+    by it.
+    """
     rights = {
         f"FRAMEWORK_SHARDS__{shard}__{key}".upper(): value
         for shard in shards
@@ -138,7 +144,7 @@ def _round(root: Path, folder: Path, chosen: Round, wish: argparse.Namespace, se
 
 
 def _load(chosen: Round, wish: argparse.Namespace) -> Load:
-    """So many jobs that some wait until the last second, where a limit holds them; else as many as were asked for."""
+    """Return so many jobs that some wait until the last second, where a limit holds them; else the requested number."""
     if chosen.per_second is not None:
         jobs = min(wish.jobs, int(wish.seconds * chosen.per_second))
         return Load(jobs, wish.seconds / 2, least_ms=30, most_ms=50)

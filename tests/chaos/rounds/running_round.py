@@ -1,4 +1,4 @@
-"""One round under way: two sides, of which one is struck, and what their jobs tell."""
+"""Run one round: two shards, one of them with faults, and the records of their jobs."""
 
 import time
 
@@ -13,11 +13,11 @@ _LOOK_S = 0.02
 _LINE_S = 2.0
 _START_S = 60.0
 _STANDSTILL_S = 60.0
-"""No job ended for so long after the last injection: what is missing then is lost."""
+"""The seconds without an end of a job after the last injection after which the missing jobs are lost."""
 
 
 class RunningRound:
-    """``struck`` takes the injections between the calm seconds at both ends; ``beside`` is left alone."""
+    """``struck`` gets the injections between the calm seconds at both ends; ``beside`` gets none."""
 
     def __init__(
         self, struck: Side, beside: Side, injector: FaultInjector, seconds: float, policy_load: PolicyLoad | None = None
@@ -25,16 +25,18 @@ class RunningRound:
         self.struck, self.beside, self.injector, self.policy_load = struck, beside, injector, policy_load
         self.seconds = seconds
         self.calm_s = min(5.0, seconds / 8)
-        """So long nothing is done at the beginning and at the end: what the shard beside is compared with."""
+        """The calm time at the start and at the end: the baseline of the other shard."""
         self.started = self.shown = time.monotonic()
 
     @property
     def sides(self) -> tuple[Side, Side]:
-        """Both."""
+        """Return both shards."""
         return self.struck, self.beside
 
     def play(self, stop: StopSignal) -> None:
-        """Strike until the time is over, then let the fleets finish; return when all is done or nothing moves any more."""
+        """Inject faults until the time is over, then let the fleets finish; return when all is done or no job ends any
+        more.
+        """
         try:
             if self._begin(stop):
                 self._play(stop)
@@ -42,7 +44,9 @@ class RunningRound:
             self.injector.abandon()
 
     def _begin(self, stop: StopSignal) -> bool:
-        """Start all processes; the clock runs from when all are at work, as starting costs the machine more than any injection."""
+        """Start all processes; the clock runs from when all are at work, as their start costs the machine more than any
+        injection.
+        """
         for side in self.sides:
             side.producer.push_head_start()
             side.fleet.start()
@@ -84,12 +88,14 @@ class RunningRound:
 
     @property
     def _whole(self) -> bool:
-        """Whether all processes are at work: one that is told to end as it begins ends as it can, and that would be a finding."""
+        """Return whether all processes are at work: a process stopped during its start ends early, and that would be a
+        finding.
+        """
         return all(len(side.fleet.living) >= side.fleet.processes for side in self.sides)
 
     @property
     def _all_done(self) -> bool:
-        """Whether every job is done; what the servers forgot will never come."""
+        """Return whether every job is done; forgotten jobs never run."""
         struck, beside = self.sides
         ended = {effect.serial for effect in struck.aside if effect.kind == ENDED}
         if self.policy_load is not None and len(ended) < len(self.policy_load.accepted):

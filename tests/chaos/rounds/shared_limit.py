@@ -1,4 +1,4 @@
-"""What a run tells its workers while they are at work, by a file beside their effects: how many limited jobs may run at a time."""
+"""Share the number of limited jobs with the running workers, by a file beside their effects."""
 
 from pathlib import Path
 
@@ -6,12 +6,12 @@ _NAME = "limit"
 
 
 def write_limit(folder: Path, limit: int) -> None:
-    """From now on so many may."""
+    """Allow so many from now on."""
     new = folder / f"{_NAME}.new"
     new.write_text(str(limit))
     new.replace(folder / _NAME)
 
 
 def read_limit(folder: Path) -> int:
-    """Return how many may."""
+    """Return the allowed number."""
     return int((folder / _NAME).read_text())

@@ -1,4 +1,4 @@
-"""One shard of a round: its Redis, its workers, its load, and what its jobs have told."""
+"""Bundle one shard of a round: its Redis, its workers, its load, and the records of its jobs."""
 
 import random
 import time
@@ -12,7 +12,7 @@ from tests.chaos.rounds.stores import Store
 
 @dataclass
 class Side:
-    """One shard of a round: its Redis, its workers, its load, and what its jobs have told so far."""
+    """One shard of a round: its Redis, its workers, its load, and the records of its jobs so far."""
 
     store: Store
     fleet: Fleet
@@ -21,13 +21,13 @@ class Side:
     rng: random.Random
     seen: list[Effect] = field(default_factory=list[Effect])
     aside: list[Effect] = field(default_factory=list[Effect])
-    """What jobs told that are not the producer's."""
+    """The records of jobs that are not the producer's."""
     done: set[int] = field(default_factory=set[int])
     changed: float = 0.0
     """When a job last ended for the first time (monotonic seconds)."""
 
     def read(self) -> None:
-        """Take in what the jobs have told."""
+        """Read the new records of the jobs."""
         told = list(self.effects.fresh())
         fresh = [effect for effect in told if effect.serial < ASIDE]
         self.aside += [effect for effect in told if effect.serial >= ASIDE]

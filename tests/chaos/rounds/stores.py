@@ -1,4 +1,6 @@
-"""The Redis of one shard in a round: a server alone, perhaps behind a proxy; ``replicated`` has the one with a replica."""
+"""Run the Redis of one shard in a round: a single server, optionally behind a proxy; ``replicated`` has the one with a
+replica.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -18,7 +20,7 @@ class Store(ABC):
     """Runs as long as the ``with`` block lasts."""
 
     proxy: Proxy | None = None
-    """What all workers and producers go through."""
+    """The proxy of all workers and producers."""
 
     @abstractmethod
     def __enter__(self) -> Self:
@@ -31,28 +33,28 @@ class Store(ABC):
     @property
     @abstractmethod
     def settings(self) -> Mapping[str, Any]:
-        """What config/redis.yml says about it; with the rights of a producer, which a worker's environment replaces."""
+        """Return its entry of config/redis.yml; with the rights of a producer, which a worker's environment replaces."""
 
     @property
     @abstractmethod
     def client(self) -> Redis:
-        """Ours, past the proxy, to whoever is master."""
+        """Return the client of the round, past the proxy, to the current master."""
 
     @property
     @abstractmethod
     def marks(self) -> str:
-        """Where jobs write that they have ended (``marks``); empty: nowhere."""
+        """Return the URL for end marks (``marks``); empty: none."""
 
     @abstractmethod
     def history(self) -> Verdict | None:
-        """Replay all that it ever did; None when its files do not go back to its beginning."""
+        """Replay its whole history; None when its files are incomplete."""
 
     @abstractmethod
     def refusals(self) -> list[str]:
         """Return the rights that processes were refused: no role may lack one."""
 
     def witness(self) -> Callable[[], bool]:
-        """See ``producer.Witness``: here nobody bears witness."""
+        """Return the witness of a push, see ``producer.Witness``: none here."""
         return lambda: False
 
 

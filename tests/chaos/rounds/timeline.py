@@ -1,4 +1,6 @@
-"""A round as a picture: jobs per second of both shards, every fault, every process, every recovery, above one another in time."""
+"""Draw a round as a picture: jobs per second of both shards, every fault, every process, every recovery, over one time
+axis.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -39,28 +41,28 @@ _LEGEND = (
 
 @dataclass
 class Timeline:
-    """What is drawn; all times are monotonic seconds."""
+    """The data of the picture; all times are monotonic seconds."""
 
     title: str
     facts: str
     since: float
     until: float
     struck: Sequence[float]
-    """When jobs of the struck shard ended."""
+    """The ends of the jobs of the shard with the faults."""
     beside: Sequence[float]
     injections: Sequence[Injection]
     lives: Sequence[Life]
     recoveries: Sequence[tuple[float, float]]
-    """From the injection to the next begin of each job that it cut off."""
+    """From the injection to the next start of each job that it cut off."""
 
     def x(self, at: float) -> float:
-        """Where a time is."""
+        """Return the x coordinate of a time."""
         share = (at - self.since) / (self.until - self.since)
         return round(LEFT + SPAN * min(1.0, max(0.0, share)), 1)
 
 
 def drawn(line: Timeline) -> str:
-    """The SVG."""
+    """Return the SVG."""
     parts = [text(MARGIN, 30, line.title, "text title"), text(MARGIN, 50, line.facts, "faint small")]
     y: float = TOP + GAP
     panels = y
@@ -81,7 +83,7 @@ def drawn(line: Timeline) -> str:
 
 
 def _area(line: Timeline, name: str, kind: str, ends: Sequence[float], top: float, height: float) -> Iterator[str]:
-    """Jobs per second as an area, with what its height stands for."""
+    """Return jobs per second as an area, with the label of its height."""
     rates = _rates(line, ends)
     most = max(rates) or 1.0
     step = SPAN / _BUCKETS
@@ -97,7 +99,7 @@ def _area(line: Timeline, name: str, kind: str, ends: Sequence[float], top: floa
 
 
 def _rates(line: Timeline, ends: Sequence[float]) -> list[float]:
-    """Jobs per second in each bucket, over the second around it: some producers push in bursts."""
+    """Return the jobs per second in each bucket, over the second around it: some producers push in bursts."""
     width_s = (line.until - line.since) / _BUCKETS
     counts = Counter(int((at - line.since) / width_s) for at in ends if line.since <= at < line.until)
     reach = round(0.5 / width_s)
@@ -114,7 +116,7 @@ def _band(line: Timeline, injection: Injection, top: float, height: float) -> st
 
 
 def _faults(line: Timeline, top: float) -> tuple[list[str], float]:
-    """A lane per kind of fault."""
+    """Return a lane per kind of fault."""
     kinds: dict[str, list[Injection]] = {}
     for injection in sorted(line.injections, key=lambda injection: (injection.family, injection.kind)):
         kinds.setdefault(injection.kind, []).append(injection)
@@ -135,7 +137,7 @@ def _mark(line: Timeline, injection: Injection, top: float) -> str:
 
 
 def _lives(line: Timeline, top: float) -> tuple[list[str], float]:
-    """Each process from when it was ready until its end; one that follows another may take its row."""
+    """Return each process from its readiness to its end; a successor may use the same row."""
     rows: list[float] = []
     parts = [text(LEFT - 10, top + 8, "processes at work", "text small", anchor="end")]
     for life in sorted(line.lives, key=lambda life: life.since):
@@ -150,7 +152,7 @@ def _lives(line: Timeline, top: float) -> tuple[list[str], float]:
 
 
 def _recoveries(line: Timeline, top: float) -> tuple[list[str], float]:
-    """For each injection that cut jobs off, how long until they ran again: a line to the last of them, a dot for each."""
+    """Return the recovery times of each injection that cut jobs off: a line to the last of them, a dot for each."""
     if not line.recoveries:
         return [], top
     spans: dict[float, list[float]] = {}
@@ -188,7 +190,7 @@ def _legend(y: float) -> Iterator[str]:
 
 
 def _place(line: Timeline, injection: Injection) -> tuple[float, float]:
-    """Where an injection begins, and how wide it is."""
+    """Return the start and the width of an injection."""
     x = line.x(injection.at)
     return x, round(max(_LEAST_WIDTH, line.x(injection.until) - x), 1)
 

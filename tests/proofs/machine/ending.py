@@ -1,4 +1,4 @@
-"""The end of a history: faults are over, and everything must come to its end; what is left then must be what may be left."""
+"""End a history without faults: every job must end, and only documented keys may stay."""
 
 import json
 import re
@@ -13,16 +13,18 @@ from tests.proofs.machine.worker import Worker
 
 _ROUNDS = 40  # and one for each job
 _LONG_ROUND, _LONG_S = 2, 44.0
-"""After a few short rounds a long one: leases, graces and refusals end by themselves. From then on all that waits is due."""
+"""After a few short rounds a long one: leases, grace periods and open circuits end. From then on every scheduled job is
+due.
+"""
 
 _ROUND_S = 4.0
 _PARTS = ("lease", "record", "reaper", "policies", "poller")
 _MAY_STAY = re.compile(r"aw:(transferred|push|status):.*|aw:retired|dead|aw:dead:business|interrupted|schedule|queues")
-"""Documented keys with a life of their own (docs/reference/keys.md, column Census)."""
+"""Documented keys that may stay (docs/reference/keys.md, column Census)."""
 
 
 def drain(cluster: SimulatedCluster) -> None:
-    """Check the end. Raises Broken when a job is left, or anything of a process."""
+    """Check the end. Raises Broken when a job or a key of a process is left."""
     _heal(cluster)
     for number in range(_ROUNDS + len(cluster.checks.model.owed)):
         for name in SHARDS:
@@ -64,25 +66,25 @@ def _round(cluster: SimulatedCluster, worker: Worker) -> None:
 
 
 def _settled(cluster: SimulatedCluster) -> bool:
-    """Whether every job is over, dead or set aside."""
+    """Return whether every job has ended, is dead, or is interrupted."""
     jobs = cluster.checks.model.jobs
     return all(_at_rest(spot) for jid in cluster.checks.model.owed for spot in jobs[jid].spots)
 
 
 def _at_rest(spot: Spot) -> bool:
-    # A job whose class is known nowhere waits for a day.
+    # A job of an unknown class waits for a day.
     return spot.kind in ("dead", "interrupted") or (spot.kind == "schedule" and b'"Nobody"' in spot.data)
 
 
 def _agree(cluster: SimulatedCluster) -> None:
-    """I7: what a process holds, and what its list says that it holds, is nothing."""
+    """I7: check that no process believes that it holds a job."""
     for worker in cluster.workers:
         if worker.in_flight.payloads():
             raise Broken(f"I7: {worker.identity} believes that it holds {worker.in_flight.payloads()}")
 
 
 def _leave(cluster: SimulatedCluster) -> None:
-    """Every process stops when told to; those that are the last of their shard see to it that the dead are forgotten."""
+    """Stop every process; the last ones of each shard unregister the dead ones first."""
     last = {worker.shard: worker for worker in cluster.workers}
     _stop_all(cluster, [worker for worker in cluster.workers if worker not in last.values()])
     cluster.pass_time(64)
@@ -115,7 +117,7 @@ def _stop_all(cluster: SimulatedCluster, workers: list[Worker]) -> None:
 
 
 def _check_keys(cluster: SimulatedCluster, name: str) -> None:
-    """I8, I24: no working list, and no key that nobody would remove."""
+    """I8, I24: check that no working list and no undocumented key is left."""
     client: Any = cluster.servers.clients[name]
     left = [leak for leak in leaks(client) if not _MAY_STAY.match(leak.partition(" (")[0])]
     if left:
@@ -125,6 +127,6 @@ def _check_keys(cluster: SimulatedCluster, name: str) -> None:
 
 
 def _readable_or_raw(data: bytes) -> None:
-    """What lies dead is a job, or the bytes that somebody wrote: never half of one."""
+    """Check that a dead set entry is a job, or the bytes of another writer: never half of one."""
     if data.startswith(b'{"class"') and data.endswith(b"}"):
         json.loads(data)

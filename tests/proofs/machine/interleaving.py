@@ -1,7 +1,7 @@
-"""Threads that move one at a time: each runs until its next command to Redis, its next wait, or the middle of its job.
+"""Move threads one at a time: each runs until its next command to Redis, its next wait, or the middle of its job.
 
-The framework's modules are given ``SIMULATED`` in place of ``threading``; what waits there stops instead, and goes on when
-whoever steers resumes it. Between two stops a thread runs alone, so what happens depends on the order of resumes only.
+The framework's modules get ``SIMULATED`` in place of ``threading``; a thread that waits there stops instead, until the
+test resumes it. Between two stops a thread runs alone, so the result depends only on the order of resumes.
 """
 
 import threading
@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 Stop = Literal["begin", "command", "wait", "lock", "perform", "ended"]
 Fate = Literal["go", "reset", "lost"]
-"""What becomes of a command: it arrives and so does its reply, it does not arrive, or it is carried out unanswered."""
+"""The fate of a command: it arrives and so does its reply, it does not arrive, or it runs and its reply is lost."""
 
 _PATIENCE = 2
-"""So many resumes are taken for the end of a time-out by whoever waits for a lock."""
+"""The number of resumes that count as the time-out of a wait for a lock."""
 
 _local = threading.local()
 
@@ -31,16 +31,16 @@ class Act:
         self.owner = owner
         self.at: Stop = "begin"
         self.about: Any = None
-        """What it stands before: the command, or the lock."""
+        """The next command, or the lock that it waits for."""
         self.fate: Fate = "go"
         self.paused: frozenset[str] = frozenset()
-        """The queues that its process knew to be paused when it came to where it stands."""
+        """The queues that its process knew to be paused at this stop."""
         self.end = ""
-        """How the job ends that it runs."""
+        """The end of the job that it runs."""
         self.read_clock_at = 0.0
-        """When (of the simulated clock) it last asked Redis for the time."""
+        """The simulated time at which it last asked Redis for the time."""
         self.doomed = False
-        """Whether its process has died: the command it stands before is under way, and is the last."""
+        """Whether its process has died: the command before which it stopped is under way, and is the last."""
         self.error: BaseException | None = None
         self._killed = False
         self._target = target
@@ -49,11 +49,11 @@ class Act:
 
     @property
     def movable(self) -> bool:
-        """Whether it would get on by itself: it waits for no event and for nobody."""
+        """Return whether it would continue by itself: it waits for no event and no other thread."""
         return self.at in ("begin", "command") or (self.at == "lock" and not self.about.locked())
 
     def resume(self, fate: Fate = "go") -> None:
-        """Let it move until its next stop, and return when it is there."""
+        """Let it move until its next stop, and return then."""
         if self.at == "ended":
             return
         self.fate = fate
@@ -64,7 +64,7 @@ class Act:
         self._stopped.acquire()
 
     def kill(self) -> None:
-        """It does nothing any more, whatever it was about to do."""
+        """End it, whatever it was about to do."""
         self._killed = True
         if self.at == "begin":
             self.at = "ended"
@@ -88,17 +88,17 @@ class Act:
                 self._target()
         except Killed:
             pass
-        except BaseException as error:  # noqa: BLE001 - shown by whoever steers
+        except BaseException as error:  # noqa: BLE001 - shown by the test
             self.error = error
         self.at = "ended"
         self._stopped.release()
 
 
 class Owner:
-    """A process: whose threads are ``acts``."""
+    """A process, whose threads are ``acts``."""
 
     paused: frozenset[str] = frozenset()
-    """Queues that it knows to be paused."""
+    """Return the queues that it knows to be paused."""
 
     def __init__(self) -> None:
         self.acts: list[Act] = []
@@ -107,19 +107,19 @@ class Owner:
         return "somebody"
 
     def begin(self, name: str, target: Callable[[], Any]) -> Act:
-        """A new thread, which stands before its first step."""
+        """Start a thread, which stops before its first step."""
         act = Act(name, target, self)
         self.acts.append(act)
         return act
 
 
 def current() -> Act | None:
-    """The thread that moves; None for whoever steers."""
+    """Return the thread that moves; None for the test itself."""
     return getattr(_local, "act", None)
 
 
 def mover() -> Act:
-    """The thread that moves. Whoever steers has no business here: nobody would end its wait."""
+    """Return the thread that moves. The test itself must not wait here: no thread would end its wait."""
     act = current()
     if act is None:
         raise RuntimeError("who steers must not wait")
@@ -137,7 +137,7 @@ def _shut() -> threading.Lock:
     return lock
 
 
-# --- what stands in place of the module threading -------------------------------------------------------------------
+# --- in place of the module threading -------------------------------------------------------------------------------
 
 
 class _Lock:
@@ -176,19 +176,19 @@ class Event:
         self._set = False
 
     def is_set(self) -> bool:
-        """Whether it has happened."""
+        """Return whether it is set."""
         return self._set
 
     def set(self) -> None:
-        """It has happened."""
+        """Set it."""
         self._set = True
 
     def clear(self) -> None:
-        """It has not."""
+        """Clear it."""
         self._set = False
 
     def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002 - the library's signature
-        """Stop, unless it has happened."""
+        """Stop, unless it is set."""
         if not self._set:
             pause("wait")
         return self._set
@@ -196,17 +196,17 @@ class Event:
 
 class _Condition:
     def __enter__(self) -> None:
-        """One thread moves at a time: nothing to lock."""
+        """Do nothing: one thread moves at a time."""
 
     def __exit__(self, *_: object) -> None:
-        """Nothing to unlock."""
+        """Do nothing."""
 
     def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002 - the library's signature
         pause("wait")
         return True
 
     def notify(self, n: int = 1) -> None:
-        """Who waits looks again whenever it is resumed."""
+        """Do nothing: a waiting thread checks its condition whenever it is resumed."""
 
 
 class _Thread:
@@ -226,7 +226,7 @@ class _Thread:
 
 
 class SIMULATED:
-    """In place of the module ``threading``, of which the framework uses these."""
+    """In place of the module ``threading``: the parts that the framework uses."""
 
     Lock, Event, Condition, Thread, local = _Lock, Event, _Condition, _Thread, threading.local
     current_thread = staticmethod(current)

@@ -1,9 +1,10 @@
-"""What must be true of every job at every instant, held against what the servers hold.
+"""Check the invariants of every job at every instant, against the contents of the servers.
 
-A job is known from the moment it is first seen in a key; from then on it is owed, until a run of it has ended and it was
-acknowledged. The invariants have the numbers of the reference: I1 no loss, I2 one place (two on the way to another shard), I3 one
-owner, I4 what has ended is over, I5 its bytes, I6 its counts, I12 its order, I13 not before its time, I15 not from a paused queue,
-I17 the sum. A move that no row of the table of transitions allows is a breach too.
+A job is known from the moment it is first seen in a key; it is owed until a run of it has ended and it was
+acknowledged. The invariants have the numbers of the reference: I1 no loss, I2 one place (two during a transfer to
+another shard), I3 one owner, I4 no run after the end, I5 its bytes, I6 its counts, I12 its order, I13 not before its
+time, I15 not from a paused queue, I17 the sum. A move that no row of the table of transitions allows breaks an
+invariant too.
 """
 
 import json
@@ -19,7 +20,7 @@ class Broken(AssertionError):
 
 
 class Spot(NamedTuple):
-    """Where a job is: shard, key, how far from the end that is next to run, its bytes, its score."""
+    """The place of a job: shard, key, distance from the end that runs next, its bytes, its score."""
 
     shard: str
     key: bytes
@@ -29,7 +30,7 @@ class Spot(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Queue, working, parked, or the name of a sorted set."""
+        """Return queue, working, parked, or the name of a sorted set."""
         if place_of(self.key) == PARKED:
             return "parked"
         text = self.key.decode(errors="replace")
@@ -37,22 +38,22 @@ class Spot(NamedTuple):
 
     @property
     def limited(self) -> str:
-        """Its class, if that has a concurrency limit; else empty."""
+        """Return its class, if that has a concurrency limit; else empty."""
         return next((name for name in _LIMITED if b'"class":"%b"' % name.encode() in self.data), "")
 
     @property
     def duplicates(self) -> bool:
-        """Whether it is of the class whose jobs are all equal."""
+        """Return whether it is of the class whose jobs are all equal."""
         return b'"class":"Keyed"' in self.data
 
     @property
     def owner(self) -> str:
-        """The process whose working list it is; empty for other places."""
+        """Return the process whose working list it is; empty for other places."""
         return self.key[len(_WORKING) :].decode() if self.key.startswith(_WORKING) else ""
 
 
 Look = dict[bytes, list[Spot]]
-"""By job: where it is."""
+"""The places of each job."""
 
 Contents = list[tuple[bytes, list[bytes] | list[tuple[bytes, float]]]]
 
@@ -62,7 +63,7 @@ _CHANGING = {
     *("aw_suspect", "enqueued_at", "at", "aw_transfer", "queue", "discarded_at", "concurrency_limit_buffered_at"),
     *("idempotency_key", "duplicate-of", "aw_unknown_class_count", "aw_unknown_class_since"),
 }
-"""Fields of a payload that the framework writes."""
+"""The fields of a payload that the framework writes."""
 
 _LIMITED = ("Limited", "Keyed")
 _DUE = ("schedule", "retry")
@@ -75,7 +76,7 @@ _MOVES = {
     ("working", "parked"),
     *((source, "queue") for source in ("parked", "dead", "interrupted")),
 }
-"""From, to: every move there is within a shard. Dead to queue is an operator's."""
+"""Every move within a shard: from, to. An operator moves dead jobs to a queue."""
 
 
 @dataclass
@@ -88,13 +89,13 @@ class Job:
     crossed: bool = False
     """Whether it has been written to another shard than the one that owed it."""
     arrived: int = 0
-    """When it came into its queue; 0 while it is in none, or after it was taken out and came back."""
+    """The order of its arrival in its queue; 0 while it is in none, or after it was fetched and returned."""
     permits: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
-    """By process: where its run there may move it, ``over`` included."""
+    """By process: the places to which its run there may move it, ``over`` included."""
 
 
 def spots_of(shard: str, contents: Contents) -> Iterable[tuple[bytes, Spot]]:
-    """Every job in the places of one server."""
+    """Yield every job in the places of one server."""
     for key, members in contents:
         if place_of(key) is None:
             continue
@@ -107,25 +108,25 @@ def spots_of(shard: str, contents: Contents) -> Iterable[tuple[bytes, Spot]]:
 
 
 class JobModel:
-    """Judges each step by what was seen before and after it."""
+    """Checks each step by the contents before and after it."""
 
     def __init__(self) -> None:
         self.jobs: dict[bytes, Job] = {}
         self._arrivals = 0
 
     def permit(self, jid: bytes, owner: str, targets: set[str]) -> None:
-        """A run of the job has ended in this process, which may move it to one of these."""
+        """Allow this process, in which a run of the job has ended, to move it to one of these places."""
         job = self.jobs.get(jid)
         if job is not None:
             job.permits.setdefault(owner, set()).update(targets)
 
     @property
     def owed(self) -> list[bytes]:
-        """Jobs that must be somewhere."""
+        """Return the jobs that must be in some place."""
         return [jid for jid, job in self.jobs.items() if not job.over]
 
     def see(self, look: Look, now: dict[str, float], *, operator: bool = False) -> list[str]:
-        """One command was carried out since the last look; ``now`` is each server's clock. Return what moved, in words."""
+        """Check one command since the last look; ``now`` is each server's clock. Return the moves, in words."""
         changed = [
             (jid, look.get(jid, []))
             for jid in dict.fromkeys([*self.jobs, *look])
@@ -142,7 +143,7 @@ class JobModel:
         return told
 
     def rebase(self, look: Look) -> None:
-        """Take what is seen for granted: the clock was moved."""
+        """Accept the current contents: the clock was moved."""
         for jid, job in self.jobs.items():
             job.spots = look.get(jid, [])
 
@@ -185,7 +186,7 @@ class JobModel:
         if target == "over":
             self._check_end(jid, job, before)
         elif before.key != after.key:  # type: ignore[union-attr]
-            # Where a call is parked the server hands on at once what comes into the queue.
+            # The server gives a job that arrives in a queue to a blocking call at once.
             allowed = (source, target) in _MOVES or (target == "working" and (source, "queue") in _MOVES)
             allowed = allowed and (operator or source not in ("dead", "interrupted"))
             self._must(allowed, "I1", jid, f"went from {before.key!r} to {after.key!r}, which no step does")  # type: ignore[union-attr]
@@ -206,7 +207,7 @@ class JobModel:
         self._must(job.crossed or not crossed, "I1", jid, "was removed here, and was never on its new shard")
 
     def _has_twin(self, jid: bytes) -> bool:
-        """Whether another job of its class is alive, as whose duplicate it may be dropped when it is due."""
+        """Return whether another job of its class exists, as whose duplicate a due job may be dropped."""
         alive = [spot for other, job in self.jobs.items() if other != jid for spot in job.spots]
         return any(other.duplicates and other.kind not in ("dead", "interrupted") for other in alive)
 
@@ -224,7 +225,7 @@ class JobModel:
             self._must(not fell or transit(spot.data) is not None, "I6", jid, f"{name} fell from {before} to {after}")
 
     def _check_order(self, moved: list[tuple[bytes, list[Spot]]], look: Look) -> None:
-        """Jobs of a queue are first fetched in the order in which they came, and what comes back is next to run."""
+        """Check that jobs of a queue are first fetched in the order of their arrival, and that returned jobs are next."""
         arrivals: list[tuple[int, bytes]] = []
         taken: dict[tuple[str, bytes], int] = {}
         for jid, spots in moved:
@@ -241,7 +242,7 @@ class JobModel:
                 job.arrived = 0
         for place, youngest in taken.items():
             self._check_taken(place, youngest)
-        for _, jid in sorted(arrivals):  # of those that came at once the one next to run came first
+        for _, jid in sorted(arrivals):  # of jobs that arrived at once, the next one to run came first
             self._arrivals += 1
             self.jobs[jid].arrived = self._arrivals
 
@@ -278,6 +279,6 @@ def _told(spots: list[Spot]) -> str:
 
 
 def _fields(data: bytes) -> dict[str, Any]:
-    # Numbers as what they were: 1 is not 1.0, and no digit of a large one may go.
+    # Keep the kinds of numbers: 1 is not 1.0, and no digit of a large one may be lost.
     loaded: dict[str, Any] = json.loads(data, parse_float=lambda text: ("float", float(text)))
     return loaded

@@ -1,4 +1,4 @@
-"""Jobs as all sorts of producers write them, and bytes that are no job."""
+"""Make jobs as all kinds of producers write them, and malformed bytes."""
 
 import json
 import time
@@ -13,7 +13,7 @@ def _plain(jid: str, queue: str, **more: Any) -> bytes:
 
 
 def _ruby(jid: str, queue: str) -> bytes:
-    """As Sidekiq 8 writes it, with fields of its extensions, and spaces."""
+    """Return a job of Sidekiq 8, with fields of its extensions, and spaces."""
     head = f'{{"retry": true, "queue": "{queue}", "bid": "b-{jid}", "args": [1.0, "\\u00e9", null], "class": "Proof", '
     tail = (
         f'"jid": "{jid}", "cattr": {{"x": [{{"y": 1e2}}]}}, "created_at": 1750000000123, "enqueued_at": 1750000000456}}'

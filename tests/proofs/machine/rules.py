@@ -1,4 +1,6 @@
-"""The rules by which hypothesis makes histories. Numbers are taken modulo what there is, so that every rule always applies."""
+"""Define the rules by which hypothesis makes histories. Numbers are taken modulo the choices, so that every rule always
+applies.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -26,7 +28,9 @@ WHICH = st.integers(0, 11)
 FATES = st.sampled_from(["go", "go", "go", "go", "reset", "lost"])
 PARTS = ("lease", "reaper", "poller", "policies", "record", "processor-0", "processor-1", "processor-2", "main")
 PERIODS = (4, 8, 12, 20, 44)
-"""Seconds whose sums keep away from what decides in the framework (6, 10, 15, 18, 39): how long a step really takes must not."""
+"""Seconds whose sums differ from the limits of the framework (6, 10, 15, 18, 39): the real duration of a step must not
+matter.
+"""
 
 MOST_WORKERS = 4
 _SPOILED = (
@@ -39,12 +43,12 @@ _FAR = 6
 
 
 def one_of(found: Sequence[T], which: int) -> T | None:
-    """One of them, if there is any."""
+    """Return one of them, if there is any."""
     return found[which % len(found)] if found else None
 
 
 class States(RuleBasedStateMachine):
-    """Two processes of the first shard and one of the second, to begin with."""
+    """Starts with two processes of the first shard and one of the second."""
 
     cluster: ClassVar[SimulatedCluster]
 
@@ -57,7 +61,7 @@ class States(RuleBasedStateMachine):
             self.cluster.boot(shard)
 
     def teardown(self) -> None:
-        """Without faults everything comes to its end; after a breach there is nothing more to learn."""
+        """Check that without faults every job ends; after a broken invariant there is nothing more to check."""
         try:
             if self.whole:
                 drain(self.cluster)
@@ -74,7 +78,7 @@ class States(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from(sorted(KINDS)), queue=st.sampled_from(QUEUES), fate=FATES)
     def push(self, kind: str, queue: str, fate: Fate) -> None:
-        """A producer writes a job to its queue."""
+        """Push a job to its queue, as a producer."""
         jid = self._jid()
         data = KINDS[kind](jid, queue)
         self._guarded(lambda: self._write(jid, fate, lambda: self.cluster.producer.enqueue_one(queue, data)))
@@ -86,7 +90,7 @@ class States(RuleBasedStateMachine):
         fate=FATES,
     )
     def schedule(self, kind: str, queue: str, delay: int, fate: Fate) -> None:
-        """A producer writes a job that is due later."""
+        """Write a job that is due later, as a producer."""
         jid = self._jid()
         data = KINDS[kind](jid, queue)
         due = self.cluster.servers.time("main") + delay
@@ -94,7 +98,7 @@ class States(RuleBasedStateMachine):
 
     @rule(which=WHICH, queue=st.sampled_from(QUEUES), delay=st.sampled_from([0, 0, 11]), fate=FATES)
     def push_by_class(self, which: int, queue: str, delay: int, fate: Fate) -> None:
-        """An application pushes with a worker class."""
+        """Push with a worker class, as an application."""
         chosen: Any = self.cluster.jobs[which % len(self.cluster.jobs)].set(queue=queue)  # type: ignore[attr-defined]
         push = (lambda: chosen.perform_in(delay, 1)) if delay else (lambda: chosen.perform_async(1))
         self._guarded(lambda: self._write("", fate, push))
@@ -117,7 +121,7 @@ class States(RuleBasedStateMachine):
         self.cluster.step(act, fate)
         self.cluster.turn(act)
         came = done[0]
-        # An empty one: it was dropped as a duplicate.
+        # An empty one was dropped as a duplicate.
         if isinstance(came, str) and came and came.encode() not in self.cluster.checks.model.jobs:
             raise Broken(f"I1: the push of {came} was accepted, and it is in no key")
         if (
@@ -131,21 +135,21 @@ class States(RuleBasedStateMachine):
 
     @rule(which=WHICH, queue=st.sampled_from(QUEUES), count=st.integers(1, 4))
     def rush(self, which: int, queue: str, count: int) -> None:
-        """Some jobs come at once, and the slots of a process take what there is."""
+        """Push some jobs at once, and let the threads of a process fetch them."""
         for _ in range(count):
             self.push(kind="plain", queue=queue, fate="go")
         self.work(which)
 
     @rule(which=WHICH)
     def work(self, which: int) -> None:
-        """The slots of a process take what there is."""
+        """Let the threads of a process fetch jobs."""
         worker = self._worker(which)
         if worker is not None:
             self._guarded(lambda: self.cluster.work(worker))
 
     @rule(which=WHICH, part=st.sampled_from(PARTS))
     def turn(self, which: int, part: str) -> None:
-        """One thread of a process does a whole turn: until it waits again, or runs a job."""
+        """Let one thread of a process run until it waits again, or runs a job."""
         worker = self._worker(which)
         act = worker.act(part) if worker is not None else None
         if act is not None and act.at != "perform":
@@ -153,7 +157,7 @@ class States(RuleBasedStateMachine):
 
     @rule(which=WHICH, part=st.sampled_from(PARTS))
     def begin(self, which: int, part: str) -> None:
-        """One thread of a process ends its wait, and stands before its first command."""
+        """End the wait of one thread of a process; it stops before its first command."""
         worker = self._worker(which)
         act = worker.act(part) if worker is not None else None
         if act is not None and act.at == "wait":
@@ -161,14 +165,14 @@ class States(RuleBasedStateMachine):
 
     @rule(which=WHICH, fate=FATES)
     def step(self, which: int, fate: Fate) -> None:
-        """A thread that stands before a command sends it."""
+        """Let a thread that stopped before a command send it."""
         act = one_of(self.cluster.moving(), which)
         if act is not None:
             self._guarded(lambda: self.cluster.step(act, fate))
 
     @rule(which=WHICH, how=st.sampled_from(ENDS), on=st.booleans())
     def end(self, which: int, how: str, on: bool) -> None:  # noqa: FBT001 - hypothesis passes by name
-        """A job ends; its thread goes ``on``, or stands before its next command."""
+        """End a job; its thread goes ``on``, or stops before its next command."""
         act = one_of(self.cluster.performing(), which)
         if act is not None:
             self._guarded(lambda: self._end(act, how, on=on))
@@ -180,7 +184,7 @@ class States(RuleBasedStateMachine):
 
     @rule(which=WHICH, late=st.booleans())
     def crash(self, which: int, late: bool) -> None:  # noqa: FBT001 - as above
-        """kill -9; ``late``: a command of its is under way, and is carried out when somebody steps it."""
+        """Kill a process with -9; ``late``: one of its commands is under way, and runs at a later step."""
         worker = one_of(self.cluster.workers, which)
         if worker is not None:
             spare = one_of([act for act in worker.acts if act.at == "command"], which) if late else None
@@ -188,20 +192,20 @@ class States(RuleBasedStateMachine):
 
     @rule(which=WHICH)
     def mark_dead(self, which: int) -> None:
-        """A supervisor has seen a process die, and says so."""
+        """Mark a process dead, as its supervisor does."""
         worker = one_of(self.cluster.zombies, which)
         if worker is not None:
             self._guarded(lambda: self.cluster.turn(self.cluster.mark_dead(worker)))
 
     @rule(shard=st.sampled_from(["main", *SHARDS]), eager=st.booleans())
     def boot(self, shard: str, eager: bool) -> None:  # noqa: FBT001 - as above
-        """Another process starts; ``eager``: and so do its threads."""
+        """Start another process; ``eager``: and its threads."""
         if len(self.cluster.workers) < MOST_WORKERS and self.cluster.servers.is_up(shard):
             self._guarded(lambda: self.cluster.boot(shard, eager=eager))
 
     @rule(which=WHICH, patient=st.booleans())
     def stop(self, which: int, patient: bool) -> None:  # noqa: FBT001 - as above
-        """TERM; a patient one waits for its jobs as long as they take."""
+        """Stop a process with TERM; a patient one waits for its jobs as long as they take."""
         worker = self._worker(which)
         if worker is not None:
             worker.stop(patient=patient)
@@ -209,22 +213,22 @@ class States(RuleBasedStateMachine):
 
     @rule(which=WHICH)
     def freeze(self, which: int) -> None:
-        """SIGSTOP."""
+        """Stop a process with SIGSTOP."""
         worker = self._worker(which)
         if worker is not None:
             worker.frozen = worker.slept = True
 
     @rule(which=WHICH)
     def thaw(self, which: int) -> None:
-        """SIGCONT: it goes on where it was, and knows nothing of the meantime."""
+        """Continue a process with SIGCONT: it continues where it was, and does not know the time that has passed."""
         worker = one_of([worker for worker in self.cluster.workers if worker.frozen], which)
         if worker is not None:
             worker.frozen = False
 
     @rule(which=WHICH, steps=st.integers(0, _FAR), back=st.booleans(), how=st.sampled_from(ENDS))
     def outlive(self, which: int, steps: int, back: bool, how: str) -> None:  # noqa: FBT001 - as above
-        """A process is stopped for longer than its lease, and another begins to take what it held; it may be ``back`` midway,
-        beat, and end its jobs.
+        """Stop a process for longer than its lease, while another starts to reclaim its jobs; it may be ``back``
+        midway, send a heartbeat, and end its jobs.
         """
         worker = self._worker(which)
         if worker is not None:
@@ -252,7 +256,7 @@ class States(RuleBasedStateMachine):
 
     @rule(which=WHICH, steps=st.integers(0, _FAR), fate=FATES)
     def cross(self, which: int, steps: int, fate: Fate) -> None:
-        """A due job goes to another shard; the poller that takes it there is struck on its way, or stopped."""
+        """Transfer a due job to another shard; a fault hits the poller on its way, or stops it."""
         self.schedule(kind="for another shard", queue=QUEUES[which % len(QUEUES)], delay=-5, fate="go")
         worker = self._worker(which)
         poller = worker.act("poller") if worker is not None else None
@@ -261,7 +265,7 @@ class States(RuleBasedStateMachine):
 
     def _cross(self, poller: Act, steps: int, fate: Fate) -> None:
         self.cluster.pass_time(PERIODS[0])
-        self.cluster.turn(poller)  # it is marked
+        self.cluster.turn(poller)  # the job is marked
         self.cluster.pass_time(PERIODS[0])
         for _ in range(steps):
             if poller.at in ("wait", "command"):
@@ -271,19 +275,19 @@ class States(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from(PERIODS), beating=st.booleans())
     def pass_time(self, seconds: int, beating: bool) -> None:  # noqa: FBT001 - as above
-        """Time passes; not ``beating``: nobody's lease is renewed meanwhile."""
+        """Let time pass; not ``beating``: no lease is renewed meanwhile."""
         self._guarded(lambda: self.cluster.pass_time(seconds, beating=beating))
 
     @rule()
     def notice(self) -> None:
-        """The servers notice which connections lead nowhere."""
+        """Let the servers notice which connections are dead."""
         self._guarded(self.cluster.notice_deaths)
 
-    # --- servers, operators, and others who write to them
+    # --- servers, operators, and other writers
 
     @rule(shard=st.sampled_from(SHARDS), what=st.sampled_from(["full", "room", "forget scripts", "hang up", "start"]))
     def server(self, shard: str, what: str) -> None:
-        """It reaches maxmemory or has room again, forgets all scripts, closes every connection, comes back if it was away."""
+        """Fill or empty the memory of a server, flush its scripts, close every connection, or start it if it was down."""
         acts: dict[str, Callable[[Any], Any]] = {
             "full": lambda client: client.config_set("maxmemory", 1),
             "room": lambda client: client.config_set("maxmemory", 0),
@@ -297,7 +301,7 @@ class States(RuleBasedStateMachine):
 
     @rule(shard=st.sampled_from(SHARDS), chance=st.integers(0, _RARELY), up=st.booleans())
     def kill_server(self, shard: str, chance: int, up: bool) -> None:  # noqa: FBT001 - as above
-        """kill -9 of the server, now and then; it comes ``up`` at once, or later."""
+        """Kill the server with -9, sometimes; it starts again at once (``up``), or later."""
         if chance < _RARELY:
             return
         self.cluster.servers.kill(shard)
@@ -311,7 +315,7 @@ class States(RuleBasedStateMachine):
         which=WHICH,
     )
     def operate(self, shard: str, what: str, which: int) -> None:
-        """A queue or a class is paused, or goes on; a key of a wrong type comes where there is none, or goes."""
+        """Pause or resume a queue or a class; create or remove a key of a wrong type."""
         queue, key = QUEUES[which % len(QUEUES)], _SPOILED[which % len(_SPOILED)]
         flag = pause_flag(CLASSES[which % len(CLASSES)])
         acts: dict[str, Callable[[Any], Any]] = {
@@ -330,7 +334,7 @@ class States(RuleBasedStateMachine):
         where=st.sampled_from([keys.RETRY, keys.SCHEDULE, "queue", "working"]),
     )
     def corrupt(self, shard: str, what: int, where: str) -> None:
-        """Bytes that are no job come into a queue, a set, or a working list."""
+        """Write malformed bytes into a queue, a set, or a working list."""
         self.number += 1
         data = GARBAGE[what % len(GARBAGE)](self.number)
         owner = one_of([worker for worker in self.cluster.workers if worker.shard == shard], what)
@@ -339,7 +343,7 @@ class States(RuleBasedStateMachine):
 
     @rule(shard=st.sampled_from(SHARDS), key=st.sampled_from([keys.DEAD, keys.INTERRUPTED]), which=WHICH)
     def retry_by_hand(self, shard: str, key: str, which: int) -> None:
-        """An operator sends a dead job to its queue again."""
+        """Retry a dead job, as an operator does."""
         self._operate(shard, lambda client: self.cluster.servers.revive(client, key, which))
 
     def _operate(self, shard: str, act: Callable[[Any], Any]) -> None:
@@ -353,5 +357,5 @@ class States(RuleBasedStateMachine):
 
 
 def machine_on(cluster: SimulatedCluster) -> type[States]:
-    """The machine on these servers."""
+    """Return the machine on these servers."""
     return type("States", (States,), {"cluster": cluster, "__module__": __name__})

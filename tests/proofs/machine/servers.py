@@ -1,4 +1,4 @@
-"""The two real servers: what they hold, the clock that is moved under them, and what operators and strangers do to them."""
+"""Run the two real servers: their contents, the clock that is moved, and the acts of operators and other writers."""
 
 import json
 import time
@@ -17,7 +17,7 @@ from tests.servers.guarded import GuardedServer, with_all_rights
 SHARDS = ("main", "second")
 
 _SPOILT = b"no such thing"
-_DUE = 1.0  # a score that has long been reached
+_DUE = 1.0  # a score that is long overdue
 _SCRIPTS = [one for one in vars(script).values() if isinstance(one, script.Script)]
 _SCORED = (b"schedule", b"retry", b"dead", b"interrupted", b"aw:processes")
 
@@ -33,7 +33,7 @@ local time = redis.call('TIME')
 return {time[1] .. '.' .. string.format('%06d', time[2]), found}
 """
 
-# Redis's clock cannot be moved: so all that it is held against is moved the other way.
+# Redis's clock cannot be moved: so all values that are compared with it are moved the other way.
 _LET_TIME_GO_BY = """
 redis.call('PEXPIRE', 'none', 1)  -- a full server takes the other writes only after one that frees
 local s, awake = tonumber(ARGV[1]), {}
@@ -65,12 +65,12 @@ return 0
 
 
 class Servers:
-    """The servers of the two shards, by name; they run when it is made."""
+    """The servers of the two shards, by name, already started."""
 
     def __init__(self, servers: dict[str, GuardedServer]) -> None:
         self._servers = servers
         self._down: set[str] = set()
-        # With all rights: the processes are simulated, and their names are none that a role knows.
+        # With all rights: the processes are simulated, and no role knows their names.
         self.urls = {name: with_all_rights(server.url) for name, server in servers.items()}
         self.clients = {name: server.open("states") for name, server in servers.items()}
         self._eyes = {name: Channel(client, read_timeout_s=5.0) for name, client in self.clients.items()}
@@ -81,7 +81,7 @@ class Servers:
             one.close()
 
     def reset(self) -> None:
-        """All run, are empty, and know every script."""
+        """Start all servers, empty them, and load every script."""
         for name, client in self.clients.items():
             self.bring_up(name)
             client.config_set("maxmemory", 0)
@@ -94,18 +94,18 @@ class Servers:
     # --- up and down
 
     def up(self) -> list[tuple[str, Redis]]:
-        """Those that run."""
+        """Return the running servers."""
         return [(name, self.clients[name]) for name in SHARDS if self.is_up(name)]
 
     def is_up(self, name: str) -> bool:
-        """Whether it runs."""
+        """Return whether the server runs."""
         return name not in self._down
 
     def kill(self, name: str) -> None:
-        """kill -9, after which all that it had answered is there.
+        """Kill the server with -9; every answered write stays.
 
-        With `everysec` Redis answers, and keeps back for up to 2 s what it cannot write while the disk is busy: a promise of
-        Redis's, not of ours, and no history may depend on how fast a disk was. Without fsync each answer is written before.
+        With `everysec` Redis answers, and holds back for up to 2 s the writes of a busy disk: a promise of Redis, not
+        of the framework, and no history may depend on the speed of a disk. Without fsync each answer is written before.
         """
         if self.is_up(name):
             self.clients[name].config_set("appendfsync", "no")
@@ -113,16 +113,16 @@ class Servers:
         self._down.add(name)
 
     def bring_up(self, name: str) -> None:
-        """It runs, with all that it held."""
+        """Start the server with all its data."""
         if name in self._down:
             self._servers[name].start()
             self.clients[name].connection_pool.disconnect()
             self._down.discard(name)
 
-    # --- what is there
+    # --- contents
 
     def look(self, name: str) -> tuple[float, Contents]:
-        """Its clock, its lists and sorted sets, and of locks whose they are."""
+        """Return its clock, its lists and sorted sets, and the owners of locks."""
         eye = self._eyes[name]
         try:
             reply: Any = eye.call("EVAL", _SNAPSHOT, 0)
@@ -132,36 +132,36 @@ class Servers:
         return float(reply[0]), _contents(reply[1])
 
     def catch_up(self) -> None:
-        """What was sent has been carried out: a server answers nobody before it has heard all who had spoken by then."""
+        """Wait until every sent command has run: a server reads all earlier commands before it answers."""
         for _, client in self.up():
             client.ping()
 
     def time(self, name: str) -> float:
-        """Its clock; ours, which is the same, while it is down."""
+        """Return its clock; the host's clock, which is the same, while it is down."""
         if not self.is_up(name):
             return time.time()
         seconds, micros = cast("tuple[int, int]", self.clients[name].time())
         return seconds + micros / 1e6
 
     def let_time_go_by(self, name: str, seconds: float, beating: list[str], *, end_parked: bool) -> None:
-        """So much time goes by, in which these processes beat; blocked calls come to their end, unless too little."""
+        """Let time pass, in which these processes send heartbeats; long blocking calls end."""
         client = self.clients[name]
         client.eval(_LET_TIME_GO_BY, 0, str(seconds), *beating)
         for other in cast("list[dict[str, str]]", client.client_list()) if end_parked else ():
             if "b" in other["flags"]:
                 client.client_unblock(int(other["id"]))
 
-    # --- operators, and others who write
+    # --- operators, and other writers
 
     def spoil(self, client: Redis, key: str, *, on: bool) -> None:
-        """A key of a wrong type comes where there is none, or goes."""
+        """Create a key of a wrong type where there is none, or remove it."""
         if on and not client.exists(key):
             client.set(key, _SPOILT)
         elif not on and client.type(key) == b"string":
             client.delete(key)
 
     def inject(self, client: Redis, key: str, data: bytes) -> None:
-        """Bytes come into a list or a set that is one."""
+        """Write bytes into a list or a sorted set of the right type."""
         kind = client.type(key)
         if key in (keys.RETRY, keys.SCHEDULE):
             if kind in (b"none", b"zset"):
@@ -170,7 +170,9 @@ class Servers:
             client.lpush(key, data)
 
     def revive(self, client: Redis, key: str, which: int) -> None:
-        """As Sidekiq's pages do it: out of the set, one retry less, into its queue. A full server is given room before."""
+        """Retry a job as Sidekiq's pages do: out of the set, one retry less, into its queue. A full server gets space
+        before.
+        """
         members = cast("list[bytes]", client.zrange(key, 0, -1)) if client.type(key) == b"zset" else []
         jobs = [data for data in members if all(name in data for name in (b'"jid"', b'"queue"', b'"class"'))]
         if not jobs:
@@ -188,7 +190,7 @@ class Servers:
         )
 
     def heal(self) -> None:
-        """Whatever was broken on purpose is whole again."""
+        """Repair every planned damage."""
         for name, client in self.clients.items():
             self.bring_up(name)
             client.config_set("maxmemory", 0)
@@ -198,7 +200,7 @@ class Servers:
                     client.delete(key)
 
     def hasten(self) -> None:
-        """All that is due later is due."""
+        """Make every scheduled job and retry due."""
         for client in self.clients.values():
             for key in (keys.SCHEDULE, keys.RETRY):
                 for member in cast("list[bytes]", client.zrange(key, 0, -1)):

@@ -1,4 +1,4 @@
-"""Two shards, the processes that serve them, and how they move. After each step all jobs are judged."""
+"""Simulate two shards and their processes, step by step. After each step all jobs are checked."""
 
 import os
 import time
@@ -24,30 +24,30 @@ from tests.proofs.machine.state_checks import StateChecks
 from tests.proofs.machine.worker import Worker, declare, settings_for
 from tests.servers.guarded import GuardedServer
 
-_LONG = 400  # steps of one thread without a stop: it goes round in circles
+_LONG = 400  # the steps of one thread without a stop that mean an endless loop
 _PARKED_S = 10.0
 _READING = {
     "SMEMBERS", "SCAN", "ZRANGEBYSCORE", "LRANGE", "ZCOUNT", "ZRANGE", "ZMSCORE", "ZSCORE", "TIME", "CLIENT",
     "read_due", "inspect_dead", "heartbeat", "register_orphan",
 }  # fmt: skip
-"""After these, commands and scripts, everything is where it was."""
+"""Commands and scripts that move no job."""
 
 _UNANSWERED = ("BLMOVE", "fetch")
-"""Sent now, and read later."""
+"""Commands whose reply is read later."""
 
 
 class SimulatedCluster:
-    """``open`` and ``close`` it; ``reset`` begins anew. The servers of the two shards run."""
+    """A cluster to ``open`` and ``close``; ``reset`` starts a new history. The servers of the two shards run."""
 
     def __init__(self, folder: Path, servers: dict[str, GuardedServer]) -> None:
         self._folder = folder
         self.servers = Servers(servers)
         self._stack = ExitStack()
         self.judged = 0
-        """How often everything was judged, over all histories."""
+        """The number of checks, over all histories."""
 
     def open(self) -> None:
-        """From here on threads and clocks of the framework are simulated, for the whole of this process."""
+        """Simulate threads and clocks of the framework from here on, for the whole of this process."""
         stack, urls = self._stack, self.servers.urls
         stack.callback(self.servers.close)
         stack.enter_context(registry.isolated())
@@ -67,28 +67,28 @@ class SimulatedCluster:
         stack.callback(port.unbind)
 
     def close(self) -> None:
-        """Everything is as it was."""
+        """Undo ``open``."""
         self._stack.close()
 
     # --- one history
 
     def reset(self) -> None:
-        """Empty servers, and no process."""
+        """Empty the servers, and forget every process."""
         self.servers.reset()
         self.checks = StateChecks(self.servers)
         self.workers: list[Worker] = []
         self.zombies: list[Worker] = []
-        """Processes that have died, and the servers have not noticed."""
+        """Processes that have died unnoticed by the servers."""
         self.others = Owner()
         """Producers and supervisors, which are threads too."""
         self.story: list[str] = []
         self._number = 0
         self._passed_at = time.monotonic()
         self._parked_s = 0.0
-        """How long the oldest parked call may have waited: it ends after 10 s."""
+        """How long the oldest blocking call may have waited: it ends after 10 s."""
 
     def abandon(self) -> None:
-        """End whatever is left of this history."""
+        """End all threads and processes of this history."""
         for act in self.others.acts:
             act.kill()
         for worker in [*self.workers, *self.zombies]:
@@ -97,7 +97,7 @@ class SimulatedCluster:
         self.workers, self.zombies = [], []
 
     def boot(self, shard: str, *, eager: bool = True) -> Worker:
-        """A new process, which has started and waits for jobs; not ``eager``: it has, and its threads have not yet."""
+        """Start a process that waits for jobs; not ``eager``: its threads have not started yet."""
         self._number += 1
         identity = f"host:{self._number}:{self._number:012x}"
         worker = Worker(self._settings, shard, identity, self.clock, self._log, self._started, self._ended)
@@ -111,7 +111,7 @@ class SimulatedCluster:
     # --- steps
 
     def step(self, act: Act, fate: Fate = "go") -> None:
-        """The thread moves to its next stop: at most one command is carried out."""
+        """Move the thread to its next stop: at most one command runs."""
         command = act.about if act.at == "command" else None
         if command is not None:
             self.story.append(f"{act.owner} {act.name}: {command}{'' if fate == 'go' else f' ({fate})'}")
@@ -130,7 +130,7 @@ class SimulatedCluster:
         self._check_threads(act)
 
     def turn(self, act: Act) -> None:
-        """The thread moves until it waits for something, or runs a job."""
+        """Move the thread until it waits, or runs a job."""
         if act.at in ("wait", "begin"):
             self.step(act)
         steps = 0
@@ -141,41 +141,43 @@ class SimulatedCluster:
                 raise Broken(f"liveness: {act.name} goes round in circles: {self.story[-8:]}")
 
     def work(self, worker: Worker) -> None:
-        """Its slots take what there is."""
+        """Let its threads fetch jobs."""
         for _ in range(2):
             for act in worker.slots():
                 if act.at != "perform":
                     self.turn(act)
 
     def finish(self, act: Act, how: str) -> None:
-        """The job that this thread runs comes to its end; its thread stands before what it does then."""
+        """End the job that this thread runs; its thread stops before its next step."""
         act.end = how
         self.story.append(f"{act.owner} {act.name}: {how}")
         self.step(act)
 
     def moving(self) -> list[Act]:
-        """Threads that would get on by themselves."""
+        """Return the threads that would continue by themselves."""
         owners = [worker for worker in [*self.workers, *self.zombies] if not worker.frozen]
         return [act for owner in [*owners, self.others] for act in owner.acts if act.movable]
 
     def performing(self) -> list[Act]:
-        """Threads in the middle of a job."""
+        """Return the threads that run a job."""
         return [act for worker in self.awake() for act in worker.acts if act.at == "perform"]
 
     def awake(self) -> list[Worker]:
-        """Processes that live and are not stopped."""
+        """Return the living processes that are not stopped."""
         return [worker for worker in self.workers if not worker.frozen]
 
     # --- ends of processes
 
     def crash(self, worker: Worker, *, spare: Act | None = None) -> None:
-        """kill -9. The command that ``spare`` stands before is under way; calls left parked stay until the server notices."""
+        """Kill a process with -9. The command before which ``spare`` stopped is under way; its blocking calls stay
+        until the server notices.
+        """
         self.workers.remove(worker)
         self.zombies.append(worker)
         worker.end(spare=spare)
 
     def notice_deaths(self) -> None:
-        """The servers notice which processes are gone; what was under way is not."""
+        """Let the servers notice the dead processes; commands under way are lost."""
         for worker in self.zombies:
             for act in worker.acts:
                 act.kill()
@@ -184,19 +186,19 @@ class SimulatedCluster:
         self.look()
 
     def mark_dead(self, worker: Worker) -> Act:
-        """Its parent has seen it die."""
+        """Mark a process dead, as its parent does."""
         client = self.servers.clients[worker.shard]
 
         def say_so() -> None:
             try:
                 mark_dead(client, worker.identity)
             except (RedisError, OSError):
-                return  # the lease runs out by itself
+                return  # the lease expires by itself
 
         return self.others.begin("supervisor", say_so)
 
     def reap_left(self) -> None:
-        """Processes that have come to their end by themselves are gone."""
+        """Remove processes that have ended by themselves."""
         for worker in [worker for worker in self.workers if worker.gone]:
             self.workers.remove(worker)
             worker.end()
@@ -205,14 +207,14 @@ class SimulatedCluster:
     # --- time
 
     def pass_time(self, seconds: float, *, beating: bool = True) -> None:
-        """So much time passes. Processes that live beat meanwhile, unless not ``beating``: then nobody does."""
+        """Let time pass. Living processes send heartbeats meanwhile, unless not ``beating``."""
         awake = self._renew_lease() if beating else []
         self._parked_s += seconds
         ended = self._parked_s >= _PARKED_S
         if ended:
             self._parked_s = 0.0
             self.notice_deaths()
-        # What really went by since the last time counts for nothing: it would decide, and be another the next time.
+        # The real time since the last call does not count: it would change the result, and differ at each run.
         really, self._passed_at = time.monotonic() - self._passed_at, time.monotonic()
         for name, _ in self.servers.up():
             names = [worker.identity for worker in awake if worker.shard == name]
@@ -223,7 +225,7 @@ class SimulatedCluster:
         self.look(rebase=True)
 
     def _renew_lease(self) -> list[Worker]:
-        """Who is awake, and can, beats."""
+        """Send the heartbeats of all processes that can; return those processes."""
         able = [worker for worker in self.awake() if self.servers.is_up(worker.shard)]
         for worker in able:
             act = worker.act("lease")
@@ -232,21 +234,21 @@ class SimulatedCluster:
         return [worker for worker in able if worker.act("lease") is not None]
 
     def hasten(self) -> None:
-        """All that is due later is due."""
+        """Make every scheduled job and retry due."""
         self.servers.hasten()
         self.look(rebase=True)
 
     def heal(self) -> None:
-        """Whatever was broken on purpose is whole again."""
+        """Repair every planned damage."""
         for worker in self.workers:
             worker.frozen = False
         self.servers.heal()
         self.look()
 
-    # --- what is judged
+    # --- checks
 
     def look(self, *, by: Act | None = None, rebase: bool = False, operator: bool = False) -> None:
-        """Check what is there now, after a step of ``by``."""
+        """Check the current contents, after a step of ``by``."""
         self.judged += 1
         self.checks.at_work([(act.owner, act.about) for act in self.performing()])
         self.story += self.checks.look(self.workers, by=by, rebase=rebase, operator=operator)

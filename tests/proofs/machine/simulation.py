@@ -1,5 +1,7 @@
-"""What the framework's modules are given while processes are simulated: threads that move one at a time, a clock that is set,
-and clients that stop before each command and may lose it, or its reply. Redis is real, and so is everything else.
+"""Replace parts of the framework's modules: threads that move one at a time, a clock that is set, and clients with
+faults.
+
+Clients stop before each command and may lose it, or its reply. Redis and everything else is real.
 """
 
 import time
@@ -23,7 +25,7 @@ from framework.store import script
 from framework.store.channel import Channel
 from tests.proofs.machine.interleaving import SIMULATED, Fate, current, pause
 
-_TICK_S = 0.001  # every step takes a moment: so speed is measured, and nothing happens twice at once
+_TICK_S = 0.001  # every step takes a moment: so rates can be measured, and no two events have the same time
 
 _THREADED = (suspects, threads, pipeline, heartbeat, leader, processor)
 _TIMED = (suspects, execution, failure_detector, heartbeat, launcher, blocking, record)
@@ -33,7 +35,7 @@ _doomed: WeakSet[Channel] = WeakSet()
 
 
 class Clock:
-    """The steady clock of every process: it goes on by a moment each time it is asked, and by as much as it is told."""
+    """The monotonic clock of every process: it advances by a moment at each reading, and by each simulated period."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
@@ -44,7 +46,7 @@ class Clock:
         return self.now
 
     def sleep(self, _seconds: float) -> None:
-        """Somebody tries again after a while: when it is resumed."""
+        """Wait until resumed; the caller tries again then."""
         pause("wait")
 
     def __getattr__(self, name: str) -> Any:
@@ -53,7 +55,7 @@ class Clock:
 
 @contextmanager
 def simulated(clock: Clock) -> Iterator[None]:
-    """Within the block processes are simulated."""
+    """Simulate processes within the block."""
     with ExitStack() as stack:
         for module in _THREADED:
             stack.enter_context(patch.object(module, "threading", SIMULATED))
@@ -63,7 +65,7 @@ def simulated(clock: Clock) -> Iterator[None]:
             stack.enter_context(patch.object(module, name, clock.monotonic))
         for owner, name in ((redis.Redis, "execute_command"), (Pipeline, "execute")):
             stack.enter_context(patch.object(owner, name, _gated(getattr(owner, name), clock)))
-        # Asked of the file system for each connection, which costs more than the connection.
+        # Redis-py reads it from the file system for each connection, which costs more than the connection.
         stack.enter_context(patch.object(redis_utils, "get_lib_version", lambda: redis.__version__))
         stack.enter_context(patch.object(Channel, "send_packet", _sending(Channel.send_packet)))
         stack.enter_context(patch.object(Channel, "replies", _reading(Channel.replies)))
@@ -87,7 +89,7 @@ def _gated(run: Callable[..., Any], clock: Clock) -> Callable[..., Any]:
         args = _by_the_clock(args, clock)
         if fate == "go":
             return run(self, *args, **options)
-        with suppress(redis.RedisError):  # nobody hears of it
+        with suppress(redis.RedisError):  # no caller gets the reply
             run(self, *args, **options)
         raise RedisConnectionError("the reply was lost")
 
@@ -95,7 +97,7 @@ def _gated(run: Callable[..., Any], clock: Clock) -> Callable[..., Any]:
 
 
 def _by_the_clock(args: tuple[Any, ...], clock: Clock) -> tuple[Any, ...]:
-    """Redis's clock stands while time goes by: a deadline that was worked out from it is nearer by what has gone by since."""
+    """Move a deadline in a command nearer: Redis's clock stands while simulated time passes."""
     act = current()
     if act is not None and args == ("TIME",):
         act.read_clock_at = clock.now
@@ -137,14 +139,14 @@ _SCRIPTS = {one.digest: one.name for one in vars(script).values() if isinstance(
 
 
 def _named(args: tuple[Any, ...]) -> str:
-    """The command, or the script."""
+    """Return the name of the command, or of the script."""
     if args[0] == "EVALSHA":
         return _SCRIPTS[str(args[1])]
     return "a script, whole" if args[0] == "EVAL" else str(args[0])
 
 
 def _words(packet: bytes) -> str:
-    """The first words of a packet, for whoever reads the story."""
+    """Return the first words of a packet, for the story."""
     reader = hiredis.Reader()
     reader.feed(packet)
     command = reader.gets()

@@ -1,4 +1,4 @@
-"""What is seen after a step, and what of it is judged beside the ways of the single jobs: owners, takers, runs, pauses, bounds."""
+"""Check the contents after a step, besides the ways of single jobs: owners, reclaims, runs, pauses, bounds."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ from tests.proofs.machine.worker import LIMIT, SERVED, SLOTS, Worker
 from tests.proofs.places import jid_of
 
 MOST_AT_ONCE = SLOTS + AHEAD_JOBS + MAX_UNACKNOWLEDGED + len(SERVED)
-"""Jobs in one working list: running, fetched ahead, ended and unacknowledged, and what parked calls brought."""
+"""The most jobs in one working list: running, prefetched, ended and unacknowledged, and those of blocking calls."""
 
 
 class StateChecks:
-    """Of one history."""
+    """The checks of one history."""
 
     def __init__(self, servers: Servers) -> None:
         self.model = JobModel()
@@ -31,26 +31,26 @@ class StateChecks:
         self._lost = 0
         self._registered: set[str] = set()
         self._struck_off: set[str] = set()
-        """Who was known once, and is not now."""
+        """The processes that were registered once, and are not now."""
         self._rested: set[bytes] = set()
-        """Jobs that have been dead, or set aside."""
+        """The jobs that have been dead, or interrupted."""
         self._held: set[tuple[bytes, str]] = set()
-        """The jobs in the hands of those who are known, at the last look."""
+        """The jobs in the working lists of registered processes, at the last look."""
 
     def expect_lost_reply(self) -> None:
-        """A reply is lost, and the jobs it brought lie in a working list until they are found there."""
+        """Expect that the jobs of a lost reply stay in a working list until they are found there."""
         self._lost += MOST_AT_ONCE
 
     def started(self, worker: Worker, unit: UnitOfWork) -> None:
-        """A job is about to run there."""
+        """Record that a job is about to run in a process."""
         self._starts.append((worker, jid_of(unit.data)))
 
     def ended(self, worker: Worker, run: Execution) -> None:
-        """It has run there."""
+        """Record that a job has run in a process."""
         self._ends.append((worker, jid_of(run.unit.data), _targets(run)))
 
     def runs(self) -> None:
-        """Whoever starts a job has it in its working list at that moment; whose run has ended may move it."""
+        """Check that a process that starts a job has it in its working list; its run may move it after its end."""
         starts, self._starts = self._starts, []
         ends, self._ends = self._ends, []
         for worker, jid in starts:
@@ -62,7 +62,7 @@ class StateChecks:
             self.model.permit(jid, worker.identity, targets)
 
     def at_work(self, performing: list[tuple[Worker, str]]) -> None:
-        """Of limited jobs no more run than may, those left out that somebody else has taken over."""
+        """Check that no more limited jobs run than allowed, without those that another process has reclaimed."""
         counts: Counter[tuple[str, str]] = Counter()
         for worker, jid in performing:
             job = self.model.jobs.get(jid.encode())
@@ -74,7 +74,9 @@ class StateChecks:
                 raise Broken(f"I10: {number} jobs of {name} run on {shard}")
 
     def look(self, workers: list[Worker], *, by: Act | None, rebase: bool, operator: bool) -> list[str]:
-        """Check what is there now, after a step of ``by``; return what moved. On a server that is down all is as it was."""
+        """Check the current contents, after a step of ``by``; return the moves. A server that is down has its last
+        contents.
+        """
         found: Look = {}
         now: dict[str, float] = {}
         registered: set[str] = set()
@@ -114,7 +116,7 @@ class StateChecks:
                 raise Broken(f"I16: {key!r} holds {len(members)} jobs")
 
     def _check_holdings(self, found: Look, held: list[tuple[str, bytes, bytes]]) -> None:
-        """A lock is that of a job which may run; a slot that of one in the hands of the process it names, or about to be."""
+        """Check that a lock belongs to a job that may run, and a slot to a job in the working list of its process."""
         for shard, key, whose in held:
             identity, _, jid = whose.rpartition(b" ")
             spots = [spot for spot in found.get(jid, []) if spot.kind not in ("dead", "interrupted")]
@@ -131,7 +133,9 @@ class StateChecks:
                 raise Broken(f"I10: {taken} slots of {key!r} on {shard} are taken")
 
     def _check_twins(self, found: Look) -> None:
-        """Of equal jobs one is alive on a shard, those left out that an operator has sent back, and that come from there."""
+        """Check that only one of equal jobs exists on a shard, without those that an operator retried or that come from
+        another shard.
+        """
         alive = [(jid, spot) for jid, spots in found.items() for spot in spots if spot.duplicates]
         self._rested |= {jid for jid, spot in alive if spot.kind in ("dead", "interrupted")}
         bound = [(jid, spot) for jid, spot in alive if jid not in self._rested and b'"idempotency_key"' in spot.data]
@@ -141,7 +145,9 @@ class StateChecks:
                 raise Broken(f"I9: equal jobs are alive on {shard}: {sorted(twins)}")
 
     def _check_owners(self, found: Look, registered: set[str]) -> None:
-        """Who holds a job is known. Only who was struck off may be given one before the next sweep enters it again."""
+        """Check that the owner of a job is registered. An unregistered process may get a job only before the next sweep
+        registers it.
+        """
         self._struck_off = (self._struck_off | self._registered) - registered
         self._registered = registered
         held = {(jid, spot.owner) for jid, spots in found.items() for spot in spots if spot.owner}
@@ -151,7 +157,9 @@ class StateChecks:
         self._held = {(jid, owner) for jid, owner in held if owner in registered}
 
     def _check_takers(self, workers: list[Worker], found: Look, by: Act) -> None:
-        """Nobody takes a job out of the hands of a process that lives and beats, or that had no chance to beat."""
+        """Check that no process reclaims a job from a process that lives and sends heartbeats, or had no chance to send
+        one.
+        """
         if not isinstance(by.owner, Worker):
             return
         for worker in workers:
@@ -163,7 +171,7 @@ class StateChecks:
                     raise Broken(f"I3: {jid!r} is taken by {by.owner} from {worker}, which lives")
 
     def _check_pause(self, found: Look, by: Act) -> None:
-        """A fetch that was made up after its process knew of a pause takes nothing from that queue."""
+        """Check that a fetch made after its process learned of a pause takes no job from that queue."""
         paused = {f"queue:{name}".encode() for name in by.paused}
         if not paused or not isinstance(by.owner, Worker):
             return
@@ -174,7 +182,7 @@ class StateChecks:
 
 
 def _holdings(contents: Contents) -> Iterator[tuple[bytes, bytes]]:
-    """Keys of locks, and the jobs they are of; keys of running jobs of limits, and their slots."""
+    """Yield the keys of locks with their jobs, and the keys of running jobs of limits with their slots."""
     for key, members in contents:
         if _is_lock(key) or (key.startswith(b"aw:limit:") and key.endswith(b":running")):
             for member in members:

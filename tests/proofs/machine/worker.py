@@ -1,4 +1,4 @@
-"""One worker process as it is wired and run, but for its threads, which move when they are told to."""
+"""Simulate one worker process with its real wiring, except for its threads, which move on request."""
 
 import json
 import signal
@@ -37,12 +37,12 @@ operator may retry that entry by hand (`framework/wire/malformed.py`).
 """
 
 LIMIT = 1
-"""So many limited jobs run at a time, and of each two equal jobs one."""
+"""The most limited jobs that run at a time, and the most equal jobs."""
 
 CLASSES = ("Proof", "Limited", "Keyed")
 RETIRED = "Gone"
 ENDS = ("done", "failed", "later", "discarded", "refused")
-"""What a job's own code comes to."""
+"""The ends of a job's own code."""
 
 _RAISED: dict[str, Exception] = {
     "failed": RuntimeError("as told"),
@@ -53,17 +53,17 @@ _RAISED: dict[str, Exception] = {
 
 
 def settings_for(folder: Path, urls: dict[str, str]) -> Settings:
-    """The configuration of an installation with these shards."""
+    """Return the configuration of an installation with these shards."""
     config = folder / "config"
     config.mkdir(exist_ok=True)
     (config / "redis.yml").write_text(json.dumps({"shards": {name: {"url": url} for name, url in urls.items()}}))
     settings = load({"FRAMEWORK_CONFIG_DIR": str(config)}, folder)
-    dead = settings.dead.model_copy(update={"business": True})  # one way to be buried at the first failure
+    dead = settings.dead.model_copy(update={"business": True})  # one way to the dead set at the first failure
     return settings.model_copy(update={"retired_workers": {RETIRED: "it was removed"}, "dead": dead})
 
 
 def declare() -> tuple[type[ApplicationWorker], ...]:
-    """Declare the classes of the jobs, in the registry as it is now: each stops in its middle and ends as it is told to.
+    """Declare the job classes in the current registry: each stops in its middle and ends as requested.
 
     The second is limited; the third is deduplicated too, and all jobs with equal arguments are equal.
     """
@@ -99,7 +99,7 @@ def declare() -> tuple[type[ApplicationWorker], ...]:
 
 
 class _Signals(SignalQueue):
-    """Nobody waits for a signal but until resumed."""
+    """A queue of signals whose wait ends only when resumed."""
 
     def wait(self, timeout_s: float | None) -> Iterator[int]:
         came = list(super().wait(0))
@@ -114,7 +114,7 @@ class _Signals(SignalQueue):
 
 
 class Worker(Owner):
-    """A process of ``shard``. ``on_start`` is told of each job before it runs, ``on_end`` after."""
+    """A process of ``shard``. ``on_start`` is called before each job, ``on_end`` after it."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Worker(Owner):
         self.shard, self.identity = shard, identity
         self.frozen = self.gone = self.stopping = False
         self.slept = False
-        """Whether it was stopped, and has not beaten since: it may have been taken for dead, and rightly."""
+        """Whether it was stopped, and has not sent a heartbeat since: it may count as dead, and rightly."""
         self.deaths: list[tuple[str, BaseException]] = []
         """Threads of the framework that ended by an error of their own."""
         self.signals = _Signals()
@@ -179,12 +179,14 @@ class Worker(Owner):
 
     @property
     def paused(self) -> frozenset[str]:
-        """The queues that it knows to be paused."""
+        """Return the queues that it knows to be paused."""
         fetcher: Any = self.parts.fetcher
         return frozenset(fetcher._pipeline._rotation._paused)
 
     def let_time_go_by(self, redis_s: float, own_s: float, *, beating: bool) -> None:
-        """Redis's clock went on, and its own; ``beating``: it has beaten meanwhile. What it remembers is moved as stamps are."""
+        """Advance Redis's clock and its own; ``beating``: it has sent heartbeats meanwhile. Its remembered times move
+        like scores.
+        """
         grace: Any = self.parts.reaper._detector
         last, since, seen = grace._observed
         if beating:
@@ -194,25 +196,25 @@ class Worker(Owner):
 
     @property
     def in_flight(self) -> Any:
-        """The jobs in its hands, as its memory knows them."""
+        """Return its jobs in flight, as in its memory."""
         return self.parts.fetcher.in_flight
 
     def act(self, name: str) -> Act | None:
-        """Its thread of this name."""
+        """Return its thread of this name."""
         return next((act for act in self.acts if act.name == name and act.at != "ended"), None)
 
     def slots(self) -> list[Act]:
-        """The threads that run jobs."""
+        """Return the threads that run jobs."""
         return [act for act in self.acts if act.name.startswith("processor") and act.at != "ended"]
 
     def stop(self, *, patient: bool) -> None:
-        """TERM; a patient one waits for its jobs as long as they take."""
+        """Stop it with TERM; a patient one waits for its jobs as long as they take."""
         self.stopping = True
         self.parts.timeout_s = 1e9 if patient else 0.0
         self.signals.put(signal.SIGTERM)
 
     def end(self, *, spare: Act | None = None) -> None:
-        """Its process is gone; the command that ``spare`` stands before is under way, and its parked calls stand."""
+        """End the process; the command before which ``spare`` stopped is under way, and its blocking calls stay."""
         self.gone = True
         for act in self.acts:
             if act is spare:
@@ -221,7 +223,7 @@ class Worker(Owner):
                 act.kill()
 
     def close(self) -> None:
-        """The server notices that it is gone."""
+        """Close its connections, as the server does when it notices the end."""
         parts: Any = self.parts
         parts.fetcher._leader._blocking.close()
         parts.fetcher._pipeline._call.close()
@@ -233,4 +235,4 @@ class Worker(Owner):
 
 
 def _check_nothing() -> None:
-    """Rights are asked for in a transaction that is never executed: nothing to strike there."""
+    """Check nothing: the check of rights is a transaction that never runs, so no fault belongs there."""
