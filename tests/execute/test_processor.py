@@ -813,7 +813,7 @@ def test_policy_that_waits_for_redis_delays_no_stop(slots, redis):
 def test_error_of_a_policy_is_the_jobs_failure(slots, redis):
     worker(lambda self: None)
     enqueue(redis, "Job", jid="j1")
-    one = slots(policies=[ScriptedPolicy(ValueError("a gate of ours is broken"))]).start()
+    one = slots(policies=[ScriptedPolicy(ValueError("a broken policy"))]).start()
     until(one.done)
     (member,) = redis.zrange("retry", 0, -1)
     assert json.loads(member)["error_class"] == "ValueError"

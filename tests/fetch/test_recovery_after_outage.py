@@ -1,4 +1,4 @@
-"""Coming back after trouble: what died without a sign while nobody looked keeps no job from anybody.
+"""Recovery after an outage: nothing that died without a sign keeps a job from the process.
 
 The proxy is healed at once: connections of before stay dead, new ones work, as behind a network that dropped its state.
 """

@@ -14,12 +14,12 @@ from tests.proofs.machine.rules import machine_on
 from tests.proofs.machine.simulated_cluster import SimulatedCluster
 
 SEIZE, INTERRUPT, EVERY_THREAD = 0x4206, 0x4207, 0x40000000
-"""PTRACE_SEIZE, PTRACE_INTERRUPT, __WALL: Linux's, and not in the library."""
+"""PTRACE_SEIZE, PTRACE_INTERRUPT, __WALL of Linux, which the standard library lacks."""
 
 
 @pytest.fixture
 def cluster(server, second_server, short_path):
-    """Two servers, and processes that are simulated; see tests/proofs/machine."""
+    """Two servers, and simulated processes; see tests/proofs/machine."""
     for one in (server, second_server):
         one.start()
     made = SimulatedCluster(short_path, {"main": server, "second": second_server})
@@ -30,7 +30,7 @@ def cluster(server, second_server, short_path):
 
 @pytest.fixture
 def state(cluster):
-    """A history by hand, in the words in which hypothesis tells a counterexample; it ends with ``state.teardown()``."""
+    """A history by hand, in the form in which hypothesis prints a counterexample; it ends with ``state.teardown()``."""
     machine = machine_on(cluster)()
     yield machine
     cluster.abandon()
@@ -38,7 +38,7 @@ def state(cluster):
 
 @pytest.fixture
 def busy_disk() -> Iterator[Callable[[EmbeddedServer], None]]:
-    """From the call on the server's fsync does not come back, until the server or the test has ended."""
+    """From the call on, the server's fsync does not return, until the server or the test has ended."""
     with ExitStack() as stack:
         yield lambda server: stack.enter_context(_without_fsync(server))
 
@@ -46,7 +46,7 @@ def busy_disk() -> Iterator[Callable[[EmbeddedServer], None]]:
 @contextmanager
 def _without_fsync(server: EmbeddedServer) -> Iterator[None]:
     held, over = threading.Event(), threading.Event()
-    # Who stops a thread must live to see its end: a server whose thread nobody buries is never quite gone.
+    # The tracing process must outlive the stopped thread: a server whose thread is not reaped never exits.
     tracer = threading.Thread(target=_hold, args=(_fsync_thread(server), held, over))
     tracer.start()
     try:
@@ -70,7 +70,7 @@ def _fsync_thread(server: EmbeddedServer) -> int:
 
 
 def _hold(thread: int, held: threading.Event, over: threading.Event) -> None:
-    """Stop the thread, which goes on when this one ends."""
+    """Stop the thread; it continues when this process ends."""
     ptrace = ctypes.CDLL(None).ptrace
     ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
     if ptrace(SEIZE, thread, None, None) or ptrace(INTERRUPT, thread, None, None):
@@ -83,7 +83,7 @@ def _hold(thread: int, held: threading.Event, over: threading.Event) -> None:
 
 
 def _pending(client: Redis) -> bool:
-    """Whether it has asked for an fsync, as it does at most once a second, and only after a write."""
+    """Tell whether the server has requested an fsync: at most once a second, and only after a write."""
     client.set("written", 1)
     client.delete("written")
     return bool(client.info("persistence")["aof_pending_bio_fsync"])

@@ -1,4 +1,4 @@
-"""Whatever reads or writes what others gave, with inputs that mean harm: each time the same ones, and fresh ones.
+"""Feed hostile input to every reader and writer of foreign data: the same inputs each time, and new ones.
 
 The million is run by hand: ``scripts/prove fuzz`` (docs/internals/proofs.md).
 """
@@ -116,7 +116,7 @@ def inflated(data, _):
 
 
 def loads_recursively(data):
-    """JSON by the reader in Python, which every level costs a frame: the one in C reads 100,000 levels from 3.14 on."""
+    """Parse JSON in Python, where each level costs a frame: from 3.14 on the parser in C reads 100,000 levels."""
     decoder = json.JSONDecoder()
     decoder.parse_array, decoder.parse_object = json.decoder.JSONArray, json.decoder.JSONObject
     decoder.scan_once = json.scanner.py_make_scanner(decoder)
@@ -145,7 +145,7 @@ BROKEN = {
 
 @pytest.fixture
 def freed_memory_returned():
-    """Memory that earlier tests freed and that stays resident would be used again without a rise of the peak."""
+    """Resident memory that earlier tests freed would be used again without a rise of the peak."""
     ctypes.CDLL(None).malloc_trim(0)
 
 

@@ -1,4 +1,4 @@
-"""Garbage in everything that limits, locks and pauses keep in Redis: it stops nobody, and no job is lost or doubled by it."""
+"""Garbage in every key of limits, locks and pauses stops no process, and loses or doubles no job."""
 
 from collections import Counter
 from contextlib import suppress
@@ -15,8 +15,8 @@ from tests.harness import encoded
 from tests.proofs.places import jid_of, payload_in, place_of
 
 BASE, ME, QUEUE = "aw:limit:A", "aw:working:me", "queue:q"
-RUNNING, WAITING, TURNS, PARKED = f"{BASE}:running", f"{BASE}:waiting:", f"{BASE}:turns", "aw:paused_jobs:A"
-SETS = (RUNNING, WAITING, TURNS, PARKED)
+RUNNING, WAITING, TURNS, PAUSED = f"{BASE}:running", f"{BASE}:waiting:", f"{BASE}:turns", "aw:paused_jobs:A"
+SETS = (RUNNING, WAITING, TURNS, PAUSED)
 HASHES = (BASE, f"{BASE}:scopes", f"{BASE}:scope_slots", "aw:lock:w1", "aw:flags", "aw:counters")
 NAMES = (f"{BASE}:full", "aw:limits", "aw:limits:waiting", "aw:paused_classes", "queues")
 FIELDS = (
@@ -75,12 +75,12 @@ def job(jid):
 
 
 def lay_out(redis, found):
-    """Good jobs at every place, and garbage beside them; a key of a wrong type takes the place of what would be there."""
+    """Write valid jobs to every place, with garbage beside them, or a key of a wrong type in place of the key."""
     redis.flushall()
     ticket = b'["q"]\n'
     redis.lpush(ME, *map(job, HELD))
     redis.zadd(WAITING, {b'["q","%b"]\n%b' % (jid.encode(), job(jid)): n for n, jid in enumerate(IN_LINE)})
-    redis.zadd(PARKED, {ticket + job(jid): n for n, jid in enumerate(AWAY)})
+    redis.zadd(PAUSED, {ticket + job(jid): n for n, jid in enumerate(AWAY)})
     redis.zadd(TURNS, {"": 1})
     redis.sadd("aw:limits:waiting", BASE)
     redis.sadd("aw:paused_classes", "A")
@@ -99,7 +99,7 @@ def lay_out(redis, found):
 
 
 def where(redis):
-    """How often each good job is in any place."""
+    """Count the places of each valid job."""
     counts = Counter()
     for key in redis.scan_iter():
         if place_of(key) is None or redis.type(key) == b"string":
@@ -114,7 +114,7 @@ def acquire(redis, jid, limit):
 
 
 def use(redis):
-    """Everything that touches them, as processes do it; return the jobs that ended."""
+    """Run every operation on these keys as processes do; return the jobs that ended."""
     for call in (
         lambda: acquire(redis, "w1", 2),
         lambda: acquire(redis, "w2", 2),
@@ -122,7 +122,7 @@ def use(redis):
         lambda: THROTTLE(redis, [BASE], [2, "hard", 1, 1, 60]),
         lambda: HOLD_PAUSED(
             redis,
-            [ME, PARKED, "aw:paused_classes", "aw:flags", "aw:pause_strategy:A"],
+            [ME, PAUSED, "aw:paused_classes", "aw:flags", "aw:pause_strategy:A"],
             [job("w3"), "q", "A", "f", "", "s", 9, ""],
         ),
         lambda: RELEASE_WAITING(redis, [BASE], [2, 0, 10, 60]),

@@ -1,4 +1,4 @@
-"""Histories by hand, in the words of tests/proofs/machine/rules.py: what was found once, and what each promise stands on.
+"""Histories by hand, in the words of tests/proofs/machine/rules.py: past findings, and the basis of each promise.
 
 Two processes serve the first shard (0 and 1), one the second (2); who has crashed counts no more.
 """
@@ -14,7 +14,7 @@ def push(state, *queues, kind="plain", fate="go"):
 
 
 def stand_before(state, which, part, what):
-    """The thread goes on until its next command is this one."""
+    """Run the thread until its next command is this one."""
     act = state.cluster.awake()[which].act(part)
     state.cluster.step(act)
     while act.about != what:
@@ -24,7 +24,7 @@ def stand_before(state, which, part, what):
 
 
 def run_out(state, act):
-    """Step by step, until it waits."""
+    """Step the thread until it waits."""
     while act.movable:
         state.cluster.step(act)
 
@@ -132,7 +132,7 @@ def test_suspended_process_starts_no_stale_job(state):
 
 @pytest.mark.proves("I3", "F6")
 def test_job_fetched_a_moment_ago_may_start(state):
-    """The fetch has renewed the lease: however late the last beat, it lasts longer than a job may lie before its start."""
+    """The fetch renewed the lease, so it lasts longer than a job may wait for its start, however late the last heartbeat."""
     state.pass_time(seconds=20, beating=True)
     state.freeze(which=0)
     state.pass_time(seconds=12, beating=True)
@@ -199,7 +199,7 @@ def test_dead_process_is_registered_while_it_has_jobs(state):
 
 @pytest.mark.proves("I3", "I7")
 def test_unread_reply_is_not_lost(state):
-    """Found by the state machine: two looks, and the thread that reads the reply had not come to it."""
+    """Found by the state machine: two comparisons before the thread has read the reply."""
     push(state, "a")
     for _ in range(3):
         state.turn(which=0, part="reaper")
@@ -217,11 +217,11 @@ def test_push_in_doubt_is_written_once(state, later):
     state.teardown()
 
 
-# --- what jobs hold
+# --- resources of jobs
 
 
 def taken(state):
-    """The slots of the limited class, and what waits for one."""
+    """Return the slots of the limited class, and the jobs that wait for one."""
     client = state.cluster.servers.clients["main"]
     return client.zrange("aw:limit:Limited:running", 0, -1), client.zcard("aw:limit:Limited:waiting:")
 
@@ -260,7 +260,7 @@ def test_fenced_process_frees_only_its_own_slots(state, how):
 
 
 def push_keyed(state, queue="a"):
-    """Push a job of which there may be one; whether it was."""
+    """Push a job that must be unique; tell whether it was written."""
     before = len(state.cluster.checks.model.owed)
     state.push_by_class(which=2, queue=queue, delay=0, fate="go")
     return len(state.cluster.checks.model.owed) > before

@@ -1,4 +1,4 @@
-"""Histories of real servers with a violation planted in them: the prover names the first command, the job, and where it was."""
+"""Histories of real servers with a planted violation: the prover names the first command, the job, and its former place."""
 
 import shutil
 
@@ -27,8 +27,8 @@ JOB = encoded(jid="j1")
 RETRIED = encoded(jid="j1", retry_count=0)
 
 
-class Told:
-    """A server whose history is to be judged."""
+class ProvenServer:
+    """A server whose history the prover reads."""
 
     def __init__(self, server, client):
         self.server, self.client = server, client
@@ -37,7 +37,7 @@ class Told:
         return getattr(self.client, name)
 
     def together(self, *commands):
-        """In one MULTI: one instant."""
+        """Run commands in one MULTI: one instant."""
         pipeline = self.client.pipeline(transaction=True)
         for command in commands:
             pipeline.execute_command(*command)
@@ -69,37 +69,37 @@ class Told:
 
 
 @pytest.fixture
-def told(make_server):
+def proven(make_server):
     server = make_server()
     with server.open() as client:
         client.config_set("aof-timestamp-enabled", "yes")
-        yield Told(server, client)
+        yield ProvenServer(server, client)
 
 
 def shown(violation):
-    """The rule, what is said of the job, where it was, and the command that did it."""
+    """Return the rule, the finding, the former place of the job, and the command."""
     commands = [b" ".join(command[:2]).decode() for command in violation.group.commands]
     return violation.rule, violation.what, violation.before, commands
 
 
 @pytest.mark.proves("I1", "I2", "I3")
-def test_prover_accepts_jobs_of_the_real_scripts(told):
-    told.push()
-    told.fetch()
-    SCHEDULE(told.client, [MINE, "retry"], [JOB, RETRIED, -1])
+def test_prover_accepts_jobs_of_the_real_scripts(proven):
+    proven.push()
+    proven.fetch()
+    SCHEDULE(proven.client, [MINE, "retry"], [JOB, RETRIED, -1])
     ENQUEUE_DUE(
-        told.client,
+        proven.client,
         ["retry", "queues", "dead", "queue:default"],
         [1, 10, 1000, 60, RETRIED, "queue", RETRIED, "default"],
     )
-    told.fetch()
-    told.mark()
-    told.fetch(RETRIED)
-    told.push(encoded(jid="j2"))
-    told.fetch()
-    KILL(told.client, [MINE, "dead"], [encoded(jid="j2"), encoded(jid="j2"), 10, 1000])
-    told.push(encoded(jid="j3"))
-    verdict = told.verdict
+    proven.fetch()
+    proven.mark()
+    proven.fetch(RETRIED)
+    proven.push(encoded(jid="j2"))
+    proven.fetch()
+    KILL(proven.client, [MINE, "dead"], [encoded(jid="j2"), encoded(jid="j2"), 10, 1000])
+    proven.push(encoded(jid="j3"))
+    verdict = proven.verdict
     assert not verdict.violations
     assert (verdict.jobs, verdict.ends, verdict.left) == (3, {"finished": 1}, {"dead": 1, "queue:default": 1})
     assert verdict.marked
@@ -108,42 +108,42 @@ def test_prover_accepts_jobs_of_the_real_scripts(told):
 
 
 @pytest.mark.proves("m1", "I1")
-def test_prover_finds_a_reaper_that_pops_and_pushes(told):
-    told.push()
-    told.fetch()
-    told.push(encoded(jid="j2"))
-    told.rpop(MINE)
-    told.rpush("queue:default", JOB)
-    found = told.violation()
+def test_prover_finds_a_reaper_that_pops_and_pushes(proven):
+    proven.push()
+    proven.fetch()
+    proven.push(encoded(jid="j2"))
+    proven.rpop(MINE)
+    proven.rpush("queue:default", JOB)
+    found = proven.violation()
     rule = "left aw:working:me by RPOP, and is in no key"
     assert shown(found) == ("I1", rule, (MINE.encode(),), [f"RPOP {MINE}"])
     data = found.group.path.read_bytes()
     assert data[found.group.offset : found.group.end] == b"*2\r\n$4\r\nRPOP\r\n$13\r\naw:working:me\r\n"
     assert found.group.number == 5  # LPUSH, SET lease, fetch, LPUSH, and this
-    assert abs(found.group.at - told.time()[0]) < 60
+    assert abs(found.group.at - proven.time()[0]) < 60
     text = str(found)
     assert all(part in text for part in ("j1", "byte", "group 5", "RPOP aw:working:me", " UTC"))
 
 
 @pytest.mark.proves("m2", "I2")
-def test_prover_finds_a_schedule_that_adds_first(told):
-    told.push()
-    told.fetch()
-    told.zadd("retry", {RETRIED: 5})
-    told.lrem(MINE, -1, JOB)
+def test_prover_finds_a_schedule_that_adds_first(proven):
+    proven.push()
+    proven.fetch()
+    proven.zadd("retry", {RETRIED: 5})
+    proven.lrem(MINE, -1, JOB)
     rule = "is in two places: aw:working:me, retry"
-    assert shown(told.violation()) == ("I2", rule, (MINE.encode(),), ["ZADD retry"])
+    assert shown(proven.violation()) == ("I2", rule, (MINE.encode(),), ["ZADD retry"])
 
 
 @pytest.mark.proves("m9", "I1")
-def test_prover_finds_an_acknowledgement_before_the_end(told):
-    told.push()
-    told.push(encoded(jid="j2"))
-    told.fetch()
-    told.mark("j2")
-    told.fetch(encoded(jid="j2"), JOB)
-    told.mark("j1")
-    found = told.violation()
+def test_prover_finds_an_acknowledgement_before_the_end(proven):
+    proven.push()
+    proven.push(encoded(jid="j2"))
+    proven.fetch()
+    proven.mark("j2")
+    proven.fetch(encoded(jid="j2"), JOB)
+    proven.mark("j1")
+    found = proven.violation()
     assert found.jid == b"j1"
     rule = "was acknowledged before it had ended"
     assert shown(found)[:3] == ("I1", rule, (MINE.encode(),))
@@ -151,109 +151,109 @@ def test_prover_finds_an_acknowledgement_before_the_end(told):
 
 
 @pytest.mark.proves("I3")
-def test_prover_finds_a_job_in_two_working_lists(told):
-    told.push()
-    told.fetch()
-    told.lpush(OTHERS, JOB)
+def test_prover_finds_a_job_in_two_working_lists(proven):
+    proven.push()
+    proven.fetch()
+    proven.lpush(OTHERS, JOB)
     rule = "is in two working lists: aw:working:me, aw:working:you"
-    assert shown(told.violation()) == ("I3", rule, (MINE.encode(),), [f"LPUSH {OTHERS}"])
+    assert shown(proven.violation()) == ("I3", rule, (MINE.encode(),), [f"LPUSH {OTHERS}"])
 
 
 @pytest.mark.proves("I1")
-def test_prover_finds_a_fetch_without_its_second_half(told):
-    told.push()
-    told.push(encoded(jid="j2"))
-    told.together(("RPOP", "queue:default"), ("SADD", "queues", "default"))
+def test_prover_finds_a_fetch_without_its_second_half(proven):
+    proven.push()
+    proven.push(encoded(jid="j2"))
+    proven.together(("RPOP", "queue:default"), ("SADD", "queues", "default"))
     rule = "left queue:default by RPOP, and is in no key"
-    assert shown(told.violation()) == ("I1", rule, (b"queue:default",), ["RPOP queue:default", "SADD queues"])
+    assert shown(proven.violation()) == ("I1", rule, (b"queue:default",), ["RPOP queue:default", "SADD queues"])
 
 
 @pytest.mark.proves("m7", "I1")
-def test_prover_finds_an_enqueue_outside_of_a_script(told):
-    told.zadd("schedule", {JOB: 1})
-    told.zrem("schedule", JOB)
-    told.push()
-    assert shown(told.violation())[:3] == ("I1", "left schedule by ZREM, and is in no key", (b"schedule",))
+def test_prover_finds_an_enqueue_outside_of_a_script(proven):
+    proven.zadd("schedule", {JOB: 1})
+    proven.zrem("schedule", JOB)
+    proven.push()
+    assert shown(proven.violation())[:3] == ("I1", "left schedule by ZREM, and is in no key", (b"schedule",))
 
 
 @pytest.mark.proves("I1", "I4")
-def test_prover_finds_an_ended_job_that_returns(told):
-    told.push()
-    told.fetch()
-    told.fetch(JOB)
-    told.rpush("queue:default", JOB)
-    assert shown(told.violation())[:3] == ("I1", "had ended, and comes back in queue:default", ())
+def test_prover_finds_an_ended_job_that_returns(proven):
+    proven.push()
+    proven.fetch()
+    proven.fetch(JOB)
+    proven.rpush("queue:default", JOB)
+    assert shown(proven.violation())[:3] == ("I1", "had ended, and comes back in queue:default", ())
 
 
-def test_prover_finds_a_job_without_a_push(told):
-    told.lpush(MINE, JOB)
-    assert shown(told.violation())[:3] == ("I1", "comes from nowhere into aw:working:me", ())
+def test_prover_finds_a_job_without_a_push(proven):
+    proven.lpush(MINE, JOB)
+    assert shown(proven.violation())[:3] == ("I1", "comes from nowhere into aw:working:me", ())
 
 
-def test_prover_reports_the_first_violation_of_each_job(told):
+def test_prover_reports_the_first_violation_of_each_job(proven):
     for jid in ("j1", "j2", "j3"):
-        told.push(encoded(jid=jid))
-    told.rpop("queue:default")
-    told.push(JOB)
-    told.rpop("queue:default")
-    verdict = told.verdict
+        proven.push(encoded(jid=jid))
+    proven.rpop("queue:default")
+    proven.push(JOB)
+    proven.rpop("queue:default")
+    verdict = proven.verdict
     assert [violation.jid for violation in verdict.violations] == [b"j1", b"j2"]
     assert verdict.broken == 2
     assert verdict.left == {"queue:default": 2}
 
 
-def test_prover_allows_gaps_within_one_step(told):
-    told.push()
-    told.together(("RPOP", "queue:default"), ("LPUSH", MINE, JOB))
-    told.together(("LREM", MINE, -1, JOB), ("ZADD", "retry", 1, RETRIED))
-    assert not told.verdict.broken
+def test_prover_allows_gaps_within_one_step(proven):
+    proven.push()
+    proven.together(("RPOP", "queue:default"), ("LPUSH", MINE, JOB))
+    proven.together(("LREM", MINE, -1, JOB), ("ZADD", "retry", 1, RETRIED))
+    assert not proven.verdict.broken
 
 
-def test_prover_accepts_legal_ends(told):
-    """Retired, trimmed, wiped; what is no job may be there twice."""
-    told.zadd("dead", {encoded(jid="old"): 1, encoded(jid="older"): 0})
-    told.zremrangebyscore("dead", "-inf", 0)
-    told.push()
-    told.fetch()
-    told.together(("LREM", MINE, -1, JOB), ("HINCRBY", "aw:retired", "Gone", 1))
-    told.push(b"null")
-    told.push(b"null")
-    verdict = told.verdict
+def test_prover_accepts_legal_ends(proven):
+    """Retired, trimmed and flushed jobs have ended; a value that is no job may occur twice."""
+    proven.zadd("dead", {encoded(jid="old"): 1, encoded(jid="older"): 0})
+    proven.zremrangebyscore("dead", "-inf", 0)
+    proven.push()
+    proven.fetch()
+    proven.together(("LREM", MINE, -1, JOB), ("HINCRBY", "aw:retired", "Gone", 1))
+    proven.push(b"null")
+    proven.push(b"null")
+    verdict = proven.verdict
     assert not verdict.violations
     assert verdict.ends == {"left dead": 1, "dropped, its class is retired": 1}
-    told.flushall()
-    told.push()
-    verdict = told.verdict
+    proven.flushall()
+    proven.push()
+    verdict = proven.verdict
     assert not verdict.violations
-    assert verdict.ends["wiped by FLUSHALL"] == 2  # `old` in dead, and what is no job
+    assert verdict.ends["wiped by FLUSHALL"] == 2  # `old` in dead, and the value that is no job
 
 
-def parked(data=JOB):
-    """As a policy lets a job wait: its ticket, then its bytes."""
+def held_member(data=JOB):
+    """Return the member of a held job: its ticket, then its bytes."""
     return encoded(queue="default") + b"\n" + data
 
 
 @pytest.mark.parametrize("place", ["aw:paused_jobs:A::B", "aw:limit:A::B:waiting"])
 @pytest.mark.proves("I1", "I2")
-def test_prover_accepts_a_held_job_in_its_key(told, place):
-    told.push()
-    told.fetch()
-    told.together(("LREM", MINE, -1, JOB), ("ZADD", place, 1, parked()))
-    told.together(("ZREM", place, parked()), ("RPUSH", "queue:default", JOB))
-    assert not told.verdict.broken
-    told.fetch()
-    told.together(("LREM", MINE, -1, JOB), ("ZADD", place, 1, parked()))
-    assert told.verdict.left == {place: 1}
-    told.zrem(place, parked())
-    assert shown(told.violation())[:3] == ("I1", f"left {place} by ZREM, and is in no key", (place.encode(),))
+def test_prover_accepts_a_held_job_in_its_key(proven, place):
+    proven.push()
+    proven.fetch()
+    proven.together(("LREM", MINE, -1, JOB), ("ZADD", place, 1, held_member()))
+    proven.together(("ZREM", place, held_member()), ("RPUSH", "queue:default", JOB))
+    assert not proven.verdict.broken
+    proven.fetch()
+    proven.together(("LREM", MINE, -1, JOB), ("ZADD", place, 1, held_member()))
+    assert proven.verdict.left == {place: 1}
+    proven.zrem(place, held_member())
+    assert shown(proven.violation())[:3] == ("I1", f"left {place} by ZREM, and is in no key", (place.encode(),))
 
 
 @pytest.mark.proves("I2")
-def test_prover_finds_a_job_held_before_it_leaves(told):
-    told.push()
-    told.fetch()
-    told.zadd("aw:paused_jobs:A", {parked(): 1})
-    assert shown(told.violation())[:2] == ("I2", f"is in two places: {MINE}, aw:paused_jobs:A")
+def test_prover_finds_a_job_held_before_it_leaves(proven):
+    proven.push()
+    proven.fetch()
+    proven.zadd("aw:paused_jobs:A", {held_member(): 1})
+    assert shown(proven.violation())[:2] == ("I2", f"is in two places: {MINE}, aw:paused_jobs:A")
 
 
 BASE = "aw:limit:A::B"
@@ -261,32 +261,32 @@ RUNNING = f"{BASE}:running"
 
 
 @pytest.mark.proves("I1", "I2", "I9", "I10", "R38", "R42")
-def test_prover_accepts_policies_of_the_real_scripts(told):
+def test_prover_accepts_policies_of_the_real_scripts(proven):
     """Two jobs with locks and a limit of one: one has the slot and hands it over; the other is dropped by an operator."""
     jobs = {jid: encoded(jid=jid) for jid in ("j1", "j2")}
     locks = {jid: Lock(f"aw:lock:{jid}", jid, 60.0, "A::B") for jid in jobs}
     for jid, data in jobs.items():
         claim = LockRequest(locks[jid], True, "series", {}, None, None).encode()
-        assert PUSH_UNIQUE(told.client, ["queues", "queue:default"], [1, "default", "", 0, data, claim]) == [b""]
-    told.fetch()
+        assert PUSH_UNIQUE(proven.client, ["queues", "queue:default"], [1, "default", "", 0, data, claim]) == [b""]
+    proven.fetch()
     for jid, state in (("j1", 1), ("j2", 0)):
         facts = [jobs[jid], f"me {jid}", jid, "default", 1, 60, "7", "", 0, "wait", ""]
-        assert TAKE_SLOT(told.client, [MINE, BASE], facts)[0] == state
+        assert TAKE_SLOT(proven.client, [MINE, BASE], facts)[0] == state
     held = JobResources(locks["j1"], [Slot(BASE, "me j1")])
-    assert FINISH(told.client, [MINE], [jobs["j1"], held.on_end()]) == 1
-    assert told.zrange(RUNNING, 0, -1) == [b" j2"]
-    told.fetch()
-    (waits,) = told.lrange(MINE, 0, -1)
-    TAKE_SLOT(told.client, [MINE, BASE], [waits, "me j2", "j2", "default", -1, 60, "7", "", 0, "wait", ""])
-    (parked_job,) = told.zrange(f"{BASE}:waiting:", 0, -1)
+    assert FINISH(proven.client, [MINE], [jobs["j1"], held.on_end()]) == 1
+    assert proven.zrange(RUNNING, 0, -1) == [b" j2"]
+    proven.fetch()
+    (waits,) = proven.lrange(MINE, 0, -1)
+    TAKE_SLOT(proven.client, [MINE, BASE], [waits, "me j2", "j2", "default", -1, 60, "7", "", 0, "wait", ""])
+    (held_job,) = proven.zrange(f"{BASE}:waiting:", 0, -1)
     series = series_name(SKIPPED_JOBS, {"worker": "A::B"})
     ended = JobResources(locks["j2"]).on_end()
-    assert DROP_HELD(told.client, [f"{BASE}:waiting:", "aw:counters"], [parked_job, ended, "", 0, series]) == 1
-    verdict = told.verdict
+    assert DROP_HELD(proven.client, [f"{BASE}:waiting:", "aw:counters"], [held_job, ended, "", 0, series]) == 1
+    verdict = proven.verdict
     assert not [str(violation) for violation in verdict.violations]
     assert verdict.ends == {"finished": 1, "dropped by an operator": 1}
-    assert not told.keys("aw:lock:*")
-    assert not told.zcard(RUNNING)
+    assert not proven.keys("aw:lock:*")
+    assert not proven.zcard(RUNNING)
 
 
 HELD = encoded(
@@ -295,18 +295,18 @@ HELD = encoded(
 )
 
 
-def hold(told):
-    told.together(("HSET", "aw:lock:d", "jid", "j1"), ("LPUSH", "queue:default", JOB))
-    told.fetch()
-    told.zadd(RUNNING, {"me j1": 1})
+def hold(proven):
+    proven.together(("HSET", "aw:lock:d", "jid", "j1"), ("LPUSH", "queue:default", JOB))
+    proven.fetch()
+    proven.zadd(RUNNING, {"me j1": 1})
 
 
 @pytest.mark.proves("I9", "I10", "R38", "R42")
-def test_prover_accepts_resources_released_with_the_job(told):
-    hold(told)
-    FINISH(told.client, [MINE], [JOB, HELD])
-    assert not told.keys("aw:l[io]*")
-    assert not told.verdict.violations
+def test_prover_accepts_resources_released_with_the_job(proven):
+    hold(proven)
+    FINISH(proven.client, [MINE], [JOB, HELD])
+    assert not proven.keys("aw:l[io]*")
+    assert not proven.verdict.violations
 
 
 NO_JOB = {
@@ -317,37 +317,37 @@ NO_JOB = {
 
 @pytest.mark.parametrize(("left", "freed"), [tuple(NO_JOB), tuple(reversed(NO_JOB))])
 @pytest.mark.proves("I9", "I10", "R38", "R42", "m5")
-def test_prover_finds_resources_of_ended_jobs(told, left, freed):
-    hold(told)
-    told.together(("LREM", MINE, -1, JOB), ("DEL", freed))
-    assert shown(told.violation())[:3] == (*NO_JOB[left], (MINE.encode(),))
+def test_prover_finds_resources_of_ended_jobs(proven, left, freed):
+    hold(proven)
+    proven.together(("LREM", MINE, -1, JOB), ("DEL", freed))
+    assert shown(proven.violation())[:3] == (*NO_JOB[left], (MINE.encode(),))
 
 
 @pytest.mark.proves("I9", "I10")
-def test_prover_finds_resources_without_a_job(told):
-    told.push()
-    told.hset("aw:lock:d", "jid", "j2")
-    told.zadd(RUNNING, {"me j1": 1})  # it waits in its queue
-    assert [(found.jid, found.rule) for found in told.verdict.violations] == [(b"j2", "I9"), (b"j1", "I10")]
+def test_prover_finds_resources_without_a_job(proven):
+    proven.push()
+    proven.hset("aw:lock:d", "jid", "j2")
+    proven.zadd(RUNNING, {"me j1": 1})  # it waits in its queue
+    assert [(found.jid, found.rule) for found in proven.verdict.violations] == [(b"j2", "I9"), (b"j1", "I10")]
 
 
 @pytest.mark.parametrize("lands", [True, False])
 @pytest.mark.proves("I1", "I2")
-def test_prover_follows_a_transfer_to_another_shard(told, make_server, lands):
+def test_prover_follows_a_transfer_to_another_shard(proven, make_server, lands):
     there = make_server()
     marked = encoded(jid="j1", aw_transfer="T1")
-    told.zadd("schedule", {JOB: 1})
+    proven.zadd("schedule", {JOB: 1})
     keys = ["schedule", "queues", "dead", "dead"]
-    ENQUEUE_DUE(told.client, keys, [1, 10, 1000, 60, JOB, "mark", marked, ""])
+    ENQUEUE_DUE(proven.client, keys, [1, 10, 1000, 60, JOB, "mark", marked, ""])
     with there.open() as client:
         if lands:
             RECEIVE_TRANSFER(
                 client, ["queues", "aw:transferred:T1", "queue:default"], [1, 60_000, "inf", JOB, "default"]
             )
-        ENQUEUE_DUE(told.client, keys, [1, 10, 1000, 60, marked, "remove", marked, ""])
+        ENQUEUE_DUE(proven.client, keys, [1, 10, 1000, 60, marked, "remove", marked, ""])
         until(lambda: not client.info("persistence")["aof_buffer_length"], "written")
-    assert not told.verdict.broken  # alone it cannot be told
-    here, other = prove_all([told.server.data_dir, there.data_dir])
+    assert not proven.verdict.broken  # one history alone does not show it
+    here, other = prove_all([proven.server.data_dir, there.data_dir])
     assert here.ends == {"went to another shard": 1}
     if lands:
         assert not here.broken
@@ -361,10 +361,10 @@ def test_prover_follows_a_transfer_to_another_shard(told, make_server, lands):
 # --- the reader
 
 
-def cut(told, tmp_path, at):
-    """A copy of the history that ends after so many bytes (below 0: so many are missing)."""
-    assert told.verdict.groups
-    (path,) = History(told.server.data_dir).files
+def cut(proven, tmp_path, at):
+    """Copy the history up to ``at`` bytes (below 0: so many are missing)."""
+    assert proven.verdict.groups
+    (path,) = History(proven.server.data_dir).files
     folder = tmp_path / "cut"
     shutil.copytree(path.parent, folder, dirs_exist_ok=True)
     data = path.read_bytes()[:at]
@@ -373,11 +373,11 @@ def cut(told, tmp_path, at):
 
 
 @pytest.mark.proves("F48")
-def test_history_with_a_torn_end_is_cut_as_redis_does(told, tmp_path):
-    told.push()
-    told.push(encoded(jid="j2"))
-    whole = told.verdict
-    folder = cut(told, tmp_path, -1)
+def test_history_with_a_torn_end_is_cut_as_redis_does(proven, tmp_path):
+    proven.push()
+    proven.push(encoded(jid="j2"))
+    whole = proven.verdict
+    folder = cut(proven, tmp_path, -1)
     torn = prove(folder)
     assert torn.groups == whole.groups - 1
     assert torn.left == {"queue:default": 1}
@@ -385,29 +385,31 @@ def test_history_with_a_torn_end_is_cut_as_redis_does(told, tmp_path):
     assert (folder / torn.torn.path.name).read_bytes()[torn.torn.offset :].startswith(b"*3\r\n$5\r\nLPUSH")
 
 
-def test_multi_without_exec_is_no_instant(told, tmp_path):
-    told.push()
-    told.together(("RPOP", "queue:default"), ("LPUSH", MINE, JOB))
-    assert told.verdict.left == {MINE: 1}
-    torn = prove(cut(told, tmp_path, -len(b"*1\r\n$4\r\nEXEC\r\n")))
+def test_multi_without_exec_is_no_instant(proven, tmp_path):
+    proven.push()
+    proven.together(("RPOP", "queue:default"), ("LPUSH", MINE, JOB))
+    assert proven.verdict.left == {MINE: 1}
+    torn = prove(cut(proven, tmp_path, -len(b"*1\r\n$4\r\nEXEC\r\n")))
     assert (torn.left, torn.broken) == ({"queue:default": 1}, 0)
     assert torn.torn.reason == "a MULTI without its EXEC"
 
 
-def test_rewritten_history_is_not_whole(told):
-    told.push()
-    told.bgrewriteaof()
-    until(lambda: told.info("persistence")["aof_rewrites"] and not told.info("persistence")["aof_rewrite_in_progress"])
+def test_rewritten_history_is_not_whole(proven):
+    proven.push()
+    proven.bgrewriteaof()
+    until(
+        lambda: proven.info("persistence")["aof_rewrites"] and not proven.info("persistence")["aof_rewrite_in_progress"]
+    )
     with pytest.raises(HistoryError, match="not whole: the file was rewritten"):
-        prove(told.server.data_dir)
+        prove(proven.server.data_dir)
 
 
-def test_history_continues_after_restarts(told):
-    told.push()
-    told.server.kill()
-    told.server.start()
-    told.push(encoded(jid="j2"))
-    assert told.verdict.left == {"queue:default": 2}
+def test_history_continues_after_restarts(proven):
+    proven.push()
+    proven.server.kill()
+    proven.server.start()
+    proven.push(encoded(jid="j2"))
+    assert proven.verdict.left == {"queue:default": 2}
 
 
 def test_file_that_is_no_history_is_refused(tmp_path):
@@ -419,8 +421,8 @@ def test_file_that_is_no_history_is_refused(tmp_path):
         prove(path)
 
 
-def test_unknown_write_to_a_job_key_is_no_proof(told):
-    told.push()
-    told.rename("queue:default", "queue:other")
+def test_unknown_write_to_a_job_key_is_no_proof(proven):
+    proven.push()
+    proven.rename("queue:default", "queue:other")
     with pytest.raises(UnknownCommandError, match="group 2: RENAME queue:default"):
-        prove(told.history)
+        prove(proven.history)

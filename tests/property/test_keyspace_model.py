@@ -1,4 +1,4 @@
-"""The model of the prover is Redis, as far as it goes: the same commands leave the same keys."""
+"""The keyspace model of the prover leaves the same keys as Redis after the same commands."""
 
 import random
 from collections import Counter, deque
@@ -57,20 +57,20 @@ OTHER_COMMANDS = [
 ANY_COMMANDS = [
     (b"SET", ANY, VALUES),
     (b"PEXPIRE", ANY, b"60000"),
-    # Often: a key of a wrong type refuses everything until it is gone.
+    # Often, because a key of a wrong type refuses every command until it is deleted.
     *[(name, ANY, ANY) for name in (b"DEL", b"UNLINK")] * 4,
 ]
 KINDS = [LIST_COMMANDS, SET_COMMANDS, OTHER_COMMANDS, ANY_COMMANDS, [(b"FLUSHDB",)]]
 
 
 def drawn(rng):
-    """A command, its parts chosen."""
+    """Draw a command."""
     (kind,) = rng.choices(KINDS, (30, 30, 30, 8, 1))
     return [part if isinstance(part, bytes) else rng.choice(part) for part in rng.choice(kind)]
 
 
 def stored(redis):
-    """The whole keyspace, as the model holds it."""
+    """Read the whole keyspace in the form of the model."""
     found = redis.keys()
     kinds, values = redis.pipeline(transaction=False), redis.pipeline(transaction=False)
     for key in found:
@@ -83,10 +83,10 @@ def stored(redis):
         b"string": values.get,
     }
     shapes = {b"list": deque, b"zset": Sorted, b"set": set, b"hash": Fields, b"string": bytes}
-    told = kinds.execute()
-    for key, kind in zip(found, told, strict=True):
+    replies = kinds.execute()
+    for key, kind in zip(found, replies, strict=True):
         readers[kind](key)
-    return {key: shapes[kind](value) for key, kind, value in zip(found, told, values.execute(), strict=True)}
+    return {key: shapes[kind](value) for key, kind, value in zip(found, replies, values.execute(), strict=True)}
 
 
 @given(st.integers(0, 1 << 32))
@@ -97,14 +97,14 @@ def test_model_leaves_the_same_keys_as_redis(server_client, seed):
     keyspace, where = Keyspace(), Counter()
     for _ in range(10):
         some = [drawn(rng) for _ in range(5)]
-        told = server_client.pipeline(transaction=False)
+        replies = server_client.pipeline(transaction=False)
         for one in some:
-            told.execute_command(*one)
-        for one, reply in zip(some, told.execute(raise_on_error=False), strict=True):
+            replies.execute_command(*one)
+        for one, reply in zip(some, replies.execute(raise_on_error=False), strict=True):
             if isinstance(reply, ResponseError):
-                continue  # what was refused is in no history
+                continue  # a refused command is in no history
             keyspace.apply(list(one))
-            # What the prover is told adds up to where things are.
+            # The moves that the prover sees add up to the places of the values.
             for key, payload, change, _ in keyspace.moves:
                 where[key, payload] += change
             keyspace.moves.clear()

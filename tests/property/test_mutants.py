@@ -1,4 +1,4 @@
-"""The tests themselves on trial: each wrong version of the core is caught, by its fastest test."""
+"""Test the tests: the fastest test of each mutant of the core catches it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""I19: a script whose reply was lost is run again, and what it did once it does not do twice.
+"""I19: a script whose reply was lost runs again, and the second run changes nothing.
 
 Compared is all that there is: lists in their order, members of sets and sorted sets, fields, strings. Not the times: they go on.
 """
@@ -20,7 +20,7 @@ LEASE, WORKING, QUEUE, QUEUES, SET, DEAD, REGISTRY, RUNS, BEATS = (
 NEW = b"as it is stored"
 
 JOBS = st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=6, unique=True)
-"""Whatever bytes: no script reads them."""
+"""Any bytes: no script reads them."""
 
 
 def held(redis, jobs):
@@ -83,7 +83,7 @@ def aside(redis, jobs):
 
 
 def migrated(jobs):
-    """The first goes elsewhere."""
+    """The first job goes to another place."""
     places = [LEASE, WORKING, QUEUES, QUEUE, "queue:r"]
     counts = [60_000, 10, 1_000_000, len(jobs), 2, "q", "r"]
     return places, [*counts, *jobs, NEW, *[b""] * (len(jobs) - 1), 2, *[1] * (len(jobs) - 1)]
@@ -94,7 +94,7 @@ def now_plus(seconds):
 
 
 def limited(redis, jobs):
-    """One slot is taken by somebody, one was reserved for a job that never came, and the others wait."""
+    """One slot is taken, one was reserved for a job that never came, and the other jobs wait."""
     held(redis, jobs)
     redis.zadd("aw:limit:C:running", {"other j0": time.time() + 60, " lost": 1})
     redis.zadd("aw:limit:C:turns", {"": 1})
@@ -148,12 +148,12 @@ def filled(jobs):
     return places, [3, 600, len(jobs), *jobs, *[f"j{at}" for at in range(len(jobs))], *["q"] * len(jobs)]
 
 
-def parked(jobs, holds):
+def held_arguments(jobs, holds):
     return [jobs[0], "q", "C", "f", "", "strategy", 60_000, holds]
 
 
 def due_with_tickets(redis, jobs):
-    """The youngest cannot go: the key of its queue is no list."""
+    """The youngest job cannot move: the key of its queue is not a list."""
     redis.set("queue:odd", 1)
     redis.zadd(SET, {b'["%b"]\n%b' % (b"odd" if job is jobs[-1] else b"q", job): at for at, job in enumerate(jobs)})
     redis.sadd("pauses", "C")
@@ -166,7 +166,7 @@ CALLS = {
     "push_unique, under a token": (held, lambda jobs: pushed(jobs, QUEUE, "q", token="token")),
     "take_slot": (at_the_door_in_hand, lambda jobs: at_the_door(jobs, 1)),
     "take_slot, and wait": (at_the_door_behind_others, lambda jobs: at_the_door(jobs, 2)),
-    "register_orphan": (held, lambda jobs: ([REGISTRY, "lease of nobody"], ["me"])),
+    "register_orphan": (held, lambda jobs: ([REGISTRY, "lease of no process"], ["me"])),
     "note_start": (held, lambda jobs: ([LEASE, RUNS], [60_000, "digest", *jobs])),
     "heartbeat": (held, lambda jobs: ([LEASE, REGISTRY, RUNS, BEATS], ["me", 60_000, 7, 60_000])),
     "kill": (held, lambda jobs: ([WORKING, DEAD], [jobs[0], NEW, 100, 1e9])),
@@ -195,8 +195,11 @@ CALLS = {
     "receive_transfer": (held, landed),
     "receive_transfer, with their locks": (held, lambda jobs: claiming(landed(jobs), jobs)),
     "migrate": (aside, migrated),
-    "hold_paused": (held, lambda jobs: ([WORKING, SET, "pauses", "flags", "mark"], parked(jobs, ""))),
-    "hold_paused, holding": (holding, lambda jobs: ([WORKING, SET, "pauses", "flags", "mark"], parked(jobs, HOLDS))),
+    "hold_paused": (held, lambda jobs: ([WORKING, SET, "pauses", "flags", "mark"], held_arguments(jobs, ""))),
+    "hold_paused, holding": (
+        holding,
+        lambda jobs: ([WORKING, SET, "pauses", "flags", "mark"], held_arguments(jobs, HOLDS)),
+    ),
     "schedule": (held, lambda jobs: ([WORKING, SET], [jobs[0], NEW, 60])),
     "enqueue_due, to its queue": (due, lambda jobs: promoted(jobs, b"queue")),
     "enqueue_due, to the dead": (due, lambda jobs: promoted(jobs, b"dead")),

@@ -1,4 +1,4 @@
-"""Histories made by hypothesis: the processes are whole, their threads move one command at a time, and after each all is judged."""
+"""Histories made by hypothesis: whole processes whose threads step one command at a time; each step is checked."""
 
 import pytest
 from hypothesis import HealthCheck, settings
