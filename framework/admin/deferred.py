@@ -7,7 +7,7 @@ from typing import Any, cast
 import redis
 
 from framework.admin.search import OnProgress, scan_members
-from framework.admin.times import server_time
+from framework.store.clock import server_time
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import DEFERRED, DEFERRED_BY, DEFERRED_COUNT, clamp_time, timestamp, whole_number

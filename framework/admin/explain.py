@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-import redis
-
-from framework.admin.blockers import Blocker, PolicyBlockers
 from framework.admin.deferred import deferral_count
-from framework.admin.search import JobLocation, JobStore, display_name
+from framework.admin.search import JobLocation, JobStore
 from framework.admin.snapshot import ShardSnapshot
-from framework.admin.times import format_duration, format_times
 from framework.command_line import command
 from framework.declare.declaration import Declaration
+from framework.execute.blocker import Blocker, BlockerReader
+from framework.policies.concurrency.explain import LimitBlockers
+from framework.text import display_name, format_duration, format_times
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import (
@@ -81,12 +81,21 @@ class KnownClasses:
 
 
 # Decision 140: `explain` names the remedy for each reason.
+class BlockerReaders(NamedTuple):
+    """The policies' readers, in the order in which a process asks the policies."""
+
+    drop: BlockerReader
+    pause: BlockerReader
+    defer: BlockerReader
+    limit: LimitBlockers
+
+
 class Explainer:
     """Explain jobs of one shard. Methods raise redis errors."""
 
-    def __init__(self, client: "redis.Redis", shard: str, classes: KnownClasses) -> None:
-        self._snapshot = ShardSnapshot(client, shard)
-        self._policies = PolicyBlockers(self._snapshot)
+    def __init__(self, snapshot: ShardSnapshot, policies: BlockerReaders, classes: KnownClasses) -> None:
+        self._snapshot = snapshot
+        self._policies = policies
         self._classes = classes
 
     def explain(self, location: JobLocation) -> Explanation:
@@ -183,13 +192,13 @@ class Explainer:
         base = location.store.name
         scope = display_name(location.store.key).removeprefix(f"{keys.limit(base)}:waiting:")
         where = f"waits at the limit {base}{f' as one of {scope}' if scope else ''}, {_ordinal(location)}"
-        reasons = self._policies.limit(base, is_waiting=True, scope=scope)
+        reasons = self._policies.limit.at_limit(base, is_waiting=True, scope=scope)
         queue = str(payload.get("queue", ""))
         return where, [*reasons, *self._queue_blockers(queue), *self._unknown_class(payload)]
 
     def _held_by_pause(self, name: str, payload: Payload) -> list[Blocker]:
         why = f"it was held while {name} was paused, and the pause has ended"
-        reasons = self._policies.pause(name) or [Blocker("resuming", why, "any process, in seconds")]
+        reasons = self._policies.pause(name, "") or [Blocker("resuming", why, "any process, in seconds")]
         return [*reasons, *self._queue_blockers(str(payload.get("queue", ""))), *self._unknown_class(payload)]
 
     def _until_due(self, location: JobLocation, payload: Payload) -> list[Blocker]:
@@ -238,7 +247,8 @@ class Explainer:
             return unknown
         if declarations is not None:
             name = declarations[name].wire_name  # policies know a class by its present name only
-        return self._policies.at_admission(name, str(payload.get("queue", "")))
+        queue = str(payload.get("queue", ""))
+        return [blocker for read in self._policies for blocker in read(name, queue)]
 
     def _unknown_class(self, payload: Payload) -> list[Blocker]:
         """Return what happens to the job if no class has its name any more; also for a held job after its release."""

@@ -6,10 +6,11 @@ from typing import Any, Literal
 import redis
 
 from framework.admin.held_jobs import held_keys, measure_held
-from framework.admin.search import display_name
-from framework.admin.times import server_time
 from framework.flags.flag import pause_flag
 from framework.flags.redis_flags import read_flags
+from framework.policies.pause.explain import pause_source
+from framework.store.clock import server_time
+from framework.text import display_name
 from framework.wire import keys
 
 _PAUSE_FLAG_PREFIX = pause_flag("")
@@ -66,9 +67,8 @@ def _read_class_pauses(client: "redis.Redis") -> list[PauseSummary]:
     strategies: list[Any] = pipeline.execute(raise_on_error=False)
     found: list[PauseSummary] = []
     for name, kept in zip(names, strategies, strict=True):
-        flag, jobs = flags.get(name), held.get(name)
-        by = flag.set_by or "an operator" if flag is not None else display_name(kept) if isinstance(kept, bytes) else ""
-        reason, until = (flag.reason, flag.expires_at) if flag is not None else ("", None)
+        jobs = held.get(name)
+        source = pause_source(flags.get(name), kept if isinstance(kept, bytes) else None)
         since = jobs.since if jobs else None
-        found.append(PauseSummary("class", name, flag is not None, by, reason, until, jobs.jobs if jobs else 0, since))
+        found.append(PauseSummary("class", name, *source, jobs.jobs if jobs else 0, since))
     return found

@@ -7,16 +7,10 @@ from typing import Any
 
 import redis
 
-from framework.admin.search import (
-    JobStore,
-    OnProgress,
-    display_name,
-    list_held_stores,
-    payload_of_member,
-    scan_members,
-)
+from framework.admin.search import JobStore, OnProgress, list_held_stores, payload_of_member, scan_members
 from framework.store.script import DROP_HELD
 from framework.telemetry.counters import SKIPPED_JOBS, series_name
+from framework.text import display_name
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.json import dumps, loads_object

@@ -12,6 +12,7 @@ from redis.exceptions import ResponseError
 from framework.admin.held_jobs import HeldJobsKey
 from framework.admin.job_counts import named_queues
 from framework.store.script import SEARCH, is_wrong_type
+from framework.text import display_name
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import clamp_time
@@ -166,11 +167,6 @@ def _remaining_pages(client: "redis.Redis", key: bytes | str, needle: bytes | No
 
 def _glob_containing(needle: bytes | None) -> bytes | None:
     return None if needle is None else b"*" + _GLOB.sub(rb"\\\1", needle) + b"*"
-
-
-def display_name(raw: bytes) -> str:
-    """Return a name as text. Names from other programs need not be valid UTF-8."""
-    return raw.decode(errors="backslashreplace")
 
 
 def _keys_by_prefix(

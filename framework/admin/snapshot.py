@@ -7,13 +7,11 @@ from typing import Any, cast
 
 import redis
 
-from framework.admin.limits import LimitState, read_limits
-from framework.admin.pauses import PauseSummary, read_pauses
-from framework.admin.search import display_name
-from framework.admin.times import server_time
 from framework.flags.flag import Flag
 from framework.flags.redis_flags import read_flags
 from framework.process.record import ProcessInfo, read_processes
+from framework.store.clock import server_time
+from framework.text import display_name
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import clamp_time, timestamp
@@ -67,20 +65,6 @@ class ShardSnapshot:
             for name, flag in read_flags(self.client).items()
             if flag.expires_at is None or flag.expires_at > self.now
         }
-
-    @cached_property
-    def pauses(self) -> Mapping[str, PauseSummary]:
-        """The classes that are paused or have held jobs."""
-        return {pause.name: pause for pause in read_pauses(self.client) if pause.kind == "class"}
-
-    def limit(self, name: str) -> LimitState:
-        """Return the state of one limit."""
-        return read_limits(self.client, self.now, [name])[0]
-
-    def slots_of_scope(self, base: str, scope: str) -> int:
-        """Return how many slots of a limit a scope uses."""
-        held: Any = self.client.hget(keys.limit(base) + ":scope_slots", scope)
-        return int(held) if held is not None and held.isdigit() else 0
 
     def processes_serving(self, queue: str) -> list[ProcessInfo]:
         """Return the processes that fetch from the queue."""

@@ -9,16 +9,16 @@ from typing import Any
 import click
 
 from framework.admin.limits import read_limits
-from framework.admin.search import display_name
-from framework.admin.times import server_time
 from framework.cli.errors import reports_errors
 from framework.cli.jobs_held import read_held
 from framework.cli.options import shard_option
 from framework.cli.shards import ShardCommand
 from framework.cli.terminal import echo_whole
 from framework.shard.shard import Shard
+from framework.store.clock import server_time
 from framework.telemetry.counters import series_name
 from framework.telemetry.visible import visible
+from framework.text import display_name
 from framework.wire import keys
 
 _LIMIT_GAUGE = "sidekiq_concurrency_limit"

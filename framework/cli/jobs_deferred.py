@@ -6,7 +6,6 @@ from dataclasses import asdict
 import click
 
 from framework.admin.deferred import Deferral, run_sooner, summarize_deferrals
-from framework.admin.times import format_age, format_duration, server_time
 from framework.cli.errors import reports_errors
 from framework.cli.groups import DefaultShowGroup
 from framework.cli.options import json_option, modules_option, shard_option
@@ -14,6 +13,8 @@ from framework.cli.project import refuse_unknown_class
 from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo
 from framework.shard.shard import Shard
+from framework.store.clock import server_time
+from framework.text import format_age, format_duration
 
 _HEADINGS = ("SHARD", "CLASS", "BY", "JOBS", "OLDEST", "MOST OFTEN", "NEXT IN")
 _DEFAULT_RATE = 100.0

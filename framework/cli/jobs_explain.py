@@ -8,9 +8,8 @@ from typing import Any
 import click
 
 from framework.admin.explain import Explainer, Explanation, Interruptions, KnownClasses
-from framework.admin.search import display_name, search
+from framework.admin.search import search
 from framework.admin.snapshot import ShardSnapshot
-from framework.admin.times import format_duration, format_times
 from framework.cli.errors import reports_errors
 from framework.cli.options import json_option, modules_option, shard_option
 from framework.cli.project import load_project, print_load_error
@@ -19,7 +18,9 @@ from framework.cli.terminal import echo_lines
 from framework.errors import FrameworkError
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
+from framework.text import display_name, format_duration, format_times
 from framework.wire.job import DEATH_COUNT, INTERRUPTED_COUNT
+from framework.wiring.blockers import open_blocker_readers
 
 _NOT_FOUND_TEXT = """\
 No key of {shards} holds the job {jid}. Possible reasons:
@@ -52,11 +53,12 @@ def explain(jid: str, *, names: Sequence[str], as_json: bool, modules: Sequence[
     states: dict[str, str] = {}
 
     def look(shard: Shard) -> None:
-        explainer = Explainer(shard.client, shard.name, classes)
+        snapshot = ShardSnapshot(shard.client, shard.name)
+        explainer = Explainer(snapshot, open_blocker_readers(snapshot), classes)
         found.extend(
             explainer.explain(sighting) for sighting in search(shard.client, jid, progress_reporter(shard.name))
         )
-        state = ShardSnapshot(shard.client, shard.name).status(jid)
+        state = snapshot.status(jid)
         if state is not None:
             states[shard.name] = state
 

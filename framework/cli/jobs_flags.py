@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from framework.admin.times import format_duration, server_time
 from framework.cli.errors import reports_errors
 from framework.cli.groups import DefaultShowGroup
 from framework.cli.options import (
@@ -25,6 +24,8 @@ from framework.cli.terminal import echo
 from framework.flags.flag import Flag, drop_flag, run_flag
 from framework.flags.redis_flags import MAX_AGE_S, read_flags_or_none, set_flag, unset_flag
 from framework.shard.shard import Shard
+from framework.store.clock import server_time
+from framework.text import format_duration
 
 _HEADINGS = ("SHARD", "FLAG", "ON FOR", "SET BY", "ENDS IN", "REASON")
 

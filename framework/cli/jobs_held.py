@@ -8,10 +8,8 @@ from dataclasses import asdict
 import click
 
 from framework.admin.held_jobs import ALERT_COUNT, HeldJobs, measure_held
-from framework.admin.limits import assign_free_slots
 from framework.admin.purge import PurgeResult, purge
 from framework.admin.search import list_held_stores
-from framework.admin.times import format_age, format_duration, server_time
 from framework.cli.errors import reports_errors
 from framework.cli.groups import DefaultShowGroup
 from framework.cli.options import DurationOption, json_option, modules_option, shard_option
@@ -20,8 +18,11 @@ from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo
 from framework.command_line import command
 from framework.exit_codes import EXIT_FAILED
+from framework.policies.concurrency.limit_state import assign_free_slots
 from framework.shard.shard import Shard
+from framework.store.clock import server_time
 from framework.telemetry.context import META_PREFIX
+from framework.text import format_age, format_duration
 
 _HEADINGS = ("SHARD", "PLACE", "CLASS OR LIMIT", "JOBS", "OLDEST", "LOOK, AND RELEASE")
 _RELEASE_COMMANDS = {"waiting": "limits", "paused": "paused"}

@@ -7,18 +7,7 @@ from typing import NamedTuple
 import click
 
 from framework.admin.job_counts import queue_names
-from framework.admin.limits import (
-    LimitOverride,
-    LimitState,
-    SlotHolder,
-    assign_free_slots,
-    clear_override,
-    read_limits,
-    read_slot_holders,
-    set_override,
-)
-from framework.admin.search import display_name
-from framework.admin.times import format_age, format_duration, server_time
+from framework.admin.limits import LimitReport, read_limits
 from framework.cli.errors import refuse_unknown, reports_errors
 from framework.cli.groups import DefaultShowGroup
 from framework.cli.options import check_reason, json_option, modules_option, reason_and_duration_options, shard_option
@@ -27,7 +16,17 @@ from framework.cli.shards import ShardCommand, operator_name
 from framework.cli.terminal import echo
 from framework.errors import FrameworkError
 from framework.exit_codes import EXIT_FAILED
+from framework.policies.concurrency.limit_state import (
+    LimitOverride,
+    SlotHolder,
+    assign_free_slots,
+    clear_override,
+    read_slot_holders,
+    set_override,
+)
 from framework.shard.shard import Shard
+from framework.store.clock import server_time
+from framework.text import display_name, format_age, format_duration
 
 _HEADINGS = ("SHARD", "LIMIT", "SLOTS", "SET BY", "WAITING", "OLDEST")
 _HOLDERS = ("SHARD", "PROCESS", "JID", "SLOT ENDS IN")
@@ -175,7 +174,7 @@ def _apply_to_shards(on: ShardCommand, act: Callable[[Shard], list[_LimitChange]
     on.exit_if_unanswered()
 
 
-def _read(shard: Shard) -> tuple[float, list[LimitState]]:
+def _read(shard: Shard) -> tuple[float, list[LimitReport]]:
     now = server_time(shard.client)
     return now, read_limits(shard.client, now)
 
@@ -212,7 +211,7 @@ def _unknown_limit_message(name: str, hint: str) -> str:
     return f"no limit, worker class or queue (queue/NAME) is named {name!r}{hint}"
 
 
-def _row(shard: str, now: float, limit: LimitState) -> Sequence[str]:
+def _row(shard: str, now: float, limit: LimitReport) -> Sequence[str]:
     waiting = limit.waiting
     return (
         shard,
@@ -224,7 +223,7 @@ def _row(shard: str, now: float, limit: LimitState) -> Sequence[str]:
     )
 
 
-def _source_text(now: float, limit: LimitState) -> Iterator[str]:
+def _source_text(now: float, limit: LimitReport) -> Iterator[str]:
     ends = f" for {format_duration(limit.until - now)} more" if limit.until is not None else ""
     yield f"{limit.source}{ends}"
     if limit.source == "operators" and limit.override is not None:
@@ -238,7 +237,7 @@ def _slot_row(shard: str, holder: SlotHolder) -> Sequence[str]:
     return shard, holder.identity or "(handed over, not started)", holder.jid, ends
 
 
-def _limit_json(limit: LimitState) -> dict[str, object]:
+def _limit_json(limit: LimitReport) -> dict[str, object]:
     waiting = limit.waiting
     return {
         "name": limit.name,

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from framework.admin.locks import HeldLock, count_locks, delete_lock, find_lock, scan_locks
-from framework.admin.times import format_age, format_duration, server_time
 from framework.cli.errors import refuse_unknown, reports_errors, unknown_worker_message
 from framework.cli.groups import DefaultShowGroup
 from framework.cli.options import json_option, modules_option, shard_option
@@ -20,6 +19,8 @@ from framework.errors import PayloadError
 from framework.exit_codes import EXIT_FAILED
 from framework.policies.dedup.push import Deduplicator
 from framework.shard.shard import Shard
+from framework.store.clock import server_time
+from framework.text import format_age, format_duration
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.json import loads

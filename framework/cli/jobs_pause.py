@@ -6,7 +6,6 @@ from dataclasses import asdict
 import click
 
 from framework.admin.pauses import PauseSummary, read_pauses
-from framework.admin.times import format_age, format_duration, server_time
 from framework.cli.errors import reports_errors
 from framework.cli.jobs_flags import set_flag_on_shards
 from framework.cli.options import json_option, modules_option, reason_and_duration_options, shard_option
@@ -17,6 +16,8 @@ from framework.flags.flag import pause_flag
 from framework.flags.redis_flags import unset_flag
 from framework.policies.pause.resumer import ResumeResult, resume
 from framework.shard.shard import Shard
+from framework.store.clock import server_time
+from framework.text import format_age, format_duration
 
 _HEADINGS = ("SHARD", "WHAT", "NAME", "BY", "ENDS IN", "JOBS", "OLDEST", "REASON")
 

@@ -11,7 +11,6 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.admin.limits import LimitOverride, set_override
 from framework.cli.acl import acl, acl_line
 from framework.cli.errors import reports_errors
 from framework.cli.jobs import jobs
@@ -22,6 +21,7 @@ from framework.devtools.commands.route import route
 from framework.errors import FrameworkError
 from framework.flags.flag import Flag, drop_flag, pause_flag
 from framework.flags.redis_flags import set_flag
+from framework.policies.concurrency.limit_state import LimitOverride, set_override
 from framework.store.rights import ROLES
 from framework.telemetry.visible import MOST, visible, visible_json
 from framework.wire import keys

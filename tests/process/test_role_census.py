@@ -59,7 +59,7 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "script restore": ("fetch/reaper.py", "RESTORE("),
     },
     "operator": {"+watch": ("admin/locks.py", ".transaction("), "+unwatch": ("admin/locks.py", ".transaction(")},
-    "read-only": {"+hget": ("admin/snapshot.py", ".hget(")},
+    "read-only": {"+hget": ("policies/concurrency/limit_state.py", ".hget(")},
 }
 """Rights that this run does not reach, and where the code is that needs each: a file, and words in it."""
 

@@ -1,15 +1,7 @@
-"""Format times for operators: how long ago, how much longer."""
-
-import redis
+"""Format durations, ages and names of other programs for operators."""
 
 _LONGEST_S = 1_000 * 366 * 86_400
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-
-
-def server_time(client: "redis.Redis") -> float:
-    """Return the time of a server's clock, which decides what is due and what has expired. Raises redis errors."""
-    seconds, microseconds = client.time()
-    return seconds + microseconds / 1_000_000
 
 
 def format_duration(seconds: float) -> str:
@@ -35,3 +27,8 @@ def format_times(count: int) -> str:
 def format_age(now: float, then: float | None) -> str:
     """Return how long ago ``then`` was, ``-`` if it is unknown."""
     return "-" if then is None else format_duration(now - then)
+
+
+def display_name(raw: bytes) -> str:
+    """Return a name as text. Names from other programs need not be valid UTF-8."""
+    return raw.decode(errors="backslashreplace")

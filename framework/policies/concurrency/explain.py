@@ -1,0 +1,87 @@
+"""Explain which concurrency limit blocks a job: the limits policy's reader for ``jobs explain``."""
+
+from collections.abc import Callable
+
+import redis
+
+from framework.command_line import command
+from framework.execute.blocker import Blocker
+from framework.policies.concurrency.limit_state import (
+    LimitState,
+    read_limit_states,
+    read_slot_holders,
+    slots_of_scope,
+)
+from framework.policies.concurrency.limits import QUEUE_PREFIX
+from framework.text import format_duration
+
+_MAX_HOLDERS = 5
+"""The most slot holders that are named."""
+
+
+class LimitBlockers:
+    """Find the limits of one shard that block a job. ``now`` returns the time of the shard's clock. Raises redis errors."""
+
+    def __init__(self, client: "redis.Redis", now: Callable[[], float]) -> None:
+        self._client = client
+        self._now = now
+
+    def __call__(self, worker: str, queue: str) -> list[Blocker]:
+        """See ``BlockerReader``."""
+        return [blocker for base in (f"{QUEUE_PREFIX}{queue}", worker) for blocker in self.at_limit(base)]
+
+    def at_limit(self, base: str, *, is_waiting: bool = False, scope: str = "") -> list[Blocker]:
+        """Return what a limit does with one more job, or with a job of ``scope`` that waits at it."""
+        (limit,) = read_limit_states(self._client, self._now(), [base])
+        if not (limit.is_full or is_waiting):
+            return []
+        if limit.limit is not None and limit.limit < 0:
+            return [
+                Blocker(
+                    "limit_paused",
+                    f"the limit {base} is {limit.limit}: no job runs ({self._limit_origin(limit)})",
+                    self._limit_remedy(limit),
+                )
+            ]
+        held = slots_of_scope(self._client, base, scope) if scope and limit.share else 0
+        if limit.share and held >= limit.share and limit.limit != 0:
+            why = f"its scope {scope} has its share of the limit {base} ({held}/{limit.share}; all: {limit.usage})"
+            why = f"{why}: {self._slot_holders(base, scope)}"
+            return [Blocker("share_reached", why, f"the end of a job of {scope}, whose slot goes to the next")]
+        if not limit.is_full:
+            why = f"the limit {base} has free slots ({limit.usage}) and jobs wait: they are being released now"
+            return [
+                Blocker("limit_free", why, f"any process, in seconds; at once: {command(f'jobs limits sweep {base}')}")
+            ]
+        return [
+            Blocker(
+                "limit_reached",
+                f"the limit {base} is reached ({limit.usage}; {self._limit_origin(limit)}): {self._slot_holders(base)}",
+                self._slot_remedy(limit),
+            )
+        ]
+
+    def _slot_holders(self, base: str, scope: str = "") -> str:
+        found = read_slot_holders(self._client, base, self._now(), scope)
+        named = [
+            f"{one.jid} in {one.identity or 'no process yet'} ({format_duration(one.left_s)} left)"
+            for one in found[:_MAX_HOLDERS]
+        ]
+        more = f" and {len(found) - _MAX_HOLDERS:,} more" if len(found) > _MAX_HOLDERS else ""
+        return f"held by {', '.join(named)}{more}"
+
+    def _slot_remedy(self, limit: LimitState) -> str:
+        return (
+            f"the end of any of these jobs; the slot of a dead process expires by itself; {self._limit_remedy(limit)}"
+        )
+
+    def _limit_remedy(self, limit: LimitState) -> str:
+        if limit.source == "operators":
+            ends = "" if limit.until is None else f"; by itself in {format_duration(limit.until - self._now())}"
+            return f"{command(f'jobs limits clear {limit.name}')}{ends}"
+        return f"more slots: {command(f'jobs limits set {limit.name} N --reason ... --for ...')}"
+
+    def _limit_origin(self, limit: LimitState) -> str:
+        if limit.source == "operators" and limit.override is not None:
+            return f"set by {limit.override.by}: {limit.override.reason}"
+        return {"throttled": "throttled", "application": "set by the application"}.get(limit.source, "not set")
