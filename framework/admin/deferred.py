@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import redis
 
-from framework.admin.search import OnProgress, scan_members
+from framework.admin.job_counts import OnProgress
+from framework.admin.search import scan_members
 from framework.store.clock import server_time
 from framework.types import Payload
 from framework.wire import keys

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import redis
 from redis.exceptions import ResponseError
@@ -16,6 +16,9 @@ from framework.wire.job import decode
 PAGE_SIZE = 500
 """Jobs or keys per command: Redis serves other clients in between, however long a queue is."""
 
+OnProgress: TypeAlias = Callable[[str, int], None]
+"""Receives, after every step, the key that is scanned and the number of jobs scanned so far."""
+
 IN_FLIGHT = "in flight"
 """The place of jobs that a process has fetched and not acknowledged."""
 
@@ -27,7 +30,7 @@ _QUEUE_KEY_PREFIX, _WORKING_KEY_PREFIX = keys.queue("").encode(), keys.working("
 
 
 def count_jobs_by_class(
-    client: "redis.Redis", names: Collection[str], on_progress: Callable[[str, int], None]
+    client: "redis.Redis", names: Collection[str], on_progress: OnProgress
 ) -> Mapping[str, Counter[str]]:
     """Return for each wire name how many jobs are at which place: ``queue NAME``, a sorted set's key, or ``in flight``.
 

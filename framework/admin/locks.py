@@ -8,7 +8,8 @@ import redis
 from redis.client import Pipeline
 from redis.exceptions import ResponseError
 
-from framework.admin.search import PAGE, OnProgress
+from framework.admin.job_counts import OnProgress
+from framework.admin.search import PAGE
 from framework.text import display_name
 from framework.wire import keys
 from framework.wire.job import timestamp

@@ -7,7 +7,8 @@ from typing import Any
 
 import redis
 
-from framework.admin.search import JobStore, OnProgress, list_held_stores, payload_of_member, scan_members
+from framework.admin.job_counts import OnProgress
+from framework.admin.search import JobStore, list_held_stores, payload_of_member, scan_members
 from framework.store.script import DROP_HELD
 from framework.telemetry.counters import SKIPPED_JOBS, series_name
 from framework.text import display_name

@@ -1,7 +1,7 @@
 """Find a job: search every key of a shard that may hold it, in bounded steps beside running processes."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
@@ -10,7 +10,7 @@ import redis
 from redis.exceptions import ResponseError
 
 from framework.admin.held_jobs import HeldJobsKey
-from framework.admin.job_counts import named_queues
+from framework.admin.job_counts import OnProgress, named_queues
 from framework.store.script import SEARCH, is_wrong_type
 from framework.text import display_name
 from framework.types import Payload
@@ -22,8 +22,6 @@ StoreKind: TypeAlias = Literal[
     "scheduled", "retry", "queue", "waiting", "paused", "migrating", "in flight", "dead", "interrupted"
 ]
 _Page: TypeAlias = list[tuple[bytes, float]]
-OnProgress: TypeAlias = Callable[[str, int], None]
-"""Receives, after every step, the key that is scanned and the number of jobs scanned so far."""
 
 PAGE = 1_000
 STEP_JOBS, STEP_BYTES = 5_000, 1_000_000

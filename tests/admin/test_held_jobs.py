@@ -1,4 +1,4 @@
-"""The alert on parked jobs: one process of the fleet tells of each place whose oldest job waits for too long."""
+"""Report held jobs: one process of a shard reports each place whose oldest job waits too long."""
 
 import time
 
@@ -71,7 +71,7 @@ def test_held_jobs_key_of_other_type_hides_no_other(redis):
 
 
 def test_held_alert_full_server_every_process_reports(redis, granted):
-    """Jobs that wait may be what has filled it; who tells cannot be agreed on then, so each does."""
+    """Held jobs may have filled the server; the processes cannot agree on a reporter then, so each reports."""
     pause(redis, "PausedWorker", 1_800)
     heard = Heard()
     with full_memory(redis):

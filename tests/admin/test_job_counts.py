@@ -19,7 +19,7 @@ def test_job_counts_every_place_is_counted(redis):
     enqueue(redis, "Old", queue="a")
     enqueue(redis, "Old", queue="a", jid="2")
     enqueue(redis, "Old", queue="b")
-    redis.lpush("queue:unlisted", encoded("Old"))  # somebody did not write its name down
+    redis.lpush("queue:unlisted", encoded("Old"))  # its name is missing in `queues`
     for key in (keys.SCHEDULE, keys.RETRY, keys.DEAD, keys.INTERRUPTED):
         redis.zadd(key, {encoded("Old", jid=key): 1})
     hold(redis, encoded("Old", jid="held"), "host:1:00000000000e")

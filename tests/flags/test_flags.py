@@ -1,4 +1,4 @@
-"""Flags: as Redis has them, as a process knows them, and as an OpenFeature provider says them."""
+"""Read flags from Redis and from an OpenFeature provider."""
 
 import random
 import threading

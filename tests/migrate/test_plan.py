@@ -1,4 +1,4 @@
-"""What becomes of one job: where it goes, its bytes then, and why it stays."""
+"""Decide about one job: its target, its new bytes, and why it stays."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Jobs leave a live queue for another: none is lost or doubled, order is kept, whoever works, stops or dies meanwhile."""
+"""Migrate live queues: no job is lost or doubled and order is kept, while others push, fetch, stop or die."""
 
 import json
 import threading
@@ -67,7 +67,7 @@ def everything(redis):
 
 
 def tidy(redis):
-    """The keys that are left when nobody migrates any more."""
+    """Tell whether only the keys of a finished migration are left."""
     return {key.decode() for key in redis.keys("*")} <= {OLD, NEW, keys.QUEUES, keys.STEADY_SINCE}
 
 

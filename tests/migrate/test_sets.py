@@ -1,4 +1,4 @@
-"""Jobs of a sorted set get another queue: same time, once, whoever takes them or adds others meanwhile."""
+"""Migrate a sorted set: each job keeps its time and exists once, while others take jobs or add some."""
 
 import threading
 from collections import Counter

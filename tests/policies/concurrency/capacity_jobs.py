@@ -1,4 +1,4 @@
-"""The workers of these tests; copied as the module ``jobs``. Work is a list of words; what is done is listed too."""
+"""The workers of these tests, copied as the module ``jobs``. Work is a list of words; finished work is listed too."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ def most() -> int:
 
 
 class DrainWorker(LimitedCapacityWorker):
-    """Takes one word off the list, and waits as long as there is a key ``hold``."""
+    """Take one word from the list, and wait while the key ``hold`` exists."""
 
     feature_category = "not_owned"
     queue = "default"

@@ -12,7 +12,7 @@ PROOFS = Redis.from_url(os.environ["PROOF_URL"])
 
 
 def lives(pid: str) -> bool:
-    """Whether a process has not ended: one that was killed, and that nobody has buried yet, has."""
+    """Tell whether a process lives; a killed one whose exit status is not read yet does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:

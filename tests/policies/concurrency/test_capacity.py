@@ -67,7 +67,7 @@ def test_capacity_jobs_until_work_ends_stay_within_limit(worker, capacity, redis
     first, _ = worker(), worker()
     until(lambda: redis.llen("done") == 60, "all is done")
     until(lambda: redis.llen("async done") == 20, "all of the others too")
-    until(lambda: not redis.exists("queue:default", RUNNING), "nobody goes on")
+    until(lambda: not redis.exists("queue:default", RUNNING), "all have ended")
     never_more_than(redis, 3)
     assert sorted(map(int, redis.lrange("done", 0, -1))) == list(range(60))
     line = first.line(job_status="done", **{"class": "DrainWorker"})
@@ -87,7 +87,7 @@ def test_capacity_failed_or_killed_job_is_replaced(worker, capacity, redis):
     assert capacity("[DrainWorker.perform_async(7)]") == 1  # one too many
     lines = until(lambda: [line for process in processes for line in process.find(job_status="dropped")], "dropped")
     assert lines[0]["dropped_reason"] == "3 of 3 jobs are running or about to (max_running_jobs)"
-    assert not redis.keys(f"{keys.limit('DrainWorker')}:waiting*")  # nobody waits for a slot
+    assert not redis.keys(f"{keys.limit('DrainWorker')}:waiting*")  # no job waits for a slot
     victim = max(
         processes, key=lambda process: sum(process.identity in str(one) for one in redis.zrange(RUNNING, 0, -1))
     )
@@ -109,7 +109,7 @@ def test_capacity_failed_or_killed_job_is_replaced(worker, capacity, redis):
     assert capacity() == 0
     redis.delete("hold")
     until(lambda: redis.zcard(keys.DEAD) + redis.llen("done") >= 9, "work goes on")
-    until(lambda: not redis.exists("queue:default", RUNNING), "until nothing is left, or nobody")
+    until(lambda: not redis.exists("queue:default", RUNNING), "until no job is left")
     while redis.llen("work"):
         assert 0 <= capacity() <= 3  # a job that has just ended may be about to be followed by the next
         until(lambda: not redis.exists("queue:default", RUNNING), "again")
@@ -146,7 +146,7 @@ def test_capacity_zero_ends_waiting_jobs_unknown_runs_one(worker, capacity, redi
     process = worker()
     lines = until(lambda: len(found := process.find(job_status="dropped")) == 2 and found, "both end")
     assert lines[0]["dropped_reason"] == "max_running_jobs is 0"
-    until(lambda: not redis.exists(RUNNING), "their slots are nobody's")
+    until(lambda: not redis.exists(RUNNING), "their slots are free")
     redis.set("most", 2)
     redis.set("hold", 1)
     until(lambda: capacity() == 0 and redis.llen("seen") == 2, "they run, once the process has asked again")

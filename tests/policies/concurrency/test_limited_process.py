@@ -1,4 +1,4 @@
-"""Limits seen from outside: real processes, and what their jobs saw of one another."""
+"""Check limits in real processes, by what their jobs saw of each other."""
 
 import json
 import os
@@ -19,7 +19,7 @@ launcher.RECORD_PERIOD_S = launcher.SWEEP_PERIOD_S = 0.3
 from framework.cli.worker import main
 main()
 """
-"""A worker that looks after limits, and writes its record, several times a second instead of once in 5 s."""
+"""A worker that sweeps limits, and writes its record, several times a second instead of once in 5 s."""
 
 ONE, ASKED = keys.limit("OneWorker"), keys.limit("AskedWorker")
 
@@ -33,14 +33,14 @@ def waiting(redis, base, scope=""):
 
 
 def settled(redis):
-    """Nothing is in flight, and no key says that anything waits, runs or was handed over."""
+    """Wait until nothing is in flight, and no key of a limit is left."""
     until(lambda: not redis.keys("aw:working:*") and not redis.keys("aw:limit:*:*"), "nothing is left")
     assert not redis.smembers(keys.LIMITS_WAITING)
 
 
 @pytest.mark.proves("R42", "R43", "R44", "I10", "I12")
 def test_limit_process_waiting_jobs_are_unchanged_and_in_order(site, redis):
-    """The same scene shows the lines, the counter, the hooks, an operator's word and a process that stops."""
+    """Check the log lines, the counter, the hooks, an override and a stopping process in one scene."""
     holder, other = site.hurried_worker("-q", "default", "-c", "1"), site.hurried_worker("-q", "default", "-c", "1")
     enqueue(redis, "OneWorker", args=["first", "go"], jid="first")
     until(lambda: said(redis, "ran") == ["first"], "it runs")
@@ -112,7 +112,7 @@ def test_limit_process_tenant_share_leaves_turns_to_others(site, redis):
 
 @pytest.mark.proves("F45", "R42", "R44", "I10", "I24")
 def test_limit_process_killed_children_never_exceed_five(site, redis, fleet):
-    """Fifty threads in three processes, two of which are killed; each job counts who lives beside it.
+    """Run fifty threads in three processes and kill two of them; each job counts the jobs beside it.
 
     The throughput is measured by ``scripts/prove limit``.
     """
@@ -142,7 +142,7 @@ def test_limit_process_killed_children_never_exceed_five(site, redis, fleet):
 @pytest.mark.slow
 @pytest.mark.proves("F45", "R42", "R44", "I10")
 def test_limit_proof_after_kills_leaves_no_keys(short_path):
-    """``scripts/prove limit``, short; the throughput is told and not judged."""
+    """Run ``scripts/prove limit`` for a short time; its throughput is not checked."""
     argv = [sys.executable, str(ROOT / "scripts" / "prove"), "limit", "--seconds", "5"]
     env = {**os.environ, "FRAMEWORK_VAR_DIR": str(short_path)}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=100, check=False)

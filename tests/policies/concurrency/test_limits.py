@@ -1,4 +1,4 @@
-"""What a limit is, as a process knows it, and what happens at its keys, on a real server."""
+"""Check limits in a process and the effects on their keys, on a real server."""
 
 import threading
 import time
@@ -300,7 +300,7 @@ def test_throttle_signal_lowers_and_raises_limit_by_steps(redis, limits, monkeyp
 
     def step(answer):
         load.answers = {"TenantLimitedWorker": answer}
-        throttle.adjust()  # somebody has asked in this period
+        throttle.adjust()  # another process has called the signals in this period
         redis.delete(keys.LIMITS_THROTTLING)
         throttle.adjust()
         return current(redis)
@@ -308,7 +308,7 @@ def test_throttle_signal_lowers_and_raises_limit_by_steps(redis, limits, monkeyp
     with server_lines("info") as lines:
         redis.set(keys.LIMITS_THROTTLING, 1)
         steps = ["soft", "soft", "hard", "hard", "hard", ValueError("down"), "nonsense", None, None, None]
-        # Of 4: rounded up, never below 1; nobody knows, so nothing changes; one more, one more, and free again.
+        # Of 4: rounded up, never below 1; an error changes nothing; then one more, one more, and no throttling.
         assert [step(answer) for answer in steps] == [None, None, b"2", b"1", b"1", b"1", b"1", b"2", b"3", None]
         told = lines()
     throttled = [(line["previous_concurrency_limit"], line["concurrency_limit"]) for line in told if "strategy" in line]

@@ -102,7 +102,7 @@ def test_choice_replica_behind_is_awaited_then_primary_is_used(door, now, standb
     assert door(declares, **at(position)) == (ends, None)
     assert door.slept == slept
     assert door(declares, **at(position)) == (ends, None)
-    assert door.slept == slept  # it stands where it stood: nobody waits for that again
+    assert door.slept == slept  # it has not advanced, so no job waits for it again
 
 
 def test_choice_advancing_replica_is_awaited_again(door, now, standby, postgres):
@@ -219,7 +219,7 @@ def test_choice_several_replicas_one_with_position_is_used(settings, now, postgr
         assert {door(STICKY, **at(position)) for _ in range(20)} == {("replica", "main replica 3")}
         assert door.slept == []
 
-        # A replica that has become a primary shows what nobody has replicated to it: it is none any more.
+        # A replica that was promoted is no replica any more.
         assert second.execute("SELECT pg_promote()")
         for replica in databases["main"].replicas:
             replica.dispose()

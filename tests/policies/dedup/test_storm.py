@@ -145,6 +145,6 @@ def test_dedup_storm_of_equal_jobs_leaves_one(storm):
     assert not [str(violation) for violation in verdict.violations]
     dropped_when_due = verdict.ends["dropped, a duplicate when it became due"]
     assert counted == sum(one["dropped"] for one in told) + dropped_when_due > 100
-    # Whoever is killed at that moment does not write its line any more.
+    # A process that is killed at that moment does not write its line any more.
     assert 0 < told_of["deduplicated"] <= dropped_when_due <= told_of["deduplicated"] + PAGE_SIZE * kills
     assert 0 < told_of["rescheduled"] <= len(judge.next_runs) <= told_of["rescheduled"] + PAGE_SIZE * kills

@@ -1,4 +1,4 @@
-"""Jobs that heed the health of a database."""
+"""Jobs that are deferred by the health of a database."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""What becomes of a job whose class heeds the health of a database."""
+"""Defer jobs whose class names an indicator that says Stop."""
 
 from datetime import timedelta
 

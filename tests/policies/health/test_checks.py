@@ -1,4 +1,4 @@
-"""Answers are kept for a while, asked for once, and not waited for without end, whatever an indicator does."""
+"""Cache signals, run each check once at a time, and time out, whatever an indicator does."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ LONG_S = 600.0
 
 
 class Scripted:
-    """An indicator that does what it is told, and counts."""
+    """An indicator with a scripted signal that records its calls."""
 
     def __init__(self, does=lambda question: Normal("fine")) -> None:
         self.does = does
@@ -27,7 +27,7 @@ class Scripted:
 
 
 class Echo:
-    """A database that says what it was asked."""
+    """A database that returns the statement it received."""
 
     def __init__(self) -> None:
         self.closed_idle: list[float] = []
@@ -66,7 +66,7 @@ def checks(told):
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    """What a hanging indicator waits for; open when the test has ended."""
+    """Return the event that a hanging indicator waits for; set at the end of the test."""
     event = threading.Event()
     yield event
     event.set()

@@ -138,7 +138,7 @@ def runs_when_nobody_answers(worker: Process, redis, server: Postgres, name: str
     assert "status 503" in unknown("TrafficWorker", "traffic")["signal_reason"]
     server.execute(f"DROP DATABASE {name} WITH (FORCE)")
     assert unknown("VacuumWorker", "autovacuum", "notes")["exception.class"].startswith("psycopg.")
-    server.execute(f"CREATE DATABASE {name}")  # for whoever drops it
+    server.execute(f"CREATE DATABASE {name}")  # for the end of the test, which drops it
 
 
 def test_health_process_hanging_indicator_delays_no_exit(site, redis):

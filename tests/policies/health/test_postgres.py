@@ -19,7 +19,7 @@ from tests.postgres import Postgres, running, standby_of
 
 
 class Asked:
-    """Whoever asks one server."""
+    """Query one server."""
 
     def __init__(self, url: str, settings: dict[str, object], timeout_s: float) -> None:
         self.database = HealthConnection(url, timeout_s)
@@ -177,7 +177,7 @@ def test_health_connection_reads_only_and_reconnects(unwell, asked):
     ((second,),) = query("SELECT pg_backend_pid()")
     unwell.execute(f"SELECT pg_terminate_backend({second}, 5000)")
     asks_itself = "SELECT application_name FROM pg_stat_activity WHERE pid = pg_backend_pid()"
-    assert query(asks_itself) == [("application-worker: health",)]  # nobody minds that the one at hand had died
+    assert query(asks_itself) == [("application-worker: health",)]  # the dead connection was replaced
     named = HealthConnection(f"{unwell.url()}&application_name=shop&connect_timeout=9", 10.0)
     assert named.query(asks_itself) == [("shop",)]
     named.close()

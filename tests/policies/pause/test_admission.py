@@ -80,7 +80,7 @@ def test_pause_policy_lost_reply_still_counts_as_held(redis, stored, entry):
         door.admit(entry)
     assert redis.zcard(PARKED) == 1
     assert door.admit(entry).status == "paused"
-    assert isinstance(door.admit(entry), Lost)  # somebody else's by now
+    assert isinstance(door.admit(entry), Lost)  # another process has it by now
 
 
 def test_pause_policy_unusable_keys_delay_no_job(redis, stored, entry):

@@ -1,4 +1,4 @@
-"""Real worker processes and a real Redis: parked jobs keep everything, come back in order, and survive every kill."""
+"""Pause jobs of real worker processes: they stay unchanged, return in order, and survive every kill."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ background.DEADLINE_S = 0.5
 from framework.cli.worker import main
 main()
 """
-"""A worker that looks after its pauses five times a second, and resumes in small steps, between which it can be killed."""
+"""A worker that sweeps pauses five times a second, and resumes in small steps, between which it can be killed."""
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def parked(redis, name):
 
 
 def looked(redis, times):
-    """Every process has looked whether a pause has ended."""
+    """Wait until every process has checked its pauses."""
 
     def looks():
         return redis.info("commandstats")["cmdstat_smembers"]["calls"]

@@ -1,4 +1,4 @@
-"""Which strategies there are, what is refused, and what each last said."""
+"""Register pause strategies, and poll them."""
 
 import subprocess
 import sys
@@ -73,10 +73,10 @@ def test_strategy_unknown_name_refuses_to_boot():
 
 def test_strategies_last_result_counts_and_invalid_is_ignored():
     strategy = Says()
-    asked = PauseStrategies(["one", "manual", "one"], {"one": strategy, "nobody's": Says()})
+    asked = PauseStrategies(["one", "manual", "one"], {"one": strategy, "unused": Says()})
     assert not asked.is_paused("one")
     asked.poll()
-    assert [asked.is_paused(name) for name in ("one", "manual", "nobody's", None)] == [True, False, False, False]
+    assert [asked.is_paused(name) for name in ("one", "manual", "unused", None)] == [True, False, False, False]
     assert not asked.is_pause_over("one")
     assert asked.is_pause_over("manual")
     with server_lines("info") as lines:
