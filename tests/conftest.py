@@ -45,7 +45,7 @@ EXPECTED = pytest.StashKey[dict[str, int]]()
 
 MakeServer = Callable[..., GuardedServer]
 
-# The settings of whoever runs the tests must not decide their outcome.
+# The settings of the calling shell must not change the outcome of the tests.
 for _name in [name for name in os.environ if name.startswith("FRAMEWORK_") or name == "REDIS_URL"]:
     del os.environ[_name]
 os.environ[FAMILY] = uuid.uuid4().hex

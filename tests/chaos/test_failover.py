@@ -78,8 +78,8 @@ def the_replaced_master_is_left(house, scene, producer):
     old, new = house.master, house.replica
     until(lambda: in_order(house), "a change is ordered")
     until(lambda: house.all_name(new), "another master is named")
-    until(lambda: not connected(old), "nobody is connected to the old one", RESUMED_S + LOADED_S)
-    assert old.role() == "master", "it was demoted before anybody had to notice by himself"
+    until(lambda: not connected(old), "no client is connected to the old one", RESUMED_S + LOADED_S)
+    assert old.role() == "master", "it was demoted before the clients had to notice themselves"
     pushed(producer, "followed 1", "followed 2")
     scene.wait_for("note", "followed 1", "followed 2")
 

@@ -28,7 +28,7 @@ def test_operator_changes_survive_redis_crash(scene):
     for queue in ("paused", "quiet", "default", "doomed"):
         scene.enqueue("NoteWorker", f"of {queue}", queue=queue, jid=queue)
     scene.wait_for("note", "of default", "of doomed")
-    until(lambda: scene.client.info("clients")["blocked_clients"] == 2, "at neither of the two others anybody waits")
+    until(lambda: scene.client.info("clients")["blocked_clients"] == 2, "no process waits at the two other queues")
     assert (client.llen("queue:paused"), client.llen("queue:quiet")) == (1, 1)
 
     client.srem(keys.PAUSED, "paused")

@@ -13,7 +13,7 @@ __all__ = ["proofs", "release", "site"]
 
 
 def gone(pid):
-    """Whether a process has ended (ours are reaped by their parent or by init)."""
+    """Whether a process has ended (its parent or init reaps it)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:

@@ -148,7 +148,7 @@ def test_slow_request_has_seconds_in_all_and_no_more(asked, monkeypatch):
                     raise ConnectionResetError
             except TimeoutError:
                 continue
-    until(lambda: not asked.server._open, "nobody is heard any more")
+    until(lambda: not asked.server._open, "no request is open")
     assert asked.ask("/liveness")[0] == 200
     slow.close()
 
@@ -282,12 +282,12 @@ def test_shared_state_is_read_through_its_descriptor_only(monkeypatch):
 
     theirs, descriptor = SharedState.create()
     monkeypatch.setenv(SHARED_STATE_VARIABLE, str(descriptor))
-    ours = SharedState.from_environment()
+    own = SharedState.from_environment()
     assert not Path(f"/proc/self/fd/{descriptor}").exists()
-    ours.publish(ProcessState.QUIET, 3, 7.0)
+    own.publish(ProcessState.QUIET, 3, 7.0)
     assert (theirs.state, theirs.busy, theirs.fetched_at, theirs.heartbeat_at) == (ProcessState.QUIET, 3, 7.0, 0.0)
     assert theirs.main_thread_at > 0
-    ours.publish(ProcessState.STOPPING, 0, None)
+    own.publish(ProcessState.STOPPING, 0, None)
     assert theirs.fetched_at == 7.0
     lonely = SharedState.from_environment()  # the variable is gone
     lonely.publish(ProcessState.READY, 1, 1.0)

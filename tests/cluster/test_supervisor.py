@@ -233,7 +233,7 @@ RESPAWNS = int(os.environ.get("PROVE_RESPAWNS", "50"))
 
 @pytest.mark.proves("R63", "R64")
 def test_no_start_hangs_amid_threads_that_log(tmp_path):
-    """Children are started by exec: they never hold a lock that some thread of ours had."""
+    """Children are started by exec: they never hold a lock of a thread of the supervisor."""
     over = threading.Event()
     log = logging.FileHandler(tmp_path / "log")
 

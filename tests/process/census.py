@@ -1,6 +1,6 @@
 """What the users of a server really send: MONITOR, read as it comes, with each line put down to the user that sent it.
 
-A line of a script's own commands is put down to whoever sent the script before it, as Redis does one thing at a time.
+A line of a script's own commands belongs to the client that sent the script before it, as Redis runs one command at a time.
 """
 
 import threading

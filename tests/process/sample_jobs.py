@@ -177,7 +177,7 @@ class StubbornWorker(Base):
 
 
 class ForkWorker(Base):
-    """Fork a child that waits, and end it as anybody would."""
+    """Fork a child that waits, and end it in the usual way."""
 
     def perform(self) -> None:
         reader, writer = os.pipe()

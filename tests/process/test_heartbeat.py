@@ -209,17 +209,17 @@ def test_lease_lost_registration_is_data_loss(redis, granted):
     lease = Lease(granted, IDENTITY, 2, FailureDetector(15.0, 3.0))
     for _ in range(2):
         lease.renew()
-        assert not lease.unregistered  # at first nobody knows us
+        assert not lease.unregistered  # not registered before the first heartbeat
     redis.flushall()
     lease.renew()
     assert lease.unregistered
     lease.renew()
     assert not lease.unregistered  # told once
-    Lease(granted, "host:2:000000000def", 2, FailureDetector(15.0, 3.0)).renew()  # somebody else's beats come through
+    Lease(granted, "host:2:000000000def", 2, FailureDetector(15.0, 3.0)).renew()  # heartbeats of another process arrive
     assert forgotten_after(redis, lease, UNREGISTER_AFTER_S - 2)
     assert not forgotten_after(redis, lease, UNREGISTER_AFTER_S + 2)  # in order
     redis.delete(keys.STEADY_SINCE)
-    assert forgotten_after(redis, lease, UNREGISTER_AFTER_S + 2)  # there was nobody to do it
+    assert forgotten_after(redis, lease, UNREGISTER_AFTER_S + 2)  # no other process could have removed it
 
 
 # --- outages --------------------------------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ def test_lease_outage_beyond_lease_recovers_no_live_jobs(pair, outage):
     for member in members:
         until(lambda member=member: member.grace.steady_since > back - 0.5, "it has noticed")
         assert member.told.failed
-    assert float(client.get(keys.STEADY_SINCE)) > back - 0.5  # it began anew
+    assert float(client.get(keys.STEADY_SINCE)) > back - 0.5  # it started again
     until(lambda: steady_s(client) > LEASE_S + BEAT_S + 0.1, "the grace is over and both have swept")
     for member in members:
         assert client.llen(keys.working(member.identity)) == 1

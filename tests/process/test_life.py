@@ -281,7 +281,7 @@ def test_worker_killing_job_is_quarantined_with_hook(site, redis, proofs):
 
 @pytest.mark.proves("I1")
 def test_worker_stop_leaves_lost_replies_to_others(site, redis):
-    """A fetch whose reply was lost: the job is in the working list and in nobody's memory."""
+    """A fetch whose reply was lost: the job is in the working list and in the memory of no process."""
     process = site.worker("-q", "default").ready()
     enqueue(redis, "NoopWorker", jid="lost", queue="side")
     redis.lmove("queue:side", keys.working(process.identity), "RIGHT", "LEFT")
@@ -397,16 +397,16 @@ def test_a_dead_thread_of_the_framework_ends_the_process_with_1(site, redis):
     """Promise 4: no process may stand there with a part of it dead."""
     code = (
         "import framework.fetch.reaper as r\n"
-        "def broken(self, own=''): raise LookupError('a bug of ours')\n"
+        "def broken(self, own=''): raise LookupError('a bug')\n"
         "r.Reaper.sweep = broken\n"
         "from framework.cli.worker import main; main()"
     )
     process = site.start("-c", code, "-r", "jobs", "-q", "default")
     assert process.wait() == 1
-    assert "a bug of ours" in process.deaths[0]  # a test that does not ask for it fails by this
+    assert "a bug" in process.deaths[0]  # a test that does not ask for it fails by this
     died = process.line(event_name="component.died")
     assert process.deaths == []
-    assert (died["component"], died["exception.message"]) == ("reaper", "a bug of ours")
+    assert (died["component"], died["exception.message"]) == ("reaper", "a bug")
     assert not redis.exists(keys.lease(process.identity))
 
 
@@ -422,10 +422,10 @@ def test_signal_to_forked_child_stops_only_the_child(site, redis, proofs):
 
 @pytest.mark.proves("R4")
 def test_exchange_error_that_keeps_coming_ends_with_1(site, redis, proofs):
-    """It is tried again ten times, each told with its traceback; what was fetched is left to whoever lives."""
+    """It is tried again ten times, each told with its traceback; fetched jobs are left to other processes."""
     code = (
         "import framework.fetch.pipeline as e\n"
-        "def broken(self, reply): raise TypeError('a bug of ours')\n"
+        "def broken(self, reply): raise TypeError('a bug')\n"
         "e.FetchPipeline._apply_reply = broken\n"
         "from framework.cli.worker import main; main()"
     )
@@ -436,7 +436,7 @@ def test_exchange_error_that_keeps_coming_ends_with_1(site, redis, proofs):
     failed = process.find(event_name="fetch_pipeline.failed")
     assert [line["count"] for line in failed][:10] == list(range(1, 11))
     assert "broken" in failed[0]["exception.backtrace"][-1]
-    assert process.line(event_name="component.died")["exception.message"] == "a bug of ours"
+    assert process.line(event_name="component.died")["exception.message"] == "a bug"
     site.worker("-q", "default").ready()
     until(lambda: sorted(proofs("noop")) == ["0", "1", "2"])
 

@@ -10,7 +10,7 @@ from tests.harness import ROOT, enqueue, until
 
 PASSWORD = "of-the-user"
 WITHOUT_LIMITS = ["resetkeys", *(f"~{key}" for key in WORKER.keys if key != "aw:*"), "~aw:[^l]*", "~aw:lease:*"]
-"""Every key of ours but those of limits and locks."""
+"""Every key of the framework except those of limits and locks."""
 
 LIMITED = """
 

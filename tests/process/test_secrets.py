@@ -44,7 +44,7 @@ def test_password_and_argument_are_in_no_line_key_or_report(site, guarded):
     assert PASSWORD.encode() not in everything(client)
     own.kill()
     process.line(event_name="redis.failed")
-    own.start()  # it wants no password now, and says so to whoever brings one
+    own.start()  # it has no password now, and refuses any
     process.end()
     assert process.log.read_bytes().count(ARGUMENT.encode()) == 0
     assert PASSWORD.encode() not in process.log.read_bytes() + process.errors.read_bytes()

@@ -1,4 +1,4 @@
-"""Whoever writes a line of a server process, and whenever: it says which shard it is about."""
+"""Every log line of a server process names its shard."""
 
 import os
 import signal

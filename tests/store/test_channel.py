@@ -120,10 +120,10 @@ def test_an_error_reply_is_raised_as_what_it_is(line, kind, closed):
         with pytest.raises(kind) as caught:
             channel.read()
         assert type(caught.value) is kind
-        if closed:  # another server may be behind the address: it is looked up anew
+        if closed:  # another server may be behind the address: it is resolved again
             assert not channel.open
-            with pytest.raises(RedisConnectionError, match="without an answer"):
-                channel.read()  # at once, and not on a new connection where nobody was asked
+            with pytest.raises(RedisConnectionError, match="before the replies were read"):
+                channel.read()  # at once, and not on a new connection without a command
         else:
             assert channel.read() == b"PONG"
         channel.close()
@@ -149,7 +149,7 @@ def test_every_read_has_a_deadline():
         with pytest.raises(RedisTimeoutError, match=r"no answer within 0\.05 s"):
             channel.call("PING")
         assert channel.sent
-        assert not channel.open  # a late reply would answer somebody else
+        assert not channel.open  # a late reply would answer another call
         assert channel.call("PING") == b"PONG"
         assert server.connections == 2
         channel.close()
@@ -261,7 +261,7 @@ def test_channel_unexpected_byte_is_unhealthy(redis, redis_url):
 
 
 class Doubling(Script):
-    """A script of this test's own: what ours take may change."""
+    """A script of this test, as the framework's scripts may change."""
 
     def __init__(self):
         self.name = "doubling"

@@ -1,4 +1,4 @@
-"""A Redis that answers byte by byte, none of them late: every call has one deadline, whoever makes it."""
+"""A Redis that answers byte by byte, none of them late: every call has one deadline."""
 
 import gc
 import socket

@@ -63,7 +63,7 @@ def test_hold_and_release_changed_pause_write_nothing(redis):
     assert park(redis, "a", expected="paused") == 1
     assert not redis.exists(MARK)
     assert unpark(redis) == [-1, 0, 0]
-    assert unpark(redis, seen="paused") == [1, 1, 0]  # garbage, or expired: whoever asks has read it, and knows
+    assert unpark(redis, seen="paused") == [1, 1, 0]  # garbage, or expired: the caller has read it
 
 
 def test_release_paused_marker_blocks_unknown_class(redis, memory):

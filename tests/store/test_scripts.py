@@ -174,7 +174,7 @@ KEPT = HELD.replace(b'"keep_ms":0', b'"keep_ms":60000')
 
 
 def takes(redis, data, holds):
-    """Every script that takes a job of ours from its place, on its way out."""
+    """Every script that takes an own job from its place for good."""
     return {
         "complete": lambda: FINISH(redis, [WORKING], [data, holds]),
         "postpone": lambda: SCHEDULE(redis, [WORKING, SET], [data, data, "5", "", 0, holds]),
@@ -681,7 +681,7 @@ def test_inspect_dead_returns_what_a_dead_process_left(redis, memory):
     assert abs(float(stamp) - now(redis)) < 2
     assert (length, said, page) == (3, [b"slots", b"7"], [b"youngest", ODD])
     redis.zrem(REGISTRY, "me")
-    assert examined(redis) == []  # nobody knows it
+    assert examined(redis) == []  # not registered
 
 
 @pytest.mark.proves("R20")
@@ -690,7 +690,7 @@ def test_inspect_dead_returns_what_a_dead_process_left(redis, memory):
     [
         (16, 19, True),
         (16, 17, False),  # Redis may have been away until a moment ago
-        (16, None, False),  # nobody beats: it may just have come back
+        (16, None, False),  # no heartbeats: Redis may just have come back
         (14, 1000, False),  # it lost its lease, but was there a moment ago
     ],
 )
@@ -951,9 +951,7 @@ def test_slots_clock_jump_keeps_them_until_heartbeats_are_steady(redis, memory):
     for beats in (None, now(redis) - 5, now(redis) + 500):
         redis.delete(keys.STEADY_SINCE) if beats is None else redis.set(keys.STEADY_SINCE, beats)
         with memory():
-            assert (
-                RELEASE_WAITING(redis, [LIMIT], [2, 0, 9, 60])[1] == 1
-            )  # the reservation is nobody's, and runs nowhere
+            assert RELEASE_WAITING(redis, [LIMIT], [2, 0, 9, 60])[1] == 1  # the reservation belongs to no process
     with memory():
         assert acquire(redis, job("j1"), "j1", 1) == 0
     redis.set(keys.STEADY_SINCE, now(redis) - 20)

@@ -46,7 +46,7 @@ def test_log_writer_blocked_output_counts_dropped_lines(blocking):
     writer = LogWriter(reader.writing_end, gap)
     total = MAX_PENDING + 50_000
     for number in range(total):
-        writer.write(f"{number:099}\n")  # nobody reads: this must not hang
+        writer.write(f"{number:099}\n")  # no reader: this must not hang
     assert not writer.flush(timeout_s=0.05)
     reader.start()
     until(lambda: writer.flush(timeout_s=1.0), "the queued lines to be written")
@@ -82,7 +82,7 @@ logs.close_server_log()
 
 @pytest.mark.proves("F50")
 def test_output_that_hangs_takes_no_more_than_its_memory():
-    """A real process writes 600 MB into a pipe while nobody reads it."""
+    """A real process writes 600 MB into a pipe without a reader."""
     child = subprocess.Popen(
         [sys.executable, "-c", LARGE_LINES], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -171,7 +171,7 @@ def test_a_reader_that_is_gone_costs_nothing():
     reader, descriptor = os.pipe()
     os.close(reader)
     writer = LogWriter(descriptor, gap)
-    writer.write("nobody reads this\n")
+    writer.write("never read\n")
     assert writer.flush()
     writer.close()
     os.close(descriptor)
@@ -185,7 +185,7 @@ def test_log_writer_new_reader_sees_the_dropped_count(tmp_path):
     writer = LogWriter(descriptor, gap)
     os.close(old)
     for _ in range(3):
-        writer.write("nobody reads this\n")
+        writer.write("never read\n")
     assert writer.flush()
     new = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     writer.write("hello\n")
@@ -231,7 +231,7 @@ def test_a_reader_that_hangs_does_not_keep_the_process():
     reader, descriptor = os.pipe()
     child = subprocess.Popen([sys.executable, "-c", HANGING], stdout=descriptor, stdin=subprocess.DEVNULL)
     os.close(descriptor)
-    assert child.wait(60) == 0  # nobody has read a byte
+    assert child.wait(60) == 0  # no byte was read
     os.close(reader)
 
 

@@ -40,7 +40,7 @@ def test_routing_rules_reach_another_shard(site, redis, second_redis, second_red
 
 @pytest.mark.parametrize("call", ["perform_async(1)", "perform_bulk([(1,)])", "perform_in(60, 1)"])
 def test_a_class_that_the_setting_retires_is_not_pushed(site, redis, call):
-    """A process without its module would drop the job: nobody else would ever know that the class lives."""
+    """A process without its module would drop the job: no other process would know the class."""
     ended = site.run("-c", f"import jobs; jobs.NoopWorker.{call}", FRAMEWORK_RETIRED_WORKERS='{"NoopWorker": "gone"}')
     assert ended.returncode == 1
     assert "jobs.NoopWorker: wire_name: 'NoopWorker' is also in the setting retired_workers" in ended.stderr

@@ -20,7 +20,7 @@ class BWorker(ApplicationWorker):
 
     def perform(self) -> None: ...
 """
-STALE = "workers/all_queues.yml is not what the workers say: run {} and commit what it writes"
+STALE = "workers/all_queues.yml differs from the loaded workers: run {} and commit what it writes"
 AT_SCRIPTS, INSTALLED = STALE.format("scripts/generate_queues"), STALE.format("application-worker generate-queues")
 
 
