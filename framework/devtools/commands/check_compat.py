@@ -1,4 +1,4 @@
-"""``check_compat``: would a deploy of today's workers break jobs of the last release? And the manifest that knows it."""
+"""``check-compat``: check whether a deploy would break jobs of the last release, and write the manifest of releases."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""``lint-workers``: what is wrong, or not said, in the source of workers; read without importing any of it."""
+"""``lint-workers``: find faults in the source of workers, without importing it."""
 
 import gc
 import shutil

@@ -1,4 +1,4 @@
-"""``route``: where each worker's jobs go, which rule says so, and what is wrong with the rules."""
+"""``route``: show queue, shard and rule of each worker, and check the rules."""
 
 import sys
 from collections.abc import Iterator, Sequence

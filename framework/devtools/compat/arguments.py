@@ -1,4 +1,4 @@
-"""Does a method take every list of arguments that another took? What travels is a list of positions."""
+"""Check whether a method accepts every argument list that another accepted. Jobs carry positions, not names."""
 
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, TypeAlias

@@ -1,4 +1,4 @@
-"""Which jobs in flight would a deploy break? Pure: the manifest of the last release and today's workers in, findings out.
+"""Find the jobs in flight that a deploy would break. Pure: takes the last manifest and today's workers, returns findings.
 
 Three situations have to be survived (GitLab): the last release pushes and today's code runs; jobs were pushed before and run
 after; today's code pushes and processes of the last release run, as long as a deploy takes. A job of the first two is a name,
@@ -169,12 +169,12 @@ class ReleaseComparison:
 
 
 def _without_new_arguments(new: Parameters, before: Parameters) -> Parameters:
-    """What today's pushes carry as long as nobody gives the optional arguments that the last release does not have."""
+    """Return the parameters of pushes that omit the optional arguments which are new since the last release."""
     surplus = new[len(before) :]
     return new[: len(before)] if all(one.optional or one.rest for one in surplus) else new
 
 
 def count_findings(findings: Collection[CompatFinding]) -> Mapping[str, int]:
-    """How many fail, and how many are only worth knowing."""
+    """Return the number of failures, and of safe changes."""
     failing = sum(finding.fails for finding in findings)
     return {"findings": failing, "changes": len(findings) - failing}

@@ -1,4 +1,4 @@
-"""What is said of each difference: what is wrong, which of GitLab's release steps it is a part of, and what to write."""
+"""Describe each difference: the fault, GitLab's release step that avoids it, and the lines to write."""
 
 from collections.abc import Sequence
 from datetime import date
@@ -299,7 +299,7 @@ def shard_changed(worker: str, old: ReleasedWorker, new: ReleasedWorker) -> Comp
 
 
 def shard_vanished(worker: str, old: ReleasedWorker, config_label: str) -> CompatFinding:
-    """Nobody can reach the Redis of its jobs."""
+    """No process can reach the Redis of its jobs."""
     message = f"its jobs went to the shard {old.shard}, which {config_label}/redis.yml does not have any more"
     return CompatFinding(
         "shard-vanished",

@@ -1,7 +1,7 @@
 """The JSON Schema of what a parameter takes, as its strict adapter judges it: the form in which a release is remembered.
 
 Only what ``declare.annotations`` lets travel is met here. Two keywords mean more than in JSON Schema, as the adapter is
-stricter: ``integer`` takes no 1.0, and members of ``enum`` compare types too. One is ours: ``x-validators`` names rules of
+stricter: ``integer`` takes no 1.0, and members of ``enum`` compare types too. A further keyword, ``x-validators``, names rules of
 the application's own, which nothing here can read.
 """
 

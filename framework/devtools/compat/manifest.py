@@ -1,6 +1,6 @@
-"""``workers/released.yml``: what jobs in flight may look like, as the last release and those before it pushed them.
+"""Read and write ``workers/released.yml``: the workers whose jobs may be in flight, as earlier releases pushed them.
 
-Written at a release from the workers (``snapshot``, ``following``), never by hand; read back and checked here.
+``check-compat --release`` writes the file from the workers (``snapshot``, ``next_manifest``), never an operator.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Which new worker a vanished one may have become."""
+"""Guess which new worker a vanished one became."""
 
 from difflib import SequenceMatcher
 

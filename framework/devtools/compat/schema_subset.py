@@ -1,4 +1,4 @@
-"""Does one parameter take every value that another takes? Decided on their schemas (``compat.shape``), without values.
+"""Check whether one parameter accepts every value of another, by their schemas (``compat.json_schema``), without values.
 
 A yes is proven: tests/compat holds it against the adapters themselves. A no may be a yes that only values would show (a
 union of objects split among several), so it never lets anything pass. Two things are assumed of what is in flight: callers

@@ -1,4 +1,4 @@
-"""What ``lint-workers`` knows of an application: its files, as far as there are any that can be read (a boot says why not)."""
+"""Read the files of an application for ``lint-workers``; files that cannot be read are skipped, as a boot reports them."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ from framework.settings.yaml_file import YamlError, read_yaml
 from framework.typeguards import is_list, is_mapping
 
 MAX_BYTES = 16 * 1024 * 1024
-"""Of a generated file: tens of thousands of workers."""
+"""The size limit of a generated file; enough for tens of thousands of workers."""
 
 
 class LintedApplication(NamedTuple):

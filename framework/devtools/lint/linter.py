@@ -1,4 +1,4 @@
-"""Look at a tree with the rules that are chosen: findings out, those that are waived taken away."""
+"""Check a workspace with the selected rules, and remove findings that are waived."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -18,11 +18,11 @@ from framework.devtools.lint.workspace import Workspace
 from framework.messages import did_you_mean
 
 CodeFilter = Callable[[str, Path], bool]
-"""Whether a code is asked for in a file."""
+"""Returns whether a code is selected for a file."""
 
 
 def lint(tree: Workspace, wanted: Collection[Path], applies: CodeFilter) -> tuple[list[LintFinding], int]:
-    """Every finding in the ``wanted`` files, in the order of files, lines and codes; and how many classes that run these have."""
+    """Return the findings in the ``wanted`` files, sorted, and the number of concrete workers in them."""
     found = {_key(one): one for one in _unreadable_findings(tree)}
     classes = ClassIndex(tree)
     for module in tree.modules:
@@ -83,7 +83,7 @@ def _apply_suppressions(
             yield one
     for path, of_file in waivers.items():
         for waiver in of_file:
-            # Of a code that is not asked for here nobody can say that it is not needed.
+            # A code that is not selected was not checked, so its waiver may be needed.
             needed = {code for code in waiver.codes if (path, waiver, code) in used or not applies(code, path)}
             for code, message in _suppression_faults(waiver, needed):
                 if applies(code, path):

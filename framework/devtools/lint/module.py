@@ -1,4 +1,4 @@
-"""One file as the rules read it: its tree, who encloses whom, what its names mean. Nothing of it is imported or run."""
+"""Parse one file for the rules: syntax tree, enclosing nodes, meaning of names. Nothing is imported or run."""
 
 import ast
 import io
@@ -37,11 +37,11 @@ class Module:
         """A name in this file -> what it is, dotted; star imports are in ``star_imports``."""
         self.star_imports: list[str] = []
         self.imported: list[tuple[ast.stmt, str]] = []
-        """Every import, and the dotted module or name that it is about."""
+        """Every import, with the dotted module or name."""
         self.classes: dict[str, ast.ClassDef] = {}
         self.functions: dict[str, Function] = {}
         self.values: dict[str, ast.expr] = {}
-        """What stands at the top of the file, by name; a value only where it is assigned once."""
+        """Classes, functions and values at the top level; a value only when it is assigned once."""
         self.all_classes: list[ast.ClassDef] = []
         self.calls: list[ast.Call] = []
         self.tries: list[ast.Try] = []
@@ -50,7 +50,7 @@ class Module:
         self._index_top_level(tree.body)
 
     def dotted(self, expression: ast.expr) -> str | None:
-        """What a name or a chain of attributes means, through this file's imports; None for other expressions."""
+        """Return the dotted meaning of a name or attribute chain through the imports; None for other expressions."""
         steps: list[str] = []
         while isinstance(expression, ast.Attribute):
             steps.append(expression.attr)
@@ -67,7 +67,7 @@ class Module:
         return ".".join([head, *reversed(steps)])
 
     def enclosing(self, node: ast.AST) -> Iterator[ast.AST]:
-        """What encloses a node, from the inside out."""
+        """Yield the enclosing nodes, innermost first."""
         while node in self.parents:
             node = self.parents[node]
             yield node
@@ -150,7 +150,7 @@ class Module:
 
 
 def read_module(path: Path, name: str) -> Module:
-    """The file, parsed. Raises UnreadableError for what Python itself would not read."""
+    """Parse the file. Raises UnreadableError when Python could not read it."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -159,11 +159,11 @@ def read_module(path: Path, name: str) -> Module:
 
 
 def parse(data: bytes, path: Path, name: str) -> Module:
-    """As ``read_module``, of the bytes of a file."""
+    """Parse the bytes of a file. Raises UnreadableError."""
     try:
         text = _decoded(data)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "\d" in somebody's string is for their own linter
+            warnings.simplefilter("ignore")  # such as "\d" in a string: a matter for ruff
             return Module(path, name, text, ast.parse(text))
     except SyntaxError as error:
         raise UnreadableError(f"is no Python source: {error.msg}", error.lineno or 1, error.offset or 1) from None

@@ -1,4 +1,4 @@
-"""The modules of the framework for everybody: the one list that SEW011 asks and that the guide shows."""
+"""List the public modules of the framework, for SEW011 and for the guide."""
 
 from collections.abc import Mapping
 
@@ -15,12 +15,12 @@ PUBLIC_MODULES: Mapping[str, str] = {
     "throttling": "signals of load of your own that lower concurrency limits: `register`",
     "types": "types for annotations: `Json`, `Payload`, `Jid` and the words of attributes",
 }
-"""Module within ``framework`` -> what it is for. What `framework` itself exports stands beside it."""
+"""Module within ``framework`` -> its purpose. The names that `framework` itself exports are public too."""
 
 RESERVED_MODULES = ("admin", "testing")
-"""Names that the design gives to modules for everybody whose contents come with a later release."""
+"""Public module names that the design reserves for a later release."""
 
 
 def is_public(inner: str) -> bool:
-    """Whether an import of ``framework.<inner>`` is for everybody; it may name something inside of such a module."""
+    """Return whether ``framework.<inner>`` is a public module, or a name inside of one."""
     return any(inner == one or inner.startswith(f"{one}.") for one in (*PUBLIC_MODULES, *RESERVED_MODULES))

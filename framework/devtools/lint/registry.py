@@ -1,4 +1,4 @@
-"""The table of all codes. SEW001 to SEW015 are GitLab's rules in GitLab's order, SEW016 to SEW032 ours, SEW100 on the linter's."""
+"""The table of all codes: SEW001 to SEW015 are GitLab's rules, SEW016 to SEW032 this framework's, from SEW100 on the linter's."""
 
 from collections.abc import Mapping
 

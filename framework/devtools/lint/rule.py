@@ -1,4 +1,4 @@
-"""What a rule is: a code, what people need to know of it, and the function that looks."""
+"""Define a lint rule: its code, its texts, and the functions that check."""
 
 import ast
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from framework.devtools.lint.workspace import Workspace
 
 
 class LintFinding(NamedTuple):
-    """One thing to mend. Lines and columns count from 1; ``end_line`` is the last line of what it is about."""
+    """One fault. Lines and columns count from 1; ``end_line`` is the last line of the faulty code."""
 
     path: Path
     line: int
@@ -25,7 +25,7 @@ class LintFinding(NamedTuple):
 
 
 class Match(NamedTuple):
-    """What a rule has found, before it has a file and a line. Without a ``fix``, the rule's own."""
+    """A match of a rule, before it has a file and a line. Without ``fix``, the fix of the rule applies."""
 
     module: Module
     node: ast.expr | ast.stmt | ast.ExceptHandler
@@ -47,41 +47,41 @@ class CallSite:
 
     @cached_property
     def name(self) -> str | None:
-        """What is called, dotted."""
+        """The dotted name of the called function."""
         return self.module.dotted(self.node.func)
 
     @property
     def method(self) -> str | None:
-        """The last name of what is called, where it is an attribute."""
+        """The name of the called method; None for a plain function."""
         return self.node.func.attr if isinstance(self.node.func, ast.Attribute) else None
 
     @property
     def receiver(self) -> ast.expr | None:
-        """What the method is called on."""
+        """The object of the method call."""
         return self.node.func.value if isinstance(self.node.func, ast.Attribute) else None
 
     @cached_property
     def worker(self) -> SourceClass | None:
-        """The worker whose method, or whose mixin's method, calls."""
+        """The worker whose method, or whose mixin's method, has the call."""
         return self.classes.worker_around(self.module, self.node)
 
     @property
     def function(self) -> Function | None:
-        """The function that calls."""
+        """The function that has the call."""
         for outer in self.module.enclosing(self.node):
             if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef):
                 return outer
         return None
 
     def enclosing_nodes(self) -> Iterator[ast.AST]:
-        """What encloses the call up to its own function: what is in force when it runs."""
+        """Yield the nodes around the call, up to its function."""
         for outer in self.module.enclosing(self.node):
             if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
                 return
             yield outer
 
     def context_managers(self) -> Iterator[ast.Call]:
-        """The calls whose ``with`` encloses it."""
+        """Yield the context managers around the call."""
         for outer in self.enclosing_nodes():
             if isinstance(outer, ast.With | ast.AsyncWith):
                 for item in outer.items:
@@ -89,7 +89,7 @@ class CallSite:
                         yield item.context_expr
 
     def keyword(self, name: str) -> ast.expr | None:
-        """The value of a keyword of the call."""
+        """Return the value of a keyword argument."""
         return next((word.value for word in self.node.keywords if word.arg == name), None)
 
 
@@ -113,13 +113,13 @@ class LintRule:
 
 
 def match_at(location: FindingLocation | None, message: str, fix: str = "") -> Matches:
-    """A finding at that place, if there is one; ``{}`` in the message is the class."""
+    """Yield a match at the location, if there is one; ``{}`` in the message becomes the class name."""
     if location is not None:
         yield Match(location.owner.module, location.node, message.replace("{}", location.owner.name), fix)
 
 
 def last_line(node: ast.AST) -> int:
-    """The last line of what is pointed at: of a class or function only its head."""
+    """Return the last line of a node; for a class or function, the last line of its head."""
     line: int = getattr(node, "lineno", 1)
     if isinstance(node, ast.ClassDef):
         parts: list[ast.AST] = [*node.bases, *node.keywords]

@@ -44,7 +44,7 @@ def _iterate_suppressions(text: str) -> Iterator[Suppression]:
 
 
 def _is_reason(reason: str) -> bool:
-    # One word is no reason, and ruff takes "# SEW001: word" for an annotation that somebody commented out.
+    # One word is no reason, and ruff takes "# SEW001: word" for an annotation that was commented out.
     return len(reason.split()) > 1 and _WORDS.search(reason) is not None
 
 

@@ -1,4 +1,4 @@
-"""All files that are looked at together: a name in one of them is followed into the others, by reading alone."""
+"""The modules that are linted together. Names are resolved across files by reading, never by importing."""
 
 import ast
 import builtins
@@ -18,10 +18,10 @@ from framework.devtools.lint.module import (
 )
 
 FRAMEWORK = "framework"
-"""Its own names are known; it is never read."""
+"""The package of the framework: its names are known, its files are not read."""
 
 UNKNOWN = object()
-"""A value that only running the code would tell."""
+"""A value that cannot be known without running the code."""
 
 T = TypeVar("T")
 

@@ -186,9 +186,7 @@ def _flags(site: CallSite) -> Matches:
     flag = site.keyword("feature_flag")
     is_ours = site.name is not None and site.name.startswith("framework.") and site.name.endswith(".Deduplicate")
     if is_ours and flag is not None and not (isinstance(flag, ast.Constant) and isinstance(flag.value, str | None)):
-        yield Match(
-            site.module, flag, "the name of this feature flag is worked out, so nobody who looks for it finds it"
-        )
+        yield Match(site.module, flag, "the name of this feature flag is computed, so a search for it fails")
 
 
 RULES = (

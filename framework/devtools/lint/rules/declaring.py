@@ -24,7 +24,7 @@ def _not_idempotent(worker: SourceClass, _: ClassIndex) -> Matches:
 
 def _not_owned(worker: SourceClass, _: ClassIndex) -> Matches:
     if worker.value("feature_category") == NOT_OWNED:
-        yield from match_at(worker.location_of("feature_category"), "nobody owns {}")
+        yield from match_at(worker.location_of("feature_category"), "{} has no owner")
 
 
 def _no_category(worker: SourceClass, _: ClassIndex) -> Matches:

@@ -24,7 +24,7 @@ def _random(worker: SourceClass, _: ClassIndex) -> Matches:
         for node in _calls_at_class_creation(said.expression):
             name = worker.module.dotted(node.func) or ""
             if name.startswith(_RANDOM):
-                yield Match(worker.module, node, f"{worker.name}.{attribute} is drawn anew by every process")
+                yield Match(worker.module, node, f"{worker.name}.{attribute} is random in every process")
 
 
 def _calls_at_class_creation(expression: ast.expr | None) -> Iterator[ast.Call]:
