@@ -1,1 +1,1 @@
-"""What ``scripts/demo`` is made of; commands that are one file need no such folder."""
+"""Implement ``scripts/demo``."""

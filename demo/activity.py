@@ -1,4 +1,4 @@
-"""Count what the worker processes of a run did, from the JSON logs of the processes and of their supervisor."""
+"""Count the work of the worker processes of a run, from the JSON logs of the processes and of their supervisor."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from demo.logs import Entry, in_order
 
 _NO_ENDS: Final = (None, "start", "running", "recovered")
 _OVER: Final = ("start", "done", "dropped", "interrupted")
-"""The last line of a job after which no other run of it is meant: one that comes all the same is an extra run."""
+"""The last line of a job after which no other run of it is meant: a later one is an extra run."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Samples:
 
 @dataclass(slots=True)
 class Runs:
-    """How many runs began, and how they ended."""
+    """The number of runs that started, and their ends."""
 
     begun: int = 0
     ends: Counter[str] = field(default_factory=Counter)
@@ -50,18 +50,18 @@ class Runs:
 
     @property
     def otherwise(self) -> int:
-        """Runs that the job ended by itself: dropped, or put off."""
+        """Return the runs that the job ended by itself: discarded, or snoozed."""
         return self.ends.total() - self.done - self.failed
 
     @property
     def unfinished(self) -> int:
-        """Runs that have a start line and no end line: the process died first."""
+        """Return the runs with a start line and no end line: the process died first."""
         return max(0, self.begun - self.ends.total())
 
 
 @dataclass(slots=True)
 class Process:
-    """One worker process. Moments are seconds since the first line of the logs, ``None`` where no line tells them."""
+    """One worker process. Times are seconds since the first line of the logs, ``None`` where no line has them."""
 
     shard: str
     pid: int
@@ -82,17 +82,19 @@ class JobClass:
     name: str
     queues: set[str] = field(default_factory=set)
     jobs_done: int = 0
-    """Jobs, not runs: one that ran twice counts once."""
+    """The number of jobs, not of runs: one that ran twice counts once."""
     runs: Runs = field(default_factory=Runs)
     not_run: Counter[str] = field(default_factory=Counter)
-    """Jobs of the class that a policy held, put off or dropped before a run, by the status of their line."""
+    """The jobs of the class that a policy held, deferred or dropped before a run, by the status of their line."""
     waits: Samples = field(default_factory=Samples)
     durations: Samples = field(default_factory=Samples)
 
 
 @dataclass(slots=True)
 class Activity:
-    """What the logs of a run say. ``begun`` runs are first runs of ``jobs``, retries, snoozes and extra runs, no others."""
+    """The content of the logs of a run. The ``begun`` runs are first runs of ``jobs``, retries, snoozes and extra runs,
+    no others.
+    """
 
     jobs: int = 0
     retries: int = 0
@@ -109,7 +111,7 @@ class Activity:
     processes: list[Process] = field(default_factory=list)
     classes: list[JobClass] = field(default_factory=list)
     ends: list[tuple[float, int]] = field(default_factory=list)
-    """Of each run that is done: when, and the place of its process in ``processes``."""
+    """The end of each run: its time, and the position of its process in ``processes``."""
 
     @property
     def deaths(self) -> int:
@@ -117,7 +119,7 @@ class Activity:
 
 
 def activity_of(logs: Iterable[Path]) -> Activity:
-    """Return what the processes that wrote ``logs`` did."""
+    """Return the work of the processes that wrote ``logs``."""
     counter = _Counter()
     for entry in in_order(logs):
         counter.add(entry)
@@ -125,7 +127,7 @@ def activity_of(logs: Iterable[Path]) -> Activity:
 
 
 class _Counter:
-    """Takes lines in the order of their time."""
+    """Counts lines in the order of their time."""
 
     def __init__(self) -> None:
         self._activity = Activity()
@@ -134,7 +136,7 @@ class _Counter:
         self._starts: Counter[str] = Counter()
         self._classes: dict[str, JobClass] = {}
         self._last: dict[str, str] = {}
-        """Of each job the status of its last start or end line."""
+        """The status of the last start or end line of each job."""
         self._ends: list[tuple[float, Process]] = []
         self._done: set[str] = set()
 
@@ -162,7 +164,7 @@ class _Counter:
         return done
 
     def _add_child(self, entry: Entry, kind: str, at: float) -> None:
-        """Take a line of the supervisor."""
+        """Count a line of the supervisor."""
         process = self._process(str(entry["shard"]), int(entry["child_pid"]))
         if kind == "started":
             self._starts[str(entry["child"])] += 1
@@ -171,7 +173,7 @@ class _Counter:
             process.ended_s, process.died, process.status = at, kind == "died", entry.get("status")
 
     def _add_line(self, entry: Entry, event: str, at: float) -> None:
-        """Take a line of a worker process."""
+        """Count a line of a worker process."""
         process = self._process(str(entry["shard"]), int(entry["pid"]))
         process.last_line_s = at
         if event == "process.ready":

@@ -1,4 +1,4 @@
-"""The example workers of all domains, end to end, one domain after the other: real files, real databases, a real web server."""
+"""Run the example workers of all domains, one domain after the other: real files, real databases, a real web server."""
 
 import json
 import os
@@ -60,21 +60,21 @@ FREE_MEGABYTES = 8
 
 
 class Domain(ABC):
-    """One domain: ``begin`` pushes, ``ended`` looks, ``said`` tells what came of it."""
+    """One domain: ``begin`` pushes, ``ended`` checks, ``said`` describes the result."""
 
     title: str
 
     @abstractmethod
     def begin(self) -> None:
-        """Its first jobs are pushed."""
+        """Push its first jobs."""
 
     @abstractmethod
     def ended(self) -> bool:
-        """Whether what it was to do is done."""
+        """Return whether its work is done."""
 
     @abstractmethod
     def said(self) -> Iterator[tuple[str, str]]:
-        """What there is now."""
+        """Return the result so far."""
 
 
 class CodeIndex(Domain):
@@ -184,7 +184,7 @@ class Maintenance(Domain):
 
 
 def run_examples(root: Path, *, stop: StopSignal, patience_s: float) -> int:
-    """Run every domain and return the exit status; whatever it is, no process of ours is left."""
+    """Run every domain and return the exit status; no process of the demo is left afterwards."""
     folder = RunFolder.under(Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var"))
     os.environ[ALLOWED_VARIABLE] = "127.0.0.0/8"  # the receiver is on this machine
     registry.load(["workers"])
@@ -258,7 +258,7 @@ def _waiting() -> int:
 
 
 def _retries() -> dict[int, float]:
-    """In how many seconds the delivery to each hook is tried again."""
+    """Return in how many seconds the delivery to each hook is retried."""
     with router.via_all() as pools:
         found = [entry for pool in pools.values() for entry in pool.zrange("retry", 0, -1, withscores=True)]
     now = time.time()

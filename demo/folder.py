@@ -1,4 +1,4 @@
-"""A folder for each run, so that runs never meet: not even the processes of one that was killed."""
+"""Create a folder for each run, so that runs share no files: not even with processes of a killed one."""
 
 import fcntl
 import secrets
@@ -9,7 +9,7 @@ from typing import Self
 
 
 class RunFolder:
-    """``var/demo/RUN``: stores, logs, database, report. Made new; the folders of runs that are over are removed."""
+    """``var/demo/RUN``: stores, logs, database, report. It is created; the folders of finished runs are removed."""
 
     def __init__(self, parent: Path) -> None:
         parent.mkdir(parents=True, exist_ok=True)
@@ -19,13 +19,13 @@ class RunFolder:
         self.run_id = f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         self.path = parent / self.run_id
         self.path.mkdir()
-        # Held until this process ends, however it ends: a free lock means that the run is over.
+        # Held until this process ends, in any way: a free lock means that the run is over.
         self._lock = (self.path / "lock").open("wb")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     @classmethod
     def under(cls, var_dir: Path) -> Self:
-        """A new folder under ``var_dir/demo``."""
+        """Create a folder under ``var_dir/demo``."""
         return cls(var_dir / "demo")
 
 

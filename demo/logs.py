@@ -1,4 +1,4 @@
-"""Reading the JSON logs of a run: one object per line."""
+"""Read the JSON logs of a run: one object per line."""
 
 import heapq
 import json
@@ -11,10 +11,10 @@ Entry: TypeAlias = dict[str, Any]
 
 _BEGUN = ("start", "running")
 RAN = ("done", "fail", "dropped", "snoozed")
-"""The ends of runs; the others are of jobs that were put off, parked or refused before they ran."""
+"""The ends of runs; other ends are of jobs that were deferred, held or dropped before they ran."""
 
 _FIRST_FIELD = b'{"severity"'
-"""What every line of a worker process begins with."""
+"""The start of every line of a worker process."""
 
 
 def in_order(logs: Iterable[Path]) -> Iterator[Entry]:
@@ -23,7 +23,7 @@ def in_order(logs: Iterable[Path]) -> Iterator[Entry]:
 
 
 def count_ends(logs: Iterable[Path]) -> dict[str, Counter[str]]:
-    """Return of each class how many of its lines have which `job_status`; those of jobs that only began are left out."""
+    """Return for each class how many of its lines have which `job_status`, without those of jobs that only started."""
     found: dict[str, Counter[str]] = {}
     for entry in (entry for log in logs for entry in _entries(log)):
         status = entry.get("job_status")
@@ -33,14 +33,14 @@ def count_ends(logs: Iterable[Path]) -> dict[str, Counter[str]]:
 
 
 def otherwise(ends: Counter[str]) -> str:
-    """Return how jobs ended that were not simply done. Only ``fail`` is a failure: what was put off or dropped was meant to be."""
+    """Return the ends of jobs other than done. Only ``fail`` is a failure: deferred and dropped jobs are intended."""
     failed = [f"{ends['fail']} failed, as this input makes them"] if ends["fail"] else []
     others = (f"{count} {status}" for status, count in sorted(ends.items()) if status not in ("done", "fail"))
     return "; ".join([*failed, *others])
 
 
 def last_words(log: Path, count: int) -> list[str]:
-    """The last warnings and errors of a log, or its last lines when there is none."""
+    """Return the last warnings and errors of a log, or its last lines when there is none."""
     entries = list(_entries(log))
     serious = [entry for entry in entries if entry.get("severity") not in ("DEBUG", "INFO")]
     return [_said(entry) for entry in (serious or entries)[-count:]]
@@ -58,7 +58,8 @@ def _entries(log: Path) -> Iterator[Entry]:
         for line in lines:
             entry = _parsed(line)
             if entry is None:
-                # A killed process may leave a line unfinished; the first line of its successor stands behind it.
+                # A killed process may leave a line unfinished; the first line of its successor follows in the same
+                # line.
                 entry = _parsed(line[line.rfind(_FIRST_FIELD) :])
             if entry is not None:
                 yield entry

@@ -1,6 +1,6 @@
-"""Charts as inline SVG. Widths are percentages, so that a chart fits any column and its text keeps its size.
+"""Draw charts as inline SVG. Widths are percentages, so that a chart fits any column and its text keeps its size.
 
-The values of the vertical axis stand left of the drawing (negative x), where the style sheet leaves room for them.
+The values of the vertical axis are left of the drawing (negative x), where the style sheet leaves space for them.
 """
 
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ def between(one: Bin) -> str:
 
 
 def shown_s(seconds: float) -> str:
-    """Return seconds as a reader wants them: three figures at most."""
+    """Return seconds with at most three figures."""
     if seconds < 1:
         return f"{seconds * 1000:.3g} ms" if seconds >= 0.0001 or not seconds else f"{seconds * 1_000_000:.3g} us"
     return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
@@ -94,7 +94,7 @@ def _guides(most: float, top: int, base: int, least: float = 0.0) -> list[Html]:
 
 
 def _mark(percent: int, place: float, y: int) -> list[Html]:
-    """Draw a percentile's line; its name stands at ``y``, on the side where there is room."""
+    """Draw a percentile's line; its name is at ``y``, on the side with space."""
     at = _percent(100 * place)
     side, shift = ("end", -4) if place > 0.5 else ("start", 4)
     return [

@@ -1,4 +1,4 @@
-"""The demo's machinery: a store per shard and a worker process per shard, all of it started and ended here."""
+"""Run the demo's processes: a store per shard and a worker process per shard."""
 
 import os
 import sys
@@ -22,18 +22,18 @@ CONCURRENCY = 4
 STOP_TIMEOUT_S = 10.0
 
 _FOREIGN = ("REDIS_URL", "FRAMEWORK_SHARDS", "FRAMEWORK_ROUTING", "FRAMEWORK_QUEUES", "FRAMEWORK_LOGGING")
-"""What the user's shell may say about another installation: the demo runs on its own stores and reads its own logs."""
+"""Variables of the user's shell for another installation: the demo runs on its own stores and reads its own logs."""
 
 
 class DemoProcesses:
-    """Inside the ``with`` block two stores and two supervised workers run; after it none of them is left."""
+    """Two stores and two supervised workers, which run inside the ``with`` block; after it none of them is left."""
 
     def __init__(self, root: Path, folder: Path, workers: Sequence[type[ApplicationWorker]]) -> None:
-        """The processes serve the queues to which jobs of these classes go."""
+        """Serve the queues of these classes."""
         self.folder = folder
         self._classes = workers
         self.events: deque[ChildEvent] = deque()
-        """What happened to the worker processes since somebody looked."""
+        """The events of the worker processes since the last reading."""
         for name in [name for name in os.environ if name.startswith(_FOREIGN)]:
             del os.environ[name]
         # For the workers, and for this process: it pushes the first job and reads the results.
@@ -64,17 +64,17 @@ class DemoProcesses:
 
     @property
     def logs(self) -> list[Path]:
-        """The files the workers log to, one JSON object per line."""
+        """Return the files the workers log to, one JSON object per line."""
         return [self._log(shard) for shard in SHARDS]
 
     @property
     def supervisor_log(self) -> Path:
-        """The file that tells in the same form when worker processes were started, and how they ended."""
+        """Return the file in the same form with the starts and ends of worker processes."""
         return self._log("supervisor")
 
     @property
     def workers(self) -> list[str]:
-        """Name and process id of each worker process."""
+        """Return name and process id of each worker process."""
         children = self._supervisor.children if self._supervisor else []
         return [f"{child.name} (pid {child.pid})" for child in children]
 

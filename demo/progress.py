@@ -1,4 +1,4 @@
-"""The live display: a bar on a terminal, a line now and then elsewhere."""
+"""Display the progress: a bar on a terminal, a line now and then elsewhere."""
 
 import sys
 import time
@@ -15,20 +15,20 @@ LINE_EVERY_S = 2.0
 
 
 class Display(ABC):
-    """Shows how far a run is."""
+    """Displays the progress of a run."""
 
     @abstractmethod
     def show(self, state: RunProgress | None) -> None:
-        """The run is as ``state`` says; ``None`` while the scan has not begun."""
+        """Show the run; ``None`` while the scan has not started."""
 
     @abstractmethod
     def say(self, line: str) -> None:
-        """Something worth a line of its own happened."""
+        """Print an event in a line of its own."""
 
 
 @contextmanager
 def display(*, plain: bool) -> Iterator[Display]:
-    """The display that suits standard output."""
+    """Return the display that suits standard output."""
     if plain or not sys.stdout.isatty():
         yield Lines()
         return
@@ -44,7 +44,7 @@ def display(*, plain: bool) -> Iterator[Display]:
 
 
 class Lines(Display):
-    """A line every other second, and one at the end: for logs and pipes."""
+    """A line every two seconds, and one at the end: for logs and pipes."""
 
     def __init__(self) -> None:
         self._pace = Pace()
@@ -63,7 +63,7 @@ class Lines(Display):
 
 
 class Bar(Display):
-    """A bar that is drawn over itself and is gone at the end."""
+    """A bar that is redrawn in place and removed at the end."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -85,13 +85,13 @@ class Bar(Display):
 
 
 class Pace:
-    """Files per second since the first one was seen done."""
+    """Files per second since the first one was done."""
 
     def __init__(self) -> None:
         self._start: tuple[float, int] | None = None
 
     def of(self, state: RunProgress | None) -> float:
-        """The pace now; 0 while nothing can be said."""
+        """Return the pace now; 0 while it is unknown."""
         if state is None or state.done == 0:
             return 0.0
         now = time.monotonic()

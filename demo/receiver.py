@@ -1,4 +1,4 @@
-"""A real HTTP server with moods: what other people's systems answer, each behind a path of its own."""
+"""A real HTTP server whose paths answer in different ways, like systems of other companies."""
 
 import threading
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ HANGS = {
     "/hanging-text": b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nbegun",
     "/drip": b"HTTP/1.1 200 OK\r\n",
 }
-"""These answer so far, and then keep the connection."""
+"""The part of the answer before the server keeps the connection without more."""
 
 
 class Request(NamedTuple):
@@ -38,7 +38,7 @@ class Request(NamedTuple):
 
 
 class Receiver:
-    """``url(path)`` is a URL on it, ``requests`` what came."""
+    """``url(path)`` is a URL on it, ``requests`` are the received ones."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -66,7 +66,7 @@ class Receiver:
 def receiving() -> Iterator[Receiver]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            with suppress(OSError):  # the caller has heard enough
+            with suppress(OSError):  # the caller has read enough
                 receiver.answer(self)
 
         def finish(self) -> None:

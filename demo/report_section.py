@@ -1,4 +1,4 @@
-"""The part of the report page that shows what the framework did: figures, charts and their tables."""
+"""Make the part of the report page about the framework's work: figures, charts and their tables."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _NONE: Final = "–"
 
 
 def strip(activity: Activity, proof: str = "") -> Html:
-    """Return the section; the page needs ``style()`` besides. ``proof`` says how the results show that no job was lost."""
+    """Return the section; the page needs ``style()`` too. ``proof`` says how the results show that no job was lost."""
     if not activity.jobs:
         return tag("section", _header(activity, proof), class_="jobs")
     return tag(

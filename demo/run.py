@@ -1,4 +1,4 @@
-"""One run of the demo, from an empty folder to the summary."""
+"""Run the demo once, from an empty folder to the summary."""
 
 import os
 import sys
@@ -34,7 +34,7 @@ INTERRUPTION = "Interrupted. Workers and stores are stopped; run it again whenev
 
 
 def run(root: Path, paths: Sequence[Path], *, stop: StopSignal, plain: bool, patience_s: float) -> int:
-    """Index ``paths`` and return the exit status; whatever it is, no process of ours is left."""
+    """Index ``paths`` and return the exit status; no process of the demo is left afterwards."""
     roots = [str(path.resolve()) for path in paths] or _default_roots(root)
     here = Path.cwd()
     folder = RunFolder.under(Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var"))
@@ -52,7 +52,7 @@ def run(root: Path, paths: Sequence[Path], *, stop: StopSignal, plain: bool, pat
 
 
 def outcome_of(error: Exception, stop: StopSignal) -> int:
-    """Say what failed. Ctrl-C reaches a server that is being started as well: that it fails then is no failure."""
+    """Print the failure. Ctrl-C reaches a starting server as well: its failure then is no failure."""
     if stop.asked:
         return INTERRUPTED
     print(f"scripts/demo: {error}", file=sys.stderr)
@@ -116,9 +116,9 @@ def _conclude(processes: DemoProcesses, run_id: str) -> None:
 
 
 def show_jobs(figures: RunStatistics, activity: Activity) -> Path | None:
-    """Write the report of the run anew, with what the worker processes did; return where it is.
+    """Write the report of the run again, with the work of the worker processes; return its path.
 
-    The job that wrote it first cannot know: its own end, and the ends of the processes, come after it.
+    The job that wrote it first cannot know it all: its own end, and the ends of the processes, come after it.
     """
     state = this_process_index().state(figures.run_id)
     if state is None or state.report is None:
@@ -130,7 +130,7 @@ def show_jobs(figures: RunStatistics, activity: Activity) -> Path | None:
 
 
 def _proof(files: int, activity: Activity) -> str:
-    """Say that every file has its result, and how many of their jobs have no end line all the same."""
+    """Return the sentence that every file has its result, with the number of jobs without an end line."""
     name = IndexFileWorker.declaration().wire_name
     missing = files - sum(one.jobs_done for one in activity.classes if one.name == name)
     silent = f"; {missing:,} of the jobs have no end line, which died with their process" if missing > 0 else ""
@@ -138,7 +138,7 @@ def _proof(files: int, activity: Activity) -> str:
 
 
 def explain_standstill(processes: DemoProcesses, patience_s: float) -> None:
-    """Say that nothing happens any more, and what each log ends with."""
+    """Print that no job ends any more, and the last lines of each log."""
     print(
         f"\nscripts/demo: nothing has happened for {patience_s:g} s, so something is wrong. The logs:", file=sys.stderr
     )

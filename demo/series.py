@@ -1,4 +1,4 @@
-"""What the charts of the jobs show: the run in slices of time, and measured seconds in columns."""
+"""Compute the data of the charts: the run in slices of time, and measured seconds in columns."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _FEWEST_BINS: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class TimeSlice:
-    """A part of the run, and how many runs of jobs each process finished in it."""
+    """A part of the run, and how many runs each process finished in it."""
 
     start_s: float
     width_s: float
@@ -51,7 +51,7 @@ def time_slices(activity: Activity) -> list[TimeSlice]:
 
 
 def histogram(samples: Samples) -> list[Bin]:
-    """Return columns with edges at 1, 2 and 5 of each decade; empty ones stand only between others, or where there are few."""
+    """Return columns with edges at 1, 2 and 5 of each decade; empty ones only between others, or where there are few."""
     counts = [0] * (len(_EDGES_S) - 1)
     for value in samples.values:
         counts[bisect_right(_EDGES_S, value, hi=len(counts)) - 1] += 1
@@ -65,7 +65,7 @@ def histogram(samples: Samples) -> list[Bin]:
 
 
 def place_of(value: float, bins: Sequence[Bin]) -> float:
-    """Return where ``value`` lies on the axis of ``bins``, from 0 to 1."""
+    """Return the position of ``value`` on the axis of ``bins``, from 0 to 1."""
     for place, one in enumerate(bins):
         if value < one.high_s:
             inside = log(value / one.low_s) / log(one.high_s / one.low_s) if one.low_s and one.high_s < inf else 0.5
@@ -74,7 +74,7 @@ def place_of(value: float, bins: Sequence[Bin]) -> float:
 
 
 def mean_rate(slices: Sequence[TimeSlice]) -> float:
-    """Return what was done per second, from the first slice in which anything was to the last; 0 when nothing was."""
+    """Return the jobs done per second, from the first slice with one to the last; 0 when there is none."""
     busy = [place for place, part in enumerate(slices) if part.done]
     if not busy:
         return 0.0

@@ -1,4 +1,4 @@
-"""Ctrl-C and TERM as a flag that the demo looks at between its steps."""
+"""Turn Ctrl-C and TERM into a flag that the demo checks between its steps."""
 
 import signal
 import threading
@@ -6,8 +6,8 @@ from types import FrameType
 
 
 class StopSignal:
-    """Whether somebody asked the demo to end. A flag, not an exception: an exception could strike in the middle of
-    starting a process, and leave that one behind.
+    """Whether the user asked the demo to end. It is a flag, not an exception: an exception could come during the start
+    of a process, and leave that one behind.
     """
 
     def __init__(self) -> None:
@@ -19,11 +19,11 @@ class StopSignal:
 
     @property
     def asked(self) -> bool:
-        """Whether to end now."""
+        """Return whether to end now."""
         return self._asked.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Sleep, but wake when asked to end; say whether that was so."""
+        """Sleep, but wake when asked to end; return whether that was so."""
         return self._asked.wait(seconds)
 
     def _ask(self, _number: int, _frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""What the demo says at the end."""
+"""Print the demo's summary."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ LISTED = 5
 
 
 def print_summary(figures: RunStatistics, activity: Activity, *, places: Sequence[tuple[str, str]]) -> None:
-    """Standard output says what was found, how fast, and where to look further."""
+    """Print the results, the speed, and where to find more."""
     totals = figures.totals
     kinds = Counter(row.kind.replace("_", " ") for row in figures.refused)
     refused = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
@@ -48,7 +48,7 @@ def print_summary(figures: RunStatistics, activity: Activity, *, places: Sequenc
 
 
 def shown_path(path: Path) -> str:
-    """The path as one would type it from here."""
+    """Return the path as typed from here."""
     relative = os.path.relpath(path)
     return relative if len(relative) < len(str(path)) else str(path)
 

@@ -1,4 +1,4 @@
-"""A campaign: every workload with every contestant, interleaved, pinned and unpinned."""
+"""Run a campaign: every workload with every contestant, interleaved, pinned and unpinned."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -19,7 +19,7 @@ PINNED, UNPINNED = "pinned", "unpinned"
 
 @dataclass(frozen=True)
 class Plan:
-    """What the caller wants."""
+    """The caller's choice of runs."""
 
     workloads: Sequence[Workload]
     contestants: Sequence[Contestant]
@@ -45,11 +45,11 @@ class Result:
 
 @dataclass
 class Results:
-    """What a campaign found, and what it did not."""
+    """The results of a campaign, and its failures."""
 
     results: list[Result] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
-    """Who was skipped or failed, and why."""
+    """The skipped and failed contestants, with the reason."""
     stopped: bool = False
     redis: str = ""
 
@@ -60,13 +60,13 @@ class Results:
         return next(found, None)
 
     def median(self, workload: str, contestant: str, mode: str, figure: str) -> float | None:
-        """The median of a figure; None when there is none."""
+        """Return the median of a figure; None when there is none."""
         result = self.find(workload, contestant, mode)
         return result.figures[figure].median if result and figure in result.figures else None
 
 
 class Campaign:
-    """Carries out a plan; what has been measured stays in ``results`` when it is stopped."""
+    """Runs a plan; the measured figures stay in ``results`` when it is stopped."""
 
     def __init__(self, plan: Plan, stopped: Callable[[], bool]) -> None:
         self.results = Results()
@@ -105,11 +105,13 @@ class Campaign:
                 yield mode
 
     def _measure(self, workload: Workload, entries: Sequence[Contestant], mode: str) -> None:
-        """Prepare each contestant, then let all of them run once per repetition, so that what drifts drifts for all."""
+        """Prepare each contestant, then let all of them run once per repetition, so that slow changes of the machine
+        affect all.
+        """
         conditions = self._conditions(mode)
         repetitions = 1 if workload.once else self._plan.repetitions
         found: dict[str, list[dict[str, float]]] = {}
-        # This process watches from where Redis is, so that it takes nothing from a pinned worker.
+        # This process runs on the core of Redis, so that it takes no time from a pinned worker.
         with on_cores(conditions.cores.producer), ExitStack() as stack:
             sites = [site for entry in entries if (site := self._site(stack, workload, entry, mode, conditions))]
             for repetition in range(repetitions):
@@ -126,7 +128,7 @@ class Campaign:
                     self._keep(workload.name, site.contestant.name, mode, found[site.contestant.name])
 
     def _keep(self, workload: str, contestant: str, mode: str, runs: list[dict[str, float]]) -> None:
-        """The result of the runs so far stands in place of the one before."""
+        """Replace the earlier result by that of the runs so far."""
         names = [name for name in runs[0] if all(name in run for run in runs)]
         series = {name: Series(tuple(run[name] for run in runs)) for name in names}
         before = self.results.find(workload, contestant, mode)

@@ -1,4 +1,4 @@
-"""The results as a picture: one SVG, readable on light and dark ground, made of text and rectangles only."""
+"""Draw the results: one SVG, readable on light and dark ground, made of text and rectangles only."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -30,7 +30,9 @@ STYLE = """
 
 
 def drawn(results: Results) -> str:
-    """The SVG: a panel per workload, a row per contestant, a bar per mode with its range and its multiple of Sidekiq."""
+    """Return the SVG: a panel per workload, a row per contestant, a bar per mode with its range and its multiple of
+    Sidekiq.
+    """
     parts: list[str] = []
     top = MARGIN
     for name in dict.fromkeys(result.workload for result in results.results):
@@ -42,7 +44,7 @@ def drawn(results: Results) -> str:
 
 
 def _panel(results: Results, workload: Workload, top: int) -> Iterator[tuple[str, int]]:
-    """Pieces of a panel, each with where it ends."""
+    """Yield the pieces of a panel, each with its lower edge."""
     better = "" if workload.more_is_better else ", less is better"
     yield text(MARGIN, top + 15, f"{workload.title} ({workload.unit}{better})", "text title"), top + TITLE_HEIGHT
     rows = _rows(results, workload)
@@ -58,7 +60,7 @@ def _panel(results: Results, workload: Workload, top: int) -> Iterator[tuple[str
 
 
 def _greatest(workload: Workload, rows: Sequence[Sequence[Result]]) -> float:
-    """What a full bar stands for. Where less is better, one that is far off shall not make all others invisible."""
+    """Return the value of a full bar. Where less is better, one extreme value must not make all others invisible."""
     series = [each.figures[workload.figure] for row in rows for each in row]
     greatest = max(each.high for each in series)
     if not workload.more_is_better:
@@ -68,7 +70,7 @@ def _greatest(workload: Workload, rows: Sequence[Sequence[Result]]) -> float:
 
 
 def _rows(results: Results, workload: Workload) -> list[Sequence[Result]]:
-    """The contestants in the order of their rank pinned (or unpinned, where only that was measured)."""
+    """Return the contestants in the order of their rank pinned (or unpinned, where only that was measured)."""
     modes = {mode: by_rank(results, workload, mode) for mode in (PINNED, UNPINNED)}
     order = dict.fromkeys(each.contestant for mode in modes.values() for each in mode)
     return [[each for mode in modes.values() for each in mode if each.contestant == name] for name in order]
@@ -96,7 +98,7 @@ def _bar(results: Results, workload: Workload, result: Result, top: int, greates
 
 
 def _more(results: Results, workload: Workload, result: Result) -> Iterator[str]:
-    """What stands behind the figure of a bar."""
+    """Return the text behind the figure of a bar."""
     ratio = times_reference(results, result, workload.figure)
     if ratio is not None and result.contestant != REFERENCE:
         yield f"{shown(ratio)}x {REFERENCE}"

@@ -1,4 +1,4 @@
-"""Who takes part, and how each one's worker is started."""
+"""Define the contestants, and how each one's worker is started."""
 
 import json
 import os
@@ -14,12 +14,12 @@ SHARDS = ("main", "shard_2", "shard_3", "shard_4")
 
 @dataclass(frozen=True)
 class Launch:
-    """What a worker shall do."""
+    """The start of a worker."""
 
     kind: str
     concurrency: int = 10
     queues: tuple[str, ...] = ("default",)
-    """Names; ours may have a weight behind a comma."""
+    """Return the names; those of the framework may have a weight behind a comma."""
     shard: str = "main"
 
 
@@ -33,18 +33,18 @@ class Contestant:
     """Command after the interpreter; action and arguments follow."""
     worker: Callable[[str, Launch], list[str]]
     pace: int
-    """No-op jobs it does in a second, roughly: how many jobs a run of a few seconds needs."""
+    """The no-op jobs it runs in a second, roughly: how many jobs a run of a few seconds needs."""
     kinds: frozenset[str]
     lock: str | None = None
-    """Its environment is made from ``locks/NAME.lock``; without one it runs in ours."""
+    """Its environment is made from ``locks/NAME.lock``; without one it runs in the project's."""
     ruby: bool = False
     bulk: bool = False
     many_queues: bool = False
     ours: bool = False
     lines: bool = False
-    """Start and done lines of each job are written and counted."""
+    """Whether start and done lines of each job are written and counted."""
     safe: bool = False
-    """By its design a killed worker's jobs come back at the settings measured."""
+    """Whether by its design a killed worker's jobs return, with the measured settings."""
     same_client: bool = False
     """Another contestant pushes with the same client."""
     queueless: frozenset[str] = frozenset()
@@ -52,7 +52,9 @@ class Contestant:
     env: Mapping[str, str] = field(default_factory=dict)
 
     def environment(self, port: int, folder: Path, ports: Mapping[str, int] | None = None) -> dict[str, str]:
-        """What its processes read: the Redis at ``port``, for ours one Redis per shard of ``ports``."""
+        """Return the variables of its processes: the Redis at ``port``, for the framework one Redis per shard of
+        ``ports``.
+        """
         url = f"redis://127.0.0.1:{port}/0"
         common = {
             "BENCH_REDIS_PORT": str(port),
@@ -188,7 +190,7 @@ BY_NAME = {contestant.name: contestant for contestant in CONTESTANTS}
 
 
 def interpreter(contestant: Contestant, environment: Path | None) -> str:
-    """What its programs run in: Ruby, the Python of its own environment, or ours."""
+    """Return the interpreter of its programs: Ruby, the Python of its own environment, or the project's."""
     if contestant.ruby:
         return "ruby"
     return str(environment / "bin" / "python") if environment else sys.executable

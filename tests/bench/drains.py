@@ -1,4 +1,4 @@
-"""Drains: a filled queue is worked off, and the rate is the meter's, not that of a clock around boot."""
+"""Measure drains: the rate at which a filled queue empties, by the meter and not by a clock around the boot."""
 
 import json
 from collections import Counter
@@ -19,16 +19,16 @@ class Drain:
     concurrency: int = 10
     at_most_per_s: float = float("inf")
     lasting: bool = False
-    """Jobs take a while: the clock starts when the first one begins, not when it is done."""
+    """Whether jobs take a while: the clock then starts with the first start, not with the first end."""
 
     def prepare(self, site: WorkloadRun) -> None:
-        """The queue is filled by the contestant's own client and kept."""
+        """Fill the queue with the contestant's own client, and keep a copy."""
         if self.kind not in site.contestant.queueless:
             site.produce("fill", kind=self.kind, queues=["default"], count=self._jobs(site))
             site.store.keep()
 
     def run(self, site: WorkloadRun) -> dict[str, float]:
-        """Figures of one drain of the kept queue."""
+        """Return the figures of one drain of the kept queue."""
         jobs = self._jobs(site)
         site.store.restore()
         with site.working(Launch(self.kind, self.concurrency)) as running:
@@ -48,7 +48,7 @@ PAYLOAD = Drain("payload", at_most_per_s=500)
 
 
 def drained(site: WorkloadRun, running: Running, reading: Reading, jobs: int, *, lasting: bool) -> dict[str, float]:
-    """Figures of a drain that is over and whose worker has ended."""
+    """Return the figures of a finished drain whose worker has ended."""
     if reading.count < 2 or reading.last <= reading.first:
         raise RunFailed(f"{reading.count} of {jobs} jobs were done, so there is no rate")
     figures = {"rate": rate(reading, lasting=lasting), "jobs": float(reading.count), **per_job(running)}
@@ -63,12 +63,14 @@ def drained(site: WorkloadRun, running: Running, reading: Reading, jobs: int, *,
 
 
 def rate(reading: Reading, *, lasting: bool) -> float:
-    """Jobs per second between the first and the last stamp: the first job is not in that time unless it has begun in it."""
+    """Return jobs per second between the first and the last stamp: the first job counts only if it started in that
+    time.
+    """
     return (reading.count - (not lasting)) / (reading.last - reading.first)
 
 
 def per_job(running: Running) -> dict[str, float]:
-    """Processor time per job (microseconds) of worker and store, between the first and the last look at them."""
+    """Return processor time per job (microseconds) of worker and store, between the first and the last sample."""
     if len(running.looks) < 2:
         return {}
     first, last = running.looks[0], running.looks[-1]

@@ -1,4 +1,4 @@
-"""What contestants need, brought in on demand: an environment of its own per lock, Debian's Sidekiq."""
+"""Create the environments of contestants on demand: one per lock; Sidekiq from Debian."""
 
 import hashlib
 import os
@@ -18,21 +18,23 @@ LAST_LINES = 5
 
 
 def prepared(contestant: Contestant, parent: Path) -> Path | None:
-    """The folder of its environment, made if it is not there; None when it needs none. Skipped when it cannot be had."""
+    """Return the folder of its environment, created if needed; None when it needs none. Raises Skipped when it cannot
+    be created.
+    """
     if contestant.ruby:
         _sidekiq()
     return _environment(contestant.lock, parent) if contestant.lock else None
 
 
 def pinned_versions(lock: str) -> list[str]:
-    """The packages named in the wish of a lock, with the versions it pins."""
+    """Return the packages named in the source of a lock, with the versions it pins."""
     named = [re.split("[=<>]", line)[0] for line in (LOCKS / f"{lock}.in").read_text().split()]
     pins = [line.split(" ")[0] for line in (LOCKS / f"{lock}.lock").read_text().splitlines() if "==" in line]
     return [pin for pin in pins if pin.split("==")[0] in {name.replace("_", "-") for name in named}]
 
 
 def sidekiq_version() -> str:
-    """Sidekiq and Ruby as they say themselves; empty without them."""
+    """Return the versions of Sidekiq and Ruby; empty without them."""
     said = []
     for command in (["sidekiq", "--version"], ["ruby", "--version"]):
         if shutil.which(command[0]):
@@ -53,7 +55,7 @@ def _sidekiq() -> None:
 
 
 def _environment(name: str, parent: Path) -> Path:
-    """Made whole under another name first, so that one that is there is complete."""
+    """Create an environment under another name first, so that an existing one is complete."""
     lock = LOCKS / f"{name}.lock"
     folder = parent / f"{name}-{hashlib.sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:12]}"
     if folder.exists():
@@ -63,7 +65,8 @@ def _environment(name: str, parent: Path) -> Path:
     shutil.rmtree(part, ignore_errors=True)
     parent.mkdir(parents=True, exist_ok=True)
     _run([str(getattr(sys, "_base_executable", sys.executable)), "-m", "venv", "--without-pip", str(part)])
-    # Without pip of its own, and installed by ours: the environment can be renamed, as nothing in it is run by its path.
+    # Without pip of its own, and installed by the project's: the environment can be renamed, as no program in it runs
+    # by its path.
     _run(
         [
             sys.executable,

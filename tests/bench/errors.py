@@ -1,13 +1,13 @@
-"""What can go wrong in a campaign without ending it."""
+"""Define the errors of a campaign that do not end it."""
 
 
 class Skipped(Exception):
-    """A contestant cannot take part here; the text says why and what would help."""
+    """A contestant cannot take part here; the text gives the reason and a remedy."""
 
 
 class RunFailed(Exception):
-    """One run gave no figure; the text says why and where the logs are."""
+    """One run gave no figure; the text gives the reason and the logs."""
 
 
 class Stopped(Exception):
-    """Somebody asked the bench to end."""
+    """The user asked the bench to end."""

@@ -1,4 +1,4 @@
-"""Numbers of several runs, made into one: medians with their range."""
+"""Combine the numbers of several runs: medians with their range."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from statistics import median
 
 @dataclass(frozen=True)
 class Series:
-    """What one figure was in each repetition."""
+    """The values of one figure in all repetitions."""
 
     values: tuple[float, ...]
 
@@ -30,14 +30,14 @@ class Series:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least ``share`` (0 to 1) of the values do not exceed."""
+    """Return the smallest value that at least ``share`` (0 to 1) of the values do not exceed."""
     if not values:
         raise ValueError("no values, so no percentile")
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def shown(value: float) -> str:
-    """A figure with as many digits as it deserves."""
+    """Return a figure with its significant digits."""
     if abs(value) >= 100 or value == 0:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"

@@ -1,4 +1,4 @@
-"""What only our own processes are asked: shards, long queues, many queues, memory, fairness."""
+"""Measure properties of the framework only: shards, long queues, many queues, memory, fairness."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ LONG_DRAIN_S = 180.0
 PROCESSES, SLOTS = 2, 10
 FAIR_PERIOD_S, FAIR_BURST = 0.1, 50
 SLOW_EVERY, SLOW_S, FAST_S = 20, 0.5, 0.001
-"""20 slots do about 770 such jobs a second; 500 come: mostly some slot is free."""
+"""20 threads run about 770 such jobs a second; 500 come: mostly some thread is free."""
 
 
 def one_shard(site: WorkloadRun) -> dict[str, float]:
@@ -26,7 +26,7 @@ def one_shard(site: WorkloadRun) -> dict[str, float]:
 
 
 def four_shards(site: WorkloadRun) -> dict[str, float]:
-    """A Redis and a process per shard."""
+    """Measure a Redis and a process per shard."""
     return _shards(site, 4)
 
 
@@ -46,7 +46,7 @@ def _shards(site: WorkloadRun, count: int) -> dict[str, float]:
 
 
 def backlog(site: WorkloadRun) -> dict[str, float]:
-    """What a job costs while a million wait, against what it costs while ten thousand do: one drain, two parts of it."""
+    """Measure the cost of a job while a million wait, and while ten thousand do: one drain, two parts of it."""
     total = 50_000 if site.given.quick else BACKLOG
     part = total // 10
     site.store.empty()
@@ -54,14 +54,14 @@ def backlog(site: WorkloadRun) -> dict[str, float]:
     with site.working(Launch("noop")) as running:
         running.wait_for(total, LONG_DRAIN_S)
         looks = running.looks
-    # From where it is warm; and until the last few, which an emptying queue would slow down.
+    # From the end of the warm-up; and until the last few, which an emptying queue would slow down.
     long_us = _cost_us(looks, total // 50, total // 50 + part)
     short_us = _cost_us(looks, total - SMALL_BACKLOG - part, total - SMALL_BACKLOG)
     return {"growth_percent": 100 * (long_us / short_us - 1), "long_us": long_us, "short_us": short_us}
 
 
 def _cost_us(looks: Sequence[Look], begin: int, end: int) -> float:
-    """Microseconds per job between the looks nearest to these counts."""
+    """Return microseconds per job between the samples nearest to these counts."""
     first = min(looks, key=lambda look: abs(look.count - begin))
     last = min(looks, key=lambda look: abs(look.count - end))
     if last.count <= first.count:
@@ -70,7 +70,7 @@ def _cost_us(looks: Sequence[Look], begin: int, end: int) -> float:
 
 
 def many_queues(site: WorkloadRun) -> dict[str, float]:
-    """What a job costs with 1,000 weighted queues of which ten have jobs, against one queue."""
+    """Measure the cost of a job with 1,000 weighted queues of which ten have jobs, and with one queue."""
     names = [f"queue_{number}" for number in range(MANY_QUEUES)]
     filled = names[:: MANY_QUEUES // FILLED_QUEUES]
     weighted = tuple(f"{name},{1 + number % 5}" for number, name in enumerate(names))
@@ -89,7 +89,7 @@ def _drained(site: WorkloadRun, filled: list[str], served: tuple[str, ...]) -> f
 
 
 def memory(site: WorkloadRun) -> dict[str, float]:
-    """How much more memory is resident after a million jobs than after the first hundred thousand."""
+    """Measure how much more memory is resident after a million jobs than after the first hundred thousand."""
     total = 50_000 if site.given.quick else BACKLOG
     seen: list[tuple[int, float]] = []
     site.store.empty()
@@ -103,7 +103,7 @@ def memory(site: WorkloadRun) -> dict[str, float]:
 
 
 def fairness(site: WorkloadRun) -> dict[str, float]:
-    """How long jobs waited while a slot was free in any of two processes; milliseconds."""
+    """Measure how long jobs waited while a thread was free in any of two processes; milliseconds."""
     count = 500 if site.given.quick else 10_000
     site.store.empty()
     launches = [Launch("mixed", concurrency=SLOTS)] * PROCESSES
@@ -129,11 +129,13 @@ def fairness(site: WorkloadRun) -> dict[str, float]:
 
 
 def waits_beside_free_slots(runs: Sequence[tuple[float, ...]], slots: int) -> list[float]:
-    """For each run (pushed, started, ended): seconds from push to start during which fewer than ``slots`` runs were on."""
+    """Return for each run (pushed, started, ended) the seconds from push to start during which fewer than ``slots``
+    runs were active.
+    """
     edges = sorted([(started, 1) for _, started, _ in runs] + [(ended, -1) for _, _, ended in runs])
     times, free_until = [0.0], [0.0]
     busy = 0
-    # How much time with a free slot had passed at each edge; between edges it grows by all or by none.
+    # The time with a free thread that had passed at each edge; between edges it grows by all or by none.
     open_: list[bool] = [True]
     for at, change in edges:
         free_until.append(free_until[-1] + (at - times[-1] if busy < slots else 0.0))

@@ -1,4 +1,4 @@
-"""The machine: its cores, what processes use of it, and what it is called in a report."""
+"""Describe the machine: its cores, the use of them by processes, and its name in a report."""
 
 import os
 import platform
@@ -12,16 +12,18 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class Cores:
-    """Where each part of a run may be; sets of core numbers."""
+    """The cores of each part of a run; sets of core numbers."""
 
     store: frozenset[int]
     worker: frozenset[int]
     producer: frozenset[int]
-    """The producer while a worker runs: beside Redis, as another machine would not disturb the worker."""
+    """Return the cores of the producer while a worker runs: beside Redis, as another machine would not disturb the
+    worker.
+    """
 
     @classmethod
     def of(cls, available: Iterable[int], *, pinned: bool) -> "Cores":
-        """Redis on the first core and workers on the second, or all on all."""
+        """Return Redis on the first core and workers on the second, or all on all."""
         cores = sorted(available)
         if not pinned:
             return cls(*[frozenset(cores)] * 3)
@@ -35,7 +37,7 @@ def available_cores() -> list[int]:
 
 @contextmanager
 def on_cores(cores: Iterable[int]) -> Iterator[None]:
-    """Within the block this thread, and so each child it starts, is on these cores."""
+    """Run this thread, and so each child it starts, on these cores within the block."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
@@ -45,7 +47,7 @@ def on_cores(cores: Iterable[int]) -> Iterator[None]:
 
 
 def session_members(leader: int) -> list[int]:
-    """The living processes of the session that ``leader`` began: a worker and its children."""
+    """Return the living processes of the session that ``leader`` started: a worker and its children."""
     found = []
     for entry in PROC.iterdir():
         if entry.name.isdigit():
@@ -59,7 +61,7 @@ def session_members(leader: int) -> list[int]:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """Processor time of the processes' living threads so far, to the nanosecond where the kernel says it."""
+    """Return the processor time of the processes' living threads so far, to the nanosecond where the kernel reports it."""
     total = 0.0
     for pid in pids:
         for thread in (PROC / str(pid) / "task").glob("*"):
@@ -71,7 +73,7 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 
 def resident_mb(pids: Iterable[int]) -> float:
-    """Resident memory of the processes together, in MB of 1,000,000 bytes."""
+    """Return the resident memory of the processes together, in MB of 1,000,000 bytes."""
     total = 0
     for pid in pids:
         try:
@@ -83,7 +85,7 @@ def resident_mb(pids: Iterable[int]) -> float:
 
 
 def described() -> dict[str, str]:
-    """What a report says of this machine."""
+    """Return the description of this machine for a report."""
     info = (PROC / "cpuinfo").read_text().splitlines() if (PROC / "cpuinfo").exists() else []
     model = next((line.partition(":")[2].strip() for line in info if line.startswith("model name")), platform.machine())
     return {

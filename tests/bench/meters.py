@@ -1,4 +1,4 @@
-"""Reading what the workers' meters say: see ``jobs/meter.py`` for the cells."""
+"""Read the workers' meters: see ``jobs/meter.py`` for the cells."""
 
 from array import array
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Meters:
         folder.mkdir(parents=True)
 
     def read(self) -> Reading:
-        """What they say now."""
+        """Return the current values."""
         heads = [cells for file in self._files() if (cells := _doubles(file, HEAD))]
         firsts = [cells[FIRST] for cells in heads if cells[FIRST]]
         return Reading(
@@ -36,7 +36,7 @@ class Meters:
         )
 
     def notes(self) -> list[list[float]]:
-        """What each process's jobs have noted."""
+        """Return the notes of each process's jobs."""
         read = [_doubles(file, HEAD + int(cells[NOTED])) for file in self._files() if (cells := _doubles(file, HEAD))]
         return [list(cells[HEAD:]) for cells in read]
 
@@ -45,7 +45,7 @@ class Meters:
 
 
 def _doubles(file: Path, count: int) -> "array[float]":
-    """The first cells of a file; none when it is only just being made."""
+    """Return the first cells of a file; none while it is being created."""
     with file.open("rb") as opened:
         data = opened.read(count * DOUBLE)
     cells: array[float] = array("d")

@@ -1,4 +1,4 @@
-"""Child processes of a run: started on their cores, ended with everything they started."""
+"""Run child processes: started on their cores, ended with all their children."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ LAST_BYTES = 2000
 
 
 class Child:
-    """A process that leads a session of its own; after the ``with`` block nobody of that session is left."""
+    """A process that leads a session of its own; after the ``with`` block no process of that session is left."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Child:
 
     @property
     def pids(self) -> list[int]:
-        """The processes of the session, the first one and its children."""
+        """Return the processes of the session, the first one and its children."""
         return session_members(self._popen.pid)
 
     def check(self) -> None:
@@ -58,7 +58,9 @@ class Child:
             raise RunFailed(f"the process ended with status {status}; {self.story()}")
 
     def wait_for_end(self, longest_s: float, stopped: Callable[[], bool]) -> None:
-        """Return when the process has ended well; raise RunFailed when it has not, Stopped when the bench is asked to end."""
+        """Return when the process has ended with status 0; raise RunFailed for another, Stopped when the bench is asked
+        to end.
+        """
         deadline = time.monotonic() + longest_s
         while (status := self._popen.poll()) is None:
             if stopped():
@@ -70,7 +72,7 @@ class Child:
             raise RunFailed(f"a client ended with status {status}; {self.story()}")
 
     def end(self) -> None:
-        """TERM, where there is a grace, then KILL for whoever is left of the session."""
+        """Send TERM, where there is a grace period, then KILL to the rest of the session."""
         if self._grace_s and self._popen.poll() is None:
             self._popen.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
@@ -81,12 +83,12 @@ class Child:
         self._popen.wait()
 
     def story(self) -> str:
-        """The last words of the process and where its logs are."""
+        """Return the last lines of the process and the place of its logs."""
         words = b"".join(file.read_bytes()[-LAST_BYTES:] for file in (self.log, self.errors))
         return f"logs {self.log} and .err end with:\n{words.decode(errors='replace').strip()}"
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's environment without what the user's shell says about other installations of anything measured."""
+    """Return this process's environment without variables for other installations of the contestants."""
     foreign = ("REDIS_URL", "REDIS_PROVIDER", "FRAMEWORK_", "PYTHONPATH", "PYTHONHOME", "CELERY_", "RQ_", "BENCH_")
     return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}

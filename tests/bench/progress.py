@@ -1,4 +1,4 @@
-"""What the bench says while it works: standard error, so that standard output is the table."""
+"""Report progress on standard error, so that standard output is the table."""
 
 import sys
 import time
@@ -7,5 +7,5 @@ _began = time.monotonic()
 
 
 def say(line: str) -> None:
-    """One line with the seconds since the start."""
+    """Print one line with the seconds since the start."""
     print(f"[{time.monotonic() - _began:6.1f} s] {line}", file=sys.stderr, flush=True)

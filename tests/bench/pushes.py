@@ -1,16 +1,16 @@
-"""Pushes: one producer on the worker's core, no worker."""
+"""Measure pushes: one producer on the worker's core, no worker."""
 
 from tests.bench.contestants import Contestant
 from tests.bench.workload_run import WorkloadRun
 
 
 def single(site: WorkloadRun) -> dict[str, float]:
-    """Jobs per second of one client that pushes one at a time."""
+    """Return jobs per second of one client that pushes one at a time."""
     return _pushed(site, "push", 500 if site.given.quick else 12_000)
 
 
 def bulk(site: WorkloadRun) -> dict[str, float]:
-    """Jobs per second of one client that pushes 1,000 a call."""
+    """Return jobs per second of one client that pushes 1,000 a call."""
     return _pushed(site, "bulk", 5_000 if site.given.quick else 200_000)
 
 
@@ -20,7 +20,7 @@ def _pushed(site: WorkloadRun, action: str, count: int) -> dict[str, float]:
 
 
 def admits_single(contestant: Contestant) -> bool:
-    # Job lines are the worker's; and one of several workers of the same client stands for it.
+    # Job lines are the worker's; and one of several workers of the same client represents all.
     return not contestant.lines and not contestant.same_client
 
 

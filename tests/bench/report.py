@@ -1,4 +1,4 @@
-"""The files of a campaign: figures for programs, a picture, and a page for people."""
+"""Write the files of a campaign: figures for programs, a picture, and a page for people."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ svg { max-width: 100%; height: auto; } h2 { margin-top: 2.5rem; } pre { white-sp
 
 
 def targets_text(results: Results) -> str:
-    """The targets as a table for standard output; empty when none was measured."""
+    """Return the targets as a table for standard output; empty when none was measured."""
     rows: list[Sequence[str]] = [("Target", "mode", "goal", "measured", "floor", "")]
     rows += [
         (each.says, each.mode, each.goal, each.measured, each.floor, "met" if each.met else "MISSED")
@@ -42,7 +42,9 @@ def targets_text(results: Results) -> str:
 
 
 def write(folder: Path, results: Results, facts: Mapping[str, str]) -> list[Path]:
-    """Write results.json, chart.svg and report.html; their paths. ``facts`` are the machine, the versions, the options."""
+    """Write results.json, chart.svg and report.html; return their paths. ``facts`` are the machine, the versions, the
+    options.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     picture = drawn(results)
     contents = {
@@ -56,7 +58,7 @@ def write(folder: Path, results: Results, facts: Mapping[str, str]) -> list[Path
 
 
 def as_data(results: Results, facts: Mapping[str, str]) -> dict[str, object]:
-    """Everything as plain data."""
+    """Return everything as plain data."""
     return {
         "facts": dict(facts),
         "results": [
@@ -80,7 +82,7 @@ def as_data(results: Results, facts: Mapping[str, str]) -> dict[str, object]:
 
 
 def page(results: Results, facts: Mapping[str, str], picture: str) -> str:
-    """One HTML page that needs nothing else."""
+    """Return one complete HTML page."""
     workloads = [BY_NAME[name] for name in dict.fromkeys(each.workload for each in results.results)]
     return "\n".join(
         [

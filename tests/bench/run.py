@@ -1,4 +1,4 @@
-"""One call of the bench, from the wish to the files."""
+"""Run the bench once, from the options to the files."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ SECONDS, QUICK_SECONDS = 3.0, 0.1
 
 @dataclass(frozen=True)
 class Wish:
-    """What the command line asks for."""
+    """The options of the command line."""
 
     workloads: Sequence[str]
     contestants: Sequence[str]
@@ -53,7 +53,7 @@ def run(wish: Wish, root: Path) -> int:
 
 
 def _facts(wish: Wish, results: Results, run_id: str, root: Path) -> dict[str, str]:
-    """What a reader of the figures must know."""
+    """Return the conditions that a reader of the figures must know."""
     pins = {
         name: ", ".join(environments.pinned_versions(lock))
         for name in wish.contestants
@@ -75,7 +75,7 @@ def _facts(wish: Wish, results: Results, run_id: str, root: Path) -> dict[str, s
 
 
 def _commit(root: Path) -> str:
-    """Version and commit of what was measured; "dirty" when files differ from that commit."""
+    """Return version and commit of the measured code; "dirty" when files differ from that commit."""
     known = version("application-worker")
     if not (root / ".git").exists() or not shutil.which("git"):
         return known

@@ -1,4 +1,4 @@
-"""A private redis-server for one contestant, its queue kept as a copy that each repetition starts from."""
+"""Run a private redis-server for one contestant, its queue kept as a copy that each repetition starts from."""
 
 import shutil
 import socket
@@ -16,7 +16,7 @@ from tests.bench.process import Child, clean_environment
 
 BOOT_S = 10.0
 QUEUE_DB, COPY_DB, JOB_DB = 0, 1, 2
-"""The contestant's own; the filled queue; what jobs write to."""
+"""The contestant's own database; the filled queue; the jobs' own writes."""
 KEYS_AT_A_TIME = 2000
 
 
@@ -73,22 +73,22 @@ class Store:
         return str(info["redis_version"])
 
     def empty(self) -> None:
-        """Nothing is in any database."""
+        """Empty every database."""
         self._queue.flushall()
 
     def keep(self) -> None:
-        """The copy is what the queue is now."""
+        """Keep a copy of the queue."""
         self._copy.flushdb()
         self._transfer(self._queue, COPY_DB)
 
     def restore(self) -> None:
-        """The queue is what it was when it was kept, and the jobs have written nothing."""
+        """Restore the queue from its copy, and remove the jobs' own writes."""
         self._queue.flushdb()
         self._client(JOB_DB).flushdb()
         self._transfer(self._copy, QUEUE_DB)
 
     def commands(self) -> Counter[str]:
-        """How often each command ran so far, inside scripts too; what this tool asks is left out."""
+        """Return how often each command ran so far, inside scripts too, without those of this tool."""
         found: Any = self._queue.info("commandstats")
         calls = Counter({name.removeprefix("cmdstat_"): int(stat["calls"]) for name, stat in found.items()})
         del calls["info"]
@@ -107,7 +107,7 @@ class Store:
 
 
 def free_port() -> int:
-    """A port on loopback that nobody listens on now."""
+    """Return a free port on loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""What all our pictures are made of: text and shapes with classes, in colours for light and for dark ground, no script."""
+"""Draw pictures: text and shapes with classes, in colours for light and for dark ground, no script."""
 
 from html import escape
 
@@ -13,7 +13,7 @@ svg { font: 13px system-ui, sans-serif; }
 
 
 def picture(width: int, height: float, label: str, style: str, parts: list[str]) -> str:
-    """One SVG with our ground; ``style`` is what the picture has beside ``STYLE``."""
+    """Return one SVG with its background; ``style`` is added to ``STYLE``."""
     size = f'viewBox="0 0 {width} {height:g}" width="{width}" height="{height:g}"'
     opening = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{escape(label)}">'
     ground = f'<rect class="ground" width="{width}" height="{height:g}"/>'
@@ -21,5 +21,5 @@ def picture(width: int, height: float, label: str, style: str, parts: list[str])
 
 
 def text(x: float, y: float, words: str, kind: str, anchor: str = "start") -> str:
-    """Words at their baseline."""
+    """Return text at its baseline."""
     return f'<text class="{kind}" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'

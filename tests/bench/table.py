@@ -1,4 +1,4 @@
-"""The results as text."""
+"""Print the results as text."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,19 +11,19 @@ LEFT_OUT = frozenset({"jobs"})
 
 
 def printed(results: Results) -> str:
-    """One table per workload: a line per contestant, pinned and unpinned side by side."""
+    """Return one table per workload: a line per contestant, pinned and unpinned side by side."""
     names = dict.fromkeys(result.workload for result in results.results)
     return "\n\n".join("\n".join(_workload(results, BY_NAME[name])) for name in names)
 
 
 def by_rank(results: Results, workload: Workload, mode: str) -> list[Result]:
-    """The results of a workload in a mode, the best first."""
+    """Return the results of a workload in a mode, the best first."""
     found = [each for each in results.results if (each.workload, each.mode) == (workload.name, mode)]
     return sorted(found, key=lambda each: each.figures[workload.figure].median, reverse=workload.more_is_better)
 
 
 def times_reference(results: Results, result: Result, figure: str) -> float | None:
-    """The median as a multiple of Sidekiq's of the same workload and mode."""
+    """Return the median as a multiple of Sidekiq's of the same workload and mode."""
     reference = results.median(result.workload, REFERENCE, result.mode, figure)
     return result.figures[figure].median / reference if reference else None
 
@@ -33,7 +33,7 @@ def spread(series: Series) -> str:
 
 
 def others(result: Result, figure: str) -> str:
-    """The figures beside the main one."""
+    """Return the figures beside the main one."""
     kept = ((name, series) for name, series in result.figures.items() if name not in {figure, *LEFT_OUT})
     return "; ".join(f"{name} {shown(series.median)}" for name, series in kept)
 
@@ -59,7 +59,7 @@ def _workload(results: Results, workload: Workload) -> Iterator[str]:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """First and last column to the left, the others to the right."""
+    """Align the first and last column to the left, the others to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         middle = [cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1], strict=True)]

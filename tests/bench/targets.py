@@ -1,4 +1,4 @@
-"""What the framework is to reach, row by row: the bench compares and never judges by its exit status."""
+"""Define the framework's targets, row by row: the bench compares, and its exit status does not depend on them."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ class Medians:
         return self.results.median(workload, contestant, self.mode, figure)
 
     def ratio(self, workload: str, figure: str, one: str, other: str) -> float | None:
-        """``one`` as a multiple of ``other``; None when either was not measured."""
+        """Return ``one`` as a multiple of ``other``; None when either was not measured."""
         above, below = self(workload, one, figure), self(workload, other, figure)
         return above / below if above is not None and below else None
 
     def best(self, workload: str, figure: str, names: tuple[str, ...]) -> str | None:
-        """Who of these has the highest median."""
+        """Return the one with the highest median."""
         measured = [name for name in names if self(workload, name, figure) is not None]
         return max(measured, key=lambda name: self(workload, name, figure) or 0.0, default=None)
 
@@ -38,7 +38,7 @@ Measure = Callable[[Medians], float | None]
 
 @dataclass(frozen=True)
 class Target:
-    """``measure`` is to be at least (or at most) ``goal``; ``floor`` is what nothing of this kind can beat here."""
+    """One target. ``measure`` is to be at least (or at most) ``goal``; ``floor`` is the best possible value here."""
 
     says: str
     goal: float
@@ -50,7 +50,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One target in one mode."""
+    """The result of one target in one mode."""
 
     says: str
     mode: str
@@ -127,7 +127,7 @@ TARGETS: tuple[Target, ...] = (
 
 
 def verdicts(results: Results) -> Iterator[Verdict]:
-    """Every target that was measured, in each mode in which it was."""
+    """Return every measured target, in each mode in which it was measured."""
     modes = list(dict.fromkeys(result.mode for result in results.results))
     for target in TARGETS:
         for mode in modes:
@@ -138,7 +138,7 @@ def verdicts(results: Results) -> Iterator[Verdict]:
 
 
 def unmeasured(results: Results) -> list[str]:
-    """The targets about which nothing is known."""
+    """Return the targets without a result."""
     known = {verdict.says for verdict in verdicts(results)}
     return [target.says for target in TARGETS if target.says not in known]
 

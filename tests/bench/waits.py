@@ -1,4 +1,4 @@
-"""A process that waits: how soon it starts a job, and what waiting costs."""
+"""Measure an idle process: how soon it starts a job, and what waiting costs."""
 
 import time
 
@@ -17,22 +17,22 @@ TEN_QUEUES = ("default", *(f"queue_{number}" for number in range(1, 10)))
 
 
 def latency(site: WorkloadRun) -> dict[str, float]:
-    """Milliseconds from just before the push to the start of the job."""
+    """Measure milliseconds from just before the push to the start of the job."""
     return _latency(site, ONE_QUEUE)
 
 
 def latency_ten_queues(site: WorkloadRun) -> dict[str, float]:
-    """The same with jobs going to ten queues in turn."""
+    """Measure the same with jobs going to ten queues in turn."""
     return _latency(site, TEN_QUEUES)
 
 
 def idle(site: WorkloadRun) -> dict[str, float]:
-    """Processor, commands and memory of a process that has nothing to do."""
+    """Measure processor, commands and memory of a process without jobs."""
     return _idle(site, ONE_QUEUE)
 
 
 def idle_ten_queues(site: WorkloadRun) -> dict[str, float]:
-    """The same, watching ten queues."""
+    """Measure the same, with ten queues."""
     return _idle(site, TEN_QUEUES)
 
 
@@ -41,7 +41,7 @@ def admits_ten_queues(contestant: Contestant) -> bool:
 
 
 def admits_idle(contestant: Contestant) -> bool:
-    # The bare loop has neither heartbeat nor schedule: its idling says nothing.
+    # The bare loop has neither heartbeat nor schedule: its idle cost means nothing.
     return not contestant.lines and not contestant.queueless
 
 
@@ -83,7 +83,7 @@ def _idle(site: WorkloadRun, queues: tuple[str, ...]) -> dict[str, float]:
 
 
 def _warm_up(site: WorkloadRun, running: Running) -> None:
-    """The process has booted and done some jobs."""
+    """Wait until the process has booted and run some jobs."""
     site.produce("fill", kind="latency", queues=["default"], count=WARM_JOBS)
     running.wait_for(WARM_JOBS)
 

@@ -1,4 +1,4 @@
-"""One contestant at one workload: its store, its producer, its workers."""
+"""Run one contestant with one workload: its store, its producer, its workers."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ CLIENT_S = 120.0
 
 @dataclass(frozen=True)
 class Conditions:
-    """What holds for a whole campaign or one part of it."""
+    """The conditions of a whole campaign or one part of it."""
 
     cores: Cores
     stopped: Callable[[], bool]
@@ -35,12 +35,12 @@ class Conditions:
     delay_ms: float = 0.0
     quick: bool = False
     seconds: float = 3.0
-    """How long a drain shall take at the contestant's usual pace."""
+    """Return how long a drain takes at the contestant's usual pace."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """One look at a running worker."""
+    """One sample of a running worker."""
 
     at: float
     count: int
@@ -50,14 +50,14 @@ class Look:
 
 @dataclass
 class Running:
-    """A worker at work: one process, or several that share the queues."""
+    """A running worker: one process, or several that share the queues."""
 
     children: list[Child]
     meters: Meters
     stores: list[Store]
     stopped: Callable[[], bool]
     looks: list[Look] = field(default_factory=list)
-    """Since the first job was done."""
+    """Samples since the first job was done."""
     each_look: Callable[[int], None] = lambda _count: None
 
     @property
@@ -65,7 +65,7 @@ class Running:
         return [pid for child in self.children for pid in child.pids]
 
     def wait_for(self, count: int, longest_s: float = LONGEST_DRAIN_S) -> Reading:
-        """Return when so many jobs are done, or what is done when the time is up; RunFailed if nothing moves."""
+        """Return when so many jobs are done, or the number done when the time is up; raise RunFailed if none is done."""
         began = changed = time.monotonic()
         seen = self.meters.read().count
         while True:
@@ -91,7 +91,7 @@ class Running:
 
 
 class WorkloadRun:
-    """Within the ``with`` block a store runs, filled and kept by whoever uses the site."""
+    """Runs a store within the ``with`` block; its users fill and keep it."""
 
     def __init__(self, contestant: Contestant, folder: Path, environment: Path | None, given: Conditions) -> None:
         self.contestant = contestant
@@ -120,7 +120,7 @@ class WorkloadRun:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def extra_stores(self, count: int) -> list[Store]:
-        """So many Redis servers beside the first, the same ones at each call; they end with the site."""
+        """Return so many Redis servers beside the first, the same ones at each call; they end with this run."""
         while len(self._extra) < count:
             self._extra.append(self._another_store(f"redis-{len(self._extra) + 1}"))
         return self._extra[:count]
@@ -132,7 +132,7 @@ class WorkloadRun:
     def produce(
         self, action: str, *, cores: frozenset[int] | None = None, ports: Mapping[str, int] | None = None, **given: Any
     ) -> dict[str, float]:
-        """Run the contestant's own client to its end and return what it measured."""
+        """Run the contestant's own client to its end and return its figures."""
         with self.producing(action, cores=cores, ports=ports, **given) as producer:
             producer.wait_for_end(CLIENT_S, self.given.stopped)
             measured: dict[str, float] = json.loads(producer.log.read_text().splitlines()[-1])
@@ -141,7 +141,7 @@ class WorkloadRun:
     def producing(
         self, action: str, *, cores: frozenset[int] | None = None, ports: Mapping[str, int] | None = None, **given: Any
     ) -> Child:
-        """The contestant's own client, started."""
+        """Yield the contestant's own client, started."""
         own = self.contestant.environment(self.store.port, self.folder, ports)
         self._runs += 1
         return Child(
@@ -156,7 +156,7 @@ class WorkloadRun:
     def working(
         self, *launches: Launch, ports: Mapping[str, int] | None = None, stores: Sequence[Store] = ()
     ) -> Iterator[Running]:
-        """A worker process per launch runs within the block; their meters are read together."""
+        """Run a worker process per launch within the block; their meters are read together."""
         self._runs += 1
         folder = self.folder / f"run-{self._runs}"
         meters = Meters(folder / "meters")
@@ -168,7 +168,7 @@ class WorkloadRun:
                         self.contestant.worker(self._python, launch),
                         env=clean_environment() | own | {"BENCH_CONCURRENCY": str(launch.concurrency)},
                         cwd=folder, log=folder / f"worker-{number}.log", cores=self.given.cores.worker,
-                        # Of others nothing is wanted at the end, and some take long for it.
+                        # The end of other contestants does not matter, and some take long for it.
                         grace_s=STOP_S if self.contestant.ours else 0.0,
                     )
                 )
@@ -177,7 +177,7 @@ class WorkloadRun:
             yield Running(children, meters, [self.store, *stores], self.given.stopped)
 
     def jobs(self, at_most_per_s: float) -> int:
-        """How many jobs a run takes whose work itself allows so many in a second."""
+        """Return how many jobs a run takes whose work itself allows so many in a second."""
         return max(50, round(self.given.seconds * min(self.contestant.pace, at_most_per_s)))
 
     def _behind_proxy(self, port: int) -> int:

@@ -1,4 +1,4 @@
-"""What is measured: each workload prepares a site once and runs it once per repetition."""
+"""Define the workloads: each is prepared once and run once per repetition."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ class Workload:
     more_is_better: bool = True
     pinnable: bool = True
     once: bool = False
-    """One repetition is enough: the run compares parts of itself."""
+    """Whether one repetition is enough: the run compares parts of itself."""
     beside: tuple[str, ...] = ()
-    """Figures that the chart names beside the bar."""
+    """The figures that the chart names beside the bar."""
 
 
 def _ours(contestant: Contestant) -> bool:

@@ -1,4 +1,4 @@
-"""The numbers of a report page, as a reader finds them: tiles by their name, tables by their caption, rows by their first cell."""
+"""Read the numbers of a report page: tiles by their name, tables by their caption, rows by their first cell."""
 
 from html.parser import HTMLParser
 

@@ -1,4 +1,4 @@
-"""scripts/bench: its statistics, meters, checks and pictures by themselves, and a very small campaign for real."""
+"""Test scripts/bench: its statistics, meters, checks and pictures by themselves, and a very small real campaign."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def test_throughput_excludes_the_first_job_without_its_time():
 
     reading = Reading(count=101, first=10.0, last=12.0)
     assert rate(reading, lasting=False) == 50.0  # 100 intervals between 101 ends
-    assert rate(reading, lasting=True) == 50.5  # 101 jobs from the first begin to the last end
+    assert rate(reading, lasting=True) == 50.5  # 101 jobs from the first start to the last end
 
 
 def test_waits_count_beside_a_free_slot_only():
@@ -141,7 +141,7 @@ def test_rubys_meter_has_the_same_cells(tmp_path: Path):
     assert meters.notes() == [[4.5, 5.5]]
 
 
-# --- what makes a figure count --------------------------------------------------------------------------------------
+# --- conditions of a figure -----------------------------------------------------------------------------------------
 
 
 def lines(tmp_path: Path, *entries: tuple[str, str]) -> Path:
@@ -272,11 +272,11 @@ def connected(port: int) -> socket.socket:
             time.sleep(0.01)
 
 
-# --- what is made of the figures ------------------------------------------------------------------------------------
+# --- use of the figures ---------------------------------------------------------------------------------------------
 
 
 def found(**rates: float) -> Any:
-    """Results of the no-op drain, pinned: each contestant's rate in three repetitions around the given one."""
+    """Return results of the no-op drain, pinned: each contestant's rate in three repetitions around the given one."""
     from tests.bench.campaign import PINNED, Result, Results
     from tests.bench.figures import Series
 
@@ -362,12 +362,12 @@ def test_table_has_median_range_and_multiple():
     ]
 
 
-# --- for real -------------------------------------------------------------------------------------------------------
+# --- real runs ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
-    """The command with its own var directory; afterwards none of its processes may be left."""
+    """Run the command with its own var directory; afterwards none of its processes may be left."""
     environment = os.environ | {"FRAMEWORK_VAR_DIR": str(tmp_path / "var")}
 
     def start(*arguments: str, **more: str) -> "subprocess.Popen[str]":
@@ -453,7 +453,7 @@ def test_slow_network_is_between_worker_and_redis(bench: Callable[..., "subproce
     data = json.loads((out / "results.json").read_text())
     assert (
         data["results"][0]["figures"]["rate"]["median"] <= 50
-    )  # a job per round trip: never faster, however slow we are
+    )  # a job per round trip: never faster, whatever the framework's speed
     assert data["facts"]["round trip added"] == "20 ms"
 
 

@@ -1,4 +1,4 @@
-"""scripts/demo, run for real: two stores, two worker processes, and nothing left of them however it ends."""
+"""Test scripts/demo with real runs: two stores, two worker processes, and none of them left after any end."""
 
 import ast
 import json
@@ -75,7 +75,7 @@ class Demo:
         return folder
 
     def held_keys(self) -> tuple[int, int | None]:
-        """How many files are done, and of how many."""
+        """Return how many files are done, and of how many."""
         with closing(sqlite3.connect(f"file:{self.folder / 'code_index.sqlite3'}?mode=ro", uri=True)) as database:
             (total,) = database.execute("SELECT files_total FROM code_index_runs").fetchone() or (None,)
             (done,) = database.execute("SELECT count(*) FROM code_index_results").fetchone()
@@ -88,13 +88,13 @@ class Demo:
         return PageReader(text)
 
     def lines(self, **fields: object) -> list[dict[str, object]]:
-        """The lines of all logs that have these fields."""
+        """Return the lines of all logs that have these fields."""
         logs = (self.folder / "log").iterdir()
         entries = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
         return [entry for entry in entries if fields.items() <= entry.items()]
 
     def left(self) -> dict[int, str]:
-        """Processes that work in our var directory, by their environment or command line."""
+        """Return the processes that work in the test's var directory, by their environment or command line."""
         mark, found = str(self.var).encode(), {}
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
@@ -140,7 +140,7 @@ def small(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def large(tmp_path: Path) -> tuple[Path, int]:
-    """So many files that there is a middle to do something in."""
+    """Create so many files that a test can act during the run."""
     tree = tmp_path / "large"
     tree.mkdir()
     for number in range(500):
@@ -171,7 +171,7 @@ def test_demo_of_a_small_tree_ends_with_a_report(demo: Demo, small: Path) -> Non
 
 
 def check_the_page(demo: Demo, *, restarts: int) -> None:
-    """Each number on the page is that of the lines in the logs."""
+    """Check that each number on the page is that of the lines in the logs."""
     page = demo.page()
     begun, done, failed = (demo.lines(job_status=status) for status in ("start", "done", "fail"))
     jobs = {entry["jid"] for entry in begun}
@@ -271,7 +271,7 @@ def test_demo_interrupted_at_start_ends_with_130(demo: Demo, small: Path) -> Non
 
 @pytest.mark.campaign
 def test_demo_with_a_killed_worker_is_complete(make_demo: Callable[[str], Demo], large: tuple[Path, int]) -> None:
-    """Once the one of each shard, in two demos beside each other: each waits for the lease of its dead."""
+    """In two demos at the same time a worker of each shard is killed: each waits for the lease of its dead process."""
     tree, count = large
     demos = {shard: make_demo(shard) for shard in ("main", "queues_shard_a")}
     victims = {}

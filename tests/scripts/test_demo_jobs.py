@@ -1,4 +1,4 @@
-"""What the demo's page says of the jobs, held against the lines of the logs."""
+"""Test the demo's page about jobs against the lines of the logs."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -114,7 +114,7 @@ def test_activity_repeats_asked_for_are_no_extra_runs(logs):
 
 
 def test_activity_retry_on_another_shard_is_a_retry(logs):
-    """The lines of all files are read by their time: the later one may stand in the file that comes first."""
+    """The lines of all files are sorted by their time: the later one may be in the file that comes first."""
     logs.ready(0, 10, shard="b")
     logs.ready(0, 11, shard="a")
     logs.run("moved", 1, 10, "fail", shard="b")

@@ -1,4 +1,4 @@
-"""What the demo reads in the workers' logs."""
+"""Test how the demo reads the workers' logs."""
 
 import json
 
@@ -6,7 +6,7 @@ from demo.logs import count_ends, otherwise
 
 
 def test_demo_counts_only_fail_as_a_failure(tmp_path):
-    """Jobs that were put off, dropped, parked or deduplicated are told by their status, and are no failures."""
+    """Deferred, dropped, held or deduplicated jobs are counted by their status, and are no failures."""
     log = tmp_path / "main.log"
     statuses = ["start", "done", "done", "start", "snoozed", "fail", "dropped", "deferred", "paused", "running"]
     lines = [json.dumps({"class": "AWorker", "job_status": status}) for status in statuses]

@@ -1,4 +1,4 @@
-"""Which keys a finished campaign may leave."""
+"""Test which keys a finished campaign may leave."""
 
 from tests.proofs import leftover_keys
 from tests.tables import each_row
@@ -13,8 +13,8 @@ from tests.tables import each_row
         ("aw:push:0af3", 600, True),
         ("aw:held_alert", 300, True),
         ("host:12:0af3:work", 61, False),
-        ("queue:default", 10, False),  # such a key never ends by itself
-        ("queue:default", -2, True),  # gone between the scan and the question
+        ("queue:default", 10, False),  # such a key never expires
+        ("queue:default", -2, True),  # gone between the scan and the check
     ],
 )
 def test_leftover_key_with_a_ttl_is_allowed(key, ttl_s, ends):

@@ -1,4 +1,4 @@
-"""Five hundred worker classes: what the commands and the router make of them. How long it takes is measured elsewhere."""
+"""Test the commands and the router with five hundred worker classes. Their speed is measured elsewhere."""
 
 import importlib
 import sys
@@ -62,7 +62,7 @@ def test_thousand_workers_are_generated_routed_and_linted(many):
 
 
 class CountingRouter(Router):
-    """The router itself, with an eye on its decisions."""
+    """The router itself, which counts its decisions."""
 
     def __init__(self, *arguments):
         super().__init__(*arguments)

@@ -1,4 +1,6 @@
-"""scripts/setup, run for real on small checkouts with a lock of their own; packages come from a folder, no network."""
+"""Test scripts/setup with real runs on small checkouts with a lock of their own; packages come from a folder, no
+network.
+"""
 
 import base64
 import hashlib
@@ -99,7 +101,7 @@ class Checkout:
         return process.returncode, output
 
     def version(self) -> str:
-        """The version of the project as the environment knows it; also proves that the environment works."""
+        """Return the version of the project in the environment; this also proves that the environment works."""
         code = "import framework, importlib.metadata as m; print(m.version('application-worker'))"
         python = str(self.folder / ".venv" / "bin" / "python")
         return subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True).stdout.strip()

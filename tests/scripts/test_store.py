@@ -1,4 +1,4 @@
-"""scripts/store as a user runs it: background servers for the shards whose url is `embedded`, and for no others."""
+"""Test scripts/store as a user runs it: background servers for the shards whose url is `embedded`, and for no others."""
 
 import os
 import subprocess

@@ -1,10 +1,11 @@
-"""A server with a user per role (framework/store/rights.py), so that tests and campaigns run with the rights they publish.
+"""Run a server with a user per role (framework/store/rights.py), so that tests and campaigns run with the published
+rights.
 
-    default          has the rights of a worker and of an operator together: for what is given the plain URL
-    role-ROLE        has exactly those of one role
-    all-rights       is for what tests do to a server: empty it, configure it, look at every key, be another program
+default          has the rights of a worker and of an operator together: for processes with the plain URL
+role-ROLE        has exactly those of one role
+all-rights       is for a test's own work on a server: empty it, configure it, read every key, act as another program
 
-The users stand in the server's configuration, so they are there from its first answer on, and after each restart.
+The users are in the server's configuration, so they exist from its first answer on, and after each restart.
 """
 
 import signal
@@ -29,7 +30,7 @@ _KEPT_FROM_PRODUCERS: Final = f"role-{PRODUCER.name} srandmember ("
 _EVERYTHING: Final = "on ~* &* +@all"
 _TOGETHER: Final = tuple(dict.fromkeys((*WORKER.rules, *OPERATOR.rules)))
 _LAST_LOOK_S: Final = 0.5
-"""How long a server that is to end is asked for its ACL LOG: one that was frozen does not answer."""
+"""How long a server that must end is asked for its ACL LOG: a frozen one does not answer."""
 
 
 def user_lines(password: str | None = None) -> list[str]:
@@ -47,7 +48,7 @@ def name_of(role: str) -> str:
 
 
 def as_user(url: str, user: str) -> str:
-    """Return the URL with the credentials of one of our users in place of any others."""
+    """Return the URL with the credentials of a user of this module in place of any others."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{quote(user)}:{PASSWORD}@{rest.rpartition('@')[2]}"
 
@@ -58,17 +59,17 @@ def as_role(url: str, role: str) -> str:
 
 
 def credentials(role: str) -> dict[str, str]:
-    """Return what config/redis.yml says of a shard whose processes have the rights of a role."""
+    """Return the entry of config/redis.yml of a shard whose processes have the rights of a role."""
     return {"username": name_of(role), "password": PASSWORD}
 
 
 def with_all_rights(url: str) -> str:
-    """Return the URL for what is none of our roles: a test's own hands, another program."""
+    """Return the URL for programs without a role: the test itself, another program."""
     return as_user(url, ALL_RIGHTS)
 
 
 def taken_refusals(client: "Redis") -> list[str]:
-    """Take the entries out of a server's ACL LOG: the user, what was refused to it, and where."""
+    """Remove the entries of a server's ACL LOG and return them: the user, the refused right, and the place."""
     found = cast("list[dict[str, Any]]", client.acl_log())
     client.acl_log_reset()
     return ["{username} {object} ({reason}, {context})".format_map(_as_text(one)) for one in found]
@@ -80,18 +81,18 @@ def _as_text(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def lacking(refused: Iterable[str]) -> list[str]:
-    """Return the refusals of rights that a role should have: all but the one that is kept from it on purpose."""
+    """Return the refusals of rights that a role should have: all but the one that it lacks on purpose."""
     return [one for one in refused if not one.startswith(_KEPT_FROM_PRODUCERS)]
 
 
 def _default(password: str | None) -> tuple[str, ...]:
-    """Redis takes ``on`` and ``-@all`` of several roles as it takes one."""
+    """Join the rules of several roles: Redis accepts ``on`` and ``-@all`` repeatedly."""
     return ("reset", f">{password}" if password else "nopass", *_TOGETHER)
 
 
 @contextmanager
 def narrowed(client: "Redis", *rules: str) -> Iterator[None]:
-    """Within the block the user ``default`` of a server on a Unix socket lacks what these rules take."""
+    """Remove rights from the user ``default`` of a server on a Unix socket within the block."""
     client.execute_command("ACL", "SETUSER", "default", *rules)
     try:
         yield
@@ -101,7 +102,7 @@ def narrowed(client: "Redis", *rules: str) -> Iterator[None]:
 
 # Decision 175: the tests run under the published roles.
 class GuardedServer(EmbeddedServer):
-    """Remembers what it has refused to its users, over restarts too."""
+    """A server that remembers the refusals to its users, over restarts too."""
 
     def __init__(self, data_dir: Path, *, binary: Path | None = None) -> None:
         super().__init__(data_dir, binary=binary)
@@ -121,7 +122,7 @@ class GuardedServer(EmbeddedServer):
             pipe.execute()
 
     def refusals(self) -> list[str]:
-        """Return what it has refused since it was emptied: see ``taken_refusals``."""
+        """Return the refusals since it was emptied: see ``taken_refusals``."""
         if self.running:
             self._note(COMMAND_TIMEOUT_S)
         return list(self._noted)

@@ -1,4 +1,5 @@
-"""A TCP proxy in front of a Redis that does what networks do: resets, black holes, delays, cuts, lost replies, refusals.
+"""Run a TCP proxy in front of a Redis that injects network faults: resets, partitions, delays, cuts, lost replies,
+refusals.
 
 It runs in threads of the test's own process. Faults are switched on and off while connections are open.
 """
@@ -31,13 +32,13 @@ class Proxy:
         """While set, every command is answered with this line and never reaches Redis."""
         self.refused = 0
         self.delay_s = 0.0
-        """How late every reply is."""
+        """The delay of every reply."""
         self.bytes_per_s = 0
-        """How much comes through each way on each connection; 0: all."""
+        """The bytes per second each way on each connection; 0: unlimited."""
         self.drip_s = 0.0
-        """How long each single byte of a reply takes."""
+        """The time of each single byte of a reply."""
         self.wire_bytes_per_s = 0
-        """How much comes through on all connections and both ways together; 0: all."""
+        """The bytes per second on all connections and both ways together; 0: unlimited."""
         self._wire = threading.Lock()
         self.lost: list[bytes] = []
         """The replies that were lost by ``lose_replies``."""
@@ -64,18 +65,18 @@ class Proxy:
     # --- faults
 
     def reset(self) -> None:
-        """Every open connection gets an RST."""
+        """Reset every open connection."""
         for link in self._forget_links():
             link.reset()
 
     def swallow(self) -> None:
-        """From now on nothing comes through, and nothing is closed; connections of this time never wake again."""
+        """Drop every byte from now on, and close nothing; connections of this time stay silent for ever."""
         self._hole = True
         for link in self._forget_links():
             link.swallowed = True
 
     def heal(self) -> None:
-        """New connections work."""
+        """Let new connections work."""
         self._hole = False
         self.refusal = None
         self.delay_s = self.drip_s = 0.0
@@ -83,26 +84,26 @@ class Proxy:
         self._rule = None
 
     def lose_replies(self, pattern: bytes, numbers: "range | set[int]", *, hang: bool = False) -> None:
-        """Redis carries out the n-th request that matches (from 1 on), for each n of ``numbers``; its reply is lost.
+        """Lose the reply of the n-th matching request (from 1 on), for each n of ``numbers``; Redis runs the request.
 
         Then the connection is reset, or hangs for ever.
         """
         self._rule = _Rule(re.compile(pattern, re.IGNORECASE | re.DOTALL), numbers, hang=hang)
 
     def lose_under_way(self, pattern: bytes) -> None:
-        """The reply to the request that a connection waits for, if it matches, will be lost when it comes."""
+        """Lose the reply to the request that a connection waits for, if it matches."""
         for link in self.open:
             if re.search(pattern, link.last, re.IGNORECASE):
                 link.doom = _Rule(re.compile(pattern), {1}, hang=False)
 
     @property
     def open(self) -> "list[_Link]":
-        """The connections; ``last`` is what the client sent last."""
+        """Return the connections; ``last`` is the client's last request."""
         with self._lock:
             return list(self._links)
 
     def cut_after(self, count: int) -> None:
-        """Of the next reply ``count`` bytes come through, then the connection is reset."""
+        """Forward ``count`` bytes of the next reply, then reset the connection."""
         self._rule = _Rule(re.compile(b""), {1}, hang=False, passed=count)
 
     # --- machinery
@@ -177,7 +178,7 @@ class Proxy:
                     link.reset()
 
     def _give(self, link: "_Link", data: bytes) -> None:
-        """Hand a reply on: whole, or byte by byte for as long as it is to drip."""
+        """Forward a reply: whole, or byte by byte while it must drip."""
         given = 0
         while given < len(data) and self.drip_s:
             link.client.sendall(data[given : given + 1])
@@ -190,7 +191,7 @@ class Proxy:
             time.sleep(len(data) / self.bytes_per_s)
         if self.wire_bytes_per_s:
             for start in range(0, len(data), _PACKET):
-                with self._wire:  # whoever else has something to say gets its turn
+                with self._wire:  # other threads send in between
                     time.sleep(len(data[start : start + _PACKET]) / self.wire_bytes_per_s)
 
 
@@ -209,7 +210,7 @@ class _Rule:
 
 
 class _Link:
-    """One connection on both sides. Leaving it as a context ends it: what the one side closed is closed to the other."""
+    """One connection on both sides. Leaving it as a context ends it: an end on one side is passed to the other."""
 
     def __init__(self, client: socket.socket, server: socket.socket, *, swallowed: bool) -> None:
         self.client, self.server, self.swallowed = client, server, swallowed

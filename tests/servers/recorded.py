@@ -1,4 +1,4 @@
-"""A server that keeps all it ever did: its append-only file is the history that ``scripts/prove history`` replays."""
+"""Run a server that keeps its whole history: ``scripts/prove history`` replays its append-only file."""
 
 import shutil
 import time
@@ -10,7 +10,7 @@ _SETTINGS = {"auto-aof-rewrite-percentage": "0", "aof-timestamp-enabled": "yes"}
 
 
 class RecordedServer(GuardedServer):
-    """Never rewrites its append-only file, and notes the time in it."""
+    """A server that never rewrites its append-only file, and writes the time into it."""
 
     def start(self) -> None:
         super().start()
@@ -19,13 +19,13 @@ class RecordedServer(GuardedServer):
                 client.config_set(name, value)
 
     def begin(self) -> None:
-        """Start anew, with an empty history and no data: one round, one history."""
+        """Start with an empty history and no data: one round, one history."""
         self.stop()
         shutil.rmtree(self.data_dir / "appendonlydir", ignore_errors=True)
         self.start()
 
     def written(self) -> None:
-        """Return when all that was answered is in the file: beside a slow fsync a server holds it back for up to 2 s."""
+        """Return when every answered write is in the file: with a slow fsync a server holds it back for up to 2 s."""
         deadline = time.monotonic() + _WRITTEN_S
         with self.open("recorded") as client:
             while client.info("persistence")["aof_buffer_length"] and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""ARQ's side: results off; BENCH_ARQ=tuned polls every 10 ms for up to 100 jobs at a time. Its jobs are coroutines."""
+"""ARQ: results off; BENCH_ARQ=tuned polls every 10 ms for up to 100 jobs at a time. Its jobs are coroutines."""
 
 import os
 from collections.abc import Callable
@@ -35,7 +35,7 @@ async def latency(_context: Any, sent: float) -> None:
 
 
 class WorkerSettings:
-    """What ``python -m arq`` reads."""
+    """The settings for ``python -m arq``."""
 
     functions = [func(work, keep_result=0) for work in (noop, cpu, io, payload, latency)]
     redis_settings = RedisSettings(port=body.port())
@@ -55,4 +55,4 @@ def pusher(kind: str, _queue: str) -> Callable[..., object]:
 
 
 def bulk_pusher(_kind: str, _queue: str) -> None:
-    """It has no bulk push."""
+    """Return None: it has no bulk push."""

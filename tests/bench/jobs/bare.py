@@ -1,4 +1,4 @@
-"""The floors: redis-py and the job's body with nothing around them. ``bare.py KIND CONCURRENCY`` is the worker."""
+"""The lower bounds: redis-py and the job's body without a framework. ``bare.py KIND CONCURRENCY`` is the worker."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ CLASSES: dict[str, Callable[..., None]] = {"Noop": body.noop, "Payload": body.pa
 
 
 def encoded(kind: str, args: Sequence[Any]) -> bytes:
-    """A payload of the size and shape that Sidekiq's client writes."""
+    """Return a payload of the size and shape that Sidekiq's client writes."""
     head = {
         "retry": True,
         "queue": "default",
@@ -38,7 +38,7 @@ def prepare() -> None:
 
 def pusher(kind: str, queue: str) -> Callable[..., object]:
     key = f"queue:{queue}"
-    if kind == "noop":  # always the same bytes: the floor is the LPUSH, not our way of encoding
+    if kind == "noop":  # always the same bytes: the bound is the LPUSH, without any encoding
         data = encoded(kind, [])
         return lambda: client.lpush(key, data)
     return lambda *args: client.lpush(key, encoded(kind, args))
@@ -53,7 +53,7 @@ def bulk_pusher(kind: str, queue: str) -> Callable[[Sequence[Sequence[Any]]], ob
 
 
 def serve() -> None:
-    """One BRPOP after another in one thread."""
+    """Run one BRPOP after another in one thread."""
     while True:
         found: Any = client.brpop(["queue:default"], timeout=0)
         job = json.loads(found[1])
@@ -61,7 +61,7 @@ def serve() -> None:
 
 
 def serve_moving() -> None:
-    """One BLMOVE after another into a list of its own, from which each job is removed at its end."""
+    """Run one BLMOVE after another into a list of its own, from which each job is removed at its end."""
     while True:
         data: Any = client.blmove("queue:default", "working", timeout=0, src="RIGHT", dest="LEFT")
         job = json.loads(data)
@@ -70,7 +70,7 @@ def serve_moving() -> None:
 
 
 def in_threads(work: Callable[[], None], concurrency: int) -> None:
-    """The body alone, over and over in so many threads."""
+    """Run the body alone, over and over in so many threads."""
 
     def run() -> None:
         while True:
@@ -82,7 +82,7 @@ def in_threads(work: Callable[[], None], concurrency: int) -> None:
 
 
 async def on_a_loop(pause_s: float, concurrency: int) -> None:
-    """The coroutine alone, over and over in so many tasks."""
+    """Run the coroutine alone, over and over in so many tasks."""
 
     async def run() -> None:
         while True:

@@ -1,4 +1,4 @@
-"""The jobs themselves: every Python contestant runs exactly these, whatever wraps them."""
+"""The jobs themselves: every Python contestant runs exactly these."""
 
 import asyncio
 import functools
@@ -18,7 +18,7 @@ DOCUMENT = (Path(__file__).parent / "document.json").read_text()
 
 
 def port() -> int:
-    """The Redis of this run, or the delaying proxy before it."""
+    """Return the port of the Redis of this run, or of the delaying proxy before it."""
     return int(os.environ["BENCH_REDIS_PORT"])
 
 
@@ -28,7 +28,7 @@ def url() -> str:
 
 @functools.cache
 def database() -> "Redis":
-    """What a job itself writes to: a database apart from the queue's, one pool per process."""
+    """Return the database of the jobs' own writes, apart from the queue's; one pool per process."""
     from redis import Redis  # noqa: PLC0415 -- only the jobs that need it shall pay for the import
 
     return Redis(port=port(), db=2)
@@ -39,7 +39,7 @@ def noop() -> None:
 
 
 def cpu() -> None:
-    """Some 0.13 ms of processor time and one INCR."""
+    """Use some 0.13 ms of processor time and one INCR."""
     meter.begin()
     text = DOCUMENT
     for _ in range(5):
@@ -56,14 +56,14 @@ def io() -> None:
 
 
 async def io_async() -> None:
-    """The same wait in a framework whose jobs are coroutines."""
+    """Wait in the same way in a framework whose jobs are coroutines."""
     meter.begin()
     await asyncio.sleep(IO_S)
     meter.hit()
 
 
 async def wait_async(pause_s: float) -> None:
-    """A coroutine that waits as long as told."""
+    """Wait for the given time, as a coroutine."""
     meter.begin()
     await asyncio.sleep(pause_s)
     meter.hit()
@@ -74,13 +74,13 @@ def payload(_text: str) -> None:
 
 
 def latency(sent: float) -> None:
-    """Note how long ago the producer was about to push this job."""
+    """Record the time since the push of this job."""
     meter.note(meter.clock() - sent)
     meter.hit()
 
 
 def mixed(sent: float, pause_s: float) -> None:
-    """A job that is slow or fast as told, and notes when it was pushed, started and ended."""
+    """Run slowly or fast, and record the times of push, start and end."""
     started = meter.clock()
     time.sleep(pause_s)
     meter.note(sent, started, meter.clock())

@@ -1,4 +1,4 @@
-"""Celery's side: one process, pool of threads, results ignored, prefetch as it comes."""
+"""Celery: one process, pool of threads, results ignored, prefetch by default."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,4 +31,4 @@ def pusher(kind: str, _queue: str) -> Callable[..., object]:
 
 
 def bulk_pusher(_kind: str, _queue: str) -> None:
-    """It has no bulk push."""
+    """Return None: it has no bulk push."""

@@ -1,7 +1,8 @@
-"""A producer: ``client.py MODULE ACTION JSON`` pushes with one framework's own client and prints what it measured.
+"""Run a producer: ``client.py MODULE ACTION JSON`` pushes with one framework's own client and prints its figures.
 
-MODULE has ``prepare()``, ``pusher(kind, queue)`` and ``bulk_pusher(kind, queue)``, which return what pushes one job of
-these arguments, and what pushes a list of argument lists (or None: no such thing). Pushers may be coroutine functions.
+MODULE has ``prepare()``, ``pusher(kind, queue)`` and ``bulk_pusher(kind, queue)``, which return a function that pushes
+one job with these arguments, and one that pushes a list of argument lists (or None: not supported). Pushers may be
+coroutine functions.
 """
 
 import asyncio
@@ -20,13 +21,14 @@ import meter
 SLICE = 1000
 WARM = 200  # pushes before the clock starts: connections, imports, caches
 PROBES = 5  # pushes before the first that is measured, so that none pays for the connection
-PAYLOAD_BYTES = 98_000  # just under the size from which our client compresses, so that all move the same bytes
+# just under the size from which the framework's client compresses, so that all move the same bytes
+PAYLOAD_BYTES = 98_000
 
 Pusher = Callable[..., Any]
 
 
 def arguments(kind: str) -> list[Any]:
-    """What a job of this kind is pushed with when its arguments carry no measurement."""
+    """Return the arguments of a job of this kind when they carry no measurement."""
     if kind == "payload":
         return [base64.b64encode(random.Random(7).randbytes(PAYLOAD_BYTES * 3 // 4)).decode()]
     return [meter.clock()] if kind == "latency" else []
@@ -64,7 +66,7 @@ async def fill(module: Any, kind: str, queues: list[str], count: int) -> dict[st
 
 
 async def push(module: Any, kind: str, count: int) -> dict[str, float]:
-    """One at a time from one client."""
+    """Push one at a time from one client."""
     pusher = module.pusher(kind, "default")
     await push_one_by_one(pusher, WARM, arguments(kind))
     began, used = meter.clock(), time.process_time()
@@ -73,7 +75,7 @@ async def push(module: Any, kind: str, count: int) -> dict[str, float]:
 
 
 async def bulk(module: Any, kind: str, count: int) -> dict[str, float]:
-    """In calls of 1,000."""
+    """Push in calls of 1,000."""
     pusher = module.bulk_pusher(kind, "default")
     jobs = [arguments(kind) for _ in range(SLICE)]
     await settled(pusher(jobs))
@@ -88,12 +90,12 @@ def _rate(count: int, began: float, used: float) -> dict[str, float]:
 
 
 def sleep_until(due: float) -> None:
-    # Blocks, also beside a loop: nothing else is to run, and a loop's timer would be less exact.
+    # It blocks, also beside a loop: no other task must run, and a loop's timer would be less exact.
     time.sleep(max(0.0, due - meter.clock()))
 
 
 async def latency(module: Any, queues: list[str], count: int, period_s: float) -> dict[str, float]:
-    """One job per period, each with the time just before its push."""
+    """Push one job per period, each with the time just before its push."""
     await push_one_by_one(module.pusher("noop", "default"), PROBES, [])
     pushers = [module.pusher("latency", queue) for queue in queues]
     due = meter.clock()
@@ -107,7 +109,7 @@ async def latency(module: Any, queues: list[str], count: int, period_s: float) -
 async def mixed(
     module: Any, count: int, burst: int, period_s: float, slow_every: int, slow_s: float, fast_s: float
 ) -> dict[str, float]:
-    """Bursts of jobs, every so-many-th of them slow."""
+    """Push bursts of jobs, every n-th of them slow."""
     pusher = module.bulk_pusher("mixed", "default")
     due = meter.clock()
     for start in range(0, count, burst):

@@ -1,4 +1,4 @@
-"""Dramatiq's side: one worker process, no result backend."""
+"""Dramatiq: one worker process, no result backend."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,4 +32,4 @@ def pusher(kind: str, _queue: str) -> Callable[..., object]:
 
 
 def bulk_pusher(_kind: str, _queue: str) -> None:
-    """It has no bulk push."""
+    """Return None: it has no bulk push."""

@@ -1,4 +1,4 @@
-"""Huey's side: worker threads, blocking pops, results off."""
+"""Huey: worker threads, blocking pops, results off."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,4 +30,4 @@ def pusher(kind: str, _queue: str) -> Callable[..., object]:
 
 
 def bulk_pusher(_kind: str, _queue: str) -> None:
-    """It has no bulk push."""
+    """Return None: it has no bulk push."""

@@ -1,7 +1,7 @@
-"""How far this process is, in memory that the bench maps too: counting a job costs a fraction of a microsecond.
+"""Count the jobs of this process in memory that the bench maps too: it costs a fraction of a microsecond per job.
 
-A file per process under the folder BENCH_METERS: an array of doubles, first the cells below, from ``HEAD`` on what jobs
-have noted. Without the variable (a client) the array is memory of this process only.
+There is a file per process under the folder BENCH_METERS: an array of doubles, first the cells below, from ``HEAD`` on
+the notes of jobs. Without the variable (a client) the array is memory of this process only.
 """
 
 import itertools
@@ -12,7 +12,7 @@ from pathlib import Path
 
 COUNT, FIRST, LAST, NOTED = range(4)
 HEAD = 8
-SIZE = 8 << 20  # sparse: pages nobody writes to take no memory
+SIZE = 8 << 20  # sparse: unwritten pages take no memory
 
 clock = time.monotonic  # one clock for all processes of the machine
 
@@ -31,23 +31,23 @@ _places = itertools.count(HEAD)
 
 
 def begin() -> None:
-    """A job that takes a while begins: the first one starts the clock."""
+    """Record the start of a job that takes a while: the first one starts the clock."""
     if not cells[FIRST]:
         cells[FIRST] = clock()
 
 
 def hit() -> None:
-    """One more job is done."""
+    """Count one job."""
     now = clock()
     if not cells[FIRST]:
         cells[FIRST] = now
     cells[LAST] = now
-    # Whole although threads share it: CPython changes threads at calls and jumps, and this line has neither.
+    # One store, although threads share it: CPython switches threads at calls and jumps, and this line has neither.
     cells[COUNT] += 1.0
 
 
 def note(*values: float) -> None:
-    """Keep figures for the bench to read; what does not fit any more is not kept, but counted."""
+    """Store figures for the bench to read; beyond the space they are only counted."""
     for value in values:
         place = next(_places)
         if place < len(cells):

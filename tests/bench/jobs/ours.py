@@ -1,4 +1,4 @@
-"""Our side: the bench's workers and how to push them. Public API only, as any application would use it."""
+"""The framework: the bench's workers and how to push them. It uses the public API only, as any application."""
 
 import importlib
 import os
@@ -12,7 +12,7 @@ from framework import ApplicationWorker
 
 
 class BenchWorker(ApplicationWorker, abstract=True):
-    """What all of them share."""
+    """The base of all of them."""
 
     feature_category = "not_owned"
     queue = "default"
@@ -71,7 +71,7 @@ WORKERS: dict[str, type[ApplicationWorker]] = {
 
 
 if "BENCH_SHARDS" in os.environ:
-    # Only then, as the framework rightly refuses workers of a shard that the configuration does not have.
+    # Only now, as the framework rejects workers of a shard that the configuration does not have.
     WORKERS |= importlib.import_module("ours_shards").WORKERS
 
 

@@ -1,4 +1,4 @@
-"""Our no-op jobs for an installation of four shards."""
+"""The framework's no-op jobs for an installation of four shards."""
 
 import body
 
@@ -6,7 +6,7 @@ from framework import ApplicationWorker
 
 
 class ShardWorker(ApplicationWorker, abstract=True):
-    """What all of them share."""
+    """The base of all of them."""
 
     feature_category = "not_owned"
     queue = "default"

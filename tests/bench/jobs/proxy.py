@@ -1,4 +1,4 @@
-"""A slow wire: ``proxy.py LISTEN TARGET MS`` passes TCP on loopback, each direction late by half of MS."""
+"""Slow the network: ``proxy.py LISTEN TARGET MS`` forwards TCP on loopback, each direction late by half of MS."""
 
 import asyncio
 import socket
@@ -8,7 +8,7 @@ BYTES_AT_A_TIME = 1 << 18
 
 
 async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float) -> None:
-    """Pass everything on, in order, ``delay_s`` after it came; pass the end on too."""
+    """Forward everything, in order, after ``delay_s``, and the end too."""
     loop = asyncio.get_running_loop()
     while data := await reader.read(BYTES_AT_A_TIME):
         loop.call_later(delay_s, writer.write, data)

@@ -1,4 +1,4 @@
-"""RQ's side: SimpleWorker, which runs jobs in the worker itself; results off."""
+"""RQ: SimpleWorker, which runs jobs in the worker itself; results off."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""SAQ's side: results off. Its jobs are coroutines with keyword arguments."""
+"""SAQ: results off. Its jobs are coroutines with keyword arguments."""
 
 import os
 from collections.abc import Callable
@@ -50,4 +50,4 @@ def pusher(kind: str, _queue: str) -> Callable[..., object]:
 
 
 def bulk_pusher(_kind: str, _queue: str) -> None:
-    """It has no bulk push."""
+    """Return None: it has no bulk push."""

@@ -1,4 +1,4 @@
-"""Taskiq's side: BENCH_BROKER names the broker, a list or a stream; no result backend. Its jobs are coroutines."""
+"""Taskiq: BENCH_BROKER names the broker, a list or a stream; no result backend. Its jobs are coroutines."""
 
 import os
 from collections.abc import Callable
@@ -47,4 +47,4 @@ def pusher(kind: str, _queue: str) -> Callable[..., object]:
 
 
 def bulk_pusher(_kind: str, _queue: str) -> None:
-    """It has no bulk push."""
+    """Return None: it has no bulk push."""
