@@ -120,7 +120,7 @@ def test_a_refused_run_changes_nothing(project, command, spoil, status, words):
         (PAGES, ["docs/a.md", "docs/inner/b.md"]),
     ],
 )
-def test_a_disk_that_takes_only_a_part_keeps_what_was_there(project, command, written):
+def test_write_all_full_disk_keeps_old_files(project, command, written):
     """The bound on a file's size stands for the full disk: the first file fits, a later one does not."""
     whole = run(project, *command)
     assert whole.stdout.splitlines() == [f"wrote {name}" for name in written]
@@ -137,7 +137,7 @@ def test_a_disk_that_takes_only_a_part_keeps_what_was_there(project, command, wr
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 @pytest.mark.parametrize(("command", "folder"), [(GENERATE, "config"), (PAGES, "docs/inner")])
-def test_a_folder_that_may_not_be_written_keeps_all_files(project, command, folder):
+def test_write_all_read_only_folder_keeps_old_files(project, command, folder):
     (project / folder).chmod(0o500)
     before = contents(project)
     try:
@@ -160,6 +160,6 @@ def test_checking_writes_nothing(project):
     assert contents(project) == before
 
 
-def test_all_are_written_and_nothing_is_left_beside_them(tmp_path):
+def test_write_all_leaves_no_temporary_file(tmp_path):
     write_all({tmp_path / "new" / "a": "1", tmp_path / "b": "ü"})
     assert contents(tmp_path) == {"b": "ü".encode(), "new": None, "new/a": b"1"}

@@ -52,7 +52,7 @@ def put_off(redis, count, worker=REPORT, by="feature_flag", after=600):
         redis.zadd(keys.SCHEDULE, {encoded(worker, jid=f"put-off-{number}", **fields): now + after + number})
 
 
-def test_limits_are_shown_with_who_has_the_slots_and_who_waits(jobs, redis):
+def test_limits_show_slots_holders_and_waiting_jobs(jobs, redis):
     assert jobs("limits") == "No limit is known: no job with a limit has run.\n"
     assert [ask(redis, jid, 2) for jid in ("a", "b", "c", "d")] == [True, True, False, False]
     assert ask(redis, "e", 0, base="Office::FreeWorker")
@@ -75,7 +75,7 @@ def test_limits_are_shown_with_who_has_the_slots_and_who_waits(jobs, redis):
     assert (limit["limit"], limit["running"], limit["waiting"], limit["set_by"]) == (2, 2, 2, "application")
 
 
-def test_operators_set_a_limit_for_a_while_and_what_is_free_is_handed_out_at_once(jobs, redis):
+def test_limits_set_assigns_free_slots_at_once(jobs, redis):
     for jid in ("a", "b", "c"):
         ask(redis, jid, 1)
     said = jobs("limits", "set", REPORT, "2", "--reason", "month's end", "--for", "1h30m")
@@ -98,7 +98,7 @@ def test_operators_set_a_limit_for_a_while_and_what_is_free_is_handed_out_at_onc
     assert jobs("limits", REPORT, "--json")["limits"][0]["set_by"] == "application"
 
 
-def test_a_limit_is_released_from_slots_of_the_dead_and_never_beyond_itself(jobs, redis):
+def test_limits_sweep_frees_expired_slots_within_the_limit(jobs, redis):
     for jid in ("a", "b", "c", "d"):
         ask(redis, jid, 2)
     redis.zadd(keys.limit(REPORT) + ":running", {f"{OWNER} a": time.time() - 1})
@@ -110,7 +110,7 @@ def test_a_limit_is_released_from_slots_of_the_dead_and_never_beyond_itself(jobs
     assert redis.zcard(keys.limit(REPORT) + ":running") == 2
 
 
-def test_a_lock_is_released_only_while_it_is_the_one_that_was_shown(site, jobs, redis):
+def test_locks_delete_only_the_lock_that_was_shown(site, jobs, redis):
     assert jobs("locks") == "No lock is held.\n"
     now = time.time()
     for number, (worker, jid) in enumerate([(REPORT, "first"), (REPORT, "second"), ("MailWorker", "third")]):
@@ -160,7 +160,7 @@ class LockedWorker(ApplicationWorker):
 PUSH = "import locked; print(locked.LockedWorker.perform_async(7, 'a b', mode='x'))"
 
 
-def test_a_lock_is_found_by_class_and_arguments_as_its_push_made_it(site, jobs, redis):
+def test_locks_by_class_and_arguments_finds_the_lock_of_a_push(site, jobs, redis):
     (site.folder / "locked.py").write_text(LOCKED)
     jid, twin = (site.run("-c", PUSH).stdout.strip() for _ in range(2))
     assert twin == "None"
@@ -174,7 +174,7 @@ def test_a_lock_is_found_by_class_and_arguments_as_its_push_made_it(site, jobs, 
     assert site.run("-c", PUSH).stdout.strip() not in ("None", jid)
 
 
-def test_a_real_limit_is_seen_raised_and_put_back(site, jobs, redis):
+def test_limits_of_a_running_worker_set_and_clear(site, jobs, redis):
     shutil.copy(ROOT / "tests" / "policies" / "concurrency" / "limited_jobs.py", site.folder / "jobs.py")
     worker = site.worker("-q", "default", "-c", "3").ready()
     for jid in ("first", "second"):
@@ -201,7 +201,7 @@ def test_a_real_limit_is_seen_raised_and_put_back(site, jobs, redis):
     assert {(one["name"], one["limit"]) for one in jobs("limits", "--json")["limits"]} >= {(name, -1) for name in named}
 
 
-def test_what_is_parked_is_shown_the_oldest_first_and_alerts(site, jobs, redis):
+def test_held_shows_the_oldest_first_and_alerts(site, jobs, redis):
     assert jobs("held") == "No job is held.\n"
     ask(redis, "a", 1)
     ask(redis, "b", 1)
@@ -216,7 +216,7 @@ def test_what_is_parked_is_shown_the_oldest_first_and_alerts(site, jobs, redis):
     assert [row["kind"] for row in jobs("held", "--alert-after", "2h", "--json")["held"]] == ["paused", "waiting"]
 
 
-def test_what_is_paused_is_shown_with_who_says_so(jobs, redis):
+def test_paused_shows_operator_and_strategy(jobs, redis):
     assert jobs("paused") == "Nothing is paused.\n"
     redis.sadd(keys.PAUSED, "reports")
     enqueue(redis, REPORT, queue="reports")
@@ -234,7 +234,7 @@ def test_what_is_paused_is_shown_with_who_says_so(jobs, redis):
     assert "1 h 56 min" in jobs("paused")
 
 
-def test_deferred_jobs_are_set_forward_at_a_rate_and_no_more_than_asked(jobs, redis):
+def test_deferred_run_now_keeps_rate_and_count(jobs, redis):
     put_off(redis, 10)
     put_off(redis, 3, worker="MailWorker", by="database_health_check")
     redis.zadd(keys.SCHEDULE, {encoded(REPORT, jid="plain", args=['"deferred":']): time.time() + 600})
@@ -265,7 +265,7 @@ def park(redis, worker, jid, **fields):
     redis.sadd(keys.PAUSED_CLASSES, worker)
 
 
-def test_parked_jobs_are_dropped_by_what_all_of_their_context_says(site, jobs, redis):
+def test_held_drop_matches_all_given_fields(site, jobs, redis):
     lock = {"idempotency_key": keys.lock("mine"), "status_expiration": 60}
     redis.hset(keys.lock("mine"), "jid", "mine")
     ask(redis, "runs", 1)
@@ -290,7 +290,7 @@ def test_parked_jobs_are_dropped_by_what_all_of_their_context_says(site, jobs, r
     ]
 
 
-def test_a_purge_that_has_no_time_left_says_that_it_is_not_done(redis):
+def test_purge_without_time_is_not_completed(redis):
     for number in range(3):
         park(redis, "MailWorker", f"m{number}")
     done, _ = purge(redis, {"class": "MailWorker"}, time.monotonic() - 1, lambda *_: None, dry_run=False)
@@ -307,7 +307,7 @@ def test_counters_are_summed_over_shards_as_prometheus_reads_them(site, jobs, re
     )
 
 
-def test_how_full_limits_are_is_a_gauge(jobs, redis):
+def test_counters_has_gauges_of_limits(jobs, redis):
     for jid in ("a", "b", "c"):
         ask(redis, jid, 1)
     gauges = dict(
@@ -325,7 +325,7 @@ def test_how_full_limits_are_is_a_gauge(jobs, redis):
     assert 0 <= age < 60
 
 
-def test_explain_names_every_valve_before_a_job_and_what_opens_it(jobs, redis):
+def test_explain_names_every_policy_and_its_remedy(jobs, redis):
     for jid in ("a", "b", "c"):
         ask(redis, jid, 1, base="NoopWorker")
     ask(redis, "q", 1, base="queue/default", name="OtherWorker")
@@ -396,7 +396,7 @@ def test_wrong_usage_names_the_way_out(site, redis, words, said):
 @pytest.mark.parametrize(
     "words", [["limits"], ["locks"], ["held"], ["paused"], ["deferred"], ["counters"], ["limits", "sweep"]]
 )
-def test_a_shard_that_does_not_answer_hides_no_other(site, redis, words):
+def test_unreachable_shard_hides_no_other(site, redis, words):
     site.write("redis.yml", {"shards": {"away": {"url": "redis://127.0.0.1:1/0"}, "main": {"url": site.url}}})
     done = site.run(COMMAND, *words)
     assert done.returncode == 1
@@ -444,7 +444,7 @@ def fill(redis, odd):
 
 @pytest.mark.refused("default *:full", "default *:turns")  # limits whose names are no names of ours
 @pytest.mark.parametrize("odd", [b"inf", b"\xff\xfe", b"9" * 400])
-def test_garbage_in_any_key_is_shown_and_breaks_no_look(site, redis, odd):
+def test_garbage_in_any_key_breaks_no_command(site, redis, odd):
     runner, problems = CliRunner(), []
     for words in COMMANDS:
         redis.flushall()

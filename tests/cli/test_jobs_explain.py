@@ -32,7 +32,7 @@ def codes(report):
     return {(one["shard"], one["place"]): [reason["code"] for reason in one["reasons"]] for one in report["found"]}
 
 
-def test_every_place_of_a_job_is_found_with_what_stands_in_its_way(explain, redis):
+def test_explain_job_in_any_place_names_place_and_blockers(explain, redis):
     """One job in every key at once: each sighting is explained by itself."""
     now = time.time()
     enqueue(redis, "NoopWorker", jid="first")
@@ -75,7 +75,7 @@ def test_every_place_of_a_job_is_found_with_what_stands_in_its_way(explain, redi
     assert (report["states"], report["unanswered"]) == ({"main": "queued"}, [])
 
 
-def test_it_is_said_in_words_that_can_be_acted_upon(site, redis):
+def test_explain_text_names_the_remedy(site, redis):
     enqueue(redis, "NoopWorker", jid="first", queue="reports")
     enqueue(redis, "NoopWorker", jid=JID, queue="reports", idempotency_key=f"{keys.LOCKS}abc")
     redis.hset(keys.lock("abc"), "jid", JID)
@@ -95,7 +95,7 @@ def test_it_is_said_in_words_that_can_be_acted_upon(site, redis):
     ]
 
 
-def test_in_the_hands_of_a_process(site, explain, redis):
+def test_explain_job_in_flight_names_the_process(site, explain, redis):
     """From begun over fetched to silent, and never a word that is not true: the process is real, and so is its death."""
     set_flag(redis, Flag(pause_flag("AsyncWorker"), 100, "reindexing", "ann"), 600)
     worker = site.hurried_worker("-q", "default", "-c", "1").ready()
@@ -119,7 +119,7 @@ def test_in_the_hands_of_a_process(site, explain, redis):
     assert codes(explain("waits")) == {("main", "queue"): ["no_process"]}
 
 
-def test_nowhere_is_said_with_what_it_means(site, redis):
+def test_explain_unknown_job_lists_possible_reasons(site, redis):
     enqueue(redis, "NoopWorker", jid="another", args=[JID])
     done = site.run(COMMAND, "explain", JID, "-r", "jobs")
     assert (done.returncode, done.stdout) == (1, "")
@@ -134,7 +134,7 @@ def test_nowhere_is_said_with_what_it_means(site, redis):
     assert done.stdout.endswith("  - its status on main: completed\n")
 
 
-def test_a_shard_that_does_not_answer_is_told_of_and_the_others_are_shown(site, explain, redis):
+def test_unreachable_shard_is_reported_and_others_are_shown(site, explain, redis):
     site.write("redis.yml", {"shards": {"away": {"url": "redis://127.0.0.1:1/0"}, "main": {"url": site.url}}})
     enqueue(redis, "NoopWorker", jid=JID)
     report = explain(status=1)
@@ -150,13 +150,13 @@ def test_a_shard_that_does_not_answer_is_told_of_and_the_others_are_shown(site, 
         (["explian", JID], 2, "did you mean 'explain'?"),
     ],
 )
-def test_wrong_usage_is_told_with_the_way_out(site, options, status, said):
+def test_wrong_usage_names_the_remedy(site, options, status, said):
     done = site.run(COMMAND, *options)
     assert (done.returncode, done.stdout) == (status, "")
     assert said in done.stderr
 
 
-def test_classes_that_cannot_be_loaded_are_no_reason_to_be_silent(site, redis):
+def test_explain_without_loadable_classes_explains_the_rest(site, redis):
     enqueue(redis, "NoopWorker", jid=JID)
     done = site.run(COMMAND, "explain", JID, "-r", "nobody")
     assert done.returncode == 0
@@ -164,7 +164,7 @@ def test_classes_that_cannot_be_loaded_are_no_reason_to_be_silent(site, redis):
     assert "no process of main is running" in done.stdout
 
 
-def test_long_lists_are_gone_through_in_pages(redis, monkeypatch):
+def test_search_long_lists_reads_pages(redis, monkeypatch):
     """On every page boundary a job is found, in its place, and no page is larger than it may be."""
     monkeypatch.setattr(search, "PAGE", 7)
     monkeypatch.setattr(search, "STEP_JOBS", 7)
@@ -231,7 +231,7 @@ def test_search_large_jobs_stays_within_bytes_of_a_step(redis, monkeypatch, size
     assert len(looked) == (2 if size == 10 else 2 * 9), "8 at first, and then 2 or 3 to a step"
 
 
-def test_a_job_that_moves_to_where_nobody_looks_any_more_is_found_all_the_same(redis, monkeypatch):
+def test_search_finds_a_job_that_moves_to_a_searched_key(redis, monkeypatch):
     monkeypatch.setattr(search, "_KEYS_PER_STEP", 1)
     job = enqueue(redis, "NoopWorker", jid=JID, queue="z")
     enqueue(redis, "NoopWorker", jid="other", queue="a")

@@ -33,7 +33,7 @@ def jobs(site):
     return run
 
 
-def test_flags_are_set_with_their_reason_on_every_shard_and_end(jobs, redis, second_redis):
+def test_flags_set_on_every_shard_have_reason_and_end(jobs, redis, second_redis):
     said = jobs("drop", "NoopWorker", "--percent", "30", *WHY)
     assert said.splitlines() == [
         "main: 30 % of the jobs of NoopWorker are dropped, for 2 h (drop_jobs_NoopWorker)",
@@ -66,7 +66,7 @@ def test_flags_are_set_with_their_reason_on_every_shard_and_end(jobs, redis, sec
     assert jobs("flags") == "No flag is set.\n"
 
 
-def test_a_flag_that_cannot_be_read_is_shown_for_what_it_counts_as(jobs, redis):
+def test_unreadable_flag_is_shown_as_not_set(jobs, redis):
     redis.hset(keys.FLAGS, "run_jobs_NoopWorker", "garbage")
     assert "main run_jobs_NoopWorker - - - cannot be read and counts as not set" in " ".join(jobs("flags").split())
     assert json.loads(jobs("flags", "--json"))["flags"] == [
@@ -76,7 +76,7 @@ def test_a_flag_that_cannot_be_read_is_shown_for_what_it_counts_as(jobs, redis):
     assert jobs("flags") == "No flag is set.\n"
 
 
-def test_what_is_wrong_says_so_and_sets_nothing(jobs, redis):
+def test_flags_wrong_usage_sets_nothing(jobs, redis):
     assert "Missing option '--reason'" in jobs("drop", "NoopWorker", "--for", "1h", status=2)
     assert "Missing option '--for'" in jobs("pause", "NoopWorker", "--reason", "x", status=2)
     assert "--reason is empty" in jobs("defer", "NoopWorker", "--reason", " ", "--for", "1h", "-r", "jobs", status=2)
@@ -152,7 +152,7 @@ def test_resume_on_a_shard_that_refuses_says_which_know(site, redis, second_redi
     assert "Carried out on main; not on second" in done.stderr
 
 
-def test_a_former_name_that_resumes_nothing_is_told_what_the_class_is_called_now(site, jobs, redis):
+def test_resume_former_name_names_the_class(site, jobs, redis):
     (site.folder / "renamed.py").write_text(
         "from framework import ApplicationWorker\n\n\nclass NewWorker(ApplicationWorker):\n"
         "    feature_category = 'not_owned'\n    aliases = ('OldWorker',)\n\n    def perform(self) -> None: ...\n"
@@ -164,14 +164,14 @@ def test_a_former_name_that_resumes_nothing_is_told_what_the_class_is_called_now
     assert pause_flag("NewWorker") not in read_flags(redis)
 
 
-def test_operators_are_named_where_users_have_no_names(monkeypatch):
+def test_operator_name_without_user_name_has_the_number(monkeypatch):
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 1_234_567_890)
     assert operator_name().startswith("1234567890@")
 
 
-def test_a_pause_is_ended_and_its_jobs_are_back_at_once(jobs, redis):
+def test_resume_returns_held_jobs_in_order(jobs, redis):
     jobs("pause", "NoopWorker", *WHY)
     assert read_flags(redis)[pause_flag("NoopWorker")].percentage == 100
     for number in range(1_500):
@@ -187,7 +187,7 @@ def test_a_pause_is_ended_and_its_jobs_are_back_at_once(jobs, redis):
     assert redis.exists(keys.FLAGS, keys.PAUSED_CLASSES, keys.paused_jobs("NoopWorker")) == 0
 
 
-def test_what_a_strategy_keeps_stays_and_a_class_that_is_gone_is_resumed(jobs, redis):
+def test_resume_of_strategy_and_of_removed_class(jobs, redis):
     for worker in ("KeptWorker", "GoneWorker"):
         redis.zadd(keys.paused_jobs(worker), {b'["default"]\n' + encoded(worker): 1, b'["odd"]\n' + encoded(worker): 2})
         redis.sadd(keys.PAUSED_CLASSES, worker)
@@ -201,7 +201,7 @@ def test_what_a_strategy_keeps_stays_and_a_class_that_is_gone_is_resumed(jobs, r
     assert redis.llen("queue:default") == 1
 
 
-def test_one_shard_that_does_not_answer_holds_up_no_other(site, redis):
+def test_pause_with_unreachable_shard_sets_the_others(site, redis):
     site.write("redis.yml", {"shards": {"main": {"url": site.url}, "away": {"url": "redis://127.0.0.1:1"}}})
     done = site.run(COMMAND, "pause", "NoopWorker", *WHY)
     assert done.returncode == 1

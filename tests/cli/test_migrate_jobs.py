@@ -109,7 +109,7 @@ queued: 3 jobs {verb}, 9 left in place
 """
 
 
-def test_jobs_follow_the_rules_and_what_cannot_is_listed_without_its_arguments(migrate, redis, second_redis):
+def test_migrate_follow_rules_lists_skipped_without_arguments(migrate, redis, second_redis):
     fill(redis)
     redis.sadd(keys.QUEUES, "none")
     redis.set("queue:none", "no list")
@@ -196,12 +196,12 @@ def test_wrong_usage_is_told_and_nothing_moves(called, redis, options, said):
     assert (done.exit_code, "did you mean 'queued'?" in done.stderr) == (2, True)
 
 
-def test_configuration_that_does_not_hold_is_78(office, called):
+def test_invalid_configuration_status_78(office, called):
     office.write("routing.yml", {"routing_rules": [["tags~heavy", "reports"]]})
     assert called("queued", "--follow-rules").exit_code == 78
 
 
-def test_a_shard_that_does_not_answer_is_75_and_the_others_are_done(office, called, redis):
+def test_migrate_unreachable_shard_status_75_others_done(office, called, redis):
     office.write("redis.yml", {"shards": {"main": {"url": office.url}, "second": {"url": "redis://127.0.0.1:1/0"}}})
     enqueue(redis, "ReportWorker")
     done = called("queued", "--follow-rules")
@@ -211,7 +211,7 @@ def test_a_shard_that_does_not_answer_is_75_and_the_others_are_done(office, call
     assert redis.llen("queue:reports") == 1
 
 
-def test_what_should_have_moved_and_did_not_is_1(called, redis):
+def test_migrate_jobs_left_behind_status_1(called, redis):
     enqueue(redis, "ReportWorker")
     redis.set("queue:reports", "no list")
     done = called("queued", "--follow-rules")
@@ -220,7 +220,7 @@ def test_what_should_have_moved_and_did_not_is_1(called, redis):
     assert redis.llen("queue:default") == 1
 
 
-def test_queues_that_nobody_serves_or_that_are_paused_are_told_of(called, redis):
+def test_migrate_to_unserved_or_paused_queue_is_reported(called, redis):
     enqueue(redis, "ReportWorker")
     redis.sadd(keys.PAUSED, "default")
     redis.sadd(keys.PROCESSES, "ruby:1:00ab00ab00ab")
@@ -231,7 +231,7 @@ def test_queues_that_nobody_serves_or_that_are_paused_are_told_of(called, redis)
     assert done.stderr == "the queue default of main is paused, and reports is not: its jobs run there\n"
 
 
-def test_what_a_killed_migration_had_put_aside_is_found_again(called, redis):
+def test_migrate_after_kill_finds_the_jobs_set_aside(called, redis):
     """Also when its name is in no list of queues."""
     holder = keys.migration_identity("forgotten")
     redis.lpush(keys.working(holder), encoded("ReportWorker", queue="forgotten"))
@@ -260,7 +260,7 @@ migrate_jobs()
 """The command, which after its first page waits for the signal that stops it."""
 
 
-def test_on_a_terminal_a_bar_shows_how_far_it_is_and_ctrl_c_puts_everything_back(office, redis):
+def test_migrate_on_a_terminal_shows_a_bar_and_ctrl_c_restores(office, redis):
     jobs = [encoded("ReportWorker" if number % 2 else "MailWorker", args=[number]) for number in range(1_000)]
     redis.sadd(keys.QUEUES, "default")
     redis.lpush("queue:default", *jobs)
@@ -302,7 +302,7 @@ def read(terminal):
         return b""
 
 
-def test_limited_jobs_that_stay_on_another_shard_are_told(office, redis, second_redis):
+def test_migrate_limited_jobs_on_another_shard_are_reported(office, redis, second_redis):
     """Rules now send a limited class to the second shard; its jobs cannot follow, and their slots and locks hold here too."""
     limited = JOBS.replace('tags = ("heavy",)', 'tags = ("heavy",)\n    concurrency_limit = 3\n    idempotent = True')
     (office.folder / "limited_office.py").write_text(limited)

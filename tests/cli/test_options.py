@@ -136,7 +136,7 @@ def test_wrong_usage_ends_with_2(project, arguments, message):
         "check-compat",
     ],
 )
-def test_every_command_tells_of_a_broken_configuration_with_78(project, command):
+def test_broken_configuration_status_78_for_every_command(project, command):
     (project / "config" / "redis.yml").write_text("shrds: {main: {url: embedded}}")
     before = files(project)
     ended = CliRunner().invoke(main, command.split())
@@ -165,7 +165,7 @@ def test_modules_without_workers_end_with_78(project, command, module, message):
     assert files(project) == before
 
 
-def test_cluster_starts_no_child_for_a_module_that_is_not_there(project):
+def test_cluster_missing_module_starts_no_child(project):
     ended = CliRunner().invoke(main, ["cluster", "a", "-r", "optional_jbos"])
     assert (ended.exit_code, ended.stdout) == (78, "")
     assert "optional_jbos: no module of that name (did you mean 'optional_jobs'?)" in ended.stderr
@@ -183,7 +183,7 @@ def test_a_cluster_waits_as_long_as_the_settings_say(project, monkeypatch):
     assert planned("--timeout", "0") == "--shard main -t 0 -c 10 -q a\n"
 
 
-def test_a_store_without_a_place_is_told_of(project, monkeypatch):
+def test_store_without_place_is_reported(project, monkeypatch):
     (project / "config" / "redis.yml").write_text("shards: {main: {url: embedded}}")
     monkeypatch.setenv("FRAMEWORK_VAR_DIR", "/proc/nowhere")
     ended = CliRunner().invoke(main, ["store", "start"])
@@ -226,7 +226,7 @@ def test_rubys_symbols(read):
     assert read(text, "test").concurrency == 1
 
 
-def test_sidekiqs_other_keys_are_told_to_have_no_effect(read):
+def test_config_file_other_sidekiq_keys_have_no_effect(read):
     text = ":max_retries: 3\n:verbose: true\n:scheduler: {x: 1}\nstaging: {concurrency: 2}\n"
     assert read(text) == FileOptions(
         ignored_keys=(
@@ -303,7 +303,7 @@ WHOLE = "must be a whole number from 1 to 10,000, not"
         ("process_limits: {a b: 1}", "process_limits", "a b"),
     ],
 )
-def test_what_is_not_of_that_form_is_refused_naming_file_and_key(read, content, key, message):
+def test_config_file_invalid_value_names_file_and_key(read, content, key, message):
     with pytest.raises(ConfigurationError) as caught:
         read(content)
     (problem,) = caught.value.problems

@@ -63,7 +63,7 @@ def test_counts_leftovers_and_verdicts_on_every_shard(site, look, redis, second_
     assert redis.llen("queue:reports") == 1  # it only looks
 
 
-def test_a_queue_that_nobody_serves_is_said_with_what_serves_it(look, redis):
+def test_retired_unserved_queue_names_the_command(look, redis):
     """Otherwise its jobs wait for ever, and nothing says why."""
     for queue in ("kept", "left"):
         enqueue(redis, "Old", queue=queue)
@@ -84,7 +84,7 @@ def test_one_class_alone_and_through_the_other_entry(site, look):
 
 
 @pytest.mark.parametrize("name", ["GoenWorker", "", "no name at all"])
-def test_a_name_that_is_not_retired_is_a_usage_error_with_the_nearest(look, name):
+def test_retired_unknown_name_suggests_the_nearest(look, name):
     done = look(name, "Nobody", retired={"GoneWorker": "x"})
     assert (done.returncode, done.stdout) == (2, "")
     assert f"no class {name!r} is retired" in done.stderr
@@ -92,7 +92,7 @@ def test_a_name_that_is_not_retired_is_a_usage_error_with_the_nearest(look, name
     assert "no class 'Nobody' is retired; retired: GoneWorker" in done.stderr
 
 
-def test_a_shard_that_does_not_answer_is_told_of_and_the_others_are_shown(site, look, redis):
+def test_unreachable_shard_is_reported_and_others_are_shown(site, look, redis):
     site.write("redis.yml", {"shards": {"away": {"url": "redis://127.0.0.1:1/0"}, "main": {"url": site.url}}})
     enqueue(redis, "Old")
     done = look(retired={"Old": "x", "Gone": "y"})
@@ -105,7 +105,7 @@ def test_a_shard_that_does_not_answer_is_told_of_and_the_others_are_shown(site, 
     )
 
 
-def test_counts_that_are_none_are_a_clear_error(look, redis):
+def test_retired_wrong_type_of_counts_is_reported(look, redis):
     redis.set(keys.RETIRED, "x")
     done = look(retired={"Old": "x"})
     assert done.returncode == 1
@@ -113,13 +113,13 @@ def test_counts_that_are_none_are_a_clear_error(look, redis):
     assert "Traceback" not in done.stderr
 
 
-def test_configuration_that_does_not_hold_is_78(look):
+def test_invalid_configuration_status_78(look):
     done = look(retired={"old worker": "x"})
     assert done.returncode == 78
     assert "FRAMEWORK_RETIRED_WORKERS.old worker" in done.stderr
 
 
-def test_a_long_look_tells_on_stderr_how_far_it_is(site, redis, monkeypatch):
+def test_retired_reports_progress_on_stderr(site, redis, monkeypatch):
     for number in range(3):
         enqueue(redis, "Old", queue=f"q{number}")
     monkeypatch.setattr(shards, "_PROGRESS_INTERVAL_S", 0.0)

@@ -166,7 +166,7 @@ def test_the_modules_setting_names_what_is_loaded(site, redis, proofs):
     assert process.end() == 0
 
 
-def test_the_environment_beats_the_file_for_queues_modules_and_the_time_at_the_end(site, redis, proofs, release):
+def test_environment_beats_file_for_queues_modules_timeout(site, redis, proofs, release):
     file = site.folder / "worker.yml"
     file.write_text("queues: [a]\nrequire: no_such_module\ntimeout: 600\n")
     enqueue(redis, "LongWorker", args=["one"], queue="b")
@@ -200,7 +200,7 @@ def test_flags_beat_the_file_for_shard_and_environment(site, second_redis_url):
 # --- what would serve nobody in silence -----------------------------------------------------------------------------
 
 
-def test_a_queue_that_is_nearly_a_known_one_is_warned_of_and_served(site):
+def test_misspelt_queue_is_warned_about_and_served(site):
     site.write("application.yml", {"limits": {"defautl": 2, "else": 2, "default": 9}, "process_limits": {"nop": 1}})
     process = site.worker("-q", "defualt", "-q", "else", "-q", "noop").ready()
     assert process.end() == 0

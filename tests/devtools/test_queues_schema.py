@@ -33,7 +33,7 @@ def holds(instance: Any, schema: dict[str, Any] = SCHEMA) -> bool:
     return jsonschema.Draft202012Validator(schema).is_valid(instance)
 
 
-def test_it_is_a_schema_itself_and_has_the_fields_of_an_entry_in_their_order():
+def test_schema_is_valid_and_has_the_fields_in_order():
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     items = SCHEMA["items"]
     assert list(items["properties"]) == items["required"] == list(entry())

@@ -102,7 +102,7 @@ def test_a_page_may_have_several_parts_and_text_between():
     assert fill_page(text) == text
 
 
-def test_the_parts_hold_every_attribute_with_all_that_is_known_of_it():
+def test_generated_parts_have_every_attribute():
     for name, one in ATTRIBUTES.items():
         rows = [line for line in generated_parts()["all"].splitlines() if line.startswith(f"| `{name}` |")]
         assert rows == [line for line in generated_parts()[one.group].splitlines() if line.startswith(f"| `{name}` |")]
@@ -127,7 +127,7 @@ def test_markers_that_do_not_hold_are_named_with_their_line(page: str, message: 
         fill_page(page)
 
 
-def test_the_command_ends_with_1_on_such_a_page_and_writes_nothing(tmp_path: Path):
+def test_invalid_page_status_1_writes_nothing(tmp_path: Path):
     (tmp_path / "a.md").write_text("<!-- attributes: status -->\n<!-- /attributes -->\n")
     (tmp_path / "b.md").write_text("<!-- attributes: status -->\n")
     done = run("--write", "--docs", str(tmp_path))

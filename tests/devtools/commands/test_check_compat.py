@@ -62,14 +62,14 @@ def day(released):
     return yaml.safe_load((released.folder / "workers" / "released.yml").read_text())["day"]
 
 
-def test_without_a_manifest_it_is_said_how_to_make_the_first(site):
+def test_check_compat_without_manifest_names_the_command(site):
     write(site, RELEASED)
     done = check(site)
     assert (done.returncode, done.stdout, done.stderr) == (78, "", MISSING)
     assert not (site.folder / "workers").exists()
 
 
-def test_the_manifest_says_what_jobs_look_like_in_lines_that_merge(released, day):
+def test_manifest_has_one_parameter_per_line(released, day):
     manifest = released.folder / "workers" / "released.yml"
     text = manifest.read_text()
     assert [line for line in text.splitlines() if not line.startswith("#")] == [
@@ -95,7 +95,7 @@ def test_the_manifest_says_what_jobs_look_like_in_lines_that_merge(released, day
     assert manifest.read_text() == text
 
 
-def test_an_unsafe_change_fails_says_what_to_write_and_a_safe_one_passes(released, day):
+def test_unsafe_change_fails_with_advice_and_safe_passes(released, day):
     write(released, UNSAFE)
     assert told(check(released)) == (
         1,
@@ -156,7 +156,7 @@ def test_programs_read_json(released):
     assert finding["write"] == ["def perform_v2(self, path: str, sheets: list[int] | None = None) -> None: ..."]
 
 
-def test_what_is_known_to_be_gone_is_settled_with_a_reason(released):
+def test_accept_remembers_worker_and_reason(released):
     write(released, UNSAFE)
     done = check(released, "--accept", "ImportWorker", "--reason", "no import was pushed since May")
     assert done.returncode == 0
@@ -167,7 +167,7 @@ def test_what_is_known_to_be_gone_is_settled_with_a_reason(released):
     assert told(unknown) == (2, [], "there is no worker 'ImportWorkr' (did you mean 'ImportWorker'?)\n")
 
 
-def test_the_queue_that_jobs_left_stays_served(site):
+def test_former_queue_stays_served(site):
     def write_routed(queue):
         write(site, RELEASED | {"methods": f'queue = "{queue}"\n\n    {RELEASED["methods"]}'})
 
@@ -226,7 +226,7 @@ def test_another_manifest_is_a_file_or_a_revision(released):
     ],
     ids=["no YAML", "no day", "a slip", "no type"],
 )
-def test_a_manifest_that_does_not_hold_is_told(site, text, said):
+def test_invalid_manifest_is_reported(site, text, said):
     write(site, RELEASED)
     (site.folder / "workers").mkdir()
     (site.folder / "workers" / "released.yml").write_text(text)
@@ -246,11 +246,11 @@ def test_a_manifest_that_does_not_hold_is_told(site, text, said):
         ("x",),
     ],
 )
-def test_what_does_not_go_together_is_usage(released, arguments):
+def test_conflicting_options_are_usage_errors(released, arguments):
     assert check(released, *arguments).returncode == 2
 
 
-def test_workers_that_cannot_be_imported_are_told(released):
+def test_unimportable_workers_are_reported(released):
     (released.folder / "office.py").write_text("import nowhere_to_be_found\n")
     done = check(released)
     assert (done.returncode, done.stdout) == (78, "")

@@ -190,7 +190,7 @@ def test_import_order_hash_seed_and_locale_do_not_matter(project: Path):
     assert len(written) == 1
 
 
-def test_whoever_reads_while_several_write_finds_a_whole_file(project: Path):
+def test_reader_beside_several_writers_sees_whole_files(project: Path):
     run(project, "-r", "shop")
     file = project / "workers/all_queues.yml"
     fresh = file.read_text()

@@ -111,7 +111,7 @@ def test_every_code_is_listed_and_explained(site: Path):
 
 
 @each_row("rule", RULES.values(), ids=RULES)
-def test_what_is_said_of_a_code_fits_its_places(rule):
+def test_texts_of_a_code_fit_their_places(rule):
     for text in (rule.summary, rule.why):
         assert text.endswith(".")
     assert not rule.fix.endswith(".")

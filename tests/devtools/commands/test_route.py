@@ -68,7 +68,7 @@ def test_the_table_is_aligned(office):
     assert route(office, "PlainWorker").stdout.endswith("(none: the generated name on main)\n")
 
 
-def test_explain_shows_what_each_rule_says_and_what_stands_over_it(office):
+def test_explain_shows_each_rule_and_overrides(office):
     assert route(office, "--explain", "PinnedWorker", "FastWorker").stdout.splitlines() == [
         "PinnedWorker: queue mine on shard second (rule *)",
         "  no match  urgency=high  (not urgency=high: urgency is low): queue urgent, shard main",
@@ -88,7 +88,7 @@ def test_unknown_workers_are_named_with_the_nearest(office):
     assert unknown.stderr == "there is no worker 'FastWorkr' (did you mean 'FastWorker'?)\n"
 
 
-def test_lint_tells_pins_and_ends_with_0_when_that_is_all(office):
+def test_lint_with_pins_only_status_0(office):
     linted = route(office, "--lint")
     assert (linted.returncode, linted.stderr) == (0, "")
     assert linted.stdout.splitlines() == [
@@ -98,7 +98,7 @@ def test_lint_tells_pins_and_ends_with_0_when_that_is_all(office):
     ]
 
 
-def test_lint_ends_with_1_when_there_are_findings_and_puts_them_first(office):
+def test_lint_with_findings_status_1_findings_first(office):
     rules = [["urgency=high", "urgent"], ["urgency=high&tags=a", "x"], ["worker_name=PlainWorkr", "y"], ["*", None]]
     office.write("routing.yml", {"routing_rules": rules})
     office.write("queues.yml", {"queues": [["urgent", 3], ["mine", 1], ["office", 1]]})
@@ -131,7 +131,7 @@ def test_without_queues_yml_the_queues_of_all_classes_are_served(office):
 
 
 @pytest.mark.parametrize("arguments", [("--lint", "FastWorker"), ("--lint", "--explain"), ("--live",)])
-def test_what_does_not_go_together_is_usage(office, arguments):
+def test_conflicting_options_are_usage_errors(office, arguments):
     assert route(office, *arguments).returncode == 2
 
 
@@ -171,7 +171,7 @@ def test_live_asks_each_shard_what_its_processes_serve(office, redis, second_red
     assert live(office) == (0, [])
 
 
-def test_live_names_a_shard_that_cannot_be_asked_and_goes_on(office, redis):
+def test_live_unreachable_shard_is_named_and_skipped(office, redis):
     office.write("redis.yml", {"shards": {"main": {"url": office.url}, "second": {"url": "redis://127.0.0.1:1/0"}}})
     enqueue(redis, "FastWorker", queue="old")
     status, lines = live(office)

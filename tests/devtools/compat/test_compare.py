@@ -56,7 +56,7 @@ def changes(found):
     return " | ".join(one.message for one in found if not one.fails)
 
 
-def test_workers_that_did_not_change_have_nothing_to_tell():
+def test_unchanged_workers_have_no_findings():
     body = (
         "version = 2\naliases = ('OldWorker',)\ndef perform(self, a: int, *rest: str): ...\ndef perform_v1(self): ..."
     )
@@ -84,7 +84,7 @@ ARGUMENTS = {
 
 
 @each_row(("old", "new", "expected"), [(one, two, list(rest)) for one, two, *rest in ARGUMENTS.values()], ids=ARGUMENTS)
-def test_arguments_that_do_not_fit_any_more_are_found_and_the_advice_mends_it(old, new, expected):
+def test_incompatible_arguments_are_found_and_advice_works(old, new, expected):
     before = workers(f"version = 1\ndef perform(self, {old}): ...")
     found = compared(before, workers(f"version = 1\ndef perform(self, {new}): ..."))
     assert codes(found) == expected
@@ -142,13 +142,13 @@ SAFE = {
 
 
 @each_row(("old", "new", "expected"), SAFE.values(), ids=SAFE)
-def test_safe_changes_pass_and_are_told(old, new, expected):
+def test_safe_changes_pass_and_are_reported(old, new, expected):
     found = compared(workers(f"def perform(self, {old}): ..."), workers(f"def perform(self, {new}): ..."))
     assert codes(found) == []
     assert expected in changes(found)
 
 
-def test_jobs_of_a_class_that_does_not_insist_on_types_are_only_counted():
+def test_class_without_strict_types_checks_only_the_count():
     loose = "strict_arguments = 'warn'\n"
     assert (
         codes(compared(workers("def perform(self, a: int): ..."), workers(f"{loose}def perform(self, a: str): ...")))
@@ -161,7 +161,7 @@ def test_jobs_of_a_class_that_does_not_insist_on_types_are_only_counted():
     assert codes(compared(workers(old), workers(new, strict="off"))) == ["added-without-default"]
 
 
-def test_a_raised_version_needs_what_runs_the_jobs_of_the_one_before():
+def test_raised_version_needs_a_handler_of_the_former():
     old = workers("version = 2\ndef perform(self, path: str): ...")
     found = compared(old, workers("version = 3\ndef perform(self, project_id: int): ..."))
     assert codes(found) == ["no-handler"]
@@ -220,7 +220,7 @@ def test_a_handler_may_go_a_month_after_its_version():
     assert "perform_v0 went" in changes(late)
 
 
-def test_a_vanished_worker_is_retired_or_somebody_has_its_jobs():
+def test_vanished_worker_must_be_retired_or_aliased():
     old = workers({"FaxWorker": "def perform(self, number: str): ...", "KeptWorker": "def perform(self): ..."})
     kept = {"KeptWorker": "def perform(self): ..."}
     found = compared(old, workers(kept))
@@ -289,7 +289,7 @@ def test_an_alias_may_go_a_month_after_the_rename():
     assert again.workers["NewWorker"].aliases == {"OldWorker": DAY}
 
 
-def test_a_queue_that_jobs_left_is_served_or_told():
+def test_former_queue_is_served_or_reported():
     body = "queue_namespace = 'shop'\nretry_queue = 'later'\ndef perform(self): ..."
     old = workers(body, rules=[("*", None)])
     new = workers("queue_namespace = 'shop'\ndef perform(self): ...", rules=[("*", "fast")])
@@ -310,7 +310,7 @@ def test_a_queue_that_jobs_left_is_served_or_told():
     assert late.former_queues == {"fast": DAY + timedelta(31)}
 
 
-def test_a_shard_that_jobs_left_is_told_and_one_that_went_is_refused():
+def test_changed_shard_is_reported_and_removed_shard_fails():
     old = workers("shard = 'second'\ndef perform(self): ...")
     new = workers("def perform(self): ...")
     assert codes(compared(old, new)) == []
@@ -318,7 +318,7 @@ def test_a_shard_that_jobs_left_is_told_and_one_that_went_is_refused():
     assert codes(compared(old, new, shards=["main"])) == ["shard-vanished"]
 
 
-def test_a_new_worker_is_told():
+def test_new_worker_is_a_change():
     both = {"SomeWorker": "def perform(self): ...", "NewWorker": "retry = 0\ndef perform(self, x: int): ..."}
     found = compared(workers("def perform(self): ..."), workers(both))
     assert codes(found) == []
@@ -328,7 +328,7 @@ def test_a_new_worker_is_told():
     )
 
 
-def test_what_is_settled_is_compared_with_no_more():
+def test_accepted_worker_is_not_compared():
     old = workers({"SomeWorker": "def perform(self, a: int = 5): ...", "GoneWorker": "def perform(self): ..."})
     new = workers("def perform(self, a: int): ...", DAY + timedelta(1))
     assert codes(compared(old, new)) == ["vanished", "default-dropped"]

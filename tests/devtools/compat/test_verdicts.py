@@ -208,7 +208,7 @@ def test_of_any_two_types_the_verdict_holds():
 
 @QUICK
 @given(RELEASED, st.data())
-def test_a_type_that_takes_all_of_another_refuses_none_of_its_values(released, data):
+def test_superset_refuses_no_value_of_the_other(released, data):
     old, values, new = released
     safe = is_superset(schema_of(new), schema_of(old))
     event("safe" if safe else "unsafe")
@@ -220,7 +220,7 @@ def test_a_type_that_takes_all_of_another_refuses_none_of_its_values(released, d
 
 @QUICK
 @given(RELEASED)
-def test_every_type_takes_all_of_itself_and_so_does_a_wider_one(released):
+def test_superset_holds_for_same_and_wider_types(released):
     old = released[0]
     assert is_superset(schema_of(old), schema_of(old))
     assert is_superset(schema_of(Union[old, None, Literal["else"]]), schema_of(old))  # noqa: UP007
@@ -267,7 +267,7 @@ def methods(draw):
 
 @QUICK
 @given(methods())
-def test_a_method_that_fits_refuses_no_list_that_fitted_before(released):
+def test_compatible_method_refuses_no_former_list(released):
     old, new, arguments = released
     found = find_incompatibilities(remembered(old), remembered(new))
     event("unsafe" if found else "safe")

@@ -42,7 +42,7 @@ def test_on_the_line_within_the_statement_or_directly_above(lines: tuple[str, ..
         (("idempotent = True  # SEW101: does no harm",), [("SEW102", 5)]),
     ],
 )
-def test_a_waiver_that_is_none_is_found(lines: tuple[str, ...], wanted: list[tuple[str, int]], look: Look):
+def test_invalid_waiver_is_found(lines: tuple[str, ...], wanted: list[tuple[str, int]], look: Look):
     assert codes(look({"workers/mail.py": worker(*lines)})) == wanted
 
 
@@ -76,7 +76,7 @@ def test_a_waiver_in_a_base_holds_for_its_children(look: Look):
     assert codes(look({"workers/silent.py": unexcused})) == [("SEW007", 5)]
 
 
-def test_of_a_code_that_is_not_asked_for_a_waiver_is_not_judged(look: Look, tmp_path):
+def test_waiver_of_unselected_code_is_not_judged(look: Look, tmp_path):
     file = {"workers/mail.py": worker("idempotent = True  # SEW001: does no harm")}
     assert codes(look(file)) == [("SEW103", 5)]
     for config in (

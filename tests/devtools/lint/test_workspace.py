@@ -43,7 +43,7 @@ def test_a_base_is_followed_into_other_files(head: str, look: Look):
     assert not look({**files, "workers/mail.py": silent})
 
 
-def test_only_what_was_asked_for_is_reported_and_all_of_the_package_is_read(look: Look):
+def test_lint_reports_given_files_and_reads_the_package(look: Look):
     head = "from workers.mail import MailWorker"
     files = {
         "workers/mail.py": worker("retry = -1"),
@@ -90,7 +90,7 @@ def test_what_only_running_it_would_tell_is_no_finding(text: str, look: Look):
     assert not look({"workers/mail.py": text})
 
 
-def test_files_that_are_no_python_are_found_and_the_others_looked_at(look: Look):
+def test_unparsable_file_is_found_and_others_are_checked(look: Look):
     found = look(
         {
             "workers/a.py": "def broken(:\n",
