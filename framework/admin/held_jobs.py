@@ -1,6 +1,6 @@
 """Count the held jobs of each limit and pause, and warn of those that wait too long.
 
-One process of each shard checks and warns (decision 143).
+One process of each shard checks and warns.
 """
 
 import math

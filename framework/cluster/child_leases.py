@@ -1,4 +1,4 @@
-"""Renew the leases of a supervisor's live children on one shard, and remove those of the dead (decision 29).
+"""Renew the leases of a supervisor's live children on one shard, and remove those of the dead (decision 3).
 
 A child whose job holds the interpreter (C code that keeps the GIL) works but sends no heartbeat, so the supervisor renews its
 lease up to a limit. Beyond the limit the child counts as stuck: the supervisor kills it, and its jobs are recovered. A child

@@ -1,6 +1,6 @@
 """Replace running children one by one: start the successor first, and drain the old child when the successor serves.
 
-The number of children that fetch jobs never falls, and there is at most one additional process (decision 84). A successor that
+The number of children that fetch jobs never falls, and there is at most one additional process. A successor that
 does not become ready aborts the rolling restart, and the other children go on. Nothing here waits: one thread calls ``step``
 several times a second.
 """

@@ -146,7 +146,7 @@ class Watchdog:
     """Find the task whose step hangs. Call ``check`` about once per ``period_s`` from a thread that never blocks for long.
 
     Between two checks, two periods count at most: a process that was frozen, or whose interpreter a C function held, does
-    not look like one that hangs (decision 32).
+    not look like one that hangs.
     """
 
     def __init__(self, tasks: Sequence[PeriodicTask], period_s: float = 1.0) -> None:

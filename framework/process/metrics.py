@@ -1,4 +1,4 @@
-"""Write the keys of Sidekiq's Metrics page, of versions 7 and 8, in one pipeline per period (decision 182)."""
+"""Write the keys of Sidekiq's Metrics page, of versions 7 and 8, in one pipeline per period."""
 
 import time
 from collections.abc import Callable, Iterator

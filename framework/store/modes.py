@@ -1,7 +1,7 @@
 """Detect servers that speak the Redis protocol but cannot hold jobs: nodes of a Redis Cluster, and Sentinels.
 
 The reply to HELLO, with which each RESP3 connection starts, names the server's mode, and no ACL can refuse HELLO. So the check
-costs no round trip and needs no right (decision 204). Behind a proxy without HELLO, the errors of a cluster show the mode.
+costs no round trip and needs no right. Behind a proxy without HELLO, the errors of a cluster show the mode.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

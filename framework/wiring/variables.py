@@ -1,4 +1,4 @@
-"""Warn of environment variables that look like settings and are none (decision 198)."""
+"""Warn of environment variables that look like settings and are none (decision 60)."""
 
 from framework.settings.model import Settings
 from framework.telemetry import logs
