@@ -68,7 +68,7 @@ def test_mixed_round_leaves_the_other_shard_unaffected(chaos, short_path):
     assert not [promise for promise in broken(found) if not promise.startswith(TIMED)], done.stdout
     assert found["lost"] == []
     assert sum(found["injections"].values()) >= 2
-    assert found["beside: jobs, throughput, p99 during and outside (s)"][0] == 480
+    assert found["control: jobs, throughput, p99 during and outside (s)"][0] == 480
     assert found["instants replayed from the servers' files"] > 480
     (picture,) = short_path.glob("chaos/*/*/timeline.svg")
     words = "".join(ET.fromstring(picture.read_text()).itertext())
@@ -95,7 +95,7 @@ def test_policy_round_with_kills_keeps_every_promise(chaos):
         "--settle",
         "0",
     ]
-    done, report = chaos("run", "--round", "limits", "--mode", "struck", *size)
+    done, report = chaos("run", "--round", "limits", "--mode", "kills", *size)
     assert done.returncode == (0 if report["held"] else 1), done.stdout
     (found,) = report["rounds"]
     assert not [promise for promise in broken(found) if not promise.startswith(TIMED)], done.stdout
@@ -104,7 +104,7 @@ def test_policy_round_with_kills_keeps_every_promise(chaos):
     assert found["limited jobs a second"] > 0
     assert found["pushes with keys"] > found["of them dropped as duplicates"] > 0
     assert found["jobs held at a look, at most"] > 0
-    assert "| limits, struck |" in done.stdout
+    assert "| limits, kills |" in done.stdout
 
 
 def test_chaos_on_ctrl_c_ends_every_process(short_path):

@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 from tests.chaos.rounds.faults import REDIS, Fault, Injection, Steps, fault, lasting
 from tests.chaos.rounds.replicated import NAME, Node, ReplicatedStore
-from tests.chaos.rounds.side import Side
+from tests.chaos.rounds.round_shard import RoundShard
 
 _AGAIN_S = 0.5
 
@@ -17,8 +17,8 @@ _AGAIN_S = 0.5
 class _Failover:
     """One failover: the old master, the new one, and the writes that only the old one received."""
 
-    def __init__(self, side: Side) -> None:
-        store = side.store
+    def __init__(self, round_shard: RoundShard) -> None:
+        store = round_shard.store
         assert isinstance(store, ReplicatedStore), "this round has one server"  # noqa: S101
         self.store = store
         self.old, self.new = store.master, store.replica
@@ -53,9 +53,9 @@ class _Failover:
 
 
 @fault("master killed", REDIS, to_the_end=True)
-def master_killed(side: Side, injection: Injection) -> Steps:
+def master_killed(round_shard: RoundShard, injection: Injection) -> Steps:
     """Kill the master with -9."""
-    change = _Failover(side)
+    change = _Failover(round_shard)
     injection.at = time.monotonic()
     change.old.stop()
     yield from change.promoted()
@@ -68,14 +68,14 @@ _REACHES_S = 0.05
 
 
 @fault("master killed, lagging", REDIS, to_the_end=True)
-def replica_behind(side: Side, injection: Injection) -> Steps:
+def replica_behind(round_shard: RoundShard, injection: Injection) -> Steps:
     """Disconnect the replica some time before the master is killed."""
-    change = _Failover(side)
+    change = _Failover(round_shard)
     cut_at = time.monotonic()
     change.new.send(signal.SIGSTOP)
     try:
         change.old.client.execute_command("CLIENT", "KILL", "TYPE", "replica")
-        yield from lasting(side.rng.uniform(0.2, 0.8))
+        yield from lasting(round_shard.rng.uniform(0.2, 0.8))
         injection.at = time.monotonic()
         change.old.stop()
     finally:
@@ -86,9 +86,9 @@ def replica_behind(side: Side, injection: Injection) -> Steps:
 
 
 @fault("SENTINEL FAILOVER", REDIS, to_the_end=True)
-def ordered(side: Side, injection: Injection) -> Steps:
+def ordered(round_shard: RoundShard, injection: Injection) -> Steps:
     """Order a failover: the old master continues to answer until a sentinel demotes it."""
-    change = _Failover(side)
+    change = _Failover(round_shard)
     while not _order(change.store.sentinels[0]):
         yield from lasting(_AGAIN_S)
     injection.at = time.monotonic()
@@ -99,9 +99,9 @@ def ordered(side: Side, injection: Injection) -> Steps:
 
 
 @fault("master frozen", REDIS, to_the_end=True)
-def master_frozen(side: Side, injection: Injection) -> Steps:
+def master_frozen(round_shard: RoundShard, injection: Injection) -> Steps:
     """Freeze the master until another has replaced it; it wakes and believes that it is the master."""
-    change = _Failover(side)
+    change = _Failover(round_shard)
     injection.at = time.monotonic()
     change.old.send(signal.SIGSTOP)
     try:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from tests.chaos.rounds.side import Side
+from tests.chaos.rounds.round_shard import RoundShard
 
 PROCESS, REDIS, NETWORK = "process", "redis", "network"
 Steps: TypeAlias = Generator[None, None, None]
@@ -40,15 +40,15 @@ class Fault(NamedTuple):
 
     kind: str
     family: str
-    act: Callable[[Side, Injection], Steps]
-    possible: Callable[[Side], bool]
+    act: Callable[[RoundShard, Injection], Steps]
+    possible: Callable[[RoundShard], bool]
     to_the_end: bool
     """Whether it must run to its end when the round is over, rather than be ended early."""
 
 
 def fault(
-    kind: str, family: str, *, possible: Callable[[Side], bool] = lambda _: True, to_the_end: bool = False
-) -> Callable[[Callable[[Side, Injection], Steps]], Fault]:
+    kind: str, family: str, *, possible: Callable[[RoundShard], bool] = lambda _: True, to_the_end: bool = False
+) -> Callable[[Callable[[RoundShard, Injection], Steps]], Fault]:
     """Make a fault of a generator function."""
     return lambda act: Fault(kind, family, act, possible, to_the_end)
 
@@ -69,7 +69,7 @@ class FaultInjector:
 
     def __init__(
         self,
-        side: Side,
+        round_shard: RoundShard,
         faults: Sequence[Fault],
         pause_s: tuple[float, float],
         rng: random.Random,
@@ -78,7 +78,7 @@ class FaultInjector:
         rest_s: float = 0.0,
     ) -> None:
         self.injections: list[Injection] = []
-        self._side, self._faults, self._rng = side, faults, rng
+        self._round_shard, self._faults, self._rng = round_shard, faults, rng
         self._pause_s, self._at_once, self._rest_s = pause_s, at_once, rest_s
         self._deck: list[Fault] = []
         self._active: list[tuple[Fault, Injection, Steps]] = []
@@ -114,14 +114,14 @@ class FaultInjector:
             self._deck = self._rng.sample(self._faults, len(self._faults))
         taken = {chosen.family for chosen, _, _ in self._active} - {PROCESS}
         for index, one in enumerate(self._deck):
-            if one.family not in taken and one.possible(self._side):
+            if one.family not in taken and one.possible(self._round_shard):
                 return self._deck.pop(index)
         return None
 
     def _begin(self, chosen: Fault) -> None:
         injection = Injection(chosen.kind, 0, time.monotonic(), family=chosen.family)
         self.injections.append(injection)
-        steps = chosen.act(self._side, injection)
+        steps = chosen.act(self._round_shard, injection)
         self._active.append((chosen, injection, steps))
         self._step(chosen, injection, steps)
 

@@ -69,7 +69,7 @@ def impact(
     during = windows(injections, since, until)
     starts = [begin for begin, _ in during]
 
-    def struck(at: float) -> bool:
+    def in_fault(at: float) -> bool:
         index = bisect.bisect_right(starts, at) - 1
         return index >= 0 and at < during[index][1]
 
@@ -77,12 +77,12 @@ def impact(
     waited: tuple[list[float], list[float]] = ([], [])
     for effect in sorted(effects, key=lambda effect: effect.at):
         if effect.kind == ENDED and since <= effect.at < until:
-            ended[struck(effect.at)] += 1
+            ended[in_fault(effect.at)] += 1
         elif effect.kind == BEGUN and effect.serial not in begun and effect.serial < len(pushed_at):
             begun.add(effect.serial)
             pushed = pushed_at[effect.serial]
             if since <= pushed < until:
-                waited[struck(pushed)].append(effect.at - pushed)
+                waited[in_fault(pushed)].append(effect.at - pushed)
     spent = sum(end - begin for begin, end in during)
     outside = until - since - spent
     return Impact(

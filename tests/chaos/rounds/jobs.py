@@ -27,11 +27,11 @@ class StampWorker(ApplicationWorker):
         mark(self.jid)
 
 
-class BesideWorker(StampWorker):
+class ControlWorker(StampWorker):
     """The same on the other shard, which has no faults."""
 
-    wire_name = "BesideWorker"
-    queue = "beside"
+    wire_name = "ControlWorker"
+    queue = "control"
 
 
 def _limit() -> int:

@@ -3,7 +3,7 @@
 import argparse
 
 ROUNDS = ("kill", "freeze", "rolling", "redis", "network", "failover", "mixed", "limits")
-MODES = ("bare", "cluster", "kept", "cut", "plain", "witnessed", "single", "sentinels", "calm", "struck")
+MODES = ("bare", "cluster", "kept", "cut", "plain", "witnessed", "single", "sentinels", "calm", "kills")
 
 
 def parse(doc: str | None) -> argparse.Namespace:
@@ -32,14 +32,14 @@ def _add_run(run: argparse.ArgumentParser) -> None:
         metavar="MODE",
     )
     run.add_argument(
-        "--processes", type=int, default=None, metavar="N", help="workers of the struck shard (default 3; limits: 5)"
+        "--processes", type=int, default=None, metavar="N", help="workers of the faulty shard (default 3; limits: 5)"
     )
     run.add_argument("--concurrency", type=int, default=10, metavar="N", help="jobs at a time per process (default 10)")
     run.add_argument(
         "--jobs", type=int, default=100_000, metavar="N", help="jobs per round, of 1 to 10 ms (default 100,000)"
     )
     run.add_argument(
-        "--other-jobs", type=int, default=None, metavar="N", help="jobs of the shard beside it (default a fifth)"
+        "--other-jobs", type=int, default=None, metavar="N", help="jobs of the control shard (default a fifth)"
     )
     run.add_argument(
         "--every", type=float, default=None, metavar="S", help="pause between two kills (default 0.7; limits: 2)"

@@ -9,7 +9,7 @@ from tests.chaos.rounds.account import ACKNOWLEDGED_LATE, Account, percentile
 from tests.chaos.rounds.faults import Injection
 from tests.chaos.rounds.impact import Impact
 from tests.chaos.rounds.policy_load import LIMIT, RUNNING, Found
-from tests.chaos.rounds.side import Side
+from tests.chaos.rounds.round_shard import RoundShard
 from tests.proofs.prover import Verdict
 
 RECOVERY_S = {"cluster": 2.0, "bare": 25.0}
@@ -48,11 +48,11 @@ class Outcome:
     jobs: int
     slots: int
     seconds: float
-    struck: Side
-    beside: Side
+    faulty: RoundShard
+    control: RoundShard
     injections: Sequence[Injection]
     account: Account
-    account_beside: Account
+    account_control: Account
     impact: Impact
     set_aside: dict[str, int]
     keys_left: list[str]
@@ -76,11 +76,11 @@ class Outcome:
     @property
     def checks(self) -> list[Check]:
         """Return the promises, and whether they held."""
-        found = [*self._jobs(), *self._times(), *self._capacity(), *self._ends(), *self._beside()]
+        found = [*self._jobs(), *self._times(), *self._capacity(), *self._ends(), *self._control()]
         return [*found, *_policy_load(self.policy_load, self.histories)] if self.policy_load else found
 
     def _jobs(self) -> list[Check]:
-        found, producer, allowed = self.account, self.struck.producer, self.slots + ACKNOWLEDGED_LATE
+        found, producer, allowed = self.account, self.faulty.producer, self.slots + ACKNOWLEDGED_LATE
         harmless = {injection.kind for injection in self.injections if not injection.pid and not injection.forgets}
         redis = {kind: found.extra[kind] for kind in sorted(harmless) if found.extra[kind]}
         witnessed = [serial for serial in found.forgotten if serial in producer.witnessed]
@@ -93,7 +93,7 @@ class Outcome:
                 "most extra runs by one injection at a process", f"{found.worst}", f"{allowed}", found.worst <= allowed
             ),
             Check("extra runs by trouble in which nothing was forgotten", _counts(redis), "0", not redis),
-            _none("extra runs nobody caused", found.unexplained),
+            _none("extra runs without a cause", found.unexplained),
             Check("set aside (retry, dead, interrupted)", _counts(self.set_aside), "0", not self.set_aside),
         ]
 
@@ -110,39 +110,45 @@ class Outcome:
 
     def _capacity(self) -> list[Check]:
         seen = [injection.fewest for injection in self.injections if injection.fewest is not None]
-        least = self.struck.fleet.processes - 1
+        least = self.faulty.fleet.processes - 1
         promise = "fewest processes at work, at any look during a rolling restart"
         return [Check(promise, f"{min(seen)} of {least + 1}", f"{least}", min(seen) >= least)] if seen else []
 
     def _ends(self) -> list[Check]:
-        sides = (self.struck, self.beside)
-        untyped = [error for side in sides for error in side.producer.untyped]
+        round_shards = (self.faulty, self.control)
+        untyped = [error for round_shard in round_shards for error in round_shard.producer.untyped]
         return [
-            _none("errors without a type of ours at the producers", untyped),
-            _none("ends of processes that nobody caused", [end for side in sides for end in side.fleet.surprises]),
-            _none("threads of the framework that died", [death for side in sides for death in side.fleet.deaths]),
+            _none("untyped errors at the producers", untyped),
+            _none(
+                "unexpected ends of processes",
+                [end for round_shard in round_shards for end in round_shard.fleet.surprises],
+            ),
+            _none(
+                "threads of the framework that died",
+                [death for round_shard in round_shards for death in round_shard.fleet.deaths],
+            ),
             _none("keys left", self.keys_left),
             _none("rights that a role lacks", self.refused),
             _none(
                 "instants at which a job was in no key, or two", [one for it in self.histories for one in it.violations]
             ),
-            _none("processes left", [pid for side in sides for pid in side.fleet.left()]),
+            _none("processes left", [pid for round_shard in round_shards for pid in round_shard.fleet.left()]),
         ]
 
-    def _beside(self) -> list[Check]:
-        found, other = self.account_beside, self.impact
+    def _control(self) -> list[Check]:
+        found, other = self.account_control, self.impact
         rate = f"{other.throughput:.0%}, p99 {other.p99_during * 1000:.0f} ms ({other.slower:.1f}x)"
-        compared = Check("the shard beside: throughput, push-to-begin", rate, "not far off", other.near)
+        compared = Check("the control shard: throughput, push-to-begin", rate, "not far off", other.near)
         return [
-            _none("the shard beside: lost", found.lost),
-            _none("the shard beside: extra runs", found.unexplained),
+            _none("the control shard: lost", found.lost),
+            _none("the control shard: extra runs", found.unexplained),
             *([compared] if self.injections else []),
         ]
 
     @property
     def facts(self) -> dict[str, Any]:
         """Return the figures without a promise, and those behind the checks."""
-        found, producer = self.account, self.struck.producer
+        found, producer = self.account, self.faulty.producer
         times = found.recoveries
         return self._valve_facts | {
             "seconds": round(self.seconds, 1),
@@ -159,8 +165,8 @@ class Outcome:
             "producer: jobs maybe written twice": len(producer.doubtful),
             "producer: slowest push (s)": round(producer.slowest_s, 2),
             "producer: jobs witnessed by a replica": len(producer.witnessed),
-            "beside: jobs, throughput, p99 during and outside (s)": [
-                self.beside.producer.accepted,
+            "control: jobs, throughput, p99 during and outside (s)": [
+                self.control.producer.accepted,
                 round(self.impact.throughput, 3),
                 round(self.impact.p99_during, 4),
                 round(self.impact.p99_outside, 4),
@@ -189,7 +195,7 @@ def _policy_load(found: Found, histories: Sequence[Verdict]) -> list[Check]:
         Check("slots taken, at any look", f"{found.most_taken}", limit, found.most_taken <= LIMIT),
         Check("slots taken, at any instant of the server's file", f"{taken}", limit, taken <= LIMIT),
         _none("jobs with keys: lost", keyed.lost),
-        _none("jobs with keys: extra runs nobody caused", keyed.unexplained),
+        _none("jobs with keys: extra runs without a cause", keyed.unexplained),
         _none("jobs with keys: two of a key at once", found.twins),
         _none("jobs with keys: begun while their class was paused", found.paused),
         _none("pushes dropped for a job that is over", found.stale),

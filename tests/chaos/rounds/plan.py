@@ -126,7 +126,7 @@ def _mixed(_: argparse.Namespace) -> list[Round]:
 def _limits(wish: argparse.Namespace) -> list[Round]:
     """Return one round without faults, for the comparison of the throughput, and one with kills."""
     every = wish.every or 2.0
-    modes: dict[str, tuple[Fault, ...]] = {"calm": (), "struck": (kill_one_of_several,)}
+    modes: dict[str, tuple[Fault, ...]] = {"calm": (), "kills": (kill_one_of_several,)}
     return [
         Round("limits", mode, "cluster", faults, (every, every), processes=5, per_second=110.0)
         for mode, faults in modes.items()

@@ -6,67 +6,67 @@ import signal
 import time
 
 from tests.chaos.rounds.faults import PROCESS, Fault, Injection, Steps, fault, lasting
-from tests.chaos.rounds.side import Side
+from tests.chaos.rounds.round_shard import RoundShard
 
 FREEZE_S = 22.0
 """Longer than the lease (15 s) and a sweep (5 s, give or take a fifth): others have reclaimed its jobs when it wakes.
 """
 
 
-def _some_awake(side: Side) -> bool:
-    return bool(side.fleet.awake)
+def _some_awake(round_shard: RoundShard) -> bool:
+    return bool(round_shard.fleet.awake)
 
 
-def _several_awake(side: Side) -> bool:
-    return len(side.fleet.awake) > 1
+def _several_awake(round_shard: RoundShard) -> bool:
+    return len(round_shard.fleet.awake) > 1
 
 
-def _hit(side: Side, injection: Injection, number: int) -> None:
-    injection.pid = side.rng.choice(side.fleet.awake)
+def _hit(round_shard: RoundShard, injection: Injection, number: int) -> None:
+    injection.pid = round_shard.rng.choice(round_shard.fleet.awake)
     injection.at = time.monotonic()
-    side.fleet.send(injection.pid, number)
+    round_shard.fleet.send(injection.pid, number)
 
 
 @fault("kill", PROCESS, possible=_some_awake)
-def kill(side: Side, injection: Injection) -> Steps:
+def kill(round_shard: RoundShard, injection: Injection) -> Steps:
     """Kill one process with -9, whatever it does."""
-    _hit(side, injection, signal.SIGKILL)
+    _hit(round_shard, injection, signal.SIGKILL)
     yield from ()
 
 
 @fault("kill", PROCESS, possible=_several_awake)
-def kill_one_of_several(side: Side, injection: Injection) -> Steps:
+def kill_one_of_several(round_shard: RoundShard, injection: Injection) -> Steps:
     """Kill one process while another is at work: the fault measures the cost of a death for the others."""
-    _hit(side, injection, signal.SIGKILL)
+    _hit(round_shard, injection, signal.SIGKILL)
     yield from ()
 
 
 @fault("term", PROCESS, possible=_some_awake)
-def term(side: Side, injection: Injection) -> Steps:
+def term(round_shard: RoundShard, injection: Injection) -> Steps:
     """Stop one process, with the deadline of its round."""
-    _hit(side, injection, signal.SIGTERM)
+    _hit(round_shard, injection, signal.SIGTERM)
     yield from ()
 
 
 @fault("freeze", PROCESS, possible=_several_awake)
-def freeze(side: Side, injection: Injection) -> Steps:
+def freeze(round_shard: RoundShard, injection: Injection) -> Steps:
     """Freeze one process until others have reclaimed its jobs; it wakes then."""
-    _hit(side, injection, signal.SIGSTOP)
-    side.fleet.asleep.add(injection.pid)
+    _hit(round_shard, injection, signal.SIGSTOP)
+    round_shard.fleet.asleep.add(injection.pid)
     try:
         yield from lasting(FREEZE_S)
     finally:
-        side.fleet.asleep.discard(injection.pid)
-        side.fleet.send(injection.pid, signal.SIGCONT)
+        round_shard.fleet.asleep.discard(injection.pid)
+        round_shard.fleet.send(injection.pid, signal.SIGCONT)
 
 
 @fault("roll", PROCESS, possible=_several_awake, to_the_end=True)
-def roll(side: Side, injection: Injection) -> Steps:
+def roll(round_shard: RoundShard, injection: Injection) -> Steps:
     """Replace every process, one by one, by the supervisor."""
-    rolled = side.fleet.rolled
-    side.fleet.roll()
-    while side.fleet.rolled == rolled:
-        at_work = len(side.fleet.living)
+    rolled = round_shard.fleet.rolled
+    round_shard.fleet.roll()
+    while round_shard.fleet.rolled == rolled:
+        at_work = len(round_shard.fleet.living)
         injection.fewest = at_work if injection.fewest is None else min(injection.fewest, at_work)
         yield
 

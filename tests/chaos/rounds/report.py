@@ -14,7 +14,7 @@ from tests.chaos.rounds.outcome import Outcome
 
 _ROUNDS = (
     "Round", "Injections", "Jobs", "Cut off", "Lost", "Forgotten", "Extra runs (most by one injection)",
-    "Recovered p50, p99, max", "Standstill max", "Instants replayed", "Beside: throughput, p99",
+    "Recovered p50, p99, max", "Standstill max", "Instants replayed", "Control: throughput, p99",
 )  # fmt: skip
 _KINDS = (
     "Fault",
@@ -77,7 +77,7 @@ def _round_row(outcome: Outcome) -> Iterator[str]:
 
 
 def _producer_row(outcome: Outcome) -> Iterator[str]:
-    producer = outcome.struck.producer
+    producer = outcome.faulty.producer
     doubtful = sum(count for name, count in producer.refusals.items() if "maybe written" in name)
     yield outcome.title
     yield f"{producer.accepted:,}"
@@ -124,8 +124,8 @@ def _print(head: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
 
 
 def _as_json(outcome: Outcome) -> dict[str, Any]:
-    found, sides = outcome.account, (outcome.struck, outcome.beside)
-    told: Counter[str] = sum((side.fleet.told for side in sides), Counter())
+    found, round_shards = outcome.account, (outcome.faulty, outcome.control)
+    told: Counter[str] = sum((round_shard.fleet.told for round_shard in round_shards), Counter())
     return {
         "round": outcome.name,
         "mode": outcome.mode,
@@ -139,9 +139,9 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
         "keys left": outcome.keys_left,
         "rights refused": outcome.refused,
         "broken instants": [str(one) for history in outcome.histories for one in history.violations],
-        "surprises": [end for side in sides for end in side.fleet.surprises],
-        "untyped errors": [error for side in sides for error in side.producer.untyped],
-        "refusals by text": outcome.struck.producer.reasons,
+        "surprises": [end for round_shard in round_shards for end in round_shard.fleet.surprises],
+        "untyped errors": [error for round_shard in round_shards for error in round_shard.producer.untyped],
+        "refusals by text": outcome.faulty.producer.reasons,
         "log lines": dict(told.most_common()),
         "all recoveries (s)": sorted(round(seconds, 3) for seconds in found.recoveries),
         "all injections": [

@@ -25,13 +25,13 @@ from tests.chaos.rounds.effects import ENDED, FOLDER, Effects
 from tests.chaos.rounds.faults import FaultInjector
 from tests.chaos.rounds.fleet import BareFleet, ClusterFleet, Fleet
 from tests.chaos.rounds.impact import impact
-from tests.chaos.rounds.jobs import BesideWorker, KeyedWorker, LimitedWorker, StampWorker
+from tests.chaos.rounds.jobs import ControlWorker, KeyedWorker, LimitedWorker, StampWorker
 from tests.chaos.rounds.outcome import Outcome
 from tests.chaos.rounds.plan import Round, planned
 from tests.chaos.rounds.policy_load import PolicyLoad
 from tests.chaos.rounds.producer import Load, Producer
+from tests.chaos.rounds.round_shard import RoundShard
 from tests.chaos.rounds.running_round import RunningRound
-from tests.chaos.rounds.side import Side
 from tests.chaos.rounds.stores import SingleStore, Store
 from tests.chaos.rounds.timeline import Timeline, drawn
 from tests.proofs import leftover_keys
@@ -40,7 +40,7 @@ from tests.servers.guarded import credentials, lacking
 
 HELD, BROKEN, INTERRUPTED = 0, 1, 130
 
-STRUCK, BESIDE = "main", "beside"
+FAULTY, CONTROL = "main", "control"
 """The two shards: one with faults, one without."""
 
 _STEP_S, _BURST_S = 0.05, 0.25
@@ -57,7 +57,7 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
     """Run the rounds, print the tables, write ``report.json``; return the exit status."""
     parent = Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var").resolve() / "chaos"
     folder = RunFolder(parent).path
-    if len(os.fsencode(folder / _LONGEST_NAME / BESIDE / "server.sock")) > LONGEST_SOCKET_PATH:
+    if len(os.fsencode(folder / _LONGEST_NAME / CONTROL / "server.sock")) > LONGEST_SOCKET_PATH:
         print(f"scripts/chaos: {folder} is too long a path for a socket; set FRAMEWORK_VAR_DIR", file=sys.stderr)
         return 2
     seed = wish.seed if wish.seed is not None else secrets.randbelow(1_000_000)
@@ -97,7 +97,9 @@ def configured(folder: Path, shards: dict[str, Any], rules: list[list[Any]]) -> 
     clear_environment()
 
 
-def environment(root: Path, effects: Path, marks: str = "", shards: Sequence[str] = (STRUCK, BESIDE)) -> dict[str, str]:
+def environment(
+    root: Path, effects: Path, marks: str = "", shards: Sequence[str] = (FAULTY, CONTROL)
+) -> dict[str, str]:
     """Return the environment of the workers, with the rights of their role; children of a supervisor find the modules
     by it.
     """
@@ -114,30 +116,30 @@ def _round(root: Path, folder: Path, chosen: Round, wish: argparse.Namespace, se
     folder.mkdir()
     rng = random.Random(f"{seed} {chosen.name} {chosen.mode}")
     with ExitStack() as stack:
-        store = stack.enter_context(chosen.store(folder / STRUCK))
-        other = stack.enter_context(SingleStore(folder / BESIDE))
-        shards = {STRUCK: dict(store.settings), BESIDE: dict(other.settings)}
-        rules = [["worker_name=BesideWorker", None, BESIDE], ["*", None]]
+        store = stack.enter_context(chosen.store(folder / FAULTY))
+        other = stack.enter_context(SingleStore(folder / CONTROL))
+        shards = {FAULTY: dict(store.settings), CONTROL: dict(other.settings)}
+        rules = [["worker_name=ControlWorker", None, CONTROL], ["*", None]]
         stack.enter_context(configured(folder, shards, rules))
         load = _load(chosen, wish)
         processes = wish.processes or chosen.processes
         worker = StampWorker if chosen.per_second is None else LimitedWorker
-        struck = _side(root, folder, STRUCK, store, worker, load, chosen, processes, wish, rng)
+        faulty = _round_shard(root, folder, FAULTY, store, worker, load, chosen, processes, wish, rng)
         other_load = Load(wish.other_jobs or max(1, load.jobs // 5), wish.seconds, head_start=0.0)
-        beside = _side(root, folder, BESIDE, other, BesideWorker, other_load, chosen, 1, wish, rng)
+        control = _round_shard(root, folder, CONTROL, other, ControlWorker, other_load, chosen, 1, wish, rng)
         injector = FaultInjector(
-            struck, chosen.faults, chosen.pause_s, rng, at_once=chosen.at_once, rest_s=chosen.rest_s
+            faulty, chosen.faults, chosen.pause_s, rng, at_once=chosen.at_once, rest_s=chosen.rest_s
         )
         print(f"\nRound {chosen.name} ({chosen.mode}): {load.jobs:,} jobs, {processes} processes", flush=True)
-        policy_load = None if chosen.per_second is None else _policy_load(struck, folder / STRUCK / "effects", wish)
-        running = RunningRound(struck, beside, injector, wish.seconds, policy_load)
+        policy_load = None if chosen.per_second is None else _policy_load(faulty, folder / FAULTY / "effects", wish)
+        running = RunningRound(faulty, control, injector, wish.seconds, policy_load)
         try:
             running.play(stop)
             if not stop.asked:
                 leftover_keys.settle(store.client, wish.settle, processes)
         finally:
-            for side in running.sides:
-                side.stop()
+            for round_shard in running.round_shards:
+                round_shard.stop()
         outcome = _outcome(chosen, running, wish, load.jobs)
         (folder / "timeline.svg").write_text(drawn(_timeline(outcome, running)))
         return outcome
@@ -151,29 +153,29 @@ def _load(chosen: Round, wish: argparse.Namespace) -> Load:
     return Load(wish.jobs, wish.seconds, long=chosen.long, step_s=_BURST_S if chosen.forgets else _STEP_S)
 
 
-def _policy_load(side: Side, effects: Path, wish: argparse.Namespace) -> PolicyLoad:
-    policy_load = PolicyLoad(KeyedWorker, side.store.client, effects, wish.seconds, side.rng)
+def _policy_load(round_shard: RoundShard, effects: Path, wish: argparse.Namespace) -> PolicyLoad:
+    policy_load = PolicyLoad(KeyedWorker, round_shard.store.client, effects, wish.seconds, round_shard.rng)
     policy_load.open()
     return policy_load
 
 
-def _side(
+def _round_shard(
     root: Path, folder: Path, shard: str, store: Store, worker: type[ApplicationWorker], load: Load,
     chosen: Round, processes: int, wish: argparse.Namespace, rng: random.Random,
-) -> Side:  # fmt: skip
+) -> RoundShard:  # fmt: skip
     effects = folder / shard / "effects"
     effects.mkdir()
-    marks = "" if chosen.forgets and shard == STRUCK else store.marks
+    marks = "" if chosen.forgets and shard == FAULTY else store.marks
     fleet = _FLEETS[chosen.fleet](
         root, folder / shard / "logs", environment(root, effects, marks), shard=shard, queue=str(worker.queue),
         processes=processes, concurrency=wish.concurrency, timeout_s=chosen.timeout_s,
     )  # fmt: skip
-    witness = store.witness if chosen.witnessed and shard == STRUCK else None
-    return Side(store, fleet, Producer(worker, load, rng, witness), Effects(effects), rng)
+    witness = store.witness if chosen.witnessed and shard == FAULTY else None
+    return RoundShard(store, fleet, Producer(worker, load, rng, witness), Effects(effects), rng)
 
 
 def _outcome(chosen: Round, running: RunningRound, wish: argparse.Namespace, jobs: int) -> Outcome:
-    struck, beside, injections = running.struck, running.beside, running.injector.injections
+    faulty, control, injections = running.faulty, running.control, running.injector.injections
     return Outcome(
         name=chosen.name,
         mode=chosen.mode,
@@ -181,26 +183,28 @@ def _outcome(chosen: Round, running: RunningRound, wish: argparse.Namespace, job
         jobs=jobs,
         slots=wish.concurrency,
         seconds=time.monotonic() - running.started,
-        struck=struck,
-        beside=beside,
+        faulty=faulty,
+        control=control,
         injections=injections,
-        account=account(struck.producer.accepted_at, struck.seen, injections, struck.producer.doubtful),
-        account_beside=account(beside.producer.accepted_at, beside.seen, [], beside.producer.doubtful),
+        account=account(faulty.producer.accepted_at, faulty.seen, injections, faulty.producer.doubtful),
+        account_control=account(control.producer.accepted_at, control.seen, [], control.producer.doubtful),
         impact=impact(
-            beside.producer.pushed_at, beside.seen, injections, running.started, running.started + running.seconds
+            control.producer.pushed_at, control.seen, injections, running.started, running.started + running.seconds
         ),
-        set_aside=leftover_keys.set_aside(struck.store.client) | leftover_keys.set_aside(beside.store.client),
-        histories=[history for side in running.sides if (history := side.store.history()) is not None],
-        refused=lacking([*struck.store.refusals(), *beside.store.refusals()]),
-        keys_left=[*leftover_keys.leaks(struck.store.client), *leftover_keys.leaks(beside.store.client)],
-        policy_load=running.policy_load.found(struck.seen, struck.aside, injections, running.calm_s)
+        set_aside=leftover_keys.set_aside(faulty.store.client) | leftover_keys.set_aside(control.store.client),
+        histories=[
+            history for round_shard in running.round_shards if (history := round_shard.store.history()) is not None
+        ],
+        refused=lacking([*faulty.store.refusals(), *control.store.refusals()]),
+        keys_left=[*leftover_keys.leaks(faulty.store.client), *leftover_keys.leaks(control.store.client)],
+        policy_load=running.policy_load.found(faulty.seen, faulty.aside, injections, running.calm_s)
         if running.policy_load
         else None,
     )
 
 
 def _timeline(outcome: Outcome, running: RunningRound) -> Timeline:
-    ends = [[effect.at for effect in side.seen if effect.kind == ENDED] for side in running.sides]
+    ends = [[effect.at for effect in round_shard.seen if effect.kind == ENDED] for round_shard in running.round_shards]
     found = outcome.account
     return Timeline(
         title=f"Round {outcome.title}: {outcome.jobs:,} jobs, {len(outcome.injections)} injections, {len(found.lost)} lost",
@@ -208,9 +212,9 @@ def _timeline(outcome: Outcome, running: RunningRound) -> Timeline:
         f"{len(found.forgotten):,} jobs forgotten with their server",
         since=running.started,
         until=max(running.started + running.seconds, *ends[0][-1:]),
-        struck=ends[0],
-        beside=ends[1],
+        faulty=ends[0],
+        control=ends[1],
         injections=outcome.injections,
-        lives=list(running.struck.fleet.lives.values()),
+        lives=list(running.faulty.fleet.lives.values()),
         recoveries=found.spans,
     )

@@ -7,7 +7,7 @@ from tests.chaos.rounds.account import gone
 from tests.chaos.rounds.effects import ENDED
 from tests.chaos.rounds.faults import FaultInjector
 from tests.chaos.rounds.policy_load import PolicyLoad
-from tests.chaos.rounds.side import Side
+from tests.chaos.rounds.round_shard import RoundShard
 
 _LOOK_S = 0.02
 _LINE_S = 2.0
@@ -17,21 +17,26 @@ _STANDSTILL_S = 60.0
 
 
 class RunningRound:
-    """``struck`` gets the injections between the calm seconds at both ends; ``beside`` gets none."""
+    """``faulty`` gets the injections between the calm seconds at both ends; ``control`` gets none."""
 
     def __init__(
-        self, struck: Side, beside: Side, injector: FaultInjector, seconds: float, policy_load: PolicyLoad | None = None
+        self,
+        faulty: RoundShard,
+        control: RoundShard,
+        injector: FaultInjector,
+        seconds: float,
+        policy_load: PolicyLoad | None = None,
     ) -> None:
-        self.struck, self.beside, self.injector, self.policy_load = struck, beside, injector, policy_load
+        self.faulty, self.control, self.injector, self.policy_load = faulty, control, injector, policy_load
         self.seconds = seconds
         self.calm_s = min(5.0, seconds / 8)
         """The calm time at the start and at the end: the baseline of the other shard."""
         self.started = self.shown = time.monotonic()
 
     @property
-    def sides(self) -> tuple[Side, Side]:
+    def round_shards(self) -> tuple[RoundShard, RoundShard]:
         """Return both shards."""
-        return self.struck, self.beside
+        return self.faulty, self.control
 
     def play(self, stop: StopSignal) -> None:
         """Inject faults until the time is over, then let the fleets finish; return when all is done or no job ends any
@@ -47,21 +52,21 @@ class RunningRound:
         """Start all processes; the clock runs from when all are at work, as their start costs the machine more than any
         injection.
         """
-        for side in self.sides:
-            side.producer.push_head_start()
-            side.fleet.start()
+        for round_shard in self.round_shards:
+            round_shard.producer.push_head_start()
+            round_shard.fleet.start()
         deadline = time.monotonic() + _START_S
         while not self._whole:
             if stop.wait(_LOOK_S):
                 return False
-            for side in self.sides:
-                side.fleet.tend()
+            for round_shard in self.round_shards:
+                round_shard.fleet.tend()
             if time.monotonic() > deadline:
-                self.struck.fleet.surprises.append(f"not all processes were ready within {_START_S:g} s")
+                self.faulty.fleet.surprises.append(f"not all processes were ready within {_START_S:g} s")
                 return False
         self.started = self.shown = time.monotonic()
-        for side in self.sides:
-            side.producer.start()
+        for round_shard in self.round_shards:
+            round_shard.producer.start()
         if self.policy_load is not None:
             self.policy_load.begin(self.started)
         return True
@@ -70,9 +75,9 @@ class RunningRound:
         healed_at = 0.0
         while not stop.wait(_LOOK_S):
             now = time.monotonic()
-            for side in self.sides:
-                side.fleet.tend()
-                side.read()
+            for round_shard in self.round_shards:
+                round_shard.fleet.tend()
+                round_shard.read()
             passed = now - self.started
             if self.policy_load is not None:
                 self.policy_load.look(now)
@@ -83,7 +88,7 @@ class RunningRound:
             healed_at = (healed_at or now) if over else 0.0
             self._tell(now)
             done = self._all_done and self._whole
-            if over and (done or now - max(healed_at, self.struck.changed) > _STANDSTILL_S):
+            if over and (done or now - max(healed_at, self.faulty.changed) > _STANDSTILL_S):
                 break
 
     @property
@@ -91,31 +96,31 @@ class RunningRound:
         """Return whether all processes are at work: a process stopped during its start ends early, and that would be a
         finding.
         """
-        return all(len(side.fleet.living) >= side.fleet.processes for side in self.sides)
+        return all(len(round_shard.fleet.living) >= round_shard.fleet.processes for round_shard in self.round_shards)
 
     @property
     def _all_done(self) -> bool:
         """Return whether every job is done; forgotten jobs never run."""
-        struck, beside = self.sides
-        ended = {effect.serial for effect in struck.aside if effect.kind == ENDED}
+        faulty, control = self.round_shards
+        ended = {effect.serial for effect in faulty.aside if effect.kind == ENDED}
         if self.policy_load is not None and len(ended) < len(self.policy_load.accepted):
             return False
-        if not (struck.producer.done and beside.producer.done and len(beside.done) == beside.producer.accepted):
+        if not (faulty.producer.done and control.producer.done and len(control.done) == control.producer.accepted):
             return False
-        missing = struck.producer.accepted - len(struck.done)
+        missing = faulty.producer.accepted - len(faulty.done)
         return not missing or missing == len(
-            gone(struck.producer.accepted_at, self.injector.injections).keys() - struck.done
+            gone(faulty.producer.accepted_at, self.injector.injections).keys() - faulty.done
         )
 
     def _tell(self, now: float) -> None:
         if now - self.shown < _LINE_S:
             return
         self.shown = now
-        struck, beside = self.sides
-        again = sum(effect.kind == ENDED for effect in struck.seen) - len(struck.done)
+        faulty, control = self.round_shards
+        again = sum(effect.kind == ENDED for effect in faulty.seen) - len(faulty.done)
         print(
-            f"  {now - self.started:5.0f} s  {len(struck.done):>8,} done, {struck.producer.accepted - len(struck.done):>6,} "
-            f"waiting, {again} ended again, {len(self.injector.injections)} injections, {len(struck.fleet.living)} processes; "
-            f"beside {len(beside.done):,} done",
+            f"  {now - self.started:5.0f} s  {len(faulty.done):>8,} done, {faulty.producer.accepted - len(faulty.done):>6,} "
+            f"waiting, {again} ended again, {len(self.injector.injections)} injections, {len(faulty.fleet.living)} processes; "
+            f"control {len(control.done):,} done",
             flush=True,
         )

@@ -14,7 +14,7 @@ from tests.chaos.rounds.fleet import Life
 
 WIDTH, MARGIN, LEFT = 960, 24, 190
 SPAN = WIDTH - MARGIN - LEFT
-TOP, STRUCK_HEIGHT, BESIDE_HEIGHT, GAP = 64, 120, 60, 26
+TOP, FAULTY_HEIGHT, CONTROL_HEIGHT, GAP = 64, 120, 60, 26
 LANE, LIFE_LANE = 18, 8
 _BUCKETS = 240
 _LEAST_WIDTH = 2.0
@@ -22,12 +22,12 @@ _STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1_200, 3_600)
 _MOST_STEPS = 12
 
 STYLE = """
-.struck { fill: #0969da; opacity: .75; } .beside { fill: #818b98; opacity: .75; }
+.faulty { fill: #0969da; opacity: .75; } .control { fill: #818b98; opacity: .75; }
 .process { fill: #bf8700; } .redis { fill: #8250df; } .network { fill: #0a7ea4; } .forgets { fill: #cf222e; }
 .band { opacity: .12; } .life { stroke: #59636e; stroke-width: 3; } .death { fill: #bf8700; }
 .recovery { stroke: #1a7f37; stroke-width: 2; } .recovered { fill: #1a7f37; } .lane { fill: #818b98; opacity: .1; }
 @media (prefers-color-scheme: dark) {
-  .struck { fill: #4493f8; } .beside { fill: #9198a1; } .process { fill: #d29922; } .redis { fill: #ab7df8; }
+  .faulty { fill: #4493f8; } .control { fill: #9198a1; } .process { fill: #d29922; } .redis { fill: #ab7df8; }
   .network { fill: #39c5cf; } .forgets { fill: #f85149; } .band { opacity: .2; } .life { stroke: #9198a1; }
   .death { fill: #d29922; } .recovery { stroke: #3fb950; } .recovered { fill: #3fb950; }
 }
@@ -47,9 +47,9 @@ class Timeline:
     facts: str
     since: float
     until: float
-    struck: Sequence[float]
+    faulty: Sequence[float]
     """The ends of the jobs of the shard with the faults."""
-    beside: Sequence[float]
+    control: Sequence[float]
     injections: Sequence[Injection]
     lives: Sequence[Life]
     recoveries: Sequence[tuple[float, float]]
@@ -68,7 +68,7 @@ def drawn(line: Timeline) -> str:
     panels = y
     areas: list[str] = []
     for name, kind, ends, height in (
-        ("struck shard", "struck", line.struck, STRUCK_HEIGHT), ("shard beside", "beside", line.beside, BESIDE_HEIGHT)
+        ("faulty shard", "faulty", line.faulty, FAULTY_HEIGHT), ("control shard", "control", line.control, CONTROL_HEIGHT)
     ):  # fmt: skip
         areas += _area(line, name, kind, ends, y, height)
         y += height + GAP
@@ -156,15 +156,15 @@ def _recoveries(line: Timeline, top: float) -> tuple[list[str], float]:
     if not line.recoveries:
         return [], top
     spans: dict[float, list[float]] = {}
-    for struck, begun in line.recoveries:
-        spans.setdefault(struck, []).append(begun)
+    for injected_at, begun in line.recoveries:
+        spans.setdefault(injected_at, []).append(begun)
     rows: list[float] = []
     parts = [text(LEFT - 10, top + 8, "jobs cut off, run again", "text small", anchor="end")]
-    for struck, begins in sorted(spans.items()):
-        row = next((index for index, free in enumerate(rows) if free <= struck), len(rows))
+    for injected_at, begins in sorted(spans.items()):
+        row = next((index for index, free in enumerate(rows) if free <= injected_at), len(rows))
         rows[row:] = [max(begins), *rows[row + 1 :]]
         y = top + 4 + row * LIFE_LANE
-        parts.append(f'<path class="recovery" d="M{line.x(struck)} {y:g}H{line.x(max(begins))}"/>')
+        parts.append(f'<path class="recovery" d="M{line.x(injected_at)} {y:g}H{line.x(max(begins))}"/>')
         dots = dict.fromkeys(line.x(begun) for begun in begins)
         parts += [f'<circle class="recovered" cx="{x}" cy="{y:g}" r="2.5"/>' for x in dots]
     return parts, top + len(rows) * LIFE_LANE + GAP / 2

@@ -11,7 +11,7 @@ from tests.chaos.rounds.stores import Store
 
 
 @dataclass
-class Side:
+class RoundShard:
     """One shard of a round: its Redis, its workers, its load, and the records of its jobs so far."""
 
     store: Store
