@@ -50,7 +50,7 @@ def is_whole(run, folder):
 @pytest.mark.proves("F1", "F44", "F48", "I1", "I2", "I3", "I9", "I10")
 def test_mixed_load_history_and_its_prefixes_hold(short_path):
     run = MixedLoadRun(ROOT, short_path, seed=1)
-    run.play(3.0, enough=lambda: is_whole(run, short_path))
+    run.run(3.0, enough=lambda: is_whole(run, short_path))
 
     # It contained every event of the proof.
     assert run.kills >= 2

@@ -67,7 +67,7 @@ COMMANDS = {
 }
 """By scenario the commands of one job's life, in order; scripts by their names. Each of them has a fault in a case."""
 
-STRUCK = [
+FAULTS = [
     pytest.param(scenario, way, marks=() if (number - index) % 6 == 0 else pytest.mark.campaign)
     for number, scenario in enumerate(COMMANDS)
     for index, way in enumerate(WAYS)
@@ -125,11 +125,11 @@ def test_points_cover_every_command_of_a_job(runner):
 @pytest.mark.proves(
     "F1", "F10", "I1", "I2", "I3", "I4", "I5", "I7", "I8", "I9", "I10", "I19", "I24", "R8", "R9", "R17", "R31"
 )
-@pytest.mark.parametrize(("scenario", "way"), STRUCK)
+@pytest.mark.parametrize(("scenario", "way"), FAULTS)
 def test_fault_at_any_command_loses_no_job(runner, scenario, way):
     found = runner.ask(scenario=scenario, way=way)
     assert not found["broken"], "\n\n".join(found["broken"])
-    assert {*COMMANDS[scenario].split(",")} - QUIET <= {*found["struck"]}
+    assert {*COMMANDS[scenario].split(",")} - QUIET <= {*found["faulted"]}
 
 
 @pytest.mark.campaign
@@ -138,7 +138,7 @@ def test_fault_at_any_command_loses_no_job(runner, scenario, way):
     ("scenario", "command"), [("run", "fetch"), ("recover", "reclaim"), ("cross", "receive_transfer")]
 )
 def test_second_fault_in_recovery_loses_no_job(runner, scenario, command):
-    found = runner.ask(scenario=scenario, batch=1, rescued=command, way="die sent")
+    found = runner.ask(scenario=scenario, batch=1, recovered=command, way="die sent")
     assert not found["broken"], "\n\n".join(found["broken"])
-    assert found["struck"] == [command]
+    assert found["faulted"] == [command]
     assert found["cases"] > 10

@@ -59,7 +59,7 @@ def test_storm_ledger_shows_jobs_in_flight_and_their_return(worlds):
     first.end(2)
     account.read(life)
     account.mark_dead(life, killed_us=0)
-    assert (account.killed, account.struck, account.awaited, account.ended) == (2, 2, 2, 1)
+    assert (account.killed, account.killed_jobs, account.awaited, account.ended) == (2, 2, 2, 1)
     second, other = worlds.process()
     for serial in (0, 2):
         assert not second.begin(serial)
@@ -84,7 +84,7 @@ def test_storm_account_finds_second_run_without_kill(worlds, ended):
 
 
 SOUND = {
-    "jobs": 5, "accepted": 5, "lost": 0, "second runs nobody caused": [], "set aside": {}, "surprises": [],
+    "jobs": 5, "accepted": 5, "lost": 0, "second runs without a kill": [], "set aside": {}, "surprises": [],
     "keys left": [], "rights refused": [],
     "most second runs by one kill": 3, "second runs allowed by one kill": 3,
 }  # fmt: skip
@@ -93,7 +93,7 @@ SOUND = {
 @each_row(
     "wrong",
     [
-        {"accepted": 4}, {"lost": 1}, {"second runs nobody caused": ["x"]}, {"set aside": {"dead": 1}}, {"surprises": ["x"]},
+        {"accepted": 4}, {"lost": 1}, {"second runs without a kill": ["x"]}, {"set aside": {"dead": 1}}, {"surprises": ["x"]},
         {"rights refused": ["x"]},
         {"keys left": ["x"]}, {"most second runs by one kill": 4},
     ],

@@ -175,7 +175,7 @@ def _show(found: dict[str, Any]) -> None:
         )
         print(f"  given: {given[:300]}\n{trace}")
     if not found["findings"]:
-        print("\nNothing came out but results and errors of ours.")
+        print("\nNothing came out but results and typed errors.")
 
 
 def _one(seed: int, wish: argparse.Namespace) -> int:

@@ -28,7 +28,7 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
         seed = wish.seed if wish.seed is not None else secrets.randbelow(1_000_000)
         print(f"Seed {seed}; {wish.run:g} s of kills, retries, jobs for later and lost replies", flush=True)
         lively = MixedLoadRun(root, folder, seed=seed, tell=partial(print, flush=True))
-        lively.play(wish.run, stopped=lambda: stop.asked)
+        lively.run(wish.run, stopped=lambda: stop.asked)
         places = [lively.data]
         print(f"  {lively.kills} kills; the history is {os.path.relpath(lively.data)}", flush=True)
     progress = Progress(stop)

@@ -20,7 +20,7 @@ import framework
 from demo.folder import RunFolder
 from demo.stop import StopSignal
 from framework.wire import keys
-from tests.proofs.limit_jobs import BESIDE, DONE, LIMIT, QUEUE, SEEN, STORE, LimitProofWorker
+from tests.proofs.limit_jobs import DONE, LIMIT, QUEUE, RUNNING, SEEN, STORE, LimitProofWorker
 from tests.proofs.storm_fleet import ClusterFleet
 from tests.servers.guarded import GuardedServer, as_role, with_all_rights
 
@@ -116,7 +116,7 @@ def _left(client: Redis, stop: StopSignal) -> list[str]:
     deadline = time.monotonic() + 5
     while (found := client.keys(f"{_BASE}:*")) and time.monotonic() < deadline and not stop.wait(_LOOK_S):
         pass
-    client.delete(BESIDE)
+    client.delete(RUNNING)
     return sorted(key.decode() for key in found)
 
 
@@ -125,7 +125,7 @@ def _tell(calm: _Half, stormy: _Half, fleet: _Fleet, *, whole: bool, left: list[
     print(
         f"{calm.samples + stormy.samples:,} looks at the slots: at most {max(calm.most, stormy.most)} of {LIMIT} taken"
     )
-    print(f"{calm.pushed + stormy.pushed:,} jobs, each counted the living beside it: at most {most_seen}")
+    print(f"{calm.pushed + stormy.pushed:,} jobs, each counted the jobs running at its time: at most {most_seen}")
     print(f"without kills   {calm.per_s:6.1f} jobs/s, of {LIMIT / LASTS_S:g} that five slots allow")
     print(f"{stormy.kills:3} kills       {stormy.per_s:6.1f} jobs/s, {share:.0%} of that")
     broken = [

@@ -12,7 +12,7 @@ LIMIT = 5
 QUEUE = "limited"
 STORE = "LIMIT_STORE"
 """The environment variable with the URL of the counts of running jobs, for which no role exists."""
-BESIDE, SEEN, DONE = "limit:beside", "limit:seen", "limit:done"
+RUNNING, SEEN, DONE = "limit:running", "limit:seen", "limit:done"
 """ZSET of the jobs that run, by process id and number; HASH from how many a job saw to how often; SET of numbers done."""
 
 _redis: "list[Redis]" = []
@@ -32,9 +32,9 @@ class LimitProofWorker(ApplicationWorker):
             _redis.append(Redis.from_url(os.environ[STORE]))
         client, me = _redis[0], f"{os.getpid()} {number}"
         pipeline = client.pipeline()
-        pipeline.zadd(BESIDE, {me: time.time()})
-        pipeline.zrange(BESIDE, 0, -1)
-        beside = pipeline.execute()[1]
-        client.hincrby(SEEN, str(sum(not ended(int(one.split()[0])) for one in beside)), 1)
+        pipeline.zadd(RUNNING, {me: time.time()})
+        pipeline.zrange(RUNNING, 0, -1)
+        running = pipeline.execute()[1]
+        client.hincrby(SEEN, str(sum(not ended(int(one.split()[0])) for one in running)), 1)
         time.sleep(lasts_s)
-        client.pipeline().zrem(BESIDE, me).sadd(DONE, number).execute()
+        client.pipeline().zrem(RUNNING, me).sadd(DONE, number).execute()

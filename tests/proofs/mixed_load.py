@@ -36,7 +36,7 @@ _LINE_S = 2.0
 class MixedLoadRun:
     """One server, one ``scripts/cluster`` whose children are killed, and a worker behind a proxy that loses replies.
 
-    ``play`` works for ``seconds`` and until there is ``enough``, then waits until every job has ended; what stays is the data folder
+    ``run`` works for ``seconds`` and until there is ``enough``, then waits until every job has ended; what stays is the data folder
     with the history.
     """
 
@@ -53,7 +53,7 @@ class MixedLoadRun:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._log = folder / "cluster.log"
 
-    def play(
+    def run(
         self, seconds: float, stopped: Callable[[], bool] = lambda: False, enough: Callable[[], bool] = lambda: True
     ) -> None:
         """Run the load. Raises RuntimeError when jobs are left after a minute, or a process ends by itself."""

@@ -31,17 +31,23 @@ def parse(doc: str | None) -> argparse.Namespace:
 
     storm = proofs.add_parser("storm", help="kill jobs in flight by the thousand, and account for each")
     storm.add_argument("--jobs", type=int, default=100_000, metavar="N", help="jobs to kill (default 100,000)")
-    storm.add_argument("--mode", choices=("cluster", "bare"), default="cluster", help="who notices a death: scripts/cluster, "
+    storm.add_argument("--mode", choices=("cluster", "bare"), default="cluster", help="what notices a death: scripts/cluster, "
                        "or the other processes when the lease has run out (default cluster)")  # fmt: skip
     storm.add_argument("--processes", type=int, default=3, metavar="N", help="worker processes (default 3)")
-    storm.add_argument("--concurrency", type=int, default=2_000, metavar="N", help="slots of each (default 2,000)")
+    storm.add_argument(
+        "--concurrency", type=int, default=2_000, metavar="N", help="threads or async jobs of each (default 2,000)"
+    )
     storm.add_argument("--seed", type=int, default=None, metavar="N", help="repeat the choices of an earlier run")
     storm.add_argument("--keep-history", action="store_true", help="keep each command, for `scripts/prove history`")
 
-    drain = proofs.add_parser("drain", help="threads take turns at every step: does one of ours die, is a job lost?")
+    drain = proofs.add_parser(
+        "drain", help="threads take turns at every step: does a thread of the framework die, is a job lost?"
+    )
     drain.add_argument("--jobs", type=int, default=100_000, metavar="N", help="jobs that do nothing (default 100,000)")
     drain.add_argument("--processes", type=int, default=2, metavar="N", help="worker processes (default 2)")
-    drain.add_argument("--concurrency", type=int, default=25, metavar="N", help="slots of each (default 25)")
+    drain.add_argument(
+        "--concurrency", type=int, default=25, metavar="N", help="threads or async jobs of each (default 25)"
+    )
     drain.add_argument("--switch-interval", type=float, default=1e-6, metavar="S", help="seconds until the interpreter lets "
                        "another thread on (default 0.000001; Python's own is 0.005)")  # fmt: skip
     drain.add_argument("--kills", action="store_true", help="a process is killed with -9 every few seconds")
@@ -59,7 +65,7 @@ def parse(doc: str | None) -> argparse.Namespace:
     mutants.add_argument("--only", action="append", default=[], metavar="NAME", help="m4, for example; may be repeated")
     mutants.add_argument("--fast", action="store_true", help="the first test of each, as in the suite")
 
-    fuzz = proofs.add_parser("fuzz", help="inputs that mean harm: does anything but our own errors come out?")
+    fuzz = proofs.add_parser("fuzz", help="malicious inputs: does anything but typed errors come out?")
     fuzz.add_argument("--inputs", type=int, default=1_000_000, metavar="N", help="how many (default 1,000,000)")
     fuzz.add_argument("--target", action="append", default=[], metavar="NAME", help="only this one; may be repeated")
     fuzz.add_argument("--seed", type=int, default=None, metavar="N", help="repeat the inputs of an earlier run")
@@ -70,8 +76,8 @@ def parse(doc: str | None) -> argparse.Namespace:
     points.add_argument("--batch", type=int, action="append", default=[], metavar="N", help="so many jobs at once; may be "
                         "given again (default: those of each scenario, 1 and 8)")  # fmt: skip
     points.add_argument("--at", type=int, default=None, metavar="N", help="only at the command of this number")
-    points.add_argument("--rounds", type=int, default=0, metavar="N", help="rounds of double faults: in round k whoever comes "
-                        "to the rescue dies at its k-th command (default 0)")  # fmt: skip
+    points.add_argument("--rounds", type=int, default=0, metavar="N", help="rounds of double faults: in round k the process that "
+                        "recovers the jobs dies at its k-th command (default 0)")  # fmt: skip
 
     limit = proofs.add_parser(
         "limit", help="five at a time, fifty threads, a kill every 2 s: who runs, and what it costs"

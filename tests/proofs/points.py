@@ -69,7 +69,7 @@ class _Campaign:
         self._runner, self._wish, self._stop = runner, wish, stop
         self._rows: dict[tuple[str, int], Row] = {}
         self._told: list[str] = []
-        self._rescuers: dict[Case, int] = {}
+        self._recoverers: dict[Case, int] = {}
         """The number of commands of the recovering process, by case of a killed process."""
         self._shown = self._began = time.monotonic()
         gc.freeze()  # forked processes share the modules loaded by now
@@ -78,9 +78,9 @@ class _Campaign:
         for name in self._wish.only or SCENARIOS:
             for batch in self._wish.batch or SCENARIOS[name].batches:
                 self._rows[name, batch] = Row(len(self._runner.commands(name, batch)))
-        self._play("single faults", list(self._singles()))
+        self._run_steps("single faults", list(self._singles()))
         for number in range(1, self._wish.rounds + 1):
-            self._play(f"double faults, round {number} of {self._wish.rounds}", list(self._doubles(number)))
+            self._run_steps(f"double faults, round {number} of {self._wish.rounds}", list(self._doubles(number)))
         self._show()
         if self._told:
             return BROKEN
@@ -93,20 +93,20 @@ class _Campaign:
                     yield case
 
     def _doubles(self, number: int) -> Iterator[Case]:
-        for case, commands in self._rescuers.items():
+        for case, commands in self._recoverers.items():
             if number <= commands:
                 for way in ("die before", "die sent"):
                     yield Case(case.scenario, case.batch, case.fault, Fault(number, way))
 
-    def _play(self, what: str, cases: list[Case]) -> None:
+    def _run_steps(self, what: str, cases: list[Case]) -> None:
         began = time.monotonic()
         for done, case in enumerate(cases):
             if self._stop.asked:
                 return
-            verdict = self._runner.play(case)
+            verdict = self._runner.run_case(case)
             self._rows[case.scenario, case.batch].count(verdict)
             if case.fault is not None and case.fault.kills and case.second is None:
-                self._rescuers[case] = len(verdict.rescuer)
+                self._recoverers[case] = len(verdict.recoverer)
             if verdict.problems:
                 self._told.append(verdict.told)
                 if len(self._told) <= _SHOWN:

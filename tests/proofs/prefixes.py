@@ -24,7 +24,7 @@ from tests.proofs.aof import Group, History
 from tests.proofs.mixed_load import MixedLoadRun
 from tests.proofs.places import END, place_of
 from tests.proofs.prover import Places, Prover
-from tests.proofs.rescue import Rescuer, rescuer
+from tests.proofs.recovery import Recoverer, recoverer
 
 HELD, BROKEN, INTERRUPTED = 0, 1, 130
 _LINE_S = 2.0
@@ -62,7 +62,7 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
     if place is None:
         print(f"  a history of {_RUN_S:g} s is made: kills, retries, jobs for later, lost replies", flush=True)
         lively = MixedLoadRun(root, folder / "lively", seed=seed, tell=partial(print, flush=True))
-        lively.play(_RUN_S, stopped=lambda: stop.asked)
+        lively.run(_RUN_S, stopped=lambda: stop.asked)
         place = lively.data
     account, started, shown = Account(), time.monotonic(), 0.0
     for done, _ in enumerate(cut_all(place, folder / "prefix", wish.cuts, random.Random(seed), account), 1):
@@ -95,8 +95,8 @@ def cut_all(place: Path, folder: Path, count: int, rng: random.Random, account: 
         data = folder / f"{number}"
         _copy(history, cut, data)
         before = len(account.problems)
-        with EmbeddedServer(data) as server, rescuer(server.url) as rescue:
-            _try(cut, rescue, prover, account, seen_dying=bool(number % 2))
+        with EmbeddedServer(data) as server, recoverer(server.url) as recovery:
+            _try(cut, recovery, prover, account, seen_dying=bool(number % 2))
         if len(account.problems) == before:
             shutil.rmtree(data)
         yield cut
@@ -135,18 +135,18 @@ def _copy(history: History, cut: Cut, data: Path) -> None:
     os.truncate(folder / history.files[cut.file].name, cut.offset)
 
 
-def _try(cut: Cut, rescue: Rescuer, prover: Prover, account: Account, *, seen_dying: bool) -> None:
+def _try(cut: Cut, recovery: Recoverer, prover: Prover, account: Account, *, seen_dying: bool) -> None:
     expected = {jid: places for jid, places in prover.at.items() if place_of(places[0]) != END}
     problems: list[str] = []
-    if (found := rescue.counts()) != (counts := Counter(key for places in prover.at.values() for key in places)):
+    if (found := recovery.counts()) != (counts := Counter(key for places in prover.at.values() for key in places)):
         problems.append(f"the server holds {dict(found - counts)} more and {dict(counts - found)} less than the replay")
-    rescue.settle(seen_dying=seen_dying)
-    if stray := [key for key in rescue.counts() if place_of(key) not in ("waiting", END)]:
+    recovery.settle(seen_dying=seen_dying)
+    if stray := [key for key in recovery.counts() if place_of(key) not in ("waiting", END)]:
         problems.append(f"after the recovery jobs are left in {stray}")
-    ran = rescue.drain()
-    rested = rescue.jids()
+    ran = recovery.drain()
+    rested = recovery.jids()
     problems += judge(expected, set(prover.at), ran, rested)
-    problems += rescue.told
+    problems += recovery.told
     account.cuts[cut.kind] += 1
     account.unfinished += len(expected)
     account.ran += len(ran)

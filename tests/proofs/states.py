@@ -145,7 +145,7 @@ class _Fleet:
             cluster.open()
             stack.callback(cluster.close)
             while (one := self._take()) is not None:
-                found = play(cluster, one, lambda: self._count(cluster))
+                found = run_round(cluster, one, lambda: self._count(cluster))
                 if found is not None:
                     self._found.put(found)
                     return
@@ -163,7 +163,7 @@ class _Fleet:
         cluster.judged = 0
 
 
-def play(cluster: SimulatedCluster, one: Round, after_each: Callable[[], None]) -> Found | None:
+def run_round(cluster: SimulatedCluster, one: Round, after_each: Callable[[], None]) -> Found | None:
     """Run the histories of one seed; return the shortest failing history."""
     machine = machine_on(cluster)
     teardown = machine.teardown

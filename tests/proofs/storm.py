@@ -61,7 +61,7 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
         most_awaited = wish.concurrency // 50 if wish.mode == "cluster" else _MOST_AWAITED
         storm = Storm(fleet, folder / "records", wish.jobs, random.Random(seed), most_awaited)
         try:
-            storm.rage(stop)
+            storm.kill_all(stop)
         finally:
             fleet.stop()
         with server.open("storm") as client:
@@ -140,7 +140,7 @@ class Storm:
         self._base_ns = create_marks(records, jobs)
         self._moved = self._shown = time.monotonic()
 
-    def rage(self, stop: StopSignal) -> None:
+    def kill_all(self, stop: StopSignal) -> None:
         """Push and kill until every job has been killed and has ended, or no job runs any more."""
         started = time.monotonic()
         self.fleet.start()

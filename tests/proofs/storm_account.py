@@ -36,7 +36,7 @@ class StormAccount:
         self.runs = 0
         self.killed = 0
         """The jobs in flight at a kill, summed over all kills."""
-        self.struck = 0
+        self.killed_jobs = 0
         """The number of different killed jobs."""
         self.unexplained: list[str] = []
         """The second runs without a kill."""
@@ -69,7 +69,7 @@ class StormAccount:
         for serial in life.running:
             if not self._once_killed[serial]:
                 self._once_killed[serial] = 1
-                self.struck += 1
+                self.killed_jobs += 1
         life.running.clear()
 
     @property

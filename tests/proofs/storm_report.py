@@ -29,12 +29,12 @@ def account(account: StormAccount, accepted: int, seconds: float, fleet: Fleet, 
         "lost serials": lost[:_SHOWN],
         "kills": len(killed),
         "killed in flight": account.killed,
-        "different jobs among them": account.struck,
+        "different jobs among them": account.killed_jobs,
         "runs": account.runs,
         "ended and run again": sum(life.again for life in killed),
         "most second runs by one kill": max((life.cut_off + life.again for life in killed), default=0),
         "second runs allowed by one kill": fleet.slots + ACKNOWLEDGED_LATE,
-        "second runs nobody caused": account.unexplained[:_SHOWN],
+        "second runs without a kill": account.unexplained[:_SHOWN],
         "set aside": leftover_keys.set_aside(client),
         "surprises": fleet.surprises[:_SHOWN],
         # The names of dead processes stay for 39 s and a sweep, and no process is left to sweep.
@@ -51,7 +51,7 @@ def broken(found: dict[str, Any]) -> list[str]:
     promises = {
         "every job was accepted": found["accepted"] == found["jobs"],
         "none was lost": found["lost"] == 0,
-        "no second run without a kill": not found["second runs nobody caused"],
+        "no second run without a kill": not found["second runs without a kill"],
         "no kill repeats more than was in its hands": (
             found["most second runs by one kill"] <= found["second runs allowed by one kill"]
         ),
@@ -77,7 +77,7 @@ def show(found: dict[str, Any]) -> None:
         "and were not yet acknowledged",
         "most second runs by one kill": f"{found['most second runs by one kill']:,} "
         f"(allowed {found['second runs allowed by one kill']:,})",
-        "second runs nobody caused": found["second runs nobody caused"] or 0,
+        "second runs without a kill": found["second runs without a kill"] or 0,
         "set aside": found["set aside"] or 0,
         "surprises": found["surprises"] or 0,
         "keys left": found["keys left"] or 0,

@@ -134,7 +134,7 @@ def _round(root: Path, folder: Path, chosen: Round, wish: argparse.Namespace, se
         policy_load = None if chosen.per_second is None else _policy_load(faulty, folder / FAULTY / "effects", wish)
         running = RunningRound(faulty, control, injector, wish.seconds, policy_load)
         try:
-            running.play(stop)
+            running.run(stop)
             if not stop.asked:
                 leftover_keys.settle(store.client, wish.settle, processes)
         finally:

@@ -38,7 +38,7 @@ class RunningRound:
         """Return both shards."""
         return self.faulty, self.control
 
-    def play(self, stop: StopSignal) -> None:
+    def run(self, stop: StopSignal) -> None:
         """Inject faults until the time is over, then let the fleets finish; return when all is done or no job ends any
         more.
         """

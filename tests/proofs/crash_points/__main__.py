@@ -1,7 +1,7 @@
 """Run cases on request for the suite. A test process has threads and cannot fork; this one has none.
 
 A line of JSON on standard input is a request, a line on standard output its answer: ``{"ask": "commands"}``;
-``{"scenario": NAME, "way": WAY}``; ``{"scenario": NAME, "batch": N, "way": WAY, "rescued": COMMAND}``, the double
+``{"scenario": NAME, "way": WAY}``; ``{"scenario": NAME, "batch": N, "way": WAY, "recovered": COMMAND}``, the double
 faults whose first fault is at the first of these commands. It ends with its standard input.
 """
 
@@ -26,24 +26,26 @@ def answer(runner: CaseRunner, request: dict[str, Any]) -> Any:
             name: {str(batch): runner.commands(name, batch) for batch in one.batches} for name, one in SCENARIOS.items()
         }
     name, way = request["scenario"], request["way"]
-    if "rescued" in request:
-        at = runner.commands(name, request["batch"]).index(request["rescued"]) + 1
+    if "recovered" in request:
+        at = runner.commands(name, request["batch"]).index(request["recovered"]) + 1
         case = Case(name, request["batch"], Fault(at, way))
-        first = runner.play(case)
+        first = runner.run_case(case)
         doubles = [
             Case(name, case.batch, case.fault, Fault(at, way))
-            for at in folded(first.rescuer, whole=False)
+            for at in folded(first.recoverer, whole=False)
             for way in ("die before", "die sent")
         ]
-        return _summary([first, *map(runner.play, doubles)])
+        return _summary([first, *map(runner.run_case, doubles)])
     batches = SCENARIOS[name].batches
-    return _summary([runner.play(case) for batch in batches for case in runner.cases(name, batch, (way,), suite=True)])
+    return _summary(
+        [runner.run_case(case) for batch in batches for case in runner.cases(name, batch, (way,), suite=True)]
+    )
 
 
 def _summary(verdicts: Iterable[Verdict]) -> dict[str, Any]:
-    played = list(verdicts)
-    struck = {one.commands[one.case.fault.at - 1] for one in played if one.case.fault and not one.problems}
-    return {"cases": len(played), "struck": sorted(struck), "broken": [one.told for one in played if one.problems]}
+    cases = list(verdicts)
+    faulted = {one.commands[one.case.fault.at - 1] for one in cases if one.case.fault and not one.problems}
+    return {"cases": len(cases), "faulted": sorted(faulted), "broken": [one.told for one in cases if one.problems]}
 
 
 environment = CaseEnvironment(Path(sys.argv[1]))
@@ -54,7 +56,7 @@ try:
         try:
             reply: Any = answer(runner, json.loads(line))
         except Exception:  # noqa: BLE001 - the tests after this one go on
-            reply = {"cases": 0, "struck": [], "broken": [traceback.format_exc()]}
+            reply = {"cases": 0, "faulted": [], "broken": [traceback.format_exc()]}
         print(json.dumps(reply), flush=True)
 finally:
     environment.close()

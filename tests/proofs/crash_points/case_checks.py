@@ -92,7 +92,7 @@ class CaseChecks:
         self._runs(notes)
         self._last_states(notes)
         self._retired(notes)
-        self._mourned(notes)
+        self._death_handlers(notes)
         self._keys()
 
     # --- checks of each look
@@ -233,14 +233,14 @@ class CaseChecks:
             self.problems += [f"at the end: left on {name}: {leak}" for leak in leaks(client)]
         self.problems += [f"at the end: still registered: {name}" for name in self.environment.registered()]
 
-    def _mourned(self, notes: list[Note]) -> None:
+    def _death_handlers(self, notes: list[Note]) -> None:
         """Check that death handlers were called once for each job given up; a killed process may not have called them."""
-        failed, mourned = count(notes, "failed"), count(notes, "mourned")
+        failed, handled = count(notes, "failed"), count(notes, "death handled")
         for serial, times in failed.items():
             fate = self.fate(serial)
             wanted = times if fate.end in ("dead", "gone") and fate.state != "discarded" else 0
-            if not (mourned[serial] == wanted or (self._deaths and mourned[serial] < wanted)):
-                self._say("at the end", f"death handlers were told {mourned[serial]} times of job {serial}")
+            if not (handled[serial] == wanted or (self._deaths and handled[serial] < wanted)):
+                self._say("at the end", f"death handlers were called {handled[serial]} times of job {serial}")
 
     # --- reading
 

@@ -36,18 +36,18 @@ class Case:
     second: Fault | None = None
 
     def __str__(self) -> str:
-        struck = f", {self.fault}" if self.fault else ""
-        return f"{self.scenario}, batch {self.batch}{struck}{f', rescuer {self.second}' if self.second else ''}"
+        faulted = f", {self.fault}" if self.fault else ""
+        return f"{self.scenario}, batch {self.batch}{faulted}{f', recoverer {self.second}' if self.second else ''}"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a case: ``problems``, the names of the ``commands`` of the process, and of its ``rescuer``."""
+    """The result of a case: ``problems``, the names of the ``commands`` of the process, and of its ``recoverer``."""
 
     case: Case
     problems: tuple[str, ...]
     commands: tuple[str, ...]
-    rescuer: tuple[str, ...]
+    recoverer: tuple[str, ...]
     extra: int
     """Return the number of runs beyond the first, of jobs that did not ask for another."""
     warnings: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class CaseRunner:
         """Return the names of the commands of a scenario without a fault, which must hold too."""
         known = self._known.get((scenario, batch))
         if known is None:
-            verdict = self.play(Case(scenario, batch))
+            verdict = self.run_case(Case(scenario, batch))
             if verdict.problems:
                 raise AssertionError(verdict.told)
             known = self._known[scenario, batch] = verdict.commands
@@ -91,26 +91,28 @@ class CaseRunner:
             for way in ways:
                 yield Case(scenario, batch, Fault(at, way))
 
-    def play(self, case: Case) -> Verdict:
+    def run_case(self, case: Case) -> Verdict:
         """Run one case from its start to its verdict."""
         environment, scenario = self._environment, SCENARIOS[case.scenario]
         environment.clear(SHARDS if scenario.crosses else SHARDS[:1])
         scenario.prepare(environment, case.batch)
         checks = CaseChecks(environment, scenario.fate)
-        play = partial(_play, environment, scenario, case.batch)
-        killed = self._run(checks, case.fault, play, greetings=scenario.greetings)
+        run_case = partial(_run_steps, environment, scenario, case.batch)
+        killed = self._run(checks, case.fault, run_case, greetings=scenario.greetings)
         sent = tuple(note.words for note in environment.notes.read() if note.kind == "sent")
         checks.look("after the process", deaths=killed)
         self._check_reached(checks, case, sent)
-        rescuer = self._rescue(checks, case, sent, killed=killed)
+        recoverer = self._recover(checks, case, sent, killed=killed)
         checks.finish()
         notes = environment.notes.read()
         runs = count(notes, "begun")
         extra = sum(runs.values()) - len(runs) - sum(count(notes, "failed").values())
         problems = tuple(checks.problems)
-        return Verdict(case, problems, sent, rescuer, max(0, extra), tuple(environment.warnings()) if problems else ())
+        return Verdict(
+            case, problems, sent, recoverer, max(0, extra), tuple(environment.warnings()) if problems else ()
+        )
 
-    def _rescue(self, checks: CaseChecks, case: Case, sent: tuple[str, ...], *, killed: bool) -> tuple[str, ...]:
+    def _recover(self, checks: CaseChecks, case: Case, sent: tuple[str, ...], *, killed: bool) -> tuple[str, ...]:
         """Recover with other processes until no job is left; return the commands of the first one."""
         environment, scenario = self._environment, SCENARIOS[case.scenario]
         dead = [NAME] if killed else []
@@ -118,12 +120,12 @@ class CaseRunner:
         for number in range(_MOST_RESCUERS):
             if not environment.left() and not environment.registered():
                 break
-            name = f"rescuer-{number}"
+            name = f"recoverer-{number}"
             fault = case.second if number == 0 else None
-            struck = self._run(checks, fault, partial(_rescue, environment, scenario, name, tuple(dead)))
+            faulted = self._run(checks, fault, partial(_recover, environment, scenario, name, tuple(dead)))
             first = first or tuple(note.words for note in environment.notes.read() if note.kind == "sent")[len(sent) :]
-            checks.look(f"after {name}", deaths=struck)
-            if struck:
+            checks.look(f"after {name}", deaths=faulted)
+            if faulted:
                 dead += [name, f"{name}-{SECOND}"]
         return first
 
@@ -179,37 +181,37 @@ def _be_the_child(
         os._exit(status)
 
 
-def _play(environment: CaseEnvironment, scenario: Scenario, batch: int, line: Line) -> None:
+def _run_steps(environment: CaseEnvironment, scenario: Scenario, batch: int, line: Line) -> None:
     """Act; after surviving the fault, finish the remaining work and leave."""
     _set_up(scenario)
-    actor = SteppedWorker(environment, NAME)
-    scenario.act(environment, actor, batch)
+    worker = SteppedWorker(environment, NAME)
+    scenario.act(environment, worker, batch)
     line.end()
-    if actor.left:
+    if worker.left:
         return
-    actors = [actor, *_beyond(environment, scenario, NAME)]
-    for one in actors:
+    workers = [worker, *_beyond(environment, scenario, NAME)]
+    for one in workers:
         one.beat()
-    settle(environment, actors)
-    for one in actors:
+    settle(environment, workers)
+    for one in workers:
         one.leave()
 
 
-def _rescue(environment: CaseEnvironment, scenario: Scenario, name: str, dead: tuple[str, ...], _line: Line) -> None:
+def _recover(environment: CaseEnvironment, scenario: Scenario, name: str, dead: tuple[str, ...], _line: Line) -> None:
     """Act as a supervisor and its new process: killed processes are marked dead, the leases of the others expire."""
     _set_up(scenario)
-    actors = [SteppedWorker(environment, name), *_beyond(environment, scenario, name)]
+    workers = [SteppedWorker(environment, name), *_beyond(environment, scenario, name)]
     gone = [identity for identity in environment.registered() if identity.rpartition(":")[2] not in (name, *dead, DEAD)]
-    for actor in actors:
-        actor.beat()
+    for worker in workers:
+        worker.beat()
         for one in dead:
-            actor.mark_dead(f"points:1:{one}")
+            worker.mark_dead(f"points:1:{one}")
     environment.age(gone)
-    settle(environment, actors)
+    settle(environment, workers)
     environment.age([*gone, *(f"points:1:{one}" for one in dead), DEAD])
-    for actor in actors:
-        actor.sweep()
-        actor.leave()
+    for worker in workers:
+        worker.sweep()
+        worker.leave()
 
 
 def _set_up(scenario: Scenario) -> None:
@@ -231,7 +233,7 @@ def _beyond(environment: CaseEnvironment, scenario: Scenario, name: str) -> list
 
 def folded(commands: tuple[str, ...], *, whole: bool) -> list[int]:
     """Return the first and last of each command, and without ``whole`` none of the commands that move no job."""
-    struck = [(at, name) for at, name in enumerate(commands, 1) if whole or name not in QUIET]
-    first = {name: at for at, name in reversed(struck)}
-    last = {name: at for at, name in struck}
+    faulted = [(at, name) for at, name in enumerate(commands, 1) if whole or name not in QUIET]
+    first = {name: at for at, name in reversed(faulted)}
+    last = {name: at for at, name in faulted}
     return sorted({*first.values(), *last.values()})

@@ -17,7 +17,7 @@ Kind: TypeAlias = Literal[
     "ended",
     "failed",
     "spoilt",  # it ran with other arguments than it was pushed with
-    "mourned",  # a death handler was called
+    "death handled",  # a death handler was called
     "sent",  # a numbered command, about to leave
     "wrong",  # what must not happen, with its description
 ]

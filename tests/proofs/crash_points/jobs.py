@@ -155,4 +155,4 @@ stop_process: list[Callable[[bool], None]] = []
 
 @on_death
 def _mourn(job: Any, _error: BaseException) -> None:
-    _notes[0].note("mourned", job["args"][0])
+    _notes[0].note("death handled", job["args"][0])

@@ -19,7 +19,7 @@ from tests.proofs.crash_points.stepped_worker import SteppedWorker
 DEAD = "points:1:dead"
 """The process that was dead before the case started."""
 
-NAME = "played"
+NAME = "tested"
 RIVAL = "rival"
 AWAY = jobs.AwayWorker.declaration().generated_queue
 UNREADABLE, QUARANTINED, HOLDER = 901, 902, 903
@@ -164,7 +164,7 @@ def _half_stopped(stopped: Any) -> Callable[[CaseEnvironment, int], None]:
     return prepare
 
 
-def _estate(environment: CaseEnvironment, batch: int) -> None:
+def _dead_process(environment: CaseEnvironment, batch: int) -> None:
     """Leave a dead process with a batch in flight, malformed bytes, and a job that killed two other processes before.
     All readable jobs own locks and slots.
     """
@@ -202,104 +202,104 @@ def _paused(environment: CaseEnvironment, batch: int) -> None:
 # --- the process at work
 
 
-def _work(_environment: CaseEnvironment, actor: SteppedWorker, _batch: int) -> None:
-    actor.beat()
-    actor.work()
+def _work(_environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
+    worker.beat()
+    worker.work()
 
 
-def _work_twice(environment: CaseEnvironment, actor: SteppedWorker, batch: int) -> None:
-    _work(environment, actor, batch)
+def _work_twice(environment: CaseEnvironment, worker: SteppedWorker, batch: int) -> None:
+    _work(environment, worker, batch)
     environment.make_due()
-    actor.poll()
-    actor.work()
+    worker.poll()
+    worker.work()
 
 
-def _schedule(environment: CaseEnvironment, actor: SteppedWorker, batch: int) -> None:
+def _schedule(environment: CaseEnvironment, worker: SteppedWorker, batch: int) -> None:
     _push_later(environment, jobs.PlainWorker, _serials(batch))
-    actor.beat()
+    worker.beat()
     environment.make_due()
-    actor.poll()
+    worker.poll()
 
 
-def _arrive(environment: CaseEnvironment, actor: SteppedWorker, _batch: int) -> None:
-    actor.beat()
-    actor.arrival = lambda: _waiting(jobs.PlainWorker)(environment, 1)
-    actor.work()
+def _arrive(environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
+    worker.beat()
+    worker.arrival = lambda: _waiting(jobs.PlainWorker)(environment, 1)
+    worker.work()
 
 
-def _stop(_environment: CaseEnvironment, actor: SteppedWorker, _batch: int) -> None:
-    jobs.stop_process[:] = [actor.stop]
-    actor.beat()
-    actor.record()
-    actor.work()
-    actor.leave()
+def _stop(_environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
+    jobs.stop_process[:] = [worker.stop]
+    worker.beat()
+    worker.record()
+    worker.work()
+    worker.leave()
 
 
-def _promote(_environment: CaseEnvironment, actor: SteppedWorker, _batch: int) -> None:
-    actor.beat()
-    actor.poll()
+def _promote(_environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
+    worker.beat()
+    worker.poll()
 
 
-def _cross(_environment: CaseEnvironment, actor: SteppedWorker, _batch: int) -> None:
-    actor.beat()
-    actor.poll()
-    actor.poll()
+def _cross(_environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
+    worker.beat()
+    worker.poll()
+    worker.poll()
 
 
-def _race(environment: CaseEnvironment, actor: SteppedWorker, _batch: int) -> None:
+def _race(environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
     """Let another poller move the due jobs after this one has read them."""
-    actor.beat()
-    actor.overtaken_by(SteppedWorker(environment, RIVAL))
-    actor.poll()
+    worker.beat()
+    worker.overtaken_by(SteppedWorker(environment, RIVAL))
+    worker.poll()
 
 
-def _recover(environment: CaseEnvironment, actor: SteppedWorker, _batch: int) -> None:
-    actor.beat()
-    actor.mark_dead(DEAD)
-    actor.sweep()
+def _recover(environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
+    worker.beat()
+    worker.mark_dead(DEAD)
+    worker.sweep()
     environment.age([DEAD])
-    actor.sweep()
+    worker.sweep()
 
 
-def _wait_for_slot(_environment: CaseEnvironment, actor: SteppedWorker, _batch: int) -> None:
+def _wait_for_slot(_environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
     """Wait for the slot of a dead process: the jobs get it one after the other, and run."""
-    actor.beat()
-    actor.work()
-    actor.mark_dead(DEAD)
-    actor.sweep()
-    actor.work()
+    worker.beat()
+    worker.work()
+    worker.mark_dead(DEAD)
+    worker.sweep()
+    worker.work()
 
 
-def _park(environment: CaseEnvironment, actor: SteppedWorker, _batch: int) -> None:
+def _park(environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
     """Hold the jobs of a paused class; after the pause they return to their queue and run."""
-    actor.beat()
-    actor.learn()
-    actor.work()
+    worker.beat()
+    worker.learn()
+    worker.work()
     environment.resume()
-    actor.release_paused()
-    actor.work()
+    worker.release_paused()
+    worker.work()
 
 
-def _reconcile(environment: CaseEnvironment, actor: SteppedWorker, batch: int) -> None:
+def _reconcile(environment: CaseEnvironment, worker: SteppedWorker, batch: int) -> None:
     """Return the jobs in the own working list whose fetch had no reply."""
-    actor.beat()
-    place = keys.working(actor.identity)
+    worker.beat()
+    place = keys.working(worker.identity)
     _waiting(jobs.PlainWorker, place)(environment, batch)
     environment.write_unreadable(UNREADABLE, place)
-    actor.sweep()
-    actor.work()
-    actor.sweep()
+    worker.sweep()
+    worker.work()
+    worker.sweep()
 
 
-def _beside(_environment: CaseEnvironment, actor: SteppedWorker, _batch: int) -> None:
-    actor.beat()
-    actor.record()
-    actor.sweep()
-    actor.poll()
-    actor.beat()
+def _other_work(_environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
+    worker.beat()
+    worker.record()
+    worker.sweep()
+    worker.poll()
+    worker.beat()
 
 
-def _estate_fate(serial: int) -> Fate:
+def _dead_process_fate(serial: int) -> Fate:
     if serial == UNREADABLE:
         return Fate("dead")
     return Fate("interrupted", "failed") if serial == QUARANTINED else Fate(state="completed")
@@ -314,7 +314,7 @@ def _always(end: End = "done", state: JobState | None = None) -> Callable[[int],
 
 
 def _pushing(worker: Any) -> Step:
-    return lambda environment, _actor, batch: _push(environment, worker, _serials(batch))
+    return lambda environment, _worker, batch: _push(environment, worker, _serials(batch))
 
 
 SCENARIOS: dict[str, Scenario] = {
@@ -332,19 +332,19 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(
             "bulk",
             "push in bulk",
-            lambda environment, _actor, batch: _push_bulk(environment, _serials(batch), jobs.PlainWorker.perform_bulk),
+            lambda environment, _worker, batch: _push_bulk(environment, _serials(batch), jobs.PlainWorker.perform_bulk),
         ),
         Scenario(
             "bulk resumed",
             "push in bulk, and resume what failed",
-            lambda environment, _actor, batch: _push_and_resume(
+            lambda environment, _worker, batch: _push_and_resume(
                 environment, _serials(batch), jobs.PlainWorker.perform_bulk
             ),
         ),
         Scenario(
             "bulk resumed locked",
             "push in bulk, each with its lock, and resume what failed",
-            lambda environment, _actor, batch: _push_and_resume(
+            lambda environment, _worker, batch: _push_and_resume(
                 environment, _serials(batch), jobs.OnceWorker.perform_bulk
             ),
             batches=(1, 2),
@@ -352,7 +352,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(
             "bulk later",
             "push in bulk, tracked, due later",
-            lambda environment, _actor, batch: _push_bulk(
+            lambda environment, _worker, batch: _push_bulk(
                 environment, _serials(batch), lambda args: jobs.TrackedWorker.perform_bulk_in(3600, args)
             ),
             _always(state="completed"),
@@ -427,14 +427,14 @@ SCENARIOS: dict[str, Scenario] = {
             crosses=True,
         ),
         Scenario("race", "two pollers at the same jobs", _race, prepare=_waiting(jobs.PlainWorker, keys.SCHEDULE)),
-        Scenario("recover", "take back what a dead process held", _recover, _estate_fate, _estate),
+        Scenario("recover", "reclaim the jobs of a dead process", _recover, _dead_process_fate, _dead_process),
         Scenario("limited", "wait for a slot, be handed it", _wait_for_slot, prepare=_slot_of_the_dead, batches=(1,)),
         Scenario("paused", "be parked, go back, run", _park, prepare=_paused, batches=(1,)),
         Scenario("reconcile", "give back what was lost sight of", _reconcile, _lost_fate),
         Scenario(
             "beside",
-            "what a process does beside jobs",
-            _beside,
+            "the periodic work of a process",
+            _other_work,
             prepare=_waiting(jobs.PlainWorker),
             batches=(1,),
             whole=True,

@@ -209,20 +209,20 @@ def move_clock_by_steps() -> None:
     time.clock_gettime = lambda _clock: 1_000.0 + next(ticks) * _TICK_S  # type: ignore[assignment]
 
 
-def settle(environment: CaseEnvironment, actors: Sequence[SteppedWorker]) -> None:
+def settle(environment: CaseEnvironment, workers: Sequence[SteppedWorker]) -> None:
     """Let these living processes do all remaining work."""
     for _ in range(_ROUNDS):
-        for actor in actors:
-            actor.sweep()
-            actor.work()  # jobs that have arrived meanwhile are not lost
-            actor.sweep()
-            actor.keep()
+        for worker in workers:
+            worker.sweep()
+            worker.work()  # jobs that have arrived meanwhile are not lost
+            worker.sweep()
+            worker.keep()
         environment.make_due()
-        for actor in actors:
-            actor.pass_time()
-            actor.poll_all()
-        for actor in actors:
-            actor.work()
+        for worker in workers:
+            worker.pass_time()
+            worker.poll_all()
+        for worker in workers:
+            worker.work()
         if not environment.left():
             return
     environment.notes.note("wrong", os.getpid(), "it does not settle")

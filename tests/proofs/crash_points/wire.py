@@ -103,7 +103,7 @@ class Line:
         self._tell(self._count, name_of(words))
         return self._count
 
-    def struck(self, number: int, *ways: Way) -> bool:
+    def faulted(self, number: int, *ways: Way) -> bool:
         """Return whether the fault is at this command and of one of these kinds."""
         return self.fault is not None and number == self.fault.at and self.fault.way in ways
 
@@ -150,9 +150,9 @@ class Wire(socket.socket):
         left = 0
         for words, piece in split(data):
             number = self.line.number(words)
-            if self.line.struck(number, "die before"):
+            if self.line.faulted(number, "die before"):
                 die()
-            if self.line.struck(number, "cut before"):
+            if self.line.faulted(number, "cut before"):
                 self._end()
                 if whole or not left:
                     self._reset()
@@ -160,10 +160,10 @@ class Wire(socket.socket):
             super().sendall(piece)
             self._asked.append(number)
             left += len(piece)
-            if self.line.struck(number, "die sent"):
+            if self.line.faulted(number, "die sent"):
                 self._await_run(words)
                 die()
-            if self.line.struck(number, "cut sent"):
+            if self.line.faulted(number, "cut sent"):
                 break  # the rest of this packet does not arrive
         return len(data)
 

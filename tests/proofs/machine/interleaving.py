@@ -104,7 +104,7 @@ class Owner:
         self.acts: list[Act] = []
 
     def __str__(self) -> str:
-        return "somebody"
+        return "test"
 
     def begin(self, name: str, target: Callable[[], Any]) -> Act:
         """Start a thread, which stops before its first step."""

@@ -153,7 +153,7 @@ class StateChecks:
         held = {(jid, spot.owner) for jid, spots in found.items() for spot in spots if spot.owner}
         for jid, owner in held:
             if owner not in registered and (owner not in self._struck_off or (jid, owner) in self._held):
-                raise Broken(f"I8: {jid!r} is in the hands of {owner}, of whom nobody knows")
+                raise Broken(f"I8: {jid!r} is in the working list of {owner}, which is not registered")
         self._held = {(jid, owner) for jid, owner in held if owner in registered}
 
     def _check_takers(self, workers: list[Worker], found: Look, by: Act) -> None:

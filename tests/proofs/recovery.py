@@ -32,18 +32,18 @@ from framework.wire import keys
 from framework.wire.set_limits import SetLimits
 from tests.proofs.places import jid_of, place_of
 
-_IDENTITY = "rescuer:1:0"
+_IDENTITY = "recoverer:1:0"
 _SHARD = "main"
 _LONG_AGO_S = 600.0
 _BATCH = 32
 
 
-class Rescuer:
+class Recoverer:
     """One process that finds a Redis after all processes have died. ``told`` lists the unexpected events of its parts."""
 
     def __init__(self, url: str) -> None:
         self.told: list[str] = []
-        self._shard = Shard(_SHARD, Endpoint(url), role="rescue")
+        self._shard = Shard(_SHARD, Endpoint(url), role="recovery")
         self.client: Redis = self._shard.client
 
     def settle(self, *, seen_dying: bool) -> None:
@@ -156,9 +156,9 @@ class _Events:
 
 
 @contextmanager
-def rescuer(url: str) -> Iterator[Rescuer]:
-    """Yield a rescuer whose connections are closed at the end of the block."""
-    made = Rescuer(url)
+def recoverer(url: str) -> Iterator[Recoverer]:
+    """Yield a recoverer whose connections are closed at the end of the block."""
+    made = Recoverer(url)
     try:
         yield made
     finally:
