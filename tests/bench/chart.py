@@ -19,11 +19,11 @@ TEXT_DROP = 12  # from the top of a bar to its text's baseline
 LEGEND = "solid: pinned, Redis and worker on a core each; pale: on all cores; line: least to greatest; cut: longer than shown"
 
 STYLE = """
-.ours { fill: #0969da; } .reference { fill: #bc4c00; } .peer { fill: #818b98; }
+.framework { fill: #0969da; } .reference { fill: #bc4c00; } .peer { fill: #818b98; }
 .floor { fill: #d1d9e0; stroke: #818b98; stroke-dasharray: 3 2; } .unpinned { opacity: .55; }
 .range { stroke: #1f2328; stroke-width: 1.5; } .cut { stroke: #ffffff; stroke-width: 4; }
 @media (prefers-color-scheme: dark) {
-  .ours { fill: #4493f8; } .reference { fill: #db6d28; } .peer { fill: #656c76; }
+  .framework { fill: #4493f8; } .reference { fill: #db6d28; } .peer { fill: #656c76; }
   .floor { fill: #21262d; stroke: #656c76; } .range { stroke: #f0f6fc; } .cut { stroke: #0d1117; }
 }
 """
@@ -109,5 +109,5 @@ def _more(results: Results, workload: Workload, result: Result) -> Iterator[str]
 
 def _kind(contestant: str) -> str:
     if contestant.startswith("framework"):
-        return "ours"
+        return "framework"
     return {REFERENCE: "reference", "bare": "floor"}.get(contestant, "peer")

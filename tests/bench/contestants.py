@@ -40,7 +40,7 @@ class Contestant:
     ruby: bool = False
     bulk: bool = False
     many_queues: bool = False
-    ours: bool = False
+    is_framework: bool = False
     lines: bool = False
     """Whether start and done lines of each job are written and counted."""
     safe: bool = False
@@ -63,7 +63,7 @@ class Contestant:
             "RQ_REDIS_URL": url,
             **self.env,
         }
-        if not self.ours:
+        if not self.is_framework:
             return common | {"REDIS_URL": url}
         shards = {name: {"url": f"redis://127.0.0.1:{at}/0"} for name, at in (ports or {}).items()}
         config = folder / f"config-{port}-{len(shards)}"
@@ -74,9 +74,9 @@ class Contestant:
         return common | {"PYTHONPATH": path, "FRAMEWORK_CONFIG_DIR": str(config)} | sharded
 
 
-def _ours(python: str, launch: Launch) -> list[str]:
+def _framework(python: str, launch: Launch) -> list[str]:
     queues = [part for queue in launch.queues for part in ("-q", queue)]
-    command = [python, str(ROOT / "scripts" / "worker"), "-r", "ours", "-c", str(launch.concurrency), *queues]
+    command = [python, str(ROOT / "scripts" / "worker"), "-r", "framework_jobs", "-c", str(launch.concurrency), *queues]
     return [*command, "--shard", launch.shard]
 
 
@@ -127,17 +127,17 @@ def _client(module: str) -> tuple[str, ...]:
 
 
 _PLAIN = frozenset({"noop", "cpu", "io", "payload", "latency"})
-_OURS = _PLAIN | {"async", "async25", "mixed"}
+_FRAMEWORK_KINDS = _PLAIN | {"async", "async25", "mixed"}
 
 CONTESTANTS: tuple[Contestant, ...] = (
     Contestant(
-        "framework", "ours: scripts/worker, default middlewares, reliable fetch, no job lines", _client("ours"), _ours,
-        pace=100_000, kinds=_OURS, bulk=True, many_queues=True, ours=True, safe=True,
+        "framework", "scripts/worker, default middlewares, reliable fetch, no job lines", _client("framework_jobs"), _framework,
+        pace=100_000, kinds=_FRAMEWORK_KINDS, bulk=True, many_queues=True, is_framework=True, safe=True,
         env={"FRAMEWORK_LOGGING__JOBS": "false"},
     ),
     Contestant(
-        "framework-lines", "ours, start and done line of each job written to a file", _client("ours"), _ours,
-        pace=40_000, kinds=frozenset({"noop", "cpu", "payload", "latency"}), ours=True, lines=True, safe=True,
+        "framework-lines", "scripts/worker, start and done line of each job written to a file", _client("framework_jobs"), _framework,
+        pace=40_000, kinds=frozenset({"noop", "cpu", "payload", "latency"}), is_framework=True, lines=True, safe=True,
         env={"FRAMEWORK_LOGGING__JOBS": "true"},
     ),
     Contestant(

@@ -71,9 +71,9 @@ def rate(reading: Reading, *, lasting: bool) -> float:
 
 def per_job(running: Running) -> dict[str, float]:
     """Return processor time per job (microseconds) of worker and store, between the first and the last sample."""
-    if len(running.looks) < 2:
+    if len(running.samples) < 2:
         return {}
-    first, last = running.looks[0], running.looks[-1]
+    first, last = running.samples[0], running.samples[-1]
     jobs = last.count - first.count
     return {
         "worker_cpu_us": (last.worker_cpu_s - first.worker_cpu_s) / jobs * 1e6,

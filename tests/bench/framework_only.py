@@ -10,7 +10,7 @@ from tests.bench.errors import RunFailed
 from tests.bench.figures import percentile
 from tests.bench.machine import resident_mb
 from tests.bench.meters import Reading
-from tests.bench.workload_run import CLIENT_S, Look, WorkloadRun
+from tests.bench.workload_run import CLIENT_S, Sample, WorkloadRun
 
 BACKLOG, SMALL_BACKLOG = 1_000_000, 10_000
 MANY_QUEUES, FILLED_QUEUES = 1_000, 10
@@ -53,17 +53,17 @@ def backlog(site: WorkloadRun) -> dict[str, float]:
     site.produce("fill", kind="noop", queues=["default"], count=total)
     with site.working(Launch("noop")) as running:
         running.wait_for(total, LONG_DRAIN_S)
-        looks = running.looks
+        samples = running.samples
     # From the end of the warm-up; and until the last few, which an emptying queue would slow down.
-    long_us = _cost_us(looks, total // 50, total // 50 + part)
-    short_us = _cost_us(looks, total - SMALL_BACKLOG - part, total - SMALL_BACKLOG)
+    long_us = _cost_us(samples, total // 50, total // 50 + part)
+    short_us = _cost_us(samples, total - SMALL_BACKLOG - part, total - SMALL_BACKLOG)
     return {"growth_percent": 100 * (long_us / short_us - 1), "long_us": long_us, "short_us": short_us}
 
 
-def _cost_us(looks: Sequence[Look], begin: int, end: int) -> float:
+def _cost_us(samples: Sequence[Sample], begin: int, end: int) -> float:
     """Return microseconds per job between the samples nearest to these counts."""
-    first = min(looks, key=lambda look: abs(look.count - begin))
-    last = min(looks, key=lambda look: abs(look.count - end))
+    first = min(samples, key=lambda sample: abs(sample.count - begin))
+    last = min(samples, key=lambda sample: abs(sample.count - end))
     if last.count <= first.count:
         raise RunFailed("the drain was over before it could be watched")
     return (last.at - first.at) / (last.count - first.count) * 1e6
@@ -98,7 +98,7 @@ def memory(site: WorkloadRun) -> dict[str, float]:
         running.each_look = lambda count: seen.append((count, resident_mb(running.pids)))
         running.wait_for(total, LONG_DRAIN_S)
         seen.append((total, resident_mb(running.pids)))
-    early = min(seen, key=lambda look: abs(look[0] - total // 10))[1]
+    early = min(seen, key=lambda sample: abs(sample[0] - total // 10))[1]
     return {"growth_mb": seen[-1][1] - early, "resident_mb": seen[-1][1], "early_mb": early}
 
 

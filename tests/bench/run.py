@@ -21,7 +21,7 @@ SECONDS, QUICK_SECONDS = 3.0, 0.1
 
 
 @dataclass(frozen=True)
-class Wish:
+class BenchOptions:
     """The options of the command line."""
 
     workloads: Sequence[str]
@@ -35,39 +35,41 @@ class Wish:
     out: Path | None
 
 
-def run(wish: Wish, root: Path) -> int:
+def run(options: BenchOptions, root: Path) -> int:
     """Measure, report, and return the exit status."""
     stop = StopSignal()
     var = Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var") / "bench"
     folder = RunFolder(var / "runs")
-    results = Campaign(_plan(wish, var, folder), lambda: stop.asked).run()
+    results = Campaign(_plan(options, var, folder), lambda: stop.asked).run()
     if not results.results:
         print("scripts/bench: nothing was measured; the lines above say why.", file=sys.stderr)
         return INTERRUPTED if results.stopped else NOTHING
     print(printed(results))
     if targets := targets_text(results):
         print(f"\n{targets}")
-    for path in write(wish.out or var / "results" / folder.run_id, results, _facts(wish, results, folder.run_id, root)):
+    for path in write(
+        options.out or var / "results" / folder.run_id, results, _facts(options, results, folder.run_id, root)
+    ):
         print(path)
     return INTERRUPTED if results.stopped else DONE
 
 
-def _facts(wish: Wish, results: Results, run_id: str, root: Path) -> dict[str, str]:
+def _facts(options: BenchOptions, results: Results, run_id: str, root: Path) -> dict[str, str]:
     """Return the conditions that a reader of the figures must know."""
     pins = {
         name: ", ".join(environments.pinned_versions(lock))
-        for name in wish.contestants
+        for name in options.contestants
         if (lock := contestants.BY_NAME[name].lock)
     }
-    sidekiq = {"sidekiq": environments.sidekiq_version()} if "sidekiq" in wish.contestants else {}
+    sidekiq = {"sidekiq": environments.sidekiq_version()} if "sidekiq" in options.contestants else {}
     return {
         "run": run_id + (" (stopped before its end)" if results.stopped else ""),
         **machine.described(),
-        "redis": results.redis + (", append-only file synced every second" if wish.aof else ", no persistence"),
-        "round trip added": f"{wish.delay_ms:g} ms",
+        "redis": results.redis + (", append-only file synced every second" if options.aof else ", no persistence"),
+        "round trip added": f"{options.delay_ms:g} ms",
         "repetitions": "1, of a fraction of a second: --quick, figures mean little"
-        if wish.quick
-        else str(wish.repetitions),
+        if options.quick
+        else str(options.repetitions),
         "framework": _commit(root),
         **sidekiq,
         **pins,
@@ -84,18 +86,18 @@ def _commit(root: Path) -> str:
     return f"{known}, commit {done.stdout.strip()}"
 
 
-def _plan(wish: Wish, var: Path, folder: RunFolder) -> Plan:
+def _plan(options: BenchOptions, var: Path, folder: RunFolder) -> Plan:
     fastest = contestants.BY_NAME["framework"].pace
-    seconds = wish.jobs / fastest if wish.jobs else QUICK_SECONDS if wish.quick else SECONDS
+    seconds = options.jobs / fastest if options.jobs else QUICK_SECONDS if options.quick else SECONDS
     return Plan(
-        workloads=[workloads.BY_NAME[name] for name in dict.fromkeys(wish.workloads)],
-        contestants=[contestants.BY_NAME[name] for name in dict.fromkeys(wish.contestants)],
-        modes=wish.modes,
-        repetitions=1 if wish.quick else wish.repetitions,
+        workloads=[workloads.BY_NAME[name] for name in dict.fromkeys(options.workloads)],
+        contestants=[contestants.BY_NAME[name] for name in dict.fromkeys(options.contestants)],
+        modes=options.modes,
+        repetitions=1 if options.quick else options.repetitions,
         seconds=seconds,
-        quick=wish.quick,
-        aof=wish.aof,
-        delay_ms=wish.delay_ms,
+        quick=options.quick,
+        aof=options.aof,
+        delay_ms=options.delay_ms,
         environments=var / "envs",
         runs=folder.path,
     )

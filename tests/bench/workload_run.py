@@ -39,7 +39,7 @@ class Conditions:
 
 
 @dataclass(frozen=True)
-class Look:
+class Sample:
     """One sample of a running worker."""
 
     at: float
@@ -56,7 +56,7 @@ class Running:
     meters: Meters
     stores: list[Store]
     stopped: Callable[[], bool]
-    looks: list[Look] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
     """Samples since the first job was done."""
     each_look: Callable[[int], None] = lambda _count: None
 
@@ -86,7 +86,7 @@ class Running:
 
     def _look(self, now: float, count: int) -> None:
         store_pids = [pid for store in self.stores for pid in store.pids]
-        self.looks.append(Look(now, count, cpu_seconds(self.pids), cpu_seconds(store_pids)))
+        self.samples.append(Sample(now, count, cpu_seconds(self.pids), cpu_seconds(store_pids)))
         self.each_look(count)
 
 
@@ -169,7 +169,7 @@ class WorkloadRun:
                         env=clean_environment() | own | {"BENCH_CONCURRENCY": str(launch.concurrency)},
                         cwd=folder, log=folder / f"worker-{number}.log", cores=self.given.cores.worker,
                         # The end of other contestants does not matter, and some take long for it.
-                        grace_s=STOP_S if self.contestant.ours else 0.0,
+                        grace_s=STOP_S if self.contestant.is_framework else 0.0,
                     )
                 )
                 for number, launch in enumerate(launches)

@@ -69,7 +69,7 @@ def test_second_process_with_same_identity_ends(scene):
 
 PATCHES = {
     "lease": "import framework.process.heartbeat as m; calls = []; beat = m.Lease.renew\n"
-    "def broken(self):\n    calls.append(1)\n    if len(calls) > 1: raise LookupError('a bug of ours')\n    return beat(self)\n"
+    "def broken(self):\n    calls.append(1)\n    if len(calls) > 1: raise LookupError('a planted bug')\n    return beat(self)\n"
     "m.Lease.renew = broken",
     "record": "import framework.process.record as m\nm.ProcessRecord.heartbeat = broken",
     "poller": "import framework.schedule.poller as m\nm.Poller.step = broken",
@@ -83,7 +83,7 @@ PATCHES = {
 @pytest.mark.proves("R4")
 def test_framework_thread_death_ends_process_and_is_logged(scene):
     """Whichever it is, the process logs it and ends with status 1 within five seconds; its lease is released."""
-    broken = "def broken(self, *_, **__): raise LookupError('a bug of ours')\n"
+    broken = "def broken(self, *_, **__): raise LookupError('a planted bug')\n"
     ends = "\nfrom framework.cli.worker import main; main()"
     started = {}
     for name, patch in PATCHES.items():
@@ -94,7 +94,7 @@ def test_framework_thread_death_ends_process_and_is_logged(scene):
     for name, process in started.items():
         assert process.wait() == 1
         died = process.line(event_name="component.died")
-        assert (died["component"], died["exception.message"]) == (name, "a bug of ours")
+        assert (died["component"], died["exception.message"]) == (name, "a planted bug")
         assert at(process.lines[-1]) - at(died) <= 5 + SLACK_S
         if ready := process.find(event_name="process.ready"):
             assert not scene.client.exists(keys.lease(ready[0]["identity"]))

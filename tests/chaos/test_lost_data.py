@@ -24,7 +24,7 @@ def test_redis_back_without_data_is_logged(scene):
     until(lambda: not scene.server.running)
     shutil.rmtree(scene.server.data_dir / "appendonlydir")
     scene.server.start()
-    until(lambda: process.find(event_name="shard.data_loss"), "it is told", TOLD_S)
+    until(lambda: process.find(event_name="shard.data_loss"), "the loss is logged", TOLD_S)
     assert not scene.client.exists("queue:later")
     scene.open_gate("one")
     scene.wait_for("ended", "one")

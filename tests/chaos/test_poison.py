@@ -94,7 +94,7 @@ def test_queue_of_wrong_type_stops_no_other_queue(scene, order):
     for value in values:
         scene.enqueue("NoteWorker", value)
     scene.wait_for("note", *values)
-    told = until(lambda: [line for line in process.lines if line.get("queue") == "spoilt"], "somebody is told of it")
+    told = until(lambda: [line for line in process.lines if line.get("queue") == "spoilt"], "it is logged")
     assert told[0]["severity"] in ("WARN", "ERROR")
     assert scene.client.get("queue:spoilt") == b"text"
     scene.client.delete("queue:spoilt")
@@ -113,7 +113,7 @@ def test_retry_set_of_wrong_type_loses_no_job(scene):
     scene.wait_for("failing", "kept")
     scene.enqueue("NoteWorker", "neighbour")
     scene.wait_for("note", "neighbour")
-    until(lambda: [line for line in process.lines if line["severity"] in ("WARN", "ERROR")], "somebody is told of it")
+    until(lambda: [line for line in process.lines if line["severity"] in ("WARN", "ERROR")], "it is logged")
     assert scene.client.get("retry") == b"text"
     assert process.popen.poll() is None
     scene.client.delete("retry")

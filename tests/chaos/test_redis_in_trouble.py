@@ -105,7 +105,7 @@ REFUSALS = (
     b"-UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)\r\n",
     b"-NOREPLICAS Not enough good replicas to write.\r\n",
     b"-ERR max number of clients reached\r\n",
-    b"-ERR something nobody has heard of\r\n",
+    b"-ERR an unknown error\r\n",
 )
 
 

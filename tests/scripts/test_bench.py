@@ -77,13 +77,13 @@ def test_waits_count_beside_a_free_slot_only():
 def test_cost_between_two_counts_of_a_drain():
     from tests.bench.errors import RunFailed
     from tests.bench.framework_only import _cost_us
-    from tests.bench.workload_run import Look
+    from tests.bench.workload_run import Sample
 
-    looks = [Look(at, count, 0.0, 0.0) for at, count in [(0.0, 10), (1.0, 1010), (3.0, 2010), (4.0, 3010)]]
-    assert _cost_us(looks, 0, 1000) == pytest.approx(1000)
-    assert _cost_us(looks, 1000, 2000) == pytest.approx(2000)
+    samples = [Sample(at, count, 0.0, 0.0) for at, count in [(0.0, 10), (1.0, 1010), (3.0, 2010), (4.0, 3010)]]
+    assert _cost_us(samples, 0, 1000) == pytest.approx(1000)
+    assert _cost_us(samples, 1000, 2000) == pytest.approx(2000)
     with pytest.raises(RunFailed):
-        _cost_us(looks, 3000, 3010)
+        _cost_us(samples, 3000, 3010)
 
 
 def test_pinned_means_redis_apart_from_the_worker():
@@ -323,13 +323,13 @@ def test_chart_is_to_scale():
         for bar in picture.iter(f"{SVG}rect")
         if bar.get("class") != "ground"
     }
-    assert widths["ours pinned"] == pytest.approx(5 * widths["reference pinned"], rel=0.01)
+    assert widths["framework pinned"] == pytest.approx(5 * widths["reference pinned"], rel=0.01)
     assert widths["floor pinned"] == pytest.approx(2 * widths["reference pinned"], rel=0.01)
     left = min(float(str(bar.get("x"))) for bar in picture.iter(f"{SVG}rect") if bar.get("x"))
     first = next(str(line.get("d")) for line in picture.iter(f"{SVG}path") if line.get("class") == "range")
     low, _, high = map(float, re.split("[ H]", first.removeprefix("M")))
-    assert (high - left) / widths["ours pinned"] == pytest.approx(1.2, rel=0.01)
-    assert (low - left) / widths["ours pinned"] == pytest.approx(0.9, rel=0.01)
+    assert (high - left) / widths["framework pinned"] == pytest.approx(1.2, rel=0.01)
+    assert (low - left) / widths["framework pinned"] == pytest.approx(0.9, rel=0.01)
     words = [text.text for text in picture.iter(f"{SVG}text")]
     assert [word for word in words if word in ("framework", "sidekiq", "bare")] == ["framework", "bare", "sidekiq"]
     assert "50,000 · 5.00x sidekiq" in words

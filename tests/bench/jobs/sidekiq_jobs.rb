@@ -7,7 +7,7 @@ require "sidekiq"
 require_relative "meter"
 
 Sidekiq.logger.level = Logger::WARN
-# Or this version of the client writes a warning at each push, which nobody would live with.
+# Or this version of the client writes a warning at each push, too many for a log.
 Redis.sadd_returns_boolean = false if Redis.respond_to?(:sadd_returns_boolean=)
 
 IO_S = 0.010

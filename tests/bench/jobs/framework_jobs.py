@@ -72,7 +72,7 @@ WORKERS: dict[str, type[ApplicationWorker]] = {
 
 if "BENCH_SHARDS" in os.environ:
     # Only now, as the framework rejects workers of a shard that the configuration does not have.
-    WORKERS |= importlib.import_module("ours_shards").WORKERS
+    WORKERS |= importlib.import_module("framework_shards").WORKERS
 
 
 def prepare() -> None:
