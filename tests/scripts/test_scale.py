@@ -68,7 +68,7 @@ class CountingRouter(Router):
         super().__init__(*arguments)
         self.decisions = 0
 
-    def _decide(self, declaration):
+    def _compute_route(self, declaration):
         self.decisions += 1
         return super()._compute_route(declaration)
 
