@@ -34,21 +34,21 @@ _KILL_S = (3.0, 9.0)
 """The bounds of the random time between two kills."""
 
 
-def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
-    """Drain ``wish.jobs`` jobs and show the account; return the exit status."""
-    if min(wish.jobs, wish.processes, wish.concurrency) < 1 or not 0 < wish.switch_interval <= 1:
+def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
+    """Drain ``options.jobs`` jobs and show the account; return the exit status."""
+    if min(options.jobs, options.processes, options.concurrency) < 1 or not 0 < options.switch_interval <= 1:
         print("scripts/prove: --jobs, --processes, --concurrency from 1 on, --switch-interval up to 1", file=sys.stderr)
         return 2
     folder = run_folder(root, "drain")
     if folder is None:
         return 2
-    seed = wish.seed if wish.seed is not None else secrets.randbelow(1_000_000)
+    seed = options.seed if options.seed is not None else secrets.randbelow(1_000_000)
     print(f"Seed {seed}; logs under {os.path.relpath(folder)}", flush=True)
-    variables = {FOLDER: str(folder / "records"), SWITCH_INTERVAL: f"{wish.switch_interval!r}"}
+    variables = {FOLDER: str(folder / "records"), SWITCH_INTERVAL: f"{options.switch_interval!r}"}
     with prepared(root, folder, variables) as server:
-        size = {"processes": wish.processes, "slots": wish.concurrency}
+        size = {"processes": options.processes, "slots": options.concurrency}
         fleet = ClusterFleet(root / "scripts", folder, queue=QUEUE, module=_MODULE, **size)
-        drain = Drain(fleet, folder / "records", wish.jobs, random.Random(seed) if wish.kills else None)
+        drain = Drain(fleet, folder / "records", options.jobs, random.Random(seed) if options.kills else None)
         try:
             drain.go(stop)
         finally:
@@ -56,7 +56,7 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
         with server.open("drain") as client:
             found = drain.account(client)
         found["rights refused"] = server.refusals()
-    found |= {"seed": seed, "switch interval": wish.switch_interval, "broken": broken(found)}
+    found |= {"seed": seed, "switch interval": options.switch_interval, "broken": broken(found)}
     write_report(found, folder)
     show(found)
     return status_of(found, stop)

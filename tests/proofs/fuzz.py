@@ -27,24 +27,24 @@ _LOOK_S = 0.1
 _HANGS_S = 30.0
 
 
-def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
-    """Try ``wish.inputs`` inputs, or one; print the table; return the exit status."""
-    unknown = sorted(set(wish.target) - {target.name for target in TARGETS})
+def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
+    """Try ``options.inputs`` inputs, or one; print the table; return the exit status."""
+    unknown = sorted(set(options.target) - {target.name for target in TARGETS})
     if unknown:
         known = ", ".join(target.name for target in TARGETS)
         print(f"scripts/prove: no target is named {', '.join(unknown)}; there are {known}", file=sys.stderr)
         return WRONG_USAGE
-    seed = wish.seed if wish.seed is not None else secrets.randbelow(1_000_000)
-    if wish.case is not None:
-        return _one(seed, wish)
+    seed = options.seed if options.seed is not None else secrets.randbelow(1_000_000)
+    if options.case is not None:
+        return _one(seed, options)
     parent = Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var").resolve() / "prove" / "fuzz"
     folder = RunFolder(parent).path
     print(f"Seed {seed}; findings under {os.path.relpath(folder)}", flush=True)
     started = time.monotonic()
     count = os.cpu_count() or 1
-    workers = [_Worker(root, folder, [seed, first, count, wish.inputs], wish.target) for first in range(count)]
+    workers = [_Worker(root, folder, [seed, first, count, options.inputs], options.target) for first in range(count)]
     try:
-        _watch(workers, wish.inputs, started, stop)
+        _watch(workers, options.inputs, started, stop)
     finally:
         for worker in workers:
             worker.end()
@@ -55,7 +55,7 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
     _show(found)
     if stop.asked:
         return INTERRUPTED
-    return FOUND if found["findings"] or found["inputs"] < wish.inputs else HELD
+    return FOUND if found["findings"] or found["inputs"] < options.inputs else HELD
 
 
 class _Worker:
@@ -178,11 +178,11 @@ def _show(found: dict[str, Any]) -> None:
         print("\nNothing came out but results and typed errors.")
 
 
-def _one(seed: int, wish: argparse.Namespace) -> int:
-    if len(wish.target) != 1:
+def _one(seed: int, options: argparse.Namespace) -> int:
+    if len(options.target) != 1:
         print("scripts/prove: --case needs the one --target that it is of", file=sys.stderr)
         return WRONG_USAGE
-    tried = attempt(named(wish.target[0]), seed, wish.case)
+    tried = attempt(named(options.target[0]), seed, options.case)
     print(
         f"{tried.outcome} after {tried.seconds * 1000:.1f} ms of processor time, {tried.memory / 1e6:.1f} MB of memory"
     )

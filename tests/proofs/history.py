@@ -20,17 +20,17 @@ _LINE_S = 2.0
 _SHOWN = 5
 
 
-def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
-    """Replay the histories of ``wish.places``, or make one; return the exit status (2: no complete history)."""
-    places: list[Path] = wish.places
+def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
+    """Replay the histories of ``options.places``, or make one; return the exit status (2: no complete history)."""
+    places: list[Path] = options.places
     if not places:
         folder = RunFolder(Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var").resolve() / "prove").path
-        seed = wish.seed if wish.seed is not None else secrets.randbelow(1_000_000)
-        print(f"Seed {seed}; {wish.run:g} s of kills, retries, jobs for later and lost replies", flush=True)
-        lively = MixedLoadRun(root, folder, seed=seed, tell=partial(print, flush=True))
-        lively.run(wish.run, stopped=lambda: stop.asked)
-        places = [lively.data]
-        print(f"  {lively.kills} kills; the history is {os.path.relpath(lively.data)}", flush=True)
+        seed = options.seed if options.seed is not None else secrets.randbelow(1_000_000)
+        print(f"Seed {seed}; {options.run:g} s of kills, retries, jobs for later and lost replies", flush=True)
+        mixed = MixedLoadRun(root, folder, seed=seed, tell=partial(print, flush=True))
+        mixed.run(options.run, stopped=lambda: stop.asked)
+        places = [mixed.data]
+        print(f"  {mixed.kills} kills; the history is {os.path.relpath(mixed.data)}", flush=True)
     progress = Progress(stop)
     try:
         verdicts = prove_all(places, progress.tell)

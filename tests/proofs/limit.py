@@ -82,25 +82,25 @@ class _Half:
             self.kills += 1
 
 
-def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
+def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
     """Run both halves and print the result; return the exit status."""
-    if wish.seconds < 1:
+    if options.seconds < 1:
         print("scripts/prove: --seconds must be at least 1", file=sys.stderr)
         return 2
     parent = Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var").resolve() / "prove" / "limit"
     folder = RunFolder(parent).path
-    seed = wish.seed if wish.seed is not None else secrets.randbelow(1_000_000)
+    seed = options.seed if options.seed is not None else secrets.randbelow(1_000_000)
     print(f"Seed {seed}; logs under {os.path.relpath(folder)}", flush=True)
     with _prepared(root, folder) as server, server.open("limit") as client:
         fleet = _Fleet(
             root / "scripts", folder, processes=PROCESSES, slots=THREADS, queue=QUEUE, module="tests.proofs.limit_jobs"
         )
-        calm, stormy = (_Half(client, fleet, random.Random(seed)) for _ in range(2))
+        calm, killed = (_Half(client, fleet, random.Random(seed)) for _ in range(2))
         try:
             fleet.start()
             while client.zcard(keys.REGISTRY) < PROCESSES and not stop.wait(0.05):
                 fleet.tend()
-            whole = calm.run(wish.seconds, stop, killing=False) and stormy.run(wish.seconds, stop, killing=True)
+            whole = calm.run(options.seconds, stop, killing=False) and killed.run(options.seconds, stop, killing=True)
             left = _left(client, stop)
             most_seen = max((int(count) for count in client.hkeys(SEEN)), default=0)
         finally:
@@ -108,7 +108,7 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
         left += [f"the right {one}" for one in server.refusals()]
     if stop.asked:
         return INTERRUPTED
-    return _tell(calm, stormy, fleet, whole=whole, left=left, most_seen=most_seen)
+    return _tell(calm, killed, fleet, whole=whole, left=left, most_seen=most_seen)
 
 
 def _left(client: Redis, stop: StopSignal) -> list[str]:
@@ -120,18 +120,18 @@ def _left(client: Redis, stop: StopSignal) -> list[str]:
     return sorted(key.decode() for key in found)
 
 
-def _tell(calm: _Half, stormy: _Half, fleet: _Fleet, *, whole: bool, left: list[str], most_seen: int) -> int:
-    share = stormy.per_s / calm.per_s if calm.per_s else 0.0
+def _tell(calm: _Half, killed: _Half, fleet: _Fleet, *, whole: bool, left: list[str], most_seen: int) -> int:
+    share = killed.per_s / calm.per_s if calm.per_s else 0.0
     print(
-        f"{calm.samples + stormy.samples:,} looks at the slots: at most {max(calm.most, stormy.most)} of {LIMIT} taken"
+        f"{calm.samples + killed.samples:,} looks at the slots: at most {max(calm.most, killed.most)} of {LIMIT} taken"
     )
-    print(f"{calm.pushed + stormy.pushed:,} jobs, each counted the jobs running at its time: at most {most_seen}")
+    print(f"{calm.pushed + killed.pushed:,} jobs, each counted the jobs running at its time: at most {most_seen}")
     print(f"without kills   {calm.per_s:6.1f} jobs/s, of {LIMIT / LASTS_S:g} that five slots allow")
-    print(f"{stormy.kills:3} kills       {stormy.per_s:6.1f} jobs/s, {share:.0%} of that")
+    print(f"{killed.kills:3} kills       {killed.per_s:6.1f} jobs/s, {share:.0%} of that")
     broken = [
         *([] if whole else ["not every job has ended"]),
         *([f"{most_seen} ran at a time"] if most_seen > LIMIT else []),
-        *([f"{max(calm.most, stormy.most)} slots were taken"] if max(calm.most, stormy.most) > LIMIT else []),
+        *([f"{max(calm.most, killed.most)} slots were taken"] if max(calm.most, killed.most) > LIMIT else []),
         *([f"left behind or refused: {', '.join(left)}"] if left else []),
         *fleet.surprises,
     ]

@@ -83,7 +83,7 @@ def unknown_tests(page: str, root: Path) -> set[str]:
     return set(_TEST_NAME.findall(page)) - names(root / "tests")
 
 
-def run(root: Path, wish: argparse.Namespace, _stop: StopSignal) -> int:
+def run(root: Path, options: argparse.Namespace, _stop: StopSignal) -> int:
     """Write the page, or check it, or print how much is shown; return 1 after an error."""
     try:
         matrix, wrong = read(root)
@@ -92,9 +92,9 @@ def run(root: Path, wish: argparse.Namespace, _stop: StopSignal) -> int:
         return 1
     page = (root / PAGE).read_text()
     fresh = filled(page, matrix)
-    if wish.write and fresh != page:
+    if options.write and fresh != page:
         (root / PAGE).write_text(fresh)
-    if wish.check and fresh != page:
+    if options.check and fresh != page:
         wrong.append(f"{PAGE} is out of date: scripts/prove matrix --write")
     wrong += [f"{PAGE}: there is no {name}" for name in sorted(unknown_tests(fresh, root))]
     print(_summary(matrix))

@@ -22,7 +22,7 @@ from tests.servers.guarded import as_role, with_all_rights
 from tests.servers.proxy import Proxy
 from tests.servers.recorded import RecordedServer
 
-_QUEUE, _PAUSED = "lively", "PausedWorker"
+_QUEUE, _PAUSED = "mixed", "PausedWorker"
 _JOBS = ("-r", "tests.proofs.mixed_load_jobs")
 _FETCH = rb"EVAL(SHA)?\r\n.*queue:"
 _LOST_REPLIES = range(4, 40, 6)
@@ -61,7 +61,7 @@ class MixedLoadRun:
         with (
             RecordedServer(self.data) as server,
             Proxy(server.url) as proxy,
-            server.open("lively") as client,
+            server.open("mixed") as client,
         ):
             try:
                 self._start(server.url, proxy)
@@ -106,7 +106,7 @@ class MixedLoadRun:
 
     def _strike(self, client: Redis, seconds: float, stopped: Callable[[], bool], enough: Callable[[], bool]) -> None:
         # During the start of the processes: a running one would see it seconds later.
-        set_flag(client, Flag(pause_flag(_PAUSED), 100.0, "lively"), None)
+        set_flag(client, Flag(pause_flag(_PAUSED), 100.0, "mixed"), None)
         while not self._children() and not stopped():
             self._watch("processes start")
             time.sleep(_LOOK_S)

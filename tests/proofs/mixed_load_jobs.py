@@ -19,7 +19,7 @@ _AGAIN = 0.3
 
 class MixedWorker(ApplicationWorker, abstract=True):
     feature_category = "not_owned"
-    queue = "lively"
+    queue = "mixed"
 
     @classmethod
     def retry_in(cls, count: int, error: Exception, job: Job) -> float | Literal["kill"]:

@@ -153,9 +153,11 @@ def verdict(done: "subprocess.CompletedProcess[str]", words: str) -> str:
     return ""
 
 
-def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
+def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
     """Run each mutant against the tests that must catch it; return the exit status."""
-    wanted = [one for one in mutants(root) if not wish.only or one.number in wish.only or one.name in wish.only]
+    wanted = [
+        one for one in mutants(root) if not options.only or one.number in options.only or one.name in options.only
+    ]
     if not wanted:
         print(
             f"scripts/prove: no such mutant; there are: {', '.join(one.number for one in mutants(root))}",
@@ -164,7 +166,7 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
         return WRONG_USAGE
     with tempfile.TemporaryDirectory(prefix="aw-mutants-") as name:
         copy = Copy(root, Path(name))
-        pairs = [(one, catch) for one in wanted for catch in one.catches[: 1 if wish.fast else None]]
+        pairs = [(one, catch) for one in wanted for catch in one.catches[: 1 if options.fast else None]]
         wrong = _prove_sound(copy, [catch.test for _, catch in pairs], stop)
         if not wrong:
             wrong = _prove_caught(copy, pairs, stop)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def parse(doc: str | None) -> argparse.Namespace:
-    """Return the options; ``wish.proof`` is the module to run."""
+    """Return the options; ``options.proof`` is the module to run."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     proofs = parser.add_subparsers(dest="proof", required=True, metavar="PROOF")
 

@@ -45,9 +45,9 @@ class Row:
         self.broken += bool(verdict.problems)
 
 
-def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
+def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
     """Run all cases, print the table; return the exit status."""
-    unknown = [name for name in wish.only if name not in SCENARIOS]
+    unknown = [name for name in options.only if name not in SCENARIOS]
     if unknown:
         print(
             f"scripts/prove: no scenario is called {unknown[0]!r}; there are: {', '.join(SCENARIOS)}", file=sys.stderr
@@ -59,14 +59,14 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
         return 2
     environment = CaseEnvironment(folder)
     try:
-        return _Campaign(CaseRunner(environment), wish, stop).run()
+        return _Campaign(CaseRunner(environment), options, stop).run()
     finally:
         environment.close()
 
 
 class _Campaign:
-    def __init__(self, runner: CaseRunner, wish: argparse.Namespace, stop: StopSignal) -> None:
-        self._runner, self._wish, self._stop = runner, wish, stop
+    def __init__(self, runner: CaseRunner, options: argparse.Namespace, stop: StopSignal) -> None:
+        self._runner, self._wish, self._stop = runner, options, stop
         self._rows: dict[tuple[str, int], Row] = {}
         self._told: list[str] = []
         self._recoverers: dict[Case, int] = {}

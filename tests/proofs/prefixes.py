@@ -53,24 +53,24 @@ class Account:
     problems: list[str] = field(default_factory=list[str])
 
 
-def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
-    """Cut the history of ``wish.history``, or one made for it; return the exit status."""
+def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
+    """Cut the history of ``options.history``, or one made for it; return the exit status."""
     folder = RunFolder(Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var").resolve() / "prove").path
-    seed = wish.seed if wish.seed is not None else secrets.randbelow(1_000_000)
+    seed = options.seed if options.seed is not None else secrets.randbelow(1_000_000)
     print(f"Seed {seed}; files under {os.path.relpath(folder)}", flush=True)
-    place = wish.history
+    place = options.history
     if place is None:
         print(f"  a history of {_RUN_S:g} s is made: kills, retries, jobs for later, lost replies", flush=True)
-        lively = MixedLoadRun(root, folder / "lively", seed=seed, tell=partial(print, flush=True))
-        lively.run(_RUN_S, stopped=lambda: stop.asked)
-        place = lively.data
+        mixed = MixedLoadRun(root, folder / "mixed", seed=seed, tell=partial(print, flush=True))
+        mixed.run(_RUN_S, stopped=lambda: stop.asked)
+        place = mixed.data
     account, started, shown = Account(), time.monotonic(), 0.0
-    for done, _ in enumerate(cut_all(place, folder / "prefix", wish.cuts, random.Random(seed), account), 1):
+    for done, _ in enumerate(cut_all(place, folder / "prefix", options.cuts, random.Random(seed), account), 1):
         now = time.monotonic()
         if now - shown > _LINE_S:
             shown, rate = now, done / (now - started)
-            left = (wish.cuts - done) / rate
-            print(f"  {done:,} of {wish.cuts:,} prefixes, {rate:.1f}/s, {left:.0f} s left", flush=True)
+            left = (options.cuts - done) / rate
+            print(f"  {done:,} of {options.cuts:,} prefixes, {rate:.1f}/s, {left:.0f} s left", flush=True)
         if stop.asked or account.problems:
             break
     _show(account, time.monotonic() - started)

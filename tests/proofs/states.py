@@ -50,9 +50,9 @@ class Found(NamedTuple):
     text: str
 
 
-def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
-    """Run ``wish.examples`` histories on ``wish.jobs`` processes; return the exit status."""
-    if min(wish.examples, wish.steps, wish.jobs) < 1:
+def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
+    """Run ``options.examples`` histories on ``options.jobs`` processes; return the exit status."""
+    if min(options.examples, options.steps, options.jobs) < 1:
         print("scripts/prove: --examples, --steps and --jobs must be at least 1", file=sys.stderr)
         return WRONG_USAGE
     var = Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var").resolve()
@@ -62,9 +62,9 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
         return WRONG_USAGE
     for name in [name for name in os.environ if name.startswith(("FRAMEWORK_", "REDIS_URL"))]:
         del os.environ[name]
-    first = wish.seed if wish.seed is not None else secrets.randbelow(1_000_000)
-    print(f"Seed {first}; {wish.examples:,} histories of {wish.steps} steps", flush=True)
-    fleet = _Fleet(folder, _rounds(first, wish), wish.jobs)
+    first = options.seed if options.seed is not None else secrets.randbelow(1_000_000)
+    print(f"Seed {first}; {options.examples:,} histories of {options.steps} steps", flush=True)
+    fleet = _Fleet(folder, _rounds(first, options), options.jobs)
     try:
         found = fleet.watch(stop)
     finally:
@@ -72,9 +72,9 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
     return _tell_end(fleet, found, interrupted=stop.asked)
 
 
-def _rounds(first: int, wish: argparse.Namespace) -> list[Round]:
-    starts = range(0, wish.examples, ROUND)
-    return [Round(first + n, min(ROUND, wish.examples - start), wish.steps) for n, start in enumerate(starts)]
+def _rounds(first: int, options: argparse.Namespace) -> list[Round]:
+    starts = range(0, options.examples, ROUND)
+    return [Round(first + n, min(ROUND, options.examples - start), options.steps) for n, start in enumerate(starts)]
 
 
 class _Fleet:

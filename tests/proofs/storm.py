@@ -45,21 +45,21 @@ _MOST_AWAITED = 50_000
 """The most jobs that wait for a recovery. Without a supervisor a killed job waits until a lease expires."""
 
 
-def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
-    """Kill ``wish.jobs`` jobs in flight and show the account; return the exit status."""
-    if min(wish.jobs, wish.processes, wish.concurrency) < 1:
+def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
+    """Kill ``options.jobs`` jobs in flight and show the account; return the exit status."""
+    if min(options.jobs, options.processes, options.concurrency) < 1:
         print("scripts/prove: --jobs, --processes and --concurrency must be at least 1", file=sys.stderr)
         return 2
     folder = run_folder(root, "storm")
     if folder is None:
         return 2
-    seed = wish.seed if wish.seed is not None else secrets.randbelow(1_000_000)
+    seed = options.seed if options.seed is not None else secrets.randbelow(1_000_000)
     print(f"Seed {seed}; logs and append-only file under {os.path.relpath(folder)}", flush=True)
-    with prepared(root, folder, {FOLDER: str(folder / "records")}, keep_history=wish.keep_history) as server:
+    with prepared(root, folder, {FOLDER: str(folder / "records")}, keep_history=options.keep_history) as server:
         kinds: dict[str, type[Fleet]] = {"cluster": ClusterFleet, "bare": BareFleet}
-        fleet = kinds[wish.mode](root / "scripts", folder, processes=wish.processes, slots=wish.concurrency)
-        most_awaited = wish.concurrency // 50 if wish.mode == "cluster" else _MOST_AWAITED
-        storm = Storm(fleet, folder / "records", wish.jobs, random.Random(seed), most_awaited)
+        fleet = kinds[options.mode](root / "scripts", folder, processes=options.processes, slots=options.concurrency)
+        most_awaited = options.concurrency // 50 if options.mode == "cluster" else _MOST_AWAITED
+        storm = Storm(fleet, folder / "records", options.jobs, random.Random(seed), most_awaited)
         try:
             storm.kill_all(stop)
         finally:
@@ -67,7 +67,7 @@ def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
         with server.open("storm") as client:
             found = account(storm.account, storm.accepted, storm.seconds, fleet, client)
         found["rights refused"] = server.refusals()
-    found |= {"seed": seed, "mode": wish.mode, "broken": broken(found)}
+    found |= {"seed": seed, "mode": options.mode, "broken": broken(found)}
     write_report(found, folder)
     show(found)
     return status_of(found, stop)

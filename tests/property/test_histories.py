@@ -190,7 +190,7 @@ def test_cross_shard_job_moves_one_command_at_a_time(state, fate):
 def test_dead_process_is_registered_while_it_has_jobs(state):
     push(state, "a")
     state.work(which=0)
-    state.operate(shard="main", what="spoil", which=0)
+    state.operate(shard="main", what="break", which=0)
     state.crash(which=0, late=False)
     state.pass_time(seconds=45, beating=True)
     state.turn(which=0, part="reaper")

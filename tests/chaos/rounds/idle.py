@@ -40,15 +40,15 @@ class IdleReading:
     connections: int
 
 
-def watch(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
+def watch(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
     """Start one process on queues without jobs, watch it, print the table; return the exit status."""
     parent = Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var").resolve() / "chaos"
     folder = RunFolder(parent).path
     clear_environment()
     with SingleStore(folder / "redis") as store, configured(folder, {"main": dict(store.settings)}, [["*", None]]):
         client = store.client
-        queues = [part for number in range(wish.queues) for part in ("-q", f"idle-{number}")]
-        flags = [*queues, "-c", str(wish.concurrency), "-r", "tests.chaos.rounds.jobs"]
+        queues = [part for number in range(options.queues) for part in ("-q", f"idle-{number}")]
+        flags = [*queues, "-c", str(options.concurrency), "-r", "tests.chaos.rounds.jobs"]
         with (folder / "worker.log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, str(root / "scripts" / "worker"), *flags],
@@ -59,11 +59,11 @@ def watch(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
                 start_new_session=True,
             )
         try:
-            print(f"Watching process {process.pid} with {wish.queues} queues for {wish.seconds:g} s", flush=True)
+            print(f"Watching process {process.pid} with {options.queues} queues for {options.seconds:g} s", flush=True)
             if stop.wait(_WARM_UP_S):
                 return INTERRUPTED
             before = _look(client, process.pid)
-            if stop.wait(wish.seconds):
+            if stop.wait(options.seconds):
                 return INTERRUPTED
             after = _look(client, process.pid)
         finally:

@@ -7,16 +7,16 @@ MODES = ("bare", "cluster", "kept", "cut", "plain", "witnessed", "single", "sent
 
 
 def parse(doc: str | None) -> argparse.Namespace:
-    """Return the options; ``wish.command`` is ``run`` (or its older name ``kill``) or ``idle``."""
+    """Return the options; ``options.command`` is ``run`` (or its older name ``kill``) or ``idle``."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True, metavar="run|idle")
     _add_run(commands.add_parser("run", aliases=["kill"], help="break processes, Redis and the network, then count"))
     _add_idle(commands.add_parser("idle", help="watch an idle process"))
-    wish = parser.parse_args()
-    for name, value in vars(wish).items():
+    options = parser.parse_args()
+    for name, value in vars(options).items():
         if isinstance(value, int | float) and name not in ("seed", "settle") and value <= 0:
             parser.error(f"--{name.replace('_', '-')} must be more than 0")
-    return wish
+    return options
 
 
 def _add_run(run: argparse.ArgumentParser) -> None:

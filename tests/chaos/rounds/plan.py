@@ -49,10 +49,10 @@ class Round:
     """
 
 
-def planned(wish: argparse.Namespace) -> list[Round]:
+def planned(options: argparse.Namespace) -> list[Round]:
     """Return the requested rounds."""
-    names = ROUNDS if not wish.round or "all" in wish.round else tuple(dict.fromkeys(wish.round))
-    return [one for name in names for one in _in_mode(_MAKERS[name](wish), wish.mode)]
+    names = ROUNDS if not options.round or "all" in options.round else tuple(dict.fromkeys(options.round))
+    return [one for name in names for one in _in_mode(_MAKERS[name](options), options.mode)]
 
 
 def _in_mode(rounds: list[Round], mode: str) -> list[Round]:
@@ -60,9 +60,9 @@ def _in_mode(rounds: list[Round], mode: str) -> list[Round]:
     return [one for one in rounds if one.mode == mode] or rounds
 
 
-def _kills(wish: argparse.Namespace) -> list[Round]:
+def _kills(options: argparse.Namespace) -> list[Round]:
     fleets: tuple[Fleets, ...] = ("bare", "cluster")
-    every = wish.every or 0.7
+    every = options.every or 0.7
     return [Round("kill", fleet, fleet, (kill,), (every, every)) for fleet in fleets]
 
 
@@ -123,9 +123,9 @@ def _mixed(_: argparse.Namespace) -> list[Round]:
     ]
 
 
-def _limits(wish: argparse.Namespace) -> list[Round]:
+def _limits(options: argparse.Namespace) -> list[Round]:
     """Return one round without faults, for the comparison of the throughput, and one with kills."""
-    every = wish.every or 2.0
+    every = options.every or 2.0
     modes: dict[str, tuple[Fault, ...]] = {"calm": (), "kills": (kill_one_of_several,)}
     return [
         Round("limits", mode, "cluster", faults, (every, every), processes=5, per_second=110.0)

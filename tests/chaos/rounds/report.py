@@ -48,12 +48,12 @@ def show(outcomes: Sequence[Outcome]) -> None:
     print("Every promise held." if not broken else f"{broken} of {len(outcomes)} rounds broke a promise.")
 
 
-def write(outcomes: Sequence[Outcome], wish: argparse.Namespace, seed: int, paths: Sequence[Path]) -> None:
+def write(outcomes: Sequence[Outcome], options: argparse.Namespace, seed: int, paths: Sequence[Path]) -> None:
     """Write the same as JSON, with the log lines by event and every injection."""
     content = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
-        "options": {**vars(wish), "seed": seed},
+        "options": {**vars(options), "seed": seed},
         "held": all(outcome.held for outcome in outcomes),
         "rounds": [_as_json(outcome) for outcome in outcomes],
     }

@@ -53,24 +53,24 @@ _LONGEST_NAME = "00-failover-witnessed"
 _FLEETS: dict[str, type[Fleet]] = {"bare": BareFleet, "cluster": ClusterFleet}
 
 
-def run(root: Path, wish: argparse.Namespace, stop: StopSignal) -> int:
+def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
     """Run the rounds, print the tables, write ``report.json``; return the exit status."""
     parent = Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var").resolve() / "chaos"
     folder = RunFolder(parent).path
     if len(os.fsencode(folder / _LONGEST_NAME / CONTROL / "server.sock")) > LONGEST_SOCKET_PATH:
         print(f"scripts/chaos: {folder} is too long a path for a socket; set FRAMEWORK_VAR_DIR", file=sys.stderr)
         return 2
-    seed = wish.seed if wish.seed is not None else secrets.randbelow(1_000_000)
+    seed = options.seed if options.seed is not None else secrets.randbelow(1_000_000)
     print(f"Seed {seed}; logs, effects and pictures under {os.path.relpath(folder)}", flush=True)
     clear_environment()
     outcomes: list[Outcome] = []
-    for number, chosen in enumerate(planned(wish)):
+    for number, chosen in enumerate(planned(options)):
         place = folder / f"{number}-{chosen.name}-{chosen.mode}".replace(" ", "-")
-        outcomes.append(_round(root, place, chosen, wish, seed, stop))
+        outcomes.append(_round(root, place, chosen, options, seed, stop))
         if stop.asked:
             break
-    paths = [folder / "report.json", parent / "report.json", *([Path(wish.out)] if wish.out else [])]
-    report.write(outcomes, wish, seed, paths)
+    paths = [folder / "report.json", parent / "report.json", *([Path(options.out)] if options.out else [])]
+    report.write(outcomes, options, seed, paths)
     report.show(outcomes)
     if stop.asked:
         return INTERRUPTED
@@ -112,7 +112,9 @@ def environment(
     return found | ({STORES: marks} if marks else {})
 
 
-def _round(root: Path, folder: Path, chosen: Round, wish: argparse.Namespace, seed: int, stop: StopSignal) -> Outcome:
+def _round(
+    root: Path, folder: Path, chosen: Round, options: argparse.Namespace, seed: int, stop: StopSignal
+) -> Outcome:
     folder.mkdir()
     rng = random.Random(f"{seed} {chosen.name} {chosen.mode}")
     with ExitStack() as stack:
@@ -121,67 +123,67 @@ def _round(root: Path, folder: Path, chosen: Round, wish: argparse.Namespace, se
         shards = {FAULTY: dict(store.settings), CONTROL: dict(other.settings)}
         rules = [["worker_name=ControlWorker", None, CONTROL], ["*", None]]
         stack.enter_context(configured(folder, shards, rules))
-        load = _load(chosen, wish)
-        processes = wish.processes or chosen.processes
+        load = _load(chosen, options)
+        processes = options.processes or chosen.processes
         worker = StampWorker if chosen.per_second is None else LimitedWorker
-        faulty = _round_shard(root, folder, FAULTY, store, worker, load, chosen, processes, wish, rng)
-        other_load = Load(wish.other_jobs or max(1, load.jobs // 5), wish.seconds, head_start=0.0)
-        control = _round_shard(root, folder, CONTROL, other, ControlWorker, other_load, chosen, 1, wish, rng)
+        faulty = _round_shard(root, folder, FAULTY, store, worker, load, chosen, processes, options, rng)
+        other_load = Load(options.other_jobs or max(1, load.jobs // 5), options.seconds, head_start=0.0)
+        control = _round_shard(root, folder, CONTROL, other, ControlWorker, other_load, chosen, 1, options, rng)
         injector = FaultInjector(
             faulty, chosen.faults, chosen.pause_s, rng, at_once=chosen.at_once, rest_s=chosen.rest_s
         )
         print(f"\nRound {chosen.name} ({chosen.mode}): {load.jobs:,} jobs, {processes} processes", flush=True)
-        policy_load = None if chosen.per_second is None else _policy_load(faulty, folder / FAULTY / "effects", wish)
-        running = RunningRound(faulty, control, injector, wish.seconds, policy_load)
+        policy_load = None if chosen.per_second is None else _policy_load(faulty, folder / FAULTY / "effects", options)
+        running = RunningRound(faulty, control, injector, options.seconds, policy_load)
         try:
             running.run(stop)
             if not stop.asked:
-                leftover_keys.settle(store.client, wish.settle, processes)
+                leftover_keys.settle(store.client, options.settle, processes)
         finally:
             for round_shard in running.round_shards:
                 round_shard.stop()
-        outcome = _outcome(chosen, running, wish, load.jobs)
+        outcome = _outcome(chosen, running, options, load.jobs)
         (folder / "timeline.svg").write_text(drawn(_timeline(outcome, running)))
         return outcome
 
 
-def _load(chosen: Round, wish: argparse.Namespace) -> Load:
+def _load(chosen: Round, options: argparse.Namespace) -> Load:
     """Return so many jobs that some wait until the last second, where a limit holds them; else the requested number."""
     if chosen.per_second is not None:
-        jobs = min(wish.jobs, int(wish.seconds * chosen.per_second))
-        return Load(jobs, wish.seconds / 2, least_ms=30, most_ms=50)
-    return Load(wish.jobs, wish.seconds, long=chosen.long, step_s=_BURST_S if chosen.forgets else _STEP_S)
+        jobs = min(options.jobs, int(options.seconds * chosen.per_second))
+        return Load(jobs, options.seconds / 2, least_ms=30, most_ms=50)
+    return Load(options.jobs, options.seconds, long=chosen.long, step_s=_BURST_S if chosen.forgets else _STEP_S)
 
 
-def _policy_load(round_shard: RoundShard, effects: Path, wish: argparse.Namespace) -> PolicyLoad:
-    policy_load = PolicyLoad(KeyedWorker, round_shard.store.client, effects, wish.seconds, round_shard.rng)
+def _policy_load(round_shard: RoundShard, effects: Path, options: argparse.Namespace) -> PolicyLoad:
+    policy_load = PolicyLoad(KeyedWorker, round_shard.store.client, effects, options.seconds, round_shard.rng)
     policy_load.open()
     return policy_load
 
 
 def _round_shard(
     root: Path, folder: Path, shard: str, store: Store, worker: type[ApplicationWorker], load: Load,
-    chosen: Round, processes: int, wish: argparse.Namespace, rng: random.Random,
+    chosen: Round, processes: int, options: argparse.Namespace, rng: random.Random,
 ) -> RoundShard:  # fmt: skip
     effects = folder / shard / "effects"
     effects.mkdir()
     marks = "" if chosen.forgets and shard == FAULTY else store.marks
     fleet = _FLEETS[chosen.fleet](
         root, folder / shard / "logs", environment(root, effects, marks), shard=shard, queue=str(worker.queue),
-        processes=processes, concurrency=wish.concurrency, timeout_s=chosen.timeout_s,
+        processes=processes, concurrency=options.concurrency, timeout_s=chosen.timeout_s,
     )  # fmt: skip
     witness = store.witness if chosen.witnessed and shard == FAULTY else None
     return RoundShard(store, fleet, Producer(worker, load, rng, witness), Effects(effects), rng)
 
 
-def _outcome(chosen: Round, running: RunningRound, wish: argparse.Namespace, jobs: int) -> Outcome:
+def _outcome(chosen: Round, running: RunningRound, options: argparse.Namespace, jobs: int) -> Outcome:
     faulty, control, injections = running.faulty, running.control, running.injector.injections
     return Outcome(
         name=chosen.name,
         mode=chosen.mode,
         fleet=chosen.fleet,
         jobs=jobs,
-        slots=wish.concurrency,
+        slots=options.concurrency,
         seconds=time.monotonic() - running.started,
         faulty=faulty,
         control=control,

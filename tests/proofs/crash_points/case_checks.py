@@ -87,7 +87,7 @@ class CaseChecks:
         """Check the end, when every job is settled and every process has left."""
         notes, members = self.environment.notes.read(), self._members()
         self.problems += [f"{note.words}" for note in notes if note.kind == "wrong"]
-        self.problems += [f"job {note.about} ran with {note.words}" for note in notes if note.kind == "spoilt"]
+        self.problems += [f"job {note.about} ran with {note.words}" for note in notes if note.kind == "changed"]
         self._fates(notes, members)
         self._runs(notes)
         self._last_states(notes)

@@ -16,7 +16,7 @@ Kind: TypeAlias = Literal[
     "begun",
     "ended",
     "failed",
-    "spoilt",  # it ran with other arguments than it was pushed with
+    "changed",  # it ran with other arguments than it was pushed with
     "death handled",  # a death handler was called
     "sent",  # a numbered command, about to leave
     "wrong",  # what must not happen, with its description

@@ -35,7 +35,7 @@ class _Base(ApplicationWorker, abstract=True):
         (notes,) = _notes
         notes.note("begun", serial, str(self.jid))
         if cargo != CARGO:
-            notes.note("spoilt", serial, repr(cargo))
+            notes.note("changed", serial, repr(cargo))
         self.act(serial, notes)
         notes.note("ended", serial)
 

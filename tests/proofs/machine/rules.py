@@ -311,7 +311,7 @@ class States(RuleBasedStateMachine):
 
     @rule(
         shard=st.sampled_from(SHARDS),
-        what=st.sampled_from(["pause", "unpause", "pause class", "unpause class", "spoil", "mend"]),
+        what=st.sampled_from(["pause", "unpause", "pause class", "unpause class", "break", "repair"]),
         which=WHICH,
     )
     def operate(self, shard: str, what: str, which: int) -> None:
@@ -323,8 +323,8 @@ class States(RuleBasedStateMachine):
             "unpause": lambda client: client.srem(keys.PAUSED, queue),
             "pause class": lambda client: set_flag(client, Flag(flag, 100.0), None),
             "unpause class": lambda client: unset_flag(client, flag),
-            "spoil": lambda client: self.cluster.servers.spoil(client, key, on=True),
-            "mend": lambda client: self.cluster.servers.spoil(client, key, on=False),
+            "break": lambda client: self.cluster.servers.break_key(client, key, on=True),
+            "repair": lambda client: self.cluster.servers.break_key(client, key, on=False),
         }
         self._operate(shard, acts[what])
 

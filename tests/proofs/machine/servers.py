@@ -153,7 +153,7 @@ class Servers:
 
     # --- operators, and other writers
 
-    def spoil(self, client: Redis, key: str, *, on: bool) -> None:
+    def break_key(self, client: Redis, key: str, *, on: bool) -> None:
         """Create a key of a wrong type where there is none, or remove it."""
         if on and not client.exists(key):
             client.set(key, _SPOILT)
