@@ -7,7 +7,7 @@ from tests.bench.campaign import Results
 from tests.bench.contestants import CONTESTANTS
 from tests.bench.figures import shown
 
-OURS, LINES, SIDEKIQ, BARE = "framework", "framework-lines", "sidekiq", "bare"
+FRAMEWORK, LINES, SIDEKIQ, BARE = "framework", "framework-lines", "sidekiq", "bare"
 SAFE_PEERS = tuple(each.name for each in CONTESTANTS if each.lock and each.safe)
 LOSING_PEERS = tuple(each.name for each in CONTESTANTS if each.lock and not each.safe)
 
@@ -60,7 +60,7 @@ class Verdict:
     floor: str
 
 
-def _figure(workload: str, figure: str, contestant: str = OURS) -> Measure:
+def _figure(workload: str, figure: str, contestant: str = FRAMEWORK) -> Measure:
     return lambda medians: medians(workload, contestant, figure)
 
 
@@ -71,28 +71,28 @@ def _times(workload: str, figure: str, one: str, other: str) -> Measure:
 def _times_best(peers: tuple[str, ...]) -> Measure:
     def measure(medians: Medians) -> float | None:
         best = medians.best("noop", "rate", peers)
-        return medians.ratio("noop", "rate", OURS, best) if best else None
+        return medians.ratio("noop", "rate", FRAMEWORK, best) if best else None
 
     return measure
 
 
 TARGETS: tuple[Target, ...] = (
-    Target("drain, no job lines, against Sidekiq", 5, _times("noop", "rate", OURS, SIDEKIQ)),
+    Target("drain, no job lines, against Sidekiq", 5, _times("noop", "rate", FRAMEWORK, SIDEKIQ)),
     Target("drain, two job lines in a file, against Sidekiq", 2.5, _times("noop", "rate", LINES, SIDEKIQ)),
     Target("drain, against the best Python peer that loses nothing", 8, _times_best(SAFE_PEERS)),
     Target("drain, against the best Python peer that loses jobs", 5, _times_best(LOSING_PEERS)),
     Target(
-        "push one, against Sidekiq", 1.2, _times("push", "rate", OURS, SIDEKIQ),
+        "push one, against Sidekiq", 1.2, _times("push", "rate", FRAMEWORK, SIDEKIQ),
         floor=_times("push", "rate", BARE, SIDEKIQ),
     ),
-    Target("push one, against a bare LPUSH", 0.95, _times("push", "rate", OURS, BARE), floor=lambda _: 1.0),
+    Target("push one, against a bare LPUSH", 0.95, _times("push", "rate", FRAMEWORK, BARE), floor=lambda _: 1.0),
     Target("push 1,000 a call", 400_000, _figure("bulk", "rate"), unit="jobs/s", floor=_figure("bulk", "rate", BARE)),
     Target(
-        "idle push to start, p50, against Sidekiq", 0.75, _times("latency", "p50", OURS, SIDEKIQ), at_least=False,
+        "idle push to start, p50, against Sidekiq", 0.75, _times("latency", "p50", FRAMEWORK, SIDEKIQ), at_least=False,
         floor=_times("latency", "p50", BARE, SIDEKIQ),
     ),
     Target(
-        "idle push to start, p99, against Sidekiq", 1, _times("latency", "p99", OURS, SIDEKIQ), at_least=False,
+        "idle push to start, p99, against Sidekiq", 1, _times("latency", "p99", FRAMEWORK, SIDEKIQ), at_least=False,
         floor=_times("latency", "p99", BARE, SIDEKIQ),
     ),
     Target("idle push to start, ten queues, p99", 2, _figure("latency10", "p99"), at_least=False, unit="ms"),
@@ -110,7 +110,7 @@ TARGETS: tuple[Target, ...] = (
         _figure("async25", "rate"), unit="jobs/s", floor=_figure("async25", "rate", BARE),
     ),
     Target(
-        "jobs of 0.13 ms of processor + INCR, against the bare body", 0.9, _times("cpu", "rate", OURS, BARE),
+        "jobs of 0.13 ms of processor + INCR, against the bare body", 0.9, _times("cpu", "rate", FRAMEWORK, BARE),
         floor=lambda _: 1.0,
     ),
     Target(

@@ -22,7 +22,7 @@ from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint, open_client
 from framework.store.embedded import EmbeddedServer
 from framework.store.rights import OPERATOR, PRODUCER, ROLES, WORKER
 
-PASSWORD: Final = "of-a-role"  # noqa: S105 - of servers that end with us
+PASSWORD: Final = "of-a-role"  # noqa: S105 - of servers that end with the test
 ALL_RIGHTS: Final = "all-rights"
 _KEPT_FROM_PRODUCERS: Final = f"role-{PRODUCER.name} srandmember ("
 """A producer's boot asks for queues that no process serves, and its role may not look (decision 194)."""
