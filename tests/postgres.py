@@ -161,7 +161,7 @@ def standby_of(primary: Postgres, **settings: str) -> Iterator[Postgres]:
 
 @contextmanager
 def database_on(server: Postgres) -> Iterator[str]:
-    """The name of an empty database, gone afterwards, with whoever is still connected."""
+    """The name of an empty database, dropped afterwards with its connections."""
     name = f"t_{uuid.uuid4().hex[:12]}"
     server.execute(f"CREATE DATABASE {name}")
     try:
@@ -193,7 +193,7 @@ def _started(server: Postgres) -> Iterator[None]:
 
 @contextmanager
 def _own_folder() -> Iterator[Path]:
-    """A folder of whoever the server runs as, with a path short enough for a Unix socket."""
+    """A folder of the user that runs the server, with a path short enough for a Unix socket."""
     folder = Path(tempfile.mkdtemp(prefix="aw-pg-", dir="/tmp"))
     try:
         if os.geteuid() == 0:

@@ -10,7 +10,7 @@ from tests.tables import each_row
         ("urgnet", " (did you mean 'urgent'?)"),
         ("URGENT", " (did you mean 'urgent'?)"),
         ("cron", " (did you mean 'cronjob'?)"),
-        ("urgent", ""),  # known: nobody meant another
+        ("urgent", ""),  # known, so no other word is meant
         ("mails", ""),
         (7, ""),
     ],

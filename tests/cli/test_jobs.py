@@ -102,7 +102,9 @@ def test_limits_sweep_frees_expired_slots_within_the_limit(jobs, redis):
     for jid in ("a", "b", "c", "d"):
         ask(redis, jid, 2)
     redis.zadd(keys.limit(REPORT) + ":running", {f"{OWNER} a": time.time() - 1})
-    assert jobs("limits", "sweep", "--json")["limits"][0]["freed"] == 0  # nobody beats: it may be an outage
+    assert (
+        jobs("limits", "sweep", "--json")["limits"][0]["freed"] == 0
+    )  # no process sends heartbeats: it may be an outage
     redis.set(keys.STEADY_SINCE, time.time() - 60)
     assert jobs("limits", "sweep") == f"main: {REPORT}: 1 waiting job handed over, 1 slot freed that was not renewed\n"
     (done,) = jobs("limits", "sweep", REPORT, "--json")["limits"]
@@ -130,7 +132,7 @@ def test_locks_delete_only_the_lock_that_was_shown(site, jobs, redis):
     assert "is held for " in said
     assert said.endswith("main: deleted\n")
     assert redis.exists(keys.lock("0"), keys.lock("1")) == 1
-    refused = site.run(COMMAND, "locks", "delete", keys.lock("1"))  # nobody there to say yes
+    refused = site.run(COMMAND, "locks", "delete", keys.lock("1"))  # no terminal to confirm on
     assert refused.returncode == 1
     assert redis.exists(keys.lock("1"))
     assert jobs("locks", "delete", keys.lock("nobody"), "--yes", status=1) == ""
@@ -195,7 +197,7 @@ def test_limits_of_a_running_worker_set_and_clear(site, jobs, redis):
     redis.set("go", 1)
     until(lambda: redis.llen("ended") == 2, "both have ended")
     assert jobs("limits", "clear", "OneWorker").startswith("main: OneWorker: the application's limit holds")
-    named = ("FreeWorker", "queue/default")  # nobody limits these
+    named = ("FreeWorker", "queue/default")  # these have no limit
     for name in named:
         jobs("limits", "set", name, "-1", "--reason", "a test", "--for", "1h", "-r", "jobs")
     assert {(one["name"], one["limit"]) for one in jobs("limits", "--json")["limits"]} >= {(name, -1) for name in named}
@@ -275,7 +277,7 @@ def test_held_drop_matches_all_given_fields(site, jobs, redis):
     park(redis, "MailWorker", "anns-too", **{"meta.user": "joann", "args": ["ann"]})
     park(redis, "MailWorker", "number", **{"meta.user": "zoe", "meta.project": 12})
     assert jobs("held", "drop", "--user", "ann", "--dry-run").splitlines()[1].split() == ["main", "2", "0", "yes"]
-    refused = site.run(COMMAND, "held", "drop", "--user", "ann")  # nobody there to say yes
+    refused = site.run(COMMAND, "held", "drop", "--user", "ann")  # no terminal to confirm on
     assert (refused.returncode, redis.zcard(keys.paused_jobs("MailWorker"))) == (1, 3)
     (done,) = jobs("held", "drop", "--user", "ann", "--yes", "--json")["purged"]
     assert (done["matched"], done["dropped"], done["completed"]) == (2, 2, True)
@@ -421,7 +423,7 @@ ODD_SCORES = [float("-inf"), -1.0, 0.0, 1e300, float("inf")]
 
 
 def fill(redis, odd):
-    """Every key that these commands read holds what nobody would write."""
+    """Every key that these commands read holds garbage."""
     limit = keys.limit("C")
     redis.sadd(keys.LIMITS, limit, b"\xff", "x")
     redis.sadd(keys.LIMITS_WAITING, limit, b"\xff")

@@ -197,7 +197,7 @@ def test_flags_beat_the_file_for_shard_and_environment(site, second_redis_url):
     assert ready("-e", "production", FRAMEWORK_ENV="test") == ("second", ["p"])
 
 
-# --- what would serve nobody in silence -----------------------------------------------------------------------------
+# --- processes that would silently serve no job -----------------------------------------------------------------------------
 
 
 def test_misspelt_queue_is_warned_about_and_served(site):

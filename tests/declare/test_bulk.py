@@ -122,7 +122,7 @@ def test_chunk_with_misfitting_plain_values_is_refused(perform, wrong, words):
 
 
 def test_chunk_of_plain_jobs_is_checked_at_once(monkeypatch):
-    """The whole point of a slice; a slower way would be right as well, and nobody would notice."""
+    """The purpose of a chunk: no other test would notice a slower way with the same result."""
     monkeypatch.setattr(bulk, "_checked_chunk", None)
     assert lines(SIGNATURES[0], [(1,), [2, "é"], (3, "y", 0.5), (4, "", 1), (5, "", None)])
     assert lines(SIGNATURES[1], [(1,), (2, "a", "b")])

@@ -92,7 +92,7 @@ def test_loggable_positions_follow_the_handlers_parameters():
     assert facts.loggable_positions_for(3) == {1}
     assert facts.loggable_positions_for(1) == {2}
     assert facts.loggable_positions_for(0) == facts.loggable_positions_for(2) == {1}  # perform runs them
-    assert facts.loggable_positions_for(4) == set()  # nobody here knows what stands where
+    assert facts.loggable_positions_for(4) == set()  # the positions of a newer version are unknown
 
 
 def test_loggable_argument_of_a_handler_is_accepted():

@@ -71,7 +71,7 @@ def pattern(expected: str) -> re.Pattern[str]:
 
 
 class Reader:
-    """Somebody who works through one page."""
+    """A user who works through one page."""
 
     def __init__(self, folder: Path, redis_url: str, commands: Path) -> None:
         self.folder = folder

@@ -186,7 +186,7 @@ def test_retry_in_may_discard_or_kill(bench):
     calls = []
     discarding = worker(**hook("retry_in", "discard", calls), **hook("retries_exhausted", None, calls))
     assert bench.go(ERROR, discarding).moved_to == "deleted"
-    assert [call[0] for call in calls] == ["retry_in"]  # Sidekiq: a discarded job is told to death handlers only
+    assert [call[0] for call in calls] == ["retry_in"]  # Sidekiq: death handlers alone learn of a discarded job
     assert len(bench.died) == 1
     assert bench.go(ERROR, worker(**hook("retry_in", "kill", calls))).moved_to == "dead"
 

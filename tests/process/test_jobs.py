@@ -253,7 +253,7 @@ def test_arguments_that_do_not_fit_run_where_the_setting_says_so(site, redis, pr
     process = site.worker("-q", "default", FRAMEWORK_STRICT_ARGUMENTS="warn")
     assert proofs("strict", 3) == ["7"] * 3
     until(lambda: len(process.find(job_status="done")) == 3)
-    (line,) = process.find(event_name="arguments.not_strict")  # a class is told of once a minute
+    (line,) = process.find(event_name="arguments.not_strict")  # one line per class and minute
     assert (line["severity"], line["class"], line["jid"], line["suppressed"]) == ("WARN", "StrictWorker", "ab" * 12, 0)
     assert list(line["arguments"]) == ["number"]
 

@@ -79,7 +79,7 @@ def test_unserved_queues_reads_no_record_after_the_last_queue(redis, monkeypatch
     assert redis.info("commandstats")["cmdstat_hget"]["calls"] == 10
 
 
-# --- what is told, and when -------------------------------------------------------------------------------------------
+# --- warnings and their times -------------------------------------------------------------------------------------------
 
 MAIL, HELLO = QueueLocation("mail", "main"), QueueLocation("hello", "second")
 

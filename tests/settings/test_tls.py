@@ -1,4 +1,4 @@
-"""The files of a TLS connection are read when the configuration is: what is wrong with them is told then, with key and file."""
+"""The files of a TLS connection are read with the configuration, so that their faults are named then, with key and file."""
 
 import shutil
 

@@ -187,7 +187,7 @@ def test_registered_handlers_of_a_module_are_called(site, redis):
     until(lambda: redis.zcard("dead") == 2 and redis.zcard("schedule") == 1)
     assert process.end() == 0
     buried = {json.loads(entry)["class"] for entry in redis.zrange("dead", 0, -1)}
-    assert buried == {"FailWorker", "RetryErrorWorker"}  # a refusal of the business is told, and not buried
+    assert buried == {"FailWorker", "RetryErrorWorker"}  # a BusinessError reaches death handlers, not the dead set
     said = sorted(line for line in process.errors.read_text().splitlines() if line.startswith("on_"))
     assert said == [
         "on_death BusinessError BusinessWorker",

@@ -138,7 +138,7 @@ jobs.StrictWorker.perform_bulk([("9",)])
     assert "ArgumentsError: jobs.StrictWorker: argument 'number' does not fit" in ended.stderr
     assert redis.dbsize() == 0
     ended = site.run("-c", code, FRAMEWORK_STRICT_ARGUMENTS="warn")
-    assert (ended.returncode, ended.stderr.count("arguments.not_strict")) == (0, 1)  # a class is told of once a minute
+    assert (ended.returncode, ended.stderr.count("arguments.not_strict")) == (0, 1)  # one line per class and minute
     assert [json.loads(data)["args"] for data in redis.lrange("queue:default", 0, -1)] == [["9"], ["8"]]
     assert redis.lrange("proof:strict", 0, -1) == [b"7"]
     assert site.run("-c", code, FRAMEWORK_STRICT_ARGUMENTS="off").stderr == ""

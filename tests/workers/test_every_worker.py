@@ -1,4 +1,4 @@
-"""What holds for every example worker, whoever adds one (GitLab's spec of the same name), and that twice is as good as once."""
+"""Rules for every example worker (GitLab's spec of the same name); each runs twice with the result of one run."""
 
 import inspect
 import json
@@ -42,7 +42,7 @@ from workers.webhooks.prune_deliveries_worker import PruneDeliveriesWorker
 
 Worker = type[ApplicationWorker]
 VOLATILE = {"at", "created_at", "finished_at", "indexed_at", "cpu_s", "duration_s"}
-"""Columns that say when, or how long: a second run may say it anew."""
+"""Columns of times and durations: a second run may change them."""
 
 
 def every_worker() -> list[Worker]:

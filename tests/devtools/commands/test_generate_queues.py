@@ -309,7 +309,7 @@ def test_a_queue_of_a_former_name_says_whose_it_is(project: Path):
 
 
 def test_the_queue_of_a_retired_class_stays_until_its_entry_goes(project: Path):
-    """Nobody else would fetch its left-over jobs, to drop and count them."""
+    """No other queue holds its remaining jobs, which processes drop and count."""
     retired = {
         "FRAMEWORK_RETIRED_WORKERS": '{"Old::FaxWorker": "gone", "Search::Worker": "gone", "MailWorker2": "gone"}'
     }

@@ -154,7 +154,7 @@ def test_live_asks_each_shard_what_its_processes_serve(office, redis, second_red
     redis.set("queue:odd", "no list")
     redis.sadd(keys.QUEUES, "odd", "empty")
     office.start(str(ROOT / "scripts" / "worker"), "-r", "office", "-q", "urgent", "-q", "office").ready()
-    # Ruby's record, one that is quiet, one that has run out, and one that nobody can read.
+    # Ruby's record, a quiet one, an expired one, and an unreadable one.
     second_redis.sadd(keys.PROCESSES, RUBY, QUIET, "host:3:00000000000c", ODD)
     second_redis.hset(RUBY, mapping={"info": json.dumps({"queues": ["mine"]}), "quiet": "false"})
     second_redis.hset(QUIET, mapping={"info": json.dumps({"queues": ["later", "ruby"]}), "quiet": "true"})

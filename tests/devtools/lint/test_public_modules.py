@@ -14,6 +14,7 @@ FACADES = {path.stem for path in Path(framework.__file__).parent.glob("*.py")} -
     "exit_codes",
     "extensions",
     "messages",
+    "text",
     "typeguards",
     "version",
 } | {"middleware"}

@@ -22,7 +22,7 @@ ONCE_MORE = Deduplicate("until_executed", if_deduplicated="reschedule_once")
 
 
 class Held:
-    """A perform that waits, run after run, until it is told to go on."""
+    """A perform that waits in each run until the test releases it."""
 
     def __init__(self):
         self.ran, self.began, self.free = [], threading.Semaphore(0), threading.Semaphore(0)

@@ -1,4 +1,4 @@
-"""The operators' flags at the door: who is asked about, what is drawn, what is told."""
+"""The operators' flags at admission: classes, samples, log lines."""
 
 import random
 

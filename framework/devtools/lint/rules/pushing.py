@@ -149,8 +149,8 @@ def close_each(invites: list[tuple[int, str]]) -> None:
         name="push-loop",
         summary="A loop that does nothing but push.",
         fix="perform_bulk_for(...): a thousand jobs per round trip",
-        why="Ten thousand pushes are ten thousand round trips, seconds in which the job holds its slot; in bulk they are ten. A push "
-        "that fails in the middle is told by the bulk with the jobs that are in; the loop forgets.",
+        why="Ten thousand pushes are ten thousand round trips, seconds in which the job holds its slot; in bulk they are ten. "
+        "A bulk push that fails in the middle names the jobs that are in; a loop does not.",
         bad='''
 from workers.base import TeamWorker
 
