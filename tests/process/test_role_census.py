@@ -156,13 +156,13 @@ SHOWS = (
     "held show",
 )
 CHANGES = (
+    "held drop --class OneWorker --yes",  # first: the limit has a waiting job, which the commands below hand over
     *("pause PausedWorker --reason r --for 1h", "resume PausedWorker", "drop NoteWorker --reason r --for 1h"),
     *("defer NoteWorker --reason r --for 1h", "flags clear NoteWorker", "limits set OneWorker 3 --reason r --for 1h"),
     *(
         "limits clear OneWorker",
         "limits sweep OneWorker",
         "locks delete KeyedWorker [9]",
-        "held drop --class PausedWorker --yes",
     ),
 )
 

@@ -352,3 +352,16 @@ def test_retry_of_malformed_entry_returns_to_dead_set(state):
     assert state.cluster.servers.clients["main"].zcard("dead") == 0
     state.teardown()
     assert state.cluster.servers.clients["main"].zcard("dead") == 1
+
+
+@pytest.mark.proves("I12")
+def test_release_of_paused_job_puts_it_behind_waiting_jobs(state):
+    """The end of a pause releases jobs at the left end of their queue, so a job that was never fetched may be ahead."""
+    state.freeze(which=0)
+    state.operate(shard="main", what="pause class", which=2)
+    state.outlive(back=False, how="done", steps=0, which=0)
+    state.push_by_class(delay=0, fate="go", queue="a", which=2)
+    state.outlive(back=False, how="done", steps=0, which=0)
+    state.boot(eager=True, shard="main")
+    state.push(fate="go", kind="cannot be written again", queue="a")
+    state.teardown()

@@ -147,6 +147,6 @@ def test_limit_proof_after_kills_leaves_no_keys(short_path):
     env = {**os.environ, "FRAMEWORK_VAR_DIR": str(short_path)}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "jobs, each counted the living beside it: at most 5\n" in done.stdout
+    assert "jobs, each counted the jobs running at its time: at most 5\n" in done.stdout
     assert re.search(r"^ +[12] kills ", done.stdout, re.MULTILINE)
     assert "Every promise held." in done.stdout

@@ -15,6 +15,9 @@ from typing import Any, NamedTuple
 from tests.proofs.places import PARKED, jid_of, payload_in, place_of, readable, transit, unwrapped
 
 
+_PAUSED_JOBS = b"aw:paused_jobs:"
+
+
 class Broken(AssertionError):
     """An invariant does not hold."""
 
@@ -232,7 +235,8 @@ class JobModel:
             job = self.jobs[jid]
             queued = [spot for spot in spots if spot.kind == "queue"]
             was = [spot for spot in job.spots if spot.kind in ("queue", "working", "parked")]
-            if queued and not was:
+            # release_paused.lua puts the jobs of a pause behind all others, as if they arrived now.
+            if queued and (not was or was[0].key.startswith(_PAUSED_JOBS)):
                 arrivals.append((queued[0].rank, jid))
             elif queued and was[0].kind != "queue":
                 self._check_return(jid, queued[0], look)
