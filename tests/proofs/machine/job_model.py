@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from tests.proofs.places import PARKED, jid_of, payload_in, place_of, readable, transit, unwrapped
 
-
 _PAUSED_JOBS = b"aw:paused_jobs:"
 
 
