@@ -40,6 +40,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from framework.command_line import command
+from framework.typeguards import qualified_name
 
 _REDIS_FILE = "config/redis.yml"
 
@@ -77,9 +78,7 @@ class MiddlewareError(FrameworkError, TypeError):
 
     def __init__(self, middleware: object, reason: str) -> None:
         self.middleware, self.reason = middleware, reason
-        name = repr(middleware)
-        if isinstance(middleware, type):
-            name = f"{middleware.__module__}.{middleware.__qualname__}"
+        name = qualified_name(middleware) if isinstance(middleware, type) else repr(middleware)
         super().__init__(f"the middleware {name}: {reason}.")
 
 

@@ -31,6 +31,11 @@ def is_class(value: object) -> TypeGuard[type[Any]]:
     return isinstance(value, type)
 
 
+def qualified_name(cls: type[Any]) -> str:
+    """Return the name of a class in messages: its module and qualified name."""
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
 def has_type(error: BaseException, *kinds: type[E]) -> TypeGuard[E]:
     """Whether an error is of one of these types. Not by ``isinstance``, which also asks the error, and the error may raise."""
     return issubclass(type(error), kinds)

@@ -51,7 +51,7 @@ def test_empty_table_is_refused():
         each_row("number", [])
 
 
-def test_pairwise_keeps_every_pair_and_leaves_the_rest_to_campaigns():
+def test_pairwise_keeps_every_pair():
     one, two, three = "abc", [1, 2, 3], ["x", "y"]
     params = pairwise(one=one, two=two, three=three).args[1]
     assert len(params) == 18

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 import redis
 from redis.exceptions import OutOfMemoryError, ResponseError
 
+from framework.store.clock import server_time
 from framework.wire import keys
 from framework.wire.job import clamp_time
 
@@ -59,15 +60,15 @@ class HeldJobsAlert:
 
         A process that does not check sends one command a minute.
         """
-        now = time.monotonic()
-        if now - self._checked_at < CHECK_PERIOD_S / 5:
+        checked_at = time.monotonic()
+        if checked_at - self._checked_at < CHECK_PERIOD_S / 5:
             return
-        self._checked_at = now
+        self._checked_at = checked_at
         if not self._claim_check():
             return
-        seconds, microseconds = self._client.time()
+        now = server_time(self._client)
         for held in measure_held(self._client, held_keys(self._client)):
-            oldest_s = seconds + microseconds / 1_000_000 - held.since
+            oldest_s = now - held.since
             if oldest_s > self._max_age_s or held.jobs > ALERT_COUNT:
                 self._on_held_too_long(held.kind, held.name, held.jobs, oldest_s)
 

@@ -4,22 +4,19 @@ The rules and log fields are GitLab's: a process may exceed the soft limit for a
 The resident memory of a child counts whole, including shared pages (decision 86).
 """
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from framework.cluster.child import Child
+from framework.process.record import resident_bytes
 
 CHECK_S = 3.0
 GRACE_S = 900.0
 
 MIN_AGE_S = 60.0
 """A younger process is not checked: with a limit below its memory at start it would restart forever."""
-
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +74,3 @@ class MemoryWatch:
             "memwd_sleep_time_s": CHECK_S,
         }
         return MemoryExceeded(child, hard, fields)
-
-
-def resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process; 0 where the system does not tell, or when the process has ended."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
-    except (OSError, ValueError, IndexError):
-        return 0

@@ -18,7 +18,7 @@ from framework.declare.signature import JobSignature, build_signature, check_met
 from framework.declare.validators import validate_value
 from framework.declare.versions import VersionHandler
 from framework.messages import did_you_mean, nearest
-from framework.typeguards import class_of, is_class, short_repr
+from framework.typeguards import class_of, is_class, qualified_name, short_repr
 from framework.types import QUEUE_NAME
 
 HOOKS: Mapping[str, int] = {
@@ -132,11 +132,6 @@ def defining_classes(cls: type[Any], base: type[Any]) -> dict[str, type[Any]]:
     """Return the class along the MRO that gives each attribute its value; attributes that only ``base`` has are left out."""
     owners = {name: _defining_class(cls, base, name) for name in ATTRIBUTES}
     return {name: owner for name, owner in owners.items() if owner is not base}
-
-
-def qualified_name(cls: type[Any]) -> str:
-    """Return the name of a class in messages: its module and qualified name."""
-    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _inherited_from_note(owner: type[Any], cls: type[Any]) -> str:

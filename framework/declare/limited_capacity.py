@@ -13,7 +13,7 @@ from framework.declare.request import PushRequest
 from framework.declare.signature import check_self_parameter
 from framework.declare.worker import ApplicationWorker
 from framework.errors import DeclarationError
-from framework.typeguards import short_repr
+from framework.typeguards import qualified_name, short_repr
 from framework.types import Jid
 
 P = ParamSpec("P")
@@ -45,7 +45,7 @@ class LimitedCapacityWorker(ApplicationWorker, abstract=True):
     max_running_jobs: ClassVar[int | Callable[[], int] | None] = None
 
     def __init_subclass__(cls, *, abstract: bool = False, **others: Never) -> None:
-        faults = ErrorCollector(check.qualified_name(cls))
+        faults = ErrorCollector(qualified_name(cls))
         if _PERFORM in vars(cls):
             message = (
                 "perform is the framework's own here: it goes on while work is left. Write def perform_work(self, ...)."
@@ -63,13 +63,13 @@ class LimitedCapacityWorker(ApplicationWorker, abstract=True):
     def perform_work(self, *args: Any, **kwargs: Any) -> Any:
         """Do one portion of the work. Every worker defines its own; ``def`` or ``async def``."""
         del args, kwargs
-        raise DeclarationError(check.qualified_name(type(self)), "has no perform_work.", attribute="perform_work")
+        raise DeclarationError(qualified_name(type(self)), "has no perform_work.", attribute="perform_work")
 
     def remaining_work_count(self, *args: Any, **kwargs: Any) -> Any:
         """Return how much work is left after a portion: more than 0 pushes the next job. Every worker defines its own."""
         del args, kwargs
         message = "has no remaining_work_count."
-        raise DeclarationError(check.qualified_name(type(self)), message, attribute="remaining_work_count")
+        raise DeclarationError(qualified_name(type(self)), message, attribute="remaining_work_count")
 
     @classmethod
     def perform_with_capacity(cls: type[PerformsWork[P]], *args: P.args, **kwargs: P.kwargs) -> list[Jid]:

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from framework.declare.declaration import Declaration
 from framework.errors import MisuseError, NoSuchMethodError
+from framework.typeguards import qualified_name
 
 running_loop: Callable[[], object] = asyncio._get_running_loop  # pyright: ignore[reportPrivateUsage]
 """The event loop of this thread, or None. get_running_loop raises instead, which costs a push a microsecond."""
@@ -66,7 +67,7 @@ class ForeignMethod:
         worker = getattr(instance, "_worker", owner)  # The worker of a Setter.
         called = worker.__qualname__
         raise NoSuchMethodError(
-            _qualified_name(worker), f"there is no {self._name}: {FOREIGN_METHODS[self._name].format(called)}"
+            qualified_name(worker), f"there is no {self._name}: {FOREIGN_METHODS[self._name].format(called)}"
         )
 
 
@@ -119,7 +120,7 @@ class UnboundPerform(_FunctionProxy):
             push, here = _PUSH_NOW_CALL.format(self._owner.__qualname__), _INLINE_CALL.format(self._owner.__qualname__)
             said = f"{self.function.__name__} is called by the process that runs the job"
             raise MisuseError(
-                _qualified_name(self._owner), f"{said}. To push a job, write {push}; to run one here and now, {here}"
+                qualified_name(self._owner), f"{said}. To push a job, write {push}; to run one here and now, {here}"
             )
         return self.function(*args, **kwargs)
 
@@ -140,7 +141,7 @@ def reject_constructor_arguments(cls: type[Any], given: tuple[Any, ...]) -> None
         )
     else:
         reason = f"an instance takes no arguments: a process makes one per job. To push a job, write {_PUSH_NOW_CALL.format(name)}"
-    raise MisuseError(_qualified_name(cls), reason)
+    raise MisuseError(qualified_name(cls), reason)
 
 
 # A str subclass with `__await__` was rejected: `type(jid) is str` would be false, and the error would follow the write.
@@ -175,7 +176,3 @@ def _next_instruction_awaits(frame: FrameType) -> bool:
 def _suggested_class_name(task: Any) -> str:
     name = str(getattr(task, "__name__", "Some"))
     return name if isinstance(task, type) else "".join(word.title() for word in name.split("_")) + "Worker"
-
-
-def _qualified_name(cls: type[Any]) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from framework.declare.attributes import ATTRIBUTES
 from framework.errors import NoEffectWarning
-from framework.typeguards import short_repr
+from framework.typeguards import qualified_name, short_repr
 
 ATTRIBUTES_WITHOUT_EFFECT: Mapping[str, str] = {
     name: one.no_effect for name, one in ATTRIBUTES.items() if one.no_effect
@@ -30,7 +30,7 @@ def warn_about_class(cls: type[Any], base: type[Any], defining_classes: Mapping[
         owner = defining_classes.get(name)
         if owner is None or not _is_not_inherited(cls, base, owner) or vars(owner)[name] == vars(base)[name]:
             continue
-        said = f"{cls.__module__}.{cls.__qualname__}: {name} = {short_repr(vars(owner)[name])}"
+        said = f"{qualified_name(cls)}: {name} = {short_repr(vars(owner)[name])}"
         _warn(f"{said} has no effect yet: {missing}. {_ADVICE}.")
 
 

@@ -13,6 +13,7 @@ from framework.declare.policy_options import ConcurrencyScope, Deduplicate, Defe
 from framework.declare.request import NO_OPTIONS, JobRequest, P, Performs, Route
 from framework.declare.setter import Setter
 from framework.errors import DeclarationError
+from framework.typeguards import qualified_name
 from framework.types import Ack, DataConsistency, Jid, Json, Payload, ResourceBoundary, StrictArguments, Urgency
 
 T = TypeVar("T")
@@ -82,7 +83,7 @@ class ApplicationWorker:
 
     def __init_subclass__(cls, *, abstract: bool = False, **others: Never) -> None:
         super().__init_subclass__()
-        faults = ErrorCollector(check.qualified_name(cls))
+        faults = ErrorCollector(qualified_name(cls))
         check.check_class_keywords(faults, abstract, others)
         attributes = check.read_attributes(faults, cls, ApplicationWorker)
         cls.job_version = attributes["version"]
@@ -110,14 +111,14 @@ class ApplicationWorker:
         """Return all facts of this class, frozen when it was created. Raises DeclarationError for an abstract class."""
         if cls._aw_declaration is None:
             raise DeclarationError(
-                check.qualified_name(cls), "is abstract: it has no jobs. Subclass it, or drop abstract=True."
+                qualified_name(cls), "is abstract: it has no jobs. Subclass it, or drop abstract=True."
             )
         return cls._aw_declaration
 
     def perform(self, *args: Any, **kwargs: Any) -> Any:
         """Do the job. Every worker defines its own; ``def`` runs in a thread, ``async def`` on the event loop."""
         del args, kwargs
-        raise DeclarationError(check.qualified_name(type(self)), "has no perform.", attribute="perform")
+        raise DeclarationError(qualified_name(type(self)), "has no perform.", attribute="perform")
 
     @classmethod
     def retry_in(

@@ -9,6 +9,7 @@ from framework.cli.project import Project
 from framework.declare import check, queue_facts
 from framework.declare.declaration import Declaration
 from framework.declare.worker import ApplicationWorker
+from framework.typeguards import qualified_name
 
 _MAX_NAMES_SHOWN = 5  # workers named in one line
 
@@ -63,7 +64,7 @@ def _weight_origin(project: Project, declaration: Declaration, owners: Mapping[s
 
 
 def _declared_by(owner: type[Any]) -> str:
-    return f"declared by {check.qualified_name(owner)}"
+    return f"declared by {qualified_name(owner)}"
 
 
 def _queue_lines(project: Project, declaration: Declaration, lines: Mapping[str, int]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.flags.flag import Flag, FlagSource, decode_flag
+from framework.store.clock import server_time
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.wire import keys
 
@@ -120,8 +121,7 @@ class RedisFlags(FlagSource):
 
 def set_flag(client: "redis.Redis", flag: Flag, duration_s: float | None) -> Flag:
     """Set a flag for ``duration_s``, or without an end; return it with its times. Raises redis errors."""
-    seconds, microseconds = client.time()
-    now = seconds + microseconds / 1_000_000
+    now = server_time(client)
     ends = None if duration_s is None else now + duration_s
     dated = Flag(flag.name, flag.percentage, flag.reason, flag.set_by, now, ends)
     client.hset(keys.FLAGS, flag.name, cast("Any", dated.encode()))

@@ -196,7 +196,7 @@ class ProcessRecord:
             "beat": time.time(),
             "rtt_us": self.rtt_us,
             "quiet": "true" if self.quiet else "false",
-            "rss": resident_kb(),
+            "rss": resident_bytes(os.getpid()) // 1024,
         }
 
     def _info(self) -> dict[str, Any]:
@@ -344,9 +344,9 @@ def default_tag() -> str:
     return folder.parent.parent.name if folder.name.isdigit() and folder.parent.name == "releases" else folder.name
 
 
-def resident_kb() -> int:
-    """Return this process's resident memory in kB, 0 where the system does not tell."""
+def resident_bytes(pid: int) -> int:
+    """Return the resident memory of a process; 0 where the system does not tell, or when the process has ended."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES // 1024
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
     except (OSError, ValueError, IndexError):
         return 0
