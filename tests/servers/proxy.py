@@ -187,12 +187,13 @@ class Proxy:
         link.client.sendall(data[given:])
 
     def _squeeze(self, data: bytes) -> None:
-        if self.bytes_per_s:
-            time.sleep(len(data) / self.bytes_per_s)
-        if self.wire_bytes_per_s:
+        # Each rate is read once: the test's thread sets it to 0 while this thread is between the check and the division.
+        if link_rate := self.bytes_per_s:
+            time.sleep(len(data) / link_rate)
+        if wire_rate := self.wire_bytes_per_s:
             for start in range(0, len(data), _PACKET):
                 with self._wire:  # other threads send in between
-                    time.sleep(len(data[start : start + _PACKET]) / self.wire_bytes_per_s)
+                    time.sleep(len(data[start : start + _PACKET]) / wire_rate)
 
 
 class _Rule:
