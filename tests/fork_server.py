@@ -6,8 +6,10 @@ What it is not: started by exec, with an interpreter that has imported nothing. 
 
 import contextlib
 import gc
+import importlib
 import json
 import os
+import pkgutil
 import runpy
 import select
 import signal
@@ -21,7 +23,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, NoReturn
 
-IMPORTED = ("framework.cli.worker", "framework.cli.cluster", "yaml")
+IMPORTED = ("click._textwrap", "getpass", "pickle", "structlog", "structlog.stdlib", "tomllib", "yaml")
+"""What processes import beside the framework's own modules; all of these are imported before the first fork."""
 
 # --- the side of the tests ------------------------------------------------------------------------------------------
 
@@ -113,6 +116,16 @@ FORK_SERVER = ForkServer()
 # --- the side of the server -----------------------------------------------------------------------------------------
 
 
+def import_everything() -> None:
+    """Import all that a process may need: what a forked process imports itself, each of a thousand imports again."""
+    for name in IMPORTED:
+        importlib.import_module(name)
+    package = importlib.import_module("framework")
+    for module in pkgutil.walk_packages(package.__path__, "framework."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+
+
 def serve(control: socket.socket) -> list[str] | None:
     """Fork until the tests have ended; return in a forked child, with what it is to run."""
     while True:
@@ -184,8 +197,7 @@ def run(first: str, *rest: str) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which then close
-    for imported in IMPORTED:
-        __import__(imported)
+    import_everything()
     gc.freeze()  # what is shared is left alone by collections, that at the end of each process included
     wanted = serve(socket.socket(fileno=int(sys.argv[1])))
     if wanted:

@@ -34,8 +34,9 @@ IDENTITY = "host:1:000000000abc"
 STARTED = 1_750_000_000.5
 
 HURRIED = """
-from framework.process import launcher
-launcher.RECORD_PERIOD_S = 0.2
+from dataclasses import replace
+from framework import timings
+timings.use(replace(timings.STANDARD, record_period_s=0.2))
 from framework.cli.worker import main
 main()
 """

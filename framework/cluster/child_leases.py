@@ -14,20 +14,14 @@ import redis
 from redis.exceptions import RedisError
 
 from framework.cluster.supervisor import Supervisor
-from framework.fetch.call import LEASE_MS
 from framework.fetch.failure_detector import FailureDetector
 from framework.fetch.reaper import mark_dead
-from framework.process.heartbeat import LEASE_PERIOD_S, PeriodicTask, PeriodicTaskEvents
+from framework.process.heartbeat import PeriodicTask, PeriodicTaskEvents
 from framework.process.signals import SWEEP
 from framework.store.script import RENEW_CHILDREN
+from framework.timings import STANDARD, Timings
 from framework.wire import keys
 
-SILENCE_LIMIT_S = 120
-"""How long the supervisor renews the lease of a live child that sends no heartbeat."""
-
-PERIOD_S = 4.0
-
-_LATE_S = 2 * LEASE_PERIOD_S
 _FINAL_STEP_S = 2.0
 
 
@@ -43,22 +37,18 @@ class ChildLeases:
         shard: str,
         client: "redis.Redis",
         events: PeriodicTaskEvents,
-        *,
-        lease_ms: int = LEASE_MS,
-        period_s: float = PERIOD_S,
-        late_s: float = _LATE_S,
-        limit_s: float = SILENCE_LIMIT_S,
+        timings: Timings = STANDARD,
     ) -> None:
         self._shard = shard
         self._client = client
-        self._lease_ms = lease_ms
-        self._late_s = late_s
-        self._limit_s = limit_s
-        self._failure_detector = FailureDetector(lease_ms / 1000, period_s)
+        self._timings = timings
+        self._failure_detector = FailureDetector(timings.lease_s, timings.child_renewal_period_s)
         self._group: Supervisor | None = None
         self._dead: deque[str] = deque()
         self._redis_was_away = False
-        self._task = PeriodicTask(f"leases of {shard}", self.step, period_s, events, client=client)
+        self._task = PeriodicTask(
+            f"leases of {shard}", self.step, timings.child_renewal_period_s, events, client=client
+        )
 
     def start(self, group: Supervisor) -> None:
         """Start to renew the leases of the group's children."""
@@ -104,7 +94,7 @@ class ChildLeases:
         # When the supervisor was frozen, its children were too, so only the time that it has observed counts.
         watched_s = int(float(now) - self._failure_detector.steady_since)
         for identity, silent_s in zip(living, silences, strict=True):
-            if min(silent_s, watched_s) >= self._limit_s:
+            if min(silent_s, watched_s) >= self._timings.silence_limit_s:
                 self._group.kill_stuck(identity, min(silent_s, watched_s))
 
     def _request_renewal(self, identities: list[str], *, revive: bool) -> list[Any]:
@@ -112,9 +102,9 @@ class ChildLeases:
             self._client,
             [keys.REGISTRY, *map(keys.lease, identities)],
             [
-                self._lease_ms,
-                self._late_s,
-                self._limit_s,
+                self._timings.lease_ms,
+                self._timings.late_heartbeat_s,
+                self._timings.silence_limit_s,
                 f"{self._failure_detector.steady_since:.6f}",
                 int(revive),
                 *identities,

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,21 +19,9 @@ from typing import Any, NamedTuple, TypeAlias, cast
 from framework.cluster.child import Child
 from framework.cluster.supervisor import Supervisor
 from framework.errors import ConfigurationError, ConfigurationProblem
-from framework.fetch.call import LEASE_MS
 from framework.telemetry import logs
+from framework.timings import STANDARD, Timings
 from framework.wire.json import dumps
-
-FETCH_LIMIT_S = 30.0
-"""A child without an answered fetch for this time does not serve; normally the gap is 10 s at most."""
-
-HEARTBEAT_LIMIT_S = LEASE_MS / 1000
-"""A child without an accepted heartbeat for this time does not serve, because its lease may have expired."""
-
-STUCK_S = 150.0
-"""A child whose main thread is silent for this time is stuck: by then the supervisor has killed it, if it could."""
-
-LOOP_LIMIT_S = 30.0
-"""The longest legitimate iteration of the supervisor's loop."""
 
 _DEADLINE_S = 3.0
 # The period of the check for overdue requests.
@@ -44,26 +32,22 @@ _NETWORK_BITS = 64
 HealthResult: TypeAlias = tuple[bool, dict[str, Any]]
 
 
-def serves(child: Child) -> bool:
+def serves(child: Child, timings: Timings) -> bool:
     """Return whether a child fetches jobs: it reports so, and Redis has answered it recently."""
     now, state = time.monotonic(), child.shared_state
-    return child.ready and now - state.fetched_at <= FETCH_LIMIT_S and now - state.heartbeat_at <= HEARTBEAT_LIMIT_S
-
-
-def unserved_groups(children: Sequence[Child]) -> list[str]:
-    """Return the groups of queues that no child serves."""
-    served: dict[str, bool] = {}
-    for child in children:
-        name = f"{child.spec.shard}: {','.join(child.spec.queues)}"
-        served[name] = served.get(name, False) or serves(child)
-    return [name for name, is_served in served.items() if not is_served]
+    return (
+        child.ready
+        and now - state.fetched_at <= timings.fetch_silence_limit_s
+        and now - state.heartbeat_at <= timings.lease_s
+    )
 
 
 class GroupHealth:
     """Compute the answers. The supervisor's loop calls ``note_loop`` in each iteration."""
 
-    def __init__(self, group: Supervisor) -> None:
+    def __init__(self, group: Supervisor, timings: Timings = STANDARD) -> None:
         self._group = group
+        self._timings = timings
         self._loop_at = time.monotonic()
 
     def note_loop(self) -> None:
@@ -72,25 +56,33 @@ class GroupHealth:
 
     def liveness(self) -> HealthResult:
         """Return whether a restart is not needed: the loop and at least half of the running children respond."""
-        loop_age_s = time.monotonic() - self._loop_at
+        limits, loop_age_s = self._timings, time.monotonic() - self._loop_at
         running = [child for child in self._group.all if child.pid]
-        stuck = [child.name for child in running if _silent_s(child) > STUCK_S]
+        stuck = [child.name for child in running if _silent_s(child) > limits.stuck_s]
         reasons: list[str] = []
-        if loop_age_s > LOOP_LIMIT_S:
+        if loop_age_s > limits.loop_limit_s:
             reasons.append(f"the supervisor's loop has not run for {loop_age_s:.0f} s")
         if 2 * len(stuck) > len(running):
-            reasons.append(f"stuck for more than {STUCK_S:g} s: {', '.join(stuck)}")
+            reasons.append(f"stuck for more than {limits.stuck_s:g} s: {', '.join(stuck)}")
         return self._answer(reasons)
 
     def readiness(self) -> HealthResult:
         """Return whether each group of queues has a child that fetches jobs."""
-        reasons = [f"no process fetches the jobs of {name}" for name in unserved_groups(self._group.children)]
+        reasons = [f"no process fetches the jobs of {name}" for name in self.unserved_groups()]
         if self._group.stopping:
             reasons.insert(0, "stopping")
         return self._answer(reasons)
 
+    def unserved_groups(self) -> list[str]:
+        """Return the groups of queues that no child serves."""
+        served: dict[str, bool] = {}
+        for child in self._group.children:
+            name = f"{child.spec.shard}: {','.join(child.spec.queues)}"
+            served[name] = served.get(name, False) or serves(child, self._timings)
+        return [name for name, is_served in served.items() if not is_served]
+
     def _answer(self, reasons: list[str]) -> HealthResult:
-        children = [_child_status(child) for child in self._group.all]
+        children = [_child_status(child, self._timings) for child in self._group.all]
         age_s = round(time.monotonic() - self._loop_at, 3)
         status = "unavailable" if reasons else "ok"
         return not reasons, {"status": status, "reasons": reasons, "loop_age_s": age_s, "children": children}
@@ -100,7 +92,7 @@ def _silent_s(child: Child) -> float:
     return time.monotonic() - max(child.shared_state.main_thread_at, child.started_at)
 
 
-def _child_status(child: Child) -> dict[str, Any]:
+def _child_status(child: Child, timings: Timings) -> dict[str, Any]:
     now, state, runs = time.monotonic(), child.shared_state, bool(child.pid)
     return {
         "name": child.name,
@@ -109,7 +101,7 @@ def _child_status(child: Child) -> dict[str, Any]:
         "queues": list(child.spec.queues),
         "state": state.state.name.lower() if runs else "dead",
         "busy": state.busy if runs else 0,
-        "fetches": serves(child),
+        "fetches": serves(child, timings),
         "beat_age_s": round(now - state.heartbeat_at, 3) if runs and state.heartbeat_at else None,
         "fetch_age_s": round(now - state.fetched_at, 3) if runs and state.fetched_at else None,
         "restarts": child.restarts,

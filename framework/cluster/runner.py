@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
+from framework import timings
 from framework.cluster.child import ChildEvent, ChildSpec
-from framework.cluster.health_server import GroupHealth, HealthServer, unserved_groups
+from framework.cluster.health_server import GroupHealth, HealthServer
 from framework.cluster.memory import MemoryLimits, MemoryWatch
 from framework.cluster.rollout import DRAIN_TIMEOUT_S, Rollout
 from framework.cluster.supervisor import Supervisor
@@ -58,7 +59,7 @@ class ClusterRunner:
         self._rollout = Rollout(group, log_event, drain_timeout_s=options.drain_timeout_s, timeout_s=timeout_s)
         self._memory = MemoryWatch(options.memory)
         self._notifier = SystemdNotifier()
-        self._health = GroupHealth(group)
+        self._health = GroupHealth(group, timings.current())
         self._server = HealthServer(self._health, *options.health) if options.health else None
         self._was_ready = False
         self._stop_now = False
@@ -173,7 +174,7 @@ class ClusterRunner:
     def _publish_status(self, state: str) -> None:
         """Show the status of the group in ``ps`` and to systemd."""
         children = self._group.children
-        if not self._was_ready and not unserved_groups(children):
+        if not self._was_ready and not self._health.unserved_groups():
             self._was_ready = True
             self._notifier.ready()
         ready = sum(child.ready for child in children)

@@ -20,13 +20,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.channel import Channel
+from framework.timings import Timings
 from framework.wire import keys
-
-BLOCK_TIMEOUT_S = 10
-"""Longest wait of one blocking call in seconds; it bounds how long a dead process's list must be swept."""
-
-REPLY_MARGIN_S = 2.0
-"""A reply later than this after ``BLOCK_TIMEOUT_S`` means a dead connection."""
 
 UNBLOCK_REPLY_S = 1.0
 """How long a cancelled call may take to answer: a few round trips. Later its connection counts as dead."""
@@ -50,9 +45,10 @@ class _BlockedCall:
 class BlockingMoves:
     """Blocking calls and a wake-up socket, polled by one thread; only ``wake`` is safe from other threads."""
 
-    def __init__(self, client: "redis.Redis", working_list: str) -> None:
+    def __init__(self, client: "redis.Redis", working_list: str, timings: Timings) -> None:
         self._client = client
         self._working_list = working_list
+        self._timings = timings
         self._selector = selectors.DefaultSelector()
         self._armed: dict[str, _BlockedCall] = {}
         self._idle: list[_BlockedCall] = []
@@ -80,7 +76,9 @@ class BlockingMoves:
         """Send a blocking call for ``queue``. Raises a redis error if no connection can be made."""
         call = self._idle.pop() if self._idle else self._open()
         try:
-            call.channel.send(("BLMOVE", keys.queue(queue), self._working_list, "RIGHT", "LEFT", BLOCK_TIMEOUT_S))
+            call.channel.send(
+                ("BLMOVE", keys.queue(queue), self._working_list, "RIGHT", "LEFT", f"{self._timings.block_timeout_s:g}")
+            )
         except BaseException:
             self._close(call)
             raise
@@ -124,15 +122,15 @@ class BlockingMoves:
 
         CLIENT UNBLOCK makes Redis answer each call, so no job is under way afterwards. A call without an answer after
         ``UNBLOCK_REPLY_S`` is on a dead connection, which is closed. Where an ACL forbids CLIENT UNBLOCK, the calls end within
-        ``BLOCK_TIMEOUT_S``, or are closed at once if ``no_wait``. All calls share one deadline, so that a server that hangs costs one
-        wait.
+        ``Timings.block_timeout_s``, or are closed at once if ``no_wait``. All calls share one deadline, so that a server that
+        hangs costs one wait.
         """
         arrived: list[UnitOfWork] = []
         timeout_s = UNBLOCK_REPLY_S
         try:
             self._unblock()
         except ResponseError:  # an ACL forbids it
-            timeout_s = 0.0 if no_wait else BLOCK_TIMEOUT_S + REPLY_MARGIN_S
+            timeout_s = 0.0 if no_wait else self._timings.blocking_call_s
         except (RedisError, OSError):
             self.drop_connections()
         deadline = time.monotonic() + timeout_s
@@ -164,7 +162,7 @@ class BlockingMoves:
         self._wake_writer.close()
 
     def _open(self) -> _BlockedCall:
-        channel = Channel(self._client, read_timeout_s=BLOCK_TIMEOUT_S + REPLY_MARGIN_S)
+        channel = Channel(self._client, read_timeout_s=self._timings.blocking_call_s)
         try:
             # Before any blocking call: CLIENT UNBLOCK needs the id, and a blocked connection cannot be asked.
             client_id = int(channel.call("CLIENT", "ID"))
@@ -196,7 +194,7 @@ class BlockingMoves:
         self._close(call)
         self.connection_lost_at = now = time.monotonic()
         self._unanswered = [(client_id, until) for client_id, until in self._unanswered if until > now]
-        self._unanswered.append((call.client_id, call.armed_at + BLOCK_TIMEOUT_S + REPLY_MARGIN_S))
+        self._unanswered.append((call.client_id, call.armed_at + self._timings.blocking_call_s))
 
     def _unblock(self) -> None:
         """Make Redis end every call of this process that it may still hold, in one round trip. Raises redis errors."""
@@ -221,16 +219,16 @@ class BlockingMoves:
         """Return the seconds until the oldest blocking call is overdue; the dict has the calls in the order of arming."""
         oldest = next(iter(self._armed.values()), None)
         if oldest is None:
-            return BLOCK_TIMEOUT_S
-        return max(0.0, oldest.armed_at + BLOCK_TIMEOUT_S + REPLY_MARGIN_S - time.monotonic())
+            return self._timings.block_timeout_s
+        return max(0.0, oldest.armed_at + self._timings.blocking_call_s - time.monotonic())
 
     def _check_overdue(self) -> None:
-        latest = time.monotonic() - BLOCK_TIMEOUT_S - REPLY_MARGIN_S
+        latest = time.monotonic() - self._timings.blocking_call_s
         overdue = [queue for queue, call in self._armed.items() if call.armed_at < latest]
         for queue in overdue:
             self._drop_call(queue)
         if overdue:
-            raise RedisTimeoutError(f"no answer to a blocking call within {BLOCK_TIMEOUT_S + REPLY_MARGIN_S:g} s")
+            raise RedisTimeoutError(f"no answer to a blocking call within {self._timings.blocking_call_s:g} s")
 
     def _drain_wakes(self) -> None:
         try:

@@ -11,9 +11,6 @@ from framework.store.channel import Channel
 from framework.store.script import FETCH
 from framework.wire import keys
 
-LEASE_MS = 15_000
-"""Lifetime of a lease without heartbeats (design: recovery within 25 s)."""
-
 
 @dataclass(slots=True)
 class FetchReply:
@@ -42,10 +39,11 @@ class _FetchRequest:
 class FetchCall:
     """A connection with at most one call under way. For one thread at a time; raises redis errors."""
 
-    def __init__(self, client: "redis.Redis", identity: str, *, read_timeout_s: float) -> None:
+    def __init__(self, client: "redis.Redis", identity: str, *, read_timeout_s: float, lease_ms: int) -> None:
         self._channel = Channel(client, read_timeout_s=read_timeout_s)
         self._lease = keys.lease(identity)
         self._working = keys.working(identity)
+        self._lease_ms = lease_ms
         self._request: _FetchRequest | None = None
 
     @property
@@ -61,7 +59,7 @@ class FetchCall:
             self._lease,
             self._working,
             *map(keys.queue, names),
-            LEASE_MS,
+            self._lease_ms,
             wanted,
             len(ended),
             *[unit.data for unit in ended],

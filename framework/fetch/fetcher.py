@@ -20,13 +20,10 @@ from framework.fetch.queues import QueueOrder
 from framework.fetch.reconciler import Reconciler
 from framework.fetch.threads import WorkerThreads
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.timings import STANDARD, Timings
 from framework.wire import keys
 
 NO_LIMITS: Mapping[str, int] = MappingProxyType({})
-
-STALE_S = 10.0
-"""A job fetched so long ago is not started. The process was stopped (SIGSTOP, a suspended machine), and the lease of 15 s that
-the fetch renewed may have expired, so another process may own the job."""
 
 
 class Fetcher:
@@ -41,14 +38,20 @@ class Fetcher:
         events: FetchEvents,
         reconciler: Reconciler,
         process_limits: Mapping[str, int] = NO_LIMITS,
+        timings: Timings = STANDARD,
     ) -> None:
         self.in_flight = in_flight
+        self._stale_after_s = timings.stale_after_s
         self._process_limits = ProcessLimits(process_limits, in_flight)
         self.threads = WorkerThreads(in_flight.concurrency + 1)
-        blocking = BlockingMoves(client, keys.working(identity))
+        blocking = BlockingMoves(client, keys.working(identity), timings)
         in_flight.replies.wake_leader = blocking.wake
-        self._pipeline = FetchPipeline(client, identity, order, in_flight, events, blocking.wake, self._process_limits)
-        self._leader = Leader(client, identity, in_flight, self._pipeline, blocking, reconciler, self._process_limits)
+        self._pipeline = FetchPipeline(
+            client, identity, order, in_flight, events, blocking.wake, self._process_limits, timings
+        )
+        self._leader = Leader(
+            client, identity, in_flight, self._pipeline, blocking, reconciler, self._process_limits, timings
+        )
         self._stopped = False
 
     def start(self, spawn: Callable[[], None]) -> None:
@@ -169,7 +172,7 @@ class Fetcher:
             return None
         unit = self.in_flight.start(now)
         # The clock is read again, after everything else: since `now` the process may have been stopped.
-        if unit is None or clock() - unit.fetched_at < STALE_S:
+        if unit is None or clock() - unit.fetched_at < self._stale_after_s:
             return unit
         self.in_flight.put_back(unit)
         self._pipeline.suspend()

@@ -10,19 +10,17 @@ import threading
 import redis
 from redis.exceptions import NoPermissionError, OutOfMemoryError, RedisError, ResponseError
 
-from framework.fetch.blocking import BLOCK_TIMEOUT_S, MAX_BLOCKED_QUEUES, BlockingMoves
+from framework.fetch.blocking import MAX_BLOCKED_QUEUES, BlockingMoves
 from framework.fetch.in_flight import InFlight
 from framework.fetch.pipeline import FetchPipeline, clock
 from framework.fetch.process_limits import ProcessLimits
 from framework.fetch.reconciler import Reconciler
 from framework.fetch.requeue import requeue
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.timings import Timings
 
 STALLED_S = 0.010
 """A buffered job returns to its queue if no job has started for so long; no acknowledgement waits longer."""
-
-SWEEP_S = 1.0
-"""Period of the fetches from queues without a blocking call: those beyond the first 16, or all if Redis refuses BLMOVE."""
 
 BURST_S = 0.001
 """A blocking call that returns a job sooner than this means that more jobs wait: fetch in bulk next."""
@@ -46,6 +44,7 @@ class Leader:
         blocking: BlockingMoves,
         reconciler: Reconciler,
         process_limits: ProcessLimits,
+        timings: Timings,
     ) -> None:
         self.lock = threading.Lock()
         self.sleeping = False
@@ -61,6 +60,7 @@ class Leader:
         self._blocking = blocking
         self._reconciler = reconciler
         self._process_limits = process_limits
+        self._timings = timings
         self._stopping = threading.Event()
         self._rearm_requested = False
         self._blocking_allowed_at = 0.0
@@ -133,7 +133,7 @@ class Leader:
             self._rearm_requested = False
             pipeline.drain_reply()
             self._cancel_and_return_jobs()
-        if self._needs_sweep and self.stepped_at - self._swept_at >= SWEEP_S:
+        if self._needs_sweep and self.stepped_at - self._swept_at >= self._timings.queue_sweep_period_s:
             # Time for a fetch from the queues without a blocking call.
             self._swept_at, pipeline.queues_empty = self.stepped_at, False
         if self._stalled():
@@ -159,7 +159,7 @@ class Leader:
         """Cancel the blocking calls from before the failure, and return the jobs of lost replies.
 
         A connection may be dead without a sign (a network that drops its packets). Redis would serve its blocking call before
-        any other for up to ``BLOCK_TIMEOUT_S``, and the process would not learn of the job.
+        any other for up to ``Timings.block_timeout_s``, and the process would not learn of the job.
         """
         self._cancel_and_return_jobs(no_wait=True)
         self._reconciler.reconcile_idle()
@@ -228,8 +228,8 @@ class Leader:
         if self._in_flight.buffer or self._pipeline.unfinished:
             return STALLED_S
         if self._pipeline.closed or not self._in_flight.free_capacity:
-            return BLOCK_TIMEOUT_S
-        return SWEEP_S if self._needs_sweep else BLOCK_TIMEOUT_S
+            return self._timings.block_timeout_s
+        return self._timings.queue_sweep_period_s if self._needs_sweep else self._timings.block_timeout_s
 
     @property
     def _needs_sweep(self) -> bool:
@@ -255,7 +255,7 @@ class Leader:
         """Fetch periodically instead of blocking: Redis refuses BLMOVE at maxmemory or by ACL, but not the fetch script."""
         if not isinstance(error, OutOfMemoryError | NoPermissionError):
             raise error
-        self._blocking_allowed_at = self.stepped_at + SWEEP_S
+        self._blocking_allowed_at = self.stepped_at + self._timings.queue_sweep_period_s
         self._pipeline.queues_empty = False
 
     def _stalled(self) -> bool:

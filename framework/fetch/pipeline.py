@@ -21,6 +21,7 @@ from framework.fetch.process_limits import ProcessLimits
 from framework.fetch.queues import QueueOrder, QueueRotation
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.connect import COMMAND_TIMEOUT_S
+from framework.timings import Timings
 
 ACK_BATCH = MAX_UNACKNOWLEDGED // 2
 """So many ended jobs are acknowledged at once while others run; as many again may end before the confirmation."""
@@ -81,8 +82,9 @@ class FetchPipeline:
         events: FetchEvents,
         on_failure: Callable[[], None],
         process_limits: ProcessLimits,
+        timings: Timings,
     ) -> None:
-        self._call = FetchCall(client, identity, read_timeout_s=COMMAND_TIMEOUT_S)
+        self._call = FetchCall(client, identity, read_timeout_s=COMMAND_TIMEOUT_S, lease_ms=timings.lease_ms)
         self._in_flight = in_flight
         self._events = events
         self._on_failure = on_failure

@@ -15,12 +15,11 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from framework.declare import registry
 from framework.errors import PayloadError
-from framework.fetch.blocking import BLOCK_TIMEOUT_S, REPLY_MARGIN_S
-from framework.fetch.call import LEASE_MS
 from framework.fetch.failure_detector import FailureDetector
 from framework.fetch.interruptions import InterruptionLimit
 from framework.fetch.suspects import SUSPECT_FIELD, RunEvidence, StartState
 from framework.store.script import INSPECT_DEAD, MARK_DEAD, RECLAIM, REGISTER_ORPHAN, RESTORE, UNREGISTER
+from framework.timings import STANDARD, Timings
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, may_exceed
@@ -31,17 +30,11 @@ from framework.wire.resources import JobResources, Slot, lock_of, slot_id, slot_
 from framework.wire.set_limits import INTERRUPTED_SET_LIMITS, SetLimits
 from framework.wire.status_key import TrackedJob, tracked_job
 
-UNREGISTER_AFTER_S = LEASE_MS // 1000 + 2 * int(BLOCK_TIMEOUT_S + REPLY_MARGIN_S)
-"""Seconds since the last heartbeat after which no blocking call of a dead process can be alive."""
-
 _PAGE = 50
 _MAX_RESTORED_JOBS, _MAX_RESTORED_BYTES = 500, 1_000_000  # of one step: half a millisecond of Redis's time
 # Decision 73: every sweep looks for working lists without an owner.
 _SCAN_COUNT = 500
 """Keys that one sweep scans for working lists without an owner: a tenth of a millisecond of Redis's time."""
-
-_INSPECTION_VALID_S = 10.0
-"""How long the result of an inspection is valid; a command that a frozen Redis runs later does nothing."""
 
 Cause: TypeAlias = Literal["death", "lost reply"]
 
@@ -84,6 +77,7 @@ class Reaper:
         dead_set_limits: SetLimits,
         decoded_limit: int = DECODED_LIMIT,
         interruption_limit: InterruptionLimit = DEFAULT_LIMIT,
+        timings: Timings = STANDARD,
     ) -> None:
         self._client = client
         self._on_recovered = on_recovered
@@ -91,6 +85,7 @@ class Reaper:
         self._dead_set_limits = dead_set_limits
         self._decoded_limit = decoded_limit
         self._interruption_limit = interruption_limit
+        self._timings = timings
         self._cursor = 0
 
     def sweep(self, own: str = "") -> int:
@@ -142,7 +137,7 @@ class Reaper:
         if queue is not None and moved:
             self._on_recovered(RecoveredJob(identity, Job(), keys.queue(queue), migration_jobs=moved))
         if found is not None:
-            unregister(self._client, identity, UNREGISTER_AFTER_S)
+            unregister(self._client, identity, self._timings.unregister_after_s)
         return moved
 
     def _inspect(self, identity: str) -> "_DeadProcess | None":
@@ -155,7 +150,7 @@ class Reaper:
             return None
         now, length, written, *page = cast("list[Any]", found)
         evidence = RunEvidence.from_hash(dict(zip(written[::2], written[1::2], strict=True)))
-        return _DeadProcess(f"{float(now) + _INSPECTION_VALID_S:.6f}", int(length), evidence, page)
+        return _DeadProcess(f"{float(now) + self._timings.inspection_valid_s:.6f}", int(length), evidence, page)
 
     def _reclaim_page(self, identity: str, dead: "_DeadProcess") -> list[int]:
         if (queue := keys.migrated_queue(identity)) is not None:
@@ -284,7 +279,7 @@ def mark_dead(client: "redis.Redis", identity: str) -> None:
     client.srem(keys.PROCESSES, identity)
 
 
-def unregister(client: "redis.Redis", identity: str, after_s: int) -> None:
+def unregister(client: "redis.Redis", identity: str, after_s: float) -> None:
     """Remove the keys of a process without a lease whose list is empty, ``after_s`` seconds after its last heartbeat."""
     traces = [keys.process(identity), identity, *keys.work(identity), keys.signals(identity)]
     places = [keys.lease(identity), keys.working(identity), keys.REGISTRY, keys.PROCESSES, *traces]

@@ -19,18 +19,14 @@ from typing import Any, Literal, TypeAlias
 import redis
 from redis.exceptions import RedisError
 
-from framework.fetch.call import LEASE_MS
 from framework.fetch.in_flight import MAX_UNACKNOWLEDGED
 from framework.store.script import NOTE_START
+from framework.timings import STANDARD, Timings
 from framework.types import Payload
 from framework.wire import keys
 
 SUSPECT_FIELD = "aw_suspect"
 """Field of a payload: the job may have run in a process that died."""
-
-TURN_S = 0.5
-TRIAL_S = 5.0
-"""Longest turn of a suspect, during which no other suspect of its process starts; the second after two deaths."""
 
 SLOTS_WITH_FULL_TURNS = 10
 """Concurrency up to which turns have full length. Above it turns are shorter in proportion: all suspects of a process start
@@ -54,8 +50,9 @@ def is_suspect(payload: Payload) -> bool:
 class SuspectRunner:
     """Write the starts of a process's suspects to Redis, and let suspects take turns. Safe from any thread."""
 
-    def __init__(self, client: "redis.Redis", identity: str, concurrency: int) -> None:
+    def __init__(self, client: "redis.Redis", identity: str, concurrency: int, timings: Timings = STANDARD) -> None:
         self._client = client
+        self._timings = timings
         self._turn_scale = min(1.0, SLOTS_WITH_FULL_TURNS / concurrency)
         self._keys = [keys.lease(identity), keys.process(identity)]
         self._ended_digests: deque[str] = deque()
@@ -69,13 +66,15 @@ class SuspectRunner:
         If Redis does not take the write, the job runs all the same, and a death is not counted for it.
         """
         digest = _digest(data)
-        self._take_turn(digest, self._turn_scale * (TURN_S if deaths < 2 else TRIAL_S))
+        self._take_turn(
+            digest, self._turn_scale * (self._timings.suspect_turn_s if deaths < 2 else self._timings.suspect_trial_s)
+        )
         ended: list[str] = []
         with contextlib.suppress(IndexError):
             while True:
                 ended.append(self._ended_digests.popleft())
         try:
-            NOTE_START(self._client, self._keys, [LEASE_MS, digest, *ended])
+            NOTE_START(self._client, self._keys, [self._timings.lease_ms, digest, *ended])
         except (RedisError, OSError):
             self._ended_digests.extend(ended)
 

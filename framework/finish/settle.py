@@ -10,7 +10,6 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from framework.fetch.call import LEASE_MS
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.delayed_payload import DelayedOutcome, delayed_payload, payload_leaving_queue
 from framework.finish.endings import DELETED, DISCARDED, KILLED, RETIRED, RETRIED, SUCCEEDED, ending_of
@@ -34,6 +33,7 @@ from framework.finish.outcome import (
 from framework.finish.retry import Delete, Kill, Retry, RetryDecision, RetryPolicy, job_for_hooks
 from framework.finish.status_writer import StatusWriter
 from framework.store.script import DROP_RETIRED, FETCH, FINISH, KILL, REQUEUE, SCHEDULE, Script
+from framework.timings import STANDARD, Timings
 from framework.types import JobState, Payload
 from framework.wire import keys
 from framework.wire.job import UNKNOWN_COUNT, decode
@@ -80,6 +80,7 @@ class Settler:
         on_trimmed: Callable[[int, str], None],
         on_retry_soon: Callable[[], None],
         status_writer: StatusWriter,
+        timings: Timings = STANDARD,
     ) -> None:
         self._client = client
         self._lease = keys.lease(identity)
@@ -91,6 +92,7 @@ class Settler:
         self._on_trimmed = on_trimmed
         self._on_retry_soon = on_retry_soon
         self._status_writer = status_writer
+        self._lease_ms = timings.lease_ms
         self._in_doubt: set[bytes] = set()
 
     def decide_retry(
@@ -186,7 +188,7 @@ class Settler:
 
         So no other job starts in this place that could kill the process before the acknowledgement arrived.
         """
-        reply: Any = self._run_tracked(unit, FETCH, [self._lease, self._working], [LEASE_MS, 0, 1, unit.data])
+        reply: Any = self._run_tracked(unit, FETCH, [self._lease, self._working], [self._lease_ms, 0, 1, unit.data])
         _, fenced, _ = reply
         gone = not fenced or unit.data in self._in_doubt
         self._finish_unit(unit)

@@ -16,12 +16,12 @@ from typing import Any, cast
 import redis
 from redis.exceptions import ResponseError
 
+from framework import timings
 from framework.errors import QueueReplacedError
-from framework.fetch.call import LEASE_MS
 from framework.fetch.failure_detector import FailureDetector
 from framework.migrate.plan import KEEP, MigrationPlan, MoveDecision
 from framework.migrate.report import MigrationReport, Quota
-from framework.process.heartbeat import LEASE_PERIOD_S, Lease
+from framework.process.heartbeat import Lease
 from framework.store.script import MIGRATE
 from framework.wire import keys
 
@@ -61,6 +61,7 @@ class QueueMigrator:
         self._report = report
         self._quota = quota
         self._on_scanned = on_scanned
+        self._timings = timings.current()
         self._is_list_cache: dict[str, bool] = {}
 
     def length(self, queue: str) -> int:
@@ -108,7 +109,8 @@ class QueueMigrator:
 
     def _migrate_once(self, queue: str) -> None:
         self._report.start_place(queue)
-        lease = Lease(self._client, keys.migration_identity(queue), 0, FailureDetector(LEASE_MS / 1000, LEASE_PERIOD_S))
+        detector = FailureDetector(self._timings.lease_s, self._timings.heartbeat_period_s)
+        lease = Lease(self._client, keys.migration_identity(queue), 0, detector, self._timings)
         # Registered before the rename: if this process dies in between, only an empty identity is left, which others
         # unregister.
         lease.renew()
@@ -133,7 +135,7 @@ class QueueMigrator:
             if state == _MOVED:
                 self._quota.use(self._record(queue, [_skip_wrong_type(one, refused) for one in decisions]))
                 self._on_scanned(len(page))
-            if state == _LEASE_EXPIRED or time.monotonic() - renewed_at > LEASE_PERIOD_S:
+            if state == _LEASE_EXPIRED or time.monotonic() - renewed_at > self._timings.heartbeat_period_s:
                 lease.renew()
                 renewed_at = time.monotonic()
             if not following and state != _LEASE_EXPIRED:
@@ -151,7 +153,7 @@ class QueueMigrator:
             self._client,
             [keys.lease(keys.migration_identity(queue)), stash, keys.QUEUES, source, *map(keys.queue, queues[1:])],
             [
-                *(LEASE_MS, PAGE, PAGE_BYTES, len(page), len(queues), *queues, *page),
+                *(self._timings.lease_ms, PAGE, PAGE_BYTES, len(page), len(queues), *queues, *page),
                 *(decision.data for decision in decisions),
                 *(indexes[decision.target or queue] for decision in decisions),
             ],

@@ -16,6 +16,7 @@ from framework.process.shared_state import SharedState
 from framework.process.title import Title
 from framework.process.unserved import UnservedWatch
 from framework.schedule.poller import Poller
+from framework.timings import STANDARD, Timings
 
 
 @dataclass
@@ -44,3 +45,4 @@ class ProcessComponents:
     """The process id of the supervisor, ``None`` without one."""
     shared_state: SharedState
     unserved: UnservedWatch
+    timings: Timings = STANDARD

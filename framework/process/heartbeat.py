@@ -13,15 +13,11 @@ from typing import Any, Protocol, cast
 import redis
 from redis.exceptions import RedisError
 
-from framework.fetch.call import LEASE_MS
 from framework.fetch.failure_detector import FailureDetector
-from framework.fetch.reaper import UNREGISTER_AFTER_S, unregister
+from framework.fetch.reaper import unregister
 from framework.store.script import HEARTBEAT, MARK_DEAD
+from framework.timings import STANDARD, Timings
 from framework.wire import keys
-
-LEASE_PERIOD_S = 3.0
-RECORD_PERIOD_S = 5.0
-SWEEP_PERIOD_S = 5.0
 
 STEP_LIMIT_S = 60.0
 """The longest step of a task that only calls Redis: every read has a deadline of seconds."""
@@ -177,13 +173,14 @@ class Lease:
         identity: str,
         slots: int,
         failure_detector: FailureDetector,
-        lease_ms: int = LEASE_MS,
+        timings: Timings = STANDARD,
     ) -> None:
         self.client = client
         self._identity = identity
         self._failure_detector = failure_detector
+        self._unregister_after_s = timings.unregister_after_s
         self._keys = [keys.lease(identity), keys.REGISTRY, keys.process(identity), keys.STEADY_SINCE]
-        self._arguments = [identity, lease_ms, slots, int(failure_detector.max_gap_s * 1000)]
+        self._arguments = [identity, timings.lease_ms, slots, int(failure_detector.max_gap_s * 1000)]
         self.lapsed = False
         """Whether the last heartbeat found the lease expired, so that other processes may have recovered the working list."""
         self.unregistered = False
@@ -209,7 +206,7 @@ class Lease:
         first = not self._failure_detector.steady_since
         silent_s = self._failure_detector.record_heartbeat(float(now), lease_held=bool(held))
         # Other processes remove one from the registry only after a long silence and while heartbeats arrive steadily.
-        self.unregistered = bool(new) and not first and (silent_s < UNREGISTER_AFTER_S or not steady)
+        self.unregistered = bool(new) and not first and (silent_s < self._unregister_after_s or not steady)
         return silent_s <= self._failure_detector.lease_s and bool(held)
 
     def release(self, *, list_is_empty: bool = True) -> None:

@@ -17,16 +17,12 @@ from typing import cast
 from redis.exceptions import RedisError
 
 from framework.exit_codes import EXIT_FAILED, EXIT_OK
-from framework.fetch.blocking import BLOCK_TIMEOUT_S, REPLY_MARGIN_S
 from framework.fetch.reaper import jittered
 from framework.policies.concurrency.slots import renew_slots
 from framework.process.components import ProcessComponents
 from framework.process.eviction_check import EvictionCheck
 from framework.process.heartbeat import (
     HOOKS_LIMIT_S,
-    LEASE_PERIOD_S,
-    RECORD_PERIOD_S,
-    SWEEP_PERIOD_S,
     PeriodicTask,
     StuckError,
     Watchdog,
@@ -52,8 +48,6 @@ _FETCHER_LIMIT_S = 60.0
 _MAX_SKEW_S = 2.0
 # The period of the check whether Redis has answered the first fetch.
 _STARTING_CHECK_PERIOD_S = 0.05
-# The period at which the main thread checks for a dead component and a dead supervisor.
-_CHECK_PERIOD_S = 1.0
 
 
 class Launcher:
@@ -64,23 +58,29 @@ class Launcher:
         self._signals = signals
         self._log = logs.logger()
         events = components.events
-        upkeep = components.record.client
+        upkeep, timings = components.record.client, components.timings
+        self._timings = timings
         self._lease_task = PeriodicTask(
-            "lease", self._renew_lease, LEASE_PERIOD_S, events, client=components.lease.client
+            "lease", self._renew_lease, timings.heartbeat_period_s, events, client=components.lease.client
         )
         self._sweep_task = PeriodicTask(
-            "reaper", self._sweep, SWEEP_PERIOD_S, events, client=upkeep, limit_s=HOOKS_LIMIT_S
+            "reaper", self._sweep, timings.sweep_period_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S
         )
         self._tasks = [
-            PeriodicTask("record", self._write_record, RECORD_PERIOD_S, events, client=upkeep),
+            PeriodicTask("record", self._write_record, timings.record_period_s, events, client=upkeep),
             self._sweep_task,
             PeriodicTask(
-                "policies", self._maintain_policies, SWEEP_PERIOD_S, events, client=upkeep, limit_s=HOOKS_LIMIT_S
+                "policies",
+                self._maintain_policies,
+                timings.sweep_period_s,
+                events,
+                client=upkeep,
+                limit_s=HOOKS_LIMIT_S,
             ),
             PeriodicTask(
                 "poller", self._poll, components.poll_interval_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S
             ),
-            PeriodicTask("unserved", components.unserved.step, SWEEP_PERIOD_S, events, limit_s=HOOKS_LIMIT_S),
+            PeriodicTask("unserved", components.unserved.step, timings.sweep_period_s, events, limit_s=HOOKS_LIMIT_S),
         ]
         self._eviction = EvictionCheck(upkeep, events)
         self._paused: list[str] = []
@@ -90,7 +90,7 @@ class Launcher:
         self._draining = False
         self._stop_now = False
         """Whether the stop waits for no job."""
-        self._watchdog = Watchdog([self._lease_task, *self._tasks], _CHECK_PERIOD_S)
+        self._watchdog = Watchdog([self._lease_task, *self._tasks], timings.main_thread_period_s)
 
     def run(self) -> int:
         """Run until a signal to stop; return the exit status.
@@ -119,10 +119,9 @@ class Launcher:
         self._log.info("ready", event_name="process.ready", identity=components.identity, **queues)
         stop = False
         while not (stop or self._draining or self._cannot_continue):
-            serves = components.shared_state.state is not ProcessState.STARTING
-            stop = (
-                self._handle_signals(_CHECK_PERIOD_S if serves else _STARTING_CHECK_PERIOD_S) or self._lost_supervisor()
-            )
+            starting = components.shared_state.state is ProcessState.STARTING
+            wait_s = _STARTING_CHECK_PERIOD_S if starting else self._timings.main_thread_period_s
+            stop = self._handle_signals(wait_s) or self._lost_supervisor()
             self._check_components()
             self._publish_state()
         if self._draining and not stop:
@@ -173,7 +172,7 @@ class Launcher:
         self._check_tasks()
         active_at, now = self._components.fetcher.active_at, time.monotonic()
         # Two periods at most count between two checks, so that a suspended machine does not look like a stuck fetcher.
-        passed_s, self._checked_at = min(2 * _CHECK_PERIOD_S, now - self._checked_at), now
+        passed_s, self._checked_at = min(2 * self._timings.main_thread_period_s, now - self._checked_at), now
         self._without_fetch_s = self._without_fetch_s + passed_s if active_at == self._active_at else 0.0
         self._active_at = active_at
         if self._without_fetch_s > _FETCHER_LIMIT_S:
@@ -272,7 +271,7 @@ class Launcher:
             self._lease_task.stop()
             lost_at = components.fetcher.connection_lost_at
             components.lease.release(
-                list_is_empty=lost_at is None or time.monotonic() - lost_at > BLOCK_TIMEOUT_S + REPLY_MARGIN_S
+                list_is_empty=lost_at is None or time.monotonic() - lost_at > self._timings.blocking_call_s
             )
             self._log.info(
                 "stopped", event_name="process.stopped", returned=components.push_back.returned, finished=finished
@@ -351,13 +350,13 @@ class Launcher:
         # Broken keys of a dead process must not prevent the reconciliation of this process's own list.
         finally:
             self._components.reconciler.reconcile()
-        return jittered(SWEEP_PERIOD_S)
+        return jittered(self._timings.sweep_period_s)
 
     def _maintain_policies(self) -> float:
         self._components.refresh()
         for step in self._components.maintenance:
             step()
-        return jittered(SWEEP_PERIOD_S)
+        return jittered(self._timings.sweep_period_s)
 
     def _poll(self) -> float:
         return self._components.poller.step()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from framework import timings
 from framework.cluster.child import ChildSpec, OnEvent
 from framework.cluster.child_leases import ChildLeases
 from framework.cluster.supervisor import Supervisor
@@ -24,7 +25,10 @@ class _ShardLeases:
         self._events = {name: ProcessEvents(name, user=shards[name].endpoint.user) for name in names}
         self._by_shard = {
             name: ChildLeases(
-                name, shards[name].open_client("leases", read_timeout_s=COMMAND_TIMEOUT_S), self._events[name]
+                name,
+                shards[name].open_client("leases", read_timeout_s=COMMAND_TIMEOUT_S),
+                self._events[name],
+                timings.current(),
             )
             for name in names
         }

@@ -9,7 +9,7 @@ from functools import partial
 
 import redis
 
-from framework import middleware
+from framework import middleware, timings
 from framework.admin.held_jobs import HeldJobsAlert
 from framework.declare import queue_facts, registry
 from framework.execute.cancellation import Cancellations
@@ -20,7 +20,6 @@ from framework.execute.job_log import JobLog
 from framework.execute.processor import Processor
 from framework.execute.stats import RunningJobs
 from framework.execute.unknown import UnknownClassDelays
-from framework.fetch.call import LEASE_MS
 from framework.fetch.failure_detector import FailureDetector
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.identity import own_identity
@@ -37,7 +36,7 @@ from framework.messages import nearest
 from framework.process.components import ProcessComponents
 from framework.process.descriptors import check_worker
 from framework.process.events import ProcessEvents
-from framework.process.heartbeat import LEASE_PERIOD_S, Lease
+from framework.process.heartbeat import Lease
 from framework.process.launcher import Launcher
 from framework.process.metrics import SidekiqMetrics
 from framework.process.push_back import PushBack
@@ -53,6 +52,7 @@ from framework.settings.model import DeadSettings, Settings
 from framework.shard.shard import Shard
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.telemetry import logs
+from framework.timings import Timings
 from framework.version import VERSION
 from framework.wire.memory_budget import MemoryBudget
 from framework.wire.set_limits import SetLimits
@@ -203,12 +203,12 @@ def build_worker(
 ) -> ProcessComponents:
     """Return the components of a process that serves the queues in ``order``; nothing runs yet."""
     events = ProcessEvents(shard.name, tracker_of(settings), shard.endpoint.user)
-    dead_set = _dead_set_limits(settings.dead)
+    dead_set, waits = _dead_set_limits(settings.dead), timings.current()
     states, in_flight = StatusWriter(shard, events.status_write_failed), InFlight(options.slots)
     fetching, upkeep = (shard.open_client(role, read_timeout_s=COMMAND_TIMEOUT_S) for role in ("fetch", "upkeep"))
     budget, decoded_limit = MemoryBudget(settings.size_limit.decoding_budget), settings.size_limit.decoded_limit
     reconciler = Reconciler(fetching, identity, in_flight, events.recovered, dead_set, decoded_limit)
-    fetcher = Fetcher(fetching, identity, order, in_flight, events, reconciler, settings.process_limits)
+    fetcher = Fetcher(fetching, identity, order, in_flight, events, reconciler, settings.process_limits, waits)
     runs = RunningJobs(in_flight.running, cancellations := Cancellations(shard.client))
     policies = open_policies(settings, events.tracker, shard, upkeep, identity)
     executor = Executor(
@@ -217,27 +217,29 @@ def build_worker(
         runs,
         PayloadDecoder(runs, settings.size_limit.decompressed_limit, decoded_limit, budget),
         fetcher.ensure_fetching,
-        SuspectRunner(shard.client, identity, options.slots),
+        SuspectRunner(shard.client, identity, options.slots, waits),
         StrictArgumentsCheck(settings.strict_arguments),
         states,
         settings.retired_workers,
         policies.admission,
         UnknownClassDelays(settings.foreign_classes, settings.unknown_class_max_wait),
     )
-    timing = PollTiming(upkeep, settings.poll_interval)
-    settler = _settler(settings, shard.client, identity, fetcher, events, dead_set, timing, states)
-    detector = FailureDetector(LEASE_MS / 1000, LEASE_PERIOD_S)
+    poll_timing = PollTiming(upkeep, settings.poll_interval)
+    settler = _settler(settings, shard.client, identity, fetcher, events, dead_set, poll_timing, states, waits)
+    detector = FailureDetector(waits.lease_s, waits.heartbeat_period_s)
     interruptions = InterruptionLimit(settings.max_retries_after_interruption)
     return ProcessComponents(
         identity=identity,
         fetcher=fetcher,
         processor=Processor(fetcher, executor, settler, log, runs, EventLoop(), events),
-        lease=Lease(shard.open_client("lease", read_timeout_s=COMMAND_TIMEOUT_S), identity, options.slots, detector),
+        lease=Lease(
+            shard.open_client("lease", read_timeout_s=COMMAND_TIMEOUT_S), identity, options.slots, detector, waits
+        ),
         record=_record(options, upkeep, identity, order, runs),
         metrics=SidekiqMetrics(upkeep, runs.class_metrics, settings.sidekiq_metrics),
         title=Title(shard.name, order.names, "busy"),
-        poller=open_poller(settings, router, shard.name, upkeep, timing, events, states, dead_set, budget),
-        reaper=Reaper(upkeep, events.recovered, detector, dead_set, decoded_limit, interruptions),
+        poller=open_poller(settings, router, shard.name, upkeep, poll_timing, events, states, dead_set, budget),
+        reaper=Reaper(upkeep, events.recovered, detector, dead_set, decoded_limit, interruptions, waits),
         reconciler=reconciler,
         refresh=policies.refresh,
         maintenance=(*policies.maintenance, *_monitors(settings, upkeep, events), cancellations.refresh),
@@ -248,6 +250,7 @@ def build_worker(
         supervisor=supervisor,
         shared_state=SharedState.from_environment(),
         unserved=_unserved_watch(settings, router, options, order, in_group=supervisor is not None),
+        timings=waits,
     )
 
 
@@ -258,12 +261,15 @@ def _settler(
     fetcher: Fetcher,
     events: ProcessEvents,
     dead_set: SetLimits,
-    timing: PollTiming,
+    poll_timing: PollTiming,
     states: StatusWriter,
+    waits: Timings,
 ) -> Settler:
     policy = RetryPolicy(settings.max_retries, keeps_business_failures=settings.dead.business)
     handlers, trimmed = events.handlers, events.trimmed
-    return Settler(client, identity, fetcher, handlers, policy, dead_set, trimmed, timing.expect_retry, states)
+    return Settler(
+        client, identity, fetcher, handlers, policy, dead_set, trimmed, poll_timing.expect_retry, states, waits
+    )
 
 
 def _unserved_watch(

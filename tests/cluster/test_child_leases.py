@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from framework.fetch.failure_detector import FailureDetector
 from framework.process.heartbeat import Lease
 from framework.process.signals import SWEEP
 from framework.store.connect import Endpoint, open_client
+from framework.timings import STANDARD
 from framework.wire import keys
 from tests.harness import until
 
@@ -60,12 +62,15 @@ def told():
     return Told()
 
 
+OFTEN = replace(STANDARD, child_renewal_period_s=0.02, heartbeat_period_s=0.025, silence_limit_s=60.0)
+
+
 @pytest.fixture
 def keeper(redis, group, told):
     made = []
 
     def make(client=redis, **options):
-        made.append(ChildLeases("main", client, told, **{"period_s": 0.02, "late_s": 0.05, "limit_s": 60, **options}))
+        made.append(ChildLeases("main", client, told, replace(OFTEN, **options)))
         made[-1].start(group)
         return made[-1]
 
@@ -86,7 +91,7 @@ def sleeper(group):
 
 def registered(redis, silent_s=10.0, lease_ms=2_000):
     """A child that beat a while ago and whose lease would run out soon."""
-    Lease(redis, ME, 2, FailureDetector(15.0, 3.0), lease_ms=lease_ms).renew()
+    Lease(redis, ME, 2, FailureDetector(15.0, 3.0), replace(STANDARD, lease_s=lease_ms / 1000)).renew()
     redis.zadd(keys.REGISTRY, {ME: redis.time()[0] - silent_s})
 
 
@@ -102,7 +107,7 @@ def test_a_stopped_child_does_not_and_is_left_alone(redis, granted, keeper, grou
     sleeper.send_signal(signal.SIGSTOP)
     until(lambda: not can_run(sleeper.pid))
     registered(granted, lease_ms=300)
-    keeper(limit_s=0)
+    keeper(silence_limit_s=0.0)
     until(lambda: not redis.exists(keys.lease(ME)), "the lease runs out")
     assert not group.killed
     sleeper.send_signal(signal.SIGCONT)
@@ -112,7 +117,7 @@ def test_a_stopped_child_does_not_and_is_left_alone(redis, granted, keeper, grou
 @pytest.mark.proves("R69")
 def test_child_leases_silent_child_is_killed_not_renewed(redis, granted, keeper, group, sleeper):
     registered(granted, lease_ms=60_000)
-    keeper(limit_s=1)
+    keeper(silence_limit_s=1.0)
     until(lambda: group.killed)
     assert group.killed[0] == (ME, 1)  # counted since the parent itself sees Redis up
     assert redis.pttl(keys.lease(ME)) <= 60_000
@@ -148,7 +153,7 @@ def test_child_leases_lease_expired_with_redis_up_stays_gone(redis, granted, kee
 def test_child_leases_death_is_marked_and_siblings_sweep(redis, granted, keeper, group):
     registered(granted, lease_ms=60_000)
     redis.sadd(keys.PROCESSES, ME)
-    one = keeper(period_s=60.0)
+    one = keeper(child_renewal_period_s=60.0)
     until(lambda: one._task.steps == 2, "it rests")
     one.mark_dead(ME)
     until(lambda: group.signals)
@@ -173,7 +178,7 @@ def test_child_leases_death_in_outage_is_marked_afterwards(make_server, keeper, 
 
 def test_child_leases_stop_marks_the_last_death(redis, granted, keeper):
     registered(granted, lease_ms=60_000)
-    one = keeper(period_s=60.0)
+    one = keeper(child_renewal_period_s=60.0)
     until(lambda: one._task.steps == 2)
     one.stop()
     one.mark_dead(ME)  # the loop is gone

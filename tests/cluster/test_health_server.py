@@ -5,6 +5,7 @@ import json
 import socket
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -17,6 +18,7 @@ from framework.cluster.health_server import GroupHealth, HealthServer
 from framework.cluster.supervisor import Supervisor
 from framework.errors import ConfigurationError
 from framework.process.shared_state import ProcessState
+from framework.timings import STANDARD
 from tests.cluster.test_supervisor import Guard
 from tests.harness import until
 from tests.tables import each_row
@@ -86,30 +88,30 @@ def test_readiness_needs_a_fetching_child_per_group(asked):
     assert (second["state"], second["fetches"], second["beat_age_s"]) == ("starting", False, None)
 
 
-@pytest.mark.parametrize("limit", ["FETCH_LIMIT_S", "HEARTBEAT_LIMIT_S"])
-def test_that_a_process_lives_is_not_enough(asked, monkeypatch, limit):
+@pytest.mark.parametrize("limit", ["fetch_silence_limit_s", "lease_s"])
+def test_that_a_process_lives_is_not_enough(asked, limit):
     asked.well("a", "c")
-    monkeypatch.setattr(module, limit, -1.0)  # its fetches, or its beats, are not answered any more
+    asked.health._timings = replace(STANDARD, **{limit: -1.0})  # its fetches, or its beats, are not answered any more
     assert asked.ask("/readiness")[0] == 503
     assert asked.ask("/liveness")[0] == 200  # which no new start would mend
-    monkeypatch.undo()
+    asked.health._timings = STANDARD
     asked.board("a").publish(ProcessState.QUIET, 0, None)
     asked.board("c").publish(ProcessState.DRAINING, 0, None)
     assert len(asked.ask("/readiness")[1]["reasons"]) == 2
 
 
-def test_liveness_needs_the_loop_and_half_of_the_children(asked, monkeypatch):
+def test_liveness_needs_the_loop_and_half_of_the_children(asked):
     assert asked.ask("/liveness")[0] == 200
-    monkeypatch.setattr(module, "LOOP_LIMIT_S", -1.0)
+    asked.health._timings = replace(STANDARD, loop_limit_s=-1.0)
     status, shown = asked.ask("/liveness")
     assert (status, "loop has not run" in shown["reasons"][0]) == (503, True)
-    monkeypatch.undo()
+    asked.health._timings = STANDARD
     time_of = module.time.monotonic
     asked.well("a", "b", "c")
-    monkeypatch.setattr(module, "STUCK_S", 0.3)
+    asked.health._timings = replace(STANDARD, stuck_s=0.3)
     until(lambda: asked.ask("/liveness")[0] == 503)
     assert asked.ask("/liveness")[1]["reasons"] == ["stuck for more than 0.3 s: a, b, c"]
-    monkeypatch.setattr(module, "STUCK_S", 60.0)
+    asked.health._timings = replace(STANDARD, stuck_s=60.0)
     for name in "bc":
         asked.board(name)._cells[2] = time_of() - 100
         next(child for child in asked.group.children if child.name == name).started_at -= 100

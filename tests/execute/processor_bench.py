@@ -52,7 +52,7 @@ class ProcessorBench:
         chain = Chain(SERVER)
         for one in middleware:
             chain.add(one)
-        suspect_runner = SuspectRunner(self.shard.client, IDENTITY, slots)
+        self.suspect_runner = suspect_runner = SuspectRunner(self.shard.client, IDENTITY, slots)
         self.untold, self.unknown = [], []
         states = StatusWriter(self.shard, lambda *facts: self.untold.append(facts))
         ensure_fetching = self.fetcher.ensure_fetching

@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -19,6 +20,7 @@ from framework.declare.worker import ApplicationWorker
 from framework.errors import Discard, RetryLater, Shutdown
 from framework.finish.outcome import Deferred, Discarded, Held
 from framework.telemetry import context
+from framework.timings import STANDARD
 from framework.wire import keys
 from framework.wire.json import dumps
 from framework.wire.memory_budget import MemoryBudget
@@ -83,9 +85,12 @@ def test_more_async_jobs_run_than_there_are_threads(slots, redis, gate):
     assert one.died == []
 
 
+def limit_turns(bench, turn_s):
+    bench.suspect_runner._timings = replace(STANDARD, suspect_turn_s=turn_s)
+
+
 @pytest.mark.proves("R25")
-def test_async_suspects_start_in_turn_in_one_thread(slots, redis, gate, monkeypatch):
-    monkeypatch.setattr("framework.fetch.suspects.TURN_S", 10.0)  # 0.45 s each with this concurrency: 90 s for all
+def test_async_suspects_start_in_turn_in_one_thread(slots, redis, gate):
     running = []
 
     async def perform(self):
@@ -97,10 +102,12 @@ def test_async_suspects_start_in_turn_in_one_thread(slots, redis, gate, monkeypa
         enqueue(redis, "Job", jid=str(number), aw_suspect=True)
     for number in range(20):
         enqueue(redis, "Job", jid=str(1_000 + number))
-    one = slots(220).start()
+    one = slots(220)
+    limit_turns(one, 10.0)  # 0.45 s each with this concurrency: 90 s for all
+    one.start()
     until(lambda: 1_019 in running)  # who is no suspect waits for none of them
     assert len(running) < 220
-    monkeypatch.setattr("framework.fetch.suspects.TURN_S", 0.1)
+    limit_turns(one, 0.1)
     until(lambda: len(running) == 220)
     assert [jid for jid in running if jid < 1_000] == [*range(200)]
     assert one.threads() < 10
@@ -126,8 +133,7 @@ def test_async_suspect_may_fail_before_it_starts(slots, redis, gate):
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_jobs_that_await_their_turn_stay_in_flight_at_stop(slots, redis, monkeypatch, is_async):
-    monkeypatch.setattr("framework.fetch.suspects.TURN_S", 60.0)
+def test_jobs_that_await_their_turn_stay_in_flight_at_stop(slots, redis, is_async):
     running, opened_ = [], threading.Event()
 
     async def asynchronous(self):
@@ -142,7 +148,9 @@ def test_jobs_that_await_their_turn_stay_in_flight_at_stop(slots, redis, monkeyp
     worker(asynchronous if is_async else plain)
     for number in range(3):
         enqueue(redis, "Job", jid=str(number), aw_suspect=True)
-    one = slots(3).start()
+    one = slots(3)
+    limit_turns(one, 60.0)
+    one.start()
     until(lambda: running and len(one.fetcher.in_flight.running()) == 3)
     one.runs.stopping = True
     one.fetcher.stop()

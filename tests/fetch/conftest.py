@@ -11,6 +11,7 @@ from framework.fetch.in_flight import InFlight
 from framework.fetch.queues import QueueOrder
 from framework.fetch.reconciler import Reconciler
 from framework.store.connect import COMMAND_TIMEOUT_S
+from framework.timings import STANDARD
 from framework.wire import keys
 from framework.wire.set_limits import SetLimits
 from tests.harness import IDENTITY, opened, until
@@ -22,7 +23,7 @@ class FetcherBench:
     ``job`` is what a thread does with a unit instead; it returns whether the unit is finished.
     """
 
-    def __init__(self, redis, url, queues=(("default", 0),), slots=2, job=None, limits=None):
+    def __init__(self, redis, url, queues=(("default", 0),), slots=2, job=None, limits=None, timings=STANDARD):
         self.redis = redis
         self.shard = opened(url)
         self.slots = slots
@@ -32,7 +33,7 @@ class FetcherBench:
         self.recovered, self.faults = [], []
         self.reconciler = Reconciler(client, IDENTITY, self.in_flight, self.recovered.append, SetLimits(100, 3600.0))
         order = QueueOrder.of(queues)
-        self.fetcher = Fetcher(client, IDENTITY, order, self.in_flight, self, self.reconciler, limits or {})
+        self.fetcher = Fetcher(client, IDENTITY, order, self.in_flight, self, self.reconciler, limits or {}, timings)
         self.pipeline = self.fetcher._pipeline
         self.leader = self.fetcher._leader
         self.blocking = self.leader._blocking

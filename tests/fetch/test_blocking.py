@@ -1,13 +1,14 @@
 import select
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from redis.exceptions import OutOfMemoryError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from framework.fetch import blocking as blocking_module
 from framework.fetch.blocking import BlockingMoves
+from framework.timings import STANDARD
 from framework.wire import keys
 from tests.harness import IDENTITY, full_memory, opened, until
 from tests.servers.guarded import narrowed
@@ -17,10 +18,10 @@ WORKING = keys.working(IDENTITY)
 
 
 @contextmanager
-def blocking_at(url):
+def blocking_at(url, timings=STANDARD):
     shard = opened(url)
     client = shard.open_client("fetch", read_timeout_s=5.0)
-    one = BlockingMoves(client, WORKING)
+    one = BlockingMoves(client, WORKING, timings)
     yield one
     one.close()
     client.close()
@@ -101,10 +102,10 @@ def test_call_refused_at_maxmemory_keeps_its_connection(blocking, redis):
 
 
 @pytest.mark.proves("R3")
-def test_call_without_an_answer_is_closed(blocking, redis, monkeypatch):
+def test_call_without_an_answer_is_closed(blocking, redis):
     blocking.arm("a")
     until(lambda: blocked(redis))
-    monkeypatch.setattr(blocking_module, "BLOCK_TIMEOUT_S", -blocking_module.REPLY_MARGIN_S)
+    blocking._timings = replace(STANDARD, block_timeout_s=-STANDARD.reply_margin_s)
     with pytest.raises(RedisError, match="no answer"):
         blocking.wait(0.0)
     assert blocking.queues == set()
@@ -155,10 +156,9 @@ def test_cancel_all_waits_once_for_a_server_that_hangs(blocking, redis, monkeypa
 
 
 @pytest.mark.proves("F11", "R3")
-def test_call_on_a_dead_network_is_closed_when_overdue(redis, redis_url, monkeypatch):
-    monkeypatch.setattr(blocking_module, "BLOCK_TIMEOUT_S", 1)
-    monkeypatch.setattr(blocking_module, "REPLY_MARGIN_S", 0.2)
-    with Proxy(redis_url) as proxy, blocking_at(proxy.url) as blocking:
+def test_call_on_a_dead_network_is_closed_when_overdue(redis, redis_url):
+    short = replace(STANDARD, block_timeout_s=1.0, reply_margin_s=0.2)
+    with Proxy(redis_url) as proxy, blocking_at(proxy.url, short) as blocking:
         blocking.arm("a")
         until(lambda: blocked(redis))
         proxy.swallow()

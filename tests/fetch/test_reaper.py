@@ -12,11 +12,12 @@ from framework.declare.worker import ApplicationWorker
 from framework.fetch.failure_detector import FailureDetector
 from framework.fetch.in_flight import MAX_UNACKNOWLEDGED, InFlight
 from framework.fetch.interruptions import InterruptionLimit
-from framework.fetch.reaper import UNREGISTER_AFTER_S, Reaper, mark_dead
+from framework.fetch.reaper import Reaper, mark_dead
 from framework.fetch.reconciler import Reconciler
 from framework.fetch.suspects import SuspectRunner
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.script import HEARTBEAT, RECLAIM
+from framework.timings import STANDARD
 from framework.wire import keys
 from framework.wire.set_limits import SetLimits
 from tests.harness import IDENTITY, compressed, encoded, full_memory, hold, unwrapped
@@ -285,7 +286,7 @@ def test_recovery_works_at_maxmemory(reaper, redis):
 
 @pytest.mark.proves("I24")
 def test_dead_process_is_unregistered_after_blocking_calls(reaper, redis):
-    die(redis, OTHER, since_s=UNREGISTER_AFTER_S - 5)
+    die(redis, OTHER, since_s=STANDARD.unregister_after_s - 5)
     reaper.sweep()
     assert redis.zscore(keys.REGISTRY, OTHER) is not None
     hold(redis, encoded(), OTHER)  # a blocking call that Redis still held moved it
@@ -294,7 +295,7 @@ def test_dead_process_is_unregistered_after_blocking_calls(reaper, redis):
     for key in (OTHER, *keys.work(OTHER)):
         redis.hset(key, "a", "b")
     redis.lpush(keys.signals(OTHER), "TSTP")
-    die(redis, OTHER, since_s=UNREGISTER_AFTER_S + 5)
+    die(redis, OTHER, since_s=STANDARD.unregister_after_s + 5)
     reaper.sweep()
     assert redis.zscore(keys.REGISTRY, OTHER) is None
     assert redis.smembers(keys.PROCESSES) == {IDENTITY.encode()}
@@ -340,7 +341,7 @@ def test_queue_of_a_dead_migration_is_restored(reaper, redis, recovered):
     redis.lpush(keys.queue("q:1"), "handed on before", "pushed meanwhile")
     beat(redis, holder, slots=0)
     assert reaper.sweep() == 0
-    die(redis, holder, UNREGISTER_AFTER_S + 1, slots=0)
+    die(redis, holder, STANDARD.unregister_after_s + 1, slots=0)
     assert reaper.sweep() == 1_201
     back = redis.lrange(keys.queue("q:1"), 0, -1)[::-1]
     assert back == [b"handed on before", b"pushed meanwhile", *jobs]

@@ -3,10 +3,12 @@
 The proxy is healed at once: connections of before stay dead, new ones work, as behind a network that dropped its state.
 """
 
+from dataclasses import replace
+
 import pytest
 
-from framework.fetch import blocking as blocking_module
 from framework.fetch import pipeline as pipeline_module
+from framework.timings import STANDARD
 from tests.harness import encoded, until
 from tests.servers.proxy import Proxy
 
@@ -47,10 +49,8 @@ def test_failed_acknowledgement_renews_blocking_calls(bench, redis, hole):
 
 
 @pytest.mark.proves("F11", "R3")
-def test_idle_process_finds_its_dead_blocking_call(bench, redis, hole, monkeypatch):
-    monkeypatch.setattr(blocking_module, "BLOCK_TIMEOUT_S", 1)
-    monkeypatch.setattr(blocking_module, "REPLY_MARGIN_S", 0.2)
-    one = bench(url=hole.url).start()
+def test_idle_process_finds_its_dead_blocking_call(bench, redis, hole):
+    one = bench(url=hole.url, timings=replace(STANDARD, block_timeout_s=1.0, reply_margin_s=0.2)).start()
     until(one.idle)
     die_without_a_sign(hole)
     redis.lpush(QUEUE, encoded(jid="next"))

@@ -1,10 +1,12 @@
 import hashlib
 import threading
+from dataclasses import replace
 
 import pytest
 
 from framework.fetch.in_flight import MAX_UNACKNOWLEDGED
 from framework.fetch.suspects import RunEvidence, SuspectRunner, is_suspect
+from framework.timings import STANDARD
 from framework.wire import keys
 from tests.harness import IDENTITY, encoded, full_memory, opened, payload, until
 from tests.tables import each_row
@@ -101,15 +103,12 @@ def test_lost_ends_of_suspects_are_written_again(redis, granted, make_server):
     away.close()
 
 
-@pytest.fixture
-def slow_turns(monkeypatch):
-    monkeypatch.setattr("framework.fetch.suspects.TURN_S", 60.0)
-    monkeypatch.setattr("framework.fetch.suspects.TRIAL_S", 60.0)
+SLOW_TURNS = replace(STANDARD, suspect_turn_s=60.0, suspect_trial_s=60.0)
 
 
 @pytest.mark.proves("R25")
-def test_suspects_take_turns(redis, granted, slow_turns):
-    runner = SuspectRunner(granted, IDENTITY, 2)
+def test_suspects_take_turns(redis, granted):
+    runner = SuspectRunner(granted, IDENTITY, 2, SLOW_TURNS)
     runner.begin(b"one", 0)
     second = threading.Thread(target=runner.begin, args=(b"two", 2))
     second.start()
@@ -122,18 +121,20 @@ def test_suspects_take_turns(redis, granted, slow_turns):
     assert redis.hkeys(keys.process(IDENTITY)) == [hashlib.sha1(b"two").hexdigest().encode()]
 
 
-@pytest.mark.parametrize(("interruptions", "turn"), [(0, "TURN_S"), (1, "TURN_S"), (2, "TRIAL_S"), (7, "TRIAL_S")])
-def test_turn_of_a_suspect_ends_though_its_job_runs(redis, granted, slow_turns, monkeypatch, interruptions, turn):
-    monkeypatch.setattr(f"framework.fetch.suspects.{turn}", 0.01)
-    runner = SuspectRunner(granted, IDENTITY, 2)
+@pytest.mark.parametrize(
+    ("interruptions", "turn"),
+    [(0, "suspect_turn_s"), (1, "suspect_turn_s"), (2, "suspect_trial_s"), (7, "suspect_trial_s")],
+)
+def test_turn_of_a_suspect_ends_though_its_job_runs(redis, granted, interruptions, turn):
+    runner = SuspectRunner(granted, IDENTITY, 2, replace(SLOW_TURNS, **{turn: 0.01}))
     runner.begin(b"long", interruptions)
     runner.begin(b"next", 0)
     assert redis.hlen(keys.process(IDENTITY)) == 2
 
 
 @pytest.mark.proves("F1")
-def test_turns_are_shorter_where_many_jobs_run(redis, granted, slow_turns):
-    runner = SuspectRunner(granted, IDENTITY, 100_000)
+def test_turns_are_shorter_where_many_jobs_run(redis, granted):
+    runner = SuspectRunner(granted, IDENTITY, 100_000, SLOW_TURNS)
     runner.begin(b"long", 0)
     runner.begin(b"longer", 2)
     runner.begin(b"last", 0)

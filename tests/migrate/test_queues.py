@@ -11,12 +11,13 @@ from redis.exceptions import ResponseError
 
 from framework.errors import QueueReplacedError
 from framework.fetch.failure_detector import FailureDetector
-from framework.fetch.reaper import UNREGISTER_AFTER_S, Reaper
+from framework.fetch.reaper import Reaper
 from framework.migrate import queues as module
 from framework.migrate.plan import FixedTarget, MigrationPlan
 from framework.migrate.queues import QueueMigrator
 from framework.migrate.report import MigrationReport, Quota
 from framework.store.connect import Endpoint, open_client
+from framework.timings import STANDARD
 from framework.wire import keys
 from framework.wire.set_limits import SetLimits
 from tests.harness import encoded, forked, full_memory
@@ -377,7 +378,7 @@ def expire(redis):
     """The lease has run out, and the silence has lasted."""
     redis.delete(keys.lease(HOLDER))
     if redis.zscore(keys.REGISTRY, HOLDER) is not None:
-        redis.zadd(keys.REGISTRY, {HOLDER: redis.time()[0] - UNREGISTER_AFTER_S - 5})
+        redis.zadd(keys.REGISTRY, {HOLDER: redis.time()[0] - STANDARD.unregister_after_s - 5})
 
 
 def reap(redis):

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -11,9 +12,10 @@ from redis.exceptions import ReadOnlyError, ResponseError
 
 from framework.declare import registry
 from framework.fetch.failure_detector import FailureDetector
-from framework.fetch.reaper import UNREGISTER_AFTER_S, Reaper
+from framework.fetch.reaper import Reaper
 from framework.process.heartbeat import Lease, PeriodicTask, Watchdog, backoff_s
 from framework.store.script import RENEW_CHILDREN
+from framework.timings import STANDARD
 from framework.wire import keys
 from framework.wire.set_limits import SetLimits
 from tests.harness import IDENTITY, encoded, hold, opened, until
@@ -176,7 +178,7 @@ def test_lease_heartbeat_reports_whether_it_had_expired(redis, granted):
 
 @pytest.mark.proves("F6", "R22")
 def test_lease_frozen_process_counts_as_lost_despite_parent(redis, granted):
-    lease = Lease(granted, IDENTITY, 2, FailureDetector(0.05, 0.01), lease_ms=60_000)
+    lease = Lease(granted, IDENTITY, 2, FailureDetector(0.05, 0.01), replace(STANDARD, lease_s=60.0))
     lease.renew()
     seconds = redis.zscore(keys.REGISTRY, IDENTITY)
     until(lambda: float(redis.time()[0]) + redis.time()[1] / 1e6 > seconds + 0.1)
@@ -216,15 +218,16 @@ def test_lease_lost_registration_is_data_loss(redis, granted):
     lease.renew()
     assert not lease.unregistered  # told once
     Lease(granted, "host:2:000000000def", 2, FailureDetector(15.0, 3.0)).renew()  # heartbeats of another process arrive
-    assert forgotten_after(redis, lease, UNREGISTER_AFTER_S - 2)
-    assert not forgotten_after(redis, lease, UNREGISTER_AFTER_S + 2)  # in order
+    assert forgotten_after(redis, lease, STANDARD.unregister_after_s - 2)
+    assert not forgotten_after(redis, lease, STANDARD.unregister_after_s + 2)  # in order
     redis.delete(keys.STEADY_SINCE)
-    assert forgotten_after(redis, lease, UNREGISTER_AFTER_S + 2)  # no other process could have removed it
+    assert forgotten_after(redis, lease, STANDARD.unregister_after_s + 2)  # no other process could have removed it
 
 
 # --- outages --------------------------------------------------------------------------------------------------------
 
 LEASE_S, BEAT_S = 1.0, 0.2
+TIMINGS = STANDARD.scaled(LEASE_S / STANDARD.lease_s)
 
 
 class Member:
@@ -239,7 +242,7 @@ class Member:
         self.clients = clients = [
             self.shard.open_client(role, read_timeout_s=LEASE_S / 3) for role in ("lease", "upkeep")
         ]
-        self.lease = Lease(clients[0], self.identity, 2, self.grace, lease_ms=int(LEASE_S * 1000))
+        self.lease = Lease(clients[0], self.identity, 2, self.grace, TIMINGS)
         self.reaper = Reaper(clients[1], self.recovered.append, self.grace, SetLimits(10, 60.0))
         self.lease.renew()
         self.tasks = [

@@ -28,8 +28,9 @@ from tests.servers.proxy import Proxy
 from tests.tables import each_row
 
 QUICK = """
-from framework.process import launcher
-launcher.RECORD_PERIOD_S = launcher.SWEEP_PERIOD_S = 0.2
+from dataclasses import replace
+from framework import timings
+timings.use(replace(timings.STANDARD, record_period_s=0.2, sweep_period_s=0.2))
 from framework.cli.worker import main
 main()
 """

@@ -10,14 +10,13 @@ from typing import Any, cast
 
 from redis import Redis
 
-from framework.fetch.call import LEASE_MS, FetchCall
+from framework.fetch.call import FetchCall
 from framework.fetch.failure_detector import FailureDetector
 from framework.fetch.reaper import Reaper, mark_dead
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.status_writer import StatusWriter
 from framework.policies.dedup.push import Deduplicator
 from framework.policies.pause.resumer import resume
-from framework.process.heartbeat import LEASE_PERIOD_S
 from framework.push.size_limiter import SizeLimiter, SizeLimits
 from framework.route.router import Router
 from framework.schedule.cross_shard import CrossShardTransfer
@@ -28,6 +27,7 @@ from framework.schedule.poller import Poller
 from framework.shard.shard import Shard
 from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint
 from framework.store.script import HEARTBEAT, RELEASE_WAITING
+from framework.timings import STANDARD
 from framework.wire import keys
 from framework.wire.set_limits import SetLimits
 from tests.proofs.places import jid_of, place_of
@@ -66,7 +66,7 @@ class Recoverer:
         """Fetch and acknowledge by the real script until the queues are empty; return the number of runs of each job."""
         self._renew_lease()
         ran: Counter[bytes] = Counter()
-        call = FetchCall(self.client, _IDENTITY, read_timeout_s=COMMAND_TIMEOUT_S)
+        call = FetchCall(self.client, _IDENTITY, read_timeout_s=COMMAND_TIMEOUT_S, lease_ms=STANDARD.lease_ms)
         names = [key.decode().removeprefix("queue:") for key in self.places() if place_of(key) == "waiting"]
         ended: list[UnitOfWork] = []
         while names:
@@ -111,8 +111,8 @@ class Recoverer:
                 self.client.delete(keys.lease(identity))
                 self.client.zadd(keys.REGISTRY, {identity: now - _LONG_AGO_S})
         if not seen_dying:
-            self.client.set(keys.STEADY_SINCE, now - _LONG_AGO_S, px=LEASE_MS)
-        grace = FailureDetector(LEASE_MS / 1000, LEASE_PERIOD_S)
+            self.client.set(keys.STEADY_SINCE, now - _LONG_AGO_S, px=STANDARD.lease_ms)
+        grace = FailureDetector(STANDARD.lease_s, STANDARD.heartbeat_period_s)
         grace.record_heartbeat(float(now), lease_held=False)
         reaper = Reaper(self.client, lambda _: None, grace, SetLimits())
         while reaper.sweep():
@@ -129,7 +129,7 @@ class Recoverer:
 
     def _renew_lease(self) -> None:
         places = [keys.lease(_IDENTITY), keys.REGISTRY, keys.process(_IDENTITY), keys.STEADY_SINCE]
-        HEARTBEAT(self.client, places, [_IDENTITY, LEASE_MS, _BATCH, LEASE_MS])
+        HEARTBEAT(self.client, places, [_IDENTITY, STANDARD.lease_ms, _BATCH, STANDARD.lease_ms])
 
     def _poller(self) -> Poller:
         events: Any = _Events(self.told)

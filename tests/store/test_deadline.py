@@ -19,6 +19,7 @@ from framework.store.channel import Channel
 from framework.store.connect import Endpoint, open_client
 from framework.store.deadline import SLOWEST_BYTES_PER_S, Deadline
 from framework.store.script import HEARTBEAT
+from framework.timings import STANDARD
 from framework.wire import keys
 from tests.harness import IDENTITY, until
 from tests.servers.guarded import with_all_rights
@@ -106,7 +107,7 @@ def test_call_whose_reply_drips_ends_at_its_deadline(client, unlimited, proxy, c
 def test_fetch_whose_reply_drips_ends_at_its_deadline(client, proxy, redis, connected):
     redis.lpush("queue:q", b"x" * 100)
     redis.set(keys.lease(IDENTITY), 1)
-    call = FetchCall(client, IDENTITY, read_timeout_s=LIMIT_S)
+    call = FetchCall(client, IDENTITY, read_timeout_s=LIMIT_S, lease_ms=STANDARD.lease_ms)
 
     def fetch(wanted):
         call.send([UnitOfWork("q", b"done")], [("q", wanted)], wanted, 0.0)

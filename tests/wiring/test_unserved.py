@@ -26,9 +26,11 @@ class FarWorker(ApplicationWorker):
 """
 BOOT = "import logging; logging.basicConfig(format='%(name)s %(levelname)s %(message)s'); import hello, framework; framework.boot()"
 QUICK = """
-from framework.process import unserved, launcher
+from dataclasses import replace
+from framework import timings
+timings.use(replace(timings.STANDARD, record_period_s=0.2, sweep_period_s=0.2))
+from framework.process import unserved
 unserved.FIRST_CHECK_S = unserved.FIRST_CHECK_IN_GROUP_S = unserved.UNSERVED_PERIOD_S = unserved.SERVED_PERIOD_S = 0.2
-launcher.RECORD_PERIOD_S = 0.2
 from framework.cli.worker import main
 main()
 """

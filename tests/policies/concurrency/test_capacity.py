@@ -18,8 +18,9 @@ from tests.tables import each_row
 
 JOBS = Path(__file__).resolve().parent / "capacity_jobs.py"
 QUICK = """
-from framework.process import launcher
-launcher.RECORD_PERIOD_S = launcher.SWEEP_PERIOD_S = 0.2
+from dataclasses import replace
+from framework import timings
+timings.use(replace(timings.STANDARD, record_period_s=0.2, sweep_period_s=0.2))
 from framework.policies.concurrency import limits
 limits.CALLABLE_TTL_S = 0.05
 from framework.cli.worker import main

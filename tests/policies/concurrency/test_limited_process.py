@@ -14,8 +14,9 @@ from framework.wire import keys
 from tests.harness import ROOT, enqueue, until
 
 HASTY = """
-from framework.process import launcher
-launcher.RECORD_PERIOD_S = launcher.SWEEP_PERIOD_S = 0.3
+from dataclasses import replace
+from framework import timings
+timings.use(replace(timings.STANDARD, record_period_s=0.3, sweep_period_s=0.3))
 from framework.cli.worker import main
 main()
 """

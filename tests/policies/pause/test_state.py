@@ -15,9 +15,10 @@ from tests.harness import Site, enqueue, until
 JOBS = Path(__file__).resolve().parent / "pause_jobs.py"
 
 QUICK = """
-from framework.process import launcher
+from dataclasses import replace
+from framework import timings
+timings.use(replace(timings.STANDARD, record_period_s=0.2, sweep_period_s=0.2))
 from framework.policies.pause import resumer, strategies
-launcher.RECORD_PERIOD_S = launcher.SWEEP_PERIOD_S = 0.2
 strategies.POLL_PERIOD_S = 0.5
 resumer.PAGE = 25
 from framework.flags import background

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from framework.telemetry import logs
 from tests.proofs.crash_points.cases import Case, CaseRunner, Verdict, folded
 from tests.proofs.crash_points.environment import CaseEnvironment
 from tests.proofs.crash_points.scenarios import SCENARIOS
@@ -50,6 +51,7 @@ def _summary(verdicts: Iterable[Verdict]) -> dict[str, Any]:
 
 environment = CaseEnvironment(Path(sys.argv[1]))
 try:
+    logs.logger()  # loads structlog here, and not in each of thousands of forked processes
     runner = CaseRunner(environment)
     gc.freeze()
     for line in sys.stdin:
