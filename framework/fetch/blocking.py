@@ -48,7 +48,8 @@ class BlockingMoves:
     def __init__(self, client: "redis.Redis", working_list: str, timings: Timings) -> None:
         self._client = client
         self._working_list = working_list
-        self._timings = timings
+        self._block_timeout_s = timings.block_timeout_s
+        self._overdue_after_s = timings.blocking_call_s
         self._selector = selectors.DefaultSelector()
         self._armed: dict[str, _BlockedCall] = {}
         self._idle: list[_BlockedCall] = []
@@ -77,7 +78,7 @@ class BlockingMoves:
         call = self._idle.pop() if self._idle else self._open()
         try:
             call.channel.send(
-                ("BLMOVE", keys.queue(queue), self._working_list, "RIGHT", "LEFT", f"{self._timings.block_timeout_s:g}")
+                ("BLMOVE", keys.queue(queue), self._working_list, "RIGHT", "LEFT", f"{self._block_timeout_s:g}")
             )
         except BaseException:
             self._close(call)
@@ -130,7 +131,7 @@ class BlockingMoves:
         try:
             self._unblock()
         except ResponseError:  # an ACL forbids it
-            timeout_s = 0.0 if no_wait else self._timings.blocking_call_s
+            timeout_s = 0.0 if no_wait else self._overdue_after_s
         except (RedisError, OSError):
             self.drop_connections()
         deadline = time.monotonic() + timeout_s
@@ -162,7 +163,7 @@ class BlockingMoves:
         self._wake_writer.close()
 
     def _open(self) -> _BlockedCall:
-        channel = Channel(self._client, read_timeout_s=self._timings.blocking_call_s)
+        channel = Channel(self._client, read_timeout_s=self._overdue_after_s)
         try:
             # Before any blocking call: CLIENT UNBLOCK needs the id, and a blocked connection cannot be asked.
             client_id = int(channel.call("CLIENT", "ID"))
@@ -194,7 +195,7 @@ class BlockingMoves:
         self._close(call)
         self.connection_lost_at = now = time.monotonic()
         self._unanswered = [(client_id, until) for client_id, until in self._unanswered if until > now]
-        self._unanswered.append((call.client_id, call.armed_at + self._timings.blocking_call_s))
+        self._unanswered.append((call.client_id, call.armed_at + self._overdue_after_s))
 
     def _unblock(self) -> None:
         """Make Redis end every call of this process that it may still hold, in one round trip. Raises redis errors."""
@@ -219,16 +220,16 @@ class BlockingMoves:
         """Return the seconds until the oldest blocking call is overdue; the dict has the calls in the order of arming."""
         oldest = next(iter(self._armed.values()), None)
         if oldest is None:
-            return self._timings.block_timeout_s
-        return max(0.0, oldest.armed_at + self._timings.blocking_call_s - time.monotonic())
+            return self._block_timeout_s
+        return max(0.0, oldest.armed_at + self._overdue_after_s - time.monotonic())
 
     def _check_overdue(self) -> None:
-        latest = time.monotonic() - self._timings.blocking_call_s
+        latest = time.monotonic() - self._overdue_after_s
         overdue = [queue for queue, call in self._armed.items() if call.armed_at < latest]
         for queue in overdue:
             self._drop_call(queue)
         if overdue:
-            raise RedisTimeoutError(f"no answer to a blocking call within {self._timings.blocking_call_s:g} s")
+            raise RedisTimeoutError(f"no answer to a blocking call within {self._overdue_after_s:g} s")
 
     def _drain_wakes(self) -> None:
         try:

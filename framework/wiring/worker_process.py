@@ -205,7 +205,7 @@ def build_worker(
     events = ProcessEvents(shard.name, tracker_of(settings), shard.endpoint.user)
     dead_set, waits = _dead_set_limits(settings.dead), timings.current()
     states, in_flight = StatusWriter(shard, events.status_write_failed), InFlight(options.slots)
-    fetching, upkeep = (shard.open_client(role, read_timeout_s=COMMAND_TIMEOUT_S) for role in ("fetch", "upkeep"))
+    fetching, upkeep, beating = _open_clients(shard, "fetch", "upkeep", "lease")
     budget, decoded_limit = MemoryBudget(settings.size_limit.decoding_budget), settings.size_limit.decoded_limit
     reconciler = Reconciler(fetching, identity, in_flight, events.recovered, dead_set, decoded_limit)
     fetcher = Fetcher(fetching, identity, order, in_flight, events, reconciler, settings.process_limits, waits)
@@ -232,9 +232,7 @@ def build_worker(
         identity=identity,
         fetcher=fetcher,
         processor=Processor(fetcher, executor, settler, log, runs, EventLoop(), events),
-        lease=Lease(
-            shard.open_client("lease", read_timeout_s=COMMAND_TIMEOUT_S), identity, options.slots, detector, waits
-        ),
+        lease=Lease(beating, identity, options.slots, detector, waits),
         record=_record(options, upkeep, identity, order, runs),
         metrics=SidekiqMetrics(upkeep, runs.class_metrics, settings.sidekiq_metrics),
         title=Title(shard.name, order.names, "busy"),
@@ -252,6 +250,10 @@ def build_worker(
         unserved=_unserved_watch(settings, router, options, order, in_group=supervisor is not None),
         timings=waits,
     )
+
+
+def _open_clients(shard: Shard, *roles: str) -> "list[redis.Redis]":
+    return [shard.open_client(role, read_timeout_s=COMMAND_TIMEOUT_S) for role in roles]
 
 
 def _settler(

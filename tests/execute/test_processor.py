@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import weakref
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -48,15 +48,23 @@ def slots(redis, redis_url):
 @pytest.fixture
 def gate():
     """Return an awaitable that async jobs wait for, on any loop, until the test opens it."""
-    opened_ = threading.Event()
+    opened, waiting = threading.Event(), []
 
     async def passed():
-        while not opened_.is_set():  # noqa: ASYNC110 - of no loop in particular
-            await asyncio.sleep(0.001)
+        future = Future()
+        waiting.append(future)
+        if not opened.is_set():  # else the gate may have been opened before this future was in the list
+            await asyncio.wrap_future(future)
 
-    passed.open = opened_.set
+    def open_gate():
+        opened.set()
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    passed.open = open_gate
     yield passed
-    opened_.set()
+    open_gate()
 
 
 # --- async jobs -----------------------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ def test_call_refused_at_maxmemory_keeps_its_connection(blocking, redis):
 def test_call_without_an_answer_is_closed(blocking, redis):
     blocking.arm("a")
     until(lambda: blocked(redis))
-    blocking._timings = replace(STANDARD, block_timeout_s=-STANDARD.reply_margin_s)
+    blocking._overdue_after_s = 0.0
     with pytest.raises(RedisError, match="no answer"):
         blocking.wait(0.0)
     assert blocking.queues == set()

@@ -1,0 +1,89 @@
+"""Hold the waits on which recovery depends: the leases, heartbeats, blocking calls and periodic tasks of a process.
+
+One frozen table, because the values depend on each other, and because all processes of a shard must agree on them: a setting
+per process could make live processes look dead. Tests scale the whole table down.
+"""
+
+from dataclasses import dataclass, fields, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """The waits, in seconds."""
+
+    lease_s: float = 15.0
+    """Lifetime of a lease without heartbeats (design: recovery within 25 s)."""
+    heartbeat_period_s: float = 3.0
+    """Period of a process's heartbeats: four may be lost before the lease expires."""
+    child_renewal_period_s: float = 4.0
+    """Period at which a supervisor renews the leases of children whose heartbeats are late."""
+    silence_limit_s: float = 120.0
+    """How long a supervisor renews the lease of a live child that sends no heartbeat."""
+    record_period_s: float = 5.0
+    """Period at which a process writes its record, and reads its signals and the paused queues."""
+    sweep_period_s: float = 5.0
+    """Period at which a process looks for dead processes, and maintains the policies. Varied by a fifth."""
+    main_thread_period_s: float = 1.0
+    """Period at which the main thread checks for a dead component and a dead supervisor."""
+    block_timeout_s: float = 10.0
+    """Longest wait of one blocking call; it bounds how long a dead process's list must be swept."""
+    reply_margin_s: float = 2.0
+    """A reply later than this after ``block_timeout_s`` means a dead connection."""
+    queue_sweep_period_s: float = 1.0
+    """Period of the fetches from queues without a blocking call: those beyond the first 16, or all if Redis refuses BLMOVE."""
+    stale_after_s: float = 10.0
+    """A job fetched so long ago is not started: the process was stopped (SIGSTOP, a suspended machine), and the lease that the
+    fetch renewed may have expired, so another process may own the job."""
+    inspection_valid_s: float = 10.0
+    """How long the inspection of a dead process is valid; a command that a frozen Redis runs later does nothing."""
+    fetch_silence_limit_s: float = 30.0
+    """A child without an answered fetch for this time does not serve; normally the gap is ``block_timeout_s`` at most."""
+    stuck_s: float = 150.0
+    """A child whose main thread is silent for this time is stuck: by then its supervisor has killed it, if it could."""
+    loop_limit_s: float = 30.0
+    """The longest legitimate iteration of the supervisor's loop."""
+    suspect_turn_s: float = 0.5
+    """Longest turn of a suspect, during which no other suspect of its process starts."""
+    suspect_trial_s: float = 5.0
+    """Longest turn of a suspect after two deaths."""
+
+    @property
+    def lease_ms(self) -> int:
+        """The lifetime of a lease in milliseconds, as Redis takes it."""
+        return round(self.lease_s * 1_000)
+
+    @property
+    def late_heartbeat_s(self) -> float:
+        """The silence of a child after which its supervisor renews its lease: two heartbeats."""
+        return 2 * self.heartbeat_period_s
+
+    @property
+    def blocking_call_s(self) -> float:
+        """The longest life of a blocking call."""
+        return self.block_timeout_s + self.reply_margin_s
+
+    @property
+    def unregister_after_s(self) -> float:
+        """The silence after which no blocking call of a dead process can be alive: 39 s."""
+        return self.lease_s + 2 * self.blocking_call_s
+
+    def scaled(self, factor: float) -> "Timings":
+        """Return the table with every wait multiplied by ``factor``."""
+        return replace(self, **{field.name: getattr(self, field.name) * factor for field in fields(self)})
+
+
+STANDARD = Timings()
+"""The waits of this release."""
+
+_current = STANDARD
+
+
+def current() -> Timings:
+    """Return the waits of this process; read when its components are built."""
+    return _current
+
+
+def use(timings: Timings) -> None:
+    """Make the components that are built from now on use ``timings``: for tests, before the process starts."""
+    global _current  # noqa: PLW0603 - one table per process, like the clock
+    _current = timings

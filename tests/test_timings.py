@@ -1,0 +1,36 @@
+"""Test the waits of leases, heartbeats and periodic tasks: what must outlast what, and the scaled table."""
+
+from dataclasses import astuple
+
+import pytest
+
+from framework import timings
+from framework.timings import STANDARD
+
+
+def test_lease_outlasts_late_heartbeats_and_renewals():
+    assert STANDARD.lease_s > 4 * STANDARD.heartbeat_period_s
+    assert STANDARD.lease_s > STANDARD.late_heartbeat_s + 2 * STANDARD.child_renewal_period_s
+
+
+def test_fetched_job_is_stale_before_its_lease_expires():
+    assert STANDARD.stale_after_s < STANDARD.lease_s
+    assert STANDARD.inspection_valid_s < STANDARD.lease_s
+
+
+def test_stuck_child_is_killed_before_the_group_is_restarted():
+    assert STANDARD.stuck_s > STANDARD.silence_limit_s + 2 * STANDARD.child_renewal_period_s
+
+
+def test_scaled_table_keeps_every_proportion():
+    small = STANDARD.scaled(0.1)
+    assert astuple(small) == pytest.approx([value / 10 for value in astuple(STANDARD)])
+    assert small.lease_ms == 1_500
+    assert small.unregister_after_s == pytest.approx(3.9)
+
+
+def test_table_in_use_is_that_of_the_process(monkeypatch):
+    monkeypatch.setattr(timings, "_current", STANDARD)
+    assert timings.current() is STANDARD
+    timings.use(STANDARD.scaled(2.0))
+    assert timings.current().lease_s == 30.0
