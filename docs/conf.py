@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
-from pygments.lexers.special import TextLexer
 from sphinx import addnodes
 from sphinx.application import Sphinx
 
@@ -87,9 +86,8 @@ def mark_up(_app: Sphinx, _what: str, _name: str, _object: Any, _options: Any, l
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Connect the steps above, and show diagrams in Mermaid's language as text."""
+    """Connect the steps above."""
     app.connect("source-read", add_contents)
     app.connect("doctree-read", unlink_files_outside, priority=400)  # before the links become downloads
     app.connect("autodoc-process-docstring", mark_up)
-    app.add_lexer("mermaid", TextLexer)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

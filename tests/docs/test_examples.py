@@ -100,7 +100,7 @@ class Reader:
             case ("text", "log"):
                 for line in block.text.splitlines():
                     self.wait_for(line)
-            case ("bash", "by-hand") | ("mermaid" | "text" | "json" | "yaml", _):
+            case ("bash", "by-hand") | ("text" | "json" | "yaml", _):
                 pass
             case _:
                 raise Differs(f"a {block.language} block needs a mark (see {Path(__file__).name}), not {block.mark!r}")

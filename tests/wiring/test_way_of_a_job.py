@@ -113,9 +113,13 @@ def test_page_lists_the_files_of_a_job_in_order(site):
     compare("A job that fails", [file for file in failed if file not in succeeded])
 
 
-def test_diagram_names_scripts_that_exist():
+def test_moves_of_page_and_picture_are_existing_scripts():
     scripts = {path.stem for path in (ROOT / "framework" / "store" / "scripts").glob("*.lua")}
-    labels = re.findall(r"^ +\S+ --> \S+: (.+)$", PAGE.read_text(), re.MULTILINE)
-    named = {word for label in labels for word in re.sub(r"\([^)]*\)", "", label).replace(",", " ").split()}
-    assert len(labels) > 20
-    assert sorted(named - scripts) == []
+    rows = re.findall(r"^\|.+?\|.+?\|(.+?)\|.+?\|$", PAGE.read_text().partition("| From | To |")[2], re.MULTILINE)
+    in_page = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
+    picture = (PAGE.parent.parent / "pictures" / "places.svg").read_text()
+    labels = re.findall(r'<text class="text"[^>]*>([^<]+)<', picture)
+    in_picture = {word for label in labels for word in re.sub(r"\([^)]*\)", "", label).replace(",", " ").split()}
+    assert len(rows) > 20
+    assert sorted((in_page | in_picture) - scripts) == []
+    assert sorted(in_picture - in_page) == []
