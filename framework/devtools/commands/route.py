@@ -76,7 +76,7 @@ def _explanation(router: Router, declaration: Declaration) -> Iterator[str]:
     for name in ("queue", "shard"):
         value = getattr(declaration, name)
         if value is not None:
-            yield f"  the class says {name} = {value!r}, which stands over the rules"
+            yield f"  the class has {name} = {value!r}, which overrides the rules"
     if declaration.retry_queue is not None:
         yield f"  the class says retry_queue = {declaration.retry_queue!r}: its retries go there"
 
