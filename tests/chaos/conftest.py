@@ -133,7 +133,7 @@ class Scene:
 @pytest.fixture
 def scene(short_path, make_server, redis, redis_url):
     server = make_server()
-    site = Site(short_path, redis_url)
+    site = Site(short_path, redis_url, warm=True)
     shutil.copy(HERE / "sample_jobs.py", short_path / "jobs.py")
     with server.open() as client:
         made = Scene(site, server, client, redis)

@@ -45,6 +45,7 @@ def test_clock_jump_moves_no_job_and_no_lease(scene):
     clock.write_text("0")
     peer = scene.worker("-q", "other").ready()
     env = {"PYTHONPATH": str(scene.site.folder), "CLOCK_FILE": str(clock), "REDIS_URL": scene.url}
+    scene.site.warm = False  # an interpreter that is already started reads no `sitecustomize`
     process = scene.site.worker("-q", "default", "-c", "3", **env).ready()
     for jump in (HOUR, -HOUR, -DAY, 0):
         scene.enqueue("GateWorker", f"long {jump}", jid=f"long {jump}")

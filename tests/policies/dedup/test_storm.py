@@ -24,8 +24,8 @@ from tests.proofs.prover import prove
 from tests.servers.recorded import RecordedServer
 
 HERE = Path(__file__).resolve().parent
-SECONDS = 2.5
-KILL_EVERY_S = 0.8
+SECONDS = 1.6
+KILL_EVERY_S = 0.5
 
 
 @lru_cache(maxsize=10_000)
