@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -16,6 +17,33 @@ from tests.harness import until
 SLOTS = 3
 HELD_S = 21
 """Longer than a lease, a heartbeat and a sweep: a process without heartbeats for so long would have lost its jobs."""
+
+
+SCALED = """
+from framework import timings
+timings.use(timings.STANDARD.scaled(0.2))
+from framework.cli.worker import main
+main()
+"""
+"""A worker whose lease expires after 3 s instead of 15; the scene after the next test has the real waits."""
+
+
+@pytest.mark.proves("F2")
+def test_killed_process_loses_its_jobs_after_its_lease(scene):
+    """Both processes are without a supervisor, so only the lease shows that one of them is dead."""
+    start = partial(scene.site.start, "-c", SCALED, "-r", "jobs", "-q", "default", "-c", "2", REDIS_URL=scene.url)
+    first = start().ready()
+    scene.enqueue("GateWorker", "one", jid="one")
+    scene.wait_for("begun", "one")
+    second = start().ready()
+    first.kill()
+    until(lambda: scene.proven("begun").count("one") == 2, "it runs in the other process")
+    (line,) = second.find(job_status="recovered")
+    assert line["jid"] == "one"
+    scene.open_gate("one")
+    scene.wait_for("ended", "one")
+    scene.settled(second)
+    assert second.end() == 0
 
 
 @pytest.mark.campaign
