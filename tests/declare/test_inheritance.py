@@ -214,7 +214,7 @@ def expected(model: type[Any], name: str) -> Any:
     return ATTRIBUTES[name].validator(getattr(model, name))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(trees())
 def test_attribute_lookup_agrees_with_plain_python_classes(nodes: list[Node]):
     models = plain(nodes)

@@ -198,7 +198,7 @@ def test_reader_beside_several_writers_sees_whole_files(project: Path):
     file.write_text(old)
     writers = [
         subprocess.Popen([sys.executable, SCRIPT, "-r", "shop"], cwd=project, stdout=subprocess.DEVNULL)
-        for _ in range(5)
+        for _ in range(3)
     ]
     found = set()
     while any(writer.poll() is None for writer in writers):
