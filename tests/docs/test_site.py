@@ -25,6 +25,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str]:
     return {path: path.read_text() for path in folder.rglob("*.html")}
 
 
+@pytest.mark.campaign  # half a minute of a processor
 @pytest.mark.timeout(400)
 def test_site_is_complete_and_stands_alone(site: dict[Path, str]) -> None:
     root = min(site, key=lambda path: len(path.parts)).parent

@@ -117,9 +117,9 @@ def test_take_done_loses_no_unit_while_threads_end_jobs(tiny_switches):
 @pytest.mark.proves("I16")
 def test_in_flight_steps_lose_no_unit_that_ends_between():
     """A thread ends a job between any two interpreter steps of ``take_done``."""
-    in_flight = InFlight(4_000)
-    in_flight.add(units(*(b"%d" % number for number in range(4_000))))
-    started = [in_flight.start(0.0) for _ in range(4_000)]
+    in_flight = InFlight(1_000)
+    in_flight.add(units(*(b"%d" % number for number in range(1_000))))
+    started = [in_flight.start(0.0) for _ in range(1_000)]
     left = list(started)
     confirmed = []
 
@@ -136,7 +136,7 @@ def test_in_flight_steps_lose_no_unit_that_ends_between():
         between_steps(lambda: in_flight.take_done(ACK_BATCH), end_one)
         confirmed += between_steps(in_flight.confirm, end_one)
     assert sorted(unit.data for unit in confirmed) == sorted(unit.data for unit in started)
-    assert (in_flight.payloads(), in_flight.free_capacity) == (set(), 4_000)
+    assert (in_flight.payloads(), in_flight.free_capacity) == (set(), 1_000)
 
 
 @pytest.mark.proves("I16")
