@@ -244,7 +244,7 @@ def on_the_wire(job):
 
 
 @settings(
-    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )  # one log, as in a process
 @given(
     job=PAYLOADS,
