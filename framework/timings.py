@@ -42,6 +42,15 @@ class Timings:
     """A child whose main thread is silent for this time is stuck: by then its supervisor has killed it, if it could."""
     loop_limit_s: float = 30.0
     """The longest legitimate iteration of the supervisor's loop."""
+    first_unserved_check_s: float = 3.0
+    """Time before the first check for queues that no process serves, and before the second: processes that start together
+    serve by then."""
+    first_unserved_check_in_group_s: float = 10.0
+    """The same for a process of a group, whose siblings may need longer to start."""
+    unserved_check_period_s: float = 60.0
+    """Period of this check while a queue is not served."""
+    served_check_period_s: float = 600.0
+    """Period of this check while every queue is served."""
     suspect_turn_s: float = 0.5
     """Longest turn of a suspect, during which no other suspect of its process starts."""
     suspect_trial_s: float = 5.0

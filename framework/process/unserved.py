@@ -6,18 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from framework.route.topology import QueueLocation
-
-FIRST_CHECK_S = 3.0
-"""The time before the first check and before the second: processes that start together serve by then."""
-
-FIRST_CHECK_IN_GROUP_S = 10.0
-"""The same for a process of a group, whose siblings may need longer to start."""
-
-UNSERVED_PERIOD_S = 60.0
-"""The period of the check while a queue is not served."""
-
-SERVED_PERIOD_S = 600.0
-"""The period of the check while every queue is served."""
+from framework.timings import STANDARD, Timings
 
 REPEAT_S = 3600.0
 """The period at which a warning that still holds is repeated."""
@@ -43,12 +32,14 @@ class UnservedWatch:
         callbacks: UnservedCallbacks,
         *,
         in_group: bool = False,
+        timings: Timings = STANDARD,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._find = find
         self._callbacks = callbacks
         self._clock = clock
-        self._first_s = FIRST_CHECK_IN_GROUP_S if in_group else FIRST_CHECK_S
+        self._timings = timings
+        self._first_s = timings.first_unserved_check_in_group_s if in_group else timings.first_unserved_check_s
         self._checks = -1
         self._previous: frozenset[QueueLocation] = frozenset()
         self._warned: frozenset[QueueLocation] = frozenset()
@@ -59,15 +50,15 @@ class UnservedWatch:
         """Check the queues, except in the first call, and return the seconds until the next call."""
         self._checks += 1
         if self._find is None:
-            return SERVED_PERIOD_S
+            return self._timings.served_check_period_s
         if self._checks == 0:
             return self._first_s
         missing = self._find()
         self._notify(missing & self._previous, missing)
         self._previous = missing
         if not missing:
-            return SERVED_PERIOD_S
-        return self._first_s if self._checks == 1 else UNSERVED_PERIOD_S
+            return self._timings.served_check_period_s
+        return self._first_s if self._checks == 1 else self._timings.unserved_check_period_s
 
     def _notify(self, confirmed: frozenset[QueueLocation], missing: frozenset[QueueLocation]) -> None:
         served = self._warned - missing

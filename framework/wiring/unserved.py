@@ -11,6 +11,7 @@ from typing import cast
 import redis
 from redis.exceptions import RedisError
 
+from framework import timings
 from framework.command_line import command
 from framework.declare import registry
 from framework.declare.declaration import Declaration
@@ -135,9 +136,8 @@ def open_unserved_watch(
         for name in {place.shard for place in wanted}
     }
     find = partial(unserved.find, clients, wanted)
-    return UnservedWatch(
-        find if wanted else None, UnservedCallbacks(unserved.log_unserved, unserved.log_served), in_group=in_group
-    )
+    callbacks = UnservedCallbacks(unserved.log_unserved, unserved.log_served)
+    return UnservedWatch(find if wanted else None, callbacks, in_group=in_group, timings=timings.current())
 
 
 def warn_unserved(settings: Settings, router: Router, shards: Mapping[str, Shard]) -> None:

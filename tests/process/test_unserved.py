@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from framework.process import record, unserved
+from framework.process import record
 from framework.process.record import unserved_queues
 from framework.process.unserved import UnservedCallbacks, UnservedWatch
 from framework.route.topology import QueueLocation
+from framework.timings import STANDARD
 
 RUBY = "web-1:77:0123456789ab"
 
@@ -110,7 +111,11 @@ def test_unserved_watch_warns_after_two_checks():
     scene = Scene()
     pauses = [scene.step(MAIL) for _ in range(3)]
     assert (scene.looks, scene.lost) == (2, [{MAIL}])
-    assert pauses == [unserved.FIRST_CHECK_S, unserved.FIRST_CHECK_S, unserved.UNSERVED_PERIOD_S]
+    assert pauses == [
+        STANDARD.first_unserved_check_s,
+        STANDARD.first_unserved_check_s,
+        STANDARD.unserved_check_period_s,
+    ]
 
 
 def test_watch_in_a_group_gives_its_siblings_time():
@@ -120,8 +125,8 @@ def test_watch_in_a_group_gives_its_siblings_time():
 def test_watch_is_silent_of_a_sibling_that_is_late():
     scene = Scene()
     scene.step(MAIL)
-    assert scene.step(MAIL) == unserved.FIRST_CHECK_S
-    assert scene.step() == unserved.SERVED_PERIOD_S
+    assert scene.step(MAIL) == STANDARD.first_unserved_check_s
+    assert scene.step() == STANDARD.served_check_period_s
     assert not scene.lost + scene.found
 
 
@@ -153,8 +158,8 @@ def test_unserved_watch_repeats_hourly_and_new_ones_at_once():
 def test_unserved_watch_warns_when_last_process_ends():
     scene = Scene()
     for _ in range(4):
-        assert scene.step() in (unserved.FIRST_CHECK_S, unserved.SERVED_PERIOD_S)
-    assert scene.step(MAIL) == unserved.UNSERVED_PERIOD_S
+        assert scene.step() in (STANDARD.first_unserved_check_s, STANDARD.served_check_period_s)
+    assert scene.step(MAIL) == STANDARD.unserved_check_period_s
     scene.step(MAIL)
     assert scene.lost == [{MAIL}]
 
@@ -162,4 +167,4 @@ def test_unserved_watch_warns_when_last_process_ends():
 def test_watch_with_nothing_to_look_for_asks_nothing():
     told = []
     watch = UnservedWatch(None, UnservedCallbacks(told.append, told.append))
-    assert [watch.step() for _ in range(3)] == [unserved.SERVED_PERIOD_S] * 3
+    assert [watch.step() for _ in range(3)] == [STANDARD.served_check_period_s] * 3

@@ -28,9 +28,10 @@ BOOT = "import logging; logging.basicConfig(format='%(name)s %(levelname)s %(mes
 QUICK = """
 from dataclasses import replace
 from framework import timings
-timings.use(replace(timings.STANDARD, record_period_s=0.2, sweep_period_s=0.2))
-from framework.process import unserved
-unserved.FIRST_CHECK_S = unserved.FIRST_CHECK_IN_GROUP_S = unserved.UNSERVED_PERIOD_S = unserved.SERVED_PERIOD_S = 0.2
+often = dict.fromkeys(
+    ("record_period_s", "sweep_period_s", "first_unserved_check_s", "first_unserved_check_in_group_s",
+     "unserved_check_period_s", "served_check_period_s"), 0.2)
+timings.use(replace(timings.STANDARD, **often))
 from framework.cli.worker import main
 main()
 """
