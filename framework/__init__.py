@@ -1,7 +1,7 @@
-"""A sharded enterprise worker framework on Sidekiq's data model. Everything a worker author needs is here.
+"""Export the names that authors of workers use.
 
-Importing opens no socket, and loads next to nothing: each name is loaded at its first use, the client at the first push of the
-process. A web server that forks calls ``boot()`` before, so that its children share the loaded modules.
+An import opens no socket and loads few modules: each name is loaded at its first use, the client at the first push of the process.
+A web server that forks calls ``boot()`` before, so that its children share the loaded modules.
 """
 
 from importlib import import_module
@@ -53,14 +53,15 @@ _MODULES = {
     "LimitedCapacityWorker": "framework.declare.limited_capacity",
     "boot": "framework.wiring.client",
 }
-"""The module of each public name that is no error: type checkers read the same from the imports above."""
+"""Module of each public name that is no error. Type checkers read it from the imports above."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_MODULES.get(name, "framework.errors")), name)
-    globals()[name] = value  # the next use finds it without this function
+    # Later uses find the name without this function.
+    globals()[name] = value
     return value
 
 

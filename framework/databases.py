@@ -1,14 +1,14 @@
-"""Connect to the application's databases. In jobs that may read from a replica, reads go there without a change of code.
+"""Connect to the application's databases. Jobs that may read from a replica do so without a change of code.
 
     from framework import databases
 
     with databases.session("main") as session, session.begin():
         invoice = session.get(Invoice, invoice_id)      # from the job's replica
-        invoice.state = "sent"                          # written to the primary, which also serves all later reads
+        invoice.state = "sent"                          # written to the primary; all later reads use it too
 
-``connection`` is the same for statements without models. The class of a job says whether it may read from a replica
-(``data_consistency``). Outside of jobs everything goes to the primary, except within ``with databases.replicas():``.
-The names are those of the setting ``databases``. Needs the extra ``sql``.
+``connection`` is for statements without models. The attribute ``data_consistency`` of a job's class allows reads from a replica.
+Outside of jobs all queries use the primary, except within ``with databases.replicas():``. The names of databases are those of the
+setting ``databases``. Needs the extra ``sql``.
 """
 
 from collections.abc import Generator
@@ -37,31 +37,34 @@ __all__ = ["connection", "mark_written", "primary", "reads_replica", "replicas",
 def connection(database: str = "main") -> RoutedConnection:
     """Return a connection for a block: ``with databases.connection() as connection: connection.execute(...)``.
 
-    The end of the block commits, an error rolls back. Raises ConfigurationError for an unknown database.
+    The end of the block commits, an error rolls back.
+
+    Raises:
+        ConfigurationError: the database is unknown.
     """
     return RoutedConnection(_bound_databases()[database])
 
 
 def session(database: str = "main", **options: Any) -> Session:
-    """Return a SQLAlchemy Session with ``options``. Raises as ``connection`` does."""
+    """Return a SQLAlchemy Session with ``options``. The errors are those of ``connection``."""
     return RoutedSession(_bound_databases()[database], **options)
 
 
 def reads_replica(database: str = "main") -> bool:
-    """Tell whether reads go to a replica here: for code with connections of its own, such as Django's routers."""
+    """Return whether this job reads from a replica now: for code with its own connections, such as Django's routers."""
     return replica_context.replica_of(database) is not None
 
 
 def mark_written(database: str = "main") -> None:
-    """Record a write of code with connections of its own: from now on this job reads from the primary."""
+    """Record a write of code with its own connections: from now on this job reads from the primary."""
     replica_context.mark_written(database)
 
 
 @contextmanager
 def replicas() -> Generator[None]:
-    """Send the reads of a block to a replica of each database that has one, however stale it is: an admin page, a report.
+    """Read from a replica of each database within the block, at any lag: for an admin page or a report.
 
-    The first write in the block goes to the primary, and so do all reads after it.
+    The first write in the block, and all later reads, use the primary.
     """
     token = replica_context.use(_bound_databases().available_replicas())
     try:
@@ -72,7 +75,7 @@ def replicas() -> Generator[None]:
 
 @contextmanager
 def primary() -> Generator[None]:
-    """Send every query of a block to the primary, whatever the class of the job says."""
+    """Send every query of the block to the primary, for every class of job."""
     token = replica_context.use({})
     try:
         yield

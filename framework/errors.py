@@ -1,37 +1,38 @@
-"""The tree of everything the framework raises. Every error carries its facts as fields and says what to do next.
+"""Define the errors of the framework. Each error has its facts as fields, and a message with the remedy.
 
 FrameworkError
 ├── DeclarationError          a worker class is declared wrongly (raised when the class is created)
-├── MisuseError               a worker class is used as another library's task is: called, awaited, decorating
-│   └── NoSuchMethodError     by a method of theirs: ``delay``, ``apply_async``, ``send``
-├── MiddlewareError           a middleware has not the shape of one, or comes too late
-├── ConfigurationError        configuration is wrong (raised at boot, with every problem found)
-├── PushError                 a job was not, or not surely, accepted
+├── MisuseError               a worker class is used like a task of another library: called, awaited, decorating
+│   └── NoSuchMethodError     a push by a method of another library: ``delay``, ``apply_async``, ``send``
+├── MiddlewareError           a middleware has a wrong ``call``, or a chain changes too late
+├── ConfigurationError        the configuration is invalid (raised at boot, with all problems)
+├── PushError                 a job was not written, or perhaps not written
 │   ├── ArgumentsError        the arguments do not fit ``perform`` or are not JSON
 │   ├── ExceedLimitError      the arguments are too large, even compressed
 │   ├── ShardUnavailableError the shard's Redis does not answer or refuses writes
-│   └── BulkPushError         a chunk of a bulk push failed; says which jobs are in
-├── UnroutedCallError         application code called a job Redis outside of a route to it
+│   └── BulkPushError         a chunk of a bulk push failed; its fields name the written jobs
+├── UnroutedCallError         application code called a shard outside of a route to it
 ├── UnknownShardError         config/redis.yml has no shard of that name
 ├── QueryError                a worker query (routing rule, queue selector) does not parse
 ├── SelectorError             an argument of ``cluster`` names no group of queues
-├── QueueReplacedError        a queue's key changed its type while its jobs were migrated
-├── ExecutionError            a fetched job cannot be run as it stands
+├── QueueReplacedError        the key of a queue changed its type during a migration of its jobs
+├── ExecutionError            a fetched job cannot run
 │   ├── UnknownWorkerError    no class of that wire name is registered in this process
-│   ├── NewerVersionError     its class is older in this process than the job's version
+│   ├── NewerVersionError     the class in this process is older than the job's version
 │   ├── ArgumentsMismatchError its arguments do not fit ``perform``, or the handler of its version
 │   └── PayloadError          its payload cannot be read
-│       └── PayloadLimitError reading it would take more than a setting allows
-├── RetryError                raised by a job: retry, but do not report (GitLab's ``RetryError``)
-│   └── JobReplicaNotUpToDate the job would read old data: it comes back once, then it reads from the primary
-└── BusinessError             raised by a job: the business refuses, a retry cannot help
+│       └── PayloadLimitError reading it would take more memory than a setting allows
+├── RetryError                raised by a job: retry without a report (GitLab's ``RetryError``)
+│   └── JobReplicaNotUpToDate no replica is recent enough: retry once, then read from the primary
+└── BusinessError             raised by a job: the business rules refuse it, and a retry cannot help
 FlowControl (Exception)       raised by a job, and no failure; ``except FrameworkError`` does not catch it
 ├── RetryLater                run the job again after a delay
-└── Discard                   end the job here
-Shutdown (BaseException)      the process stops; user code that catches ``Exception`` never swallows it
-NoEffectWarning (UserWarning) an attribute or an option is declared and has no effect in this release
+└── Discard                   end the job
+Shutdown (BaseException)      the process stops; ``except Exception`` does not catch it
+NoEffectWarning (UserWarning) a declared attribute or option has no effect in this release
 
-Not here: TypeError and ValueError for arguments of the wrong kind, and two of ``framework.store`` that extend redis-py's errors.
+The framework also raises TypeError and ValueError for arguments of a wrong type, and two errors of ``framework.store`` that extend
+redis-py's errors.
 """
 
 import math
@@ -46,13 +47,13 @@ _REDIS_FILE = "config/redis.yml"
 
 
 class FrameworkError(Exception):
-    """Root of the framework's errors."""
+    """Serve as the base class of the framework's errors."""
 
 
 class DeclarationError(FrameworkError):
-    """A worker class says something that is not allowed; the message names class, attribute, value and the allowed ones.
+    """Report an invalid worker class. The message names the class, the attribute, its value and the allowed values.
 
-    ``problems`` lists every fault of the class as an error of its own; ``attribute`` is that of the first.
+    ``problems`` lists one error per fault of the class; ``attribute`` is that of the first fault.
     """
 
     def __init__(self, worker: str, message: str, *, attribute: str | None = None) -> None:
@@ -62,7 +63,7 @@ class DeclarationError(FrameworkError):
 
 
 class MisuseError(FrameworkError, TypeError):
-    """A worker class is used as another library's task is; the message names the call that is meant. Nothing was pushed."""
+    """Report a use of a worker class like a task of another library. The message names the right call. Nothing was pushed."""
 
     def __init__(self, worker: str, reason: str) -> None:
         self.worker, self.reason = worker, reason
@@ -70,11 +71,11 @@ class MisuseError(FrameworkError, TypeError):
 
 
 class NoSuchMethodError(MisuseError, AttributeError):
-    """A push by the name that another library has for it; as an AttributeError it leaves ``hasattr`` false."""
+    """Report a push by a method name of another library. It is an AttributeError, so that ``hasattr`` is false."""
 
 
 class MiddlewareError(FrameworkError, TypeError):
-    """A middleware has not the shape of one, or is added, moved or removed when its chain is in use already."""
+    """Report a middleware with a wrong ``call``, or a change of a chain that is already in use."""
 
     def __init__(self, middleware: object, reason: str) -> None:
         self.middleware, self.reason = middleware, reason
@@ -83,7 +84,7 @@ class MiddlewareError(FrameworkError, TypeError):
 
 
 class ConfigurationProblem(NamedTuple):
-    """One thing wrong with the configuration and where it stands."""
+    """Represent one error in the configuration: file, key and message."""
 
     file: str
     key: str
@@ -95,7 +96,7 @@ class ConfigurationProblem(NamedTuple):
 
 
 class ConfigurationError(FrameworkError):
-    """The configuration does not hold; ``problems`` lists every fault found, not only the first."""
+    """Report an invalid configuration. ``problems`` lists all errors."""
 
     def __init__(self, problems: Sequence[ConfigurationProblem]) -> None:
         self.problems = tuple(problems)
@@ -105,11 +106,11 @@ class ConfigurationError(FrameworkError):
 
 
 class PushError(FrameworkError):
-    """A job was not, or not surely, accepted."""
+    """Report a job that was not written, or perhaps not written."""
 
 
 class ArgumentsError(PushError):
-    """The arguments do not fit ``perform`` or cannot travel as JSON. Nothing was written."""
+    """Report arguments that do not fit ``perform``, or that JSON cannot carry. Nothing was written."""
 
     def __init__(self, worker: str, reason: str, *, argument: str | None = None) -> None:
         self.worker, self.argument, self.reason = worker, argument, reason
@@ -125,11 +126,11 @@ _SIZE_ADVICE = {
 
 
 class ExceedLimitError(PushError):
-    """The arguments exceed the size limit after compression (GitLab's size limiter). Nothing was written.
+    """Report arguments above the size limit after compression (GitLab's size limiter). Nothing was written.
 
-    Sizes are bytes of the arguments' JSON; under ``size_limit.decoded_limit`` of the memory that they take when decoded.
-    ``setting`` is the one that holds the limit, ``job`` the index in a bulk push.
-    ``uncompressed`` is the attribute or setting that left the arguments uncompressed, if any.
+    ``size`` and ``size_limit`` are bytes of the arguments' JSON; for ``size_limit.decoded_limit`` they are bytes of the decoded
+    arguments in memory. ``setting`` names the limit, ``job`` is the index in a bulk push, and ``uncompressed`` is the attribute or
+    setting that turned off compression, if any.
     """
 
     def __init__(
@@ -153,16 +154,16 @@ class ExceedLimitError(PushError):
         )
 
     def for_bulk_index(self, job: int) -> "ExceedLimitError":
-        """Return the same error, of the job with this index in a bulk push."""
+        """Return the same error for the job with this index in a bulk push."""
         facts = (self.worker_class, self.size, self.size_limit)
         return ExceedLimitError(*facts, setting=self.setting, job=job, uncompressed=self.uncompressed)
 
 
 class ShardUnavailableError(PushError):
-    """A shard's Redis does not answer or refuses the command.
+    """Report a shard whose Redis does not answer, or refuses the command.
 
-    ``maybe_written`` is true when the command had been sent: the job may be in, and pushing it again may run it twice.
-    ``advice`` is what to do about a refusal; without it, how to get a Redis that runs, and ``source`` the file that names it.
+    ``maybe_written`` is true when the command was sent: the job may be written, and another push may run it twice. ``advice`` is the
+    remedy of a refusal. Without it the message tells how to start a Redis, and ``source`` is the file with the address.
     """
 
     def __init__(
@@ -182,10 +183,10 @@ class ShardUnavailableError(PushError):
 
 
 class BulkPushError(PushError):
-    """A chunk of a bulk push failed; the cause is in ``__cause__``.
+    """Report a failed chunk of a bulk push. ``__cause__`` is the cause.
 
-    ``jids`` is aligned with the input up to ``failed_from``, the index of the first job that is not surely in. Later jobs are
-    not in, unless ``maybe_written``: the reply to the chunk from there on was lost, and ``in_doubt`` has its ids.
+    ``jids`` are the ids of the written jobs in the order of the input, up to the index ``failed_from``. With ``maybe_written`` the
+    reply to the chunk that begins there was lost: its jobs, with the ids ``in_doubt``, may be written. All later jobs are not.
     """
 
     def __init__(
@@ -212,14 +213,14 @@ class BulkPushError(PushError):
         super().__init__(f"bulk push failed at job {failed_from}: {cause} {advice}")
 
     def resume(self) -> list[str | None]:
-        """Push the rest, and no job twice; return ids aligned with the input from ``failed_from`` on.
+        """Push the remaining jobs, none of them twice; return their ids in the order of the input, from ``failed_from`` on.
 
-        A chunk in doubt is repeated with its ids, its jobs as client middlewares left them, and the token that its first write
-        noted. ``error.jids + error.resume()`` is what the push would have returned.
+        A chunk in doubt is repeated with the same ids, payloads and token, so that Redis writes it once.
+        ``error.jids + error.resume()`` equals the result of the whole push.
 
         Raises:
-            BulkPushError: the push failed again. It can be resumed in turn; its ``jids`` and ``failed_from`` count from the
-                beginning of the input. After 9 minutes a chunk in doubt is not repeated: nothing is sent.
+            BulkPushError: the push failed again. Call ``resume()`` of the new error; its ``jids`` and ``failed_from`` count from
+                the beginning of the input. After 9 minutes a chunk in doubt is not repeated, and nothing is sent.
         """
         if self._resume is None:
             raise PushError("this BulkPushError was not raised by a push of this process: it cannot be resumed.")
@@ -227,9 +228,9 @@ class BulkPushError(PushError):
 
 
 class UnroutedCallError(FrameworkError):
-    """Application code called a job Redis outside of a route to it (GitLab's ``UnroutedSidekiqApiError``).
+    """Report a call of a shard by application code outside of a route to it (GitLab's ``UnroutedSidekiqApiError``).
 
-    Raised in development and test before anything is sent; in production the call goes through and this is reported.
+    Development and test raise it before anything is sent. Production sends the command, and reports the error.
     """
 
     def __init__(self, shard: str, command: str, inside: Sequence[str] = ()) -> None:
@@ -243,13 +244,13 @@ class UnroutedCallError(FrameworkError):
 
 
 class UnknownShardError(FrameworkError, KeyError):
-    """A shard was asked for that the configuration does not have."""
+    """Report a shard name that the configuration does not have."""
 
     __str__ = Exception.__str__  # KeyError's shows the repr of its message
 
 
 class QueryError(FrameworkError):
-    """A worker query does not parse. ``faults`` are (position, reason) pairs in their order, ``messages`` the text of each.
+    """Report an invalid worker query. ``faults`` are ordered pairs (position, reason), ``messages`` the text of each.
 
     ``position`` and ``reason`` are those of the first fault.
     """
@@ -261,7 +262,7 @@ class QueryError(FrameworkError):
 
 
 class SelectorError(FrameworkError):
-    """An argument of ``cluster`` names no group of queues."""
+    """Report an argument of ``cluster`` that names no group of queues."""
 
     def __init__(self, selector: str, reason: str) -> None:
         self.selector, self.reason = selector, reason
@@ -269,7 +270,7 @@ class SelectorError(FrameworkError):
 
 
 class QueueReplacedError(FrameworkError):
-    """The key of a queue changed its type while its jobs were migrated. ``aside`` is the key of the list that holds the jobs."""
+    """Report that the key of a queue changed its type during a migration. ``aside`` is the key of the list with the jobs."""
 
     def __init__(self, queue: str, key: str, aside: str) -> None:
         self.queue, self.aside = queue, aside
@@ -280,11 +281,11 @@ class QueueReplacedError(FrameworkError):
 
 
 class ExecutionError(FrameworkError):
-    """A fetched job cannot be run as it stands."""
+    """Report a fetched job that cannot run."""
 
 
 class UnknownWorkerError(ExecutionError):
-    """No worker of this wire name is registered in this process; a payload never imports anything."""
+    """Report a job whose wire name is not registered in this process. A payload never causes an import."""
 
     def __init__(self, wire_name: str, nearest: str | None = None) -> None:
         self.wire_name, self.nearest = wire_name, nearest
@@ -296,7 +297,7 @@ class UnknownWorkerError(ExecutionError):
 
 
 class NewerVersionError(ExecutionError):
-    """The job was pushed by a release whose class has a higher ``version`` than the class in this process."""
+    """Report a job of a release whose class has a higher ``version`` than the class in this process."""
 
     def __init__(self, worker: str, version: int, known: int) -> None:
         self.worker, self.version, self.known = worker, version, known
@@ -307,7 +308,7 @@ class NewerVersionError(ExecutionError):
 
 
 class ArgumentsMismatchError(ExecutionError):
-    """The payload's arguments do not fit the method that runs it; it is retried, as an old process may meet a new payload.
+    """Report arguments of a payload that do not fit its method. The job is retried: this process may be of an old release.
 
     ``method`` is ``perform``, or the handler of the job's ``version`` where the class has one.
     """
@@ -325,7 +326,7 @@ class ArgumentsMismatchError(ExecutionError):
 
 
 class PayloadError(ExecutionError):
-    """A payload cannot be read: not JSON, not an object, or not to be decompressed."""
+    """Report an unreadable payload: not JSON, not an object, or not decompressible."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -333,7 +334,7 @@ class PayloadError(ExecutionError):
 
 
 class PayloadLimitError(PayloadError):
-    """A payload is not read because that would take more memory than ``limit``, the value of ``setting``, allows."""
+    """Report a payload that would take more memory than ``limit``, the value of ``setting`` in bytes."""
 
     def __init__(self, reason: str, limit: int, *, setting: str) -> None:
         self.limit, self.setting = limit, setting
@@ -341,11 +342,11 @@ class PayloadLimitError(PayloadError):
 
 
 class FlowControl(Exception):
-    """Base of the exceptions by which a job says what happens to it next. They are no errors, and never count as failures."""
+    """Serve as the base class of exceptions that choose the end of a job. They are no errors, and never count as failures."""
 
 
 class RetryLater(FlowControl):
-    """Raise in ``perform``: the job goes to the schedule set and runs again after ``delay``; its retries are not used up."""
+    """Snooze the job: raised in ``perform``, it runs the job again after a finite ``delay`` (in seconds). It uses no retry."""
 
     def __init__(self, delay: timedelta | float, reason: str = "") -> None:
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
@@ -357,7 +358,7 @@ class RetryLater(FlowControl):
 
 
 class Discard(FlowControl):
-    """Raise in ``perform``: the job ends here, neither retried nor dead."""
+    """End the job: raised in ``perform``, it deletes the job, without a retry or an entry in the dead set."""
 
     def __init__(self, reason: str = "") -> None:
         self.reason = reason
@@ -365,11 +366,11 @@ class Discard(FlowControl):
 
 
 class RetryError(FrameworkError):
-    """Subclass and raise in ``perform``: retried as usual, never sent to the error tracker (GitLab guideline)."""
+    """Fail the job without a report: subclass and raise it in ``perform``. The job is retried as usual (GitLab)."""
 
 
 class JobReplicaNotUpToDate(RetryError):
-    """No replica shows yet what the push of a ``delayed`` job saw; it has not run, and is retried, once (GitLab)."""
+    """Retry a ``delayed`` job that did not run, once, because no replica has the writes before its push (GitLab)."""
 
     def __init__(self, worker: str) -> None:
         self.worker = worker
@@ -380,10 +381,10 @@ class JobReplicaNotUpToDate(RetryError):
 
 
 class BusinessError(FrameworkError):
-    """Raise in ``perform`` when the business refuses and a retry cannot help: the job fails at once, without retries.
+    """Fail the job without retries: raised in ``perform`` when the input is invalid by the rules of the business.
 
-    ``retries_exhausted`` and death handlers run, its line says ``error_kind: business``, and the error tracker hears nothing.
-    The dead set keeps it only with the setting ``dead.business``.
+    ``retries_exhausted`` and the death handlers run. Its line has ``error_kind: business``. The error tracker receives nothing. The
+    dead set keeps the job only with the setting ``dead.business``.
     """
 
     def __init__(self, reason: str) -> None:
@@ -392,8 +393,8 @@ class BusinessError(FrameworkError):
 
 
 class NoEffectWarning(UserWarning):
-    """A worker class or a push declares something that has no effect in this release. A warning, and no error: filter it by name."""
+    """Warn about an attribute or an option that has no effect in this release. Filter it by its name."""
 
 
 class Shutdown(BaseException):
-    """Raised into jobs that still run when the process stops. No ``Exception``, so that user code does not swallow it."""
+    """Interrupt the jobs that still run when the process stops. ``except Exception`` does not catch it."""

@@ -1,4 +1,4 @@
-"""The application's own handlers of failures, registered at import time of its modules.
+"""Register handlers of failures. Call this in modules that every process loads.
 
     from framework.handlers import on_death, on_error
 
@@ -6,10 +6,10 @@
     def count(error, facts): ...        # each failure; facts: "job" (a dict, empty if unreadable), "queue"
 
     @on_death
-    def tell(job, error): ...           # a job that will not be retried
+    def report(job, error): ...         # a job that will not be retried
 
-A handler runs in the thread of the job, after its line was logged. An error of a handler is logged and changes nothing. A
-handler must not block: the thread waits for it.
+A handler runs in the thread of the job, after the job's line. An error of a handler is logged and has no other effect. A handler
+must not block, because the thread waits for it.
 """
 
 from collections.abc import Callable
@@ -25,19 +25,19 @@ _E = TypeVar("_E", bound=ErrorHandler)
 _D = TypeVar("_D", bound=DeathHandler)
 
 error_handlers: list[ErrorHandler] = []
-"""The registered handlers, in order."""
+"""The registered error handlers, in the order of their calls."""
 
 death_handlers: list[DeathHandler] = []
-"""The registered handlers, in order."""
+"""The registered death handlers, in the order of their calls."""
 
 
 def on_error(handler: _E) -> _E:
-    """Call ``handler(error, facts)`` for every failed run but those that end with RetryError or BusinessError."""
+    """Register ``handler(error, facts)`` for every failed run, except those with a RetryError or BusinessError; return it."""
     append_once(error_handlers, handler)
     return handler
 
 
 def on_death(handler: _D) -> _D:
-    """Call ``handler(job, error)`` for every job that failed and will not be retried, dead set or not."""
+    """Register ``handler(job, error)`` for every job that failed and will not be retried, in the dead set or not; return it."""
     append_once(death_handlers, handler)
     return handler

@@ -1,4 +1,4 @@
-"""Register health indicators of the application: for ``defer_on_health``, besides PostgreSQL and Prometheus.
+"""Register health indicators of the application for ``defer_on_health``.
 
     from framework.health import Normal, Question, Signal, Stop, register
 
@@ -9,7 +9,7 @@
 
     register("mail_backlog", Backlog())
 
-``question.query`` queries the database of the class. A complete example is in docs/guides/health.md.
+``question.query`` queries the primary of the class's database. A complete example is in docs/guides/health.md.
 """
 
 from framework.policies.health.indicator import (

@@ -1,10 +1,10 @@
-"""Register pause strategies of the application: names for ``pause_control`` besides ``none``, ``deprecated`` and ``manual``.
+"""Register pause strategies of the application for ``pause_control``, in addition to ``none``, ``deprecated`` and ``manual``.
 
     from framework.pause import register
 
     class Reindexing:
         def should_pause(self) -> bool:
-            return search_is_being_rebuilt()
+            return index_rebuild_is_running()
 
     register("reindexing", Reindexing)
 

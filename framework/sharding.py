@@ -1,13 +1,12 @@
-"""Give application code access to a job Redis: for queue lengths, clean-ups, admin pages.
+"""Give application code access to a shard: for queue lengths, clean-ups, admin pages.
 
     from framework.sharding import router
 
     with router.via(ShipWorker) as pool:
         waiting = pool.llen(f"queue:{ShipWorker.route().queue}")
 
-``pool`` is a ``redis.Redis`` of the shard on which that worker's jobs live. Every command on such a pool is checked: outside
-of a block that enters its shard, it raises UnroutedCallError in development and test, and is reported in production. Pushes
-need none of this: they are routed automatically.
+``pool`` is a ``redis.Redis`` of the shard of that worker's jobs. Every command on it is checked: outside of a block that enters its
+shard, it raises UnroutedCallError in development and test, and is reported in production. Pushes need no router.
 """
 
 from collections.abc import Generator, Mapping
@@ -27,27 +26,27 @@ __all__ = ["ShardRouter", "allow_unrouted", "router"]
 
 
 class ShardRouter:
-    """Route application code to the shard of a worker's jobs. Opens no connection before the first command of a pool.
+    """Route application code to the shard of a worker's jobs. A pool connects at its first command.
 
-    It shares configuration and connections with the pushes of this process.
+    The router shares the configuration with the pushes of this process.
 
     Raises:
-        ConfigurationError: in every method, where the first push would raise it.
+        ConfigurationError: every method raises it for an invalid configuration.
         UnknownShardError: config/redis.yml has no such shard.
     """
 
     def shard_for(self, worker: type[ApplicationWorker]) -> str:
-        """Return the name of the shard to which today's rules route this class's jobs.
+        """Return the name of the shard to which the rules route this class's jobs.
 
         Raises:
-            TypeError: it is not a worker class.
-            DeclarationError: it is abstract and has no jobs.
+            TypeError: ``worker`` is no worker class.
+            DeclarationError: the class is abstract and has no jobs.
         """
         return port.current().route(_check_worker_class(worker).declaration()).shard
 
     @contextmanager
     def via(self, worker: type[ApplicationWorker]) -> "Generator[redis.Redis]":
-        """Enter the shard of this class's jobs for the block and return its pool. Raises as ``shard_for``."""
+        """Enter the shard of this class's jobs for the block and return its pool. The errors are those of ``shard_for``."""
         with self.via_shard(self.shard_for(worker)) as pool:
             yield pool
 
@@ -66,7 +65,7 @@ class ShardRouter:
             yield pools
 
     def pool(self, name: str) -> "redis.Redis":
-        """Return a shard's pool outside of any block. It may be kept, and used inside of blocks that enter its shard."""
+        """Return a shard's pool to keep. Use it inside of blocks that enter its shard."""
         return _bound_shards()[name].pool
 
 

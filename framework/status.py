@@ -1,28 +1,27 @@
-"""Look up the states of tracked jobs: those whose class, or whose push, sets ``status_expiration``.
+"""Look up the states of tracked jobs. ``status_expiration`` of a class or of a push makes a job tracked.
 
     jid = RebuildIndexWorker.set(status_expiration=timedelta(hours=1)).perform_async(42)
     status.of(jid)                     # "queued"
 
-A job is in one of these states, each kept for ``status_expiration`` after it began:
+A job has one of these states, each kept for ``status_expiration`` after its begin:
 
     queued      waits in its queue, or until its time (scheduled, or snoozed with RetryLater)
     running     has started; also while a job waits to run again after its process was killed or stopped
     retrying    failed, and waits for its retry
     completed   ``perform`` has returned
     failed      will not run again: in the dead set, dropped, or quarantined
-    discarded   ended without ``perform`` (a middleware did not let it run), or by ``Discard``
+    discarded   ended by ``Discard``, or by a middleware that did not yield
     unknown     never tracked, expired, or no such job
 
-Only a job that has completed is reported as completed (GitLab reports any job without a key as completed). A job runs at
-least once, so an ended job may start again after a crash, and its state returns to running.
+A job without a key is unknown (GitLab reports it as completed). A job runs at least once, so an ended job may start again after a
+crash; its state is then running.
 
-Functions named after a state mean exactly that state. GitLab's ``running?`` and ``num_running`` mean every job that has not
-ended: that is ``num_unfinished`` here, with ``ended`` and ``all_ended`` as the opposite.
+A function named after a state counts exactly that state. GitLab's ``running?`` and ``num_running`` count every job that has not
+ended: use ``num_unfinished`` for them, and ``ended`` and ``all_ended`` for the opposite.
 
 Raises:
     TypeError, ValueError: a value cannot be a job's id.
-    ShardUnavailableError: a shard does not answer. A job's state is merged over all shards, so without one of them no
-        state is certain.
+    ShardUnavailableError: a shard does not answer. A state is merged over all shards, so none is certain without all of them.
 """
 
 from collections.abc import Iterable
@@ -51,7 +50,7 @@ _ENDED = frozenset[JobState]({"completed", "failed", "discarded"})
 
 
 def look_up(jids: Iterable[Jid]) -> dict[Jid, JobState]:
-    """Return the state of each job, with one round trip to each shard per thousand jobs."""
+    """Return the state of each job. Each 1,000 jobs take one round trip to each shard."""
     if isinstance(jids, str):
         raise TypeError(
             f"look_up({short_repr(jids)}): give an iterable of ids, such as [jid]; for one job there is of(jid)"
@@ -65,47 +64,47 @@ def of(jid: Jid) -> JobState:
 
 
 def running(jid: Jid) -> bool:
-    """Return whether the job is running now."""
+    """Return whether the job runs now."""
     return of(jid) == "running"
 
 
 def completed(jid: Jid) -> bool:
-    """Return whether the job is known to have completed."""
+    """Return whether the job has completed."""
     return of(jid) == "completed"
 
 
 def ended(jid: Jid) -> bool:
-    """Return whether the job is known to have ended, successfully or not."""
+    """Return whether the job has ended, successfully or not."""
     return of(jid) in _ENDED
 
 
 def num_running(jids: Iterable[Jid]) -> int:
-    """Return how many of the jobs are running now."""
+    """Return the number of jobs that run now."""
     return _count(jids, frozenset[JobState]({"running"}))
 
 
 def num_unfinished(jids: Iterable[Jid]) -> int:
-    """Return how many of the jobs wait, run or will be retried (GitLab's ``num_running``)."""
+    """Return the number of jobs that wait, run or will be retried (GitLab's ``num_running``)."""
     return _count(jids, _UNFINISHED)
 
 
 def num_completed(jids: Iterable[Jid]) -> int:
-    """Return how many of the jobs are known to have completed."""
+    """Return the number of completed jobs."""
     return _count(jids, frozenset[JobState]({"completed"}))
 
 
 def all_completed(jids: Iterable[Jid]) -> bool:
-    """Return whether every job is known to have completed; ``True`` for no jobs."""
+    """Return whether every job has completed; ``True`` for no jobs."""
     return all(state == "completed" for state in look_up(jids).values())
 
 
 def all_ended(jids: Iterable[Jid]) -> bool:
-    """Return whether every job is known to have ended; ``True`` for no jobs, ``False`` with an unknown one."""
+    """Return whether every job has ended; ``True`` for no jobs, ``False`` with an unknown one."""
     return _ENDED.issuperset(look_up(jids).values())
 
 
 def completed_jids(jids: Iterable[Jid]) -> list[Jid]:
-    """Return the jobs known to have completed, in the given order."""
+    """Return the ids of completed jobs, in the given order."""
     return [jid for jid, state in look_up(jids).items() if state == "completed"]
 
 

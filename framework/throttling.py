@@ -1,4 +1,4 @@
-"""Register load signals of the application: they lower the concurrency limits of classes while a resource is overloaded.
+"""Register load signals, which lower the concurrency limits of classes while a resource is overloaded.
 
     from framework.throttling import register
 
@@ -9,7 +9,8 @@
             return None
         return "hard" if has_most_connections(worker) else "soft"
 
-One process of each shard calls the signals, every ten seconds; see docs/guides/concurrency_limits.md.
+One process of each shard calls the signals every ten seconds, once per limited class. A complete example is in
+docs/guides/concurrency_limits.md.
 """
 
 from framework.policies.concurrency.throttle import LoadSignal, Strategy, register

@@ -1,4 +1,4 @@
-"""Type aliases, and the shapes of names that several layers check."""
+"""Define type aliases, and the patterns of names that several layers check."""
 
 import re
 from enum import StrEnum
@@ -8,18 +8,18 @@ from pydantic import JsonValue
 
 Json: TypeAlias = JsonValue
 Jid: TypeAlias = str
-"""A job's id: 24 lower-case hex digits from this framework, any string from other writers."""
+"""Id of a job: 24 lower-case hex digits from this framework, any string from other programs."""
 
 Payload: TypeAlias = dict[str, Any]
-"""A job as the wire has it: Sidekiq's fields, those of this framework, and any others that its writer added."""
+"""Payload of a job, decoded: Sidekiq's fields, those of this framework, and any others."""
 
 WIRE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*")
-"""A class name on the wire."""
+"""Name of a class in a payload."""
 
 WIRE_NAME_FORMAT = "a class name as it travels: words joined by '::', for example 'Chaos::SleepWorker'"
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_.:-]+")
-"""A queue's name: safe on a command line and in a Redis key."""
+"""Name of a queue, safe on a command line and in a Redis key."""
 
 QUEUE_NAME_FORMAT = "a queue name is made of letters, digits and _ . : -"
 
@@ -32,7 +32,7 @@ JobState: TypeAlias = Literal["queued", "running", "retrying", "completed", "fai
 
 
 class Outcome(StrEnum):
-    """Name how a run ended, or a job that did not run.
+    """Name the end of a run, or of a job that did not run.
 
     ``framework/finish/endings.py`` has the table from outcome to log status, state, script and counters.
     """
@@ -50,7 +50,7 @@ class Outcome(StrEnum):
     MALFORMED = "malformed"
     """The payload cannot be read."""
     DEFERRED = "deferred"
-    """A policy, or a process without the class of the job, sends it away for a while."""
+    """A policy, or a process without the class of the job, moves it to the schedule set."""
     HELD = "held"
     """A policy has moved the job out of the working list until a pause ends or a limit has a slot."""
     INTERRUPTED = "interrupted"

@@ -322,7 +322,7 @@ ATTRIBUTES: Mapping[str, Attribute] = {
     "data_consistency": Attribute(
         validator=validators.one_of(*get_args(DataConsistency)),
         group="flow_control",
-        meaning="Whether a replica of the database will do: `flag_always_on` the primary, `sticky`, or `delayed` until one is ready.",
+        meaning="Whether a replica of the database will do: `always` the primary, `sticky`, or `delayed` until one is ready.",
         effect="For databases with replicas in the setting `databases`: the push notes how far the primary was, and the job reads "
         "through `framework.databases` from a replica that has come so far, from the primary after its first write.",
         trap="`delayed` needs retries, as a job that meets a stale replica is retried once. Queries that do not go through "

@@ -1,4 +1,4 @@
-"""``LimitedCapacityWorker``: a few jobs of a class that push themselves again while work is left (GitLab)."""
+"""Define ``LimitedCapacityWorker``: a few jobs process stored work until none is left (GitLab)."""
 
 import inspect
 from collections.abc import Callable
@@ -20,24 +20,25 @@ P = ParamSpec("P")
 
 _PERFORM = "perform"
 _FORBIDDEN_ATTRIBUTES: dict[str, str] = {
-    "deduplicate": "its jobs are alike on purpose, and the number of them is what max_running_jobs says",
-    "concurrency_limit": "max_running_jobs is its limit, and a job that finds no slot is not needed, so it does not wait",
+    "deduplicate": "its jobs are equal on purpose, and max_running_jobs limits their number",
+    "concurrency_limit": "max_running_jobs is its limit, and a job without a slot is dropped instead of waiting",
     "max_concurrency_limit_percentage": "max_running_jobs is its limit",
 }
 
 
 class PerformsWork(Protocol[P]):
-    """A worker whose ``perform_work`` takes P; type checkers compare ``perform_with_capacity`` with it."""
+    """Represent a worker whose ``perform_work`` takes P; type checkers compare ``perform_with_capacity`` with it."""
 
     def perform_work(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Do one portion of the work."""
+        """Process one portion of the work."""
 
 
 class LimitedCapacityWorker(ApplicationWorker, abstract=True):
-    """At most ``max_running_jobs`` jobs run at a time. Each does one portion of work, and pushes the next job while work is left.
+    """Process stored work with at most ``max_running_jobs`` jobs at a time. Each job processes one portion.
 
-    ``perform_work`` takes the arguments of ``perform_with_capacity``, always the same ones. A job that failed or was discarded
-    pushes no next job: the next call of ``perform_with_capacity``, usually from cron, pushes the missing jobs. That is the back-off.
+    A job that succeeds pushes the next one while work is left. A job that fails or is discarded does not: the next call of
+    ``perform_with_capacity``, usually from cron, pushes the missing jobs. Call it always with the same arguments:
+    ``perform_work`` and ``remaining_work_count`` receive them.
     """
 
     retry = 0
@@ -61,21 +62,21 @@ class LimitedCapacityWorker(ApplicationWorker, abstract=True):
         super().__init_subclass__(abstract=abstract, **others)
 
     def perform_work(self, *args: Any, **kwargs: Any) -> Any:
-        """Do one portion of the work. Every worker defines its own; ``def`` or ``async def``."""
+        """Process one portion of the work. Every worker defines this method, as ``def`` or ``async def``."""
         del args, kwargs
         raise DeclarationError(qualified_name(type(self)), "has no perform_work.", attribute="perform_work")
 
     def remaining_work_count(self, *args: Any, **kwargs: Any) -> Any:
-        """Return how much work is left after a portion: more than 0 pushes the next job. Every worker defines its own."""
+        """Return the amount of remaining work, a whole number. Above 0 the next job is pushed. Every worker defines this method."""
         del args, kwargs
         message = "has no remaining_work_count."
         raise DeclarationError(qualified_name(type(self)), message, attribute="remaining_work_count")
 
     @classmethod
     def perform_with_capacity(cls: type[PerformsWork[P]], *args: P.args, **kwargs: P.kwargs) -> list[Jid]:
-        """Push as many jobs as are missing, counting those that run or wait; return the new ids.
+        """Push jobs until running and waiting jobs together reach ``max_running_jobs``; return the new ids.
 
-        With any number of concurrent callers there are at most ``max_running_jobs`` in all. Raises as ``perform_async``.
+        Concurrent callers together do not exceed the maximum. The errors are those of ``perform_async``.
         """
         declaration = cast("type[LimitedCapacityWorker]", cls).declaration()
         return _push_up_to_limit(declaration, declaration.signature.bind(args, kwargs))
@@ -116,7 +117,7 @@ def _push_up_to_limit(declaration: Declaration, args: list[Any], max_new: int | 
 
 
 def _build_perform(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the ``perform`` of a class: it does the work, then asks whether some is left."""
+    """Return the ``perform`` of a class: it calls ``perform_work``, then ``remaining_work_count``."""
     if inspect.iscoroutinefunction(work):
 
         @wraps(work)
@@ -147,9 +148,7 @@ def _check_limited_capacity(faults: ErrorCollector, cls: type[LimitedCapacityWor
         message = "max_running_jobs is missing: a whole number, or a callable without parameters that returns one; 0 stops it."
         faults.add(message, "max_running_jobs")
     if cls.retry is not False and cls.retry != 0:
-        message = (
-            f"retry = {cls.retry!r} is not allowed: perform_with_capacity is what tries again. Leave it at 0, or False."
-        )
+        message = f"retry = {cls.retry!r} is not allowed: the next perform_with_capacity replaces a retry. Leave it at 0, or False."
         faults.add(message, "retry")
     for name, because in _FORBIDDEN_ATTRIBUTES.items():
         if getattr(cls, name) is not None:

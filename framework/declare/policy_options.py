@@ -1,4 +1,4 @@
-"""Attributes with several fields: deduplication, scopes of a limit, deferral on database health."""
+"""Define attributes with several fields: deduplication, scopes of a limit, deferral on database health."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -16,15 +16,15 @@ DeduplicateStrategy: TypeAlias = Literal["until_executing", "until_executed", "n
 
 @dataclass(frozen=True, slots=True)
 class Deduplicate:
-    """Keep equal jobs from piling up (GitLab guideline, Sidekiq Enterprise's unique jobs).
+    """Drop the pushes of jobs that equal a waiting job (GitLab guideline, Sidekiq Enterprise's unique jobs).
 
-    ``until_executing`` drops a duplicate while an equal job waits, ``until_executed`` also while it runs, ``none``
-    never. Only an ``idempotent`` worker's duplicates are dropped. ``if_deduplicated="reschedule_once"`` runs the job once
-    more when a duplicate came during its run. ``including_scheduled`` counts scheduled jobs from their push on.
-    ``feature_flag`` names a flag: while it is off, the strategy is ``none``. The lock lasts for ``ttl`` after its job was
-    pushed, moved or begun: a lost job keeps equal jobs away for no longer.
+    ``until_executing`` drops a duplicate while an equal job waits, ``until_executed`` also while it runs, ``none`` never. Only
+    duplicates of an ``idempotent`` worker are dropped. With ``if_deduplicated="reschedule_once"`` a duplicate during the run causes
+    one more run. ``including_scheduled`` locks jobs for later from their push on. While the flag ``feature_flag`` is off, the
+    strategy is ``none``. The lock lasts for ``ttl`` after its job was pushed, moved or started.
 
-    Raises DeclarationError for a value that is not allowed.
+    Raises:
+        DeclarationError: a value is not allowed.
     """
 
     strategy: DeduplicateStrategy = "until_executing"
@@ -35,7 +35,7 @@ class Deduplicate:
     feature_flag: str | None = None
 
     def __new__(cls, *values: Any, **fields: Any) -> Self:
-        """Refuse unknown fields, and name the nearest known one."""
+        """Reject unknown fields, and name the nearest known one."""
         del values
         _check_field_names(cls.__name__, fields, _DEDUPLICATE_VALIDATORS)
         return object.__new__(cls)
@@ -52,13 +52,14 @@ class Deduplicate:
 
 @dataclass(frozen=True, slots=True)
 class ConcurrencyScope:
-    """Name the scope of a job, and how many slots of its class's limit one scope may have (GitLab's per-tenant limits).
+    """Limit the slots of one scope, such as a tenant, within the limit of the class (GitLab's per-tenant limits).
 
     ``by`` is the name of a fact in the job's context (``"user"`` is ``meta.user``), or a function of the job's arguments that
-    returns a text or a number. A job without a scope is not counted. Either ``limit`` is the most slots of one scope, or
-    ``max_percentage`` its share of the class's limit, rounded up.
+    returns a text or a number. A job without a scope is not counted. Give either ``limit``, the maximum of slots of one scope, or
+    ``max_percentage``, its share of the class's limit (0.2 is a fifth), rounded up.
 
-    Raises DeclarationError for a value that is not allowed.
+    Raises:
+        DeclarationError: a value is not allowed.
     """
 
     by: str | Callable[[Sequence[Any]], str | int | None]
@@ -67,7 +68,7 @@ class ConcurrencyScope:
     max_percentage: float | None = None
 
     def __new__(cls, *values: Any, **fields: Any) -> Self:
-        """Refuse unknown fields, and name the nearest known one."""
+        """Reject unknown fields, and name the nearest known one."""
         del values
         _check_field_names(cls.__name__, fields, _CONCURRENCY_SCOPE_VALIDATORS)
         return object.__new__(cls)
@@ -77,22 +78,23 @@ class ConcurrencyScope:
         if (self.limit is None) == (self.max_percentage is None):
             raise DeclarationError(
                 "ConcurrencyScope",
-                "needs limit or max_percentage, and not both: how many slots one scope may have, or which share of the limit.",
+                "needs limit or max_percentage, and not both: the maximum of slots of one scope, or its share of the limit.",
                 attribute="limit",
             )
 
 
 @dataclass(frozen=True, slots=True)
 class DeferOnHealth:
-    """Let jobs of this worker wait while a database is unhealthy (GitLab's database health signal).
+    """Defer jobs of this worker while a database is unhealthy (GitLab's database health signal).
 
-    While an indicator says stop, a job is deferred for ``delay``, then for twice that and so on up to ``max_delay``, each time
-    reduced by up to a tenth, so that jobs do not all return at once. After ``max_deferrals`` it runs anyway (None: it waits as
-    long as the indicator says stop). ``indicators`` names the indicators to ask, None asks all. ``resolver`` returns another
-    database and other tables for a job's arguments; when it cannot, the declared ones count. An indicator that does not answer
-    stops nothing.
+    While an indicator returns ``Stop``, a job is deferred for ``delay``. The delay doubles from the third deferral on, up to
+    ``max_delay``, and is reduced at random by up to a tenth, so that jobs do not all return at once. After ``max_deferrals``
+    deferrals the job runs anyway (None: no maximum). ``indicators`` names the indicators to ask; None asks all.
+    ``resolver`` returns the database and the tables for a job's arguments; when it fails, the declared ones count. An indicator
+    that does not answer defers nothing.
 
-    Raises DeclarationError for a value that is not allowed.
+    Raises:
+        DeclarationError: a value is not allowed.
     """
 
     database: str = "main"
@@ -105,7 +107,7 @@ class DeferOnHealth:
     resolver: Callable[[tuple[Any, ...]], tuple[str, Sequence[str]]] | None = None
 
     def __new__(cls, *values: Any, **fields: Any) -> Self:
-        """Refuse unknown fields, and name the nearest known one."""
+        """Reject unknown fields, and name the nearest known one."""
         del values
         _check_field_names(cls.__name__, fields, _DEFER_ON_HEALTH_VALIDATORS)
         return object.__new__(cls)

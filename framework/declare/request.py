@@ -1,4 +1,4 @@
-"""Requests to push: made of the frozen declaration and the arguments of a call, never of the class."""
+"""Represent requests to push: the declaration of the class and the arguments of a call."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Performs(Protocol[P]):
-    """A worker whose ``perform`` takes P; type checkers compare a push with the worker's own signature by it."""
+    """Represent a worker whose ``perform`` takes P. Type checkers compare pushes with it."""
 
     def perform(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Do the job."""
+        """Run the job."""
 
 
 class Route(NamedTuple):
-    """Where jobs go: the queue, the shard, and the rule that decided (None: no rule matched)."""
+    """Name the queue and the shard of a class's jobs, and the rule that matched (None: no rule)."""
 
     queue: str
     shard: str
@@ -30,16 +30,16 @@ class Route(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobRequest(Generic[P]):
-    """One job of a bulk push, its arguments bound to positions; made by ``Worker.arguments(...)``."""
+    """Represent one job of a bulk push, as ``Worker.arguments(...)`` returns it: its arguments bound to positions."""
 
     declaration: Declaration
     args: list[Any]
 
 
 class DueTime(NamedTuple):
-    """When a job is due: at the moment ``at``, epoch seconds, or ``delay_s`` after Redis receives it.
+    """Represent the time of a job: ``at`` in epoch seconds, or ``delay_s`` seconds after Redis receives it.
 
-    With a ``delay_s`` Redis's clock decides; ``at`` is an estimate by this host's clock.
+    With a ``delay_s`` Redis's clock counts; ``at`` is then an estimate by the clock of this host.
     """
 
     at: float
@@ -47,7 +47,7 @@ class DueTime(NamedTuple):
 
 
 class PushRequest(NamedTuple):
-    """One push: arguments that are bound and not yet checked, and when it is ``due``; ``None`` means now."""
+    """Represent one push: bound but unchecked arguments, and the time ``due`` (None: now)."""
 
     declaration: Declaration
     args: list[Any]
@@ -56,20 +56,20 @@ class PushRequest(NamedTuple):
 
 
 class BulkPacing(NamedTuple):
-    """How the jobs of a bulk push are spread: ``batch_size`` at first, then as many every ``batch_delay_s`` (GitLab)."""
+    """Spread the jobs of a bulk push: ``batch_size`` jobs first, then as many every ``batch_delay_s`` seconds (GitLab)."""
 
     batch_size: int
     batch_delay_s: float
 
     def delay_s_of(self, index: int) -> float:
-        """Return how many seconds after the first job number ``index``, from 0, is due."""
+        """Return the seconds between the first job and job number ``index`` (from 0)."""
         return index // self.batch_size * self.batch_delay_s
 
 
 class BulkRequest(NamedTuple):
-    """Many pushes of one worker. ``due`` is when the first is, ``pacing`` spreads the others, ``contexts`` has one per job.
+    """Represent a bulk push. ``due`` is the time of the first job, ``pacing`` spreads the others, ``contexts`` has one per job.
 
-    The arguments are as the caller gave them. ``declare.bulk`` binds and checks them.
+    The arguments are those of the caller. ``declare.bulk`` binds and checks them.
     """
 
     declaration: Declaration
@@ -80,5 +80,5 @@ class BulkRequest(NamedTuple):
     pacing: BulkPacing | None = None
 
     def delay_s_of(self, index: int) -> float:
-        """Return how many seconds after the first job number ``index`` is due."""
+        """Return the seconds between the first job and job number ``index`` (from 0)."""
         return 0.0 if self.pacing is None else self.pacing.delay_s_of(index)

@@ -1,4 +1,4 @@
-"""Push jobs: with options (``Worker.set(...)``) or, without any, behind the methods of the class."""
+"""Push jobs with options (``Worker.set(...)``), or without options for the methods of the class."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 class Setter(Generic[P]):
-    """A worker class together with the options of the pushes made through it."""
+    """Push jobs of one worker class with options."""
 
     __slots__ = ("_declaration", "_options", "_worker")
 
@@ -30,30 +30,48 @@ class Setter(Generic[P]):
         self._options = options
 
     def set(self, **options: Unpack[PushOptions]) -> "Setter[P]":
-        """Return a setter with these options over its own. Raises ArgumentsError for an unknown or invalid option."""
+        """Return a setter with these options in addition; the last value of an option counts.
+
+        Raises:
+            ArgumentsError: an option is unknown or invalid.
+        """
         checked = check_options(self._declaration.qualified_name, options)
         warn_about_options(self._worker, self._declaration.qualified_name, checked)
         return Setter(self._worker, self._declaration, {**self._options, **checked})
 
     def perform_async(self, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
-        """Push the job now; return its id, or None when it was dropped. Raises PushError when it could not be written.
+        """Push the job; return its id, or None when it was dropped.
 
         With ``sync`` the job runs here instead, as with ``perform_inline``, and its exception is raised.
+
+        Raises:
+            PushError: the job could not be written.
         """
         return self._push(None, args, kwargs)
 
     def perform_in(self, delay: timedelta | float, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
-        """Push the job, due after ``delay`` by Redis's clock. Raises PushError when it could not be written."""
+        """Push the job, due after ``delay`` by Redis's clock.
+
+        Raises:
+            PushError: the job could not be written.
+        """
         return self._push(self._due(delay), args, kwargs)
 
     def perform_at(self, when: datetime | float, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
-        """Push the job, due at ``when``. Raises PushError when it could not be written."""
+        """Push the job, due at ``when``.
+
+        Raises:
+            PushError: the job could not be written.
+        """
         return self._push(self._due(when), args, kwargs)
 
     def perform_bulk(self, jobs: Iterable[Sequence[Any]], /) -> list[Jid | None]:
-        """Push one job per tuple of arguments; return the ids in the same order. Raises BulkPushError when a chunk fails.
+        """Push one job per tuple of arguments; return the ids in the same order.
 
         With ``sync`` the jobs run here instead, one after the other. The first exception is raised, and later jobs do not run.
+
+        Raises:
+            BulkPushError: a chunk failed.
         """
         return self._push_bulk(jobs)
 
@@ -66,7 +84,7 @@ class Setter(Generic[P]):
         batch_size: int | None = None,
         batch_delay: timedelta | float | None = None,
     ) -> list[Jid | None]:
-        """Push as ``perform_bulk`` does, due after ``delay``; with the other two, ``batch_size`` jobs every ``batch_delay``."""
+        """Push like ``perform_bulk``, due after ``delay``; with the other two, ``batch_size`` jobs every ``batch_delay``."""
         return self._push_bulk(jobs, *self._bulk_schedule(delay, batch_size, batch_delay))
 
     def perform_bulk_for(
@@ -79,9 +97,9 @@ class Setter(Generic[P]):
         batch_size: int | None = None,
         batch_delay: timedelta | float | None = None,
     ) -> list[Jid | None]:
-        """Push one job per object, its arguments made by ``Worker.arguments(...)``, its log context by ``context``.
+        """Push one job per object: ``arguments`` returns ``Worker.arguments(...)``, ``context`` the job's ``meta.*`` fields.
 
-        With a ``delay`` the jobs become due later, as in ``perform_bulk_in``.
+        With a ``delay`` the jobs are due later, as in ``perform_bulk_in``.
         """
         paced = batch_size is not None or batch_delay is not None
         due, pace = None, None
@@ -98,7 +116,7 @@ class Setter(Generic[P]):
         return self._push_bulk(args, due, pace, contexts)
 
     def perform_inline(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Run the job here, through both middleware chains, and raise what it raises."""
+        """Run the job in this process, through both middleware chains. Its exception reaches the caller."""
         if running_loop() is not None:
             reject_await(self._declaration)
         self._run_inline(self._declaration.signature.bind(args, kwargs), self._options)
@@ -167,7 +185,7 @@ add_foreign_methods(Setter)
 
 
 def _call_with_index_note(index: int, make: Callable[[T], R], item: T) -> R:
-    """Call the caller's own function. Its exception goes out unchanged, with a note that names the index of the job."""
+    """Call the function for one object. Its exception reaches the caller with a note that names the index of the job."""
     try:
         return make(item)
     except Exception as error:

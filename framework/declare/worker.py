@@ -1,4 +1,4 @@
-"""``ApplicationWorker``, the base class of every worker. Attributes say what the job needs; ``perform`` does the work."""
+"""Define ``ApplicationWorker``, the base class of all workers."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -20,11 +20,13 @@ T = TypeVar("T")
 
 
 class ApplicationWorker:
-    """The base of every worker: one class is one kind of job (GitLab's ApplicationWorker on Sidekiq's data model).
+    """Declare one kind of job by a subclass with attributes and a method ``perform`` (GitLab's ApplicationWorker).
 
-    Attributes are plain values in the class body, inherited along the MRO, and checked when the class is created: a
-    DeclarationError names the class, the attribute, the value, the allowed values and the nearest name. Each job gets an
-    instance of its own, made without arguments. ``class Base(ApplicationWorker, abstract=True)`` shares attributes and never runs.
+    Attributes are plain values in the class body, inherited along the MRO. Each job has its own instance, made without arguments.
+    ``class Base(ApplicationWorker, abstract=True)`` shares attributes and has no jobs.
+
+    Raises:
+        DeclarationError: creating the class found an invalid attribute or an invalid ``perform``.
     """
 
     feature_category: ClassVar[str | None] = None
@@ -70,7 +72,7 @@ class ApplicationWorker:
 
     jid: str = ""
     job_version: int = 0
-    """The version of the job; on an instance that no job made, the version of the class (GitLab)."""
+    """The version of the job; without a job, the version of the class (GitLab)."""
     _aw_declaration: ClassVar[Declaration | None] = None
     _aw_setter: ClassVar[Setter[Any] | None] = None
     _aw_job: Payload | None = None
@@ -108,7 +110,11 @@ class ApplicationWorker:
 
     @classmethod
     def declaration(cls) -> Declaration:
-        """Return all facts of this class, frozen when it was created. Raises DeclarationError for an abstract class."""
+        """Return the attributes of this class with all values derived from them. They do not change after its creation.
+
+        Raises:
+            DeclarationError: the class is abstract.
+        """
         if cls._aw_declaration is None:
             raise DeclarationError(
                 qualified_name(cls), "is abstract: it has no jobs. Subclass it, or drop abstract=True."
@@ -116,7 +122,7 @@ class ApplicationWorker:
         return cls._aw_declaration
 
     def perform(self, *args: Any, **kwargs: Any) -> Any:
-        """Do the job. Every worker defines its own; ``def`` runs in a thread, ``async def`` on the event loop."""
+        """Run the job. Every worker defines this method: ``def`` runs in a thread, ``async def`` on the event loop."""
         del args, kwargs
         raise DeclarationError(qualified_name(type(self)), "has no perform.", attribute="perform")
 
@@ -124,57 +130,57 @@ class ApplicationWorker:
     def retry_in(
         cls, count: int, error: Exception, job: Payload
     ) -> timedelta | float | Literal["discard", "kill"] | None:
-        """Hook: return when to run again after failure number ``count`` (from 0). None keeps Sidekiq's formula.
+        """Hook: return the delay of the next run, after failure number ``count`` (from 0). None keeps Sidekiq's formula.
 
-        ``"kill"`` moves the job to the dead set now, ``"discard"`` deletes it (Sidekiq 7).
+        A number is seconds. ``"kill"`` moves the job to the dead set, ``"discard"`` deletes it (Sidekiq 7).
         """
         del count, error, job
         return None
 
     @classmethod
     def retries_exhausted(cls, job: Payload, error: Exception) -> Literal["discard"] | None:
-        """Hook: the job failed for the last time. Called before it goes to the dead set; ``"discard"`` deletes it instead."""
+        """Hook: handle a job after its last retry, before it moves to the dead set. ``"discard"`` deletes it instead."""
         del job, error
         return None
 
     @classmethod
     def interruptions_exhausted(cls, job: Payload) -> None:
-        """Hook: the job was interrupted too often and goes to the interrupted set (GitLab)."""
+        """Hook: handle a job that was interrupted too often and moves to the interrupted set (GitLab)."""
 
     @classmethod
     def on_concurrency_limit_deferred(cls, args: list[Any]) -> None:
-        """Hook: a job with these arguments waits for a slot of the class's limit (GitLab)."""
+        """Hook: handle a job with these arguments that must wait for a slot of the class's limit (GitLab)."""
 
     @classmethod
     def on_concurrency_limit_resumed(cls, args: list[Any]) -> None:
-        """Hook: a job with these arguments waited for a slot, has it now and begins (GitLab)."""
+        """Hook: handle a job with these arguments that got a slot after its wait, before it runs (GitLab)."""
 
     @classmethod
     def idempotency_arguments(cls, args: list[Any]) -> list[Any]:
-        """Hook: return the arguments by which two jobs count as equal. The default is all of them (GitLab).
+        """Hook: return the arguments to compare for deduplication. The default is all of them (GitLab).
 
-        ``args`` has every argument of the method that runs the job's version, defaults included.
+        ``args`` has every argument of the method that runs the job's version, with defaults.
         """
         return args
 
     @property
     def logger(self) -> JobLogger:
-        """Return a logger that knows this job's class and id: ``self.logger.info("indexed", files=3)``."""
+        """Return a logger whose lines have the job's class and id: ``self.logger.info("indexed", files=3)``."""
         if self._aw_logger is None:
             self._aw_logger = PlainLogger() if self._aw_run is None else self._aw_run.logger(self._aw_job or {})
         return self._aw_logger
 
     def log_extra(self, **fields: Any) -> None:
-        """Add fields to the log line that is written when this job is done (GitLab's log_extra_metadata_on_done)."""
+        """Add fields to the line of the job's end (GitLab's log_extra_metadata_on_done)."""
         if self._aw_extra is None:
             self._aw_extra = {}
         self._aw_extra.update(fields)
 
     @property
     def cancelled(self) -> bool:
-        """Whether this job was cancelled (Sidekiq's ``Client#cancel!``). A long loop checks it, and returns.
+        """Return whether this job was cancelled (Sidekiq's ``Client#cancel!``). Check it in a long loop, and return from ``perform``.
 
-        The answer is up to 5 s old. Checking is cheap: most calls ask Redis nothing.
+        The answer is up to 5 s old. Most reads send nothing to Redis.
         """
         if self._aw_run is None:
             return False
@@ -184,26 +190,32 @@ class ApplicationWorker:
 
     @property
     def interrupted(self) -> bool:
-        """Whether the process is stopping. A long loop checks it, saves its progress and returns."""
+        """Return whether the process is stopping. Check it in a long loop, save the position, and raise ``Shutdown``."""
         return self._aw_run is not None and self._aw_run.interrupted
 
     @classmethod
     def route(cls) -> Route:
-        """Return where jobs of this class go: the queue, the shard, and the rule that decided."""
+        """Return the queue and the shard of this class's jobs, and the rule that matched."""
         return port.current().route(cls.declaration())
 
     @classmethod
     def arguments(cls: type[Performs[P]], *args: P.args, **kwargs: P.kwargs) -> JobRequest[P]:
-        """Return one job for ``perform_bulk_for``, checked like a call of ``perform``. Raises ArgumentsError."""
+        """Return one job for ``perform_bulk_for``, checked like a call of ``perform``.
+
+        Raises:
+            ArgumentsError: the arguments do not fit ``perform`` or are not JSON.
+        """
         declaration = cast("type[ApplicationWorker]", cls).declaration()
         return JobRequest(declaration, declaration.signature.bind(args, kwargs))
 
     @classmethod
     def perform_async(cls: type[Performs[P]], *args: P.args, **kwargs: P.kwargs) -> Jid | None:
-        """Push the job now; return its id, or None when it was dropped as a duplicate or by a client middleware.
+        """Push the job; return its id, or None when deduplication or a client middleware dropped it.
 
-        Raises ArgumentsError when the arguments do not fit ``perform`` or are not JSON, ExceedLimitError when they are too
-        large, ShardUnavailableError when Redis does not answer.
+        Raises:
+            ArgumentsError: the arguments do not fit ``perform`` or are not JSON.
+            ExceedLimitError: the arguments are too large.
+            ShardUnavailableError: Redis does not answer or refuses the write.
         """
         return _setter_of(cls).perform_async(*args, **kwargs)
 
@@ -211,9 +223,9 @@ class ApplicationWorker:
     def perform_in(
         cls: type[Performs[P]], delay: timedelta | float, /, *args: P.args, **kwargs: P.kwargs
     ) -> Jid | None:
-        """Push the job, due after ``delay``: a timedelta, or a number (below 1,000,000,000 seconds from now, else epoch seconds).
+        """Push the job, due after ``delay``: a timedelta or seconds. A number from 1,000,000,000 on is epoch seconds.
 
-        A job that is due now or in the past is pushed at once (Sidekiq 7). Raises as ``perform_async`` does.
+        A job that is due now or in the past is pushed at once (Sidekiq 7). The errors are those of ``perform_async``.
         """
         return _setter_of(cls).perform_in(delay, *args, **kwargs)
 
@@ -221,15 +233,21 @@ class ApplicationWorker:
     def perform_at(cls: type[Performs[P]], when: datetime | float, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
         """Push the job, due at ``when``: an aware datetime or epoch seconds.
 
-        Raises ArgumentsError for a datetime without a time zone, and otherwise as ``perform_async`` does.
+        Raises:
+            ArgumentsError: the datetime has no time zone. The other errors are those of ``perform_async``.
         """
         return _setter_of(cls).perform_at(when, *args, **kwargs)
 
     @classmethod
     def perform_bulk(cls: type[Performs[P]], jobs: Iterable[Sequence[Any]], /) -> list[Jid | None]:
-        """Push one job per tuple of arguments, in chunks; return the ids in the same order, None for dropped jobs.
+        """Push one job per tuple of arguments, in chunks of 1,000; return the ids in the same order, None for dropped jobs.
 
-        Raises BulkPushError when a chunk fails; the error says which jobs are in. ``perform_bulk_for`` is the typed form.
+        Every job is checked before the first is written. ``perform_bulk_for`` is the typed form.
+
+        Raises:
+            ArgumentsError: the arguments of a job are invalid; nothing was written.
+            ExceedLimitError: the arguments of a job are too large; nothing was written.
+            BulkPushError: a chunk failed; ``resume()`` of the error pushes the remaining jobs.
         """
         return _setter_of(cls).perform_bulk(jobs)
 
@@ -243,7 +261,10 @@ class ApplicationWorker:
         batch_size: int | None = None,
         batch_delay: timedelta | float | None = None,
     ) -> list[Jid | None]:
-        """Push as ``perform_bulk`` does, due after ``delay``; ``batch_size`` with ``batch_delay`` spreads the jobs (GitLab)."""
+        """Push like ``perform_bulk``, due after ``delay`` (GitLab).
+
+        With the other two, each next ``batch_size`` jobs are due ``batch_delay`` (a timedelta or seconds) later.
+        """
         return _setter_of(cls).perform_bulk_in(delay, jobs, batch_size=batch_size, batch_delay=batch_delay)
 
     @classmethod
@@ -257,10 +278,10 @@ class ApplicationWorker:
         batch_size: int | None = None,
         batch_delay: timedelta | float | None = None,
     ) -> list[Jid | None]:
-        """Push one job per object: ``arguments`` makes it with ``Worker.arguments(...)``, ``context`` adds to its log context.
+        """Push one job per object: ``arguments`` returns ``Worker.arguments(...)``, ``context`` the job's ``meta.*`` fields.
 
-        ``delay``, ``batch_size`` and ``batch_delay`` as in ``perform_bulk_in``. Both functions are called for every object before the
-        first job is written. An exception that they raise reaches the caller unchanged.
+        ``delay``, ``batch_size`` and ``batch_delay`` are those of ``perform_bulk_in``. Both functions are called for every object
+        before the first job is written. Their exceptions reach the caller.
         """
         return _setter_of(cls).perform_bulk_for(
             objects, arguments=arguments, context=context, delay=delay, batch_size=batch_size, batch_delay=batch_delay
@@ -268,12 +289,16 @@ class ApplicationWorker:
 
     @classmethod
     def perform_inline(cls: type[Performs[P]], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Run the job here and now, through both middleware chains, and raise what it raises."""
+        """Run the job in this process, through both middleware chains. Its exception reaches the caller."""
         _setter_of(cls).perform_inline(*args, **kwargs)
 
     @classmethod
     def set(cls: type[Performs[P]], **options: Unpack[PushOptions]) -> Setter[P]:
-        """Return the same pushes with other options. Raises ArgumentsError for an unknown or invalid option."""
+        """Return an object with the same push methods and these options.
+
+        Raises:
+            ArgumentsError: an option is unknown or invalid.
+        """
         declaration = cast("type[ApplicationWorker]", cls).declaration()
         checked = check_options(declaration.qualified_name, options)
         no_effect.warn_about_options(cls, declaration.qualified_name, checked)

@@ -1,8 +1,8 @@
 """Define chains of middlewares and one invocation of a chain.
 
-A middleware is a class whose ``call`` is a generator: code, ``yield``, code. A ``call`` that does not yield stops the job. A
-server middleware's ``call`` takes ``(worker, job, queue)``, a client middleware's ``(worker, job, queue, pool)``. ``worker`` is
-the class (client) or the instance (server), ``job`` the payload as a dict with its arguments decompressed.
+A middleware is a class whose ``call`` is a generator: code, ``yield``, code. A ``call`` that does not yield stops the job. The
+``call`` of a server middleware takes ``(worker, job, queue)``, that of a client middleware ``(worker, job, queue, pool)``.
+``worker`` is the class (client) or the instance (server), ``job`` the payload as a dict with decompressed arguments.
 """
 
 import inspect
@@ -38,7 +38,10 @@ class ClientMiddleware(Protocol):
 class Chain:
     """Hold an ordered list of middleware classes, outermost first. One instance of each serves all threads.
 
-    ``parameters`` are those of their ``call``. A change of a chain in use raises MiddlewareError, because it would have no effect.
+    ``parameters`` are those of their ``call``.
+
+    Raises:
+        MiddlewareError: a method changes a chain in use, which would have no effect, or adds a class with a wrong ``call``.
     """
 
     def __init__(self, parameters: tuple[str, ...]) -> None:
@@ -47,11 +50,11 @@ class Chain:
         self._in_use = False
 
     def add(self, middleware: type[Any], *args: Any, **kwargs: Any) -> None:
-        """Add ``middleware`` innermost, moving it if it is already in the chain."""
+        """Add ``middleware`` as the innermost entry. Move it if it is already in the chain."""
         self._insert(len(self._entries), middleware, args, kwargs)
 
     def prepend(self, middleware: type[Any], *args: Any, **kwargs: Any) -> None:
-        """Add ``middleware`` outermost, moving it if it is already in the chain."""
+        """Add ``middleware`` as the outermost entry. Move it if it is already in the chain."""
         self._insert(0, middleware, args, kwargs)
 
     def insert_before(self, other: type[Any], middleware: type[Any], *args: Any, **kwargs: Any) -> None:
@@ -74,7 +77,7 @@ class Chain:
         return any(entry[0] is middleware for entry in self._entries)
 
     def compile(self) -> tuple[Call, ...]:
-        """Return the bound ``call`` of a new instance of each, outermost first. Afterwards the chain is in use."""
+        """Return the bound ``call`` of a new instance per entry, outermost first. Afterwards the chain is in use."""
         self._in_use = True
         return tuple(middleware(*args, **kwargs).call for middleware, args, kwargs in self._entries)
 

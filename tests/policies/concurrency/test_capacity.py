@@ -218,7 +218,7 @@ async def async_count(self, shop):
         ({"remaining_work_count": async_count}, "remaining_work_count", "would not be awaited"),
         ({"max_running_jobs": None}, "max_running_jobs", "missing"),
         ({"max_running_jobs": "many"}, "max_running_jobs", "Allowed: a whole number"),
-        ({"retry": 3}, "retry", "perform_with_capacity is what tries again"),
+        ({"retry": 3}, "retry", "the next perform_with_capacity replaces a retry"),
         ({"concurrency_limit": 3}, "concurrency_limit", "Leave it out"),
     ],
 )

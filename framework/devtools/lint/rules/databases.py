@@ -80,9 +80,9 @@ RULES = (
     LintRule(
         code="SEW005",
         name="data-consistency",
-        summary="A worker does not declare `data_consistency`, or says `flag_always_on`.",
+        summary="A worker does not declare `data_consistency`, or says `always`.",
         fix="say data_consistency = 'sticky', or 'delayed' where lateness does not matter; waive 'always' with its reason",
-        why="`flag_always_on` keeps replicas idle and the primary busy. GitLab had it as a silent default: hundreds of "
+        why="`always` keeps replicas idle and the primary busy. GitLab had it as a silent default: hundreds of "
         "classes had to be looked at one by one when the primary ran short. `sticky` reads from a replica that has caught up "
         "and goes to the primary with the first write, so it costs a worker nothing.",
         bad='''
