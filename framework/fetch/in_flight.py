@@ -129,9 +129,13 @@ class InFlight:
 
     def remove(self, units: Sequence[UnitOfWork]) -> None:
         """Remove units that were returned to their queues: they have left the working list."""
-        self.note_returned(unit.data for unit in units)
-        for unit in units:
-            self._by_id.pop(id(unit), None)
+        try:
+            # Noted before they leave memory: the reconciler must never find them in neither.
+            self.note_returned(unit.data for unit in units)
+        finally:
+            # Also after an error: a unit that stays here would count against the process limit of its queue for ever.
+            for unit in units:
+                self._by_id.pop(id(unit), None)
 
     def note_returned(self, payloads: Iterable[bytes]) -> None:
         """Note payloads that were returned to their queues, or are about to be."""

@@ -1,10 +1,20 @@
 """The lines of queues.yml, and generated queues that workers share."""
 
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
+from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.declare.worker import ApplicationWorker
 from framework.devtools import catalog
+
+
+@pytest.fixture(autouse=True)
+def _own_registry() -> Iterator[None]:
+    with registry.isolated():
+        yield
 
 
 def declare(name: str, **body: Any) -> Declaration:

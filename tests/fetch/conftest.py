@@ -31,7 +31,7 @@ class FetcherBench:
         self.in_flight = InFlight(slots)
         client = self.shard.open_client("fetch", read_timeout_s=COMMAND_TIMEOUT_S)
         self.recovered, self.faults = [], []
-        self.reconciler = Reconciler(client, IDENTITY, self.in_flight, self.recovered.append, SetLimits(100, 3600.0))
+        self.reconciler = Reconciler(client, IDENTITY, self.in_flight, self.recovered.append, SetLimits(10_000, 3600.0))
         order = QueueOrder.of(queues)
         self.fetcher = Fetcher(client, IDENTITY, order, self.in_flight, self, self.reconciler, limits or {}, timings)
         self.pipeline = self.fetcher._pipeline

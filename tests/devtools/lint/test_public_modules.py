@@ -15,6 +15,7 @@ FACADES = {path.stem for path in Path(framework.__file__).parent.glob("*.py")} -
     "extensions",
     "messages",
     "text",
+    "timings",
     "typeguards",
     "version",
 } | {"middleware"}

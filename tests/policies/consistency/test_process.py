@@ -159,6 +159,7 @@ class PlainWorker(ApplicationWorker):
     "word", [pytest.param("always", marks=pytest.mark.refused("role-producer srandmember")), "sticky"]
 )
 def test_consistency_without_replicas_needs_no_sqlalchemy(site, word):
+    site.warm = False  # a forked process has loaded SQLAlchemy already
     (site.folder / "plain.py").write_text(PLAIN.format(word=word))
     head = "import sys\nsys.modules['sqlalchemy'] = None\nimport framework, plain\n"
     booted = site.run("-c", f"{head}framework.boot()")
