@@ -1,4 +1,4 @@
-"""What a worker may say about itself: for each attribute its rule, and what people need to know of it (design section 4)."""
+"""The attributes of a worker class: for each its group, its validator and its documentation (design section 4)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,24 +12,24 @@ from framework.types import Ack, DataConsistency, ResourceBoundary, StrictArgume
 Group: TypeAlias = Literal["ownership", "queues", "versions", "retries", "running", "payload", "status", "flow_control"]
 
 GROUPS: Mapping[str, str] = {
-    "ownership": "whose the job is, and what it asks of the fleet",
-    "queues": "where it waits, and how often it is taken from there",
-    "versions": "what it is called, and which arguments it understands",
-    "retries": "what happens when it fails",
-    "running": "how it runs, and when it is out of Redis",
-    "payload": "what it takes along, and what of that is shown",
-    "status": "what can be asked about it later",
-    "flow_control": "when it has to wait, or need not run at all",
+    "ownership": "the team that owns the job, and the resources that it needs",
+    "queues": "the queue and the shard of the job, and the weight of the queue",
+    "versions": "the names of the class, and the version of its arguments",
+    "retries": "the fate of a job that fails or is interrupted",
+    "running": "when the job is acknowledged, and limits of time",
+    "payload": "the checks, size and log output of the arguments",
+    "status": "how long the state of the job is kept",
+    "flow_control": "the policies that hold, defer, limit or drop the job",
 }
-"""The groups and what their attributes say; each has a page of its name under docs/reference/attributes."""
+"""The groups of attributes; each has a page of its name under docs/reference/attributes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One attribute: the rule for its values, and a sentence or two each of documentation.
+    """One attribute: the validator of its values, and a few sentences of documentation.
 
-    ``meaning`` is what it says, ``effect`` what comes of it today, ``trap`` what people get wrong, with the way out. The
-    allowed values are the rule's own words, the default is the attribute of ``ApplicationWorker``.
+    ``meaning`` defines it, ``effect`` describes what it does today, ``trap`` names a frequent mistake and its remedy. The
+    allowed values come from the validator, the default from ``ApplicationWorker``.
     """
 
     validator: Validator
@@ -38,13 +38,13 @@ class Attribute:
     effect: str
     trap: str
     required: bool = False
-    """The default will not do: a class that runs has to say it."""
+    """A class that runs must declare it; the default is for abstract classes only."""
     no_effect: str = ""
     """Why a value other than the default has no effect in this release; empty for an attribute that acts."""
 
     @property
     def allowed(self) -> str:
-        """The rule's own words; of a required one without the None that only an abstract base may leave it at."""
+        """The allowed values as the validator describes them; a required attribute has no None."""
         return self.validator.allowed.removesuffix(", or None") if self.required else self.validator.allowed
 
 
@@ -52,281 +52,316 @@ ATTRIBUTES: Mapping[str, Attribute] = {
     "feature_category": Attribute(
         validator=validators.optional(validators.identifier),
         group="ownership",
-        meaning="The feature team that owns the job; `not_owned` is for shared plumbing.",
-        effect="Routing rules match it, log lines and error reports carry it. A name that `config/feature_categories.yml` does "
-        "not have refuses to boot. For `not_owned` the logs carry the caller's category.",
-        trap="A class that runs without one is refused: give it once, in the abstract base of the team.",
+        meaning="The feature team that owns the job. `not_owned` is for shared infrastructure code.",
+        effect="Routing rules match it; log lines and error reports carry it. A name that is not in "
+        "`config/feature_categories.yml` ends the boot. For `not_owned` the logs carry the caller's category.",
+        trap="A class that runs must have one. Declare it once, in the abstract base class of the team.",
         required=True,
     ),
     "urgency": Attribute(
         validator=validators.one_of(*get_args(Urgency)),
         group="ownership",
-        meaning="How soon a job must start and end: `high` 10 s and 10 s, `low` 60 s and 300 s, `throttled` any time and 300 s.",
-        effect="Routing rules match it; the log lines carry the two targets; it decides the `weight` of a class that declares none.",
-        trap="It makes nothing faster by itself: a rule and a fleet of its own do. `high` means a median below 1 s.",
+        meaning="The targets for start and run time: `high` 10 s and 10 s, `low` 60 s and 300 s, `throttled` no "
+        "target and 300 s.",
+        effect="Routing rules match it. Log lines carry the two targets. It sets the `weight` of a class that "
+        "declares none.",
+        trap="The attribute alone makes no job faster: add a routing rule, and processes for its queue. `high` means "
+        "a median run time below 1 s.",
     ),
     "resource_boundary": Attribute(
         validator=validators.one_of(*get_args(ResourceBoundary)),
         group="ownership",
-        meaning="What the job uses up most: `cpu` when over a third of its time is spent computing, `memory`, or `unknown`.",
-        effect="Routing rules match it, so that such jobs get processes of their own size.",
-        trap="A job that is heavy on both is `memory`. Compare `cpu_s` and `duration_s` in its log lines before you decide.",
+        meaning="The resource that the job uses most: `cpu` if more than a third of its run time is processor time, "
+        "`memory`, or `unknown`.",
+        effect="Routing rules match it, so that such jobs get processes of a suitable size.",
+        trap="A job that needs much of both is `memory`. Compare `cpu_s` and `duration_s` in its log lines before "
+        "you decide.",
     ),
     "has_external_dependencies": Attribute(
         validator=validators.boolean,
         group="ownership",
-        meaning="The job calls services outside of your own fleet: another company's API, a mail server, a webhook.",
-        effect="Routing rules match it, so that a slow third party blocks no other jobs.",
+        meaning="The job calls services outside of your own platform: another company's API, a mail server, a webhook.",
+        effect="Routing rules match it, so that a slow external service blocks no other jobs.",
         trap="Your own database, Redis and object storage are no external dependencies.",
     ),
     "tags": Attribute(
         validator=validators.tags,
         group="ownership",
         meaning="Labels for routing rules, log lines and dashboards.",
-        effect="Routing rules match the labels, the payload carries them (Sidekiq's field), log lines show them.",
-        trap="A child's tags replace its parent's. Tags given with `set()` are on the payload only; rules see the class's.",
+        effect="Routing rules match the labels. The payload carries them in Sidekiq's field. Log lines show them.",
+        trap="A child's tags replace its parent's. Tags given with `set()` are only in the payload; rules match "
+        "those of the class.",
     ),
     "queue_namespace": Attribute(
         validator=validators.optional(validators.identifier),
         group="queues",
         meaning="The prefix of the generated queue name: `ns:name`.",
-        effect="A process given `ns` serves `ns` and every `ns:*` queue of the registry; routing rules match it.",
-        trap="A routing rule with a queue of its own stands over the generated name: the namespace then changes nothing.",
+        effect="A process with `-q ns` serves `ns` and every generated queue `ns:*`. Routing rules match the "
+        "namespace.",
+        trap="A routing rule that names a queue overrides the generated name. The namespace then has no effect on "
+        "the queue.",
     ),
     "queue": Attribute(
         validator=validators.optional(validators.queue),
         group="queues",
-        meaning="This queue, whatever the routing rules say.",
-        effect="Stands over the queue of the rule that matches; the rule's shard stays.",
-        trap="Rules can no longer move the class. Prefer a tag and a rule.",
+        meaning="The queue of the class, whatever the routing rules say.",
+        effect="It overrides the queue of the matching rule. The rule still sets the shard.",
+        trap="Rules can no longer move the class to another queue. Prefer a tag and a rule.",
     ),
     "shard": Attribute(
         validator=validators.optional(validators.shard),
         group="queues",
-        meaning="This shard, whatever the routing rules say (a pin).",
-        effect="Jobs are written to this Redis; a name that `config/redis.yml` does not have refuses to boot.",
-        trap="Only processes started with `--shard` of that name run them.",
+        meaning="The shard of the class, whatever the routing rules say.",
+        effect="Pushes write the jobs to this Redis. A name that is not in `config/redis.yml` ends the boot.",
+        trap="Only processes that are started with `--shard` and this name run the jobs.",
     ),
     "weight": Attribute(
         validator=validators.optional(validators.integer(1)),
         group="queues",
-        meaning="How often its queue is taken from, beside the other queues of a process: 1 low, 2 medium, 3 high, 5 very high "
-        "(GitLab). `None` is worked out: the setting `namespace_weights`, else 3 for high urgency and 1 for the others.",
-        effect="Counts in a process without `-q`, which serves the queues of its classes, or `config/queues.yml`, which has it.",
-        trap="A process started with `-q` takes the weights from there. Run `application-worker generate-queues` after a change.",
+        meaning="How often a process checks this queue, relative to its other queues: 1 low, 2 medium, 3 high, 5 "
+        "very high (GitLab's values). `None`: the setting `namespace_weights`, else 3 for high urgency and 1 for the "
+        "others.",
+        effect="It counts in a process without `-q`, which serves the queues of its classes or those of "
+        "`config/queues.yml`, where the weight is copied.",
+        trap="A process with `-q` takes the weights from `-q`. After a change run `application-worker "
+        "generate-queues`.",
     ),
     "version": Attribute(
         validator=validators.integer(0),
         group="versions",
-        meaning="The version of the arguments that this code writes.",
-        effect="The payload carries it (0 is left out) for as long as the job lives, and a run reads it as `self.job_version`. "
-        "Jobs of an older version N run `perform_vN` where the class has that method, all others `perform`.",
-        trap="Old jobs keep arriving for weeks: raise it when the arguments change their meaning, and keep what reads the old "
-        "ones. Deploy processes before producers.",
+        meaning="The version of the arguments that this code pushes.",
+        effect="The payload carries the version as long as the job exists (0 is left out), and a run reads it as "
+        "`self.job_version`. Jobs of an older version N run `perform_vN` if the class has that method; all others "
+        "run `perform`.",
+        trap="Old jobs arrive for weeks. Raise the version when the arguments change their meaning, and keep the "
+        "code that reads the old ones. Deploy processes before producers.",
     ),
     "wire_name": Attribute(
         validator=validators.optional(validators.wire_name),
         group="versions",
-        meaning="The class name on the wire; without it, it is made from module and class.",
-        effect="Payloads, logs, rules and generated queue names use it; Ruby processes find their class by it.",
-        trap="Belongs to one class and is not inherited. After a change, list the old name in `aliases`; processes of the last "
-        "release do not know the new one.",
+        meaning="The name of the class in payloads. Without it, the name is made from module and class.",
+        effect="Payloads, logs, rules and generated queue names use it. Ruby processes find their class by it.",
+        trap="It is not inherited. After a change, list the old name in `aliases`; processes of the previous release "
+        "do not know the new one.",
     ),
     "aliases": Attribute(
         validator=validators.wire_names,
         group="versions",
         meaning="Former wire names whose jobs this class runs.",
-        effect="A job found under one of these names is run by this class; when due, it goes where the class is routed. The "
-        "queues of these names stay in `config/queues.yml`.",
-        trap="Not inherited. Keep them until no queue, schedule or retry set holds the old name. A class that went for good is "
-        "named in the setting `retired_workers` instead.",
+        effect="A process runs a job under one of these names with this class. A due job goes to the queue of this "
+        "class. The queues of these names stay in `config/queues.yml`.",
+        trap="They are not inherited. Keep them until no queue, schedule set or retry set holds the old name. List a "
+        "removed class in the setting `retired_workers` instead.",
     ),
     "retry": Attribute(
         validator=validators.boolean_or_count(0),
         group="retries",
-        meaning="How often a failed job is tried again: `True` is the setting `max_retries`, 25 times in about three weeks.",
-        effect="A number is that many retries, then the dead set. `0`: the first failure goes to the dead set. `False`: kept "
-        "nowhere, only the log and the handlers know.",
-        trap="`0` and `False` differ: after `False` the job is deleted and cannot be retried by hand.",
+        meaning="How often a failed job is retried. `True` is the setting `max_retries`: 25 retries, over about "
+        "three weeks.",
+        effect="A number is the number of retries; after the last one the job goes to the dead set. `0`: the first "
+        "failure goes to the dead set. `False`: a failed job is deleted; only the log and the error handlers get the "
+        "failure.",
+        trap="`0` and `False` differ: after `False` an operator cannot retry the job.",
     ),
     "retry_for": Attribute(
         validator=validators.optional(validators.duration),
         group="retries",
-        meaning="Retry until this long after the first failure, instead of counting.",
-        effect="The number in `retry` no longer counts; only `retry = False` still means none (Sidekiq 8.1).",
-        trap="The pauses grow all the same: an hour holds about seven retries, and one more may come after it.",
+        meaning="Retry until this time after the first failure, instead of a number of retries.",
+        effect="The number in `retry` has no effect; only `retry = False` still means no retry (as in Sidekiq 8.1).",
+        trap="The delays grow as usual: an hour has room for about seven retries, and one more may come after it.",
     ),
     "retry_queue": Attribute(
         validator=validators.optional(validators.queue),
         group="retries",
-        meaning="The queue its retries go to, to keep them away from first runs.",
-        effect="Set in the payload when it fails; the retry stands over the routing rules.",
-        trap="Some process has to serve it: `application-worker generate-queues` adds it to `config/queues.yml`.",
+        meaning="The queue for retries of the class, which keeps them apart from first runs.",
+        effect="The payload gets it at a failure, and it overrides the routing rules.",
+        trap="A process must serve this queue. `application-worker generate-queues` adds it to `config/queues.yml`.",
     ),
     "dead": Attribute(
         validator=validators.boolean,
         group="retries",
-        meaning="`False`: a job whose retries are used up is dropped instead of buried.",
-        effect="No entry in the dead set; `retries_exhausted` and the death handlers are still called.",
-        trap="It does not limit the retries: that is `retry`.",
+        meaning="`False`: a job whose retries are used up is deleted instead of moved to the dead set.",
+        effect="The dead set gets no entry. `retries_exhausted` and the death handlers still run.",
+        trap="It does not limit the retries: use `retry`.",
     ),
     "backtrace": Attribute(
         validator=validators.boolean_or_count(1),
         group="retries",
-        meaning="Keep the traceback in the payload of a failed job: `True` all of it, a number so many innermost lines.",
-        effect="Sidekiq's Web UI shows it. At most 8,192 bytes, packed.",
-        trap="Thousands of failures with tracebacks fill Redis; the log line has the traceback anyway.",
+        meaning="Keep the traceback in the payload of a failed job: `True` all lines, a number only that many "
+        "innermost lines.",
+        effect="Sidekiq's Web UI shows it. It has at most 8,192 bytes after compression.",
+        trap="Thousands of failures with tracebacks fill Redis. The log line has the traceback in any case.",
     ),
     "max_retries_after_interruption": Attribute(
         validator=validators.optional(validators.integer(-1)),
         group="retries",
-        meaning="At which forced stop (it still ran at the deadline of its process), or at which death of its process, a job ends; "
-        "`-1` is no limit, `None` the setting of the same name (3).",
-        effect="The job goes to the interrupted set, and `interruptions_exhausted` is called. Stops and deaths are counted apart: "
-        "`interrupted_count` and `aw_death_count`.",
-        trap="It counts no failures, and a retry takes nothing back. `0` ends a job at its first stop or death, as `1` does. A job "
-        "longer than the deadline `-t` ends after three deployments.",
+        meaning="The number of the forced stop (the job still ran at the deadline of its process), or of the death "
+        "of its process, that ends a job. `-1` is no limit; `None` is the setting of the same name (3).",
+        effect="The job goes to the interrupted set, and `interruptions_exhausted` runs. Stops and deaths count "
+        "separately: `interrupted_count` and `aw_death_count`.",
+        trap="Failures do not count, and a retry resets nothing. `0` ends a job at its first stop or death, as `1` "
+        "does. A job that is longer than the deadline `-t` ends after three deployments.",
     ),
     "ack": Attribute(
         validator=validators.one_of(*get_args(Ack)),
         group="running",
-        meaning="When an ended job leaves Redis: `batch` with others, `sync` before its slot takes another job.",
-        effect="After a `kill -9`, a `batch` job that had ended may run again; a `sync` job only if it was still running.",
-        trap="`sync` costs a round trip per job and is no exactly once: a job killed while it runs is run again.",
+        meaning="When an ended job leaves Redis: `batch` together with others, `sync` before its slot takes another "
+        "job.",
+        effect="After a `kill -9`, a `batch` job that had ended may run again. A `sync` job runs again only if it "
+        "was still running.",
+        trap="`sync` costs a round trip per job and does not give exactly-once: a job that is killed while it runs, "
+        "runs again.",
     ),
     "timeout": Attribute(
         validator=validators.optional(validators.duration),
         group="running",
-        meaning="The longest run.",
-        effect="None yet: a value is validated, and a `NoEffectWarning` says that no run is stopped.",
-        trap="Give network calls their own deadlines: no timeout can interrupt a thread that waits in C code.",
+        meaning="The maximum run time.",
+        effect="None yet: the value is validated, and a `NoEffectWarning` says that no run is stopped.",
+        trap="Give network calls their own timeouts: no timeout can interrupt a thread that waits in C code.",
         no_effect="no run is stopped",
     ),
     "expires_in": Attribute(
         validator=validators.optional(validators.duration),
         group="running",
-        meaning="Worthless when it starts later than this after its push.",
-        effect="None yet: a value is validated and travels in the payload, and a `NoEffectWarning` says that no job is dropped.",
-        trap="It will be about the start, not about the run: that is `timeout`.",
+        meaning="The time after the push from which on a job need not start any more.",
+        effect="None yet: the value is validated and is in the payload, and a `NoEffectWarning` says that no job is "
+        "dropped.",
+        trap="It is about the start, not about the run time: that is `timeout`.",
         no_effect="no job is dropped",
     ),
     "strict_arguments": Attribute(
         validator=validators.optional(validators.one_of(*get_args(StrictArguments))),
         group="payload",
-        meaning="What happens to arguments that do not fit `perform`'s annotations or that JSON changes: `raise`, `warn` or `off`; "
-        "None is the setting `strict_arguments`.",
-        effect="`raise` refuses them, at the push and again before the run. `warn` and `off` take them as JSON gives them, with "
-        "and without a log line.",
-        trap="`perform` receives the JSON form: a str for a datetime, a list for a tuple. What JSON cannot carry at all, and a "
-        "wrong number of arguments, is refused in every mode.",
+        meaning="The treatment of arguments that do not fit the annotations of `perform`, or that JSON changes: "
+        "`raise`, `warn` or `off`. `None` is the setting `strict_arguments`.",
+        effect="`raise` refuses them at the push, and again before the run. `warn` and `off` accept them in their "
+        "JSON form, `warn` with a log line.",
+        trap="`perform` receives the JSON form: a str for a datetime, a list for a tuple. Values without a JSON "
+        "form, and a wrong number of arguments, are refused in every mode.",
     ),
     "loggable_arguments": Attribute(
         validator=validators.identifiers,
         group="payload",
-        meaning="The parameters of `perform` whose values may stand in logs.",
-        effect="Numbers are always shown, all other arguments as `[FILTERED]` unless named here.",
-        trap="Names, not positions, and inherited: a child whose `perform` has other parameters must say it again.",
+        meaning="The parameters of `perform` whose values may appear in logs.",
+        effect="Log lines show numbers always, and all other arguments as `[FILTERED]` unless named here.",
+        trap="These are names, not positions, and they are inherited: a child whose `perform` has other parameters "
+        "must declare its own.",
     ),
     "big_payload": Attribute(
         validator=validators.boolean,
         group="payload",
-        meaning="The class may write arguments beyond `size_limit.limit` (5,000,000 bytes after compression).",
-        effect="No `ExceedLimitError` at the push; the arguments are compressed all the same.",
+        meaning="The class may push arguments above `size_limit.limit` (5,000,000 bytes after compression).",
+        effect="The push raises no `ExceedLimitError`. The arguments are still compressed.",
         trap="Every move of such a job copies all of it. Store the data elsewhere and pass its id.",
     ),
     "compress": Attribute(
         validator=validators.boolean,
         group="payload",
-        meaning="Whether arguments of `size_limit.compression_threshold` (100,000 bytes) and more are compressed.",
-        effect="`False` writes them as they are, for a Ruby process without GitLab's middleware; whole queues: the setting "
-        "`size_limit.uncompressed_queues`. Every process of this framework reads both forms.",
-        trap="They count as they are: above `size_limit.limit` the push raises `ExceedLimitError`. Waiting jobs keep their form.",
+        meaning="Whether arguments of `size_limit.compression_threshold` (100,000) or more bytes are compressed.",
+        effect="`False` leaves them as they are, for a Ruby process without GitLab's middleware. For whole queues "
+        "use the setting `size_limit.uncompressed_queues`. Every process of this framework reads both forms.",
+        trap="Uncompressed arguments count with their full size: above `size_limit.limit` the push raises "
+        "`ExceedLimitError`. Waiting jobs keep their form.",
     ),
     "status_expiration": Attribute(
         validator=validators.optional(validators.duration),
         group="status",
-        meaning="How long the state of a job can be asked for, counted from its last change. `None`: it is not tracked.",
-        effect="`framework.status` says how far the job is: queued, running, retrying, completed, failed, discarded.",
-        trap="Choose it longer than the job waits in its queue, and longer than it runs: afterwards it is `unknown`.",
+        meaning="How long the state of a job is kept after its last change. `None`: the state is not tracked.",
+        effect="`framework.status` reads the state: queued, running, retrying, completed, failed, discarded.",
+        trap="Make it longer than the job waits in its queue, and longer than it runs: afterwards the state is "
+        "`unknown`.",
     ),
     "track": Attribute(
         validator=validators.boolean,
         group="status",
         meaning="Record progress and result of each job.",
-        effect="None yet: a value is validated, and a `NoEffectWarning` says that nothing is recorded.",
-        trap="It will write to Redis for each job: not for classes with thousands of jobs a second.",
+        effect="None yet: the value is validated, and a `NoEffectWarning` says that nothing is recorded.",
+        trap="It will write to Redis for each job: do not use it for classes with thousands of jobs per second.",
         no_effect="nothing is recorded",
     ),
     "idempotent": Attribute(
         validator=validators.boolean,
         group="flow_control",
-        meaning="Twice is as good as once. Alone, it means `Deduplicate('until_executing')` for 10 minutes.",
-        effect="A push is dropped, and returns `None`, while an equal job (the same class and arguments, whatever the queue) waits.",
-        trap="Every job may run twice, whatever this says. It promises that duplicates may be dropped too.",
+        meaning="Two runs of the job have the same effect as one. Without `deduplicate` it means "
+        "`Deduplicate('until_executing')` for 10 minutes.",
+        effect="A push returns `None` and writes no job while an equal job (same class and arguments, in any queue) "
+        "waits.",
+        trap="Every job may run twice, with or without it. The attribute additionally permits the framework to drop "
+        "duplicates.",
     ),
     "deduplicate": Attribute(
         validator=validators.instance_of(Deduplicate, "Deduplicate(...)"),
         group="flow_control",
-        meaning="How equal jobs are kept from piling up; `None` turns the default of `idempotent` off.",
-        effect="The push takes a lock of its class and arguments, or is dropped as a duplicate of the job that has it.",
-        trap="Without `idempotent = True` no duplicate is dropped: it runs, and `duplicate-of` in its lines says whose it is.",
+        meaning="How equal jobs are deduplicated. `None` turns off the default of `idempotent`.",
+        effect="The push takes the lock of its class and arguments. If another job has it, the push is dropped as a "
+        "duplicate.",
+        trap="Without `idempotent = True` no duplicate is dropped: it runs, and `duplicate-of` in its log lines "
+        "names the job that has the lock.",
     ),
     "concurrency_limit": Attribute(
         validator=validators.limit,
         group="flow_control",
-        meaning="Most jobs of the class at a time, over all processes. `0` and `None` are no limit, a negative number pauses.",
-        effect="Surplus jobs leave their queue and wait in order; each job that ends hands its slot to the next at once. A callable "
-        "is asked again each second; the log and `concurrency_limit_buffering_duration_s` say who waits.",
-        trap="`0` does not stop the class. A callable is called in the middle of things: it must be quick and not raise.",
+        meaning="The maximum number of jobs of the class that run at a time, over all processes. `0` and `None` are "
+        "no limit; a negative number pauses the class.",
+        effect="Jobs above the limit leave their queue and wait in order. A job that ends gives its slot to the next "
+        "one at once. Each process calls a callable once a second. Log lines have the waiting time: "
+        "`concurrency_limit_buffering_duration_s`.",
+        trap="`0` does not stop the class. A callable delays other work of its process while it runs: it must be "
+        "fast and must not raise.",
     ),
     "max_concurrency_limit_percentage": Attribute(
         validator=validators.optional(validators.fraction),
         group="flow_control",
-        meaning="The same as a share of all slots of the shard.",
-        effect="Counts when `concurrency_limit` says nothing; rounded up, and computed again as processes start and stop.",
-        trap="A share, not a percentage: `0.25`, not `25`.",
+        meaning="The concurrency limit as a share of all slots of the shard.",
+        effect="It counts when `concurrency_limit` gives no limit. It is rounded up, and computed again when "
+        "processes start and stop.",
+        trap="The value is a share, not a percentage: `0.25`, not `25`.",
     ),
     "concurrency_scope": Attribute(
         validator=validators.instance_of(ConcurrencyScope, "ConcurrencyScope(...)"),
         group="flow_control",
-        meaning="Whose job it is, a tenant's say, and how much of the class's limit one of them may have.",
-        effect="No scope has more slots than that; waiting scopes take turns, however many jobs one of them has.",
-        trap="Without a limit of the class there is nothing to share. A job without a scope is not counted.",
+        meaning="The scope of a job, for example its tenant, and the number of slots of the class's limit that one "
+        "scope may use.",
+        effect="No scope has more slots than that. Waiting scopes take turns, whatever the number of their jobs.",
+        trap="It needs a limit of the class. A job without a scope is not counted.",
     ),
     "max_running_jobs": Attribute(
         validator=validators.limit,
         group="flow_control",
-        meaning="Of a `LimitedCapacityWorker`: how many of its jobs run at a time, over all processes; `0` stops it.",
-        effect="`perform_with_capacity` enqueues what is missing. A job that finds no slot ends; each that succeeds is followed "
-        "by the next as long as `remaining_work_count` says that there is work.",
-        trap="It limits no other class: that is `concurrency_limit`. A callable is asked often: it must be quick.",
+        meaning="The maximum number of jobs of a `LimitedCapacityWorker` that run at a time, over all processes. `0` "
+        "stops the class.",
+        effect="`perform_with_capacity` pushes the jobs that are missing. A job without a free slot ends. A job that "
+        "succeeds pushes the next one while `remaining_work_count` is above 0.",
+        trap="It limits no other class: use `concurrency_limit` there. A callable runs often: it must be fast.",
     ),
     "defer_on_health": Attribute(
         validator=validators.instance_of(DeferOnHealth, "DeferOnHealth(...)"),
         group="flow_control",
-        meaning="Wait while a database is unwell.",
-        effect="While an indicator says stop, the job goes back to the schedule set with the same jid, for longer each time; an "
-        "indicator that cannot answer stops nothing.",
-        trap="For background work only: a user may wait for a job of high urgency. Nothing is asked until `databases` or "
-        "`health.indicators` is set, or an indicator of your own is registered.",
+        meaning="Defer jobs while a database is unhealthy.",
+        effect="While an indicator says stop, the job goes back to the schedule set with the same jid, for a longer "
+        "time at each deferral. An indicator that cannot answer defers nothing.",
+        trap="Use it for background work only: a user may wait for a job of high urgency. It has no effect until "
+        "`databases` or `health.indicators` is set, or an indicator of your own is registered.",
     ),
     "pause_control": Attribute(
         validator=validators.optional(validators.identifier),
         group="flow_control",
-        meaning="The name of the strategy under which jobs of the class are paused and resumed.",
-        effect="While the strategy, or `application-worker jobs pause`, says so, jobs are parked with all they have, and go back in "
-        "their order when it ends. `manual`, `none` and `deprecated` never pause by themselves; others are registered "
-        "(`framework.pause`).",
-        trap="To pause a whole queue needs no attribute: Sidekiq's `paused` set is obeyed.",
+        meaning="The name of the strategy that pauses and resumes the class.",
+        effect="While the strategy, or `application-worker jobs pause`, pauses the class, its jobs are held "
+        "unchanged. They return to their queues in order. `manual`, `none` and `deprecated` never pause by "
+        "themselves; register others with `framework.pause`.",
+        trap="To pause a whole queue, use Sidekiq's `paused` set; no attribute is needed.",
     ),
     "data_consistency": Attribute(
         validator=validators.one_of(*get_args(DataConsistency)),
         group="flow_control",
-        meaning="Whether a replica of the database will do: `always` the primary, `sticky`, or `delayed` until one is ready.",
-        effect="For databases with replicas in the setting `databases`: the push notes how far the primary was, and the job reads "
-        "through `framework.databases` from a replica that has come so far, from the primary after its first write.",
-        trap="`delayed` needs retries, as a job that meets a stale replica is retried once. Queries that do not go through "
-        "`framework.databases` know nothing of it.",
+        meaning="The database server that the job reads from: `always` the primary, `sticky` an up-to-date replica "
+        "or else the primary, `delayed` the same after a wait for a replica.",
+        effect="For databases with replicas in the setting `databases`: the push records the position of the "
+        "primary, and the job reads through `framework.databases` from a replica that has reached it. After its "
+        "first write the job reads from the primary.",
+        trap="`delayed` needs retries, because a job without an up-to-date replica is retried once. It has no effect "
+        "on queries outside of `framework.databases`.",
     ),
     "data_consistency_overrides": Attribute(
         validator=validators.optional(
@@ -336,11 +371,13 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         ),
         group="flow_control",
         meaning="`data_consistency` of single databases, for a class that uses several.",
-        effect="Stands over `data_consistency` for the databases that it names, by their names in the setting `databases`.",
-        trap="One job takes one decision: the most patient word of all its databases says whether it is retried for a replica.",
+        effect="It overrides `data_consistency` for the databases that it names, by their names in the setting "
+        "`databases`.",
+        trap="A job has one decision for all its databases: the strategy that waits longest decides whether it is "
+        "retried for a replica.",
     ),
 }
-"""Every attribute a worker may declare, group by group. A name that is not here is refused when the class is created."""
+"""All attributes of a worker class, by group. Creating a class with any other attribute fails."""
 
 IDENTITY_ATTRIBUTES = frozenset({"wire_name", "aliases"})
-"""The identity of one class: never inherited, or each child would claim its parent's name."""
+"""Attributes that are not inherited: otherwise each child would claim its parent's name."""
