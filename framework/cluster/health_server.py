@@ -188,7 +188,11 @@ class HealthServer(ThreadingHTTPServer):
         """Log an error of the framework; connection errors are the client's."""
         error = sys.exc_info()[1]
         if error is not None and not isinstance(error, OSError):
-            logs.logger().error("a health check was not answered", event_name="health.failed", error=error)
+            logs.logger().error(
+                "the health server could not answer a request; look at the error",
+                event_name="health.failed",
+                error=error,
+            )
 
 
 def _resolved(host: str, port: int) -> tuple[socket.AddressFamily, Any]:

@@ -189,9 +189,7 @@ class Planner:
     def _unrouted_warning(self, one: PlannedProcess) -> str | None:
         if not one.queues.keys() <= self._places.known.keys() - self._places.routed.keys():
             return None
-        return (
-            f"by the routing rules no jobs go to {join_names(one.queues, max_names=5)}: only remaining jobs are served"
-        )
+        return f"the routing rules send no jobs to {join_names(one.queues, max_names=5)}; only jobs that are left there run"
 
     def _warning(self, name: str, shard: str) -> str | None:
         known = self._places.known
@@ -205,7 +203,10 @@ class Planner:
         near = nearest(name, [*known, *self._namespaces], cutoff=_SIMILARITY)
         if near is None:
             return None
-        return f"no worker's jobs go to the queue {name!r} (did you mean {near!r}?); it is served, as other producers may push to it"
+        return (
+            f"no worker is routed to the queue {name!r} (did you mean {near!r}?); the group serves it, because other "
+            "producers may push to it"
+        )
 
 
 def _regenerate_hint() -> str:
@@ -218,12 +219,12 @@ def read_names(selector: str) -> list[str]:
     for name in names:
         if name == ALL_QUEUES:
             if len(names) > 1:
-                raise SelectorError(selector, "* stands for every queue, and alone")
+                raise SelectorError(selector, "* selects every queue, so it must be the only name of the group")
         elif not QUEUE_NAME.fullmatch(name.removesuffix(":*")):
-            broken = "; one argument is one group, and holds no line break" if "\n" in name else ""
+            broken = "; one argument is one group and must not contain a line break" if "\n" in name else ""
             raise SelectorError(selector, f"{name!r} names no queue: {QUEUE_NAME_FORMAT}{broken}")
         elif name.isdecimal():
-            raise SelectorError(selector, f"{name!r} looks like a weight: a group has names of queues only")
+            raise SelectorError(selector, f"{name!r} looks like a weight, but a group has only names of queues")
     return names
 
 

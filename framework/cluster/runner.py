@@ -87,7 +87,11 @@ class ClusterRunner:
         stop = False
         for number in self._signals.wait(timeout_s):
             if number in (*STOP, STOP_NOW):
-                self._log.info("stopping", event_name="cluster.stopping", signal=signal.Signals(number).name)
+                self._log.info(
+                    "the supervisor stops its children",
+                    event_name="cluster.stopping",
+                    signal=signal.Signals(number).name,
+                )
                 self._stop_now = number == STOP_NOW or stop
                 stop = True
             elif number == QUIET:
@@ -109,14 +113,16 @@ class ClusterRunner:
             specs = {spec.name: spec for spec in self._plan()}
         except FrameworkError as error:
             self._log.error(
-                "no child is replaced: the plan cannot be made", event_name="cluster.restart_failed", error=error
+                "no child is replaced, because the plan is invalid. Correct the configuration, then send USR2 again",
+                event_name="cluster.restart_failed",
+                error=error,
             )
             return
         names = {child.name for child in self._group.children}
         new_shards = {spec.shard for spec in specs.values()} - {child.spec.shard for child in self._group.children}
         if new_shards:
             self._log.error(
-                "no child is replaced: the plan has shards that this supervisor does not know; restart the supervisor",
+                "no child is replaced, because the plan has shards that this supervisor does not know: restart the supervisor",
                 event_name="cluster.restart_failed",
                 shards=sorted(new_shards),
             )
@@ -124,11 +130,13 @@ class ClusterRunner:
         if specs.keys() != names:
             count, now = len(specs), len(names)
             self._log.warning(
-                f"the plan has {count} processes now, and this supervisor runs {now}: restart it to change their number",
+                f"the plan has {count} processes, and this supervisor runs {now}: restart the supervisor to change the number",
                 event_name="cluster.plan_differs",
             )
         self._log.info(
-            "replacing every child, one by one", event_name="cluster.restarting", again=self._rollout.rolling
+            "a rolling restart begins: the supervisor replaces its children one by one",
+            event_name="cluster.restarting",
+            again=self._rollout.rolling,
         )
         self._rollout.begin(specs)
         self._notifier.reloading()
@@ -150,11 +158,14 @@ class ClusterRunner:
     def _end_restart(self) -> None:
         if self._rollout.aborted:
             self._log.error(
-                "a new child did not become ready; the others are not replaced and go on: correct the cause and send USR2 again",
+                "a new child did not become ready. The other children are not replaced and keep running. Correct the cause, then "
+                "send USR2 to the supervisor again",
                 event_name="cluster.restart_failed",
             )
         else:
-            self._log.info("every child has been replaced", event_name="cluster.restarted")
+            self._log.info(
+                "the rolling restart is complete: every child has been replaced", event_name="cluster.restarted"
+            )
         self._notifier.ready()
 
     def _watch_memory(self) -> None:
@@ -162,7 +173,7 @@ class ClusterRunner:
             if self._rollout.replace(exceeded.child, urgent=exceeded.hard):
                 child = exceeded.child
                 self._log.warning(
-                    "a child exceeds its memory limit; it is replaced",
+                    "a child exceeds its memory limit: the supervisor replaces it. Look for a class that leaks, or raise the limit",
                     event_name="child.memory",
                     shard=child.spec.shard,
                     child=child.name,
@@ -196,20 +207,25 @@ def log_event(event: ChildEvent) -> None:
     name, plain = f"child.{event.kind}", f"child {event.kind}"
     match event.kind:
         case "stuck":
-            message = "a child runs but has sent no heartbeat for too long; it is killed, and its jobs are recovered"
+            message = (
+                "a child has sent no heartbeat for too long: it is killed, and its jobs are recovered. Look for jobs that hold "
+                "the interpreter"
+            )
             log.error(message, event_name=name, silent_s=event.status)
         case "not_ready":
             log.error(
-                "a successor did not become ready; the other children go on", event_name=name, status=event.status
+                "the successor of a child did not become ready; the other children keep running",
+                event_name=name,
+                status=event.status,
             )
         case "overdue":
             log.warning(
-                "the jobs of a replaced child take too long; the child stops with the usual deadline",
+                "the jobs of a replaced child exceed the drain timeout: the child stops, and its jobs have --timeout seconds",
                 event_name=name,
                 waited_s=event.status,
             )
         case "orphans_killed":
-            log.warning("processes that the jobs of a dead child had left running are killed", event_name=name)
+            log.warning("the supervisor kills processes that jobs of a dead child had started", event_name=name)
         case "died" | "killed" | "failed":
             log.warning(plain, event_name=name, status=event.status)
         case _:

@@ -85,7 +85,8 @@ class LimitedCapacityWorker(ApplicationWorker, abstract=True):
         """Push the next job when work is left, as soon as this job has released its slot."""
         if type(remaining) is not int:
             message = (
-                f"remaining_work_count returned {short_repr(remaining)}, no whole number; perform_with_capacity goes on"
+                f"remaining_work_count returned {short_repr(remaining)}, which is not a whole number, so no next job is pushed. "
+                "Correct the method, then call perform_with_capacity again"
             )
             self.logger.error(message, event_name="limited_capacity.invalid_result")
             return
@@ -99,7 +100,7 @@ class LimitedCapacityWorker(ApplicationWorker, abstract=True):
             _push_up_to_limit(type(self).declaration(), args, max_new=1)
         except Exception:  # This job is done even if the next cannot be pushed.
             self.logger.exception(
-                "the next job could not be enqueued; perform_with_capacity does it",
+                "the next job could not be pushed; the next call of perform_with_capacity pushes it",
                 event_name="limited_capacity.push_failed",
             )
 

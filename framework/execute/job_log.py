@@ -165,7 +165,7 @@ class JobLog:
 
     def policy_unavailable(self, unit: UnitOfWork, error: BaseException) -> None:
         """Warn, at a limited rate, that jobs do not start because Redis does not answer a policy."""
-        text = "jobs of this queue do not start: Redis does not answer a policy (limit, pause, lock); they start when Redis answers"
+        text = "jobs of this queue wait, because Redis does not answer a policy (limit, pause, lock); they start when it answers"
         self._log_rate.warning(unit.queue, text, "policy.redis_unavailable", queue=unit.queue, error=error)
 
     def right_refused(self, declaration: Declaration, error: BaseException) -> None:
@@ -173,8 +173,8 @@ class JobLog:
         name = declaration.wire_name
         self._log_rate.error(
             f"rights of {name}",
-            f"the jobs of {name} do not run: Redis refuses a right that a limit, pause or lock needs. Grant the rights "
-            f"that `{command('acl worker')}` prints",
+            f"jobs of {name} are deferred, because the Redis user lacks a right that a limit, pause or lock needs. Grant the "
+            f"rights that `{command('acl worker')}` prints",
             "policy.right_refused",
             error=error,
             **{"class": name},

@@ -41,7 +41,7 @@ class BackgroundValue(Generic[A]):
             if now - self._started_at >= DEADLINE_S:
                 self._log_limit.warning(
                     "timeout",
-                    f"{self._name} has not answered for {now - self._started_at:.0f} s; its last result is used",
+                    f"{self._name} has not returned for {now - self._started_at:.0f} s; its last result is used. Shorten its calls",
                     "callback.timeout",
                     answer=str(self.value),
                 )
@@ -61,7 +61,7 @@ class BackgroundValue(Generic[A]):
         except BaseException as error:  # noqa: BLE001 - no error of the callable may stop work
             self._log_limit.error(
                 "failed",
-                f"{self._name} failed; its last result is used",
+                f"{self._name} raised an error; its last result is used. Look at the error and correct the cause",
                 "callback.failed",
                 answer=str(self.value),
                 error=error,

@@ -74,7 +74,7 @@ class OpenFeatureFlags(FlagSource):
         if details.error_code is not None:
             self._log_limit.warning(
                 name,
-                f"the OpenFeature provider failed for the flag {name}; its last value is used",
+                f"the OpenFeature provider cannot evaluate the flag {name}; its last value is used. Check the provider",
                 "flags.provider_error",
                 flag=name,
                 error_code=str(details.error_code),

@@ -39,9 +39,9 @@ _NO_ANSWER = "no answer"
 _LOGIN_REFUSED = "login refused"
 _CERTIFICATE_REFUSED = "certificate refused"
 _MESSAGES = {
-    _NO_ANSWER: "Redis does not answer; trying again",
-    _LOGIN_REFUSED: "Redis refuses the user or the password; trying again",
-    _CERTIFICATE_REFUSED: "the certificate of Redis is not trusted; trying again",
+    _NO_ANSWER: "Redis does not answer, and the process tries again; check the server and the network",
+    _LOGIN_REFUSED: "Redis refuses the user or the password, and the process tries again; correct the setting or the ACL",
+    _CERTIFICATE_REFUSED: "the process does not trust the certificate of Redis, and tries again",
 }
 
 
@@ -75,26 +75,26 @@ class ProcessEvents:
 
     def fenced(self, unit: UnitOfWork) -> None:
         self._log.warning(
-            "another process recovered a job before its end was written; the job may run twice",
+            "another process took over a job before its end was written, so the job may run twice. Look for lease.lost above",
             job_status="fenced",
             queue=unit.queue,
         )
 
     def lease_lost(self) -> None:
         """Report an expired lease, which either the heartbeat or the next fetch notices first."""
-        text = "the lease has expired; no job is fetched until it is renewed"
+        text = "the lease of this process has expired; it fetches no job until the lease is renewed. Check the load of the host"
         self._rate_limit.warning("lease", text, "lease.lost", shard=self._shard)
 
     def data_lost(self) -> None:
         self._log.error(
-            "Redis has lost data: this process is no longer registered, so jobs may be lost too; look for a flush, a restart "
-            "without persistence, or a restored backup",
+            "Redis has lost data: it no longer has the record of this process, so jobs may be lost. Check Redis for a flush, a "
+            "restart without persistence, or a restored backup",
             event_name="shard.data_loss",
         )
 
     def eviction_unsafe(self, policy: str) -> None:
         self._log.error(
-            f"maxmemory-policy is {policy!r}: Redis may evict jobs and leases; set it to noeviction",
+            f"maxmemory-policy is {policy!r}: Redis may evict jobs and leases. Set it to noeviction",
             event_name="config.unsafe_eviction",
             policy=policy,
         )
@@ -102,7 +102,7 @@ class ProcessEvents:
     def held_too_long(self, kind: str, name: str, jobs: int, oldest_s: float) -> None:
         cause = "a limit" if kind == "waiting" else "a pause"
         self._log.warning(
-            f"jobs have been held by {cause} for long; `{command('jobs held')}` shows them and how to release them",
+            f"{cause} has held jobs for too long: `{command('jobs held')}` shows them and how to release them",
             event_name="jobs.held",
             place=kind,
             **{"limit" if kind == "waiting" else "class": name},
@@ -113,8 +113,8 @@ class ProcessEvents:
     def clock_skewed(self, seconds: float) -> None:
         self._rate_limit.warning(
             "clock",
-            "the clocks of this host and of Redis differ: leases and due times use Redis's clock, log "
-            "lines and payloads this host's; synchronize them",
+            "the clocks of this host and of Redis differ. Leases and due times use the clock of Redis, log lines and payloads "
+            "the clock of this host. Synchronize the clocks",
             "clock.skew",
             shard=self._shard,
             skew_s=round(seconds, 3),
@@ -123,7 +123,7 @@ class ProcessEvents:
     def queue_wrong_type(self, queue: str) -> None:
         self._rate_limit.error(
             f"queue {queue}",
-            "the key of a queue is not a list; look at its type (TYPE) and remove it",
+            "the key of a queue is not a list, so no process can fetch from the queue. Check the key with TYPE, then delete it",
             "queue.wrong_type",
             shard=self._shard,
             queue=queue,
@@ -134,7 +134,8 @@ class ProcessEvents:
 
     def pipeline_failed(self, error: Exception, count: int) -> None:
         self._log.error(
-            "the fetch pipeline failed with an error of the framework; trying again, and the process ends if it persists",
+            "the fetch pipeline failed with an error of the framework. The process tries again, and ends if the error persists. "
+            "Report the error",
             event_name="fetch_pipeline.failed",
             count=count,
             error=error,
@@ -160,7 +161,7 @@ class ProcessEvents:
             away.reported = away.reported or report
         if count:
             advice = tls_advice(error)
-            message = _MESSAGES.get(trouble, "Redis refuses a command; trying again")
+            message = _MESSAGES.get(trouble, "Redis refuses a command, and the process tries again; look at the error")
             self._log.error(
                 f"{message}: {advice}" if advice else message,
                 event_name="redis.failed",
@@ -188,7 +189,7 @@ class ProcessEvents:
 
     def component_died(self, component: str, error: BaseException) -> None:
         self._log.error(
-            "a thread of the framework died; the process ends",
+            "a thread of the framework died, so the process ends with status 1. Report the error",
             event_name="component.died",
             component=component,
             error=error,
@@ -210,7 +211,7 @@ class ProcessEvents:
         facts = {"class": name, "jid": payload.get("jid"), "queue": unit.queue}
         if outcome.gives_up:
             self._log.error(
-                "a job waited too long for a process that knows its class; it is in the interrupted set. Deploy the class, then "
+                "no process knew the class of a job for too long; the job is in the interrupted set. Deploy the class, then "
                 "push the job again",
                 job_status="quarantined",
                 aw_unknown_class_count=outcome.count,
@@ -221,7 +222,8 @@ class ProcessEvents:
             self.handlers.call_error_handlers(error, {"job": payload, "queue": unit.queue})
         elif count := self._unknown_classes.hit(name):
             self._log.warning(
-                "this process does not know the class of these jobs; they wait for a process that does, and keep their retries",
+                "this process does not know the class of these jobs. They wait for a process that does, and use no retry. Deploy the "
+                "class, or retire it",
                 event_name="class.unknown",
                 count=count,
                 error=error,
@@ -236,8 +238,8 @@ class ProcessEvents:
         counts = self._foreign_classes.take(time.monotonic(), process_ends=process_ends)
         if counts:
             self._log.info(
-                "jobs of other applications were returned to the queues that this process shares with them (setting "
-                "foreign_classes)",
+                "jobs of other applications (setting foreign_classes) went back to the queues that this process shares with "
+                "them",
                 event_name="class.foreign",
                 count=sum(counts.values()),
                 classes=counts,
@@ -258,7 +260,7 @@ class ProcessEvents:
         """Report that the status of a tracked job was not written; the job goes on."""
         self._rate_limit.warning(
             "state",
-            "the status of a tracked job was not written; the job goes on",
+            "the status of a tracked job was not written; the job continues. Look at the error",
             "status.write_failed",
             shard=self._shard,
             jid=tracked.jid,
@@ -280,7 +282,7 @@ class ProcessEvents:
         count = self._hit(f"poller of {source}")
         if count:
             self._log.error(
-                "a client middleware failed for a due job; it is due again in a minute",
+                "a client middleware raised an error for a due job; the job is due again in a minute. Correct the middleware",
                 source=source,
                 count=count,
                 error=error,
@@ -289,7 +291,7 @@ class ProcessEvents:
     def due_set_wrong_type(self, source: str, error: BaseException) -> None:
         self._rate_limit.error(
             f"set {source}",
-            "the key of a set of due jobs is not a sorted set; look at its type (TYPE) and remove it",
+            "the key of a set of due jobs is not a sorted set, so no job of it becomes due. Check the key with TYPE, then delete it",
             "set.wrong_type",
             shard=self._shard,
             source=source,
@@ -299,7 +301,7 @@ class ProcessEvents:
     def shard_failed(self, shard: str, error: BaseException) -> None:
         self._rate_limit.error(
             f"shard {shard}",
-            "another shard does not accept the due jobs that are routed to it; they are due again in a minute",
+            "another shard does not accept due jobs that the rules route to it; they are due again in a minute. Check that shard",
             "shard.failed",
             shard=self._shard,
             destination=shard,
@@ -320,7 +322,7 @@ class ProcessEvents:
         job = recovered.job
         if recovered.migration_jobs:
             self._log.warning(
-                "jobs of a dead migration were put back into their queue",
+                "a migration was interrupted; its jobs are back in their queue. Run migrate-jobs again",
                 job_status="recovered",
                 cause=recovered.cause,
                 owner=recovered.owner,
@@ -353,10 +355,19 @@ class ProcessEvents:
 
     def trimmed(self, count: int, source: str = keys.DEAD) -> None:
         """Report that the oldest entries of a full set, or those past its retention, were removed."""
-        self._log.warning(f"the {source} set was trimmed", event_name=f"{source}.trimmed", count=count)
+        self._log.warning(
+            f"the {source} set exceeded its limits; its oldest jobs were deleted. Find out why so many jobs end there",
+            event_name=f"{source}.trimmed",
+            count=count,
+        )
 
     def _hook_failed(self, what: str, error: BaseException) -> None:
-        self._log.error("a hook failed; the job goes on without it", event_name="hook.failed", hook=what, error=error)
+        self._log.error(
+            "a hook or handler of the application raised an error; the job continues. Correct it",
+            event_name="hook.failed",
+            hook=what,
+            error=error,
+        )
 
     def _hit(self, what: str) -> int:
         """Return how often ``what`` happened since its last line, 0 while it is too early for another line."""

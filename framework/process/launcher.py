@@ -116,7 +116,7 @@ class Launcher:
         self._update_title()
         components.fetcher.start(components.processor.spawn)
         queues = {"queues": components.record.order.names, "queues_from": components.record.queues_from}
-        self._log.info("ready", event_name="process.ready", identity=components.identity, **queues)
+        self._log.info("the process is ready", event_name="process.ready", identity=components.identity, **queues)
         stop = False
         while not (stop or self._draining or self._cannot_continue):
             starting = components.shared_state.state is ProcessState.STARTING
@@ -149,7 +149,7 @@ class Launcher:
                 if number == STOP_NOW or (stop and self._means_stop_now(number)):
                     self._stop_now = True
                 stop = True
-                self._log.info("stopping", event_name="process.stopping", signal=signal.Signals(number).name)
+                self._log.info("the process stops", event_name="process.stopping", signal=signal.Signals(number).name)
             elif number == DRAIN:
                 self._draining = not stop
             elif number == QUIET:
@@ -159,7 +159,10 @@ class Launcher:
             elif number == SWEEP:
                 self._sweep_task.run_now()
             elif number == HANG_UP:
-                self._log.info("the log is stdout: there is no file to reopen", event_name="process.hangup")
+                self._log.info(
+                    "the signal HUP has no effect: the log is stdout, so there is no file to reopen",
+                    event_name="process.hangup",
+                )
         return stop
 
     def _means_stop_now(self, number: int) -> bool:
@@ -201,7 +204,10 @@ class Launcher:
     def _lost_supervisor(self) -> bool:
         """Return whether the supervisor has died: no other process would restart or end this one, so it stops."""
         if self._components.supervisor is not None and os.getppid() != self._components.supervisor:
-            self._log.warning("the supervisor has died; stopping", event_name="process.orphaned")
+            self._log.warning(
+                "the supervisor has died, so this process stops. Look for the last lines of the supervisor",
+                event_name="process.orphaned",
+            )
             return True
         return False
 
@@ -210,7 +216,7 @@ class Launcher:
             self._components.record.quiet = True
             self._components.fetcher.quiet()
             self._update_title()
-            self._log.info("quiet: no new jobs are fetched", event_name="process.quiet")
+            self._log.info("the process is quiet: it fetches no new jobs", event_name="process.quiet")
 
     def _drain_without_deadline(self) -> None:
         """Push jobs back that have not started, and wait for the others until they end or a signal to stop arrives."""
@@ -219,7 +225,11 @@ class Launcher:
             {"jid": payload_field(unit, "jid"), "class": payload_field(unit, "class")}
             for unit in components.fetcher.in_flight.running()
         ]
-        self._log.info("draining: running jobs may finish", event_name="process.draining", running_jobs=running)
+        self._log.info(
+            "the process drains: it fetches no new jobs, and ends when its jobs have ended",
+            event_name="process.draining",
+            running_jobs=running,
+        )
         components.record.quiet = components.record.runs.interrupted = True
         self._update_title()
         components.fetcher.stop()
@@ -274,11 +284,17 @@ class Launcher:
                 list_is_empty=lost_at is None or time.monotonic() - lost_at > self._timings.blocking_call_s
             )
             self._log.info(
-                "stopped", event_name="process.stopped", returned=components.push_back.returned, finished=finished
+                "the process has stopped",
+                event_name="process.stopped",
+                returned=components.push_back.returned,
+                finished=finished,
             )
         except (RedisError, OSError) as error:
             # The unfinished jobs are in the working list; another process recovers them when the lease has expired.
-            self._log.error("stopped without Redis; another process will recover the jobs in flight", error=error)
+            self._log.error(
+                "the process has stopped while Redis did not answer; another process will recover its jobs in flight",
+                error=error,
+            )
         components.push_back.run_exhausted_hooks()
 
     def _stop_timeout_s(self) -> float:
@@ -304,7 +320,11 @@ class Launcher:
         for number in self._signals.wait(0):
             if self._means_stop_now(number):
                 self._stop_now = True
-                self._log.info("not waiting for jobs", event_name="process.forced", signal=signal.Signals(number).name)
+                self._log.info(
+                    "the process stops without waiting for its jobs",
+                    event_name="process.forced",
+                    signal=signal.Signals(number).name,
+                )
                 return True
         return False
 
@@ -342,7 +362,7 @@ class Launcher:
         if paused != self._paused:
             self._paused = paused
             self._components.fetcher.pause(paused)
-            self._log.info("paused queues are not fetched from", event_name="queues.paused", queues=paused)
+            self._log.info("the process does not fetch from paused queues", event_name="queues.paused", queues=paused)
 
     def _sweep(self) -> float:
         try:

@@ -99,7 +99,8 @@ class PushBack:
 
     def _log_hook_abandoned(self, error: BaseException) -> None:
         self._log.error(
-            "the process ends before the hook of a job that was interrupted too often; the job is in the interrupted set",
+            "the process ended before the hook interruptions_exhausted returned; the job is in the interrupted set. The hook must "
+            "return within 1 s",
             event_name="hook.abandoned",
             hook="interruptions_exhausted",
             error=error,

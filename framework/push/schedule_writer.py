@@ -69,7 +69,7 @@ class ScheduleWriter:
         self._log_limit.warning(
             shard.name,
             f"this host's clock is {abs(skew_s):,.1f} s {side} the clock of the shard's Redis. Delays count by Redis's "
-            "clock, but the times of perform_at and in payloads are wrong. Synchronise this host's clock.",
+            "clock, but the times of perform_at and in payloads are wrong. Synchronize this host's clock.",
             "clock.skew",
             shard=shard.name,
             skew_s=round(skew_s, 3),

@@ -161,7 +161,7 @@ class OversizeReporter:
             return
         tags = {"class": name}
         logs.logger(**tags).warning(
-            "arguments exceed the size limit: the job was pushed because size_limit.mode is track",
+            "arguments exceed the size limit; the job was pushed, because size_limit.mode is track. Pass an id instead of the data",
             event_name="payload.oversize",
             size=error.size,
             size_limit=error.size_limit,

@@ -62,7 +62,7 @@ class CircuitBreaker:
         if not self.open:
             self._opened_at, self.open = now, True
             logs.logger(shard=self._shard).error(
-                f"the shard does not answer: one push per {PROBE_PERIOD_S:g} s is sent as a probe, all others fail at once. "
+                f"the shard does not answer: one push per {PROBE_PERIOD_S:g} s tests it, and all others fail at once. "
                 "Check its Redis and the network.",
                 event_name="shard.circuit_open",
                 error=error if isinstance(error, RedisError) else None,
@@ -73,5 +73,7 @@ class CircuitBreaker:
         if self.open:
             self.open = False
             logs.logger(shard=self._shard).info(
-                "the shard answers again", event_name="shard.circuit_closed", open_s=round(self.open_s, 3)
+                "the shard answers again; pushes are accepted",
+                event_name="shard.circuit_closed",
+                open_s=round(self.open_s, 3),
             )

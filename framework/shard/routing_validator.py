@@ -125,7 +125,7 @@ class RoutingValidator:
         reason = _unrouted_reason()
         if reason:
             logs.logger().debug(
-                "an unrouted call to a job Redis was allowed",
+                "application code called a job Redis without a route; allow_unrouted permits it",
                 event_name="shard.unrouted_allowed",
                 shard=shard,
                 command=command,
@@ -143,7 +143,7 @@ class RoutingValidator:
         if not count:
             return
         logs.logger().warning(
-            "an unrouted call to a job Redis: enter the shard with `framework.sharding.router`, or state a reason with "
+            "application code called a job Redis without a route. Use `framework.sharding.router`, or give a reason with "
             "`allow_unrouted`",
             event_name="shard.unrouted",
             shard=error.shard,

@@ -61,7 +61,7 @@ class ServerLog:
         self.writer.write(object_text(line) + "\n")
 
     def _lost_line(self, count: int) -> str:
-        message = "the output was blocked for too long; log lines were dropped"
+        message = "the log output was blocked for too long, so log lines were dropped. Check the log collector"
         head = {"severity": "WARN", "time": iso_time(time.time()), "message": message}
         return object_text({**head, **self.static, "event_name": "log.dropped", "count": count}) + "\n"
 

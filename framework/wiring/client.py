@@ -113,7 +113,10 @@ class ProcessClient:
 
 def _status_write_failed(tracked: TrackedJob, state: JobState, error: BaseException) -> None:
     logs.logger(jid=tracked.jid).warning(
-        "the state of an inline job was not written", event_name="status.write_failed", state=state, error=error
+        "the status of an inline job was not written; the job continues. Look at the error",
+        event_name="status.write_failed",
+        state=state,
+        error=error,
     )
 
 

@@ -63,14 +63,14 @@ def warn_own_queues(own: OwnQueues, shard: str) -> None:
     if own.added:
         logs.logger().warning(
             f"{own.source} lacks the queue{'s' * (len(own.added) > 1)} {join_names(own.added, max_names=5)} of loaded classes; "
-            f"this process serves them nevertheless: run `{command('generate-queues')}` and commit what it writes",
+            f"this process serves them anyway. Run `{command('generate-queues')}` and commit the files",
             event_name="queues.stale",
             queues=list(own.added[:50]),
         )
     if own.source == FROM_CLASSES and own.weights == _NO_QUEUES and registry.workers():
         logs.logger().warning(
-            f"by the routing rules no loaded class has a queue on the shard {shard}; this process serves the queue 'default' there: "
-            "name queues with -q, or another shard with --shard",
+            f"the routing rules send no job of a loaded class to the shard {shard}, so this process serves the queue 'default' "
+            "there. Name queues with -q, or another shard with --shard",
             event_name="boot.no_queues",
             shard=shard,
         )

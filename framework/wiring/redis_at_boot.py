@@ -7,7 +7,7 @@ from redis.exceptions import RedisError
 
 from framework.command_line import command
 from framework.errors import ConfigurationError, ConfigurationProblem
-from framework.exit_codes import EXIT_FAILED, EXIT_UNREACHABLE
+from framework.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_UNREACHABLE
 from framework.process.heartbeat import Lease
 from framework.process.signals import DRAIN, STOP, STOP_NOW, SignalQueue
 from framework.settings.model import Settings
@@ -42,7 +42,10 @@ def wait_for_redis(shard: Shard, lease: Lease, signals: SignalQueue, check: Call
             if not asked:
                 check()
             if not asked and lease.is_held():
-                log.error("another process has this identity; this one ends", event_name="identity.collision")
+                log.error(
+                    "another process has the same identity, so this process ends with status 1. Make hostnames unique",
+                    event_name="identity.collision",
+                )
                 return EXIT_FAILED
             # From here on this process may hold the lease, even if the reply is lost.
             asked = True
@@ -64,8 +67,9 @@ def wait_for_redis(shard: Shard, lease: Lease, signals: SignalQueue, check: Call
 
 def _log_waiting(shard: Shard, error: RedisError | OSError) -> None:
     advice = _advice(shard, error)
+    text = f"Redis does not accept the process yet; it tries for {BOOT_PATIENCE_S:g} s"
     logs.logger().warning(
-        f"waiting for Redis: {advice}" if advice else "waiting for Redis",
+        f"{text}: {advice}" if advice else f"{text}. Check the server, its address and the network",
         event_name="boot.waiting",
         address=shard.endpoint.shown,
         user=shard.endpoint.user,
@@ -80,7 +84,9 @@ def _unreachable(shard: Shard, error: RedisError | OSError) -> int:
         raise _misconfigured(shard, setting, error) from None
     advice = _advice(shard, error) or _NO_REDIS.format(command("store start"), shard.endpoint.source)
     logs.logger().error(
-        f"Redis cannot be reached: {advice}", event_name="boot.unreachable", address=shard.endpoint.shown
+        f"Redis did not answer for {BOOT_PATIENCE_S:g} s, so the process ends with status {EXIT_UNREACHABLE}: {advice}",
+        event_name="boot.unreachable",
+        address=shard.endpoint.shown,
     )
     return EXIT_UNREACHABLE
 
@@ -95,7 +101,8 @@ def _misconfigured(shard: Shard, setting: str, error: RedisError | OSError) -> C
     advice = _advice(shard, error)
     message = f"{endpoint.shown}: {error}; {advice}" if advice else f"{endpoint.shown}: {error}"
     logs.logger().error(
-        "this Redis cannot be used as it is configured; the process ends",
+        f"Redis is not usable as configured, so the process ends with status {EXIT_CONFIGURATION}. Correct the setting that "
+        "the error names",
         event_name="boot.misconfigured",
         address=endpoint.shown,
         user=endpoint.user,
@@ -107,14 +114,17 @@ def _misconfigured(shard: Shard, setting: str, error: RedisError | OSError) -> C
 def check_rights(settings: Settings, shard: Shard) -> None:
     """Refuse to start without a right that a job would need; raises ConfigurationError and redis errors."""
     refused = missing_worker_rights(shard.client)
-    log, user = logs.logger(), shard.endpoint.user
+    user = shard.endpoint.user
     if refused.optional:
-        log.debug(
-            "Redis refuses commands that are not needed", event_name="boot.optional_rights", commands=refused.optional
+        logs.logger().debug(
+            "the Redis user lacks optional commands; the process works without them",
+            event_name="boot.optional_rights",
+            commands=refused.optional,
         )
     if refused.commands or refused.keys:
-        log.error(
-            "the Redis user lacks rights that a worker needs; the process ends",
+        logs.logger().error(
+            f"the Redis user lacks rights that a worker needs, so the process ends with status {EXIT_CONFIGURATION}. Grant the "
+            f"rights that `{command('acl worker')}` prints",
             event_name="boot.rights_refused",
             user=user,
             commands=refused.commands,

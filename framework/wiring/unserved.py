@@ -90,7 +90,7 @@ class UnservedQueues:
         """Report that a process serves these queues now, after a warning."""
         for shard, queues in _by_shard(places).items():
             logs.logger().info(
-                f"a process serves the {_counted('queue', queues)} of the shard {shard} now",
+                f"a process now serves the {_counted('queue', queues)} of the shard {shard}",
                 event_name="boot.served",
                 shard=shard,
                 queues=queues[:_MOST_FIELDS],

@@ -9,8 +9,8 @@ def warn_unknown_variables(settings: Settings) -> None:
     for name, near in settings.unknown_variables.items():
         hint = f" (did you mean {near}?)" if near is not None else ""
         logs.logger().warning(
-            f"the variable {name} names no setting of application-worker{hint} and has no effect; rename it, or ignore this line "
-            "when it belongs to another program",
+            f"the variable {name} has no effect, because application-worker has no such setting{hint}. Rename it, or ignore this "
+            "line if it belongs to another program",
             event_name="config.unknown_variable",
             variable=name,
             **({"nearest": near} if near is not None else {}),

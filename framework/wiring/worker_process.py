@@ -114,7 +114,7 @@ def warn_unknown_queues(settings: Settings, options: WorkerOptions, known: Colle
     """
     if not registry.workers():
         logs.logger().warning(
-            "no worker class is loaded, so no job can run here: name the module of the workers with -r or the setting "
+            "no worker class is loaded, so no job can run in this process. Name the module of the workers with -r or the setting "
             "workers_module",
             event_name="boot.no_workers",
         )
@@ -124,8 +124,8 @@ def warn_unknown_queues(settings: Settings, options: WorkerOptions, known: Colle
         near = nearest(name, sorted(names), cutoff=0.8) if name not in names | listed else None
         if near is not None:
             logs.logger().warning(
-                f"no worker's jobs go to the queue {name!r} (did you mean {near!r}?); it is served, as other producers may "
-                "push to it",
+                f"no worker is routed to the queue {name!r} (did you mean {near!r}?). The process serves it anyway, because "
+                "other producers may push to it",
                 event_name="boot.unknown_queue",
                 queue=name,
                 nearest=near,
@@ -135,8 +135,8 @@ def warn_unknown_queues(settings: Settings, options: WorkerOptions, known: Colle
             near = nearest(name, sorted(known), cutoff=0.8) if name not in {*known, *listed} else None
             if near is not None:
                 logs.logger().warning(
-                    f"no worker's jobs go to the queue {name!r} of the setting {setting} (did you mean {near!r}?): it limits "
-                    "no queue of this application",
+                    f"no worker is routed to the queue {name!r} of the setting {setting} (did you mean {near!r}?), so this "
+                    "limit has no effect on the application",
                     event_name="boot.unknown_queue",
                     queue=name,
                     nearest=near,

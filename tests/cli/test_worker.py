@@ -211,7 +211,7 @@ def test_misspelt_queue_is_warned_about_and_served(site):
         ("WARN", "nop", "noop"),
     ]
     assert "'nop' of the setting process_limits (did you mean 'noop'?)" in warned[2]["message"]
-    assert "no worker's jobs go to the queue 'defualt' (did you mean 'default'?)" in warned[0]["message"]
+    assert "no worker is routed to the queue 'defualt' (did you mean 'default'?)" in warned[0]["message"]
     assert process.line(event_name="process.ready")["queues"] == ["defualt", "else", "noop"]
 
 

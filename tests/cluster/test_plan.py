@@ -241,11 +241,11 @@ def test_remarks():
 
     assert remarks("default,search,stranger", "*") == []
     (near,) = remarks("defualt,default", "defualt")
-    assert near.startswith("no worker's jobs go to the queue 'defualt' (did you mean 'default'?)")
+    assert near.startswith("no worker is routed to the queue 'defualt' (did you mean 'default'?)")
     assert remarks("mail,default", shards=("far",)) == [
         "jobs of 'default' go to main; it is served on far as requested"
     ]
-    assert remarks("new,old") == ["by the routing rules no jobs go to new, old: only remaining jobs are served"]
+    assert remarks("new,old") == ["the routing rules send no jobs to new, old; only jobs that are left there run"]
 
 
 # --- against a plain oracle -----------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ class Reader:
                 ["bash", "-eu", "-c", f"exec {script}"], cwd=self.folder, env=self.environment, stdout=sink, stderr=sink
             )
         self.background.append(process)
-        self.wait_for('..."message":"ready"...')
+        self.wait_for('..."message":"the process is ready"...')
 
     def wait_for(self, line: str) -> None:
         wanted = pattern(line.strip())

@@ -125,7 +125,7 @@ def test_own_queues_newer_class_is_served_with_warning(boot, site):
     assert served(line) == (["hello", "again", "fast"], "config/queues.yml")
     (told,) = process.find(event_name="queues.stale")
     assert told["queues"] == ["again", "fast"]
-    assert "run `scripts/generate_queues`" in told["message"]  # as the process was started
+    assert "Run `scripts/generate_queues`" in told["message"]  # as the process was started
     site.run("-c", "import hello; hello.FastWorker.perform_async()")
     assert process.line(job_status="done")["class"] == "FastWorker"
 

@@ -34,14 +34,14 @@ def test_worker_warns_of_each_unknown_variable_once(site):
 
 def test_children_of_a_cluster_warn_and_of_these_variables_alone(site):
     group = site.start("-m", "framework", "cluster", "-r", "jobs", "default", "--timeout", "1", **FOREIGN)
-    group.line(message="ready")
+    group.line(event_name="process.ready")
     assert group.end() == 0
     assert named(group) == BOTH
 
 
 def test_cluster_without_unknown_variables_warns_of_none(site):
     group = site.start(str(ROOT / "scripts" / "cluster"), "-r", "jobs", "default", "--timeout", "1")
-    group.line(message="ready")
+    group.line(event_name="process.ready")
     assert group.end() == 0
     assert named(group) == []
 
@@ -52,7 +52,7 @@ def test_producer_is_warned_once_with_and_without_boot(site):
         done = site.run("-c", PRODUCER.format(boot=boot), **FOREIGN)
         assert (done.returncode, done.stdout) == (0, "")
         assert done.stderr.count(f"event_name='{EVENT}'") == len(BOTH)
-        assert "framework WARNING the variable FRAMEWORK_NAME names no setting of application-worker" in done.stderr
+        assert "framework WARNING the variable FRAMEWORK_NAME has no effect, because application-worker" in done.stderr
         assert "hunter2" not in done.stderr
 
 

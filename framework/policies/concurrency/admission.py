@@ -114,7 +114,8 @@ def _take_slot(
             raise
         _log_limit.error(
             name,
-            "a key of this concurrency limit has the wrong type, so its jobs run without the limit. Look at the key and delete it",
+            "a key of this concurrency limit has the wrong type, so its jobs run without the limit. Check the key with TYPE, then "
+            "delete it",
             "concurrency_limit.unusable",
             limit=name,
             error=error,
@@ -140,5 +141,7 @@ def _call_hook(request: AdmissionRequest, hook: str, call: Callable[[list[Any]],
         call(list(request.payload["args"]))
     except BaseException as error:  # noqa: BLE001 - an application's error must not decide what becomes of a job
         logger(jid=request.payload.get("jid")).error(
-            f"{hook} raised an error; the job goes on", event_name="concurrency_limit.hook_failed", error=error
+            f"{hook} raised an error; the job continues. Correct the hook",
+            event_name="concurrency_limit.hook_failed",
+            error=error,
         )

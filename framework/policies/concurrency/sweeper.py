@@ -68,8 +68,8 @@ class LimitSweeper:
             raise error
         self._log_limit.error(
             name,
-            "keys of a concurrency limit have the wrong type or are refused; jobs that wait at it may stay there. Look at "
-            f"the error, then at the keys {_KEY_PREFIX}{name}*",
+            "keys of a concurrency limit have the wrong type, or Redis refuses them; jobs that wait at the limit may stay "
+            f"there. Look at the error, then at the keys {_KEY_PREFIX}{name}*",
             "concurrency_limit.unusable",
             limit=name or None,
             error=error,
@@ -117,7 +117,7 @@ class LimitSweeper:
                 break
         if resumed:
             logger(**{"class": name}).info(
-                f"{name}: resumed: {resumed} jobs",
+                f"{resumed} waiting jobs of {name} have slots now",
                 event_name="concurrency_limit.resumed",
                 job_status="resumed",
                 resumed_job_count=resumed,

@@ -85,7 +85,9 @@ class Throttle:
         self._thread.start()
         self._thread.join(DEADLINE_S)
         if self._thread.is_alive():
-            self._warn(f"a load signal has taken longer than {DEADLINE_S:g} s; limits stay as they are")
+            self._warn(
+                f"a load signal has not returned for {DEADLINE_S:g} s; the limits stay as they are. Correct the signal"
+            )
         return dict(results)
 
     def _call_signals(self, names: list[str], found: "dict[str, Strategy | None]") -> None:
@@ -100,7 +102,7 @@ class Throttle:
         try:
             answer = signal(name)
         except BaseException as error:  # noqa: BLE001 - an application's error must not stop work
-            self._warn("a load signal raised an error; limits stay as they are", error)
+            self._warn("a load signal raised an error; the limits stay as they are. Correct the signal", error)
             return error
         if answer not in (None, *_STRONGEST_FIRST):
             self._warn(f"a load signal returned {answer!r:.60}; return 'hard', 'soft' or None")
@@ -130,7 +132,7 @@ class Throttle:
             if strategy is not None:
                 counters.add(THROTTLING_EVENTS, name, strategy=strategy)
             logger(**{"class": name}).info(
-                f"{name}: its concurrency limit is {after} for now; it was {before}",
+                f"the concurrency limit of {name} is {after} for now; it was {before}",
                 event_name="concurrency_limit.throttled" if after < before else "concurrency_limit.recovered",
                 strategy=strategy or "recovery",
                 previous_concurrency_limit=before,

@@ -129,7 +129,7 @@ class ConsistencyPolicy:
     def _warn(self, declaration: Declaration, error: Exception) -> None:
         self._log_limit.warning(
             declaration.wire_name,
-            f"the choice of a replica failed for jobs of {declaration.wire_name}; they read from the primary",
+            f"no replica could be chosen for jobs of {declaration.wire_name}; they read from the primary. Look at the error",
             "consistency.choice_failed",
             error=error,
             **{"class": declaration.wire_name},

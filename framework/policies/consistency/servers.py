@@ -115,7 +115,8 @@ class DatabaseServer:
         self._last_position_at = 0.0
         self._log_limit.warning(
             self.name,
-            f"the database server {self.name} does not return its WAL position. Jobs use the primary; retry in {RETRY_AFTER_S:g} s",
+            f"the database server {self.name} does not return its WAL position; jobs use the primary. Check the server; this "
+            f"process asks it again in {RETRY_AFTER_S:g} s",
             "consistency.server_unavailable",
             database=self.name,
             error=error,

@@ -127,7 +127,7 @@ class Deduplicator:
     def _hook_failed(self, declaration: Declaration, error: Exception) -> None:
         self._log_limit.warning(
             declaration.wire_name,
-            "idempotency_arguments failed: all arguments count. Correct the hook of the class.",
+            "idempotency_arguments raised an error, so all arguments are compared. Correct this hook of the class.",
             "deduplication.hook_failed",
             error=error,
             **{"class": declaration.wire_name},
@@ -139,7 +139,7 @@ class Deduplicator:
         except Exception as error:  # noqa: BLE001 - the flag store may raise anything; without an answer no job is dropped
             self._log_limit.warning(
                 flag,
-                f"the feature flag {flag} could not be read: jobs of the class are not deduplicated until it can",
+                f"the feature flag {flag} cannot be read; until it can, jobs of the class are not deduplicated. Look at the error",
                 "deduplication.flag_unknown",
                 error=error,
                 **{"class": declaration.wire_name},

@@ -71,7 +71,7 @@ class SkipTracker:
         if not record.jobs or lasted_s < STALE_AFTER_S or not self._log_limit.hit(record.flag.name):
             return
         logs.logger(**{"class": record.worker}).warning(
-            f"the flag {record.flag.name} has {record.action} jobs for {lasted_s / 3_600:.1f} h. If it is no longer needed: "
+            f"the flag {record.flag.name} has {record.action} jobs for {lasted_s / 3_600:.1f} h. If it is no longer needed, run "
             f"{command(f'jobs flags clear {record.worker}')}",
             event_name="flags.stale",
             feature_flag=record.flag.name,

@@ -54,7 +54,7 @@ class HealthEvents:
         """Log that an indicator could not judge a database."""
         if count := self._count_if_due("health.unknown", indicator, database):
             logs.logger().warning(
-                f"the indicator {indicator} cannot judge the database {database}, so jobs run: {signal.reason}",
+                f"the health indicator {indicator} cannot read the database {database}, so jobs run: {signal.reason}",
                 event_name="health.unknown",
                 count=count,
                 error=error,
@@ -71,7 +71,7 @@ class HealthEvents:
         if self._unavailable.get((indicator, database)) != signal.reason:
             self._unavailable[indicator, database] = signal.reason
             logs.logger().info(
-                f"the indicator {indicator} does not apply to the database {database}: {signal.reason}",
+                f"the health indicator {indicator} does not apply to the database {database}: {signal.reason}",
                 event_name="health.not_available",
                 **_log_fields(indicator, database, signal),
             )
@@ -91,7 +91,7 @@ class HealthEvents:
         """Log that a class's resolver failed, so that the declared database and tables count."""
         if count := self._count_if_due("health.resolver_failed", worker):
             logs.logger().error(
-                f"the resolver of {worker} {reason}; its declared database and tables count",
+                f"the resolver of {worker} {reason}; the declared database and tables are used. Correct the resolver",
                 event_name="health.resolver_failed",
                 job_class_name=worker,
                 count=count,
@@ -102,7 +102,7 @@ class HealthEvents:
         """Log that the health check itself failed, so that jobs run."""
         if count := self._count_if_due("health.failed", worker):
             logs.logger().error(
-                f"the health check of {worker} failed, so its jobs run",
+                f"the health check of {worker} failed, so its jobs run. Look at the error",
                 event_name="health.failed",
                 job_class_name=worker,
                 count=count,

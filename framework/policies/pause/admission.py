@@ -88,7 +88,8 @@ class PausePolicy:
     def _log_unusable(self, declaration: Declaration, error: ResponseError) -> None:
         self._log_limit.error(
             declaration.wire_name,
-            f"a key of the pause of {declaration.wire_name} has the wrong type, so its jobs run. Look at the key and delete it",
+            f"a key of the pause of {declaration.wire_name} has the wrong type, so its jobs run. Check the key with TYPE, then "
+            "delete it",
             "pause.unusable",
             error=error,
             **{"class": declaration.wire_name},

@@ -113,7 +113,8 @@ class PauseResumer:
         if result.blocked:
             self._log_limit.warning(
                 f"blocked {worker}",
-                "held jobs cannot return to their queues because the keys of these queues are not lists; the jobs stay held",
+                "held jobs cannot return to their queues, because the keys of these queues are not lists. The jobs stay held: check "
+                "the keys with TYPE, then delete them",
                 "pause.blocked",
                 worker=worker,
                 jobs=result.blocked,
@@ -123,7 +124,7 @@ class PauseResumer:
 def log_resumed(worker: str, jobs: int, *, class_known: bool = True) -> None:
     """Log that jobs of a class were resumed, with GitLab's fields."""
     logs.logger(**{"class": worker}).info(
-        f"{worker}: resumed: {jobs} jobs",
+        f"{jobs} held jobs of {worker} are back in their queues",
         event_name="pause.resumed",
         job_status="resumed",
         resumed_job_count=jobs,

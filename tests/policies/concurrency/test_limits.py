@@ -314,7 +314,7 @@ def test_throttle_signal_lowers_and_raises_limit_by_steps(redis, limits, monkeyp
     throttled = [(line["previous_concurrency_limit"], line["concurrency_limit"]) for line in told if "strategy" in line]
     assert throttled == [(4, 2), (2, 1), (1, 2), (2, 3), (3, 4)]
     assert [line["message"] for line in told if "load signal" in line["message"]] == [
-        "a load signal raised an error; limits stay as they are",
+        "a load signal raised an error; the limits stay as they are. Correct the signal",
         "a load signal returned 'nonsense'; return 'hard', 'soft' or None",
     ]
     assert current(redis, "AskedLimitedWorker") is None  # it has no limit now
