@@ -12,10 +12,10 @@ proofs = Redis.from_url(os.environ["PROOF_URL"])
 
 
 def most() -> int:
-    said = proofs.get("most") or b"3"
-    if said == b"raises":
+    setting = proofs.get("most") or b"3"
+    if setting == b"raises":
         raise OSError("the setting cannot be read")
-    return int(said)
+    return int(setting)
 
 
 class DrainWorker(LimitedCapacityWorker):

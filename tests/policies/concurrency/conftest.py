@@ -18,8 +18,8 @@ def site(short_path, redis, redis_url):
 
 
 @pytest.fixture
-def fleet(site):
-    """Start a supervisor and its processes. Those of one that a failed test leaves end with the test."""
+def start_cluster(site):
+    """Start a supervisor and its processes; end those that a failed test leaves."""
     started = []
 
     def start(*options):

@@ -1,4 +1,4 @@
-"""Jobs under limits, for real processes; each says on the proofs' server what it saw of the others."""
+"""Jobs under limits, for real processes; each records the running jobs on the proofs server."""
 
 import os
 import time
@@ -12,7 +12,7 @@ PROOFS = Redis.from_url(os.environ["PROOF_URL"])
 
 
 def lives(pid: str) -> bool:
-    """Tell whether a process lives; a killed one whose exit status is not read yet does not."""
+    """Return whether a process is alive; a killed process whose exit status is not read yet is dead."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -23,18 +23,18 @@ class Limited(ApplicationWorker, abstract=True):
     feature_category = "not_owned"
 
     def perform(self, name: str, release: str = "", lasts_s: float = 0.0) -> None:
-        """Say how many run, this one included, and go on when released."""
+        """Record how many jobs run, this one included, and wait until the key ``release`` exists."""
         me = f"{os.getpid()} {self.jid}"
         pipeline = PROOFS.pipeline()
-        pipeline.zadd("beside", {me: time.time()})
-        pipeline.zrange("beside", 0, -1)
+        pipeline.zadd("running", {me: time.time()})
+        pipeline.zrange("running", 0, -1)
         pipeline.rpush("ran", name)
-        _, beside, _ = pipeline.execute()
-        PROOFS.rpush("seen", sum(lives(one.split()[0].decode()) for one in beside))
+        _, running, _ = pipeline.execute()
+        PROOFS.rpush("seen", sum(lives(one.split()[0].decode()) for one in running))
         while release and not PROOFS.exists(release):
             time.sleep(0.01)
         time.sleep(lasts_s)
-        PROOFS.pipeline().zrem("beside", me).rpush("ended", name).execute()
+        PROOFS.pipeline().zrem("running", me).rpush("ended", name).execute()
 
 
 class OneWorker(Limited):

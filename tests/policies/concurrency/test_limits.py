@@ -98,10 +98,10 @@ def test_limits_invalid_callable_result_keeps_last_limit(limits, clock):
             limits.class_limit(declared(AskedLimitedWorker))  # it is too early to ask
             clock.now += 0.2
             assert limits.class_limit(declared(AskedLimitedWorker)) == limit, answer
-        told = [line["message"] for line in lines()]
-    assert len(told) == 4
-    assert "AskedLimitedWorker: its concurrency_limit returned True, not a whole number; the limit stays 3" in told
-    assert "AskedLimitedWorker: its concurrency_limit raised an error; the limit stays 5" in told
+        messages = [line["message"] for line in lines()]
+    assert len(messages) == 4
+    assert "AskedLimitedWorker: its concurrency_limit returned True, not a whole number; the limit stays 3" in messages
+    assert "AskedLimitedWorker: its concurrency_limit raised an error; the limit stays 5" in messages
     ANSWER["limit"] = ValueError("from the start")
     assert Limits(FleetSlots(None), clock=lambda: 0.0).class_limit(declared(AskedLimitedWorker)) == 0
 
@@ -113,7 +113,7 @@ def test_limits_during_a_call_other_threads_use_last_result(limits, clock, monke
     asked, go = threading.Event(), threading.Event()
     monkeypatch.setitem(ANSWER, "limit", 4)
     monkeypatch.setattr(
-        limits, "_evaluate", lambda *said, answer=limits._evaluate: (asked.set(), go.wait(20), answer(*said))[2]
+        limits, "_evaluate", lambda *args, answer=limits._evaluate: (asked.set(), go.wait(20), answer(*args))[2]
     )
     slow = threading.Thread(target=limits.class_limit, args=(declared(AskedLimitedWorker),))
     slow.start()
@@ -122,7 +122,7 @@ def test_limits_during_a_call_other_threads_use_last_result(limits, clock, monke
     go.set()
     slow.join(20)
     assert limits.class_limit(declared(AskedLimitedWorker)) == 4
-    clock.now += 60  # no job came: what was said then is not what holds now
+    clock.now += 60  # no job came for 60 s: the last result is too old
     go.clear()
     asked.clear()
     monkeypatch.setitem(ANSWER, "limit", 5)
@@ -143,8 +143,8 @@ def test_limits_during_a_call_other_threads_use_last_result(limits, clock, monke
 def test_limits_share_counts_live_slots_else_no_limit(redis, granted, limits):
     with server_lines("info") as lines:
         assert limits.class_limit(declared(ShareLimitedWorker)) == 0
-        (told,) = lines()
-    assert "no process has registered its slots" in told["message"]
+        (line,) = lines()
+    assert "no process has registered its slots" in line["message"]
     now = redis.time()[0]
     for identity, beat, slots in (
         ("a", now, 10),
@@ -173,9 +173,9 @@ def test_limits_scope_comes_from_context_or_function(limits):
 @pytest.mark.proves("R42", "I10")
 def test_limits_waiting_job_releases_slot_of_its_queue(redis, granted, limits):
     slots = LimitSlots(granted, IDENTITY)
-    gates = (QueueLimit(slots, Limits(FleetSlots(granted), {"default": 5})), ClassLimit(slots, limits))
+    policies = (QueueLimit(slots, Limits(FleetSlots(granted), {"default": 5})), ClassLimit(slots, limits))
     entries = [entry(redis, FixedLimitedWorker, f"j{number}") for number in range(3)]
-    outcomes = [[gate.admit(one) for gate in gates] for one in entries]
+    outcomes = [[policy.admit(one) for policy in policies] for one in entries]
     assert [[type(outcome) for outcome in row] for row in outcomes] == [[type(None)] * 2] * 2 + [[type(None), Held]]
     assert [redis.zcard(f"{keys.limit(name)}:running") for name in ("queue/default", "FixedLimitedWorker")] == [2, 2]
     held = entries[0].unit.resources
@@ -185,17 +185,17 @@ def test_limits_waiting_job_releases_slot_of_its_queue(redis, granted, limits):
     assert FINISH(granted, [keys.working(IDENTITY)], [entries[0].unit.data, held.on_end()])
     assert redis.zcard(f"{keys.limit('queue/default')}:running") == 1
     waiter = redis.rpop("queue:default")
-    assert decode(waiter)["jid"] == "j2"  # it was handed the slot, and is next
-    assert gates[1].admit(entries[0]) == Lost()
+    assert decode(waiter)["jid"] == "j2"  # the released slot is reserved for it, and it is next
+    assert policies[1].admit(entries[0]) == Lost()
 
 
 def test_limits_unusable_keys_let_jobs_run(redis, granted, limits):
     redis.set(f"{keys.limit('FixedLimitedWorker')}:running", "no sorted set")
-    gate = ClassLimit(LimitSlots(granted, IDENTITY), limits)
+    policy = ClassLimit(LimitSlots(granted, IDENTITY), limits)
     with server_lines("info") as lines:
-        assert gate.admit(entry(redis, FixedLimitedWorker)) is None
-        (told,) = lines()
-    assert (told["event_name"], told["limit"]) == ("concurrency_limit.unusable", "FixedLimitedWorker")
+        assert policy.admit(entry(redis, FixedLimitedWorker)) is None
+        (line,) = lines()
+    assert (line["event_name"], line["limit"]) == ("concurrency_limit.unusable", "FixedLimitedWorker")
 
 
 @pytest.mark.proves("R44")
@@ -223,26 +223,26 @@ def test_limits_sweeper_alias_is_released_unknown_is_kept(redis, granted):
 
 def test_limits_sweeper_unusable_keys_do_not_block_others(redis, limits):
     unusable, waits = keys.limit("FixedLimitedWorker"), keys.limit("FormerLimitedWorker")
-    redis.set(unusable, "no such thing")
+    redis.set(unusable, "a string")
     redis.sadd(keys.LIMITS_WAITING, unusable, waits)
     redis.zadd(f"{waits}:waiting:", {'["q","j"]\n{}': 1})
     redis.zadd(f"{waits}:turns", {"": 1})
-    redis.set(keys.LIMITS, "no such thing")
+    redis.set(keys.LIMITS, "a string")
     with server_lines("error") as lines:
         Throttle(redis, limits, [lambda worker: "hard"]).adjust()
         LimitSweeper(redis, limits, lambda: None).sweep()
         redis.delete(keys.LIMITS)
         LimitSweeper(redis, limits, lambda: None).sweep()
-        told = [line.get("limit") for line in lines() if line["event_name"] == "concurrency_limit.unusable"]
-    assert "FixedLimitedWorker" in told
+        unusable_limits = [line.get("limit") for line in lines() if line["event_name"] == "concurrency_limit.unusable"]
+    assert "FixedLimitedWorker" in unusable_limits
     assert redis.llen("queue:q") == 1
 
 
 @pytest.mark.parametrize("nonsense", ["nan", "inf", "1e999", "-inf", ""])
 def test_limits_invalid_override_is_ignored(redis, granted, limits, nonsense):
-    gate = ClassLimit(LimitSlots(granted, IDENTITY), limits)
+    policy = ClassLimit(LimitSlots(granted, IDENTITY), limits)
     redis.hset(keys.limit("FixedLimitedWorker"), "override", nonsense)
-    outcomes = [gate.admit(entry(redis, FixedLimitedWorker, f"j{number}")) for number in range(3)]
+    outcomes = [policy.admit(entry(redis, FixedLimitedWorker, f"j{number}")) for number in range(3)]
     assert outcomes[:2] == [None, None]
     assert outcomes[2].fields["concurrency_limit"] == 2
     redis.hset(keys.limit("FixedLimitedWorker"), "override", "3.9")
@@ -266,8 +266,8 @@ def test_limits_operators_limit_undeclared_class_and_queue(redis, granted, limit
     assert reopened == [{"PlainLimitedWorker", "queue/default"}]
     assert by_class.applies_to(declared(PlainLimitedWorker))
     assert by_queue.applies_to(declared(PlainLimitedWorker))
-    for number, gate in enumerate((by_class, by_queue)):
-        outcome = gate.admit(entry(redis, PlainLimitedWorker, f"j{number}"))
+    for number, policy in enumerate((by_class, by_queue)):
+        outcome = policy.admit(entry(redis, PlainLimitedWorker, f"j{number}"))
         assert (outcome.status, outcome.fields["concurrency_limit"]) == ("concurrency_limit", -1)
     redis.hdel(keys.limit("PlainLimitedWorker"), "override")
     redis.hset(keys.limit("queue/default"), "override_until", 1)
@@ -310,10 +310,12 @@ def test_throttle_signal_lowers_and_raises_limit_by_steps(redis, limits, monkeyp
         steps = ["soft", "soft", "hard", "hard", "hard", ValueError("down"), "nonsense", None, None, None]
         # Of 4: rounded up, never below 1; an error changes nothing; then one more, one more, and no throttling.
         assert [step(answer) for answer in steps] == [None, None, b"2", b"1", b"1", b"1", b"1", b"2", b"3", None]
-        told = lines()
-    throttled = [(line["previous_concurrency_limit"], line["concurrency_limit"]) for line in told if "strategy" in line]
+        logged = lines()
+    throttled = [
+        (line["previous_concurrency_limit"], line["concurrency_limit"]) for line in logged if "strategy" in line
+    ]
     assert throttled == [(4, 2), (2, 1), (1, 2), (2, 3), (3, 4)]
-    assert [line["message"] for line in told if "load signal" in line["message"]] == [
+    assert [line["message"] for line in logged if "load signal" in line["message"]] == [
         "a load signal raised an error; the limits stay as they are. Correct the signal",
         "a load signal returned 'nonsense'; return 'hard', 'soft' or None",
     ]

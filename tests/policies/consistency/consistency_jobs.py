@@ -76,7 +76,7 @@ class ParentWorker(Base):
 
 class ChildWorker(Base):
     data_consistency = "sticky"
-    queue = "nobody"
+    queue = "unserved"
 
 
 class MirrorWorker(Base):

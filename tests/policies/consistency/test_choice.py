@@ -1,4 +1,4 @@
-"""The choice at the start of a run, against a real primary and replica; between two looks the test may let the replica go on."""
+"""Choose a database server at the start of a run, against a real primary and replica that may replay between two checks."""
 
 from contextvars import copy_context
 
@@ -22,25 +22,25 @@ from tests.push.conftest import worker
 FAR = "FFFFFFFF/FFFFFFFF"
 
 
-class Door:
-    """A gate whose waits are listed in ``slept``, each after ``meanwhile`` was called."""
+class RecordedPolicy:
+    """A policy that lists its waits in ``slept`` and calls ``meanwhile`` after each."""
 
     def __init__(self, databases):
         self.slept = []
         self.meanwhile = lambda: None
-        self.gate = ConsistencyPolicy(databases, self._sleep)
+        self.policy = ConsistencyPolicy(databases, self._sleep)
 
     def _sleep(self, seconds):
         self.slept.append(seconds)
         self.meanwhile()
 
     def ask(self, declares, **fields):
-        """What a job of such a class reads from: its strategy, and the name of the replica of ``main``, if any."""
+        """Admit a job of a class with these attributes; return its strategy and the name of its replica of ``main``, or None."""
         with registry.isolated():
             declaration = worker("Job", **declares).declaration()
-        assert self.gate.applies_to(declaration)
+        assert self.policy.applies_to(declaration)
         job = payload("Job", **fields)
-        outcome = self.gate.admit(AdmissionRequest(UnitOfWork("default", b""), job, declaration, None))
+        outcome = self.policy.admit(AdmissionRequest(UnitOfWork("default", b""), job, declaration, None))
         if job["load_balancing_strategy"] == "retry":
             assert isinstance(outcome, Failed)
             assert isinstance(outcome.error, JobReplicaNotUpToDate)
@@ -54,13 +54,13 @@ class Door:
 
 
 @pytest.fixture
-def door(databases):
-    return Door(databases)
+def choose(databases):
+    return RecordedPolicy(databases)
 
 
 @pytest.fixture
 def now(postgres, shop):
-    """Write something, and give the position behind it."""
+    """Write a row and return the WAL position after it."""
 
     def position():
         postgres.execute("INSERT INTO orders (id) SELECT coalesce(max(id), 0) + 1 FROM orders", shop)
@@ -77,14 +77,14 @@ def at(position):
     return {"wal_locations": {"main": position}}
 
 
-def test_choice_replica_with_position_is_read_at_once(door, now, postgres, standby):
+def test_choice_replica_with_position_is_read_at_once(choose, now, postgres, standby):
     position = now()
     standby.catch_up(postgres)
-    assert door(STICKY, **at(position)) == REPLICA
-    assert door(DELAYED, **at(position)) == REPLICA
-    assert door(DELAYED, **at(position), retry_count=0) == ("replica_retried", "main replica 1")
-    assert door(STICKY, **at(position), retry_count=0) == REPLICA
-    assert door.slept == []
+    assert choose(STICKY, **at(position)) == REPLICA
+    assert choose(DELAYED, **at(position)) == REPLICA
+    assert choose(DELAYED, **at(position), retry_count=0) == ("replica_retried", "main replica 1")
+    assert choose(STICKY, **at(position), retry_count=0) == REPLICA
+    assert choose.slept == []
 
 
 @pytest.mark.parametrize(
@@ -96,65 +96,65 @@ def test_choice_replica_with_position_is_read_at_once(door, now, postgres, stand
         ({**DELAYED, "urgency": "throttled"}, [0.5] * 3, "retry"),
     ],
 )
-def test_choice_replica_behind_is_awaited_then_primary_is_used(door, now, standby, declares, slept, ends):
+def test_choice_waits_for_a_late_replica_then_uses_primary(choose, now, standby, declares, slept, ends):
     standby.pause_replay()
     position = now()
-    assert door(declares, **at(position)) == (ends, None)
-    assert door.slept == slept
-    assert door(declares, **at(position)) == (ends, None)
-    assert door.slept == slept  # it has not advanced, so no job waits for it again
+    assert choose(declares, **at(position)) == (ends, None)
+    assert choose.slept == slept
+    assert choose(declares, **at(position)) == (ends, None)
+    assert choose.slept == slept  # the replica has not advanced, so no job waits for it again
 
 
-def test_choice_advancing_replica_is_awaited_again(door, now, standby, postgres):
+def test_choice_advancing_replica_is_awaited_again(choose, now, standby, postgres):
     standby.pause_replay()
     first = now()
-    assert door(STICKY, **at(first)) == ("primary", None)
+    assert choose(STICKY, **at(first)) == ("primary", None)
 
-    def come():
+    def replay():
         standby.resume_replay()
         standby.catch_up(postgres)
 
     standby.resume_replay()
     standby.catch_up(postgres)
-    assert door(STICKY, **at(first)) == REPLICA
+    assert choose(STICKY, **at(first)) == REPLICA
     standby.pause_replay()
     second = now()
-    door.slept.clear()
-    door.meanwhile = come
-    assert door(DELAYED, **at(second)) == REPLICA
-    assert door.slept == [0.5]
+    choose.slept.clear()
+    choose.meanwhile = replay
+    assert choose(DELAYED, **at(second)) == REPLICA
+    assert choose.slept == [0.5]
 
 
-def test_choice_delayed_job_is_retried_once_if_it_may_retry(door, now, standby):
+def test_choice_delayed_job_is_retried_once_if_it_may_retry(choose, now, standby):
     standby.pause_replay()
     position = now()
-    assert door(DELAYED, **at(position)) == ("retry", None)
-    assert door(DELAYED, **at(position), retry=1) == ("retry", None)
-    assert door(DELAYED, **at(position), retry_count=0) == ("primary", None)
+    assert choose(DELAYED, **at(position)) == ("retry", None)
+    assert choose(DELAYED, **at(position), retry=1) == ("retry", None)
+    assert choose(DELAYED, **at(position), retry_count=0) == ("primary", None)
     for retry in (False, 0, None, "yes", -1):
-        assert door(DELAYED, **at(position), retry=retry) == ("primary", None)
+        assert choose(DELAYED, **at(position), retry=retry) == ("primary", None)
 
 
-def test_choice_duplicate_positions_are_required_too(door, now, postgres, standby):
+def test_choice_duplicate_positions_are_required_too(choose, now, postgres, standby):
     old = now()
     standby.catch_up(postgres)
     standby.pause_replay()
     new = now()
-    assert door(STICKY, **at(old)) == REPLICA
-    assert door(STICKY, **at(old), dedup_wal_locations={"main": new}) == ("primary", None)
-    assert door(STICKY, **at(new), dedup_wal_locations={"main": old}) == ("primary", None)
-    assert door(STICKY, dedup_wal_locations={"main": old}) == REPLICA
+    assert choose(STICKY, **at(old)) == REPLICA
+    assert choose(STICKY, **at(old), dedup_wal_locations={"main": new}) == ("primary", None)
+    assert choose(STICKY, **at(new), dedup_wal_locations={"main": old}) == ("primary", None)
+    assert choose(STICKY, dedup_wal_locations={"main": old}) == REPLICA
 
 
-def test_choice_second_admission_replaces_the_first(door, now, postgres, standby):
+def test_choice_second_admission_replaces_the_first(choose, now, postgres, standby):
     old = now()
     standby.catch_up(postgres)
     standby.pause_replay()
     new = now()
 
     def twice():
-        assert door.ask(STICKY, **at(old)) == REPLICA
-        assert door.ask(STICKY, **at(old), dedup_wal_locations={"main": new}) == ("primary", None)
+        assert choose.ask(STICKY, **at(old)) == REPLICA
+        assert choose.ask(STICKY, **at(old), dedup_wal_locations={"main": new}) == ("primary", None)
 
     copy_context().run(twice)
 
@@ -162,48 +162,48 @@ def test_choice_second_admission_replaces_the_first(door, now, postgres, standby
 @pytest.mark.parametrize(
     "nonsense", ["", "0", "0/", "/0", "0/0/0", "G/0", "123456789/0", "0/-1", 7, None, True, [], {"a": 1}, "０/0"]
 )
-def test_choice_malformed_position_uses_primary(door, nonsense):
-    assert door(DELAYED, **at(nonsense)) == ("primary", None)
-    assert door.slept == []
+def test_choice_malformed_position_uses_primary(choose, nonsense):
+    assert choose(DELAYED, **at(nonsense)) == ("primary", None)
+    assert choose.slept == []
 
 
-def test_choice_without_position_uses_primary(door):
+def test_choice_without_position_uses_primary(choose):
     for fields in ({}, {"wal_locations": {}}, {"wal_locations": None}, at("0/0") | {"wal_locations": {"other": "0/0"}}):
-        assert door(DELAYED, **fields) == ("primary_no_wal", None)
+        assert choose(DELAYED, **fields) == ("primary_no_wal", None)
     for nonsense in ("0/0", 7, ["main"]):
-        assert door(DELAYED, wal_locations=nonsense) == ("primary", None)
+        assert choose(DELAYED, wal_locations=nonsense) == ("primary", None)
 
 
-def test_choice_unreachable_position_uses_primary(door):
-    assert door(STICKY, **at(FAR)) == ("primary", None)
+def test_choice_unreachable_position_uses_primary(choose):
+    assert choose(STICKY, **at(FAR)) == ("primary", None)
 
 
 def test_choice_override_decides_for_single_database(settings, now, postgres, standby):
     databases = Databases({**settings, "ci": settings["main"]})
-    door = Door(databases)
+    choose = RecordedPolicy(databases)
     old = now()
     standby.catch_up(postgres)
     standby.pause_replay()
     new = now()
     both = {"data_consistency": "delayed", "data_consistency_overrides": {"ci": "sticky"}}
-    assert door(both, wal_locations={"main": old, "ci": old}) == REPLICA
-    assert door(both, wal_locations={"main": new, "ci": old}) == ("retry", None)
-    assert door(both, wal_locations={"main": old, "ci": new}) == ("primary", None)  # of ci nothing is delayed
+    assert choose(both, wal_locations={"main": old, "ci": old}) == REPLICA
+    assert choose(both, wal_locations={"main": new, "ci": old}) == ("retry", None)
+    assert choose(both, wal_locations={"main": old, "ci": new}) == ("primary", None)  # ci is not "delayed"
     gone = settings["main"].model_copy(update={"replicas": (f"{settings['main'].replicas[0]}&port=1",)})
     one_gone = Databases({"main": settings["main"], "ci": gone})
-    other = Door(one_gone)
+    other = RecordedPolicy(one_gone)
     assert other(both, wal_locations={"main": new, "ci": old}) == (
         "primary",
         None,
-    )  # to wait or to retry would not help ci
+    )  # neither a wait nor a retry helps ci
     assert other.slept == []
     one_gone.dispose()
     only_ci = {"data_consistency": "always", "data_consistency_overrides": {"ci": "delayed"}}
-    assert door(only_ci, wal_locations={"main": old, "ci": old}) == ("replica", None)
-    assert door(only_ci, wal_locations={"main": new, "ci": old}) == ("replica", None)
+    assert choose(only_ci, wal_locations={"main": old, "ci": old}) == ("replica", None)
+    assert choose(only_ci, wal_locations={"main": new, "ci": old}) == ("replica", None)
     with registry.isolated():
         never = worker(data_consistency="delayed", data_consistency_overrides={"ci": "always", "main": "always"})
-    assert not door.gate.applies_to(never.declaration())
+    assert not choose.policy.applies_to(never.declaration())
     databases.dispose()
 
 
@@ -215,27 +215,27 @@ def test_choice_several_replicas_one_with_position_is_used(settings, now, postgr
         standby.pause_replay()
         position = now()
         second.catch_up(postgres)
-        door = Door(databases)
-        assert {door(STICKY, **at(position)) for _ in range(20)} == {("replica", "main replica 3")}
-        assert door.slept == []
+        choose = RecordedPolicy(databases)
+        assert {choose(STICKY, **at(position)) for _ in range(20)} == {("replica", "main replica 3")}
+        assert choose.slept == []
 
-        # A replica that was promoted is no replica any more.
+        # A promoted server is no longer a replica.
         assert second.execute("SELECT pg_promote()")
         for replica in databases["main"].replicas:
             replica.dispose()
         promoted = Databases({"main": main.model_copy(update={"replicas": (second.url(shop),)})})
-        door = Door(promoted)
-        assert door(DELAYED, **at(position)) == ("primary", None)
-        assert door.slept == []
+        choose = RecordedPolicy(promoted)
+        assert choose(DELAYED, **at(position)) == ("primary", None)
+        assert choose.slept == []
         databases.dispose()
         promoted.dispose()
 
 
-def test_choice_every_decision_is_counted(door, now, postgres, standby):
+def test_choice_every_decision_is_counted(choose, now, postgres, standby):
     position = now()
     standby.catch_up(postgres)
-    door(DELAYED, **at(position))
-    door(DELAYED)
+    choose(DELAYED, **at(position))
+    choose(DELAYED)
     labels = 'data_consistency="delayed",load_balancing_strategy="{}",worker="Job"'
     for strategy in ("replica", "primary_no_wal"):
         assert f"sidekiq_load_balancing_count{{{labels.format(strategy)}}}" in counters._counts

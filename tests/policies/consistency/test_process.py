@@ -68,7 +68,7 @@ def test_consistency_run_reads_replica_that_shows_its_push(site, redis, push, pr
     }
     assert "load_balancing_strategy" not in of["Always"]
     assert of["Sticky"]["load_balancing_strategy"] == of["Parent"]["load_balancing_strategy"] == "replica"
-    after, before = (json.loads(one) for one in redis.lrange("queue:nobody", 0, -1))
+    after, before = (json.loads(one) for one in redis.lrange("queue:unserved", 0, -1))
     assert before["worker_data_consistency"] == "sticky"
     assert before["wal_location_sources"] == {"main": "replica"}
     assert after["wal_location_sources"] == {"main": "primary"}
@@ -134,8 +134,8 @@ def test_consistency_dead_servers_delay_no_push_and_no_job(site, redis, push, pr
 
     main["url"] += "&port=1"
     site.write("application.yml", {"databases": {"main": main}})
-    told = push("StickyWorker.perform_async(5)").stderr
-    assert "does not return its WAL position" in told
+    errors = push("StickyWorker.perform_async(5)").stderr
+    assert "does not return its WAL position" in errors
     assert proof("StickyWorker") == {"id": 5, "seen": 1, "before": False, "after": False}
     until(lambda: len(process.find(job_status="done")) == 3)
     assert process.find(job_status="done")[-1]["load_balancing_strategy"] == "primary_no_wal"

@@ -1,4 +1,4 @@
-"""What the processes of the storm run; copied beside their config as the module ``jobs``."""
+"""The job classes of test_kills.py, copied to the site as the module ``jobs``."""
 
 import random
 import time
@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from framework import ApplicationWorker, Deduplicate
 
-TTL = timedelta(minutes=1)  # longer than the storm: no lock runs out in it
+TTL = timedelta(minutes=1)  # longer than the test: no lock expires during it
 
 
 class Base(ApplicationWorker, abstract=True):

@@ -151,7 +151,7 @@ def test_dedup_requeued_job_takes_its_lock_again(scene, held):
 
 
 class Consistency:
-    """Stands where the choice of a replica does: notes what the job says that it has to see, and answers as told."""
+    """Replace the consistency policy: record the positions that the job requires, and return the given answers."""
 
     def __init__(self, *answers, meanwhile=lambda: None):
         self.answers, self.seen, self.meanwhile = list(answers), [], meanwhile

@@ -11,7 +11,7 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Deferred, Discarded
 from framework.flags.flag import Flag, drop_flag, run_flag
 from framework.flags.redis_flags import RedisFlags, set_flag, unset_flag
-from framework.policies.defer import flags as gates
+from framework.policies.defer import flags as admission
 from framework.policies.defer.flags import DeferFlag, DropFlag, SkipTracker
 from framework.telemetry import counters
 from tests.harness import encoded, payload, server_lines
@@ -41,52 +41,52 @@ def flags(redis, granted):
 
 @pytest.fixture
 def skips(flags, monkeypatch):
-    monkeypatch.setattr(gates, "counters", counters.Counters())
+    monkeypatch.setattr(admission, "counters", counters.Counters())
     return SkipTracker(flags)
 
 
 def test_flag_policies_without_flags_apply_to_no_class(redis, flags, skips, entry):
     drop, run = DropFlag(flags, skips), DeferFlag(flags, skips, 300)
-    doors = AdmissionChain([drop, run])
+    chain = AdmissionChain([drop, run])
     flags.read()
-    assert doors.policies_for(entry.declaration) == ()
+    assert chain.policies_for(entry.declaration) == ()
     set_flag(redis, Flag(run_flag("FloodWorker"), 50), None)
     set_flag(redis, Flag(drop_flag("OtherWorker"), 50), None)
     assert flags.read()
-    doors.invalidate()
-    assert doors.policies_for(entry.declaration) == (run,)
+    chain.invalidate()
+    assert chain.policies_for(entry.declaration) == (run,)
     unset_flag(redis, run_flag("FloodWorker"))
     flags.read()
     assert run.admit(entry) is None
 
 
 def test_flag_policies_flag_set_meanwhile_is_seen(entry):
-    class Door:
-        said = False
+    class ChangingPolicy:
+        applies = False
 
         def applies_to(self, declaration):
-            before, self.said = self.said, True
-            doors.invalidate()  # by another thread, which has just read the flags
+            before, self.applies = self.applies, True
+            chain.invalidate()  # by another thread, which has just read the flags
             return before
 
-    door = Door()
-    doors = AdmissionChain([door])
-    assert doors.policies_for(entry.declaration) == ()
-    assert doors.policies_for(entry.declaration) == (door,)
+    policy = ChangingPolicy()
+    chain = AdmissionChain([policy])
+    assert chain.policies_for(entry.declaration) == ()
+    assert chain.policies_for(entry.declaration) == (policy,)
 
 
 def test_defer_flag_share_runs_and_rest_is_spread(redis, flags, skips, entry):
     random.seed(11)
     set_flag(redis, Flag(run_flag("FloodWorker"), 10, "slow release"), None)
     flags.read()
-    gate = DeferFlag(flags, skips, 300)
-    outcomes = [gate.admit(entry) for _ in range(2_000)]
+    policy = DeferFlag(flags, skips, 300)
+    outcomes = [policy.admit(entry) for _ in range(2_000)]
     put_off = [one for one in outcomes if isinstance(one, Deferred)]
     assert len(put_off) == 1_806
     delays = sorted(one.delay_s for one in put_off)
     assert 150 <= delays[0] < 160 < 290 < delays[len(delays) // 2] < 310 < 440 < delays[-1] <= 450
     assert put_off[0].fields == {"feature_flag": "run_jobs_FloodWorker", "feature_flag_reason": "slow release"}
-    assert gates.counters._counts == {
+    assert admission.counters._counts == {
         'sidekiq_jobs_skipped_total{action="deferred",reason="feature_flag",worker="FloodWorker"}': 1_806
     }
 
@@ -95,8 +95,8 @@ def test_drop_flag_share_is_dropped(redis, flags, skips, entry):
     random.seed(12)
     set_flag(redis, Flag(drop_flag("FloodWorker"), 25), None)
     flags.read()
-    gate = DropFlag(flags, skips)
-    dropped = [one for _ in range(1_000) if (one := gate.admit(entry)) is not None]
+    policy = DropFlag(flags, skips)
+    dropped = [one for _ in range(1_000) if (one := policy.admit(entry)) is not None]
     assert len(dropped) == 245
     assert dropped[0] == Discarded("the flag drop_jobs_FloodWorker", "feature_flag")
 
@@ -110,17 +110,16 @@ def test_skip_tracker_old_flag_is_logged_once_per_period(redis, flags, skips, en
         drop.admit(entry)
         run.admit(entry)
         skips.warn_stale()  # both are new
-        monkeypatch.setattr(gates, "STALE_AFTER_S", -60.0)
+        monkeypatch.setattr(admission, "STALE_AFTER_S", -60.0)
         skips.warn_stale()  # they have skipped nothing since
         drop.admit(entry)
         skips.warn_stale()
         drop.admit(entry)
-        skips.warn_stale()  # told a moment ago
+        skips.warn_stale()  # a line was logged a moment ago
         set_flag(redis, Flag(run_flag("FloodWorker"), 1), None)
         flags.read()
         skips.warn_stale()
-        told = lines()
-    (line,) = told
+        (line,) = lines()
     assert line["event_name"] == "flags.stale"
     facts = {name: line[name] for name in ("class", "feature_flag", "feature_flag_reason", "set_by", "action")}
     assert facts == {

@@ -24,7 +24,7 @@ def alone(monkeypatch):
 
 
 class Fixed:
-    """An indicator that remembers whom it was asked about."""
+    """An indicator that records the questions."""
 
     def __init__(self, signal):
         self.signal = signal
@@ -37,20 +37,20 @@ class Fixed:
         return self.signal
 
 
-class Door:
-    """The gate of one process."""
+class ProcessPolicy:
+    """The health policy of one process, with its indicators and its error tracker."""
 
     def __init__(self, databases=("main", "ci"), **signals):
-        self.told = Told()
+        self.tracker = Told()
         self.indicators = {name: Fixed(signal) for name, signal in signals.items()}
-        self.events = HealthEvents(self.told)
+        self.events = HealthEvents(self.tracker)
         checks = HealthChecker(self.indicators, {}, self.events, cache_s=600.0, timeout_s=30.0)
-        self.gate = HealthPolicy(checks, tuple(signals), databases, self.events)
+        self.policy = HealthPolicy(checks, tuple(signals), databases, self.events)
 
     def admit(self, policy, *args, **fields):
         self.declaration = declared(policy)
         job = payload("Job", args=list(args), **fields)
-        return self.gate.admit(AdmissionRequest(None, job, self.declaration, None))
+        return self.policy.admit(AdmissionRequest(None, job, self.declaration, None))
 
 
 def declared(policy):
@@ -66,34 +66,34 @@ def declared(policy):
 
 def test_health_policy_only_stop_defers():
     facts = {"health_status_indicator": "b", "indicator_signal": "Stop", "signal_reason": "it is bad", "database": "ci"}
-    door = Door(a=Normal("fine"), b=Stop("it is bad"))
-    outcome = door.admit(DeferOnHealth("ci", tables=("t",), delay=timedelta(seconds=100)))
+    health = ProcessPolicy(a=Normal("fine"), b=Stop("it is bad"))
+    outcome = health.admit(DeferOnHealth("ci", tables=("t",), delay=timedelta(seconds=100)))
     assert isinstance(outcome, Deferred)
     assert (outcome.reason, outcome.fields) == ("database_health_check", facts)
     assert 90 <= outcome.delay_s <= 100
-    assert door.indicators["b"].asked == [("ci", ("t",))]
+    assert health.indicators["b"].asked == [("ci", ("t",))]
     assert counters._counts == {
         'sidekiq_jobs_skipped_total{action="deferred",reason="database_health_check",worker="Job"}': 1
     }
     for signal in (Normal("x"), Unknown("x"), NotAvailable("x"), ValueError("x")):
-        assert Door(a=signal).admit(DeferOnHealth()) is None
+        assert ProcessPolicy(a=signal).admit(DeferOnHealth()) is None
 
 
 def test_health_policy_class_uses_its_named_indicators():
-    door = Door(a=Stop("it is bad"), b=Normal("fine"))
-    assert door.admit(DeferOnHealth(indicators=("b",))) is None
-    assert door.indicators["a"].asked == []
-    assert isinstance(door.admit(DeferOnHealth(indicators=("b", "a"))), Deferred)
+    health = ProcessPolicy(a=Stop("it is bad"), b=Normal("fine"))
+    assert health.admit(DeferOnHealth(indicators=("b",))) is None
+    assert health.indicators["a"].asked == []
+    assert isinstance(health.admit(DeferOnHealth(indicators=("b", "a"))), Deferred)
 
 
 def test_health_policy_without_indicators_does_not_apply():
-    assert not Door().gate.applies_to(declared(DeferOnHealth()))
-    door = Door(a=Normal("fine"))
-    assert not door.gate.applies_to(declared(None))
-    assert not door.gate.applies_to(declared(DeferOnHealth(indicators=())))
-    assert not door.gate.applies_to(declared(DeferOnHealth(indicators=("autovacuum",))))
-    assert door.gate.applies_to(declared(DeferOnHealth()))
-    assert door.gate.applies_to(declared(DeferOnHealth(indicators=("autovacuum", "a"))))
+    assert not ProcessPolicy().policy.applies_to(declared(DeferOnHealth()))
+    health = ProcessPolicy(a=Normal("fine"))
+    assert not health.policy.applies_to(declared(None))
+    assert not health.policy.applies_to(declared(DeferOnHealth(indicators=())))
+    assert not health.policy.applies_to(declared(DeferOnHealth(indicators=("autovacuum",))))
+    assert health.policy.applies_to(declared(DeferOnHealth()))
+    assert health.policy.applies_to(declared(DeferOnHealth(indicators=("autovacuum", "a"))))
 
 
 def test_health_policy_delay_doubles_up_to_maximum():
@@ -110,25 +110,28 @@ def test_health_policy_delay_doubles_up_to_maximum():
     ("fields", "most"),
     [
         ({"deferred_by": "database_health_check", "deferred_count": 4}, 80),
-        ({"deferred_by": "feature_flag", "deferred_count": 400}, 10),  # another's deferrals prolong nothing
+        (
+            {"deferred_by": "feature_flag", "deferred_count": 400},
+            10,
+        ),  # deferrals by another policy do not lengthen the delay
         ({"deferred_by": "database_health_check", "deferred_count": "many"}, 10),
         ({"deferred_by": "database_health_check", "deferred_count": -7}, 10),
         ({"deferred_by": ["x"], "deferred_count": True}, 10),
     ],
 )
 def test_health_policy_payload_counts_deferrals(fields, most):
-    outcome = Door(a=Stop("bad")).admit(DeferOnHealth(delay=timedelta(seconds=10)), **fields)
+    outcome = ProcessPolicy(a=Stop("bad")).admit(DeferOnHealth(delay=timedelta(seconds=10)), **fields)
     assert most * 0.9 <= outcome.delay_s <= most
 
 
 def test_health_policy_after_max_deferrals_job_runs():
-    door = Door(a=Stop("it is bad"))
+    health = ProcessPolicy(a=Stop("it is bad"))
     policy = DeferOnHealth(max_deferrals=2)
     counts = {"deferred_by": "database_health_check"}
     with server_lines("info") as lines:
-        assert isinstance(door.admit(policy, **counts, deferred_count=1), Deferred)
+        assert isinstance(health.admit(policy, **counts, deferred_count=1), Deferred)
         for _ in range(3):
-            assert door.admit(policy, **counts, deferred_count=2) is None
+            assert health.admit(policy, **counts, deferred_count=2) is None
         stop, runs = [line for line in lines() if line["event_name"].startswith("health.")]
     assert (stop["event_name"], runs["event_name"]) == ("health.stop", "health.max_deferrals_reached")
     assert runs["message"] == "jobs of Job run because they have reached max_deferrals: it is bad"
@@ -136,10 +139,10 @@ def test_health_policy_after_max_deferrals_job_runs():
 
 
 def test_health_events_many_jobs_give_one_line_per_class():
-    door = Door(a=Stop("it is bad"), b=Stop("not asked any more"))
+    health = ProcessPolicy(a=Stop("it is bad"), b=Stop("not asked any more"))
     with server_lines("info") as lines:
         for number in range(50):
-            door.admit(DeferOnHealth(), jid=f"j{number}")
+            health.admit(DeferOnHealth(), jid=f"j{number}")
         (line,) = [line for line in lines() if line["event_name"] == "health.stop"]
     wanted = {
         "severity": "WARN",
@@ -157,11 +160,11 @@ def test_health_events_many_jobs_give_one_line_per_class():
 
 
 def test_health_events_unknown_is_logged_once_and_reported():
-    door = Door(a=ValueError("no connection"), b=NotAvailable("nothing there"))
+    health = ProcessPolicy(a=ValueError("no connection"), b=NotAvailable("nothing there"))
     with server_lines("info") as lines:
         for table in "xyz":
-            assert door.admit(DeferOnHealth(tables=(table,))) is None
-            door.events.unknown_table("main", "x")
+            assert health.admit(DeferOnHealth(tables=(table,))) is None
+            health.events.unknown_table("main", "x")
         unknown, table, absent = sorted(lines(), key=lambda line: line["severity"], reverse=True)
     if unknown["event_name"] != "health.unknown":
         unknown, table = table, unknown
@@ -169,16 +172,16 @@ def test_health_events_unknown_is_logged_once_and_reported():
     assert (unknown["signal_reason"], unknown["exception.class"]) == ("ValueError: no connection", "ValueError")
     assert (table["event_name"], table["table"]) == ("health.unknown_table", "x")
     assert (absent["event_name"], absent["signal_reason"]) == ("health.not_available", "nothing there")
-    ((error, tags, _),) = door.told.told
+    ((error, tags, _),) = health.tracker.told
     assert str(error) == "no connection"
     assert tags == {"health_status_indicator": "a", "database": "main"}
 
 
 def test_health_policy_resolver_names_database_and_tables():
-    door = Door(a=Stop("bad"))
+    health = ProcessPolicy(a=Stop("bad"))
     policy = DeferOnHealth(tables=("t",), resolver=lambda args: ("ci", [f"part_{args[0]}"]))
-    assert isinstance(door.admit(policy, 7), Deferred)
-    assert door.indicators["a"].asked == [("ci", ("part_7",))]
+    assert isinstance(health.admit(policy, 7), Deferred)
+    assert health.indicators["a"].asked == [("ci", ("part_7",))]
 
 
 def tampering(args):
@@ -201,20 +204,20 @@ def tampering(args):
     ],
 )
 def test_health_policy_failing_resolver_uses_declaration(resolver, reason):
-    door = Door(a=Stop("bad"))
+    health = ProcessPolicy(a=Stop("bad"))
     with server_lines("info") as lines:
         for _ in range(3):
-            assert isinstance(door.admit(DeferOnHealth(tables=("t",), resolver=resolver), "x"), Deferred)
+            assert isinstance(health.admit(DeferOnHealth(tables=("t",), resolver=resolver), "x"), Deferred)
         (line,) = [line for line in lines() if line["event_name"] == "health.resolver_failed"]
-    assert door.indicators["a"].asked == [("main", ("t",))]
+    assert health.indicators["a"].asked == [("main", ("t",))]
     assert reason in line["message"]
     assert line["job_class_name"] == "Job"
 
 
 def test_health_policy_own_error_stops_no_job():
-    door = Door(a=Stop("bad"))
-    door.gate._checks = None
+    health = ProcessPolicy(a=Stop("bad"))
+    health.policy._checks = None
     with server_lines("info") as lines:
-        assert door.admit(DeferOnHealth()) is None
+        assert health.admit(DeferOnHealth()) is None
         (line,) = lines()
     assert (line["event_name"], line["exception.class"]) == ("health.failed", "AttributeError")

@@ -39,7 +39,7 @@ class Echo:
         self.closed_idle.append(idle_s)
 
 
-class Told:
+class RecordedEvents:
     def __init__(self) -> None:
         self.unknowns: list = []
         self.unavailable: list = []
@@ -52,20 +52,20 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def events() -> RecordedEvents:
+    return RecordedEvents()
 
 
 @pytest.fixture
-def checks(told):
+def checks(events):
     def make(cache_s=LONG_S, timeout_s=LONG_S, rest_s=LONG_S, databases=None, **indicators):
-        return HealthChecker(indicators, databases or {}, told, cache_s=cache_s, timeout_s=timeout_s, idle_s=rest_s)
+        return HealthChecker(indicators, databases or {}, events, cache_s=cache_s, timeout_s=timeout_s, idle_s=rest_s)
 
     return make
 
 
 @pytest.fixture
-def gate() -> Iterator[threading.Event]:
+def release() -> Iterator[threading.Event]:
     """Return the event that a hanging indicator waits for; set at the end of the test."""
     event = threading.Event()
     yield event
@@ -93,20 +93,20 @@ def test_checks_expired_signal_is_checked_again(checks):
     assert asked.signals(("one",), "main", ()) == [("one", Normal("again"))]
 
 
-def test_checks_threads_share_one_check(checks, gate):
-    one = Scripted(lambda _: Stop(str(gate.wait(120))))
+def test_checks_threads_share_one_check(checks, release):
+    one = Scripted(lambda _: Stop(str(release.wait(120))))
     asked = checks(one=one)
     with ThreadPoolExecutor(20) as pool:
         answers = [pool.submit(asked.signals, ("one",), "main", ()) for _ in range(20)]
         until(lambda: one.asked)
-        gate.set()
+        release.set()
         assert {answer.result(30)[0][1] for answer in answers} == {Stop("True")}
     assert len(one.asked) == 1
 
 
-def test_checks_slow_indicator_times_out_and_counts_later(checks, told, gate):
+def test_checks_slow_indicator_times_out_and_counts_later(checks, events, release):
     def hangs(_):
-        gate.wait(120)
+        release.wait(120)
         return Stop("late")
 
     slow, quick = Scripted(hangs), Scripted()
@@ -115,17 +115,17 @@ def test_checks_slow_indicator_times_out_and_counts_later(checks, told, gate):
     assert asked.signals(("slow",), "main", ()) == [("slow", Unknown("it did not respond within 0.2 s"))]
     assert time.monotonic() - begun < 0.2 + 2.0
     until(lambda: asked.signals(("quick",), "main", ()) == [("quick", Normal("fine"))])
-    assert told.unknowns[0] == ("slow", "main", "it did not respond within 0.2 s", TimeoutError)
+    assert events.unknowns[0] == ("slow", "main", "it did not respond within 0.2 s", TimeoutError)
     assert asked.signals(("slow",), "main", ()) == [("slow", Unknown("it did not respond within 0.2 s"))]
     assert len(slow.asked) == 1
     assert all(thread.daemon for thread in threading.enumerate() if thread.name.startswith("health-"))
-    gate.set()
+    release.set()
     until(lambda: asked.signals(("slow",), "main", ()) == [("slow", Stop("late"))])
     assert len(slow.asked) == 1
 
 
-def test_checks_pending_check_is_awaited_once(checks, gate):
-    slow = Scripted(lambda _: Stop(str(gate.wait(120))))
+def test_checks_pending_check_is_awaited_once(checks, release):
+    slow = Scripted(lambda _: Stop(str(release.wait(120))))
     asked = checks(cache_s=0.0, timeout_s=1.0, slow=slow)
     assert isinstance(asked.signals(("slow",), "main", ())[0][1], Unknown)
     begun = time.monotonic()
@@ -135,8 +135,8 @@ def test_checks_pending_check_is_awaited_once(checks, gate):
     assert len(slow.asked) == 1
 
 
-def test_checks_hanging_indicator_serves_other_databases(checks, gate):
-    slow = Scripted(lambda question: Stop(str(gate.wait(120))) if question.database == "main" else Normal("fine"))
+def test_checks_hanging_indicator_serves_other_databases(checks, release):
+    slow = Scripted(lambda question: Stop(str(release.wait(120))) if question.database == "main" else Normal("fine"))
     asked = checks(timeout_s=0.2, slow=slow)
     assert isinstance(asked.signals(("slow",), "main", ())[0][1], Unknown)
     until(lambda: asked.signals(("slow",), "ci", ()) == [("slow", Normal("fine"))])
@@ -173,23 +173,23 @@ def raising(error):
         (lambda question: question.query("SELECT 1"), "the setting databases has no main", LookupError),
     ],
 )
-def test_checks_error_or_invalid_result_is_unknown(checks, told, does, reason, error):
+def test_checks_error_or_invalid_result_is_unknown(checks, events, does, reason, error):
     asked = checks(odd=Scripted(does), fine=Scripted())
     (_, signal), (_, other) = asked.signals(("odd", "fine"), "main", ())
     assert isinstance(signal, Unknown)
     assert reason in signal.reason
     assert other == Normal("fine")
-    assert told.unknowns == [("odd", "main", signal.reason, error)]
+    assert events.unknowns == [("odd", "main", signal.reason, error)]
     assert asked.signals(("odd",), "main", ("next",))[0][1] == signal  # its thread lives
 
 
-def test_checks_query_goes_to_the_named_database(checks, told):
+def test_checks_query_goes_to_the_named_database(checks, events):
     def does(question) -> Signal:
         return NotAvailable(str(question.query("SELECT %(a)s", {"a": 1})))
 
     asked = checks(databases={"ci": Echo()}, one=Scripted(does))
     assert asked.signals(("one",), "ci", ()) == [("one", NotAvailable("[('SELECT %(a)s', {'a': 1})]"))]
-    assert told.unavailable == [("one", "ci", "[('SELECT %(a)s', {'a': 1})]")]
+    assert events.unavailable == [("one", "ci", "[('SELECT %(a)s', {'a': 1})]")]
 
 
 def test_checks_idle_connection_is_closed_and_reopened(checks):

@@ -1,4 +1,4 @@
-"""A worker process beside a real PostgreSQL and a server that speaks Prometheus' API, while both fall ill and get well."""
+"""Run a worker process with a real PostgreSQL and a Prometheus API server; each reports trouble, then recovers."""
 
 import json
 import shutil
@@ -67,7 +67,7 @@ def test_health_process_defers_until_database_recovers(site, redis, unwell: Post
         until(lambda: unwell.execute(f"{VACUUMS} WHERE datname = '{name}'"), "autovacuum runs")
         waits_for_vacuum(worker, redis, unwell, name)
         waits_for_the_query_and_the_backlog(worker, redis, unwell, name, prometheus)
-        runs_when_nobody_answers(worker, redis, unwell, name, prometheus)
+        runs_when_indicators_fail(worker, redis, unwell, name, prometheus)
     assert worker.end() == 0
     assert redis.hgetall("aw:counters").keys() >= {
         b'sidekiq_jobs_skipped_total{action="deferred",reason="database_health_check",worker="%b"}' % one
@@ -124,15 +124,17 @@ def waits_for_the_query_and_the_backlog(
     done(worker, backlog)
 
 
-def runs_when_nobody_answers(worker: Process, redis, server: Postgres, name: str, prometheus: PrometheusServer) -> None:
+def runs_when_indicators_fail(
+    worker: Process, redis, server: Postgres, name: str, prometheus: PrometheusServer
+) -> None:
     def unknown(worker_class: str, indicator: str, *args: str) -> dict:
         """Jobs run, the first perhaps while the last answer still counts."""
 
-        def told() -> list[dict]:
+        def unknown_lines() -> list[dict]:
             done(worker, push(redis, worker_class, *args))
             return worker.find(event_name="health.unknown", health_status_indicator=indicator)
 
-        return until(told)[0]
+        return until(unknown_lines)[0]
 
     prometheus.answers["traffic"] = "status 503"
     assert "status 503" in unknown("TrafficWorker", "traffic")["signal_reason"]
@@ -151,7 +153,7 @@ def test_health_process_hanging_indicator_delays_no_exit(site, redis):
 
 
 @pytest.mark.parametrize(
-    ("application", "told"),
+    ("application", "message"),
     [
         (
             {"databases": {"main": {"url": "postgresql://h/d"}}},
@@ -166,8 +168,8 @@ def test_health_process_hanging_indicator_delays_no_exit(site, redis):
         ),
     ],
 )
-def test_health_process_unknown_names_refuse_to_boot(site, application, told):
+def test_health_process_unknown_names_refuse_to_boot(site, application, message):
     site.write("application.yml", application)
     worker = site.worker("-q", "default", "-c", "1")
     assert worker.wait() == 78
-    assert told in worker.errors.read_text()
+    assert message in worker.errors.read_text()

@@ -80,9 +80,9 @@ def test_autovacuum_missing_table_is_reported_and_ignored(unwell, asked):
 
 def test_autovacuum_without_right_is_unknown(unwell, asked):
     ask = asked(unwell, "stranger")
-    said = ask("autovacuum", "empty")
-    assert isinstance(said, Unknown)
-    assert "pg_read_all_stats" in said.reason
+    signal = ask("autovacuum", "empty")
+    assert isinstance(signal, Unknown)
+    assert "pg_read_all_stats" in signal.reason
     assert isinstance(ask("replication_lag"), Unknown)
     assert isinstance(ask("connections"), Normal)
     assert isinstance(ask("wal_archiving"), Stop)

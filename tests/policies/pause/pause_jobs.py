@@ -12,17 +12,17 @@ proofs = Redis.from_url(os.environ["PROOF_URL"])
 
 
 class Switched:
-    """Says what stands under a key: ``on``, or something that no strategy should do."""
+    """Return what a key holds: ``on`` or ``off``; for ``raises`` and ``hangs`` fail in that way."""
 
     def should_pause(self) -> bool:
         if proofs.getdel("slow"):
             time.sleep(0.5)
-        said = (proofs.get("strategy") or b"off").decode()
-        if said == "raises":
+        mode = (proofs.get("strategy") or b"off").decode()
+        if mode == "raises":
             raise OSError("the switch cannot be read")
-        while said == "hangs" and proofs.get("strategy") == b"hangs":
+        while mode == "hangs" and proofs.get("strategy") == b"hangs":
             time.sleep(0.02)
-        return said in ("on", "hangs")
+        return mode in ("on", "hangs")
 
 
 register("switched", Switched)

@@ -1,4 +1,4 @@
-"""The door of paused classes, beside a real Redis: what it does when what it knows is old, or Redis answers oddly."""
+"""Check the pause policy with a real Redis: outdated pause state, lost replies and unusable keys."""
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -17,7 +17,7 @@ from framework.wire import keys
 from tests.harness import IDENTITY, encoded, hold, payload, server_lines
 
 WORKING = keys.working(IDENTITY)
-PARKED = keys.paused_jobs("CalmWorker")
+HELD = keys.paused_jobs("CalmWorker")
 
 
 @pytest.fixture
@@ -44,22 +44,22 @@ def stored(redis, granted):
     return flags
 
 
-def gate(client, stored, flags=None):
+def make_policy(client, stored, flags=None):
     known = flags or stored
     return PausePolicy(client, IDENTITY, PauseState(known, stored, PauseStrategies((), {}), known.read))
 
 
 def test_pause_policy_ended_pause_holds_no_job(redis, stored, entry):
-    door = gate(redis, stored)
-    assert door.applies_to(entry.declaration)
+    policy = make_policy(redis, stored)
+    assert policy.applies_to(entry.declaration)
     unset_flag(redis, pause_flag("CalmWorker"))
-    assert door.admit(entry) is None
+    assert policy.admit(entry) is None
     assert redis.lrange(WORKING, 0, -1) == [entry.unit.data]
-    assert not door.applies_to(entry.declaration)
+    assert not policy.applies_to(entry.declaration)
     set_flag(redis, Flag(pause_flag("CalmWorker"), 100), None)
     stored.read()
     set_flag(redis, Flag(pause_flag("CalmWorker"), 100, "another why"), None)
-    assert door.admit(entry) == Held("paused", {"pause_control": "manual", "pause_reason": "another why"})
+    assert policy.admit(entry) == Held("paused", {"pause_control": "manual", "pause_reason": "another why"})
 
 
 def test_pause_policy_lost_reply_still_counts_as_held(redis, stored, entry):
@@ -75,20 +75,20 @@ def test_pause_policy_lost_reply_still_counts_as_held(redis, stored, entry):
 
     deaf = []
     redis.script_load(HOLD_PAUSED.source)
-    door = gate(Deaf(), stored)
+    policy = make_policy(Deaf(), stored)
     with pytest.raises(RedisConnectionError):
-        door.admit(entry)
-    assert redis.zcard(PARKED) == 1
-    assert door.admit(entry).status == "paused"
-    assert isinstance(door.admit(entry), Lost)  # another process has it by now
+        policy.admit(entry)
+    assert redis.zcard(HELD) == 1
+    assert policy.admit(entry).status == "paused"
+    assert isinstance(policy.admit(entry), Lost)  # another process has it by now
 
 
 def test_pause_policy_unusable_keys_delay_no_job(redis, stored, entry):
-    redis.set(PARKED, "x")
-    door = gate(redis, stored)
+    redis.set(HELD, "x")
+    policy = make_policy(redis, stored)
     with server_lines("info") as lines:
-        assert door.admit(entry) is None
-        assert door.admit(entry) is None
+        assert policy.admit(entry) is None
+        assert policy.admit(entry) is None
         assert [line["event_name"] for line in lines()] == ["pause.unusable"]
     assert redis.lrange(WORKING, 0, -1) == [entry.unit.data]
 
@@ -99,5 +99,5 @@ def test_pause_policy_other_source_writes_strategy_marker(redis, granted, entry)
             return Flag(name, 100) if name == pause_flag("CalmWorker") else None
 
     stored = RedisFlags(granted, "main")
-    assert gate(redis, stored, LayeredFlags(stored, Provider(redis, "main"))).admit(entry).status == "paused"
+    assert make_policy(redis, stored, LayeredFlags(stored, Provider(redis, "main"))).admit(entry).status == "paused"
     assert redis.get(keys.pause_strategy("CalmWorker")) == b"manual"

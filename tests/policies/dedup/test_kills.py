@@ -1,4 +1,4 @@
-"""64 producers hammer a few keys while worker processes are killed: what the server did is replayed and judged at each instant."""
+"""Push jobs with a few keys from 4 producers while worker processes are killed; then check the server's history at each instant."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def read(payload):
 
 
 class Judge:
-    """Replays a history and asks after each step whether two live jobs have one key, or one that waits has no lock."""
+    """Replay a history; after each step check that no two live jobs share a key and that each waiting job has its lock."""
 
     def __init__(self):
         self.keyspace = Keyspace()
@@ -66,7 +66,7 @@ class Judge:
     def _judge(self, number, key, jobs):
         fields = self.keyspace.keys.get(key.encode())
         owner = fields[b"jid"].decode() if isinstance(fields, Fields) else None
-        # One that was interrupted amid its run has given its lock away; an equal one may wait beside it.
+        # A job that was interrupted during its run has released its lock; an equal job may wait at the same time.
         waiting = [job for job, place in jobs if place == WAITING and not job.get("aw_suspect")]
         live = [job for job, _ in jobs] if jobs[0][0]["class"] != "ExecutingWorker" else waiting
         if len(live) > 1:
@@ -90,7 +90,7 @@ def children(cluster):
 
 
 @pytest.fixture
-def storm(short_path):
+def scene(short_path):
     with RecordedServer(short_path / "redis") as server, server.open() as client:
         site = Site(short_path, server.url, warm=True)
         site.write("application.yml", {"poll_interval": 0.1})
@@ -101,7 +101,7 @@ def storm(short_path):
 
 
 def left(client):
-    """How many jobs have not ended; retries wait no longer."""
+    """Return how many jobs have not ended, and make all retries due."""
     for member in client.zrange(keys.RETRY, 0, -1):
         client.zadd(keys.RETRY, {member: 1}, xx=True)
     count = sum(client.llen(key) for pattern in ("queue:*", "aw:working:*") for key in client.scan_iter(pattern))
@@ -110,30 +110,30 @@ def left(client):
 
 @pytest.mark.slow
 @pytest.mark.proves("F44", "R38", "R40", "I9")
-def test_dedup_storm_of_equal_jobs_leaves_one(storm):
-    site, server, client = storm
+def test_dedup_kills_leave_one_of_equal_jobs(scene):
+    site, server, client = scene
     size = ("--processes", "2", "--max-concurrency", "4")
     cluster = site.start("-m", "framework", "cluster", "-r", "jobs", "default,other", *size)
     until(lambda: len(children(cluster)) == 2, "two processes are ready")
     producers = [site.start(str(site.folder / "dedup_producer.py"), str(SECONDS)) for _ in range(4)]
-    rng, kills, struck = random.Random(7), 0, time.monotonic()
+    rng, kills, killed_at = random.Random(7), 0, time.monotonic()
     while any(producer.popen.poll() is None for producer in producers):
         time.sleep(0.02)
-        if time.monotonic() - struck > KILL_EVERY_S and (found := children(cluster)):
-            struck = time.monotonic()
+        if time.monotonic() - killed_at > KILL_EVERY_S and (found := children(cluster)):
+            killed_at = time.monotonic()
             with suppress(ProcessLookupError):
                 os.kill(rng.choice(found), signal.SIGKILL)
                 kills += 1
-    told = [producer.lines[-1] for producer in producers]
-    assert [one["errors"] for one in told] == [[]] * 4
+    results = [producer.lines[-1] for producer in producers]
+    assert [one["errors"] for one in results] == [[]] * 4
     until(lambda: not left(client), "every job has come to its end", timeout_s=60)
-    told_of = {status: len(cluster.find(job_status=status)) for status in ("rescheduled", "deduplicated")}
+    logged = {status: len(cluster.find(job_status=status)) for status in ("rescheduled", "deduplicated")}
     counted = sum(int(value) for name, value in client.hgetall(keys.COUNTERS).items() if b"deduplicated" in name)
     assert client.keys("aw:lock:*") == []
     assert cluster.end() == 0
     server.written()
 
-    accepted = [jid for one in told for jid in one["accepted"]]
+    accepted = [jid for one in results for jid in one["accepted"]]
     assert kills >= 2
     assert len(accepted) == len(set(accepted)) > 100
     judge = Judge()
@@ -144,7 +144,7 @@ def test_dedup_storm_of_equal_jobs_leaves_one(storm):
     verdict = prove(site.folder / "redis")
     assert not [str(violation) for violation in verdict.violations]
     dropped_when_due = verdict.ends["dropped, a duplicate when it became due"]
-    assert counted == sum(one["dropped"] for one in told) + dropped_when_due > 100
-    # A process that is killed at that moment does not write its line any more.
-    assert 0 < told_of["deduplicated"] <= dropped_when_due <= told_of["deduplicated"] + PAGE_SIZE * kills
-    assert 0 < told_of["rescheduled"] <= len(judge.next_runs) <= told_of["rescheduled"] + PAGE_SIZE * kills
+    assert counted == sum(one["dropped"] for one in results) + dropped_when_due > 100
+    # A process that is killed at that moment does not write its log line.
+    assert 0 < logged["deduplicated"] <= dropped_when_due <= logged["deduplicated"] + PAGE_SIZE * kills
+    assert 0 < logged["rescheduled"] <= len(judge.next_runs) <= logged["rescheduled"] + PAGE_SIZE * kills
