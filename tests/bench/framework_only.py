@@ -117,7 +117,7 @@ def fairness(site: WorkloadRun) -> dict[str, float]:
         running.wait_for(count + warm)
         runs = [tuple(notes[at : at + 3]) for notes in running.meters.notes() for at in range(0, len(notes), 3)]
     runs.sort()
-    waits = [1000 * wait for wait in waits_beside_free_slots(runs, PROCESSES * SLOTS)[warm:]]
+    waits = [1000 * wait for wait in waits_with_free_slots(runs, PROCESSES * SLOTS)[warm:]]
     return {
         "max": max(waits),
         "p50": percentile(waits, 0.5),
@@ -128,7 +128,7 @@ def fairness(site: WorkloadRun) -> dict[str, float]:
     }
 
 
-def waits_beside_free_slots(runs: Sequence[tuple[float, ...]], slots: int) -> list[float]:
+def waits_with_free_slots(runs: Sequence[tuple[float, ...]], slots: int) -> list[float]:
     """Return for each run (pushed, started, ended) the seconds from push to start during which fewer than ``slots``
     runs were active.
     """

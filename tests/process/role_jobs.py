@@ -1,4 +1,4 @@
-"""Jobs that take every way a job can take, for tests/process/test_role_census.py; copied beside the config as the module ``jobs``."""
+"""Job classes that reach every state of a job, for tests/process/test_role_census.py; copied to the site as the module ``jobs``."""
 
 import os
 import time

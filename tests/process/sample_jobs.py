@@ -1,6 +1,6 @@
-"""The workers that the processes of these tests run; copied beside their config as the module ``jobs``.
+"""The job classes of these tests, copied to the site as the module ``jobs``.
 
-They leave their proofs in the Redis that PROOF_URL names.
+They record their runs in the Redis that PROOF_URL names.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What a class says, on a real process: pushed by the class itself, run by a worker, found where the attribute sends it."""
+"""Check class attributes with real processes: push a job, run it, and find it where the attribute sends it."""
 
 import base64
 import json
@@ -52,7 +52,7 @@ class Wishes:
         (self.site.folder / "wishes.py").write_text(HEAD + text)
 
     def push(self, calls):
-        """Run ``calls`` in a process of its own, as an application does; what they return is printed."""
+        """Run ``calls`` in an own process, as an application does; return the words that it prints."""
         done = self.site.run("-c", f"from wishes import *\n{calls}")
         assert done.returncode == 0, done.stderr
         return done.stdout.split()
@@ -64,12 +64,12 @@ class Wishes:
         return [json.loads(member) for member in self.redis.zrange(key, 0, -1)]
 
     def mark_dead(self):
-        """What a supervisor does that has seen its processes die. Their lines need not have been written yet."""
+        """Mark every registered process dead, as a supervisor does; their log lines may not be written yet."""
         for identity in self.redis.zrange(keys.REGISTRY, 0, -1):
             mark_dead(self.redis, identity.decode())
 
     def due(self, **changed):
-        """The one retry there is, due now; with other fields, if any."""
+        """Make the only retry due now, with these fields changed."""
         (member,) = until(lambda: self.redis.zrange(keys.RETRY, 0, -1), "a retry")
         with self.redis.pipeline() as both:
             both.zrem(keys.RETRY, member)
@@ -155,20 +155,20 @@ def owned(wishes):
     return wishes
 
 
-def test_every_attribute_of_ownership_decides_where_a_job_waits(owned, redis):
+def test_ownership_attributes_route_each_job_to_its_queue(owned, redis):
     owned.push("\n".join(f"{name}.perform_async()" for name in PLACES))
     found = {json.loads(redis.lindex(f"queue:{queue}", 0))["class"]: queue for queue in PLACES.values()}
     assert found == PLACES
     assert {redis.llen(f"queue:{queue}") for queue in PLACES.values()} == {1}
 
 
-def test_rules_see_the_tags_of_the_class_and_not_those_of_a_push(owned, redis):
+def test_routing_uses_tags_of_the_class_not_of_the_push(owned, redis):
     owned.push('LowWorker.set(tags=("nightly",)).perform_async()\nTaggedWorker.set(tags=("quiet",)).perform_async()')
     assert json.loads(redis.lindex("queue:rest", 0))["tags"] == ["nightly"]
     assert json.loads(redis.lindex("queue:by_tags", 0))["tags"] == ["quiet"]
 
 
-def test_the_lines_carry_targets_category_and_tags(owned):
+def test_log_lines_have_targets_category_and_tags(owned):
     process = owned.worker(*(part for queue in PLACES.values() for part in ("-q", queue)))
     owned.push("\n".join(f"{name}.perform_async()" for name in PLACES))
     targets = {"HighWorker": (10, 10), "ThrottledWorker": (None, 300)}
@@ -185,7 +185,7 @@ def test_the_lines_carry_targets_category_and_tags(owned):
 
 
 @pytest.mark.proves("I6")
-def test_a_number_of_retries_is_that_many_and_then_the_dead_set(wishes, redis, proofs):
+def test_job_after_its_last_retry_is_in_the_dead_set(wishes, redis, proofs):
     wishes.declare(FAILING + "class Twice(Failing):\n    retry = 2\n")
     (jid,) = wishes.push("print(Twice.perform_async())")
     process = wishes.worker("-q", "default")
@@ -202,7 +202,7 @@ def test_a_number_of_retries_is_that_many_and_then_the_dead_set(wishes, redis, p
 
 
 @pytest.mark.parametrize(
-    ("said", "is_kept", "is_told"),
+    ("attributes", "is_kept", "hook_runs"),
     [
         ("retry = 0", True, True),
         ("retry = False", False, False),
@@ -210,24 +210,24 @@ def test_a_number_of_retries_is_that_many_and_then_the_dead_set(wishes, redis, p
         ("retry = False\n    retry_for = 3600", False, False),
     ],
 )
-def test_without_retries_a_failure_is_the_end(wishes, redis, said, is_kept, is_told):
-    wishes.declare(f"{FAILING}class Once(Failing):\n    {said}\n")
+def test_job_without_retries_ends_with_its_first_failure(wishes, redis, attributes, is_kept, hook_runs):
+    wishes.declare(f"{FAILING}class Once(Failing):\n    {attributes}\n")
     (jid,) = wishes.push("print(Once.perform_async())")
     process = wishes.worker("-q", "default").ready()
     process.line(job_status="fail", jid=jid)
     until(lambda: not redis.llen(keys.working(process.identity)) and not redis.llen("queue:default"), "settled")
     assert process.end() == 0
     assert [job["jid"] for job in wishes.stored(keys.DEAD)] == ([jid] if is_kept else [])
-    assert redis.lrange("proof:exhausted", 0, -1) == ([jid.encode()] if is_told else [])
+    assert redis.lrange("proof:exhausted", 0, -1) == ([jid.encode()] if hook_runs else [])
     assert redis.lrange("proof:run", 0, -1) == [jid.encode()]
     assert redis.zcard(keys.RETRY) == 0
 
 
-def test_retry_for_counts_time_and_not_failures(wishes, redis, proofs):
+def test_retry_for_limits_time_not_failures(wishes, redis, proofs):
     wishes.declare(FAILING + "class Patient(Failing):\n    retry = 1\n    retry_for = 3600\n")
     (jid,) = wishes.push("print(Patient.perform_async())")
     wishes.worker("-q", "default")
-    for attempt in (1, 2, 3):  # more often than the number says
+    for attempt in (1, 2, 3):  # more often than ``retry``
         proofs("run", attempt)
         wishes.due()
     proofs("run", 4)
@@ -252,10 +252,10 @@ def test_retry_queue_job_waits_for_a_serving_process(wishes, redis, proofs):
 
 
 @pytest.mark.parametrize(
-    ("said", "lines"), [("backtrace = 1", 1), ("backtrace = True", None), ("backtrace = False", 0)]
+    ("attribute", "lines"), [("backtrace = 1", 1), ("backtrace = True", None), ("backtrace = False", 0)]
 )
-def test_the_traceback_is_kept_as_far_as_asked_for(wishes, said, lines):
-    wishes.declare(f"{FAILING}class Traced(Failing):\n    {said}\n")
+def test_backtrace_keeps_the_declared_number_of_lines(wishes, attribute, lines):
+    wishes.declare(f"{FAILING}class Traced(Failing):\n    {attribute}\n")
     wishes.push("Traced.perform_async()")
     wishes.worker("-q", "default")
     (job,) = until(lambda: wishes.stored(keys.RETRY), "a retry")
@@ -270,7 +270,7 @@ def test_the_traceback_is_kept_as_far_as_asked_for(wishes, said, lines):
 
 @pytest.mark.proves("R24", "I6")
 @pytest.mark.parametrize(("limit", "place"), [(0, "interrupted"), (-1, "run again")])
-def test_at_which_kill_a_job_is_quarantined(wishes, redis, proofs, limit, place):
+def test_job_is_quarantined_after_its_declared_interruptions(wishes, redis, proofs, limit, place):
     wishes.declare(
         f"class Killer(Base):\n    max_retries_after_interruption = {limit}\n\n"
         "    def perform(self):\n"
@@ -282,7 +282,7 @@ def test_at_which_kill_a_job_is_quarantined(wishes, redis, proofs, limit, place)
     (jid,) = wishes.push("print(Killer.perform_async())")
     dangerous = wishes.site.folder / "dangerous"
     dangerous.touch()
-    deaths = 1 if place == "interrupted" else 4  # more than the 3 of a class that says nothing
+    deaths = 1 if place == "interrupted" else 4  # more than the default of 3
     for death in range(1, deaths + 1):
         process = wishes.worker("-q", "default")
         proofs("begun", death)
@@ -322,7 +322,7 @@ class PowerCutWorker(Base):
 
 @pytest.mark.proves("I4")
 @pytest.mark.parametrize("perform", ["def perform", "async def perform"])
-def test_a_sync_job_that_has_ended_is_not_run_again_after_a_kill(wishes, redis, proofs, perform):
+def test_sync_job_that_ended_does_not_run_again_after_a_kill(wishes, redis, proofs, perform):
     wishes.declare(LETTERS.format(perform=perform))
     wishes.push("LetterWorker.perform_bulk([(n,) for n in range(20)])\nPowerCutWorker.perform_async()")
     first = wishes.worker("-q", "default", "-c", "1")

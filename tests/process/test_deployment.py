@@ -1,4 +1,4 @@
-"""Processes that are told by variables alone where their Redis is: sentinels, TLS, and servers that cannot serve."""
+"""Run processes whose Redis is set by variables alone: sentinels, TLS, and servers that cannot serve."""
 
 import json
 import os
@@ -78,7 +78,7 @@ class House:
         return self.run("-c", PUSH, **env).stdout
 
     def refused(self, **env):
-        """What a worker says that has no patience, and its status."""
+        """Start a worker with a short boot timeout; return its exit status and its output."""
         ended = self.run("-c", IMPATIENT, "-r", "hello", "-q", "hello", **env)
         return ended.returncode, ended.stdout
 
@@ -156,7 +156,7 @@ def test_worker_reaches_a_sentinel_with_tls(house, both):
     ],
     ids=["no password", "wrong password", "wrong name", "wrong password of the Redis"],
 )
-def test_wrong_setting_of_sentinels_ends_in_78(house, guarded, credentials, name, query, words):
+def test_boot_wrong_sentinel_setting_ends_with_78(house, guarded, credentials, name, query, words):
     url = f"redis+sentinel://{credentials}127.0.0.1:{guarded}/{name}{query}"
 
     def answers():
@@ -166,51 +166,51 @@ def test_wrong_setting_of_sentinels_ends_in_78(house, guarded, credentials, name
             return False
 
     until(answers, "the sentinel answers")
-    status, said = house.refused(REDIS_URL=url)
+    status, output = house.refused(REDIS_URL=url)
     assert status == 78
-    assert words in said.splitlines()[-1]
-    assert said.splitlines()[-1].startswith("  - none/redis.yml: shards.main.")
+    assert words in output.splitlines()[-1]
+    assert output.splitlines()[-1].startswith("  - none/redis.yml: shards.main.")
     assert words in house.push(REDIS_URL=url)
 
 
-def test_unreachable_sentinels_end_in_75(house):
+def test_boot_unreachable_sentinels_end_with_75(house):
     url = f"redis+sentinel://127.0.0.1:{free_port()}/house"
-    status, said = house.refused(REDIS_URL=url)
+    status, output = house.refused(REDIS_URL=url)
     assert status == 75
-    assert "see that the sentinels run" in json.loads(said.splitlines()[-1])["message"]
+    assert "see that the sentinels run" in json.loads(output.splitlines()[-1])["message"]
 
 
 @pytest.mark.parametrize("query", ["", "?protocol=2"], ids=["RESP3", "RESP2"])
 @pytest.mark.parametrize("rights", ["all", "none"])
 def test_redis_cluster_is_refused_at_boot_and_at_the_push(house, query, rights):
-    """The greeting tells, and no ACL can refuse it."""
+    """The reply to HELLO names the mode of the server, and no ACL can refuse HELLO."""
     port = house.redis("cluster-enabled yes", "user poor on nopass -@all")
     user = "poor:x@" if rights == "none" else ""
     url = f"redis://{user}127.0.0.1:{port}/0{query}"
 
     def pushed():
-        said = house.push(REDIS_URL=url)
-        return said if "Cluster" in said else None
+        output = house.push(REDIS_URL=url)
+        return output if "Cluster" in output else None
 
-    said = until(pushed, "the push is refused")
-    assert "ShardUnavailableError" in said
-    assert "which is not supported yet" in said
+    output = until(pushed, "the push is refused")
+    assert "ShardUnavailableError" in output
+    assert "which is not supported yet" in output
     began = time.monotonic()
-    status, said = house.refused(REDIS_URL=url)
+    status, output = house.refused(REDIS_URL=url)
     assert status == 78
-    assert "Redis Cluster, which is not supported yet" in said.splitlines()[-1]
+    assert "Redis Cluster, which is not supported yet" in output.splitlines()[-1]
     assert time.monotonic() - began < 30
     with redis.Redis(port=port) as client:
         assert client.execute_command("CLUSTER", "COUNTKEYSINSLOT", 0) == 0
         assert client.dbsize() == 0
 
 
-def test_a_sentinel_in_place_of_a_redis_is_refused(house, guarded):
+def test_boot_sentinel_in_place_of_redis_is_refused(house, guarded):
     url = f"redis://:{OWN_SECRET}@127.0.0.1:{guarded}/0"
     until(lambda: "this is a Sentinel" in house.push(REDIS_URL=url), "the push is refused")
-    status, said = house.refused(REDIS_URL=url)
+    status, output = house.refused(REDIS_URL=url)
     assert status == 78
-    assert "write redis+sentinel://" in said
+    assert "write redis+sentinel://" in output
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates with")
@@ -222,7 +222,7 @@ def test_boot_plain_connection_to_tls_port_gives_advice(house):
         f"tls-cert-file {at}/server.pem", f"tls-key-file {at}/server.key", f"tls-ca-cert-file {at}/ca.pem", secure=True
     )
     url = f"redis://127.0.0.1:{port}"
-    until(lambda: "if this is its TLS port" in house.push(REDIS_URL=url), "the push tells of TLS")
-    status, said = house.refused(REDIS_URL=url)
+    until(lambda: "if this is its TLS port" in house.push(REDIS_URL=url), "the error of the push names TLS")
+    status, output = house.refused(REDIS_URL=url)
     assert status == 75
-    assert "write rediss:// or set tls: true" in said
+    assert "write rediss:// or set tls: true" in output

@@ -6,13 +6,13 @@ from tests.harness import opened
 from tests.servers.guarded import narrowed
 
 
-class Told(list):
+class Warnings(list):
     eviction_unsafe = list.append
 
 
 @pytest.fixture
 def policy(redis):
-    """Sets the policy of the server; it is safe again after the test."""
+    """Set the eviction policy of the server; after the test it is noeviction again."""
     yield lambda name: redis.config_set("maxmemory-policy", name)
     redis.config_set("maxmemory-policy", "noeviction")
 
@@ -20,29 +20,29 @@ def policy(redis):
 @pytest.mark.proves("F15", "R61")
 def test_eviction_check_warns_once_of_each_policy(redis, granted, policy, monkeypatch):
     monkeypatch.setattr(eviction_check, "CHECK_PERIOD_S", 0.0)
-    told = Told()
-    watch = EvictionCheck(granted, told)
+    warned = Warnings()
+    check = EvictionCheck(granted, warned)
     for name in ("noeviction", "allkeys-lru", "allkeys-lru", "volatile-ttl", "noeviction", "volatile-ttl"):
         policy(name)
-        watch.check()
-    assert told == ["allkeys-lru", "volatile-ttl", "volatile-ttl"]
+        check.check()
+    assert warned == ["allkeys-lru", "volatile-ttl", "volatile-ttl"]
 
 
-def test_it_is_asked_at_once_and_then_seldom(redis, granted, policy):
+def test_eviction_check_reads_the_policy_once_per_period(redis, granted, policy):
     policy("allkeys-random")
-    told = Told()
-    watch = EvictionCheck(granted, told)
+    warned = Warnings()
+    check = EvictionCheck(granted, warned)
     redis.config_resetstat()
     for _ in range(10):
-        watch.check()
-    assert told == ["allkeys-random"]
+        check.check()
+    assert warned == ["allkeys-random"]
     assert redis.info("commandstats")["cmdstat_info"]["calls"] == 1
 
 
 @pytest.mark.refused("default info")
-def test_a_redis_that_may_not_be_asked_is_left_alone(redis, redis_url, policy):
+def test_eviction_check_without_right_to_info_is_silent(redis, redis_url, policy):
     policy("allkeys-lru")
-    told = Told()
+    warned = Warnings()
     with narrowed(redis, "-info"), opened(redis_url).client as client:
-        EvictionCheck(client, told).check()
-    assert told == []
+        EvictionCheck(client, warned).check()
+    assert warned == []

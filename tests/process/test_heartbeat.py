@@ -1,4 +1,4 @@
-"""Leases, loops, the watchdog; and two processes whose Redis was away for longer than their leases."""
+"""Check leases, periodic tasks, the watchdog, and two processes whose Redis is away for longer than their leases."""
 
 import os
 import signal
@@ -21,8 +21,8 @@ from framework.wire.set_limits import SetLimits
 from tests.harness import IDENTITY, encoded, hold, opened, until
 
 
-class Told:
-    """What loops tell, and what died."""
+class RecordedEvents:
+    """Record the failures, recoveries and deaths that tasks report."""
 
     def __init__(self):
         self.failed, self.back, self.dead = [], [], []
@@ -38,16 +38,16 @@ class Told:
 
 
 @pytest.fixture
-def told():
-    return Told()
+def events():
+    return RecordedEvents()
 
 
 @pytest.fixture
-def loop(told):
+def loop(events):
     made = []
 
     def make(step, period_s=60.0, **options):
-        made.append(PeriodicTask("test", step, period_s, told, **options))
+        made.append(PeriodicTask("test", step, period_s, events, **options))
         made[-1].start()
         return made[-1]
 
@@ -56,7 +56,7 @@ def loop(told):
         one.request_stop()
 
 
-# --- loops ----------------------------------------------------------------------------------------------------------
+# --- periodic tasks --------------------------------------------------------------------------------------------------
 
 
 def test_periodic_task_run_now_steps_at_once_and_stop_ends(loop):
@@ -70,14 +70,14 @@ def test_periodic_task_run_now_steps_at_once_and_stop_ends(loop):
     assert len(steps) == 2
 
 
-def test_the_step_may_choose_the_pause(loop):
+def test_periodic_task_step_may_set_the_next_period(loop):
     steps = []
     loop(lambda: steps.append(1) or 0.001)
     until(lambda: len(steps) > 5)
 
 
 @pytest.mark.parametrize("error", [RedisConnectionError("gone"), ReadOnlyError("replica"), OSError(104, "reset")])
-def test_periodic_task_redis_error_is_reported_and_retried(loop, told, error):
+def test_periodic_task_redis_error_is_reported_and_retried(loop, events, error):
     left = [error, error, error]
 
     def step():
@@ -85,23 +85,23 @@ def test_periodic_task_redis_error_is_reported_and_retried(loop, told, error):
             raise left.pop()
 
     loop(step)  # its period is a minute
-    until(lambda: told.back == ["test"])
-    assert told.failed == [error] * 3
-    assert not told.dead
+    until(lambda: events.back == ["test"])
+    assert events.failed == [error] * 3
+    assert not events.dead
 
 
 @pytest.mark.proves("R4")
-def test_any_other_error_is_the_end(loop, told):
+def test_periodic_task_other_error_ends_it(loop, events):
     def step():
         raise ValueError("a bug")
 
     loop(step)
-    until(lambda: told.dead)
-    assert str(told.dead[0]) == "a bug"
+    until(lambda: events.dead)
+    assert str(events.dead[0]) == "a bug"
 
 
 @pytest.mark.proves("R10")
-def test_periodic_task_refusal_resolves_the_address_again(loop, told, redis, redis_url):
+def test_periodic_task_refusal_resolves_the_address_again(loop, events, redis, redis_url):
     shard = opened(redis_url)
     name = []
 
@@ -117,7 +117,7 @@ def test_periodic_task_refusal_resolves_the_address_again(loop, told, redis, red
 
 
 @pytest.mark.proves("R10")
-def test_pauses_grow_and_are_spread():
+def test_backoff_grows_and_is_randomized():
     assert 0.05 <= backoff_s(1) <= 0.1
     assert all(1.0 <= backoff_s(failures) <= 2.0 for failures in (6, 50, 10_000))
     assert len({backoff_s(3) for _ in range(20)}) > 1
@@ -197,8 +197,8 @@ def test_a_process_that_was_forgotten_registers_again(redis, granted):
     assert redis.hgetall(keys.process(IDENTITY)) == {b"slots": b"2"}
 
 
-def forgotten_after(redis, lease, silent_s):
-    """The process was silent for so long, then struck off as the dead are, and beats again."""
+def unregistered_after(redis, lease, silent_s):
+    """Return whether a process reports data loss after this silence and the loss of its lease and registration."""
     lease._failure_detector.record_heartbeat(float(redis.time()[0]) - silent_s, lease_held=True)
     redis.delete(keys.lease(IDENTITY))
     redis.zrem(keys.REGISTRY, IDENTITY)
@@ -216,12 +216,12 @@ def test_lease_lost_registration_is_data_loss(redis, granted):
     lease.renew()
     assert lease.unregistered
     lease.renew()
-    assert not lease.unregistered  # told once
+    assert not lease.unregistered  # reported once
     Lease(granted, "host:2:000000000def", 2, FailureDetector(15.0, 3.0)).renew()  # heartbeats of another process arrive
-    assert forgotten_after(redis, lease, STANDARD.unregister_after_s - 2)
-    assert not forgotten_after(redis, lease, STANDARD.unregister_after_s + 2)  # in order
+    assert unregistered_after(redis, lease, STANDARD.unregister_after_s - 2)
+    assert not unregistered_after(redis, lease, STANDARD.unregister_after_s + 2)  # in order
     redis.delete(keys.STEADY_SINCE)
-    assert forgotten_after(redis, lease, STANDARD.unregister_after_s + 2)  # no other process could have removed it
+    assert unregistered_after(redis, lease, STANDARD.unregister_after_s + 2)  # no other process could have removed it
 
 
 # --- outages --------------------------------------------------------------------------------------------------------
@@ -231,14 +231,14 @@ TIMINGS = STANDARD.scaled(LEASE_S / STANDARD.lease_s)
 
 
 class Member:
-    """A process as its Redis sees it: a lease that beats and a reaper that sweeps, both at a fifteenth of the usual time."""
+    """The lease and the reaper of one process, at a fifteenth of the usual periods."""
 
     def __init__(self, url, number):
         self.identity = f"host:{number}:000000000abc"
         self.shard = opened(url)
         self.grace = FailureDetector(LEASE_S, BEAT_S)
         self.recovered = []
-        self.told = Told()
+        self.events = RecordedEvents()
         self.clients = clients = [
             self.shard.open_client(role, read_timeout_s=LEASE_S / 3) for role in ("lease", "upkeep")
         ]
@@ -246,9 +246,9 @@ class Member:
         self.reaper = Reaper(clients[1], self.recovered.append, self.grace, SetLimits(10, 60.0))
         self.lease.renew()
         self.tasks = [
-            PeriodicTask("lease", lambda: self.lease.renew() and None, BEAT_S, self.told, client=clients[0]),
+            PeriodicTask("lease", lambda: self.lease.renew() and None, BEAT_S, self.events, client=clients[0]),
             PeriodicTask(
-                "reaper", lambda: self.reaper.sweep(own=self.identity) and None, 0.01, self.told, client=clients[1]
+                "reaper", lambda: self.reaper.sweep(own=self.identity) and None, 0.01, self.events, client=clients[1]
             ),
         ]
         for loop in self.tasks:
@@ -271,7 +271,7 @@ def pair(make_server, monkeypatch):
     with registry.isolated():
         members = [Member(server.url, number) for number in (1, 2)]
         with server.open() as client:
-            until(lambda: steady_s(client) > LEASE_S + BEAT_S, "beats have come through for long")
+            until(lambda: steady_s(client) > LEASE_S + BEAT_S, "heartbeats have arrived for long enough")
         yield server, members
         for member in members:
             member.close()
@@ -283,13 +283,13 @@ def clock(client):
 
 
 def steady_s(client):
-    """For how long beats have come through, by Redis's clock."""
+    """Return for how long heartbeats have arrived without a gap, by the clock of Redis."""
     since = client.get(keys.STEADY_SINCE)
     return clock(client) - float(since) if since else 0.0
 
 
 def freeze(server):
-    """Redis stands still for longer than a lease; its clock does not."""
+    """Stop the Redis process for longer than a lease; its clock goes on."""
     os.kill(server.pid, signal.SIGSTOP)
     ended = time.monotonic() + 1.4 * LEASE_S
     until(lambda: time.monotonic() > ended)
@@ -314,16 +314,18 @@ def test_lease_outage_beyond_lease_recovers_no_live_jobs(pair, outage):
     back = until(lambda: _try(lambda: clock(client)), "Redis is back")
     for member in members:
         until(lambda member=member: member.grace.steady_since > back - 0.5, "it has noticed")
-        assert member.told.failed
+        assert member.events.failed
     assert float(client.get(keys.STEADY_SINCE)) > back - 0.5  # it started again
-    until(lambda: steady_s(client) > LEASE_S + BEAT_S + 0.1, "the grace is over and both have swept")
+    until(
+        lambda: steady_s(client) > LEASE_S + BEAT_S + 0.1, "the steady time is long enough and both reapers have swept"
+    )
     for member in members:
         assert client.llen(keys.working(member.identity)) == 1
         assert not member.recovered
-        assert not member.told.dead
+        assert not member.events.dead
     first, second = members  # and recovery works again
     first.die()
-    until(lambda: second.recovered, "the jobs of one that died")
+    until(lambda: second.recovered, "the jobs of the dead process are recovered")
     assert [one.owner for one in second.recovered] == [first.identity]
     client.close()
 

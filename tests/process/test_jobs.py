@@ -74,8 +74,8 @@ def test_a_job_runs_and_every_line_of_stdout_is_json(site, redis):
     assert re.fullmatch(r"TalkWorker JID-j1: done: [0-9.]+ sec", done["message"])
     assert min(done["duration_s"], done["cpu_s"]) >= 0
     assert (done["extra.talk_worker.rows"], done["extra.talk_worker.odd"]) == (7, "?")
-    (said,) = process.find(message="half way")
-    assert (said["class"], said["jid"], said["step"], said["correlation_id"]) == ("TalkWorker", "j1", 5, "cafe")
+    (line,) = process.find(message="half way")
+    assert (line["class"], line["jid"], line["step"], line["correlation_id"]) == ("TalkWorker", "j1", 5, "cafe")
     drained(redis, process)
     assert process.end() == 0
     assert process.lines[-1]["event_name"] == "process.stopped"

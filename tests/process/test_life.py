@@ -244,8 +244,8 @@ def test_the_jobs_of_a_killed_process_are_taken_back_by_another(site, redis, pro
 
 
 @pytest.mark.proves("R18", "R30", "I8")
-def test_a_tracked_job_runs_again_after_a_kill_and_says_so(site, redis, proofs, release):
-    """Completed is said before the job leaves Redis: what runs twice is running twice, and is never completed before."""
+def test_tracked_job_has_status_running_again_after_a_kill(site, redis, proofs, release):
+    """A tracked job becomes completed before it leaves Redis: its second run has the status running again."""
     enqueue(redis, "LongWorker", args=["one"], jid="j1", status_expiration=600)
     first = site.worker("-q", "default").ready()
     proofs("begun:one")
@@ -339,16 +339,16 @@ def test_boot_redis_without_lease_is_waited_for(site, make_server, trouble):
     assert process.errors.read_text() == ""
 
 
-def test_a_worker_that_waits_for_redis_can_be_stopped(site, short_path):
-    process = site.worker("-q", "default", REDIS_URL=f"unix://{short_path}/nobody.sock")
+def test_worker_that_waits_for_redis_stops_on_signal(site, short_path):
+    process = site.worker("-q", "default", REDIS_URL=f"unix://{short_path}/absent.sock")
     process.line(event_name="boot.waiting")
     assert process.end() == 0
 
 
 @pytest.mark.proves("F23")
-def test_an_unreachable_redis_ends_in_75(site, short_path):
+def test_boot_unreachable_redis_ends_with_75(site, short_path):
     code = "import framework.wiring.redis_at_boot as s; s.BOOT_PATIENCE_S = 0.1; from framework.cli.worker import main; main()"
-    process = site.start("-c", code, "-r", "jobs", "-q", "default", REDIS_URL=f"unix://{short_path}/nobody.sock")
+    process = site.start("-c", code, "-r", "jobs", "-q", "default", REDIS_URL=f"unix://{short_path}/absent.sock")
     assert process.wait() == 75
     last = process.line(event_name="boot.unreachable")
     assert "scripts/store start" in last["message"]
@@ -393,7 +393,7 @@ def test_work_goes_on_at_maxmemory(site, redis, proofs):
 
 
 @pytest.mark.proves("R4")
-def test_a_dead_thread_of_the_framework_ends_the_process_with_1(site, redis):
+def test_framework_thread_death_ends_process_with_1(site, redis):
     """Promise 4: no process may stand there with a part of it dead."""
     code = (
         "import framework.fetch.reaper as r\n"
@@ -422,7 +422,7 @@ def test_signal_to_forked_child_stops_only_the_child(site, redis, proofs):
 
 @pytest.mark.proves("R4")
 def test_exchange_error_that_keeps_coming_ends_with_1(site, redis, proofs):
-    """It is tried again ten times, each told with its traceback; fetched jobs are left to other processes."""
+    """The pipeline retries ten times and logs each traceback; other processes run the fetched jobs."""
     code = (
         "import framework.fetch.pipeline as e\n"
         "def broken(self, reply): raise TypeError('a bug')\n"

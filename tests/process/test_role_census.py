@@ -174,7 +174,7 @@ def on_another_database(url, role):
 
 
 def look(site, role):
-    """The commands that change nothing; a job is in each place that they look at."""
+    """Run the commands that only read; a job is in each place that they read."""
     jobs = str(ROOT / "scripts" / "jobs")
     for words in (
         *map(str.split, SHOWS),
@@ -187,7 +187,7 @@ def look(site, role):
 
 
 def placed(client):
-    """Jobs in the places that commands look at, as processes would have left them."""
+    """Write jobs to the places that the commands read, as processes leave them."""
     owner = "host:9:00000000000f"
     client.sadd(keys.QUEUES, "old")
     client.lpush(keys.queue("old"), *(encoded("NoteWorker", jid=jid, queue="old") for jid in ("waiting", "second")))

@@ -1,4 +1,4 @@
-"""What must not be told: the password of a Redis, and the arguments that a class does not list, whatever goes wrong."""
+"""No log line, key or report shows the password of Redis or an argument that its class does not list."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_password_and_argument_are_in_no_line_key_or_report(site, guarded):
     process.line(job_status="fail"), process.line(job_status="done")
     until(lambda: client.hgetall(process.identity), "its record")
     (failed,) = until(lambda: client.zrange(keys.RETRY, 0, -1))
-    assert failed.count(ARGUMENT.encode()) == 1  # where it was, and not in the error beside it
+    assert failed.count(ARGUMENT.encode()) == 1  # in its arguments, not in the error of the same payload
     assert PASSWORD.encode() not in everything(client)
     own.kill()
     process.line(event_name="redis.failed")

@@ -27,7 +27,7 @@ class Base(ApplicationWorker, abstract=True):
 class SayWorker(Base):
     def perform(self):
         self.logger.info("mine")
-        logging.getLogger("somebody.else").warning("theirs")
+        logging.getLogger("another.library").warning("theirs")
         warnings.warn("a warning of Python")
         SayAsyncWorker.perform_async()
 
@@ -80,7 +80,7 @@ def test_every_line_of_a_worker_process(there, redis):
     process.line(job_status="done", **{"class": "SayAsyncWorker"})
     process.line(job_status="fail", **{"class": "BrokenWorker"})
     process.line(event_name="hook.failed")
-    process.line(logger="somebody.else")
+    process.line(logger="another.library")
     process.line(logger="py.warnings")
     process.send(signal.SIGTTIN)
     process.line(event_name="process.stack", thread="MainThread")

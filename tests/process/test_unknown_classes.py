@@ -68,8 +68,8 @@ def test_rolling_deploy_of_new_class_spends_no_job(site, redis, proofs, stop):
     assert (line["job_deferred_by"], line["deferred_count"]) == ("unknown_class", 1)
     assert 1 <= line["deferred_for_s"] <= 2
     assert first.find(job_status="start") == first.find(job_status="start", **{"class": "OldWorker"})
-    (told,) = first.find(event_name="class.unknown")  # one line of that class in a minute, however many jobs
-    assert (told["severity"], told["class"], told["count"]) == ("WARN", "NewWorker", 1)
+    (line,) = first.find(event_name="class.unknown")  # one line of that class in a minute for any number of jobs
+    assert (line["severity"], line["class"], line["count"]) == ("WARN", "NewWorker", 1)
     second = site.worker("-q", "default", RELEASE="new").ready()
     first.end(stop)
     assert sorted(proofs("ran", 4)) == ["NewWorker 0", "NewWorker 1", "NewWorker 2", "OldWorker 1"]

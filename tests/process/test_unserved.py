@@ -1,4 +1,4 @@
-"""Queues that no process serves: read from the records of Redis, and told after two looks."""
+"""Find queues that no process serves from the process records in Redis; warn after two checks."""
 
 import json
 
@@ -58,7 +58,7 @@ def test_unserved_queues_of_a_namespace_needs_the_very_queue(redis):
     assert unserved_queues(redis, {"shop:mail", "shop:new"}) == {"shop:new"}
 
 
-def test_unserved_queues_of_a_large_fleet_reads_a_part(redis, monkeypatch):
+def test_unserved_queues_reads_at_most_the_record_limit(redis, monkeypatch):
     monkeypatch.setattr(record, "_MOST_RECORDS", 30)
     monkeypatch.setattr(record, "_RECORDS_AT_ONCE", 10)
     for number in range(25):
@@ -67,7 +67,7 @@ def test_unserved_queues_of_a_large_fleet_reads_a_part(redis, monkeypatch):
     for number in range(25, 60):
         listed(redis, f"web-{number}:1:0123456789ab", {"queues": [f"mail{number}"]})
     before = redis.info("commandstats")["cmdstat_hget"]["calls"]
-    assert unserved_queues(redis, {"hello"}) == frozenset()  # nothing is known of the rest
+    assert unserved_queues(redis, {"hello"}) == frozenset()  # the other records are not read
     assert redis.info("commandstats")["cmdstat_hget"]["calls"] - before == 30
 
 
@@ -86,15 +86,15 @@ MAIL, HELLO = QueueLocation("mail", "main"), QueueLocation("hello", "second")
 
 
 class Scene:
-    """A watch whose looks find what the test says, and what it told."""
+    """A watch whose checks find the queues that the test sets; records its reports."""
 
     def __init__(self, *, in_group=False):
         self.missing = frozenset()
         self.now = 1_000.0
         self.looks = 0
         self.lost, self.found = [], []
-        told = UnservedCallbacks(self.lost.append, self.found.append)
-        self.watch = UnservedWatch(self.look, told, in_group=in_group, clock=lambda: self.now)
+        callbacks = UnservedCallbacks(self.lost.append, self.found.append)
+        self.watch = UnservedWatch(self.look, callbacks, in_group=in_group, clock=lambda: self.now)
 
     def look(self):
         self.looks += 1
@@ -164,7 +164,7 @@ def test_unserved_watch_warns_when_last_process_ends():
     assert scene.lost == [{MAIL}]
 
 
-def test_watch_with_nothing_to_look_for_asks_nothing():
-    told = []
-    watch = UnservedWatch(None, UnservedCallbacks(told.append, told.append))
+def test_unserved_watch_without_queues_reads_nothing():
+    reports = []
+    watch = UnservedWatch(None, UnservedCallbacks(reports.append, reports.append))
     assert [watch.step() for _ in range(3)] == [STANDARD.served_check_period_s] * 3

@@ -124,11 +124,11 @@ def test_worker_retired_class_is_dropped_logged_counted(site, redis):
         push(site, f'RemovedWorker.perform_async("secret {number}")')
     redis.zadd(keys.SCHEDULE, {encoded("RemovedWorker", args=["secret"], queue="removed", jid="due"): 1})
     redis.zadd(keys.RETRY, {encoded("RemovedWorker", args=["secret"], queue="removed", retry_count=24): 1})
-    process = site.worker("-q", "removed", **retiring(RemovedWorker="nobody read its reports"))
+    process = site.worker("-q", "removed", **retiring(RemovedWorker="its reports had no readers"))
     until(lambda: redis.hget(keys.RETIRED, "RemovedWorker") == b"5")
     until(lambda: len(process.find(job_status="dropped")) == 5)
     for line in process.find(job_status="dropped"):
-        assert line["dropped_reason"] == "the class is retired: nobody read its reports"
+        assert line["dropped_reason"] == "the class is retired: its reports had no readers"
         assert (line["class"], line["args"], line["severity"]) == ("RemovedWorker", ["[FILTERED]"], "INFO")
     assert not process.find(job_status="fail")
     assert process.end() == 0
@@ -140,7 +140,7 @@ def test_worker_retired_class_is_dropped_logged_counted(site, redis):
     }
     assert left == {b"queues", b"aw:retired"}
     assert "secret" not in process.log.read_text()
-    looked = site.run(str(ROOT / "scripts" / "retired"), **retiring(RemovedWorker="nobody read its reports"))
+    looked = site.run(str(ROOT / "scripts" / "retired"), **retiring(RemovedWorker="its reports had no readers"))
     assert "dropped 5, waiting 0" in looked.stdout
     assert "nothing left: remove the entry" in looked.stdout
 

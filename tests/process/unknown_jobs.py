@@ -1,4 +1,4 @@
-"""One application in two releases, told apart by RELEASE: the old one lacks a class, and has another in its first version."""
+"""Two releases of one application, chosen by RELEASE: the old release lacks one class and has version 1 of another."""
 
 import os
 from datetime import timedelta
@@ -15,8 +15,8 @@ class Base(ApplicationWorker, abstract=True):
     feature_category = "not_owned"
     queue = "default"
 
-    def tell(self, *said: object) -> None:
-        proofs.rpush("proof:ran", " ".join(map(str, (type(self).__name__, *said))))
+    def tell(self, *values: object) -> None:
+        proofs.rpush("proof:ran", " ".join(map(str, (type(self).__name__, *values))))
 
 
 class OldWorker(Base):

@@ -1,4 +1,4 @@
-"""One application in two releases, told apart by RELEASE: what the processes of test_versions.py run."""
+"""Two releases of one application, chosen by RELEASE; the processes of test_versions.py run them."""
 
 import os
 import time
@@ -16,8 +16,8 @@ RELEASE = os.environ.get("RELEASE", "new")
 class Base(ApplicationWorker, abstract=True):
     feature_category = "not_owned"
 
-    def tell(self, *said: object) -> None:
-        proofs.rpush("proof:ran", " ".join(map(str, (type(self).__name__, self.job_version, *said))))
+    def tell(self, *values: object) -> None:
+        proofs.rpush("proof:ran", " ".join(map(str, (type(self).__name__, self.job_version, *values))))
 
 
 if RELEASE == "old":

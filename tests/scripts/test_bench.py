@@ -61,17 +61,17 @@ def test_throughput_excludes_the_first_job_without_its_time():
     assert rate(reading, lasting=True) == 50.5  # 101 jobs from the first start to the last end
 
 
-def test_waits_count_beside_a_free_slot_only():
-    from tests.bench.framework_only import waits_beside_free_slots
+def test_waits_count_only_while_a_slot_is_free():
+    from tests.bench.framework_only import waits_with_free_slots
 
     runs = [
-        (0.0, 1.0, 5.0),  # all free: waits 1 beside free slots
+        (0.0, 1.0, 5.0),  # all free: waits 1 while slots are free
         (0.0, 2.0, 4.0),  # one of two is busy from 1 on: waits 2
         (2.5, 4.0, 6.0),  # both busy until 4: waits 0
         (2.0, 5.5, 6.0),  # pushed into full slots; from 5 to 5.5 one is free
     ]
-    assert waits_beside_free_slots(runs, slots=2) == pytest.approx([1.0, 2.0, 0.0, 0.5])
-    assert waits_beside_free_slots(runs, slots=3) == pytest.approx([1.0, 2.0, 1.5, 3.5])
+    assert waits_with_free_slots(runs, slots=2) == pytest.approx([1.0, 2.0, 0.0, 0.5])
+    assert waits_with_free_slots(runs, slots=3) == pytest.approx([1.0, 2.0, 1.5, 3.5])
 
 
 def test_cost_between_two_counts_of_a_drain():
@@ -405,9 +405,9 @@ def test_campaign_of_one_workload_reports(bench: Callable[..., "subprocess.Popen
         "--contestant",
         *contestants,
     )
-    said, progress = running.communicate(timeout=PATIENCE_S)
+    output, progress = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == 0, progress
-    assert all(name in said for name in contestants)
+    assert all(name in output for name in contestants)
     assert "noop unpinned 1/1 framework:" in progress
 
     data = json.loads((out / "results.json").read_text())
@@ -475,9 +475,9 @@ def test_interrupted_campaign_reports_its_results(bench: Callable[..., "subproce
 
 def test_campaign_without_redis_names_the_remedy(bench: Callable[..., "subprocess.Popen[str]"], tmp_path: Path):
     running = bench("--workload", "noop", "--contestant", "bare", "--no-pin", PATH=str(tmp_path))
-    said, progress = running.communicate(timeout=PATIENCE_S)
+    output, progress = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == 1
-    assert not said
+    assert not output
     assert "redis-server is not installed" in progress
 
 
@@ -488,9 +488,9 @@ def test_contestant_not_installable_is_skipped_with_a_line(
         if place := shutil.which(name):
             (tmp_path / name).symlink_to(place)
     running = bench("--quick", "--workload", "bulk", "--contestant", "sidekiq", "bare", "--no-pin", PATH=str(tmp_path))
-    said, progress = running.communicate(timeout=PATIENCE_S)
+    output, progress = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == 0, progress
-    assert "bare" in said
+    assert "bare" in output
     assert "sidekiq is skipped" in progress
     assert "apt-get install" in progress
 
@@ -498,8 +498,8 @@ def test_contestant_not_installable_is_skipped_with_a_line(
 def test_list_names_contestants_and_workloads(bench: Callable[..., "subprocess.Popen[str]"]):
     from tests.bench import contestants, workloads
 
-    said, _ = bench("--list").communicate(timeout=PATIENCE_S)
-    first_words = [line.split()[0] for line in said.splitlines() if line]
+    output, _ = bench("--list").communicate(timeout=PATIENCE_S)
+    first_words = [line.split()[0] for line in output.splitlines() if line]
     assert {*contestants.BY_NAME, *workloads.BY_NAME} <= set(first_words)
 
 

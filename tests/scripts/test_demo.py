@@ -60,7 +60,7 @@ class Demo:
             self.output.append(line)
             if found := re.search(pattern, line):
                 return found
-        pytest.fail(f"{pattern!r} was never said:\n{''.join(self.output)}")
+        pytest.fail(f"{pattern!r} is in no line of the output:\n{''.join(self.output)}")
 
     def finish(self) -> int:
         assert self.process is not None
@@ -228,17 +228,17 @@ def test_demo_on_a_terminal_has_a_live_display(demo: Demo, small: Path) -> None:
         env=demo.environment() | {"TERM": "xterm-256color"}, stdout=theirs, stderr=theirs, start_new_session=True,
     )  # fmt: skip
     os.close(theirs)
-    said = b""
+    output = b""
     while select.select([ours], [], [], PATIENCE_S)[0]:
         try:
-            said += os.read(ours, 65536)
-        except OSError:  # Linux's way to say that the other side is closed
+            output += os.read(ours, 65536)
+        except OSError:  # on Linux: the other side is closed
             break
     os.close(ours)
-    assert process.wait(PATIENCE_S) == 0, said
-    assert b"Scanning" in said
-    assert b"\x1b[?25l" in said  # the cursor is hidden while the bar is drawn
-    assert b"Done: 10 files" in said
+    assert process.wait(PATIENCE_S) == 0, output
+    assert b"Scanning" in output
+    assert b"\x1b[?25l" in output  # the cursor is hidden while the bar is drawn
+    assert b"Done: 10 files" in output
 
 
 @pytest.mark.campaign
@@ -353,14 +353,14 @@ def test_demo_all_runs_every_example_worker(demo: Demo) -> None:
     listed = yaml.safe_load((ROOT / "workers" / "all_queues.yml").read_text())
     assert ran.keys() == {entry["worker_name"] for entry in listed}
     assert ran["ProductImport::ImportProductsWorker"] == 10
-    for said in (
+    for text in (
         r"products\.csv +4,950 created, 50 rejected; every price calculated",
         r"letter\.csv +letter\.csv has no column sku",
         r"busy +tried again in \d+ s: the receiver answered 429",
         r"meta-data +failed: 169\.254\.169\.254 leads to .* no public address",
         r"database +product_import\.sqlite3 has given back",
     ):
-        assert re.search(rf"^  {said}", done.stdout, re.MULTILINE), said
+        assert re.search(rf"^  {text}", done.stdout, re.MULTILINE), text
     assert demo.left() == {}
     classes = {row["Class"]: row for row in demo.page().tables["Classes"]}
     assert {name: int(row["Done"]) for name, row in classes.items()} == ran

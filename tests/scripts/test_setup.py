@@ -119,10 +119,10 @@ def checkout(tmp_path: Path, wheels: Path) -> Checkout:
 def test_setup_makes_keeps_and_renews_an_environment(checkout: Checkout, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    status, said = checkout.run(cwd=elsewhere)
-    assert status == 0, said
-    assert "no finished environment" in said
-    assert "ready: .venv" in said
+    status, output = checkout.run(cwd=elsewhere)
+    assert status == 0, output
+    assert "no finished environment" in output
+    assert "ready: .venv" in output
     assert checkout.version() == "1.0"
     assert list(elsewhere.iterdir()) == []
     first = (checkout.folder / ".venv").resolve()
@@ -135,25 +135,25 @@ def test_setup_makes_keeps_and_renews_an_environment(checkout: Checkout, tmp_pat
     assert checkout.run("--quiet") == (0, "")
 
     checkout.release("2.0")
-    status, said = checkout.run()
-    assert status == 0, said
-    assert "pyproject.toml changed" in said
+    status, output = checkout.run()
+    assert status == 0, output
+    assert "pyproject.toml changed" in output
     assert checkout.version() == "2.0"
     assert (checkout.folder / ".venv").resolve() == first, "only the project was installed again"
 
     good = lock.read_text()
     lock.write_text(good.replace("sha256:", "sha256:0000", 1))
-    status, said = checkout.run()
+    status, output = checkout.run()
     assert status == 1
-    assert "setup stopped at: installing the pinned packages" in said
-    assert "What to do:" in said
+    assert "setup stopped at: installing the pinned packages" in output
+    assert "What to do:" in output
     assert checkout.version() == "2.0", "the environment from before is still there"
-    assert checkout.environments() == [first], "the failed one is cleared away"
+    assert checkout.environments() == [first], "the failed environment is deleted"
 
     lock.write_text(good + "\n")
-    status, said = checkout.run()
-    assert status == 0, said
-    assert "the lock changed" in said
+    status, output = checkout.run()
+    assert status == 0, output
+    assert "the lock changed" in output
     assert checkout.version() == "2.0"
     assert (checkout.folder / ".venv").resolve() != first
 
@@ -161,9 +161,9 @@ def test_setup_makes_keeps_and_renews_an_environment(checkout: Checkout, tmp_pat
 @pytest.mark.campaign
 def test_setup_with_broken_project_file_names_it(checkout: Checkout) -> None:
     checkout.folder.joinpath("pyproject.toml").write_text("[project]\nname = ")
-    status, said = checkout.run()
+    status, output = checkout.run()
     assert status == 1
-    assert "setup stopped at: installing the project itself" in said
+    assert "setup stopped at: installing the project itself" in output
     assert not (checkout.folder / ".venv").exists()
     checkout.release("1.0")
     assert checkout.run()[0] == 0
@@ -172,7 +172,7 @@ def test_setup_with_broken_project_file_names_it(checkout: Checkout) -> None:
 
 @pytest.mark.campaign
 def test_setup_killed_midway_goes_on(checkout: Checkout) -> None:
-    """The killed run's pip may still be at work; the second run waits for it before it clears away."""
+    """The pip of the killed run may still run; the second run waits for it before it deletes the unfinished environment."""
     process = checkout.start()
     assert process.stdout
     for line in process.stdout:
@@ -180,12 +180,12 @@ def test_setup_killed_midway_goes_on(checkout: Checkout) -> None:
             process.send_signal(signal.SIGKILL)
             break
     process.communicate()
-    assert not (checkout.folder / ".venv").exists(), "half an environment has no name"
+    assert not (checkout.folder / ".venv").exists(), "an unfinished environment has no link"
     assert len(checkout.environments()) == 1
-    status, said = checkout.run()
-    assert status == 0, said
+    status, output = checkout.run()
+    assert status == 0, output
     assert checkout.version() == "1.0"
-    assert checkout.environments() == [(checkout.folder / ".venv").resolve()], "the half-made one is cleared away"
+    assert checkout.environments() == [(checkout.folder / ".venv").resolve()], "the unfinished environment is deleted"
 
 
 @pytest.mark.campaign
@@ -204,9 +204,9 @@ def test_setup_replaces_foreign_and_moved_environments(checkout: Checkout, tmp_p
     assert checkout.run()[0] == 0
     assert checkout.version() == "1.0"
     checkout.folder = checkout.folder.rename(tmp_path / "moved")
-    status, said = checkout.run()
-    assert status == 0, said
-    assert "no finished environment" in said
+    status, output = checkout.run()
+    assert status == 0, output
+    assert "no finished environment" in output
     assert checkout.version() == "1.0"
 
 
@@ -226,13 +226,13 @@ def has_pip() -> bool:
 @pytest.mark.campaign
 @pytest.mark.skipif(not has_pip(), reason="the Python under this environment has no pip of its own to fall back on")
 def test_setup_works_without_ensurepip(checkout: Checkout, tmp_path: Path) -> None:
-    """As on Debian without python3-venv: `python3 -m venv` fails, and the system's pip has to help."""
+    """On Debian without python3-venv `python3 -m venv` fails, and setup uses the system's pip."""
     python = tmp_path / "python3"
     python.write_text(WITHOUT_ENSUREPIP.format(python=PYTHON))
     python.chmod(0o755)
-    status, said = checkout.run(prelude=f"sys._base_executable = {str(python)!r}")
-    assert status == 0, said
-    assert "has no ensurepip" in said
+    status, output = checkout.run(prelude=f"sys._base_executable = {str(python)!r}")
+    assert status == 0, output
+    assert "has no ensurepip" in output
     assert checkout.version() == "1.0"
     pip = [str(checkout.folder / ".venv" / "bin" / "python"), "-m", "pip", "--version"]
     assert subprocess.run(pip, capture_output=True, check=False).returncode == 0
@@ -240,10 +240,10 @@ def test_setup_works_without_ensurepip(checkout: Checkout, tmp_path: Path) -> No
 
 def test_setup_with_an_old_python_is_refused(checkout: Checkout, tmp_path: Path) -> None:
     checkout.environment["PATH"] = str(tmp_path)
-    status, said = checkout.run(prelude="sys.version_info = (3, 9, 1)")
+    status, output = checkout.run(prelude="sys.version_info = (3, 9, 1)")
     assert status == 1
-    assert "Python 3.11 or newer is needed; this is 3.9.1" in said
-    assert "What to do: install Python 3.11" in said
+    assert "Python 3.11 or newer is needed; this is 3.9.1" in output
+    assert "What to do: install Python 3.11" in output
 
 
 @pytest.mark.campaign
@@ -255,14 +255,14 @@ def test_setup_ignores_pip_settings_of_the_user(checkout: Checkout, tmp_path: Pa
         "PYTHONPATH": str(wrong),
         "PIP_REQUIRE_VIRTUALENV": "1",
     }
-    status, said = checkout.run()
-    assert status == 0, said
+    status, output = checkout.run()
+    assert status == 0, output
     assert checkout.version() == "1.0"
     assert not wrong.exists()
 
 
 def make_header_script(folder: Path, body: str) -> Path:
-    """A script with the header all of scripts/ have, taken from scripts/store."""
+    """Write a script with the header of all scripts, copied from scripts/store."""
     text = (ROOT / "scripts" / "store").read_text()
     script = folder / "scripts" / "probe"
     script.write_text(text[: text.index("from framework")] + body)
@@ -278,14 +278,14 @@ def test_script_moves_into_the_environment_with_its_pid(checkout: Checkout, tmp_
     assert "Run scripts/setup first" in done.stderr
     assert checkout.run()[0] == 0
     process = subprocess.Popen([PYTHON, str(script), "a b"], cwd=tmp_path, text=True, stdout=subprocess.PIPE)
-    said = process.communicate()[0].strip()
-    assert said == f"{process.pid} {checkout.folder / '.venv'} {tmp_path} ['a b']"
+    output = process.communicate()[0].strip()
+    assert output == f"{process.pid} {checkout.folder / '.venv'} {tmp_path} ['a b']"
 
 
-# --- another Python beside .venv ------------------------------------------------------------------------------------
+# --- an environment of another Python --------------------------------------------------------------------------------
 
 OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
-ANSWERS = "#!/bin/sh\nexit 0\n"  # an interpreter that is of any version it is asked for
+ANSWERS = "#!/bin/sh\nexit 0\n"  # an interpreter that claims to be of any version
 SHIM = '#!/bin/sh\necho "pyenv: the version is not switched on" >&2\nexit 127\n'
 
 
@@ -297,30 +297,30 @@ def write_program(path: Path, text: str) -> Path:
 
 
 @pytest.mark.campaign
-def test_python_asked_for_gets_an_environment_beside(checkout: Checkout) -> None:
-    status, said = checkout.run("--python", OWN)
-    assert status == 0, said
-    assert f"ready: .venv{OWN}" in said
+def test_setup_python_option_makes_a_second_environment(checkout: Checkout) -> None:
+    status, output = checkout.run("--python", OWN)
+    assert status == 0, output
+    assert f"ready: .venv{OWN}" in output
     assert not (checkout.folder / ".venv").exists()
-    beside = (checkout.folder / f".venv{OWN}").resolve()
+    second = (checkout.folder / f".venv{OWN}").resolve()
     assert checkout.run("--python", OWN) == (0, f"setup: nothing to do: .venv{OWN} is up to date\n")
 
-    status, said = checkout.run()
-    assert status == 0, said
-    assert (checkout.folder / f".venv{OWN}").resolve() == beside
-    assert set(checkout.environments()) == {beside, (checkout.folder / ".venv").resolve()}, (
-        "neither clears the other away"
+    status, output = checkout.run()
+    assert status == 0, output
+    assert (checkout.folder / f".venv{OWN}").resolve() == second
+    assert set(checkout.environments()) == {second, (checkout.folder / ".venv").resolve()}, (
+        "neither run deletes the environment of the other"
     )
 
 
 @pytest.mark.campaign
-def test_script_started_in_an_environment_beside_stays(checkout: Checkout) -> None:
+def test_script_started_in_a_second_environment_stays_there(checkout: Checkout) -> None:
     assert checkout.run("--python", OWN)[0] == 0
     script = make_header_script(checkout.folder, "print(sys.prefix)\n")
     inside = checkout.folder / f".venv{OWN}" / "bin" / "python"
     for _ in range(2):  # without a .venv, and with one
-        said = subprocess.run([str(inside), str(script)], capture_output=True, text=True, check=False)
-        assert said.stdout.strip() == str(checkout.folder / f".venv{OWN}"), said.stderr
+        output = subprocess.run([str(inside), str(script)], capture_output=True, text=True, check=False)
+        assert output.stdout.strip() == str(checkout.folder / f".venv{OWN}"), output.stderr
         assert checkout.run()[0] == 0
 
 
@@ -333,8 +333,8 @@ def test_script_started_in_an_environment_beside_stays(checkout: Checkout) -> No
     ],
 )
 def test_python_not_installable_is_named(checkout: Checkout, version: str, status: int, message: str) -> None:
-    found, said = checkout.run("--python", version)
-    assert (found, message in said) == (status, True), said
+    found, output = checkout.run("--python", version)
+    assert (found, message in output) == (status, True), output
     assert not list(checkout.folder.glob(".venv?*[0-9]"))
 
 

@@ -47,31 +47,31 @@ def ping(url: str) -> bool:
         return bool(client.ping())
 
 
-def test_start_status_stop(store: Store, short_path: Path) -> None:
-    status, said = store("status")
-    assert status == 1, said
-    assert said.count("does not run") == 2
+def test_store_start_status_and_stop(store: Store, short_path: Path) -> None:
+    status, output = store("status")
+    assert status == 1, output
+    assert output.count("does not run") == 2
 
-    status, said = store("start")
-    assert status == 0, said
-    assert said.count("started, pid") == 2
-    assert "elsewhere" not in said
+    status, output = store("start")
+    assert status == 0, output
+    assert output.count("started, pid") == 2
+    assert "elsewhere" not in output
     urls = [embedded_url(short_path / "var", shard) for shard in ("main", "queues_shard_a")]
     assert all(url and ping(url) for url in urls)
     assert urls[0] != urls[1]
 
-    status, said = store("start")
-    assert status == 0, said
-    assert said.count("runs already") == 2
+    status, output = store("start")
+    assert status == 0, output
+    assert output.count("runs already") == 2
     assert store("status")[0] == 0
 
-    status, said = store("stop")
-    assert status == 0, said
-    assert said.count("stopped") == 2
+    status, output = store("stop")
+    assert status == 0, output
+    assert output.count("stopped") == 2
     assert embedded_url(short_path / "var", "main") is None
-    status, said = store("stop")
-    assert status == 0, said
-    assert said.count("did not run") == 2
+    status, output = store("stop")
+    assert status == 0, output
+    assert output.count("did not run") == 2
 
 
 def test_data_outlives_a_stop(store: Store, short_path: Path) -> None:
@@ -88,32 +88,32 @@ def test_data_outlives_a_stop(store: Store, short_path: Path) -> None:
 
 def test_store_with_wrong_configuration_ends_with_78(store: Store, short_path: Path) -> None:
     (short_path / "config" / "redis.yml").write_text("shards: {main: {ur: embedded}}")
-    status, said = store("start")
-    assert status == 78, said
-    assert "redis.yml" in said
+    status, output = store("start")
+    assert status == 78, output
+    assert "redis.yml" in output
 
 
 def test_start_without_a_named_redis_starts_one(store: Store, short_path: Path) -> None:
     (short_path / "config" / "redis.yml").unlink()
     (short_path / "config" / "application.yml").write_text("concurrency: 2\n")
-    status, said = store("start")
+    status, output = store("start")
     url = embedded_url(short_path / "var", "main")
-    assert status == 0, said
+    assert status == 0, output
     assert url
     assert ping(url)
-    assert f"\n  export REDIS_URL={url}\n" in said
-    assert "config/redis.yml" in said
+    assert f"\n  export REDIS_URL={url}\n" in output
+    assert "config/redis.yml" in output
 
     for named in ({}, {"REDIS_URL": url}):  # before and after the line was given to the shell
         assert store("status", **named)[0] == 0
         assert "runs already" in store("start", **named)[1]
-    status, said = store("stop", REDIS_URL=url)
-    assert status == 0, said
-    assert "stopped" in said
-    status, said = store("start", REDIS_URL=url)
-    assert status == 0, said
-    assert "started" in said
-    assert "export" not in said
+    status, output = store("stop", REDIS_URL=url)
+    assert status == 0, output
+    assert "stopped" in output
+    status, output = store("start", REDIS_URL=url)
+    assert status == 0, output
+    assert "started" in output
+    assert "export" not in output
     assert ping(url)
 
 
@@ -122,10 +122,10 @@ def test_start_with_a_foreign_redis_starts_none(store: Store, short_path: Path, 
     elsewhere = "redis://127.0.0.1:1/0"
     if named == "file":
         (short_path / "config" / "redis.yml").write_text(f"shards: {{main: {{url: '{elsewhere}'}}}}")
-        status, said = store("start")
+        status, output = store("start")
     else:
         (short_path / "config" / "redis.yml").unlink()
-        status, said = store("start", REDIS_URL=elsewhere)
-    assert status == 0, said
-    assert "no store to manage" in said
+        status, output = store("start", REDIS_URL=elsewhere)
+    assert status == 0, output
+    assert "no store to manage" in output
     assert not (short_path / "var").exists()
