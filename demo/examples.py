@@ -60,7 +60,7 @@ FREE_MEGABYTES = 8
 
 
 class Domain(ABC):
-    """One domain: ``begin`` pushes, ``ended`` checks, ``said`` describes the result."""
+    """One domain: ``begin`` pushes, ``ended`` checks, ``results`` describes the outcome."""
 
     title: str
 
@@ -73,7 +73,7 @@ class Domain(ABC):
         """Return whether its work is done."""
 
     @abstractmethod
-    def said(self) -> Iterator[tuple[str, str]]:
+    def results(self) -> Iterator[tuple[str, str]]:
         """Return the result so far."""
 
 
@@ -91,7 +91,7 @@ class CodeIndex(Domain):
         state = this_process_index().state(self._run_id)
         return state is not None and state.finished
 
-    def said(self) -> Iterator[tuple[str, str]]:
+    def results(self) -> Iterator[tuple[str, str]]:
         state = this_process_index().state(self._run_id)
         if state is not None:
             yield "files", f"{state.done}, of which {state.refused} do not parse"
@@ -115,7 +115,7 @@ class ProductImport(Domain):
         states = [imports.state(import_id) for import_id in self._imports.values()]
         return all(state is not None and state.state in ("finished", "failed") for state in states) and not _unpriced()
 
-    def said(self) -> Iterator[tuple[str, str]]:
+    def results(self) -> Iterator[tuple[str, str]]:
         for name, import_id in self._imports.items():
             state = imports.state(import_id)
             if state is None:
@@ -143,12 +143,12 @@ class Webhooks(Domain):
         found = list(self._found())
         return len(found) == len(self._hooks) and all(state != "pending" or note for _, state, note in found)
 
-    def said(self) -> Iterator[tuple[str, str]]:
+    def results(self) -> Iterator[tuple[str, str]]:
         waits = _retries()
         for hook_id, state, note in self._found():
             again = waits.get(hook_id)
-            told = f"tried again in {again:.0f} s" if again is not None and state == "pending" else state
-            yield self._hooks[hook_id].rpartition("/")[2], f"{told}: {(note or 'no text')[:80]}"
+            outcome = f"tried again in {again:.0f} s" if again is not None and state == "pending" else state
+            yield self._hooks[hook_id].rpartition("/")[2], f"{outcome}: {(note or 'no text')[:80]}"
 
     def _found(self) -> Iterator[tuple[int, str, str | None]]:
         wanted = select(deliveries.c.hook_id, deliveries.c.state, deliveries.c.note)
@@ -177,10 +177,10 @@ class Maintenance(Domain):
     def ended(self) -> bool:
         return not self._old.exists() and not _free_pages(self._database) and not _waiting()
 
-    def said(self) -> Iterator[tuple[str, str]]:
-        yield "files", f"{self._old.name}, old as the hills, is removed"
+    def results(self) -> Iterator[tuple[str, str]]:
+        yield "files", f"{self._old.name}, older than its limit, is removed"
         yield "database", f"{self._database.name} has given back the {FREE_MEGABYTES} MB that it did not use"
-        yield "queues", "looked at on every shard; the lines are in the log"
+        yield "queues", "counted on every shard; the lines are in the log"
 
 
 def run_examples(root: Path, *, stop: StopSignal, patience_s: float) -> int:
@@ -217,8 +217,8 @@ def _run(domains: Sequence[Domain], stop: StopSignal, patience_s: float) -> int:
                 return INTERRUPTED
             if time.monotonic() > deadline:
                 return FAILED
-        for name, told in domain.said():
-            print(f"  {name:<14} {told}", flush=True)
+        for name, text in domain.results():
+            print(f"  {name:<14} {text}", flush=True)
     return DONE
 
 

@@ -47,15 +47,15 @@ def _summary(activity: Activity) -> str:
         return "The logs of the worker processes have no line of a job."
     processes, jobs, runs = len(activity.processes), activity.jobs, activity.runs.begun
     ran = f"{_count(processes, 'worker process', 'worker processes')} ran {_count(jobs, 'job', 'jobs')}"
-    said = [f"{ran} in {_count(runs, 'run', 'runs')}."]
+    sentences = [f"{ran} in {_count(runs, 'run', 'runs')}."]
     if activity.deaths:
         taken = sum(process.taken_back for process in activity.processes)
-        said.append(
+        sentences.append(
             f"{_count(activity.deaths, 'process', 'processes')} died; their successors took back {_count(taken, 'job', 'jobs')}, "
             f"and {_count(activity.extra_runs, 'run was a second run', 'runs were second runs')}."
         )
-    said.append("These numbers are counted from the JSON logs of the processes and of their supervisor.")
-    return " ".join(said)
+    sentences.append("These numbers are counted from the JSON logs of the processes and of their supervisor.")
+    return " ".join(sentences)
 
 
 def _tiles(activity: Activity) -> Html:

@@ -95,14 +95,14 @@ def server_lines(level: str) -> Iterator[Callable[[], list[dict[str, Any]]]]:
     logs.close_server_log()
 
 
-class Told:
-    """An error tracker that remembers."""
+class RecordingTracker:
+    """An error tracker that records its reports."""
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
+        self.captured: list[Any] = []
 
     def capture(self, error: BaseException, tags: Mapping[str, str], transaction: str) -> None:
-        self.told.append((error, tags, transaction))
+        self.captured.append((error, tags, transaction))
 
     def close(self) -> None:
         pass

@@ -13,7 +13,7 @@ class CronjobWorker(ApplicationWorker, abstract=True):
     idempotent = True
     concurrency_limit = None  # SEW021: one job an hour, of milliseconds
     defer_on_health: ClassVar[DeferOnHealth | None] = (
-        None  # SEW007: it only looks; what it pushes says for itself whether it has to wait
+        None  # SEW007: it only reads; the jobs that it pushes declare their own deferral
     )
-    # The next tick is the retry: one that failed an hour ago is of no use beside the one that is due now.
+    # The next tick replaces a retry: an hour later a new job is due anyway.
     retry = False

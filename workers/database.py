@@ -24,7 +24,7 @@ _SCHEMA_LOCK: Final = 0x636F6465
 
 
 def var_dir(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder for files of runs: ``FRAMEWORK_VAR_DIR``, else ``var`` beside the application's ``workers``."""
+    """Return the folder for files of runs: ``FRAMEWORK_VAR_DIR``, else ``var`` next to the folder ``workers``."""
     return Path(environment.get("FRAMEWORK_VAR_DIR") or Path(__file__).resolve().parents[1] / "var")
 
 
@@ -94,8 +94,7 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
     connection.isolation_level = None
     connection.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
     if connection.execute("PRAGMA page_count").fetchone() == (0,):
-        # A new file, and the only moment to choose it: maintenance gives free pages back a few at a time. Said to a file
-        # that exists, it would wait for the write lock.
+        # Only a new file can choose this without the write lock. Maintenance then returns free pages in small steps.
         connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
     _switch_to_wal(connection)
     for pragma in ("synchronous=NORMAL", "foreign_keys=ON"):

@@ -75,7 +75,7 @@ def job(jid):
 
 
 def lay_out(redis, found):
-    """Write valid jobs to every place, with garbage beside them, or a key of a wrong type in place of the key."""
+    """Write valid jobs to every place, and garbage to the same keys, or a key of a wrong type in place of the key."""
     redis.flushall()
     ticket = b'["q"]\n'
     redis.lpush(ME, *map(job, HELD))

@@ -43,7 +43,7 @@ def near(found, expected):
 @pytest.mark.parametrize("off_s", [-600, 600])
 def test_delay_with_a_wrong_host_clock_counts_by_redis(site, redis, off_s, middleware):
     done = site.run(str(PRODUCER), str(off_s), *middleware)
-    said = json.loads(done.stdout)
+    result = json.loads(done.stdout)
     found = dues(redis)
     for name in ("PlainWorker", "TrackedWorker", "EqualWorker"):
         assert near(found[name, "in"], 300), name
@@ -52,14 +52,14 @@ def test_delay_with_a_wrong_host_clock_counts_by_redis(site, redis, off_s, middl
         assert [round(found[name, which] - first, 3) for which in ("second", "third")] == [60, 120]
     assert near(found["PlainWorker", "at"], 1_000 + off_s)  # a fixed time is not corrected
     assert [json.loads(data)["args"] for data in redis.lrange("queue:default", 0, -1)] == [["now"]]
-    assert near(redis.ttl(keys.status(said["jids"]["TrackedWorker"])), 350)
+    assert near(redis.ttl(keys.status(result["jids"]["TrackedWorker"])), 350)
     locks = {redis.hget(key, "jid").decode(): redis.pttl(key) / 1_000 for key in redis.keys("aw:lock:*")}
-    assert near(locks[said["jids"]["EqualWorker"]], 300 + 600)
+    assert near(locks[result["jids"]["EqualWorker"]], 300 + 600)
     assert done.stderr.count("clock.skew") == 1
     assert f"{'ahead of' if off_s > 0 else 'behind'} the clock of the shard's Redis" in done.stderr
     # The chain sees the due time by the host's clock.
-    assert [one for one in said["seen"] if not (300 - SLACK_S < one < 421 or near(one, 1_000))] == []
-    assert len(said["seen"]) == (13 if middleware else 0)
+    assert [one for one in result["seen"] if not (300 - SLACK_S < one < 421 or near(one, 1_000))] == []
+    assert len(result["seen"]) == (13 if middleware else 0)
 
 
 def test_delay_with_a_right_host_clock_logs_no_warning(site, redis):
@@ -124,11 +124,11 @@ def test_due_time_set_by_a_middleware_is_used(pusher, redis):
     assert not any("at" in json.loads(data) for data, _ in found)
 
 
-@pytest.mark.parametrize("said", ["soon", None, True, float("nan"), 10**400])
-def test_due_time_set_by_a_middleware_wrongly_is_refused(pusher, redis, said):
+@pytest.mark.parametrize("due", ["soon", None, True, float("nan"), 10**400])
+def test_push_invalid_due_time_of_a_middleware_is_refused(pusher, redis, due):
     class Spoil:
         def call(self, cls, job, queue, pool):
-            job["at"] = said
+            job["at"] = due
             yield
 
     pusher.open(Spoil)

@@ -76,9 +76,9 @@ def test_push_writes_the_attributes_of_the_class(pusher, jobs):
         status_expiration=60,
     ).perform_async()
     (job,) = jobs()
-    said = {"version": 2, "retry": 3, "retry_for": 3600, "retry_queue": "slow", "dead": False, "backtrace": 5}
-    said |= {"tags": ["a", "b"], "queue_namespace": "ns", "expires_in": 60, "status_expiration": 60}
-    assert {name: job[name] for name in said} == said
+    expected = {"version": 2, "retry": 3, "retry_for": 3600, "retry_queue": "slow", "dead": False, "backtrace": 5}
+    expected |= {"tags": ["a", "b"], "queue_namespace": "ns", "expires_in": 60, "status_expiration": 60}
+    assert {name: job[name] for name in expected} == expected
     assert isinstance(job["retry_for"], int)
 
 

@@ -215,11 +215,11 @@ def test_limit_of_0_allows_any_size(opened_with, redis, way):
 
 @pytest.mark.proves("R60")
 @every_way
-@pytest.mark.parametrize("said", [{}, {"big_payload": True}], ids=["plain", "big_payload"])
+@pytest.mark.parametrize("attributes", [{}, {"big_payload": True}], ids=["plain", "big_payload"])
 @pytest.mark.parametrize("limit", [0, 400])
-def test_push_above_the_decompression_limit_is_refused(opened_with, redis, way, said, limit):
+def test_push_above_the_decompression_limit_is_refused(opened_with, redis, way, attributes, limit):
     opened_with(SizeLimits(compression_threshold=200, limit=limit, decompressed_limit=5_000))
-    cls = worker(queue="default", **said)
+    cls = worker(queue="default", **attributes)
     job = stored(redis, WAYS[way](cls, "x" * 4_996))
     decompress_arguments(job, 5_000)
     redis.flushall()
@@ -308,12 +308,12 @@ def lines(caplog):
 
 def test_track_mode_reports_once_a_minute(caplog):
     now, tracker = [0.0], Tracker()
-    told = OversizeReporter(lambda: tracker, monotonic=lambda: now[0])
+    report = OversizeReporter(lambda: tracker, monotonic=lambda: now[0])
     for _ in range(3):
-        told(ExceedLimitError("Job", 500, 400))
-    told(ExceedLimitError("Other", 600, 400))
+        report(ExceedLimitError("Job", 500, 400))
+    report(ExceedLimitError("Other", 600, 400))
     now[0] = LOG_INTERVAL_S
-    told(ExceedLimitError("Job", 700, 400))
+    report(ExceedLimitError("Job", 700, 400))
     assert [(error.size, tags, transaction) for error, tags, transaction in tracker.seen] == [
         (500, {"class": "Job"}, "Job"),
         (600, {"class": "Other"}, "Other"),
@@ -383,19 +383,19 @@ def test_queue_chosen_by_a_middleware_decides_on_compression(pusher, redis):
 
 
 @pytest.mark.parametrize(
-    ("attributes", "queues", "said"),
+    ("attributes", "queues", "words"),
     [
         ({"compress": False}, (), "left uncompressed (attribute: compress = False)"),
         ({}, ("default",), "left uncompressed (setting: size_limit.uncompressed_queues)"),
     ],
 )
 @every_way
-def test_push_uncompressed_above_the_limit_is_refused(opened_with, redis, way, attributes, queues, said):
+def test_push_uncompressed_above_the_limit_is_refused(opened_with, redis, way, attributes, queues, words):
     opened_with(SizeLimits(limit=150_000, uncompressed_queues=queues))
     with pytest.raises((ExceedLimitError, BulkPushError)) as refused:
         WAYS[way](worker(queue="default", **attributes), "x" * 200_000)
     error = refused.value.__cause__ if isinstance(refused.value, BulkPushError) else refused.value
-    assert said in str(error)
+    assert words in str(error)
     assert (error.size, error.size_limit, error.setting) == (200_004, 150_000, "size_limit.limit")
     assert not redis.keys("*")
 

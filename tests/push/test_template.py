@@ -123,9 +123,9 @@ def expected(every):
 
 @settings(max_examples=300)
 @given(attributes, options, st.lists(arguments, min_size=1, max_size=5), contexts, times, limits, st.booleans())
-def test_template_equals_the_payload_of_the_normalizer(said, chosen, jobs, fields, now, size_limits, waits):
+def test_template_equals_the_payload_of_the_normalizer(declared, chosen, jobs, fields, now, size_limits, waits):
     with registry.isolated():
-        declaration = worker(**said).declaration()
+        declaration = worker(**declared).declaration()
     limiter, other = RecordingLimiter(size_limits), RecordingLimiter(size_limits)
     template = JobTemplate(declaration, chosen.get("queue") or QUEUE, chosen, other)
     general = [made(declaration, args, chosen, fields, now, limiter, waits=waits) for args in jobs]

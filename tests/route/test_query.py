@@ -160,7 +160,7 @@ def test_query_error_points_at_the_character(text: str, position: int, words: st
 
 
 def test_query_error_lists_every_fault():
-    """Unknown attributes and values, missing parts and stray text are told together, each at its character."""
+    """Report unknown attributes and values, missing parts and stray text together, each with its position."""
     text = (
         "urgncy=high&tags|urgency=hihg,low,lwo&name=a-b|resource_boundary=ram & (tags=\u0435) |feature_category=serch "
     )

@@ -74,8 +74,8 @@ def test_router_lists_every_fault_of_every_rule():
     ]
     with pytest.raises(ConfigurationError) as caught:
         Router(rules, ["queues_shard_a"])
-    told = [(problem.key, problem.message.split("(")[0].split(";")[0]) for problem in caught.value.problems]
-    assert told == [
+    found = [(problem.key, problem.message.split("(")[0].split(";")[0]) for problem in caught.value.problems]
+    assert found == [
         ("routing_rules[0]", "unknown attribute 'urgncy' "),
         ("routing_rules[0]", "unknown urgency 'hihg' "),
         (

@@ -134,8 +134,8 @@ def test_poller_moves_a_malformed_member_to_the_dead_set(redis, redis_url, event
     assert redis.zcard(keys.RETRY) == 0
 
 
-BOMB = dumps(compressed([[[]] * 60_000], queue="default"))
-"""Takes 6 MB of memory."""
+LARGE_JOB = dumps(compressed([[[]] * 60_000], queue="default"))
+"""A payload that takes 6 MB of memory when it is decoded."""
 
 
 def opening(worker, job, queue, pool):
@@ -149,14 +149,14 @@ def limited(decoded_limit):
 
 @pytest.mark.parametrize("raw", [False, True])
 def test_poller_keeps_the_bytes_of_a_too_large_job(redis, redis_url, events, raw):
-    member = encoded(args=[[[]] * 60_000], error_message="before") if raw else BOMB
+    member = encoded(args=[[[]] * 60_000], error_message="before") if raw else LARGE_JOB
     redis.zadd(keys.RETRY, {member: LONG_AGO, encoded(jid="fine"): LONG_AGO + 1})
     poller(redis_url, events, opening, limiter=limited(5_000_000)).poll()
     (stored,) = redis.zrange(keys.DEAD, 0, -1)
     entry = json.loads(stored)
     assert "size_limit.decoded_limit" in entry["error_message"]
-    told = {name: entry[name] for name in ("error_class", "error_message", "failed_at")}
-    assert entry == {**json.loads(member), **told}
+    error_fields = {name: entry[name] for name in ("error_class", "error_message", "failed_at")}
+    assert entry == {**json.loads(member), **error_fields}
     assert [job["jid"] for job in queued(redis)] == ["fine"]
 
 
@@ -164,15 +164,15 @@ def test_poller_delays_a_large_job_without_memory(redis, redis_url, events):
     budget = MemoryBudget(8_000_000)
     one = poller(redis_url, events, opening, limiter=limited(10_000_000), budget=budget)
     assert budget.acquire(8_000_000, lambda: False)
-    redis.zadd(keys.SCHEDULE, {BOMB: LONG_AGO, encoded(jid="fine"): LONG_AGO + 1})
+    redis.zadd(keys.SCHEDULE, {LARGE_JOB: LONG_AGO, encoded(jid="fine"): LONG_AGO + 1})
     one.poll()
     assert [job["jid"] for job in queued(redis)] == ["fine"]
     ((member, due),) = redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)
-    assert member == BOMB
+    assert member == LARGE_JOB
     assert due > time.time() + 30
     assert events.failed == []
     budget.release(8_000_000)
-    redis.zadd(keys.SCHEDULE, {BOMB: LONG_AGO})
+    redis.zadd(keys.SCHEDULE, {LARGE_JOB: LONG_AGO})
     one.poll()
     assert len(queued(redis)) == 2
     assert budget._used == 0

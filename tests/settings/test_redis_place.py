@@ -1,4 +1,4 @@
-"""Where a Redis is, by keys, by URL and by variables alone; contradictions are told with what to remove."""
+"""Read the address of a Redis from keys, URLs and variables; a conflict names the setting to remove."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def main(folder: Path, **env: str):
     return endpoint_of(load(env, folder), "main")
 
 
-def told(folder: Path, **env: str) -> str:
+def problem_of(folder: Path, **env: str) -> str:
     with pytest.raises(ConfigurationError) as caught:
         load(env, folder)
     (problem,) = caught.value.problems
@@ -148,7 +148,7 @@ def test_sentinel_settings_stay_apart_from_the_redis(project, url, more, expecte
     ],
 )
 def test_wrong_url_is_shown_without_its_secret(project, url, words):
-    assert words in told(project(), REDIS_URL=url)
+    assert words in problem_of(project(), REDIS_URL=url)
 
 
 @pytest.mark.parametrize(
@@ -177,11 +177,11 @@ def test_ssl_cert_reqs_is_the_setting_verify(project, value, verify):
     ],
 )
 def test_exclusive_settings_are_refused(project, shard, words):
-    assert words in told(project(shard))
+    assert words in problem_of(project(shard))
 
 
 def test_redis_url_and_sentinels_in_variables_are_a_conflict(project):
-    found = told(project(), REDIS_URL=f"redis://:{SECRET}@h", **BY_SENTINELS)
+    found = problem_of(project(), REDIS_URL=f"redis://:{SECRET}@h", **BY_SENTINELS)
     assert found.startswith("environment: REDIS_URL: has a url and sentinels")
 
 
@@ -210,8 +210,13 @@ def test_sentinel_addresses_are_shown_without_secrets(url, shown):
 
 
 def test_plain_url_is_unchanged(project):
-    said = parse_redis_url("unix://user:p%40w@/run/redis.sock?db=2")
-    assert (said.address, said.username, said.password, said.database) == ("unix:///run/redis.sock", "user", "p@w", 2)
+    parsed = parse_redis_url("unix://user:p%40w@/run/redis.sock?db=2")
+    assert (parsed.address, parsed.username, parsed.password, parsed.database) == (
+        "unix:///run/redis.sock",
+        "user",
+        "p@w",
+        2,
+    )
 
 
 @pytest.mark.parametrize("name", ["staging", "review-17", "prod"])
@@ -233,14 +238,14 @@ def test_environment_development_and_test_are_open(project, name):
         ({"FRAMEWORK_GENERATED_FILES": "/srv/app/made"}, "/srv/app/made", "/srv/app/made/all_queues.yml"),
     ],
 )
-def test_generated_files_stand_beside_the_config_folder(project, env, folder, label):
+def test_generated_files_have_a_folder_next_to_config(project, env, folder, label):
     here = project()
     settings = load(env, here)
     assert settings.generated_dir == here / folder
     assert settings.generated_file_label("all_queues.yml") == label
 
 
-def test_generated_files_of_a_named_folder_are_beside_it(project, tmp_path):
+def test_generated_files_of_a_named_config_are_next_to_it(project, tmp_path):
     settings = load({"FRAMEWORK_CONFIG_DIR": str(project() / "config")}, tmp_path / "config")
     assert settings.generated_dir == tmp_path / "workers"
     assert settings.generated_file_label("released.yml") == f"{tmp_path}/workers/released.yml"
@@ -248,13 +253,13 @@ def test_generated_files_of_a_named_folder_are_beside_it(project, tmp_path):
 
 def test_generated_files_must_not_be_a_file(project):
     (project() / "made").write_text("")
-    assert "is a file" in told(project(), FRAMEWORK_GENERATED_FILES="made")
+    assert "is a file" in problem_of(project(), FRAMEWORK_GENERATED_FILES="made")
 
 
 def test_problem_names_the_folder_in_use(project, tmp_path):
     folder = project("{url: 'redis://h', password: 5}") / "config"
     other = tmp_path / "elsewhere"
     other.mkdir()
-    assert told(tmp_path).startswith("config/redis.yml: ")
-    assert told(other, FRAMEWORK_CONFIG_DIR=str(folder)).startswith(f"{folder}/redis.yml: ")
-    assert told(tmp_path, FRAMEWORK_CONFIG_DIR=str(folder)).startswith("config/redis.yml: ")
+    assert problem_of(tmp_path).startswith("config/redis.yml: ")
+    assert problem_of(other, FRAMEWORK_CONFIG_DIR=str(folder)).startswith(f"{folder}/redis.yml: ")
+    assert problem_of(tmp_path, FRAMEWORK_CONFIG_DIR=str(folder)).startswith("config/redis.yml: ")

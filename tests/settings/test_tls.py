@@ -47,9 +47,9 @@ def problem(tmp_path, monkeypatch, folder, **tls):
     ids=["ca", "certificate", "key", "pair", "no key", "password"],
 )
 def test_tls_file_that_cannot_serve_is_named(tmp_path, monkeypatch, authority, tls, key, words):
-    told = problem(tmp_path, monkeypatch, authority.folder, **tls)
-    assert f"shards.main.{key}:" in told
-    assert words.format(authority.folder) in told
+    message = problem(tmp_path, monkeypatch, authority.folder, **tls)
+    assert f"shards.main.{key}:" in message
+    assert words.format(authority.folder) in message
 
 
 def test_tls_files_that_fit_are_accepted(tmp_path, monkeypatch, authority):

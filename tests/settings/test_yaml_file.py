@@ -16,7 +16,7 @@ def test_yaml_of_plain_content_is_read(tmp_path: Path):
     assert read_yaml(file) is None
 
 
-BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+NESTED_ALIASES = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)
 )
 
@@ -29,7 +29,7 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("\tx: 1", "line 1, column 1"),
         ("a: 1\nb: 2\na: 3", "line 3, column 1: the key 'a' stands here for the second time"),
         ("a: {b: 1, b: 2}", "line 1, column 11"),
-        (BOMB, "aliases expand"),
+        (NESTED_ALIASES, "aliases expand"),
         ("a: &a [*a]", "inside of what it names"),
         ("[" * 50_000, "nested deeper than 32"),
         ("a: !!python/object/apply:os.system [ls]", "could not determine a constructor"),

@@ -69,8 +69,8 @@ def test_circuit_of_a_silent_shard_lets_only_one_push_wait(shard, redis, proxy):
             until(lambda: "maxmemory" in str(attempt(shard)[0]), "it answers, if only to refuse", BACK_S)
         assert all(is_taken(shard, b"again") for _ in range(5))  # no push uses an old connection
         assert redis.lrange("queue:default", 0, -1) == [b"again"] * 5
-    told = [line["event_name"] for line in read()]
-    assert told == ["shard.circuit_open", "shard.circuit_closed"]
+    events = [line["event_name"] for line in read()]
+    assert events == ["shard.circuit_open", "shard.circuit_closed"]
 
 
 @pytest.mark.proves("F22")

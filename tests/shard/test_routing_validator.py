@@ -15,7 +15,7 @@ from framework.shard.routing_validator import RoutedScope, RoutingValidator, all
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from framework.telemetry import rate_limit
-from tests.harness import Told, server_lines, until
+from tests.harness import RecordingTracker, server_lines, until
 from tests.servers.guarded import with_all_rights
 from tests.store.test_connect import started
 from tests.tables import each_row
@@ -444,7 +444,7 @@ def test_allow_unrouted_has_no_default_reason():
 # --- production -----------------------------------------------------------------------------------------------------
 
 
-class Broken(Told):
+class Broken(RecordingTracker):
     def capture(self, error, tags, transaction):
         raise OSError("no way out")
 
@@ -454,14 +454,14 @@ def reported(lines):
 
 
 def test_unrouted_call_in_production_is_reported(redis, redis_url, lines):
-    tracker = Told()
+    tracker = RecordingTracker()
     pool = opened(redis_url, strict=False, tracker=lambda: tracker).pool
     assert pool.set("a", 1)
     assert redis.get("a") == b"1"
     (line,) = reported(lines)
     here = f"{__file__}:{test_unrouted_call_in_production_is_reported.__code__.co_firstlineno + 3}"
     assert {**line, "severity": "WARN", "shard": "main", "command": "SET", "caller": here, "count": 1} == line
-    ((error, tags, transaction),) = tracker.told
+    ((error, tags, transaction),) = tracker.captured
     assert isinstance(error, UnroutedCallError)
     assert tags == {"shard": "main", "command": "SET", "caller": here}
     assert transaction == "shard.unrouted"
@@ -479,7 +479,7 @@ def test_unrouted_call_of_any_kind_reports_its_caller(redis_url, lines, call, co
 def test_unrouted_line_is_reported_once_a_minute(redis_url, lines, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(rate_limit.time, "monotonic", lambda: now[0])
-    tracker = Told()
+    tracker = RecordingTracker()
     pool = opened(redis_url, strict=False, tracker=lambda: tracker).pool
     for _ in range(70):
         pool.ping()
@@ -487,7 +487,7 @@ def test_unrouted_line_is_reported_once_a_minute(redis_url, lines, monkeypatch):
     pool.ping()
     counts = [line["count"] for line in reported(lines)]
     assert counts == [1, 60, 1]  # the last is called from another line
-    assert len(tracker.told) == 3
+    assert len(tracker.captured) == 3
 
 
 def test_unrouted_lines_are_reported_separately(redis_url, lines):

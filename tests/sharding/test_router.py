@@ -139,9 +139,9 @@ def test_unrouted_call_raises_outside_of_production(configured, environment, rai
                 pool.ping()
         else:
             assert pool.ping()
-    told = [record.getMessage() for record in caplog.records if record.name == "framework"]
-    assert len(told) == (0 if raises else 1)
-    for text in told:
+    messages = [record.getMessage() for record in caplog.records if record.name == "framework"]
+    assert len(messages) == (0 if raises else 1)
+    for text in messages:
         assert all(
             part in text for part in ("shard.unrouted", "shard='main'", "command='PING'", f"caller='{__file__}:")
         )

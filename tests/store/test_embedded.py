@@ -1,4 +1,4 @@
-"""The embedded server, as real processes: who starts and stops it, what survives, what is said when it cannot run."""
+"""Check the embedded server with real processes: its start and stop, its data, and its error messages."""
 
 import os
 import select

@@ -122,7 +122,7 @@ def test_push_unique_refused_leaves_no_job_and_no_lock(redis, place):
         push(redis, *claims, place=place, queue=queue)
     assert redis.keys("aw:*") == []
     owned(redis, "z")
-    with full_memory(redis), pytest.raises(OutOfMemoryError):  # its owner could not be told of it
+    with full_memory(redis), pytest.raises(OutOfMemoryError):  # the owner of the lock cannot record the duplicate
         push(redis, *claims, place=place, queue=queue)
     assert redis.hgetall(KEY) == {b"jid": b"z"}
 
@@ -150,21 +150,23 @@ def value(position):
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 @given(
     start=st.none() | POSITION | GARBAGE,
-    said=st.lists(st.dictionaries(st.sampled_from(["main", "ci", "wal:x"]), POSITION | CLOSE | GARBAGE), max_size=6),
+    duplicates=st.lists(
+        st.dictionaries(st.sampled_from(["main", "ci", "wal:x"]), POSITION | CLOSE | GARBAGE), max_size=6
+    ),
 )
-def test_lock_keeps_newest_valid_position_per_database(redis, start, said):
+def test_lock_keeps_newest_valid_position_per_database(redis, start, duplicates):
     owned(redis, "a", **({} if start is None else {"wal:main": start}))
-    for positions in said:
+    for positions in duplicates:
         assert push(redis, claim("b", positions=positions)) == ["a"]
     for database in ("main", "ci", "wal:x"):
-        seen = [position for positions in said if value(position := positions.get(database, ""))]
+        seen = [position for positions in duplicates if value(position := positions.get(database, ""))]
         seen += [start] if database == "main" and start is not None and value(start) else []
         kept = redis.hget(KEY, f"wal:{database}")
         if seen:
             assert value(kept.decode()) == max(map(value, seen))
         else:
             assert kept == (None if database != "main" or start is None else start.encode())
-    assert int(redis.hget(KEY, "duplicates") or 0) == len(said)
+    assert int(redis.hget(KEY, "duplicates") or 0) == len(duplicates)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
@@ -172,17 +174,17 @@ def test_lock_keeps_newest_valid_position_per_database(redis, start, said):
 def test_start_locked_returns_newer_positions_exactly(redis, there, known):
     knows = known.draw(st.dictionaries(st.sampled_from(["a", "b", "c"]), POSITION | CLOSE))
     owned(redis, "j", **{f"wal:{name}": position for name, position in there.items()})
-    told = [part for pair in knows.items() for part in pair]
+    arguments = [part for pair in knows.items() for part in pair]
     newer = {
         name: position
         for name, position in there.items()
         if value(position) and (name not in knows or value(position) > value(knows[name]))
     }
-    found = [part.decode() for part in START_LOCKED(redis, [KEY], ["j", "C", 0, "1", *told])]
+    found = [part.decode() for part in START_LOCKED(redis, [KEY], ["j", "C", 0, "1", *arguments])]
     assert dict(zip(found[::2], found[1::2], strict=True)) == newer
     assert redis.exists(KEY) == bool(newer)
     owned(redis, "j", **{f"wal:{name}": position for name, position in there.items()})
-    assert sorted(START_LOCKED(redis, [KEY], ["j", "C", 0, "2", *told])) == sorted(part.encode() for part in found)
+    assert sorted(START_LOCKED(redis, [KEY], ["j", "C", 0, "2", *arguments])) == sorted(part.encode() for part in found)
     assert redis.exists(KEY) == 0
 
 
@@ -212,16 +214,16 @@ HOLDS = JobResources(Lock(KEY, "j", 60.0, "C"), [Slot("limit", "me j")])
 
 def test_requeue_takes_a_free_lock_again(redis, memory):
     def back(script):
-        told = HOLDS.on_requeue()
+        resources = HOLDS.on_requeue()
         redis.lpush(WORKING, DATA)
         redis.zadd("limit:running", {"me j": 1})
         with memory():
             if script is REQUEUE:
-                return script(redis, [WORKING, QUEUES, QUEUE], [1, DATA, DATA, "q", told])
+                return script(redis, [WORKING, QUEUES, QUEUE], [1, DATA, DATA, "q", resources])
             if script is INTERRUPT:
-                return script(redis, [WORKING, QUEUE, QUEUES], [DATA, DATA, "q", told])
+                return script(redis, [WORKING, QUEUE, QUEUES], [DATA, DATA, "q", resources])
             places = ["no lease", WORKING, QUEUE, QUEUES]
-            return script(redis, places, [DATA, DATA, now(redis) + 9, "q", 10, 100, "", 0, told])
+            return script(redis, places, [DATA, DATA, now(redis) + 9, "q", 10, 100, "", 0, resources])
 
     for script in (REQUEUE, INTERRUPT, RECLAIM):
         redis.delete(KEY)
@@ -326,12 +328,12 @@ def test_finish_next_run_refused_still_ends_the_job(redis):
 
 def promote(redis, *moves):
     """Moves are (member, word, lock)."""
-    members, words, told = zip(*moves, strict=True)
+    members, words, locks = zip(*moves, strict=True)
     n = len(moves)
     queues = [QUEUE] * n
     stored = [member[:-1] + b',"new":1}' for member in members]
     places = [SET, QUEUES, DEAD, *queues]
-    done, _ = ENQUEUE_DUE(redis, places, [n, 100, 1e9, 60, *members, *words, *stored, *["q"] * n, *told])
+    done, _ = ENQUEUE_DUE(redis, places, [n, 100, 1e9, 60, *members, *words, *stored, *["q"] * n, *locks])
     return done
 
 

@@ -291,7 +291,7 @@ def test_refusals_that_an_operator_removed_leave_room(redis):
     assert (sum(trimmed), redis.zrange(DEAD, 0, 9)) == (0, kept)
     assert redis.zcard(DEAD) <= redis.zcard(keys.DEAD_BUSINESS) <= 40
     redis.delete(DEAD)
-    assert [bury(redis, f"anew{number}", business=40) for number in range(5)] == [0] * 5
+    assert [bury(redis, f"again{number}", business=40) for number in range(5)] == [0] * 5
 
 
 def test_the_digest_of_an_old_refusal_leaves_with_it(redis):
@@ -629,17 +629,17 @@ def test_heartbeat_renews_reports_a_gap_and_registers(redis, memory):
         assert (held, new, steady, redis.hgetall(RUNS)) == (0, 1, 0, {b"slots": b"7"})
         assert redis.get(BEATS) == first
         assert 0 < redis.pttl(BEATS) <= 3000
-        held, second, *told = HEARTBEAT(redis, [LEASE, REGISTRY, RUNS, BEATS], ["me", 9000, 7, 6000])
-        assert (held, *told) == (1, 0, 1)
+        held, second, *state = HEARTBEAT(redis, [LEASE, REGISTRY, RUNS, BEATS], ["me", 9000, 7, 6000])
+        assert (held, *state) == (1, 0, 1)
         assert redis.get(BEATS) == first
         redis.delete("other lease")
         HEARTBEAT(redis, ["other lease", REGISTRY, RUNS, BEATS], ["other", 9000, 7, 6000])
         assert redis.get(BEATS) == first  # that one has just started is no gap
         assert 3000 < redis.pttl(BEATS) <= 6000
         redis.delete(BEATS)
-        _, third, *told = HEARTBEAT(redis, [LEASE, REGISTRY, RUNS, BEATS], ["me", 9000, 7, 6000])
+        _, third, *state = HEARTBEAT(redis, [LEASE, REGISTRY, RUNS, BEATS], ["me", 9000, 7, 6000])
         assert redis.get(BEATS) == third
-        assert told == [0, 0]
+        assert state == [0, 0]
     assert 5000 < redis.pttl(LEASE) <= 9000
     assert float(first) < float(second) < float(third) <= now(redis)
     assert redis.zscore(REGISTRY, "me") == float(third)
@@ -677,9 +677,9 @@ def test_inspect_dead_returns_what_a_dead_process_left(redis, memory):
     assert examined(redis) == []  # it has a lease
     redis.delete(LEASE)
     with memory():
-        stamp, length, said, *page = examined(redis)
+        stamp, length, process, *page = examined(redis)
     assert abs(float(stamp) - now(redis)) < 2
-    assert (length, said, page) == (3, [b"slots", b"7"], [b"youngest", ODD])
+    assert (length, process, page) == (3, [b"slots", b"7"], [b"youngest", ODD])
     redis.zrem(REGISTRY, "me")
     assert examined(redis) == []  # not registered
 

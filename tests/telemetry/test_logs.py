@@ -55,10 +55,10 @@ def test_the_standard_librarys_lines_have_the_same_form(lines):
     try:
         raise ValueError("lost")
     except ValueError:
-        logging.getLogger("somebody.else").exception("it went %s", "wrong")
+        logging.getLogger("another.library").exception("it went %s", "wrong")
     (line,) = lines()
     assert line["message"] == "it went wrong"
-    assert line["logger"] == "somebody.else"
+    assert line["logger"] == "another.library"
     assert line["severity"] == "ERROR"
     assert line["exception.class"] == "ValueError"
     assert line["exception.message"] == "lost"

@@ -17,7 +17,7 @@ from framework.errors import BusinessError, PayloadError, RetryError
 from framework.finish.report import JobReporter
 from framework.process.events import ProcessEvents
 from framework.telemetry.sentry import NoTracker, open_tracker
-from tests.harness import ROOT, Site, Told, payload, until
+from tests.harness import ROOT, RecordingTracker, Site, payload, until
 from tests.tables import each_row
 
 JOBS = """
@@ -188,8 +188,8 @@ def test_registered_handlers_of_a_module_are_called(site, redis):
     assert process.end() == 0
     buried = {json.loads(entry)["class"] for entry in redis.zrange("dead", 0, -1)}
     assert buried == {"FailWorker", "RetryErrorWorker"}  # a BusinessError reaches death handlers, not the dead set
-    said = sorted(line for line in process.errors.read_text().splitlines() if line.startswith("on_"))
-    assert said == [
+    handled = sorted(line for line in process.errors.read_text().splitlines() if line.startswith("on_"))
+    assert handled == [
         "on_death BusinessError BusinessWorker",
         "on_death Later RetryErrorWorker",
         "on_death ValueError FailWorker",
@@ -250,22 +250,22 @@ class Quiet(RetryError):
 
 
 def test_sentry_expected_errors_unreported_malformed_reported():
-    tracker = Told()
+    tracker = RecordingTracker()
     reporter = JobReporter(tracker, "main")
     for error in (RetryError("x"), Quiet("x"), BusinessError("x")):
         reporter(error, {"job": payload(), "queue": "q"})
-    assert tracker.told == []
+    assert tracker.captured == []
     error = ValueError("x")
     reporter(error, {"job": {"class": ["odd"], "jid": [1], "retry_count": 3, "args": ["s"]}, "queue": "q"})
     reporter(error, {"job": {}, "queue": "q"})
-    assert tracker.told == [
+    assert tracker.captured == [
         (error, {"queue": "q", "shard": "main", "retry_count": "3"}, "job"),
         (error, {"queue": "q", "shard": "main"}, "job"),
     ]
 
 
 @each_row(
-    ("own", "callers", "told"),
+    ("own", "callers", "category"),
     [
         ("search", "billing", "search"),
         ("not_owned", "billing", "billing"),
@@ -273,46 +273,46 @@ def test_sentry_expected_errors_unreported_malformed_reported():
         ("not_owned", ["odd"], "not_owned"),
     ],
 )
-def test_report_unowned_class_uses_caller_category(own, callers, told):
-    tracker = Told()
+def test_report_unowned_class_uses_caller_category(own, callers, category):
+    tracker = RecordingTracker()
     with registry.isolated():
         body = {"feature_category": own, "wire_name": "Job", "perform": lambda self: None}
         type("Job", (ApplicationWorker,), body)
         JobReporter(tracker, "main")(ValueError("x"), {"job": payload(**{"meta.feature_category": callers})})
-    assert tracker.told[0][1]["feature_category"] == told
+    assert tracker.captured[0][1]["feature_category"] == category
 
 
 @pytest.mark.proves("I25")
-def test_an_unreadable_payload_is_reported_without_its_bytes():
-    tracker = Told()
+def test_report_malformed_payload_has_none_of_its_bytes():
+    tracker = RecordingTracker()
     events = ProcessEvents("main", tracker)
     error = PayloadError("it names no class")
     unit = type("Unit", (), {"queue": "q", "data": b"s3cret"})()
     events.malformed(unit, error)
-    assert tracker.told == [(error, {"queue": "q", "shard": "main"}, "job")]
+    assert tracker.captured == [(error, {"queue": "q", "shard": "main"}, "job")]
 
 
-def test_errors_of_the_frameworks_own_are_reported_once(monkeypatch):
-    tracker = Told()
+def test_report_framework_errors_are_captured_once(monkeypatch):
+    tracker = RecordingTracker()
     events = ProcessEvents("main", tracker)
     error = LookupError("a bug")
     events.component_died("poller", error)
-    assert tracker.told == [(error, {"component": "poller", "shard": "main"}, "poller")]
-    tracker.told.clear()
+    assert tracker.captured == [(error, {"component": "poller", "shard": "main"}, "poller")]
+    tracker.captured.clear()
     away = ConnectionError("away")
     events.redis_failed("fetcher", away)
-    assert tracker.told == []
+    assert tracker.captured == []
     monkeypatch.setattr("framework.process.events._REPORT_AFTER_S", 0.0)
     for component in ("fetcher", "poller", "lease"):
         events.redis_failed(component, away)
-    assert tracker.told == [(away, {"component": "fetcher", "shard": "main"}, "fetcher")]
+    assert tracker.captured == [(away, {"component": "fetcher", "shard": "main"}, "fetcher")]
     events.redis_answered("fetcher")
     events.redis_failed("poller", away)
-    assert len(tracker.told) == 2
+    assert len(tracker.captured) == 2
 
 
-def test_a_tracker_that_fails_costs_nothing_else():
-    class Broken(Told):
+def test_report_failing_tracker_raises_nothing():
+    class Broken(RecordingTracker):
         def capture(self, error, tags, transaction):
             raise OSError("no network")
 

@@ -1,4 +1,4 @@
-"""From settings and worker classes to the indicators that are asked, or to what is wrong with them."""
+"""Build the health policy from settings and worker classes; refuse what is not configured."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ from framework.telemetry.sentry import NoTracker
 from framework.version import install_extra
 from framework.wiring.health_policy import open_health_policy
 
-DATABASES = {"main": {"url": "postgresql://nobody@127.0.0.1:1/shop"}}
+DATABASES = {"main": {"url": "postgresql://user@127.0.0.1:1/shop"}}
 TRAFFIC = {"prometheus": {"url": "http://127.0.0.1:1"}, "indicators": {"traffic": {"query": "up", "below": 1}}}
 POSTGRES = ("autovacuum", "wal_archiving", "replication_lag", "connections")
 
@@ -37,7 +37,7 @@ def alone():
 
 
 @pytest.fixture
-def gate(tmp_path):
+def build(tmp_path):
     def make(policy=None, **application):
         (tmp_path / "config").mkdir(exist_ok=True)
         (tmp_path / "config" / "application.yml").write_text(json.dumps(application))
@@ -52,53 +52,53 @@ def available(found):
     return found[0]._available
 
 
-def test_health_policy_has_indicators_of_all_sources(gate):
+def test_health_policy_has_indicators_of_all_sources(build):
     policy = DeferOnHealth()
-    assert available(gate(policy)) == ()
-    assert available(gate(policy, databases=DATABASES)) == POSTGRES
-    assert available(gate(policy, health=TRAFFIC)) == ("traffic",)
+    assert available(build(policy)) == ()
+    assert available(build(policy, databases=DATABASES)) == POSTGRES
+    assert available(build(policy, health=TRAFFIC)) == ("traffic",)
     register("own", Own())
-    found, declaration = gate(policy, databases=DATABASES, health=TRAFFIC)
+    found, declaration = build(policy, databases=DATABASES, health=TRAFFIC)
     assert found._available == (*POSTGRES, "traffic", "own")
     assert found.applies_to(declaration)
 
 
-def problems(gate, policy, **application):
+def problems(build, policy, **application):
     with pytest.raises(ConfigurationError) as caught:
-        gate(policy, **application)
+        build(policy, **application)
     return [(problem.key, problem.message) for problem in caught.value.problems]
 
 
-def test_health_policy_unknown_indicator_is_refused(gate):
+def test_health_policy_unknown_indicator_is_refused(build):
     register("own", Own())
-    ((key, message),) = problems(gate, DeferOnHealth(indicators=("own", "traffik")), health=TRAFFIC)
+    ((key, message),) = problems(build, DeferOnHealth(indicators=("own", "traffik")), health=TRAFFIC)
     assert key == "defer_on_health.indicators"
     assert "unknown indicator 'traffik' (did you mean 'traffic'?)" in message
     assert "autovacuum, wal_archiving, replication_lag, connections, traffic, own" in message
 
 
-def test_a_database_that_is_not_configured_beside_others(gate):
-    ((key, message),) = problems(gate, DeferOnHealth("mian"), databases=DATABASES)
+def test_health_policy_unknown_database_is_refused(build):
+    ((key, message),) = problems(build, DeferOnHealth("mian"), databases=DATABASES)
     assert (key, message) == (
         "defer_on_health.database",
         "there is no 'mian' (did you mean 'main'?); the setting databases has main",
     )
-    assert gate(DeferOnHealth("mian"))  # without any, a class may be meant for another installation
-    assert gate(DeferOnHealth("mian", indicators=("traffic",)), databases=DATABASES, health=TRAFFIC)
+    assert build(DeferOnHealth("mian"))  # without any, a class may be meant for another installation
+    assert build(DeferOnHealth("mian", indicators=("traffic",)), databases=DATABASES, health=TRAFFIC)
 
 
-def test_two_indicators_of_one_name(gate):
+def test_health_policy_duplicate_indicator_is_refused(build):
     register("traffic", Own())
-    ((key, message),) = problems(gate, None, health=TRAFFIC)
+    ((key, message),) = problems(build, None, health=TRAFFIC)
     assert key == "health.indicators.traffic"
     assert "rename one of them" in message
 
 
-def test_health_policy_without_extra_refuses_databases_only(gate, monkeypatch):
+def test_health_policy_without_extra_refuses_databases_only(build, monkeypatch):
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
-    assert gate(None, databases=DATABASES)
-    assert gate(DeferOnHealth(), health=TRAFFIC)
-    ((key, message),) = problems(gate, DeferOnHealth(), databases=DATABASES)
+    assert build(None, databases=DATABASES)
+    assert build(DeferOnHealth(), health=TRAFFIC)
+    ((key, message),) = problems(build, DeferOnHealth(), databases=DATABASES)
     assert key == "databases"
     assert install_extra("sql") in message
 
@@ -114,7 +114,7 @@ def test_health_policy_without_extra_refuses_databases_only(gate, monkeypatch):
         ("own", object, TypeError, "is no health indicator"),
     ],
 )
-def test_what_cannot_be_registered(name, one, error, words):
+def test_register_invalid_indicator_is_refused(name, one, error, words):
     with pytest.raises(error) as caught:
         register(name, one)
     assert words in str(caught.value)

@@ -66,7 +66,7 @@ def client_chain(request, monkeypatch):
 
 @pytest.fixture
 def job(tmp_path, redis_url, second_redis_url, ran):
-    """A class that pushes, and runs inline, through the real door; ``ran`` has the payloads of what has run."""
+    """Return a class whose pushes and inline runs use a real client; ``ran`` has the payloads of its runs."""
     folder = tmp_path / "config"
     folder.mkdir()
     shards = {"main": {"url": redis_url}, "second": {"url": second_redis_url}}

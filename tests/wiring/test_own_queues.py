@@ -123,9 +123,9 @@ def test_own_queues_newer_class_is_served_with_warning(boot, site):
     assert not fresh.find(event_name="queues.stale")
     process, line = boot(ONE + MORE)
     assert served(line) == (["hello", "again", "fast"], "config/queues.yml")
-    (told,) = process.find(event_name="queues.stale")
-    assert told["queues"] == ["again", "fast"]
-    assert "Run `scripts/generate_queues`" in told["message"]  # as the process was started
+    (warning,) = process.find(event_name="queues.stale")
+    assert warning["queues"] == ["again", "fast"]
+    assert "Run `scripts/generate_queues`" in warning["message"]  # the form of the command that started the process
     site.run("-c", "import hello; hello.FastWorker.perform_async()")
     assert process.line(job_status="done")["class"] == "FastWorker"
 

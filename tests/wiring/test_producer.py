@@ -58,7 +58,7 @@ def test_importing_opens_nothing(cold_site, short_path):
     assert (ended.stdout, ended.stderr) == ("[]\n", "")
 
 
-@pytest.mark.parametrize("url", ["embedded", "unix:///nobody/here.sock", "redis://127.0.0.1:1/0"])
+@pytest.mark.parametrize("url", ["embedded", "unix:///absent/redis.sock", "redis://127.0.0.1:1/0"])
 def test_producer_without_redis_gets_the_remedy(site, url):
     site.write("redis.yml", {"shards": {"main": {"url": url}}})
     ended = site.run("-c", "import jobs; jobs.NoopWorker.perform_async()")

@@ -109,10 +109,10 @@ BOOT = "import logging, framework{modules}\nlogging.basicConfig(format='%(name)s
 def test_queue_checks_producer_is_warned_by_framework_logger(site, package):
     assert "queues.stale" not in site.run("-c", BOOT.format(modules=", workers.first")).stderr
     (package / "first.py").write_text(WORKERS.replace("BWorker", "CWorker"))
-    said = site.run("-c", BOOT.format(modules=", workers.first"))
-    assert (said.returncode, said.stdout) == (0, "")
-    assert said.stderr.startswith(f"framework WARNING {INSTALLED} event_name='queues.stale' missing=['CWorker']")
-    assert "surplus" not in said.stderr  # it has not loaded all there is
+    done = site.run("-c", BOOT.format(modules=", workers.first"))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.startswith(f"framework WARNING {INSTALLED} event_name='queues.stale' missing=['CWorker']")
+    assert "surplus" not in done.stderr  # it has not loaded every module
 
 
 @pytest.mark.refused("role-producer srandmember")

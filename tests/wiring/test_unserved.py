@@ -1,4 +1,4 @@
-"""Queues of loaded classes that no running process serves: told by a producer's boot, and by processes after theirs."""
+"""Warn about queues of loaded classes without a running process, at the boot of a producer and later in processes."""
 
 import json
 

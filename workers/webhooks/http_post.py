@@ -64,7 +64,7 @@ async def post(url: str, body: bytes, headers: Mapping[str, str], *, now: float)
     except TimeoutError:
         raise NoAnswerError(f"no answer within {timeout_s:g} s") from None
     except (OSError, EOFError, HTTPException, UnicodeError, asyncio.LimitOverrunError) as error:
-        # What the receiver said may be in it, line breaks and all.
+        # The error may quote the answer of the receiver, with its line breaks.
         raise NoAnswerError(" ".join(f"{type(error).__name__}: {error}".split())[:300]) from error
     finally:
         if writer is not None:

@@ -1,4 +1,4 @@
-"""The button "Test" beside a hook."""
+"""Send a test event to one hook, for the button "Test"."""
 
 import asyncio
 from datetime import timedelta

@@ -30,7 +30,7 @@ events: Final = Table(
     sqlite_autoincrement=True,
 )
 
-# state: pending, delivered, failed. status and note are of the last attempt; excerpt is what the receiver said.
+# state: pending, delivered, failed. status and note are of the last attempt; excerpt is the beginning of the last answer.
 deliveries: Final = Table(
     "webhooks_deliveries",
     metadata,

@@ -13,7 +13,7 @@ from framework.policies.health.admission import HealthEvents, HealthPolicy, defe
 from framework.policies.health.checks import HealthChecker
 from framework.policies.health.indicator import Normal, NotAvailable, Stop, Unknown
 from framework.telemetry.counters import counters
-from tests.harness import Told, payload, server_lines
+from tests.harness import RecordingTracker, payload, server_lines
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ class ProcessPolicy:
     """The health policy of one process, with its indicators and its error tracker."""
 
     def __init__(self, databases=("main", "ci"), **signals):
-        self.tracker = Told()
+        self.tracker = RecordingTracker()
         self.indicators = {name: Fixed(signal) for name, signal in signals.items()}
         self.events = HealthEvents(self.tracker)
         checks = HealthChecker(self.indicators, {}, self.events, cache_s=600.0, timeout_s=30.0)
@@ -172,7 +172,7 @@ def test_health_events_unknown_is_logged_once_and_reported():
     assert (unknown["signal_reason"], unknown["exception.class"]) == ("ValueError: no connection", "ValueError")
     assert (table["event_name"], table["table"]) == ("health.unknown_table", "x")
     assert (absent["event_name"], absent["signal_reason"]) == ("health.not_available", "nothing there")
-    ((error, tags, _),) = health.tracker.told
+    ((error, tags, _),) = health.tracker.captured
     assert str(error) == "no connection"
     assert tags == {"health_status_indicator": "a", "database": "main"}
 

@@ -36,8 +36,8 @@ def aged(path: Path, days: float) -> Path:
     return path
 
 
-class Said:
-    """A job's logger that remembers."""
+class RecordingLogger:
+    """A logger that records its lines."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str, dict[str, Any]]] = []
@@ -174,14 +174,14 @@ def test_vacuum_without_database_is_discarded(installation: Installation, name: 
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> Said:
-    logger = Said()
-    monkeypatch.setattr(ReportQueuesWorker, "logger", logger)
-    return logger
+def logger(monkeypatch: pytest.MonkeyPatch) -> RecordingLogger:
+    recorder = RecordingLogger()
+    monkeypatch.setattr(ReportQueuesWorker, "logger", recorder)
+    return recorder
 
 
 def test_queue_report_logs_waiting_jobs(
-    installation: Installation, redis: Redis, second_redis: Redis, said: Said
+    installation: Installation, redis: Redis, second_redis: Redis, logger: RecordingLogger
 ) -> None:
     now = time.time()
     enqueue(redis, "Old", queue="external", enqueued_at=now - 100)
@@ -192,7 +192,7 @@ def test_queue_report_logs_waiting_jobs(
     second_redis.lpush("queue:damaged", "{")
     redis.zadd("dead", {json.dumps({"class": "X"}): now})
     ReportQueuesWorker.perform_inline()
-    queues = [(level, fields) for level, message, fields in said.lines if message == "queue"]
+    queues = [(level, fields) for level, message, fields in logger.lines if message == "queue"]
     ages = {fields["queue_name"]: (level, fields["jobs"], fields["oldest_s"]) for level, fields in queues}
     assert {name: (level, jobs) for name, (level, jobs, _) in ages.items()} == {
         "empty": ("info", 0),
@@ -203,12 +203,12 @@ def test_queue_report_logs_waiting_jobs(
     assert 100 <= ages["external"][2] < 160
     assert 5 <= ages["code_index"][2] < 65
     assert (ages["empty"][2], ages["damaged"][2]) == (0, 0)
-    sets = {fields["shard_name"]: fields for _, message, fields in said.lines if message == "sets"}
+    sets = {fields["shard_name"]: fields for _, message, fields in logger.lines if message == "sets"}
     assert (sets["main"]["dead"], sets["queues_shard_a"]["dead"]) == (1, 0)
 
 
 def test_queue_report_without_one_shard_has_the_others(
-    installation: Installation, redis: Redis, redis_url: str, said: Said
+    installation: Installation, redis: Redis, redis_url: str, logger: RecordingLogger
 ) -> None:
     config = installation.folder / "config" / "redis.yml"
     config.write_text(
@@ -219,7 +219,7 @@ def test_queue_report_without_one_shard_has_the_others(
     with port.override(enqueuer):
         ReportQueuesWorker.perform_inline()
     enqueuer.shards.close()
-    assert {(level, fields["shard_name"]) for level, _, fields in said.lines} == {
+    assert {(level, fields["shard_name"]) for level, _, fields in logger.lines} == {
         ("info", "main"),
         ("error", "queues_shard_a"),
     }

@@ -60,7 +60,7 @@ def test_xlsx(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"", "has no column sku, name, category, price in its first row; it has: nothing"),
         (b"sku,name,category\n", "has no column price in its first row; it has: sku, name, category"),
@@ -71,13 +71,13 @@ def test_xlsx(tmp_path: Path) -> None:
         (b"PK\x03\x04 and then nothing", "looks like .xlsx, but cannot be read"),
     ],
 )
-def test_file_that_is_no_spreadsheet_is_refused(tmp_path: Path, data: bytes, said: str) -> None:
-    with pytest.raises(BusinessError, match=said):
+def test_file_that_is_no_spreadsheet_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
+    with pytest.raises(BusinessError, match=message):
         read(written(tmp_path / "a.csv", data))
 
 
 @pytest.mark.parametrize(
-    ("sheet", "head", "said"),
+    ("sheet", "head", "message"),
     [
         ("", '<!DOCTYPE x [<!ENTITY a "aaaa">]>', "it has a document type"),
         ("<x:row>", "", "cannot be read"),
@@ -87,15 +87,15 @@ def test_file_that_is_no_spreadsheet_is_refused(tmp_path: Path, data: bytes, sai
         ('<x:row><x:c r="ZZZ1"><x:v>1</x:v></x:c></x:row>', "", "more than 256 columns"),
     ],
 )
-def test_xlsx_with_false_sizes_is_refused(tmp_path: Path, sheet: str, head: str, said: str) -> None:
-    with pytest.raises(BusinessError, match=said):
+def test_xlsx_with_false_sizes_is_refused(tmp_path: Path, sheet: str, head: str, message: str) -> None:
+    with pytest.raises(BusinessError, match=message):
         read(xlsx_file(tmp_path / "a.xlsx", sheet, head=head))
 
 
 def test_spreadsheet_that_fills_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xlsx, "MAX_UNPACKED", 1_000_000)
     with pytest.raises(BusinessError, match="unpacks to more than 1,000,000 bytes"):
-        read(xlsx_file(tmp_path / "bomb.xlsx", inline_rows([HEADER]) + " " * 5_000_000))
+        read(xlsx_file(tmp_path / "large.xlsx", inline_rows([HEADER]) + " " * 5_000_000))
     monkeypatch.setattr(spreadsheet, "MAX_ROWS", 2)
     with pytest.raises(BusinessError, match="more than 2 rows"):
         read(csv_file(tmp_path / "a.csv", *["1,a,tools,1"] * 3))

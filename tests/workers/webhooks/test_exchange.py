@@ -47,13 +47,13 @@ def test_post_sends_body_and_headers(receiver: Receiver) -> None:
         ("/busy", Answer(429, 7.0, None, "")),
     ],
 )
-def test_answers(receiver: Receiver, path: str, answer: Answer) -> None:
+def test_post_returns_the_answer(receiver: Receiver, path: str, answer: Answer) -> None:
     assert send(receiver.url(path)) == answer
     assert [request.path for request in receiver.requests] == [path]
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "message"),
     [
         ("/broken", "BadStatusLine: SSH"),
         ("/nothing", "IncompleteReadError"),
@@ -62,8 +62,8 @@ def test_answers(receiver: Receiver, path: str, answer: Answer) -> None:
         ("/only-interim", "only interim answers"),
     ],
 )
-def test_post_without_http_answer_is_refused(receiver: Receiver, path: str, said: str) -> None:
-    with pytest.raises(NoAnswerError, match=said):
+def test_post_without_http_answer_is_refused(receiver: Receiver, path: str, message: str) -> None:
+    with pytest.raises(NoAnswerError, match=message):
         send(receiver.url(path))
 
 
@@ -157,7 +157,7 @@ def test_post_tries_the_next_address(receiver: Receiver, names) -> None:
 
 
 @each_row(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("ftp://example.com/", "begins with http"),
         ("//example.com", "begins with http"),
@@ -169,9 +169,9 @@ def test_post_tries_the_next_address(receiver: Receiver, names) -> None:
         ("http://[2606:2800::1]/", None),
     ],
 )
-def test_urls(url: str, said: str | None) -> None:
+def test_url_problem_is_found(url: str, message: str | None) -> None:
     problem = url_problem(url)
-    assert problem is None if said is None else said in str(problem)
+    assert problem is None if message is None else message in str(problem)
 
 
 @each_row(

@@ -49,7 +49,7 @@ def test_event_goes_to_every_subscribed_hook(installation: Installation, receive
     wants = hooks.create_hook(receiver.url("/a"), ["order.paid", "order.sent"])
     hooks.create_hook(receiver.url("/b"), ["order.sent"])
     disabled = hooks.create_hook(receiver.url("/c"), ["order.paid"])
-    hooks.disable(disabled, "its owner said so")
+    hooks.disable(disabled, "its owner asked for it")
     also = hooks.create_hook(receiver.url("/d"), ["order.paid"])
     event_id = hooks.record_event("order.paid", {"order": 7})
     FanOutEventWorker.perform_inline(event_id)

@@ -1,4 +1,4 @@
-"""Two charts as inline SVG, coloured by the page's style sheet. Each stands beside a table of the same numbers."""
+"""Two charts as inline SVG, coloured by the page's style sheet. A table shows the same numbers next to each."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""A merge that nobody finished."""
+"""A merge with a conflict."""
 
 LIMITS = {
 <<<<<<< ours
