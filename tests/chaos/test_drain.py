@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness import ROOT
 from tests.proofs.drain import broken
-from tests.proofs.storm_fleet import ClusterFleet
+from tests.proofs.worker_pools import ClusterPool
 from tests.tables import each_row
 
 
@@ -47,10 +47,10 @@ def test_drain_report_detects_each_broken_promise(wrong):
     assert len(broken({**SOUND, **wrong})) == 1
 
 
-def test_fleet_counts_dead_threads_from_the_log(tmp_path):
-    fleet = ClusterFleet(tmp_path, tmp_path, processes=1, slots=1)
+def test_pool_counts_dead_threads_from_the_log(tmp_path):
+    pool = ClusterPool(tmp_path, tmp_path, processes=1, slots=1)
     (tmp_path / "workers.log").write_text(
         '{"severity":"ERROR","event_name":"component.died"}\n{"severity":"INFO","event_name":"process.ready"}\n'
     )
-    fleet.read_log()
-    assert (fleet.deaths, len(fleet.surprises)) == (1, 1)
+    pool.read_log()
+    assert (pool.deaths, len(pool.surprises)) == (1, 1)

@@ -63,7 +63,7 @@ COMMANDS = {
     "release_paused,start_locked,finish,fetch,BLMOVE",
     "reconcile": f"{BEAT},SCAN,register_orphan,ZRANGEBYSCORE,LRANGE,fetch,{PARK},SCAN,register_orphan,"
     "ZRANGEBYSCORE,LRANGE,kill,requeue",
-    "beside": f"{BEAT},{RECORD},SCAN,ZRANGEBYSCORE,LRANGE,TIME,ZCARD,ZCOUNT,ZCOUNT,heartbeat",
+    "periodic": f"{BEAT},{RECORD},SCAN,ZRANGEBYSCORE,LRANGE,TIME,ZCARD,ZCOUNT,ZCOUNT,heartbeat",
 }
 """By scenario the commands of one job's life, in order; scripts by their names. Each of them has a fault in a case."""
 

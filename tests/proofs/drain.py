@@ -19,8 +19,8 @@ from demo.stop import StopSignal
 from tests.proofs import leftover_keys
 from tests.proofs.drain_jobs import FOLDER, LIFE, QUEUE, SWITCH_INTERVAL, DrainWorker, create_marks
 from tests.proofs.storm import prepared, run_folder, status_of, write_report
-from tests.proofs.storm_fleet import ClusterFleet, Fleet, ended
 from tests.proofs.storm_report import ACKNOWLEDGED_LATE
+from tests.proofs.worker_pools import ClusterPool, WorkerPool, ended
 
 _MODULE = "tests.proofs.drain_jobs"
 _BATCH = 1_000
@@ -47,12 +47,12 @@ def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
     variables = {FOLDER: str(folder / "records"), SWITCH_INTERVAL: f"{options.switch_interval!r}"}
     with prepared(root, folder, variables) as server:
         size = {"processes": options.processes, "slots": options.concurrency}
-        fleet = ClusterFleet(root / "scripts", folder, queue=QUEUE, module=_MODULE, **size)
-        drain = Drain(fleet, folder / "records", options.jobs, random.Random(seed) if options.kills else None)
+        pool = ClusterPool(root / "scripts", folder, queue=QUEUE, module=_MODULE, **size)
+        drain = Drain(pool, folder / "records", options.jobs, random.Random(seed) if options.kills else None)
         try:
             drain.go(stop)
         finally:
-            fleet.stop()
+            pool.stop()
         with server.open("drain") as client:
             found = drain.account(client)
         found["rights refused"] = server.refusals()
@@ -65,8 +65,8 @@ def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
 class Drain:
     """The pushing, the killing (with ``rng``) and the observing, all in one thread."""
 
-    def __init__(self, fleet: Fleet, records: Path, jobs: int, rng: random.Random | None) -> None:
-        self.fleet, self.records, self.jobs, self.rng = fleet, records, jobs, rng
+    def __init__(self, pool: WorkerPool, records: Path, jobs: int, rng: random.Random | None) -> None:
+        self.pool, self.records, self.jobs, self.rng = pool, records, jobs, rng
         self.accepted = self.done = self.kills = 0
         self.seconds = 0.0
         self._marks = create_marks(records, jobs)
@@ -76,18 +76,18 @@ class Drain:
     def go(self, stop: StopSignal) -> None:
         """Push until every job has run, or no job runs any more."""
         started = moved = shown = time.monotonic()
-        self.fleet.start()
+        self.pool.start()
         while not stop.wait(_LOOK_S) and self.done < self.jobs:
             now = time.monotonic()
             self.seconds = now - started
-            self.fleet.tend()
+            self.pool.tend()
             self._push()
-            self._strike(now)
+            self._kill_if_due(now)
             if (done := self._count()) > self.done:
                 self.done, moved = done, now
             if now - shown >= _LINE_S:
                 shown = now
-                self._tell()
+                self._print_progress()
             if now - moved > _STANDSTILL_S:
                 return
 
@@ -102,13 +102,13 @@ class Drain:
         return {
             "jobs": self.jobs,
             "accepted": self.accepted,
-            "component.died": self.fleet.deaths,
+            "component.died": self.pool.deaths,
             "lost": lost,
             "second runs": sum(marks[serial] - 1 for serial in again),
-            "second runs allowed": self.kills * (self.fleet.slots + ACKNOWLEDGED_LATE),
+            "second runs allowed": self.kills * (self.pool.slots + ACKNOWLEDGED_LATE),
             "kills": self.kills,
             "left in Redis": left,
-            "surprises": self.fleet.surprises[:20],
+            "surprises": self.pool.surprises[:20],
             "seconds": round(self.seconds, 1),
             "jobs a second": round(self.done / max(0.1, self.seconds)),
         }
@@ -122,7 +122,7 @@ class Drain:
     def _count(self) -> int:
         return self.jobs - self._marks[:].count(0)
 
-    def _strike(self, now: float) -> None:
+    def _kill_if_due(self, now: float) -> None:
         if self.rng is None or now < self._next_kill:
             return
         pids = [int(path.stem) for path in self.records.glob(f"*{LIFE}")]
@@ -131,16 +131,16 @@ class Drain:
         if living and not first:
             pid = self.rng.choice(living)
             self._killed.add(pid)
-            self.fleet.kill(pid)
+            self.pool.kill(pid)
             self.kills += 1
 
-    def _tell(self) -> None:
-        self.fleet.read_log()
+    def _print_progress(self) -> None:
+        self.pool.read_log()
         rate = self.done / self.seconds
         left = f"about {(self.jobs - self.done) / rate:,.0f} s left" if rate else ""
         print(
             f"  {self.seconds:5.0f} s  {self.done:>10,} of {self.jobs:,} have run, {rate:,.0f} a second; {self.kills} kills, "
-            f"component.died {self.fleet.deaths}; {left}",
+            f"component.died {self.pool.deaths}; {left}",
             flush=True,
         )
 

@@ -59,10 +59,10 @@ def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
 
 
 class _Worker:
-    """A process of the fuzzing, and the last line it wrote."""
+    """A process of the fuzzing, and its last line of progress."""
 
     def __init__(self, root: Path, folder: Path, numbers: list[int], targets: list[str]) -> None:
-        self.said: dict[str, Any] = {"done": 0, "outcomes": {}, "slowest": {}, "largest": {}, "findings": []}
+        self.progress: dict[str, Any] = {"done": 0, "outcomes": {}, "slowest": {}, "largest": {}, "findings": []}
         self._at = folder / f"at-{numbers[1]}"
         self._at.write_bytes(AT.pack(0, -1))
         self._errors = (folder / f"worker-{numbers[1]}.err").open("wb")
@@ -105,7 +105,9 @@ class _Worker:
             index, number = self._place()
             what = f"the process ended with status {status}: it crashed, hung, or had no memory left"
             target = TARGETS[index].name
-            self.said["findings"].append([target, number, what, "", "", Path(self._errors.name).read_text()[-3_000:]])
+            self.progress["findings"].append(
+                [target, number, what, "", "", Path(self._errors.name).read_text()[-3_000:]]
+            )
 
     def _place(self) -> tuple[int, int]:
         index, number = AT.unpack(self._at.read_bytes())
@@ -115,7 +117,7 @@ class _Worker:
         assert self._process.stdout is not None  # noqa: S101
         with self._process.stdout as lines:
             for line in lines:
-                self.said = json.loads(line)
+                self.progress = json.loads(line)
 
 
 def _watch(workers: list[_Worker], inputs: int, started: float, stop: StopSignal) -> None:
@@ -128,8 +130,8 @@ def _watch(workers: list[_Worker], inputs: int, started: float, stop: StopSignal
         if now - shown < _LINE_S:
             continue
         shown = now
-        done = sum(worker.said["done"] for worker in workers)
-        findings = sum(len(worker.said["findings"]) for worker in workers)
+        done = sum(worker.progress["done"] for worker in workers)
+        findings = sum(len(worker.progress["findings"]) for worker in workers)
         rate = done / (now - started)
         left = f"about {(inputs - done) / rate:,.0f} s left" if rate else ""
         print(
@@ -144,16 +146,16 @@ def _summed(workers: list[_Worker]) -> dict[str, Any]:
     largest: dict[str, list[Any]] = {}
     findings: dict[tuple[str, str, str], list[Any]] = {}
     for worker in workers:
-        for name, counts in worker.said["outcomes"].items():
+        for name, counts in worker.progress["outcomes"].items():
             outcomes[name].update(counts)
-        for name, (seconds, number) in worker.said["slowest"].items():
+        for name, (seconds, number) in worker.progress["slowest"].items():
             slowest[name] = max(slowest.get(name, [0.0, 0]), [seconds, number])
-        for name, (memory, number) in worker.said["largest"].items():
+        for name, (memory, number) in worker.progress["largest"].items():
             largest[name] = max(largest.get(name, [0, 0]), [memory, number])
-        for target, number, what, where, *rest in worker.said["findings"]:
+        for target, number, what, where, *rest in worker.progress["findings"]:
             findings.setdefault((target, where, what[:40]), [target, number, what, where, *rest])
     return {
-        "inputs": sum(worker.said["done"] for worker in workers),
+        "inputs": sum(worker.progress["done"] for worker in workers),
         "outcomes": {name: dict(counts.most_common()) for name, counts in outcomes.items() if counts},
         "slowest": slowest,
         "largest": largest,

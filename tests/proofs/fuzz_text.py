@@ -96,7 +96,7 @@ def check_yaml(text: str) -> str:
     try:
         parse_yaml(text)
     except YamlError as error:
-        expect(str(error).strip(), "it is said what is wrong")
+        expect(str(error).strip(), "the error names the fault")
         return "YamlError"
     return "read"
 
@@ -112,7 +112,7 @@ def check_settings(given: tuple[Mapping[str, bytes], Mapping[str, str]]) -> str:
     try:
         load(variables, folder)
     except ConfigurationError as error:
-        expect(error.problems, "it is said what is wrong")
+        expect(error.problems, "the error names the fault")
         expect(all(str(problem).encode("utf-8", "surrogatepass") for problem in error.problems), "in words")
         return "ConfigurationError"
     return "loaded"
@@ -125,7 +125,7 @@ def check_sidekiq_file(content: bytes) -> str:
     try:
         read_config_file(path, "production")
     except ConfigurationError as error:
-        expect(error.problems, "it is said what is wrong")
+        expect(error.problems, "the error names the fault")
         return "ConfigurationError"
     return "read"
 
@@ -147,7 +147,7 @@ def check_url(url: str) -> str:
     try:
         check_redis_url(url)
     except ValueError as error:
-        expect(not secret or _PASSWORD not in str(error), "a password is not told")
+        expect(not secret or _PASSWORD not in str(error), "a password is not shown")
         return "ValueError"
     return "read"
 

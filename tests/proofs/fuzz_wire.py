@@ -82,7 +82,7 @@ _FLAGS = (
     b'{"v":1,"percentage":0,"expires_at":1e9}',
     b'{"v":2,"percentage":12.5}',
 )
-_SAID = (b"slots", b"10", b"da39a3ee5e6b4b0d3255bfef95601890afd80709", b"1")
+_FIELDS = (b"slots", b"10", b"da39a3ee5e6b4b0d3255bfef95601890afd80709", b"1")
 _SIGNALS = (b"TSTP", b"TERM", b"TTIN", b"USR1", b"KILL", b"_", b"")
 
 
@@ -93,8 +93,8 @@ def check_payload(data: bytes) -> str:
     if fate.destination == keys.DEAD and unwrapped(data) == data:
         expect(unwrapped(fate.data) == data, "a payload that cannot be given back must be kept byte for byte")
     holds = reaper._resources_of("h:1:abc", fate)
-    for told in (holds.on_end(), holds.on_requeue(), holds.on_delay(5.0)):
-        slots = loads(told.encode())["slots"]
+    for resources in (holds.on_end(), holds.on_requeue(), holds.on_delay(5.0)):
+        slots = loads(resources.encode())["slots"]
         expect(all(isinstance(slot["base"], str) and slot["member"] for slot in slots), "slots have names")
     try:
         payload = decode(data)
@@ -146,8 +146,8 @@ def check_compressed(payload: dict[str, Any]) -> str:
 
 def check_frames(frames: list[bytes]) -> str:
     """Check the process records in Redis, and the commands to processes."""
-    said = dict(zip(frames[::2], frames[1::2], strict=False))
-    evidence = RunEvidence.from_hash(said)
+    fields = dict(zip(frames[::2], frames[1::2], strict=False))
+    evidence = RunEvidence.from_hash(fields)
     expect(evidence.concurrency is None or evidence.concurrency >= 0, "slots are a count")
     guilt = evidence.classify(frames[0], {"aw_suspect": True}, 0)
     expect(guilt in ("started", "not_started"), "of a suspect it is known")
@@ -231,7 +231,7 @@ def _compressed(rng: Random) -> dict[str, Any]:
 
 
 def _frames(rng: Random) -> list[bytes]:
-    seeds = (*_INFO, *_SAID, *_SIGNALS, *PAYLOADS[:1], b"running", b"completed")
+    seeds = (*_INFO, *_FIELDS, *_SIGNALS, *PAYLOADS[:1], b"running", b"completed")
     return [
         rng.choice(TOKENS) if rng.random() < 0.2 else mutate(rng, (rng.choice(seeds),))
         for _ in range(rng.randrange(1, 7))

@@ -73,14 +73,14 @@ def main() -> None:
     chosen = [(index, target) for index, target in enumerate(TARGETS) if not names or target.name in names]
     wheel = [pair for pair in chosen for _ in range(pair[1].weight)]
     Random(seed).shuffle(wheel)
-    work, told = Work(), time.monotonic()
+    work, printed = Work(), time.monotonic()
     try:
         for number in range(first, inputs, step):
             index, target = wheel[number % len(wheel)]
             AT.pack_into(at, 0, index, number)
             work.take(target, seed, number)
-            if time.monotonic() - told > _LINE_S:
-                told = time.monotonic()
+            if time.monotonic() - printed > _LINE_S:
+                printed = time.monotonic()
                 work.tell()
         work.tell()
     finally:

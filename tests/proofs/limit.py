@@ -1,6 +1,6 @@
 """``scripts/prove limit``: a limit of five, fifty threads, and a ``kill -9`` every two seconds (reference F45).
 
-The same load runs twice, without kills and with them. Each job counts the running jobs beside it, the slots are counted
+The same load runs twice, without kills and with them. Each job counts the running jobs, the taken slots are counted
 all the time, and at the end none is left. The cost of the kills is a figure without a verdict.
 """
 
@@ -21,7 +21,7 @@ from demo.folder import RunFolder
 from demo.stop import StopSignal
 from framework.wire import keys
 from tests.proofs.limit_jobs import DONE, LIMIT, QUEUE, RUNNING, SEEN, STORE, LimitProofWorker
-from tests.proofs.storm_fleet import ClusterFleet
+from tests.proofs.worker_pools import ClusterPool
 from tests.servers.guarded import GuardedServer, as_role, with_all_rights
 
 HELD, BROKEN, INTERRUPTED = 0, 1, 130
@@ -33,15 +33,15 @@ _STANDSTILL_S = 60.0
 _BASE = keys.limit("LimitProofWorker")
 
 
-class _Fleet(ClusterFleet):
+class _LimitPool(ClusterPool):
     options = ("--timeout", "2")
 
 
 class _Half:
     """One half: pushes, counts and kills until its time is up and every job has ended."""
 
-    def __init__(self, client: Redis, fleet: _Fleet, rng: random.Random) -> None:
-        self.client, self.fleet, self.rng = client, fleet, rng
+    def __init__(self, client: Redis, pool: _LimitPool, rng: random.Random) -> None:
+        self.client, self.pool, self.rng = client, pool, rng
         self.pushed = self.kills = self.samples = self.most = 0
         self.per_s = 0.0
 
@@ -78,7 +78,7 @@ class _Half:
         """Kill any of the processes, whether it runs one of the five jobs or not."""
         pids = sorted(int(one.split(b":")[1]) for one in self.client.zrangebyscore(keys.REGISTRY, 1, "+inf"))
         if pids:
-            self.fleet.kill(self.rng.choice(pids))
+            self.pool.kill(self.rng.choice(pids))
             self.kills += 1
 
 
@@ -92,23 +92,23 @@ def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
     seed = options.seed if options.seed is not None else secrets.randbelow(1_000_000)
     print(f"Seed {seed}; logs under {os.path.relpath(folder)}", flush=True)
     with _prepared(root, folder) as server, server.open("limit") as client:
-        fleet = _Fleet(
+        pool = _LimitPool(
             root / "scripts", folder, processes=PROCESSES, slots=THREADS, queue=QUEUE, module="tests.proofs.limit_jobs"
         )
-        calm, killed = (_Half(client, fleet, random.Random(seed)) for _ in range(2))
+        calm, killed = (_Half(client, pool, random.Random(seed)) for _ in range(2))
         try:
-            fleet.start()
+            pool.start()
             while client.zcard(keys.REGISTRY) < PROCESSES and not stop.wait(0.05):
-                fleet.tend()
+                pool.tend()
             whole = calm.run(options.seconds, stop, killing=False) and killed.run(options.seconds, stop, killing=True)
             left = _left(client, stop)
             most_seen = max((int(count) for count in client.hkeys(SEEN)), default=0)
         finally:
-            fleet.stop()
+            pool.stop()
         left += [f"the right {one}" for one in server.refusals()]
     if stop.asked:
         return INTERRUPTED
-    return _tell(calm, killed, fleet, whole=whole, left=left, most_seen=most_seen)
+    return _print_result(calm, killed, pool, whole=whole, left=left, most_seen=most_seen)
 
 
 def _left(client: Redis, stop: StopSignal) -> list[str]:
@@ -120,10 +120,10 @@ def _left(client: Redis, stop: StopSignal) -> list[str]:
     return sorted(key.decode() for key in found)
 
 
-def _tell(calm: _Half, killed: _Half, fleet: _Fleet, *, whole: bool, left: list[str], most_seen: int) -> int:
+def _print_result(calm: _Half, killed: _Half, pool: _LimitPool, *, whole: bool, left: list[str], most_seen: int) -> int:
     share = killed.per_s / calm.per_s if calm.per_s else 0.0
     print(
-        f"{calm.samples + killed.samples:,} looks at the slots: at most {max(calm.most, killed.most)} of {LIMIT} taken"
+        f"{calm.samples + killed.samples:,} checks of the slots: at most {max(calm.most, killed.most)} of {LIMIT} taken"
     )
     print(f"{calm.pushed + killed.pushed:,} jobs, each counted the jobs running at its time: at most {most_seen}")
     print(f"without kills   {calm.per_s:6.1f} jobs/s, of {LIMIT / LASTS_S:g} that five slots allow")
@@ -133,7 +133,7 @@ def _tell(calm: _Half, killed: _Half, fleet: _Fleet, *, whole: bool, left: list[
         *([f"{most_seen} ran at a time"] if most_seen > LIMIT else []),
         *([f"{max(calm.most, killed.most)} slots were taken"] if max(calm.most, killed.most) > LIMIT else []),
         *([f"left behind or refused: {', '.join(left)}"] if left else []),
-        *fleet.surprises,
+        *pool.surprises,
     ]
     for line in broken:
         print(f"BROKEN: {line}")

@@ -1,4 +1,4 @@
-"""The job of ``scripts/prove limit``: it counts the running jobs beside it, and sleeps."""
+"""The job of ``scripts/prove limit``: it counts the running jobs, and sleeps."""
 
 import os
 import time
@@ -6,7 +6,7 @@ import time
 from redis import Redis
 
 from framework import ApplicationWorker
-from tests.proofs.storm_fleet import ended
+from tests.proofs.worker_pools import ended
 
 LIMIT = 5
 QUEUE = "limited"

@@ -49,18 +49,21 @@ Matrix = Mapping[str, Sequence[Row]]
 
 def read(root: Path) -> tuple[Matrix, list[str]]:
     """Return the rows of each table, and the errors in them. Raises UnreadableMarkError."""
-    told: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yml").read_text())
+    tables: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yml").read_text())
     shown: dict[str, list[Shown]] = defaultdict(list)
     for one in shown_by(root / "tests"):
         shown[one.row].append(one)
     matrix = {
         table: [
             Row(
-                name, tuple(v for k, v in said.items() if k != "left"), said.get("left", ""), tuple(shown.pop(name, ()))
+                name,
+                tuple(v for k, v in cells.items() if k != "left"),
+                cells.get("left", ""),
+                tuple(shown.pop(name, ())),
             )
-            for name, said in rows.items()
+            for name, cells in rows.items()
         ]
-        for table, rows in told.items()
+        for table, rows in tables.items()
     }
     wrong = [f"tests/{one.path}:{one.line}: there is no row {name}" for name, all_ in shown.items() for one in all_]
     wrong += [

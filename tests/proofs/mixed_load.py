@@ -45,7 +45,7 @@ class MixedLoadRun:
     ) -> None:
         self.data = folder / "redis"
         self._tell = tell
-        self._told = 0.0
+        self._printed = 0.0
         self.kills = 0
         self._root = root
         self._folder = folder
@@ -135,11 +135,11 @@ class MixedLoadRun:
         text = self._log.read_bytes()
         for line in text[: text.rfind(b"\n") + 1].splitlines():
             with suppress(ValueError):
-                told = json.loads(line)
-                if told.get("event_name") == "process.ready":
-                    alive.add(int(told["pid"]))
-                elif told.get("event_name") in ("child.died", "child.stopped", "child.killed"):
-                    alive.discard(int(told["child_pid"]))
+                event = json.loads(line)
+                if event.get("event_name") == "process.ready":
+                    alive.add(int(event["pid"]))
+                elif event.get("event_name") in ("child.died", "child.stopped", "child.killed"):
+                    alive.discard(int(event["child_pid"]))
         return sorted(alive)
 
     def _settle(self, client: Redis, stopped: Callable[[], bool]) -> None:
@@ -156,8 +156,8 @@ class MixedLoadRun:
 
     def _watch(self, doing: str) -> None:
         """Print the progress every 2 s, and notice a process that ended by itself. Called often."""
-        if time.monotonic() - self._told > _LINE_S:
-            self._told = time.monotonic()
+        if time.monotonic() - self._printed > _LINE_S:
+            self._printed = time.monotonic()
             self._tell(f"  {doing}; {self.kills} kills")
         for process in self._processes:
             if process.poll() is not None:

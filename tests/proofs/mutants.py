@@ -87,7 +87,7 @@ class Copy:
                 shutil.copytree(root / name, folder / name, ignore=ignored)
             else:
                 shutil.copy(root / name, folder / name)
-        (folder / ".venv").symlink_to(root / ".venv")  # commands look for it beside themselves
+        (folder / ".venv").symlink_to(root / ".venv")  # commands use the .venv of their own checkout
         # All mutants share the compiled files. Files are identified by the hash of their source: a patch may change one
         # twice in a second.
         mode = py_compile.PycInvalidationMode.CHECKED_HASH

@@ -29,16 +29,16 @@ def parse(doc: str | None) -> argparse.Namespace:
     prefixes.add_argument("--cuts", type=int, default=200, metavar="N", help="how many prefixes (default 200)")
     prefixes.add_argument("--seed", type=int, default=None, metavar="N", help="repeat the choices of an earlier run")
 
-    storm = proofs.add_parser("storm", help="kill jobs in flight by the thousand, and account for each")
-    storm.add_argument("--jobs", type=int, default=100_000, metavar="N", help="jobs to kill (default 100,000)")
-    storm.add_argument("--mode", choices=("cluster", "bare"), default="cluster", help="what notices a death: scripts/cluster, "
+    kills = proofs.add_parser("storm", help="kill jobs in flight by the thousand, and account for each")
+    kills.add_argument("--jobs", type=int, default=100_000, metavar="N", help="jobs to kill (default 100,000)")
+    kills.add_argument("--mode", choices=("cluster", "bare"), default="cluster", help="what notices a death: scripts/cluster, "
                        "or the other processes when the lease has run out (default cluster)")  # fmt: skip
-    storm.add_argument("--processes", type=int, default=3, metavar="N", help="worker processes (default 3)")
-    storm.add_argument(
+    kills.add_argument("--processes", type=int, default=3, metavar="N", help="worker processes (default 3)")
+    kills.add_argument(
         "--concurrency", type=int, default=2_000, metavar="N", help="threads or async jobs of each (default 2,000)"
     )
-    storm.add_argument("--seed", type=int, default=None, metavar="N", help="repeat the choices of an earlier run")
-    storm.add_argument("--keep-history", action="store_true", help="keep each command, for `scripts/prove history`")
+    kills.add_argument("--seed", type=int, default=None, metavar="N", help="repeat the choices of an earlier run")
+    kills.add_argument("--keep-history", action="store_true", help="keep each command, for `scripts/prove history`")
 
     drain = proofs.add_parser(
         "drain", help="threads take turns at every step: does a thread of the framework die, is a job lost?"

@@ -68,7 +68,7 @@ class _Campaign:
     def __init__(self, runner: CaseRunner, options: argparse.Namespace, stop: StopSignal) -> None:
         self._runner, self._wish, self._stop = runner, options, stop
         self._rows: dict[tuple[str, int], Row] = {}
-        self._told: list[str] = []
+        self._broken: list[str] = []
         self._recoverers: dict[Case, int] = {}
         """The number of commands of the recovering process, by case of a killed process."""
         self._shown = self._began = time.monotonic()
@@ -82,7 +82,7 @@ class _Campaign:
         for number in range(1, self._wish.rounds + 1):
             self._run_steps(f"double faults, round {number} of {self._wish.rounds}", list(self._doubles(number)))
         self._show()
-        if self._told:
+        if self._broken:
             return BROKEN
         return INTERRUPTED if self._stop.asked else HELD
 
@@ -108,9 +108,9 @@ class _Campaign:
             if case.fault is not None and case.fault.kills and case.second is None:
                 self._recoverers[case] = len(verdict.recoverer)
             if verdict.problems:
-                self._told.append(verdict.told)
-                if len(self._told) <= _SHOWN:
-                    print(f"\n{verdict.told}", flush=True)
+                self._broken.append(verdict.counterexample)
+                if len(self._broken) <= _SHOWN:
+                    print(f"\n{verdict.counterexample}", flush=True)
             self._progress(what, done + 1, len(cases), began)
 
     def _progress(self, what: str, done: int, all_: int, began: float) -> None:
@@ -121,7 +121,7 @@ class _Campaign:
         rate = done / max(now - began, 0.001)
         print(
             f"  {now - self._began:5.0f} s  {what}: {done:,} of {all_:,} cases, {rate:.0f} a second, "
-            f"{(all_ - done) / rate:.0f} s left, {len(self._told)} broken",
+            f"{(all_ - done) / rate:.0f} s left, {len(self._broken)} broken",
             flush=True,
         )
 
@@ -134,4 +134,4 @@ class _Campaign:
                 f"{row.worst:>5} {row.broken or ''}"
             )
         cases = sum(row.cases for row in self._rows.values())
-        print(f"\n{cases:,} cases in {time.monotonic() - self._began:.0f} s; {len(self._told) or 'none'} broken.")
+        print(f"\n{cases:,} cases in {time.monotonic() - self._began:.0f} s; {len(self._broken) or 'none'} broken.")

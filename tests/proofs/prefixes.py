@@ -146,7 +146,7 @@ def _try(cut: Cut, recovery: Recoverer, prover: Prover, account: Account, *, see
     ran = recovery.drain()
     rested = recovery.jids()
     problems += judge(expected, set(prover.at), ran, rested)
-    problems += recovery.told
+    problems += recovery.unexpected
     account.cuts[cut.kind] += 1
     account.unfinished += len(expected)
     account.ran += len(ran)

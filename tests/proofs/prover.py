@@ -33,7 +33,7 @@ _KEPT = 20
 """The number of violations that are reported completely."""
 
 Places = tuple[bytes, ...]
-Told = Callable[["Verdict", int, int], object]
+OnProgress = Callable[["Verdict", int, int], object]
 
 
 @dataclass
@@ -248,8 +248,8 @@ def _counts(group: Group, counter: bytes) -> bool:
     )
 
 
-def prove(place: Path, told: Told | None = None) -> Verdict:
-    """Replay the whole history of one server; ``told`` is called often with the number of bytes done and of all bytes.
+def prove(place: Path, on_progress: OnProgress | None = None) -> Verdict:
+    """Replay the whole history of one server; ``on_progress`` is called often with the number of bytes done and of all bytes.
 
     Raises HistoryError when it is incomplete, UnknownCommandError when the model cannot follow it.
     """
@@ -259,9 +259,9 @@ def prove(place: Path, told: Told | None = None) -> Verdict:
     done = 0
     for group in history.groups():
         prover.take(group)
-        if told and not verdict.groups % 2048:
+        if on_progress and not verdict.groups % 2048:
             done = sum(path.stat().st_size for path in history.files[: history.files.index(group.path)]) + group.end
-            told(verdict, done, history.size)
+            on_progress(verdict, done, history.size)
     verdict.seconds = time.monotonic() - started
     verdict.torn = history.torn
     verdict.ignored = prover.keyspace.ignored
@@ -271,9 +271,9 @@ def prove(place: Path, told: Told | None = None) -> Verdict:
     return verdict
 
 
-def prove_all(places: Iterable[Path], told: Told | None = None) -> list[Verdict]:
+def prove_all(places: Iterable[Path], on_progress: OnProgress | None = None) -> list[Verdict]:
     """Replay the histories of all shards of one installation: each transferred job must have arrived."""
-    verdicts = [prove(place, told) for place in places]
+    verdicts = [prove(place, on_progress) for place in places]
     for verdict in verdicts:
         others = set[bytes]().union(*(other.landed for other in verdicts if other is not verdict))
         for token, (jid, group) in verdict.crossed.items():

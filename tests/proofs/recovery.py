@@ -39,10 +39,10 @@ _BATCH = 32
 
 
 class Recoverer:
-    """One process that finds a Redis after all processes have died. ``told`` lists the unexpected events of its parts."""
+    """One process that finds a Redis after all processes have died. ``unexpected`` lists the events that should not occur."""
 
     def __init__(self, url: str) -> None:
-        self.told: list[str] = []
+        self.unexpected: list[str] = []
         self._shard = Shard(_SHARD, Endpoint(url), role="recovery")
         self.client: Redis = self._shard.client
 
@@ -132,13 +132,13 @@ class Recoverer:
         HEARTBEAT(self.client, places, [_IDENTITY, STANDARD.lease_ms, _BATCH, STANDARD.lease_ms])
 
     def _poller(self) -> Poller:
-        events: Any = _Events(self.told)
+        events: Any = _Events(self.unexpected)
         crossings = CrossShardTransfer(self.client, _SHARD, {_SHARD: self._shard}, events)
         preparation = DueJobPlanner(
             events,
             DestinationResolver(Router([], [_SHARD]), _SHARD),
             crossings,
-            StatusWriter(self._shard, lambda *facts: self.told.append(f"state missed: {facts}")),
+            StatusWriter(self._shard, lambda *facts: self.unexpected.append(f"state missed: {facts}")),
             limiter=SizeLimiter(SizeLimits(), None),
             locks=Deduplicator(),
         )
@@ -148,11 +148,11 @@ class Recoverer:
 class _Events:
     """Records the events of the poller: none of them is expected."""
 
-    def __init__(self, told: list[str]) -> None:
-        self._told = told
+    def __init__(self, unexpected: list[str]) -> None:
+        self._unexpected = unexpected
 
     def __getattr__(self, name: str) -> Any:
-        return lambda *facts: self._told.append(f"{name}: {facts}")
+        return lambda *facts: self._unexpected.append(f"{name}: {facts}")
 
 
 @contextmanager

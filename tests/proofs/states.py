@@ -64,12 +64,12 @@ def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
         del os.environ[name]
     first = options.seed if options.seed is not None else secrets.randbelow(1_000_000)
     print(f"Seed {first}; {options.examples:,} histories of {options.steps} steps", flush=True)
-    fleet = _Fleet(folder, _rounds(first, options), options.jobs)
+    children = _ChildProcesses(folder, _rounds(first, options), options.jobs)
     try:
-        found = fleet.watch(stop)
+        found = children.watch(stop)
     finally:
-        fleet.end()
-    return _tell_end(fleet, found, interrupted=stop.asked)
+        children.end()
+    return _print_end(children, found, interrupted=stop.asked)
 
 
 def _rounds(first: int, options: argparse.Namespace) -> list[Round]:
@@ -77,7 +77,7 @@ def _rounds(first: int, options: argparse.Namespace) -> list[Round]:
     return [Round(first + n, min(ROUND, options.examples - start), options.steps) for n, start in enumerate(starts)]
 
 
-class _Fleet:
+class _ChildProcesses:
     """Child processes, each with two servers of its own, that run round after round."""
 
     def __init__(self, folder: Path, rounds: list[Round], children: int) -> None:
@@ -108,12 +108,12 @@ class _Fleet:
 
     def watch(self, stop: StopSignal) -> Found | None:
         """Wait for the end of all rounds, or for the first finding, and print the progress."""
-        told = self._began
+        printed = self._began
         while not stop.asked and self._found.empty() and any(child.is_alive() for child in self._children):
             stop.wait(_LOOK_S)
-            if time.monotonic() - told >= _TELL_S:
-                told = time.monotonic()
-                self._tell()
+            if time.monotonic() - printed >= _TELL_S:
+                printed = time.monotonic()
+                self._print_progress()
         for number, child in enumerate(self._children):
             if child.exitcode not in (None, 0) and self._found.empty() and not stop.asked:
                 self._found.put(Found(self._rounds[0], f"process {number} ended with {child.exitcode}"))
@@ -126,7 +126,7 @@ class _Fleet:
         for child in self._children:
             child.join()
 
-    def _tell(self) -> None:
+    def _print_progress(self) -> None:
         wanted = sum(one.examples for one in self._rounds)
         rate = self.done / self.seconds
         left = f"{(wanted - self.done) / rate:,.0f} s left" if rate else ""
@@ -191,13 +191,13 @@ def run_round(cluster: SimulatedCluster, one: Round, after_each: Callable[[], No
     return None
 
 
-def _tell_end(fleet: _Fleet, found: Found | None, *, interrupted: bool) -> int:
+def _print_end(children: _ChildProcesses, found: Found | None, *, interrupted: bool) -> int:
     if found is not None:
         again = f"scripts/prove states --seed {found.round.seed} --examples {found.round.examples} --steps {found.round.steps}"
         print(f"\n{found.text}\n\nAgain: {again}", flush=True)
         return BROKEN
-    print(f"\n  histories                    {fleet.done:>12,} ({fleet.done / fleet.seconds:.1f}/s)")
-    print(f"  instants judged              {fleet.judged:>12,}")
-    print(f"  seconds                      {fleet.seconds:>12,.0f}")
+    print(f"\n  histories                    {children.done:>12,} ({children.done / children.seconds:.1f}/s)")
+    print(f"  instants judged              {children.judged:>12,}")
+    print(f"  seconds                      {children.seconds:>12,.0f}")
     print("  invariants broken                       0" if not interrupted else "  interrupted", flush=True)
     return INTERRUPTED if interrupted else HELD

@@ -23,9 +23,9 @@ from demo.stop import StopSignal
 from framework.store.embedded import LONGEST_SOCKET_PATH
 from tests.proofs.end_marks import STORES
 from tests.proofs.storm_account import Life, StormAccount
-from tests.proofs.storm_fleet import BareFleet, ClusterFleet, Fleet, ended
 from tests.proofs.storm_jobs import FOLDER, JOURNAL, Journal, StormWorker, create_marks
 from tests.proofs.storm_report import account, broken, show
+from tests.proofs.worker_pools import BarePool, ClusterPool, WorkerPool, ended
 from tests.servers.guarded import GuardedServer, as_role, with_all_rights
 
 HELD, BROKEN, INTERRUPTED = 0, 1, 130
@@ -33,7 +33,7 @@ HELD, BROKEN, INTERRUPTED = 0, 1, 130
 _LOOK_S = 0.005
 _LINE_S = 2.0
 _STILL_S = 1.0
-"""The seconds without a start or an end of a job after which the fullest process is killed."""
+"""The seconds without a start or an end of a job after which the process with the most jobs in flight is killed."""
 _STANDSTILL_S = 60.0
 """The seconds without any progress and without a process to kill after which the missing jobs are lost."""
 _BATCH = 1_000
@@ -56,16 +56,16 @@ def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
     seed = options.seed if options.seed is not None else secrets.randbelow(1_000_000)
     print(f"Seed {seed}; logs and append-only file under {os.path.relpath(folder)}", flush=True)
     with prepared(root, folder, {FOLDER: str(folder / "records")}, keep_history=options.keep_history) as server:
-        kinds: dict[str, type[Fleet]] = {"cluster": ClusterFleet, "bare": BareFleet}
-        fleet = kinds[options.mode](root / "scripts", folder, processes=options.processes, slots=options.concurrency)
+        kinds: dict[str, type[WorkerPool]] = {"cluster": ClusterPool, "bare": BarePool}
+        pool = kinds[options.mode](root / "scripts", folder, processes=options.processes, slots=options.concurrency)
         most_awaited = options.concurrency // 50 if options.mode == "cluster" else _MOST_AWAITED
-        storm = Storm(fleet, folder / "records", options.jobs, random.Random(seed), most_awaited)
+        campaign = KillCampaign(pool, folder / "records", options.jobs, random.Random(seed), most_awaited)
         try:
-            storm.kill_all(stop)
+            campaign.kill_all(stop)
         finally:
-            fleet.stop()
-        with server.open("storm") as client:
-            found = account(storm.account, storm.accepted, storm.seconds, fleet, client)
+            pool.stop()
+        with server.open("proof") as client:
+            found = account(campaign.account, campaign.accepted, campaign.seconds, pool, client)
         found["rights refused"] = server.refusals()
     found |= {"seed": seed, "mode": options.mode, "broken": broken(found)}
     write_report(found, folder)
@@ -109,7 +109,7 @@ def prepared(
     with GuardedServer(folder / "redis") as server:
         os.environ.pop(STORES, None)
         if keep_history:
-            with server.open("storm") as client:
+            with server.open("proof") as client:
                 client.config_set("auto-aof-rewrite-percentage", 0)
             os.environ[STORES] = f"main={with_all_rights(server.url)}"
         os.environ |= {
@@ -124,17 +124,17 @@ def prepared(
         yield server
 
 
-class Storm:
+class KillCampaign:
     """The pushing, the killing and the observing, all in one thread."""
 
-    def __init__(self, fleet: Fleet, records: Path, jobs: int, rng: random.Random, most_awaited: int) -> None:
-        self.fleet, self.records, self.jobs, self.rng = fleet, records, jobs, rng
+    def __init__(self, pool: WorkerPool, records: Path, jobs: int, rng: random.Random, most_awaited: int) -> None:
+        self.pool, self.records, self.jobs, self.rng = pool, records, jobs, rng
         self.account = StormAccount(jobs)
         self.accepted = 0
         self.seconds = 0.0
         self.living: dict[Life, float] = {}
         """The processes with a record, and the number of jobs in flight at which each is killed."""
-        self._most = fleet.slots * max(1, fleet.processes - 1)
+        self._most = pool.slots * max(1, pool.processes - 1)
         self._most_awaited = most_awaited
         self._hasty = False
         self._base_ns = create_marks(records, jobs)
@@ -143,15 +143,15 @@ class Storm:
     def kill_all(self, stop: StopSignal) -> None:
         """Push and kill until every job has been killed and has ended, or no job runs any more."""
         started = time.monotonic()
-        self.fleet.start()
+        self.pool.start()
         while not stop.wait(_LOOK_S) and self.account.ended < self.jobs:
             now = time.monotonic()
             self.seconds = now - started
-            self.fleet.tend()
+            self.pool.tend()
             self._look(now)
             self._push()
-            self._strike(now)
-            self._tell(now)
+            self._kill_if_due(now)
+            self._print_progress(now)
             if now - self._moved > _STANDSTILL_S:
                 break
 
@@ -164,7 +164,7 @@ class Storm:
         for life in list(self.living):
             self.account.read(life)
             if ended(life.journal.pid):
-                self.fleet.surprises.append(f"process {life.journal.pid} ended, and we had not killed it")
+                self.pool.surprises.append(f"process {life.journal.pid} ended without a kill of this proof")
                 self._record_death(life, self._now_us())
         if self.account.runs + self.account.ended != before:
             self._moved = now
@@ -176,7 +176,7 @@ class Storm:
             StormWorker.perform_bulk([(serial,) for serial in range(self.accepted, self.accepted + room)])
             self.accepted += room
 
-    def _strike(self, now: float) -> None:
+    def _kill_if_due(self, now: float) -> None:
         still = now - self._moved > _STILL_S
         if not (still or self._hasty or self.account.awaited <= self._most_awaited):
             return
@@ -188,7 +188,7 @@ class Storm:
 
     def _kill(self, life: Life) -> None:
         at_us = self._now_us()
-        self.fleet.kill(life.journal.pid)
+        self.pool.kill(life.journal.pid)
         while not ended(life.journal.pid):
             time.sleep(0.001)
         self._record_death(life, at_us)
@@ -204,17 +204,17 @@ class Storm:
         """Return the number of jobs in flight at which a process is killed. With equal shares each reaches the highest
         drawn number.
         """
-        share = self._most / self.fleet.processes
+        share = self._most / self.pool.processes
         return share * (self.rng.uniform(0.0, 0.2) if self.rng.random() < _EARLY else self.rng.uniform(0.5, 1.0))
 
     def _now_us(self) -> int:
         return (time.monotonic_ns() - self._base_ns) // 1000
 
-    def _tell(self, now: float) -> None:
+    def _print_progress(self, now: float) -> None:
         if now - self._shown < _LINE_S:
             return
         self._shown = now
-        self.fleet.read_log()
+        self.pool.read_log()
         account, rate = self.account, self.account.killed / self.seconds
         left_s = (self.jobs - account.ended) / rate if rate else 0.0
         print(

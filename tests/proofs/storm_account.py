@@ -1,4 +1,4 @@
-"""Account for each job of the storm, from the records of the killed processes alone, without Redis."""
+"""Account for each job of a run, from the records of the killed processes alone, without Redis."""
 
 from array import array
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The job of the storm, loaded by its workers with ``-r tests.proofs.storm_jobs``, and its records.
+"""The job class of ``scripts/prove storm``, loaded with ``-r tests.proofs.storm_jobs``, and its records.
 
 A record survives the ``kill -9`` of its process, as it is one store into a mapped file; and it is no system call, which
 would let other threads run between the job and its record.
@@ -16,7 +16,7 @@ from pathlib import Path
 from framework import ApplicationWorker
 from tests.proofs.end_marks import mark
 
-QUEUE = "storm"
+QUEUE = "killed"
 FOLDER = "STORM_FOLDER"
 """The environment variable that names the folder of the records."""
 

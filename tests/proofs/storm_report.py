@@ -1,4 +1,4 @@
-"""Report a storm: the counts, the broken promises, and the table."""
+"""Report a run of ``scripts/prove storm``: the counts, the broken promises, and the table."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from redis import Redis
 
 from tests.proofs import leftover_keys
 from tests.proofs.storm_account import StormAccount
-from tests.proofs.storm_fleet import Fleet
+from tests.proofs.worker_pools import WorkerPool
 
 ACKNOWLEDGED_LATE = 32
 """The jobs of one process, besides the running ones, that a kill may repeat (docs/internals/redis.md: batches)."""
@@ -16,8 +16,8 @@ _SHOWN = 20
 _TEN_MILLION = 10_000_000
 
 
-def account(account: StormAccount, accepted: int, seconds: float, fleet: Fleet, client: Redis) -> dict[str, Any]:
-    """Return the account of the storm, after the processes have ended."""
+def account(account: StormAccount, accepted: int, seconds: float, pool: WorkerPool, client: Redis) -> dict[str, Any]:
+    """Return the account of the run, after the processes have ended."""
     lost = [serial for serial in account.lost() if serial < accepted]
     killed = [life for life in account.lives if life.killed_us is not None]
     return {
@@ -33,13 +33,13 @@ def account(account: StormAccount, accepted: int, seconds: float, fleet: Fleet, 
         "runs": account.runs,
         "ended and run again": sum(life.again for life in killed),
         "most second runs by one kill": max((life.cut_off + life.again for life in killed), default=0),
-        "second runs allowed by one kill": fleet.slots + ACKNOWLEDGED_LATE,
+        "second runs allowed by one kill": pool.slots + ACKNOWLEDGED_LATE,
         "second runs without a kill": account.unexplained[:_SHOWN],
         "set aside": leftover_keys.set_aside(client),
-        "surprises": fleet.surprises[:_SHOWN],
+        "surprises": pool.surprises[:_SHOWN],
         # The names of dead processes stay for 39 s and a sweep, and no process is left to sweep.
         "keys left": [leak for leak in leftover_keys.leaks(client) if not leak.startswith(leftover_keys.REGISTRY)],
-        "lines that tell of a job taken back": fleet.taken_back,
+        "lines that tell of a job taken back": pool.taken_back,
         "recovery": _times(account.recoveries_us),
         "seconds": round(seconds, 1),
         "killed in flight, a second": round(account.killed / max(0.1, seconds)),
@@ -52,7 +52,7 @@ def broken(found: dict[str, Any]) -> list[str]:
         "every job was accepted": found["accepted"] == found["jobs"],
         "none was lost": found["lost"] == 0,
         "no second run without a kill": not found["second runs without a kill"],
-        "no kill repeats more than was in its hands": (
+        "no kill repeats more jobs than its process held": (
             found["most second runs by one kill"] <= found["second runs allowed by one kill"]
         ),
         "none was set aside": not found["set aside"],

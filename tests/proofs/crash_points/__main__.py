@@ -46,7 +46,11 @@ def answer(runner: CaseRunner, request: dict[str, Any]) -> Any:
 def _summary(verdicts: Iterable[Verdict]) -> dict[str, Any]:
     cases = list(verdicts)
     faulted = {one.commands[one.case.fault.at - 1] for one in cases if one.case.fault and not one.problems}
-    return {"cases": len(cases), "faulted": sorted(faulted), "broken": [one.told for one in cases if one.problems]}
+    return {
+        "cases": len(cases),
+        "faulted": sorted(faulted),
+        "broken": [one.counterexample for one in cases if one.problems],
+    }
 
 
 environment = CaseEnvironment(Path(sys.argv[1]))

@@ -128,11 +128,11 @@ class CaseChecks:
                 self._say(when, f"job {places[0].serial} is in {', '.join(map(str, places))}")
 
     def _states(self, when: str, notes: list[Note], members: list[Member]) -> None:
-        told = count(notes, "ended", "failed")
+        over = count(notes, "ended", "failed")
         words = self._state_words()
         for jid, state in words.items():
             about = next((one.serial for one in members if one.jid == jid and one.key != keys.INTERRUPTED), None)
-            if about and state in _OVER and not told[about] and self.fate(about).end != "refused":
+            if about and state in _OVER and not over[about] and self.fate(about).end != "refused":
                 self._say(when, f"the state of {jid}, which has not ended, is {state.decode()}")
         for member in members:
             if b'"status_expiration"' not in member.data:

@@ -53,7 +53,7 @@ class Verdict:
     warnings: tuple[str, ...] = ()
 
     @property
-    def told(self) -> str:
+    def counterexample(self) -> str:
         """Return the complete counterexample."""
         at = self.case.fault.at if self.case.fault else 0
         name = f" ({self.commands[at - 1]})" if 0 < at <= len(self.commands) else ""
@@ -78,7 +78,7 @@ class CaseRunner:
         if known is None:
             verdict = self.run_case(Case(scenario, batch))
             if verdict.problems:
-                raise AssertionError(verdict.told)
+                raise AssertionError(verdict.counterexample)
             known = self._known[scenario, batch] = verdict.commands
         return known
 

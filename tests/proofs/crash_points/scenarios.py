@@ -429,10 +429,10 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("race", "two pollers at the same jobs", _race, prepare=_waiting(jobs.PlainWorker, keys.SCHEDULE)),
         Scenario("recover", "reclaim the jobs of a dead process", _recover, _dead_process_fate, _dead_process),
         Scenario("limited", "wait for a slot, be handed it", _wait_for_slot, prepare=_slot_of_the_dead, batches=(1,)),
-        Scenario("paused", "be parked, go back, run", _park, prepare=_paused, batches=(1,)),
-        Scenario("reconcile", "give back what was lost sight of", _reconcile, _lost_fate),
+        Scenario("paused", "be held, return to the queue, run", _park, prepare=_paused, batches=(1,)),
+        Scenario("reconcile", "return jobs that no thread knows of", _reconcile, _lost_fate),
         Scenario(
-            "beside",
+            "periodic",
             "the periodic work of a process",
             _other_work,
             prepare=_waiting(jobs.PlainWorker),

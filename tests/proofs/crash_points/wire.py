@@ -2,7 +2,7 @@
 faults.
 
 Only a forked child of a case has it. All bytes of the framework to and from Redis pass here. The commands of a packet
-are told apart (several may leave in one ``send``) and numbered in the order in which they leave the process, over all
+are separated (several may leave in one ``send``) and numbered in the order in which they leave the process, over all
 of its connections; one of them is the last before the process is killed, or before its connection ends.
 """
 

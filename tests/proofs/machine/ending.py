@@ -73,7 +73,7 @@ def _settled(cluster: SimulatedCluster) -> bool:
 
 def _at_rest(spot: Spot) -> bool:
     # A job of an unknown class waits for a day.
-    return spot.kind in ("dead", "interrupted") or (spot.kind == "schedule" and b'"Nobody"' in spot.data)
+    return spot.kind in ("dead", "interrupted") or (spot.kind == "schedule" and b'"Unknown"' in spot.data)
 
 
 def _agree(cluster: SimulatedCluster) -> None:

@@ -140,9 +140,9 @@ class JobModel:
         for jid, spots in moved:
             self._check(jid, self.jobs[jid], spots, now, operator=operator)
         self._check_order(moved, look)
-        told = [f"{jid[-4:]!r}: {_told(self.jobs[jid].spots)} -> {_told(spots)}" for jid, spots in moved]
+        moves = [f"{jid[-4:]!r}: {_text_of(self.jobs[jid].spots)} -> {_text_of(spots)}" for jid, spots in moved]
         self.rebase(look)
-        return told
+        return moves
 
     def rebase(self, look: Look) -> None:
         """Accept the current contents: the clock was moved."""
@@ -152,7 +152,7 @@ class JobModel:
     def _check(self, jid: bytes, job: Job, spots: list[Spot], now: dict[str, float], *, operator: bool) -> None:
         self._single(jid, spots)
         if not job.spots:
-            self._must(not job.over, "I4", jid, f"has ended and is back, in {_told(spots)}")
+            self._must(not job.over, "I4", jid, f"has ended and is back, in {_text_of(spots)}")
             return
         for spot in spots:
             if not operator:
@@ -161,7 +161,10 @@ class JobModel:
         for spot in came:
             away = [transit(before.data) is not None for before in job.spots]
             self._must(
-                any(away) and spot.kind in ("queue", "working"), "I2", jid, f"came to {_told(spots)} by no way there is"
+                any(away) and spot.kind in ("queue", "working"),
+                "I2",
+                jid,
+                f"came to {_text_of(spots)} by no way there is",
             )
             job.crossed = True
         for before in job.spots:
@@ -174,8 +177,10 @@ class JobModel:
             return
         marked = [spot for spot in spots if transit(spot.data) is not None and spot.kind in _DUE]
         most = 2 if marked else 1
-        self._must(len(spots) <= most, "I2", jid, f"is in {len(spots)} places: {_told(spots)}")
-        self._must(len({spot.shard for spot in spots}) == len(spots), "I2", jid, f"is twice on a shard: {_told(spots)}")
+        self._must(len(spots) <= most, "I2", jid, f"is in {len(spots)} places: {_text_of(spots)}")
+        self._must(
+            len({spot.shard for spot in spots}) == len(spots), "I2", jid, f"is twice on a shard: {_text_of(spots)}"
+        )
         owners = [spot for spot in spots if spot.kind == "working"]
         self._must(len(owners) <= 1, "I3", jid, f"is in {len(owners)} working lists")
 
@@ -273,7 +278,7 @@ def _bare(spots: list[Spot]) -> list[tuple[str, bytes, bytes, float]]:
     return sorted((spot.shard, spot.key, spot.data, spot.score) for spot in spots)
 
 
-def _told(spots: list[Spot]) -> str:
+def _text_of(spots: list[Spot]) -> str:
     return (
         "nowhere"
         if not spots

@@ -32,7 +32,7 @@ KINDS: dict[str, Callable[[str, str], bytes]] = {
     "tracked": lambda jid, queue: _plain(jid, queue, status_expiration=60),
     "one retry": lambda jid, queue: _plain(jid, queue, retry=1),
     "no retry": lambda jid, queue: _plain(jid, queue, retry=False),
-    "unknown class": lambda jid, queue: _plain(jid, queue, **{"class": "Nobody"}),
+    "unknown class": lambda jid, queue: _plain(jid, queue, **{"class": "Unknown"}),
     "retired class": lambda jid, queue: _plain(jid, queue, **{"class": "Gone"}),
     "for another shard": lambda jid, queue: _plain(jid, queue, aw_shard="second"),
     "limited": lambda jid, queue: _plain(jid, queue, **{"class": "Limited"}),

@@ -45,10 +45,10 @@ ENDS = ("done", "failed", "later", "discarded", "refused")
 """The ends of a job's own code."""
 
 _RAISED: dict[str, Exception] = {
-    "failed": RuntimeError("as told"),
+    "failed": RuntimeError("as chosen"),
     "later": RetryLater(21.0),
-    "discarded": Discard("as told"),
-    "refused": BusinessError("as told"),
+    "discarded": Discard("as chosen"),
+    "refused": BusinessError("as chosen"),
 }
 
 

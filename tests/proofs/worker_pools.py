@@ -1,4 +1,4 @@
-"""Run the worker processes of the storm: under ``scripts/cluster``, or alone and restarted by the storm."""
+"""Run the worker processes of a proof: under ``scripts/cluster``, or alone and restarted by the proof."""
 
 import os
 import signal
@@ -16,8 +16,8 @@ _LONGEST_LOG = 16 << 20
 _MODULE = "tests.proofs.storm_jobs"
 
 
-class Fleet(ABC):
-    """Starts processes of ``slots`` slots; ``tend`` is called often. Their log is read continuously, and kept short."""
+class WorkerPool(ABC):
+    """Processes with ``slots`` slots each. Call ``tend`` often: it restarts them; ``read_log`` empties a long log."""
 
     def __init__(
         self, scripts: Path, folder: Path, *, processes: int, slots: int, queue: str = QUEUE, module: str = _MODULE
@@ -58,13 +58,13 @@ class Fleet(ABC):
             except subprocess.TimeoutExpired:
                 process.kill()
                 status = process.wait()
-            if status not in (0, -signal.SIGTERM):  # killed by it during its start
+            if status not in (0, -signal.SIGTERM):  # TERM can kill a process during its start
                 self.surprises.append(f"process {process.pid} ended with status {status} after TERM")
         self._started = []
         self.read_log()
 
     def read_log(self) -> None:
-        """Read the new lines of the log. It is emptied sometimes: a storm of millions writes gigabytes."""
+        """Read the new lines of the log. Empty a long log: a run of a million jobs writes gigabytes."""
         with self._log.open("rb") as file:
             file.seek(self._read)
             text = file.read()
@@ -87,11 +87,11 @@ class Fleet(ABC):
         return process
 
 
-class ClusterFleet(Fleet):
-    """One ``scripts/cluster``, which sees its children die and starts their successors."""
+class ClusterPool(WorkerPool):
+    """One ``scripts/cluster``, which restarts its dead child processes."""
 
     options: tuple[str, ...] = ()
-    """Return further options of its command line."""
+    """More options of its command line."""
 
     def start(self) -> None:
         size = ["--processes", str(self.processes), "--max-concurrency", str(self.slots)]
@@ -104,10 +104,8 @@ class ClusterFleet(Fleet):
         self._started = [process for process in self._started if process.returncode is None]
 
 
-class BareFleet(Fleet):
-    """``scripts/worker`` processes without a supervisor: only the storm sees their deaths, and reports them to no
-    process.
-    """
+class BarePool(WorkerPool):
+    """``scripts/worker`` processes without a supervisor; only this process restarts the dead ones."""
 
     def start(self) -> None:
         for _ in range(self.processes):
