@@ -134,7 +134,7 @@ def hang():
 
 
 @pytest.mark.proves("R1", "R72")
-def test_a_step_that_hangs_is_found(loop, hang):
+def test_watchdog_finds_a_task_over_its_limit(loop, hang):
     fine = loop(lambda: None, period_s=0.001)
     stuck = loop(hang.wait, limit_s=0.05)
     until(lambda: stuck.steps % 2)
@@ -142,7 +142,7 @@ def test_a_step_that_hangs_is_found(loop, hang):
     assert until(dog.check) is stuck
 
 
-def test_a_loop_that_rests_or_steps_does_not_hang(loop):
+def test_watchdog_accepts_waiting_and_running_tasks(loop):
     resting = loop(lambda: None, limit_s=0.01)
     stepping = loop(lambda: 0.0, limit_s=0.01)
     dog = Watchdog([resting, stepping], period_s=0.005)
@@ -154,7 +154,7 @@ def test_a_loop_that_rests_or_steps_does_not_hang(loop):
 
 
 @pytest.mark.proves("F6")
-def test_a_frozen_process_is_not_taken_for_one_that_hangs(loop, hang, monkeypatch):
+def test_watchdog_after_a_frozen_process_reports_no_task(loop, hang, monkeypatch):
     stuck = loop(hang.wait, limit_s=60)
     until(lambda: stuck.steps % 2)
     dog = Watchdog([stuck])
@@ -188,7 +188,7 @@ def test_lease_frozen_process_counts_as_lost_despite_parent(redis, granted):
 
 
 @pytest.mark.proves("R6")
-def test_a_process_that_was_forgotten_registers_again(redis, granted):
+def test_lease_without_registration_registers_again(redis, granted):
     lease = Lease(granted, IDENTITY, 2, FailureDetector(15.0, 3.0))
     lease.renew()
     redis.flushall()

@@ -44,7 +44,7 @@ def drained(redis, process):
 
 
 @pytest.mark.proves("F46", "I15")
-def test_a_paused_queue_is_skipped_until_it_is_resumed(site, redis):
+def test_paused_queue_is_skipped_until_it_is_resumed(site, redis):
     redis.sadd(keys.PAUSED, "default")
     process = site.hurried_worker("-q", "default", "-q", "other")
     assert process.line(event_name="queues.paused")["queues"] == ["default"]
@@ -57,7 +57,7 @@ def test_a_paused_queue_is_skipped_until_it_is_resumed(site, redis):
     process.line(job_status="done", jid="held back")
 
 
-def test_a_job_runs_and_every_line_of_stdout_is_json(site, redis):
+def test_job_runs_and_each_stdout_line_is_json(site, redis):
     enqueue(redis, "TalkWorker", args=[5, "my secret", "quick"], jid="j1", correlation_id="cafe", version=1)
     process = site.worker("-q", "default")
     done = process.line(job_status="done")
@@ -85,7 +85,7 @@ def test_a_job_runs_and_every_line_of_stdout_is_json(site, redis):
 
 
 @pytest.mark.proves("I24")
-def test_nothing_is_left_in_redis_after_an_orderly_end(site, redis, proofs):
+def test_process_end_leaves_no_keys_in_redis(site, redis, proofs):
     enqueue(redis, "NoopWorker")
     process = site.worker("-q", "default").ready()
     proofs("noop")
@@ -94,7 +94,7 @@ def test_nothing_is_left_in_redis_after_an_orderly_end(site, redis, proofs):
     assert left - {b"aw:steady_since", b"aw:held_alert"} == {b"queues"}  # those two run out by themselves
 
 
-def test_a_job_pushed_by_a_job_shares_its_correlation_id(site, redis, proofs):
+def test_job_pushed_by_a_job_has_its_correlation_id(site, redis, proofs):
     enqueue(redis, "ParentWorker", correlation_id="c0ffee", **{"meta.user": "u1"})
     process = site.worker("-q", "default")
     proofs("noop")
@@ -107,7 +107,7 @@ def test_a_job_pushed_by_a_job_shares_its_correlation_id(site, redis, proofs):
 
 
 @pytest.mark.parametrize("parent", ["ParentWorker", "AsyncWorker"])
-def test_the_caller_of_the_first_job_is_the_root_of_the_chain(site, redis, proofs, parent):
+def test_root_caller_is_the_caller_of_the_first_job(site, redis, proofs, parent):
     facts = {"meta.caller_id": "POST /orders", "meta.feature_category": "billing"}
     enqueue(redis, parent, args=[] if parent == "ParentWorker" else [1], **facts)
     process = site.worker("-q", "default")
@@ -131,7 +131,7 @@ def test_async_jobs_run_on_one_loop_and_keep_their_context(site, redis, proofs):
 
 
 @pytest.mark.parametrize("name", ["PatientWorker", "AsyncPatientWorker"])
-def test_a_running_job_sees_that_it_was_cancelled(site, redis, proofs, name):
+def test_iterable_job_sees_its_cancellation(site, redis, proofs, name):
     enqueue(redis, name, jid="patient")
     process = site.worker("-q", "default", "-c", "1")
     proofs("patient")
@@ -165,7 +165,7 @@ def test_async_job_that_exits_ends_no_other_job(site, redis, proofs):
         ("discard", "dropped", None, None),
     ],
 )
-def test_every_way_to_fail(site, redis, kind, status, error, place):
+def test_failed_job_is_in_the_place_of_its_outcome(site, redis, kind, status, error, place):
     enqueue(redis, "FailWorker", args=[kind])
     enqueue(redis, "NoopWorker", jid="next")
     process = site.worker("-q", "default", "-c", "1")
@@ -210,7 +210,7 @@ def test_refusals_of_the_business_are_kept_on_demand(site, redis):
     assert process.end() == 0
 
 
-def test_a_retried_job_names_its_count(site, redis):
+def test_retried_job_logs_its_retry_count(site, redis):
     enqueue(redis, "FailWorker", args=["again"], retry_count=4, failed_at=STARTED)
     process = site.worker("-q", "default")
     end = process.line(job_status="fail")
@@ -221,7 +221,7 @@ def test_a_retried_job_names_its_count(site, redis):
     assert job["retried_at"] > STARTED
 
 
-def test_without_job_lines_failures_are_still_written(site, redis, proofs):
+def test_job_logs_off_still_writes_failures(site, redis, proofs):
     enqueue(redis, "NoopWorker")
     enqueue(redis, "FailWorker", args=["x"])
     process = site.worker("-q", "default", FRAMEWORK_LOGGING__JOBS="false")
@@ -303,7 +303,7 @@ def test_worker_malformed_payload_keeps_its_bytes(site, redis, proofs):
     ],
     ids=["huge", "digits", "words", "mixed", "types", "more"],
 )
-def test_odd_fields_cost_the_process_nothing(site, redis, proofs, fields):
+def test_jobs_with_invalid_fields_run(site, redis, proofs, fields):
     redis.lpush(
         "queue:default",
         encoded("FailWorker", **{**fields, "args": ["boom"]}),
@@ -404,7 +404,7 @@ def test_due_jobs_come_back_and_others_wait(site, redis, proofs):
 # --- which queues ---------------------------------------------------------------------------------------------------
 
 
-def test_only_its_own_queues_and_its_own_shard_are_served(site, redis, second_redis, second_redis_url, proofs):
+def test_process_serves_its_own_queues_and_shard_only(site, redis, second_redis, second_redis_url, proofs):
     site.write("redis.yml", {"shards": {"main": {"url": site.url}, "second": {"url": second_redis_url}}})
     enqueue(redis, "NoopWorker", jid="elsewhere", queue="a")
     enqueue(second_redis, "NoopWorker", jid="here", queue="a")

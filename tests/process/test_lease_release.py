@@ -31,7 +31,7 @@ def other(redis, granted, recovered):
 
 
 @pytest.mark.proves("I24")
-def test_an_empty_handed_process_leaves_nothing(redis, lease):
+def test_release_without_jobs_leaves_no_keys(redis, lease):
     lease.release()
     assert set(redis.keys("aw:*")) <= {keys.STEADY_SINCE.encode()}  # that one runs out by itself
 

@@ -43,7 +43,7 @@ def test_unfinished_jobs_go_back_where_they_came_from(site, redis, proofs, numbe
 
 
 @pytest.mark.proves("F3")
-def test_what_ends_in_time_is_done(site, redis, proofs, release):
+def test_stop_waits_for_jobs_that_end_in_time(site, redis, proofs, release):
     enqueue(redis, "LongWorker", args=["one"])
     process = site.worker("-q", "default", "-t", "30").ready()
     proofs("begun:one")
@@ -58,7 +58,7 @@ def test_what_ends_in_time_is_done(site, redis, proofs, release):
 
 
 @pytest.mark.proves("F28", "R69")
-def test_a_job_that_cannot_be_stopped_does_not_keep_the_process(site, redis, proofs):
+def test_stop_ends_the_process_despite_an_endless_job(site, redis, proofs):
     enqueue(redis, "StubbornWorker")
     process = site.worker("-q", "default", "-t", "0").ready()
     proofs("begun:stubborn")
@@ -66,7 +66,7 @@ def test_a_job_that_cannot_be_stopped_does_not_keep_the_process(site, redis, pro
     assert len(queued(redis)) == 1
 
 
-def test_a_quiet_process_takes_nothing_new_and_ends_what_it_has(site, redis, proofs, release):
+def test_quiet_process_ends_its_jobs_and_fetches_none(site, redis, proofs, release):
     enqueue(redis, "LongWorker", args=["one"])
     process = site.hurried_worker("-q", "default", "-c", "2").ready()
     proofs("begun:one")
@@ -101,7 +101,7 @@ def test_worker_obeys_signals_of_a_dashboard(site, redis):
 
 
 @pytest.mark.proves("R70")
-def test_the_record_is_what_sidekiqs_pages_read(site, redis, proofs):
+def test_process_record_has_the_fields_of_sidekiqs_pages(site, redis, proofs):
     enqueue(redis, "LongWorker", args=["one"], jid="j1")
     marks = ("--tag", "shop", "--label", "blue", "--label", "rack 7")
     process = site.hurried_worker("-q", "default,2", "-q", "other,1", "-c", "3", "-t", "0", *marks).ready()
@@ -176,7 +176,7 @@ def test_forced_stops_and_a_kill_are_counted_apart(site, redis, proofs, release)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT], ids=lambda number: number.name)
-def test_the_setting_counts_for_classes_that_say_nothing(site, redis, proofs, number):
+def test_interruption_setting_is_the_default_of_classes(site, redis, proofs, number):
     enqueue(redis, "StubbornWorker", jid="j1")
     process = stop_amid(site, proofs, "stubborn", number=number, FRAMEWORK_MAX_RETRIES_AFTER_INTERRUPTION="1")
     assert process.line(job_status="quarantined")["jid"] == "j1"
@@ -185,7 +185,7 @@ def test_the_setting_counts_for_classes_that_say_nothing(site, redis, proofs, nu
 
 
 @pytest.mark.parametrize("how", ["cancelled", "deaf"])
-def test_an_async_job_that_is_cut_off_is_counted(site, redis, proofs, how):
+def test_interrupted_async_job_is_counted(site, redis, proofs, how):
     enqueue(redis, "AsyncLongWorker", args=[how], jid="j1")
     process = stop_amid(site, proofs, how)
     assert [(job["jid"], job["interrupted_count"]) for job in queued(redis)] == [("j1", 1)]
@@ -193,7 +193,7 @@ def test_an_async_job_that_is_cut_off_is_counted(site, redis, proofs, how):
     assert process.find(job_status="done") == process.find(job_status="fail") == []
 
 
-def test_a_job_that_gives_way_in_time_is_not_counted(site, redis, proofs):
+def test_job_that_stops_on_shutdown_is_not_counted(site, redis, proofs):
     enqueue(redis, "GivesWayWorker", jid="j1")
     process = site.worker("-q", "default", "-t", "60").ready()
     proofs("begun:polite")
@@ -204,7 +204,7 @@ def test_a_job_that_gives_way_in_time_is_not_counted(site, redis, proofs):
 
 
 @pytest.mark.proves("F28", "R69")
-def test_a_hook_that_hangs_at_the_end_does_not_keep_the_process(site, redis, proofs):
+def test_stop_with_a_hanging_hook_ends_the_process(site, redis, proofs):
     enqueue(redis, "HangingHookWorker", jid="j1")
     process = stop_amid(site, proofs, "hook")
     assert proofs("hook hangs") == ["j1"]
@@ -213,7 +213,7 @@ def test_a_hook_that_hangs_at_the_end_does_not_keep_the_process(site, redis, pro
     assert not redis.exists(keys.lease(process.identity))  # it hung after all that matters
 
 
-def test_an_interrupted_set_that_is_none_gives_no_job_up(site, redis, proofs):
+def test_interrupted_set_of_wrong_type_loses_no_job(site, redis, proofs):
     redis.set(keys.INTERRUPTED, "x")
     enqueue(redis, "LongWorker", args=["one"], jid="j1", interrupted_count=1)
     process = stop_amid(site, proofs, "one")
@@ -226,7 +226,7 @@ def test_an_interrupted_set_that_is_none_gives_no_job_up(site, redis, proofs):
 
 
 @pytest.mark.proves("R18", "I8")
-def test_the_jobs_of_a_killed_process_are_taken_back_by_another(site, redis, proofs, release):
+def test_jobs_of_a_killed_process_run_in_another(site, redis, proofs, release):
     enqueue(redis, "LongWorker", args=["one"], jid="j1", bid="kept")
     first = site.worker("-q", "default").ready()
     proofs("begun:one")
@@ -297,7 +297,7 @@ def test_worker_stop_leaves_lost_replies_to_others(site, redis):
 
 
 @pytest.mark.proves("F23")
-def test_a_worker_started_before_its_redis_waits_for_it(site, make_server, redis):
+def test_boot_waits_for_a_redis_that_starts_later(site, make_server, redis):
     own = make_server()
     url = own.url
     own.stop()

@@ -80,7 +80,7 @@ def test_metrics_flush_each_period_and_not_when_idle(redis, bench):
     assert sent() == 0
 
 
-def test_every_class_has_its_turn_when_there_are_many(redis, bench, monkeypatch):
+def test_metrics_above_the_class_limit_rotate_classes(redis, bench, monkeypatch):
     monkeypatch.setattr(metrics, "MOST_CLASSES", 3)
     for _ in range(3):
         for number in range(8):
@@ -89,7 +89,7 @@ def test_every_class_has_its_turn_when_there_are_many(redis, bench, monkeypatch)
     assert {name.partition("|")[0] for name in numbers(redis, MINUTE_8)} == {f"W{number}" for number in range(8)}
 
 
-def test_no_version_writes_nothing(redis, granted, bench):
+def test_metrics_without_a_version_write_nothing(redis, granted, bench):
     bench.counts.for_class(NAME).record_run(0)
     SidekiqMetrics(granted, bench.runs.class_metrics, ()).flush()
     assert redis.keys() == []

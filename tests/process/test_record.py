@@ -49,7 +49,7 @@ def record(redis, granted, runs):
     return ProcessRecord(granted, IDENTITY, QueueOrder.of([("default", 0)]), 1, "1", runs)
 
 
-def test_a_counter_that_is_refused_takes_no_other_along(redis, runs, record):
+def test_record_failed_counter_keeps_the_other_counters(redis, runs, record):
     counts = runs.new_thread_counts()
     counts.uncounted, counts.failed = 3, 1
     counts.processed = 90  # the others are counted by their acknowledgement
@@ -127,7 +127,7 @@ def test_record_refused_write_is_repeated_by_next_heartbeat(redis, record):
 
 
 @pytest.mark.proves("R6", "R70")
-def test_a_process_that_was_struck_off_the_list_is_on_it_again(redis, record):
+def test_record_deleted_from_the_list_is_listed_again(redis, record):
     record.heartbeat()
     redis.delete(IDENTITY, keys.PROCESSES)  # Sidekiq prunes those whose record has run out
     record.heartbeat()

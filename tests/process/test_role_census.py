@@ -236,7 +236,7 @@ def test_roles_grant_what_they_use_and_nothing_else(server, site, redis, resumes
     assert not unused, "rights that no code path uses (framework/store/rights.py):\n" + "\n".join(unused)
 
 
-def test_every_script_is_of_a_role():
+def test_every_script_belongs_to_a_role():
     """One that is in none needs rights of which no role knows."""
     scripts = {name for name, one in vars(script).items() if isinstance(one, script.Script)}
     assert scripts == {one.name.upper() for role in rights.ROLES.values() for one in role.scripts}

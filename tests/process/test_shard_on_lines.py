@@ -73,7 +73,7 @@ def push(site, *names):
     assert ended.returncode == 0, ended.stderr
 
 
-def test_every_line_of_a_worker_process(there, redis):
+def test_worker_lines_name_the_shard(there, redis):
     process = there.worker("-r", "say", "-q", "default", "--shard", "second", FRAMEWORK_LOGGING__LEVEL="debug").ready()
     push(there, "SayWorker", "BrokenWorker")
     process.line(message="mine, async")
@@ -95,7 +95,7 @@ def test_every_line_of_a_worker_process(there, redis):
     check(process.lines, "second")
 
 
-def test_the_lines_of_a_process_that_waits_for_its_redis(there):
+def test_boot_waiting_lines_name_the_shard(there):
     there.server.kill()
     process = there.worker("-q", "default", "--shard", "second")
     process.line(event_name="boot.waiting")
@@ -103,7 +103,7 @@ def test_the_lines_of_a_process_that_waits_for_its_redis(there):
     check(process.lines, "second")
 
 
-def test_the_lines_of_poller_and_reaper(there, redis):
+def test_poller_and_reaper_lines_name_the_shard(there, redis):
     with opened(there.server.url).client as client:
         client.zadd("schedule", {b"no json": 1.0})
         enqueue(client, "NoopWorker", queue="elsewhere")
@@ -118,7 +118,7 @@ def test_the_lines_of_poller_and_reaper(there, redis):
     check(process.lines, "second")
 
 
-def test_the_lines_of_a_supervisor_name_its_childs_shard(there):
+def test_supervisor_lines_name_the_shard_of_the_child(there):
     process = there.start("-m", "framework", "cluster", "-r", "jobs", "--timeout", "1", "--shard", "second", "default")
     process.line(event_name="process.ready")
     child = process.line(event_name="child.started")["child_pid"]

@@ -25,7 +25,7 @@ def titled(cold_site, monkeypatch):
     return cold_site
 
 
-def test_a_worker_shows_queues_busy_slots_and_state(titled, redis, proofs, release):
+def test_title_shows_queues_busy_slots_and_state(titled, redis, proofs, release):
     process = titled.hurried_worker("-q", "default", "-q", "side", "-c", "2").ready()
     says(process.pid, "main default,side [0 of 2 busy]")
     enqueue(redis, "LongWorker", args=["one"])
@@ -69,10 +69,10 @@ def test_title_of_supervisor_shows_groups_and_running_children(titled, redis, pr
         ([], ""),
     ],
 )
-def test_many_names_leave_room_for_the_state(names, words):
+def test_title_shortens_many_queue_names(names, words):
     assert title.shortened(names) == words
 
 
-def test_without_the_library_nothing_is_shown_and_nothing_fails(monkeypatch):
+def test_title_without_the_library_does_nothing(monkeypatch):
     monkeypatch.setattr(title, "setproctitle", None)
     title.Title("main", ["default"], "busy").show(1, 2, "quiet")

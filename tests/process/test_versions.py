@@ -67,7 +67,7 @@ def test_scheduled_job_keeps_version_across_queue_and_shard(site, redis, second_
 
 
 @pytest.mark.proves("I5")
-def test_an_interrupted_job_keeps_its_version(site, redis, proofs):
+def test_interrupted_job_keeps_its_version(site, redis, proofs):
     push(site, 'ImportWorker.perform_async("a.csv", "hang")')
     process = site.worker("-q", "import", "-t", "0.1")
     proofs("ran")
@@ -77,7 +77,7 @@ def test_an_interrupted_job_keeps_its_version(site, redis, proofs):
     assert proofs("ran", 2) == ["ImportWorker 1 perform_v1 a.csv"] * 2
 
 
-def test_a_ruby_producer_may_write_the_version_as_text(site, redis, proofs):
+def test_version_written_as_text_is_read(site, redis, proofs):
     enqueue(redis, "ImportWorker", args=["a.csv"], queue="import", version="1")
     site.worker("-q", "import")
     assert proofs("ran") == ["ImportWorker 1 perform_v1 a.csv"]
@@ -99,7 +99,7 @@ def test_inline_runs_the_current_version(site, redis, proofs):
 # --- names ------------------------------------------------------------------------------------------------------------------
 
 
-def test_jobs_under_the_former_name_run_in_the_renamed_class(site, redis, proofs):
+def test_job_of_a_former_name_runs_in_the_renamed_class(site, redis, proofs):
     site.write("application.yml", {"poll_interval": 0.1})
     push(site, "RenamedWorker.perform_async(1)")
     push(site, "RenamedWorker.perform_in(0.01, 2)")
@@ -146,14 +146,14 @@ def test_worker_retired_class_is_dropped_logged_counted(site, redis):
 
 
 @pytest.mark.proves("F42")
-def test_a_process_of_the_former_release_still_runs_them(site, redis, proofs):
+def test_process_of_the_former_release_runs_retired_jobs(site, redis, proofs):
     push(site, 'RemovedWorker.perform_async("secret")')
     site.worker("-q", "removed", RELEASE="old")
     assert proofs("ran") == ["RemovedWorker 0 secret"]
     assert not redis.exists(keys.RETIRED)
 
 
-def test_a_class_that_is_both_refuses_to_boot(site):
+def test_boot_class_registered_and_retired_is_refused(site):
     process = site.worker("-q", "removed", **retiring(RemovedWorker="x", **{"Old::ReportWorker": "y"}), RELEASE="old")
     assert process.wait() == 78
     story = process.errors.read_text()

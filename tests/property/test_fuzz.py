@@ -58,12 +58,12 @@ def test_compressed_arguments_are_bounded_or_refused():
     nothing_found("compressed")
 
 
-def test_odd_process_records_stop_no_reader():
+def test_fuzz_process_records_stop_no_reader():
     nothing_found("frames")
 
 
 @pytest.mark.proves("R34")
-def test_odd_members_of_sets_stop_no_poller():
+def test_fuzz_members_of_sets_stop_no_poller():
     nothing_found("due")
 
 
@@ -75,17 +75,17 @@ def test_user_input_is_read_or_refused():
     nothing_found("query", "yaml", "settings", "sidekiq-file", "option", "url")
 
 
-def test_any_job_log_is_one_line():
+def test_fuzz_job_log_is_one_line():
     nothing_found("log")
 
 
 @pytest.mark.proves("R26", "F29")
-def test_any_error_gives_a_readable_retry_member():
+def test_fuzz_error_gives_a_readable_retry_member():
     nothing_found("error")
 
 
 @pytest.mark.proves("F38")
-def test_any_bytes_in_a_queue_have_outcome_and_lines():
+def test_fuzz_queue_bytes_have_outcome_and_lines():
     nothing_found("run")
 
 
@@ -94,7 +94,7 @@ def test_written_json_is_read_again_here_and_in_ruby():
     nothing_found("ruby")
 
 
-def test_every_fuzz_target_has_a_test():
+def test_fuzz_every_target_has_a_test():
     named_here = {
         "payload",
         "compressed",
@@ -160,13 +160,13 @@ def test_fuzz_finds_a_broken_target(monkeypatch, name):
 
 @settings(max_examples=80)
 @given(st.binary(max_size=300))
-def test_any_bytes_are_a_payload_or_refused(data):
+def test_fuzz_bytes_are_a_payload_or_refused(data):
     assert check_payload(data) in ("read", "PayloadError")
 
 
 @settings(max_examples=80)
 @given(st.text(max_size=100))
-def test_any_text_is_read_or_refused(text):
+def test_fuzz_text_is_read_or_refused(text):
     for check in (check_query, check_yaml, check_option, check_url):
         assert check(text) in ("read", "QueryError", "YamlError", "ValueError")
 
@@ -181,5 +181,5 @@ JSON = st.recursive(
 @pytest.mark.proves("I22", "I23")
 @settings(max_examples=80)
 @given(JSON)
-def test_any_json_is_the_same_in_ruby(value):
+def test_fuzz_json_is_the_same_in_ruby(value):
     assert check_ruby([value]) in ("the same", "no Ruby here")

@@ -201,7 +201,7 @@ def until(condition: Callable[[], Any]) -> None:
 
 
 @needs_redis
-def test_each_repetition_starts_from_the_same_queue(tmp_path: Path):
+def test_store_restores_the_queue_before_each_repetition(tmp_path: Path):
     from redis import Redis
 
     from tests.bench.machine import available_cores

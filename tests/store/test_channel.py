@@ -41,7 +41,7 @@ def tcp_server(short_path):
         yield server
 
 
-def test_nothing_is_opened_before_the_first_use(channel, redis):
+def test_channel_connects_at_its_first_call(channel, redis):
     assert not channel.open
     assert not channel.healthy()
     assert channel.call("PING") == b"PONG"
@@ -77,7 +77,7 @@ def test_either_protocol(redis, redis_url, protocol):
     channel.close()
 
 
-def test_a_false_of_resp3_is_a_reply():
+def test_channel_resp3_false_is_a_reply():
     with scripted(b"#f\r\n") as server:
         channel = channel_to(server.url, read_timeout_s=2)
         assert channel.call("PING") is False
@@ -113,7 +113,7 @@ def test_channel_packet_larger_than_socket_buffer_arrives(tcp_server):
         (b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n", ResponseError, False),
     ],
 )
-def test_an_error_reply_is_raised_as_what_it_is(line, kind, closed):
+def test_channel_error_reply_raises_its_exception_type(line, kind, closed):
     with scripted(line + b"+PONG\r\n") as server:
         channel = channel_to(server.url, read_timeout_s=2)
         channel.send(("LPUSH", "a", "b"), ("PING",))
@@ -141,7 +141,7 @@ def test_error_replies_among_others(channel, redis):
 
 
 @pytest.mark.proves("R3")
-def test_every_read_has_a_deadline():
+def test_channel_each_read_has_a_deadline():
     answers = iter([b"+PONG\r\n", b"", b"+PONG\r\n"])
     with scripted(lambda packet: next(answers)) as server:
         channel = channel_to(server.url, read_timeout_s=0.05)
@@ -156,7 +156,7 @@ def test_every_read_has_a_deadline():
 
 
 @pytest.mark.proves("R3")
-def test_a_server_that_reads_nothing_is_no_endless_wait():
+def test_channel_write_to_a_stuck_server_times_out():
     reading = threading.Event()
 
     def never(packet):
@@ -171,7 +171,7 @@ def test_a_server_that_reads_nothing_is_no_endless_wait():
 
 
 @pytest.mark.proves("R11")
-def test_what_was_left_over_at_the_deadline_is_sent_after_all():
+def test_channel_partial_write_continues_with_a_new_deadline():
     """A send that has handed over a part returns; the rest goes the same way, with a deadline of its own."""
     came = 0
 
@@ -189,7 +189,7 @@ def test_what_was_left_over_at_the_deadline_is_sent_after_all():
         channel.close()
 
 
-def test_a_server_that_closes_is_an_error_and_then_found_again():
+def test_channel_reconnects_after_the_server_closes():
     answers = iter([CLOSE, b"+PONG\r\n"])
     with scripted(lambda packet: next(answers)) as server:
         channel = channel_to(server.url)
@@ -227,7 +227,7 @@ def test_channel_without_server_raises(short_path):
     assert not channel.sent
 
 
-def test_an_idle_channel_notices_the_end_of_its_server(make_server):
+def test_idle_channel_detects_the_end_of_its_server(make_server):
     own = make_server()
     channel = channel_to(with_all_rights(own.url))
     assert channel.call("PING") == b"PONG"
@@ -237,7 +237,7 @@ def test_an_idle_channel_notices_the_end_of_its_server(make_server):
     assert not channel.healthy()
 
 
-def test_a_packet_that_could_not_leave_was_not_sent(make_server):
+def test_channel_failed_write_is_not_marked_sent(make_server):
     own = make_server()
     channel = channel_to(with_all_rights(own.url))
     channel.call("PING")
@@ -270,14 +270,14 @@ class Doubling(Script):
 
 
 @pytest.mark.proves("R12")
-def test_a_script_is_sent_whole_where_it_is_unknown(channel, redis):
+def test_channel_sends_an_unknown_script_as_text(channel, redis):
     redis.script_flush()
     assert channel.run(Doubling(), ["runs"], [21]) == 42
     assert channel.run(Doubling(), ["runs"], [4]) == 8
     assert redis.get("runs") == b"2"
 
 
-def test_a_closed_channel_may_be_used_again(channel, redis):
+def test_closed_channel_opens_again(channel, redis):
     channel.close()
     channel.call("PING")
     channel.close()

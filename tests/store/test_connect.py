@@ -43,7 +43,7 @@ def started(short_path):
 
 @pytest.mark.parametrize("guarded", [True, False], ids=["sentinel with password", "sentinel without"])
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_a_redis_with_a_password_is_found_through_its_sentinel(started, guarded, protocol):
+def test_client_finds_a_guarded_redis_by_its_sentinel(started, guarded, protocol):
     port = started(f'requirepass "{SECRET}"')
     lines = [f"sentinel monitor house 127.0.0.1 {port} 1", f'sentinel auth-pass house "{SECRET}"']
     if guarded:
@@ -65,7 +65,7 @@ def test_a_redis_with_a_password_is_found_through_its_sentinel(started, guarded,
 
 
 @pytest.mark.proves("R3")
-def test_an_unreachable_sentinel_is_an_error_soon():
+def test_client_unreachable_sentinel_fails_within_10_s():
     endpoint = Endpoint("", (("127.0.0.1", 1),), "house")
     assert endpoint.shown == "house of the sentinels 127.0.0.1:1"
     client = open_client(endpoint, name="tests")

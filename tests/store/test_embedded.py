@@ -60,14 +60,14 @@ def test_starts_answers_and_stops(short_path: Path, binary: Path) -> None:
         _ = server.url
 
 
-def test_is_set_up_to_lose_nothing(short_path: Path, binary: Path) -> None:
+def test_embedded_server_has_a_durable_configuration(short_path: Path, binary: Path) -> None:
     with EmbeddedServer(short_path, binary=binary) as server, client(server) as redis:
         wanted = {"appendonly": "yes", "appendfsync": "everysec", "save": "", "maxmemory-policy": "noeviction"}
         assert {key: redis.config_get(key)[key] for key in wanted} == wanted
         assert redis.config_get("port")["port"] == "0", "only the socket is open"
 
 
-def test_only_its_owner_can_reach_it(short_path: Path) -> None:
+def test_embedded_server_files_are_for_the_owner_only(short_path: Path) -> None:
     with EmbeddedServer(short_path / "data") as server:
         assert (server.data_dir).stat().st_mode & 0o077 == 0
         for name in ("server.sock", "server.conf", "url"):
@@ -75,7 +75,9 @@ def test_only_its_owner_can_reach_it(short_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", [EmbeddedServer.kill, EmbeddedServer.stop])
-def test_what_it_answered_survives(short_path: Path, binary: Path, end: Callable[[EmbeddedServer], None]) -> None:
+def test_embedded_server_keeps_acknowledged_writes(
+    short_path: Path, binary: Path, end: Callable[[EmbeddedServer], None]
+) -> None:
     server = EmbeddedServer(short_path, binary=binary)
     with server:
         with client(server) as redis:
@@ -100,7 +102,7 @@ def test_comes_back_after_a_crash_from_outside(short_path: Path) -> None:
         assert server.pid not in (None, first)
 
 
-def test_a_stale_pid_file_of_a_living_stranger_is_ignored(short_path: Path) -> None:
+def test_embedded_server_ignores_a_pid_file_of_another_process(short_path: Path) -> None:
     (short_path / "pid").write_text(str(os.getpid()))
     (short_path / "url").write_text(f"unix://{short_path}/gone.sock")
     (short_path / "lock").touch()
@@ -112,7 +114,7 @@ def test_a_stale_pid_file_of_a_living_stranger_is_ignored(short_path: Path) -> N
         assert server.pid != os.getpid()
 
 
-def test_two_starts_share_one_server(short_path: Path) -> None:
+def test_embedded_server_two_starts_share_one_process(short_path: Path) -> None:
     with EmbeddedServer(short_path) as first:
         with EmbeddedServer(short_path) as second:
             assert second.url == first.url
@@ -183,7 +185,7 @@ def test_embedded_detached_server_outlives_its_parent(
     assert not other.running
 
 
-def test_a_long_path_listens_on_loopback_with_a_password(tmp_path: Path) -> None:
+def test_embedded_server_long_path_uses_loopback_and_password(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 30)
     with EmbeddedServer(folder) as server:
         assert server.url.startswith("redis://:")
@@ -196,27 +198,27 @@ def test_a_long_path_listens_on_loopback_with_a_password(tmp_path: Path) -> None
             stranger.ping()
 
 
-def test_a_path_with_odd_characters(short_path: Path) -> None:
+def test_embedded_server_path_may_have_special_characters(short_path: Path) -> None:
     with EmbeddedServer(short_path / 'a "b\\c? #%41ü') as server, client(server) as redis:
         redis.set("key", "value")
         assert server.url.startswith("unix://")
         assert (server.data_dir / "server.sock").exists()
 
 
-def test_no_server_program_is_a_configuration_error(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embedded_server_without_a_program_is_refused(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("framework.store.embedded.find_server_binaries", dict)
     with pytest.raises(ConfigurationError, match=r"PATH\[embedded\]") as raised:
         EmbeddedServer(short_path).start()
     assert raised.value.problems[0].file == "config/redis.yml"
 
 
-def test_a_program_that_does_not_exist_is_named(short_path: Path) -> None:
+def test_embedded_server_missing_program_is_named(short_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no-such-server is not a program"):
         EmbeddedServer(short_path, binary=short_path / "no-such-server").start()
 
 
 @pytest.mark.parametrize("detached", [False, True])
-def test_a_server_that_cannot_come_up_says_why(short_path: Path, *, detached: bool) -> None:
+def test_embedded_server_failed_start_names_the_cause(short_path: Path, *, detached: bool) -> None:
     (short_path / "appendonlydir").write_text("a file where the server wants a folder")
     server = EmbeddedServer(short_path, detached=detached)
     with pytest.raises(ConfigurationError, match="appendonlydir"):
@@ -225,7 +227,7 @@ def test_a_server_that_cannot_come_up_says_why(short_path: Path, *, detached: bo
     assert not (short_path / "url").exists()
 
 
-def test_the_development_store_of_a_shard_is_found_by_name(short_path: Path) -> None:
+def test_embedded_url_finds_the_store_of_a_shard(short_path: Path) -> None:
     assert embedded_url(short_path, "main") is None
     with EmbeddedServer(store_dir(short_path, "main")) as server:
         assert embedded_url(short_path, "main") == server.url

@@ -55,7 +55,7 @@ def test_push_up_to_reserved_slot_is_its_jobs_only(redis):
     assert fill(redis, 1, "c") == [0, 0]
 
 
-def test_the_operators_word_stands_over_the_class(redis):
+def test_push_up_to_prefers_the_operators_limit(redis):
     redis.hset(BASE, mapping={"override": 1, "override_until": ""})
     assert fill(redis, 5, "a", "b") == [1, 0]
 

@@ -22,7 +22,7 @@ def unpark(redis, most=100, *, size=1_000_000, seen="", heed="", skip=0):
     return RELEASE_PAUSED(redis, PLACES, ["C", "f", seen, heed, most, size, skip])
 
 
-def test_jobs_go_and_come_back_byte_for_byte_in_their_order(redis, memory):
+def test_hold_and_release_keep_bytes_and_order(redis, memory):
     jobs = [ODD, b"b", b"c\nd", b"e"]
     redis.lpush(WORKING, *jobs)
     redis.lpush(QUEUE, "before")
@@ -79,7 +79,7 @@ def test_release_paused_marker_blocks_unknown_class(redis, memory):
     assert unpark(redis, heed="heed") == [1, 1, 0]
 
 
-def test_a_job_keeps_its_lock_and_gives_back_its_slots(redis, memory):
+def test_hold_keeps_the_lock_and_releases_slots(redis, memory):
     redis.hset("lock", mapping={"jid": "j1"})
     redis.zadd("limit:running", {"me j1": 1, "me j2": 1})
     redis.lpush(WORKING, "a")
@@ -91,7 +91,7 @@ def test_a_job_keeps_its_lock_and_gives_back_its_slots(redis, memory):
     assert 50_000 < redis.pttl("lock") <= 60_000
 
 
-def test_what_cannot_go_stays_and_the_others_go_on(redis, memory):
+def test_release_skips_jobs_of_an_unusable_queue(redis, memory):
     redis.set("queue:odd", "no list")
     redis.lpush(WORKING, *"abcde")
     for job in "abcde":
@@ -110,7 +110,7 @@ def test_what_cannot_go_stays_and_the_others_go_on(redis, memory):
     assert redis.smembers(PAUSES) == {b"C"}
 
 
-def test_a_step_is_bounded_by_bytes_too(redis):
+def test_release_step_is_bounded_by_bytes(redis):
     redis.lpush(WORKING, "a" * 100, "b" * 100, "c" * 100)
     for job in "abc":
         park(redis, job * 100)
@@ -118,7 +118,7 @@ def test_a_step_is_bounded_by_bytes_too(redis):
     assert unpark(redis, size=300) == [1, 2, 0]
 
 
-def test_of_keys_of_another_type_nothing_is_lost(redis, memory):
+def test_hold_and_release_with_wrong_types_lose_no_job(redis, memory):
     redis.lpush(WORKING, ODD)
     redis.set(PARKED, "x")
     with memory(), pytest.raises(ResponseError):

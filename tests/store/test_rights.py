@@ -111,7 +111,7 @@ def test_key_patterns_match_our_keys_and_no_others(each_redis, as_user):
             required.exists(key)
 
 
-def test_every_command_of_a_script_is_found():
+def test_rights_find_every_command_of_a_script():
     """What the extraction reads is what a reader sees: each quoted word in capitals after a call."""
     assert rights.commands_in(script.ENQUEUE_DUE) >= {"lpush", "zadd", "zrem", "time", "zremrangebyrank"}
     assert {"lpush", "rpush"} <= rights.commands_in(script.RELEASE_WAITING)  # one call, two commands

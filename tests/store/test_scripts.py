@@ -80,7 +80,7 @@ def now(redis):
     return seconds + microseconds / 1e6
 
 
-def test_every_file_has_a_script_and_a_header():
+def test_script_files_have_a_script_and_a_header():
     made = {one.name for one in vars(script).values() if isinstance(one, script.Script)}
     folder = script.files("framework.store").joinpath("scripts")
     assert {one.name for one in folder.iterdir()} == {f"{name}.lua" for name in made} | {"parts"}
@@ -90,7 +90,7 @@ def test_every_file_has_a_script_and_a_header():
 
 
 @pytest.mark.proves("R12")
-def test_a_server_that_forgot_the_script_is_sent_it_whole(redis):
+def test_script_unknown_to_the_server_is_sent_as_text(redis):
     redis.script_flush()
     assert NOTE_START(redis, [LEASE, RUNS], [1000, "digest"]) == 1
     assert redis.script_exists(hashlib.sha1(NOTE_START.source, usedforsecurity=False).hexdigest()) == [True]
@@ -117,7 +117,7 @@ def test_fetch_takes_the_oldest_in_queue_order(redis, memory):
 
 @pytest.mark.proves("R22", "I19")
 @pytest.mark.proves("F35", "F40")
-def test_of_many_queues_fetch_finds_those_that_hold_something(redis, memory):
+def test_fetch_finds_filled_queues_among_many(redis, memory):
     queues = [f"queue:{number}" for number in range(250)]
     for number in (0, 99, 100, 249):
         redis.lpush(queues[number], number)
@@ -136,7 +136,7 @@ def test_fetch_acknowledges_and_returns_fenced_jobs(redis, memory):
     assert listed(redis, QUEUE) == [b"new"]
 
 
-def test_without_a_lease_fetch_acknowledges_but_takes_nothing(redis, memory):
+def test_fetch_without_a_lease_acknowledges_and_takes_nothing(redis, memory):
     redis.delete(LEASE)
     redis.lpush(WORKING, "a")
     redis.lpush(QUEUE, "new")
@@ -195,7 +195,7 @@ def takes(redis, data, holds):
 @pytest.mark.parametrize(
     "move", ["complete", "postpone", "bury", "drop", "requeue", "interrupt", "interrupt, given up", "reclaim"]
 )
-def test_what_a_job_holds_goes_in_the_step_that_takes_it_away(redis, memory, move):
+def test_removal_of_a_job_releases_its_lock_and_slots(redis, memory, move):
     def hold(owner):
         redis.delete("lock")
         redis.hset("lock", mapping={"jid": owner, "position": "1"})
@@ -253,7 +253,7 @@ def test_kill_keeps_limited_business_failures(redis, memory):
     assert found == [(hashlib.sha1(entry).hexdigest().encode(), score) for entry, score in scores.items()]
 
 
-def test_a_full_dead_set_loses_refusals_of_the_business_first(redis, memory):
+def test_full_dead_set_trims_business_errors_first(redis, memory):
     for number in range(4):
         bury(redis, f"real{number}")
         bury(redis, f"b{number}", business=10)
@@ -294,7 +294,7 @@ def test_refusals_that_an_operator_removed_leave_room(redis):
     assert [bury(redis, f"again{number}", business=40) for number in range(5)] == [0] * 5
 
 
-def test_the_digest_of_an_old_refusal_leaves_with_it(redis):
+def test_trimmed_business_error_loses_its_digest(redis):
     bury(redis, "b", business=3)
     redis.zadd(DEAD, {"b": 5})
     redis.zadd(keys.DEAD_BUSINESS, {hashlib.sha1(b"b").hexdigest(): 5})
@@ -333,7 +333,7 @@ def test_drop_retired_uncounted_job_is_put_back(redis, memory, spoil):
 @pytest.mark.parametrize(
     "spoil", [lambda r: None, lambda r: r.set("state", "running"), lambda r: r.lpush("state", "x")]
 )
-def test_a_last_state_stands_whatever_was_there(redis, memory, spoil):
+def test_set_status_final_state_replaces_any_value(redis, memory, spoil):
     spoil(redis)
     with memory():
         SET_STATUS(redis, ["state"], ["completed", 100])
@@ -796,7 +796,7 @@ def test_fetch_passes_over_a_queue_whose_key_is_no_list(redis, wrong):
 
 @pytest.mark.proves("F40", "I1")
 @pytest.mark.parametrize("move", [SCHEDULE, KILL], ids=lambda one: one.name)
-def test_a_job_that_cannot_be_stored_is_back_in_the_working_list(redis, wrong, move):
+def test_failed_move_leaves_the_job_in_the_working_list(redis, wrong, move):
     redis.lpush(WORKING, ODD)
     with pytest.raises(ResponseError, match="WRONGTYPE"):
         move(redis, [WORKING, wrong], [ODD, "new", 10, 60])

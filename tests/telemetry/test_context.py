@@ -19,7 +19,7 @@ def test_facts_are_flat_and_nest():
     assert context.current() == {}
 
 
-def test_a_jobs_context_replaces_the_callers_within_its_own_copy():
+def test_context_of_a_job_replaces_that_of_its_caller():
     def run():
         context.enter_job({"class": "X", "args": [1], "correlation_id": "inner", "meta.user": "bob"})
         with context.bound(project=7):
@@ -36,7 +36,7 @@ def test_threads_do_not_see_each_others_context():
         assert pool.submit(context.current).result() == {}
 
 
-def test_what_is_bound_in_a_job_ends_with_the_block():
+def test_context_bound_in_a_job_ends_with_the_block():
     def run():
         context.enter_job({"class": "X", "args": [1], "meta.user": "bob"})
         with context.bound("c2", user="ann"):
@@ -53,14 +53,14 @@ def test_what_is_bound_in_a_job_ends_with_the_block():
 
 
 @each_row("fact", [object(), float("nan"), "\ud800", {1: object()}, {"a": [float("inf")]}])
-def test_a_fact_that_cannot_travel_is_refused_at_once(fact):
+def test_context_value_without_json_form_is_refused(fact):
     with pytest.raises(ValueError, match="'user' is stored in jobs"), context.bound(user=fact):
         pass
     assert context.current() == {}
 
 
 @pytest.mark.parametrize(("name", "levels", "fits"), [("user", 63, True), ("user", 64, False), ("\ud800", 0, False)])
-def test_what_is_bound_can_be_written_into_a_payload(name, levels, fits):
+def test_context_accepts_only_values_a_payload_can_hold(name, levels, fits):
     fact = functools.reduce(lambda inner, _: [inner], range(levels), 7)
     outcome = contextlib.nullcontext() if fits else pytest.raises(ValueError, match="is stored in jobs")
     with outcome, context.bound("c1", **{name: fact}):
@@ -70,7 +70,7 @@ def test_what_is_bound_can_be_written_into_a_payload(name, levels, fits):
 
 
 @each_row("correlation_id", ["", 7, b"c1", [10**5_000]])
-def test_a_correlation_id_is_a_text(correlation_id):
+def test_context_correlation_id_must_be_a_text(correlation_id):
     with pytest.raises(ValueError, match="correlation_id must be a text"), context.bound(correlation_id):
         pass
 

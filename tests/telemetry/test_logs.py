@@ -41,7 +41,7 @@ def lines():
     root.handlers, root.level = before
 
 
-def test_one_object_per_line_with_the_head_first(lines):
+def test_log_line_is_one_object_with_its_head_first(lines):
     with context.bound("c1"):
         logs.logger(shard="main").info("hello\nworld", answer=42)
     (line,) = lines()
@@ -51,7 +51,7 @@ def test_one_object_per_line_with_the_head_first(lines):
     assert line | {"pid": 1, "shard": "main", "answer": 42, "correlation_id": "c1"} == line
 
 
-def test_the_standard_librarys_lines_have_the_same_form(lines):
+def test_standard_library_lines_have_the_same_form(lines):
     try:
         raise ValueError("lost")
     except ValueError:
@@ -103,7 +103,7 @@ def circular():
     ["\ud800", float("nan"), object(), b"\xff", circular(), Unprintable(), Leaver(), OddlySaid()],
     ids=["surrogate", "nan", "object", "bytes", "circle", "unprintable", "exits", "odd text"],
 )
-def test_no_field_can_cost_the_line(lines, value):
+def test_log_line_survives_any_field_value(lines, value):
     logs.logger().info("kept", odd=value)
     (line,) = lines()
     assert line["message"] == "kept"
@@ -111,7 +111,7 @@ def test_no_field_can_cost_the_line(lines, value):
 
 
 @pytest.mark.proves("R26")
-def test_an_error_that_cannot_be_shown_is_shown_as_far_as_it_can(lines):
+def test_log_error_with_failing_str_is_logged(lines):
     logs.logger().error("failed", error=Unprintable())
     (line,) = lines()
     assert line["exception.class"].endswith("Unprintable")
@@ -131,7 +131,7 @@ def test_threads_never_mix_their_lines(lines):
     assert sorted(line["message"] for line in lines()) == sorted(f"{n}-{i}" for n in "abcd" for i in range(500))
 
 
-def test_a_gap_in_the_log_is_a_line_of_the_log(monkeypatch):
+def test_log_dropped_lines_are_counted_in_a_line(monkeypatch):
     monkeypatch.setattr(writer, "MAX_PENDING", 5)
     monkeypatch.setattr(writer, "_BATCH_BYTES", 2_000)
     reader, descriptor = os.pipe()
@@ -152,7 +152,7 @@ def test_a_gap_in_the_log_is_a_line_of_the_log(monkeypatch):
     assert lines[-1]["message"] == "x" * 999
 
 
-def test_without_a_server_log_lines_go_to_the_standard_logger(caplog, capsys):
+def test_logger_without_server_log_uses_the_standard_logger(caplog, capsys):
     with caplog.at_level(logging.INFO, "framework"):
         logs.logger(shard="main").warning("careful", jid="j1")
     assert "careful" in caplog.text

@@ -197,7 +197,7 @@ def test_registered_handlers_of_a_module_are_called(site, redis):
     ]
 
 
-def test_a_tracked_payload_is_reported_without_its_arguments(site, redis, receiver):
+def test_report_oversize_payload_has_no_arguments(site, redis, receiver):
     site.write("application.yml", {"size_limit": {"mode": "track", "compression_threshold": 100, "limit": 200}})
     code = "import jobs, sentry_sdk; jobs.FailWorker.perform_async('s3cret' * 100); sentry_sdk.flush()"
     ended = site.run("-c", code, SENTRY_DSN=receiver.dsn)
@@ -211,7 +211,7 @@ def test_a_tracked_payload_is_reported_without_its_arguments(site, redis, receiv
     assert redis.llen("queue:default") == 1
 
 
-def test_without_a_dsn_nothing_of_it_is_loaded(site):
+def test_sentry_without_a_dsn_is_not_imported(site):
     script = (
         "import sys, framework; from framework.wiring import worker_process; from framework.telemetry.sentry import open_tracker;"
         "from framework.settings.load import load; assert load().sentry.dsn is None; open_tracker(None, 'test');"
@@ -322,6 +322,6 @@ def test_report_failing_tracker_raises_nothing():
     assert events.died.is_set()
 
 
-def test_no_dsn_no_tracker():
+def test_open_tracker_without_a_dsn_returns_no_tracker():
     assert isinstance(open_tracker(None, "test"), NoTracker)
     assert isinstance(open_tracker("", "test"), NoTracker)

@@ -167,7 +167,7 @@ def test_processes_that_share_a_pipe_do_not_mix_their_lines():
 
 
 @pytest.mark.proves("F50")
-def test_a_reader_that_is_gone_costs_nothing():
+def test_writer_closed_reader_raises_nothing():
     reader, descriptor = os.pipe()
     os.close(reader)
     writer = LogWriter(descriptor, gap)
@@ -197,7 +197,7 @@ def test_log_writer_new_reader_sees_the_dropped_count(tmp_path):
 
 
 @pytest.mark.proves("F20")
-def test_a_disk_that_was_full_gets_every_line(monkeypatch, tmp_path):
+def test_writer_after_a_full_disk_writes_every_line(monkeypatch, tmp_path):
     refusals = iter(range(3))
     taken = []
 
@@ -227,7 +227,7 @@ logs.close_server_log()
 
 
 @pytest.mark.proves("F50")
-def test_a_reader_that_hangs_does_not_keep_the_process():
+def test_writer_hanging_reader_delays_no_exit():
     reader, descriptor = os.pipe()
     child = subprocess.Popen([sys.executable, "-c", HANGING], stdout=descriptor, stdin=subprocess.DEVNULL)
     os.close(descriptor)
@@ -235,7 +235,7 @@ def test_a_reader_that_hangs_does_not_keep_the_process():
     os.close(reader)
 
 
-def test_a_line_wakes_the_writer():
+def test_writer_wakes_at_a_new_line():
     reader, descriptor = os.pipe()
     writer = LogWriter(descriptor, gap)
     for number in range(20):
@@ -247,7 +247,7 @@ def test_a_line_wakes_the_writer():
     os.close(reader)
 
 
-def test_what_is_queued_at_the_end_is_written():
+def test_writer_close_writes_queued_lines():
     reader = Reader()
     writer = LogWriter(reader.writing_end, gap)
     for number in range(10):

@@ -25,12 +25,12 @@ def configured(tmp_path):
     return configure
 
 
-def test_an_embedded_store_has_its_address_before_it_runs(configured):
+def test_endpoint_of_a_stopped_embedded_store_is_known(configured):
     settings = configured(redis="shards: {main: {url: embedded}}")
     assert endpoint_of(settings, "main").url == f"unix://{settings.var_dir}/stores/main/server.sock"
 
 
-def test_a_running_embedded_store_is_found_where_it_says_it_is(configured):
+def test_endpoint_of_a_running_embedded_store_is_its_url_file(configured):
     settings = configured(redis="shards: {main: {url: embedded}}")
     folder = Path(settings.var_dir) / "stores" / "main"
     folder.mkdir(parents=True)
@@ -64,7 +64,7 @@ def test_credentials_tls_and_sentinels_reach_the_client(configured):
 
 
 @pytest.mark.proves("R3", "R17")
-def test_every_client_has_the_safe_options(configured):
+def test_clients_neither_retry_nor_check_health(configured):
     """redis-py's own defaults retry each command ten times, which repeats pushes and loses fetched jobs."""
     settings = configured(redis='shards: {main: {url: "redis://127.0.0.1:1/0"}}')
     shard = open_shards(settings, role="test")["main"]
@@ -77,7 +77,7 @@ def test_every_client_has_the_safe_options(configured):
     assert client.connection_pool.connection_kwargs["socket_timeout"] == 7.0
 
 
-def test_an_unknown_shard_is_named_with_the_known_ones(configured):
+def test_unknown_shard_error_lists_the_known_shards(configured):
     shards = open_shards(configured(redis='shards: {main: {url: "redis://127.0.0.1:1/0"}}'), role="test")
     with pytest.raises(UnknownShardError, match=r"'mian'.*main"):
         shards["mian"]
@@ -109,7 +109,7 @@ def test_workers_that_contradict_the_configuration_are_all_named(configured):
     ]
 
 
-def test_a_class_is_registered_or_retired_and_not_both(configured):
+def test_class_registered_and_retired_is_refused(configured):
     settings = configured(
         redis='shards: {main: {url: "redis://127.0.0.1:1/0"}}',
         application="retired_workers: {LateWorker: x, OldWorker: y, GoneWorker: z}",

@@ -80,7 +80,7 @@ def test_known_is_where_jobs_may_wait():
     assert known_queues(router) == {"default", "ns:a", "ns:later", "ns:mine", "b", "ns:urgent", "c"}
 
 
-def test_a_queue_given_by_name_has_its_own_place_and_weight():
+def test_expand_queues_named_queue_keeps_place_and_weight():
     known = ["ns:a", "ns:b", "nsx"]
     assert expand_queues((("ns", 1), ("ns:b", 3)), known).weights == (("ns", 1), ("ns:a", 1), ("ns:b", 3))
     assert expand_queues((("ns:b", 0), ("ns", 0)), known).weights == (("ns:b", 0), ("ns", 0), ("ns:a", 0))

@@ -92,14 +92,14 @@ def written(client):
     return [json.loads(data) for data in (*queues, *client.zrange(keys.SCHEDULE, 0, -1))]
 
 
-def test_the_table_has_every_option():
+def test_option_table_is_complete():
     assert {*OPTIONS, "sync"} == set(PushOptions.__annotations__)
 
 
 @pytest.mark.usefixtures("client_chain")
 @each_row("method", METHODS)
 @each_row("option", OPTIONS)
-def test_each_option_through_each_way_to_push(job, ran, redis, second_redis, option, method):
+def test_push_option_works_with_every_method(job, ran, redis, second_redis, option, method):
     ran.clear()
     value, fields = OPTIONS[option]
     jids = METHODS[method](job.set(**{option: value}), job)
@@ -129,7 +129,7 @@ def test_sync_runs_here_and_now(job, ran, redis, method):
 
 
 @pytest.mark.parametrize("method", ["in", "at", "bulk_in", "bulk_for delayed"])
-def test_what_runs_here_and_now_cannot_wait(job, ran, redis, method):
+def test_push_sync_with_a_delay_is_refused(job, ran, redis, method):
     with pytest.raises(ArgumentsError, match=r"sync=True.*cannot wait"):
         METHODS[method](job.set(sync=True), job)
     assert (ran, redis.keys("*")) == ([], [])
@@ -153,7 +153,7 @@ def test_sync_contexts_are_each_jobs_own(job, ran):
 
 @pytest.mark.usefixtures("client_chain")
 @pytest.mark.parametrize("method", METHODS)
-def test_an_unknown_shard_is_refused_and_nothing_written(job, ran, redis, second_redis, method):
+def test_push_to_an_unknown_shard_writes_nothing(job, ran, redis, second_redis, method):
     with pytest.raises(ArgumentsError, match=r"set\(shard='secnd'\).*did you mean 'second'.*has: main, second"):
         METHODS[method](job.set(shard="secnd"), job)
     assert (redis.keys("*"), second_redis.keys("*"), ran) == ([], [], [])
@@ -170,7 +170,7 @@ def test_options_are_chained_kept_and_overridden(job, redis, second_redis):
 
 
 @pytest.mark.usefixtures("client_chain")
-def test_the_nearer_context_stands_over_the_wider_one(job, redis):
+def test_push_inner_context_overrides_outer_context(job, redis):
     with context.bound("chain", a="ambient", b="ambient", c="ambient"):
         job.set(context={"b": "set", "c": "set"}).perform_bulk_for(
             [1], arguments=job.arguments, context=lambda number: {"c": "own"}
@@ -190,7 +190,7 @@ def test_the_nearer_context_stands_over_the_wider_one(job, redis):
 
 
 @pytest.mark.parametrize(("number", "state"), [(1, "completed"), (13, "failed"), (14, "discarded")])
-def test_a_tracked_inline_run_has_its_states(job, ran, redis, number, state):
+def test_inline_run_tracked_has_its_states(job, ran, redis, number, state):
     seen = []
 
     class Look:
@@ -244,14 +244,14 @@ def test_inline_run_stopped_by_middleware_is_discarded(job, redis):
     assert status.of(jid) == "discarded"
 
 
-def test_an_untracked_inline_run_asks_nothing_of_redis(job, ran, redis):
+def test_inline_run_untracked_sends_no_command(job, ran, redis):
     before = redis.info("stats")["total_commands_processed"]
     job.perform_inline(1)
     assert redis.info("stats")["total_commands_processed"] == before + 1  # the question itself
     assert len(ran) == 1
 
 
-def test_an_inline_run_goes_on_without_redis(job, ran, redis, caplog):
+def test_inline_run_without_redis_continues(job, ran, redis, caplog):
     redis.config_set("maxmemory", 1)
     try:
         jid = job.set(status_expiration=60, sync=True).perform_async(1)

@@ -8,7 +8,7 @@ from framework.wire import keys
 from tests.harness import encoded
 
 
-def test_the_first_push_reads_the_configuration_and_connects(site, redis):
+def test_producer_first_push_loads_configuration(site, redis):
     code = "import jobs; print(jobs.NoopWorker.perform_async(1)); print(jobs.NoopWorker.route())"
     ended = site.run("-c", code)
     jid, route = ended.stdout.splitlines()  # stdout is the application's alone
@@ -39,7 +39,7 @@ def test_routing_rules_reach_another_shard(site, redis, second_redis, second_red
 
 
 @pytest.mark.parametrize("call", ["perform_async(1)", "perform_bulk([(1,)])", "perform_in(60, 1)"])
-def test_a_class_that_the_setting_retires_is_not_pushed(site, redis, call):
+def test_producer_push_of_a_retired_class_is_refused(site, redis, call):
     """A process without its module would drop the job: no other process would know the class."""
     ended = site.run("-c", f"import jobs; jobs.NoopWorker.{call}", FRAMEWORK_RETIRED_WORKERS='{"NoopWorker": "gone"}')
     assert ended.returncode == 1
@@ -127,7 +127,7 @@ def test_worker_runs_the_applications_middleware(site, redis, proofs):
     proofs("noop")
 
 
-def test_the_setting_of_strict_arguments_reaches_every_way(site, redis):
+def test_strict_arguments_setting_applies_to_every_push_method(site, redis):
     code = """
 import jobs
 jobs.StrictWorker.perform_inline("7")
@@ -144,7 +144,7 @@ jobs.StrictWorker.perform_bulk([("9",)])
     assert site.run("-c", code, FRAMEWORK_STRICT_ARGUMENTS="off").stderr == ""
 
 
-def test_the_size_settings_reach_every_way(site, redis):
+def test_size_settings_apply_to_every_push_method(site, redis):
     code = "import jobs; jobs.NoopWorker.perform_bulk([(1,), ('x' * 500,)])"
     sizes = {"compression_threshold": 100, "limit": 200, "decompressed_limit": 300}
     site.write("application.yml", {"size_limit": sizes})

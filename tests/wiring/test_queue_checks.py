@@ -51,13 +51,13 @@ def stale(process):
     return process.find(event_name="queues.stale")
 
 
-def test_a_fresh_file_is_not_spoken_of(site, package):
+def test_queue_checks_fresh_file_gives_no_line(site, package):
     process = booted(site)
     assert process.end() == 0
     assert not stale(process)
 
 
-def test_what_is_missing_surplus_and_changed_stands_in_one_line(site, package):
+def test_queue_checks_stale_file_gives_one_line(site, package):
     text = WORKERS.replace("BWorker", "CWorker").replace('"cronjob"', '"other"')
     (package / "first.py").write_text(text)
     process = booted(site)
@@ -72,7 +72,7 @@ def test_what_is_missing_surplus_and_changed_stands_in_one_line(site, package):
     ]
 
 
-def test_of_many_a_few_are_named(site, package):
+def test_queue_checks_line_names_five_of_many_classes(site, package):
     more = "".join(WORKERS.replace("AWorker", f"X{n}Worker").replace("BWorker", f"Y{n}Worker") for n in range(10))
     (package / "first.py").write_text(WORKERS + more)
     (line,) = stale(booted(site))
@@ -86,7 +86,7 @@ def test_of_many_a_few_are_named(site, package):
     ("content", "reason"),
     [(None, "does not exist"), ("a: 1", "is no list of workers"), ("- {a: [", "line 2, column 1: ...")],
 )
-def test_a_file_that_cannot_be_read_is_a_warning_too(site, package, content, reason):
+def test_queue_checks_unreadable_file_is_a_warning(site, package, content, reason):
     file = package / "all_queues.yml"
     if content is None:
         file.unlink()

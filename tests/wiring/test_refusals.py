@@ -61,7 +61,7 @@ def wrong_rules(site, second_redis, second_redis_url):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_rule_that_does_not_hold_refuses_to_boot(wrong_rules, redis, second_redis, name):
+def test_invalid_rule_refuses_to_boot(wrong_rules, redis, second_redis, name):
     ended = command(wrong_rules, name)
     assert (ended.returncode, ended.stdout) == (78, "")
     assert ended.stderr == f"3 problems in the configuration:\n  - {RULE_ERRORS}"
@@ -153,7 +153,7 @@ def test_push_class_against_configuration_writes_nothing(site, redis, push, fact
     assert redis.dbsize() == 0
 
 
-def test_the_other_classes_are_not_touched(site, redis):
+def test_invalid_class_does_not_block_other_classes(site, redis):
     lost(site, "serach")
     code = (
         "import framework, lost\n"
@@ -174,7 +174,7 @@ class CountingRouter(Router):
         return super().validate(declaration)
 
 
-def test_a_class_is_looked_at_once_and_not_with_each_push(redis, redis_url):
+def test_class_is_checked_once_not_with_each_push(redis, redis_url):
     with registry.isolated():
 
         class FineWorker(ApplicationWorker):
@@ -190,7 +190,7 @@ def test_a_class_is_looked_at_once_and_not_with_each_push(redis, redis_url):
         assert (router.decided, redis.llen("queue:default")) == (1, 50)
 
 
-def test_without_categories_every_name_is_allowed(site, redis):
+def test_categories_file_absent_allows_every_name(site, redis):
     lost(site, "anything")
     (site.folder / "config" / "feature_categories.yml").unlink()
     assert site.run("-c", "import lost; lost.LostWorker.perform_async()").returncode == 0

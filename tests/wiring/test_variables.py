@@ -62,7 +62,7 @@ def test_command_that_loads_workers_warns_and_goes_on(site):
     assert done.stderr.count("the variable FRAMEWORK_") == 2
 
 
-def test_wrong_value_of_a_known_variable_is_still_refused(site):
+def test_known_variable_with_a_wrong_value_is_refused(site):
     done = site.run("-m", "framework", "worker", "-r", "jobs", FRAMEWORK_CONCURRENCY="react", **FOREIGN)
     assert done.returncode == 78
     assert "FRAMEWORK_NAME" not in done.stderr
