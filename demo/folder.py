@@ -1,4 +1,4 @@
-"""Create a folder for each run, so that runs share no files: not even with processes of a killed one."""
+"""Create a folder for each run, so that no two runs share files, not even with processes of a killed run."""
 
 import fcntl
 import secrets

@@ -1,4 +1,4 @@
-"""Display the progress: a bar on a terminal, a line now and then elsewhere."""
+"""Show the progress: a bar on a terminal, a line every few seconds elsewhere."""
 
 import sys
 import time

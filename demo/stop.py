@@ -6,8 +6,8 @@ from types import FrameType
 
 
 class StopSignal:
-    """Whether the user asked the demo to end. It is a flag, not an exception: an exception could come during the start
-    of a process, and leave that one behind.
+    """A flag: the user asked the demo to end. An exception could come during the start of a process and leave the process
+    running.
     """
 
     def __init__(self) -> None:

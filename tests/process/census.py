@@ -1,6 +1,6 @@
-"""What the users of a server really send: MONITOR, read as it comes, with each line put down to the user that sent it.
+"""Record the commands that each user of a server sends, from MONITOR.
 
-A line of a script's own commands belongs to the client that sent the script before it, as Redis runs one command at a time.
+A command line from inside a script belongs to the client of the last script call: Redis runs one command at a time.
 """
 
 import threading
@@ -28,11 +28,11 @@ _TWO_WORDS = ("client",)
 _LUA = "lua"
 _SCRIPTS = [one for one in vars(script).values() if isinstance(one, script.Script)]
 _BEGINNINGS = [(_text(code).partition("\n")[0], one.digest) for one in _SCRIPTS for code in (one.source, one.code)]
-"""How the text of each begins, as it is sent."""
+"""The first line of each script, as sent, and its digest."""
 
 
 class Census:
-    """Begins with the ``with`` block; the server listens on TCP, where each connection has a port of its own."""
+    """Records commands within its ``with`` block; the server listens on TCP, so each connection has its own port."""
 
     def __init__(self, server: GuardedServer) -> None:
         self._server = server

@@ -20,7 +20,7 @@ def cold_site(short_path, redis, redis_url):
 
 @pytest.fixture
 def proofs(redis):
-    """What the jobs have left under a name, once there are ``count``."""
+    """Return a function that waits for ``count`` records of the jobs under a name."""
 
     def read(name, count=1):
         found = until(

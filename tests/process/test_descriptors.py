@@ -1,4 +1,4 @@
-"""Too few file descriptors end the boot with status 78 and what is needed, in a worker and in a supervisor."""
+"""Too few file descriptors end the boot of a worker and of a supervisor with status 78; the error names the needed number."""
 
 import subprocess
 import sys

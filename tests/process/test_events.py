@@ -1,4 +1,4 @@
-"""What parts tell becomes one line, not one per try."""
+"""Check that repeated events of a component give one log line, not one line per event."""
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError

@@ -1,4 +1,4 @@
-"""One worker process per test runs real jobs; its stdout is read line by line as JSON."""
+"""Run real jobs in one worker process per test, and read each line of its stdout as JSON."""
 
 import json
 import re

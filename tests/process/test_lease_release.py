@@ -1,4 +1,4 @@
-"""The end of a process strikes it from the registry only when nothing of it is left."""
+"""A process that ends leaves the registry only when it holds no job."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How a worker process starts, is quiet, stops, dies; and what becomes of its jobs."""
+"""Check the start, the quiet state, the stop and the death of a worker process, and the fate of its jobs."""
 
 import json
 import re

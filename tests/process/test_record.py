@@ -89,7 +89,7 @@ def test_record_two_idle_heartbeats_cost_four_commands(redis, record):
 
 
 def written(redis, record):
-    """Whether a beat writes the record."""
+    """Return whether a heartbeat writes the record."""
     redis.hset(IDENTITY, "beat", "0")
     record.heartbeat()
     return redis.hget(IDENTITY, "beat") != b"0"

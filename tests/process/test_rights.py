@@ -1,4 +1,4 @@
-"""A process under an ACL: what is missing ends its boot, what is taken away later stops the class, not the process."""
+"""Run a process under an ACL: a missing right ends its boot; a right removed later stops the class, not the process."""
 
 import json
 

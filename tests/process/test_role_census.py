@@ -1,4 +1,4 @@
-"""Each role at work with exactly its rights: nothing is refused to it, and nothing is granted that it does not use.
+"""Check each role: no command is refused, and no granted right is unused.
 
 One installation is taken through what a producer, a worker and an operator do: every way of a job, kill -9, stops, a cluster, the
 commands of the command line. MONITOR says what each user sent.

@@ -63,7 +63,7 @@ def there(short_path, redis_url, make_server):
 
 def check(lines, shard):
     assert lines
-    # That one names the shard on which a queue is not served.
+    # The line boot.unserved names the shard of the unserved queue.
     own = [line for line in lines if line.get("event_name") != "boot.unserved"]
     assert [line for line in own if line.get("shard") != shard] == []
 

@@ -1,4 +1,4 @@
-"""What ``ps`` shows of our processes."""
+"""Check the process title that ``ps`` shows."""
 
 import signal
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Jobs meet real processes without their class, or with an older version of it: a rolling deploy, and a shared queue."""
+"""Run jobs in processes that lack their class or have an older version of it, as in a rolling deploy."""
 
 import json
 import shutil

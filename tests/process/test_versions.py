@@ -1,4 +1,4 @@
-"""Jobs that a former release pushed: the version they carry, the name they carry, and a class that is gone."""
+"""Run jobs of a former release: their version, their former class name, and a removed class."""
 
 import json
 import os

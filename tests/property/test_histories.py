@@ -1,4 +1,4 @@
-"""Histories by hand, in the words of tests/proofs/machine/rules.py: past findings, and the basis of each promise.
+"""Check histories written by hand with the rules of tests/proofs/machine/rules.py: past findings, and each promise.
 
 Two processes serve the first shard (0 and 1), one the second (2); who has crashed counts no more.
 """

@@ -1,4 +1,4 @@
-"""Histories of real servers with a planted violation: the prover names the first command, the job, and its former place."""
+"""Plant a violation in histories of real servers: the prover names the first command, the job, and its former place."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""Histories made by hypothesis: whole processes whose threads step one command at a time; each step is checked."""
+"""Check histories made by hypothesis: whole processes whose threads step one command at a time."""
 
 import pytest
 from hypothesis import HealthCheck, settings

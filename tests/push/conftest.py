@@ -61,7 +61,7 @@ def jobs(redis):
 
 @pytest.fixture
 def calls(redis):
-    """How often the server ran a command since the last look."""
+    """Return a function that counts the runs of a command since its last call."""
     seen = {}
 
     def look(command):

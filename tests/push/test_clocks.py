@@ -28,7 +28,7 @@ def site(tmp_path, redis_url):
 
 
 def dues(redis):
-    """How many seconds from now, by Redis's clock, each job is due."""
+    """Return in how many seconds each job is due, by the clock of Redis."""
     now = redis.time()[0]
     found = redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)
     return {(job["class"], job["args"][0]): due - now for job, due in ((json.loads(data), due) for data, due in found)}

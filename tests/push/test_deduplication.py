@@ -29,7 +29,7 @@ COUNTS = "aw:counters"
 
 
 class Double:
-    """What the middlewares make of the arguments is what makes jobs equal."""
+    """A middleware that changes the arguments; equality uses the changed arguments."""
 
     def call(self, cls, job, queue, pool):
         job["args"] = [job["args"][0] * 2]
@@ -42,7 +42,7 @@ def idempotent(policy=None, **attributes):
 
 
 def locks(redis):
-    """Who has which lock."""
+    """Return the key of each lock by the jid of its owner."""
     return {redis.hget(key, "jid").decode(): key.decode() for key in redis.keys("aw:lock:*")}
 
 

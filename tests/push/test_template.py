@@ -92,7 +92,7 @@ def facts_of(error):
 
 
 def made(declaration, args, chosen, fields, now, limiter, *, waits):
-    """What the general way writes, or what it refuses."""
+    """Return the payload of the normalizer, or its error."""
     normalizer = Normalizer(lambda: now)
     payload = normalizer.payload(
         declaration, args, JID, chosen.get("queue") or QUEUE, options=chosen, job_context=fields

@@ -213,7 +213,7 @@ CLOSED = {
 
 
 def first_fault(text: str, closed: Mapping[str, Collection[str]] = CLOSED) -> int | None:
-    """Where a text stops being a query, read character by character: an oracle that shares nothing with the parser."""
+    """Return the position of the first fault of a text, read character by character: an oracle without code of the parser."""
     if text.strip() == "*":
         return None if text == "*" else 0 if text[0] != "*" else 1
     attribute, start, at = "", 0, 0
@@ -281,7 +281,7 @@ def test_query_faults_are_where_the_oracle_says(text: str):
         assert str(parse(text, categories=["search"])) == text
         return
     message = str(error).splitlines()
-    # Whatever the text holds, each caret stands in the line below it.
+    # For any text, each caret is in the line below it.
     assert len(message) == 3 * len(error.faults) or len(error.faults) > 20
     assert list(error.faults) == sorted(set(error.faults))
     assert all(0 <= one.position <= len(text) for one in error.faults)
@@ -305,7 +305,7 @@ def test_query_error_points_at_a_stray_character(text: str, at: int, stray: str)
     broken = text[:at] + stray + text[at:]
     with pytest.raises(QueryError) as caught:
         parse(broken)
-    # What the character cuts in two may be wrong in itself, and then comes first.
+    # The inserted character splits a word; the first half may be the first fault.
     open_ = {name: words for name, words in CLOSED.items() if name != "feature_category"}
     assert caught.value.position == first_fault(broken, open_) <= at
 

@@ -1,4 +1,4 @@
-"""Routing rules: the first match wins; wrong rules refuse to boot."""
+"""Check routing rules: the first match wins; wrong rules refuse to boot."""
 
 from collections.abc import Iterator
 from typing import Any

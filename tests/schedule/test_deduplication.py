@@ -199,7 +199,7 @@ def test_due_job_dropped_by_a_middleware_frees_its_lock(redis, redis_url):
 
 
 def test_due_large_job_dropped_frees_its_lock(redis, redis_url, monkeypatch):
-    """What the setting `size_limit.decoded_limit` allows is not read again with the default limit, which it exceeds."""
+    """The poller reads a job above the default limit once, with the higher `size_limit.decoded_limit`."""
 
     def refuse(worker, job, queue, pool):
         return

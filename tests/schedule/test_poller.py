@@ -86,7 +86,7 @@ def poller(url, events, *middleware, dead_set=None, clock=time.time, timing=None
 
 
 def queued(redis, name="default"):
-    """What is in a queue, oldest first."""
+    """Return the jobs of a queue, oldest first."""
     return [json.loads(data) for data in reversed(redis.lrange(keys.queue(name), 0, -1))]
 
 

@@ -30,7 +30,7 @@ _KEPT_FROM_PRODUCERS: Final = f"role-{PRODUCER.name} srandmember ("
 _EVERYTHING: Final = "on ~* &* +@all"
 _TOGETHER: Final = tuple(dict.fromkeys((*WORKER.rules, *OPERATOR.rules)))
 _LAST_LOOK_S: Final = 0.5
-"""How long a server that must end is asked for its ACL LOG: a frozen one does not answer."""
+"""The read timeout for the ACL LOG of an ending server; a frozen server does not answer."""
 
 
 def user_lines(password: str | None = None) -> list[str]:

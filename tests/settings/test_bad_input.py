@@ -1,4 +1,4 @@
-"""Whatever is wrong in files and variables: the error names the place, the value, what is allowed, the nearest right spelling."""
+"""Check the errors of files and variables: each names the place, the value, the allowed values, the nearest correct spelling."""
 
 import os
 import subprocess

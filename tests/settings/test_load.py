@@ -1,4 +1,4 @@
-"""Files under the environment; everything wrong in one error that names file and key."""
+"""Load files for an environment; one error lists every problem with its file and key."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The files of a TLS connection are read with the configuration, so that their faults are named then, with key and file."""
+"""Check the TLS files with the configuration: an error names the key and the file."""
 
 import shutil
 
@@ -21,7 +21,7 @@ def authority(tmp_path_factory):
 
 
 def problem(tmp_path, monkeypatch, folder, **tls):
-    """What is wrong with a shard that has these files."""
+    """Return the error of a shard with these files."""
     lines = "".join(f"      {name}: {folder / value}\n" for name, value in tls.items())
     (tmp_path / "redis.yml").write_text(f"shards:\n  main:\n    url: rediss://127.0.0.1:6379\n    tls:\n{lines}")
     monkeypatch.setenv("FRAMEWORK_CONFIG_DIR", str(tmp_path))

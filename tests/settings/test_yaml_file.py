@@ -1,4 +1,4 @@
-"""YAML is read with care: each refusal says where."""
+"""Read YAML strictly: each error names its position."""
 
 from pathlib import Path
 

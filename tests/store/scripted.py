@@ -1,4 +1,4 @@
-"""A server that answers what a test tells it to: for replies that a real one gives once in a blue moon."""
+"""A server with scripted replies, for replies that a real server rarely gives."""
 
 import socket
 import threading

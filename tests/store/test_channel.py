@@ -172,7 +172,7 @@ def test_channel_write_to_a_stuck_server_times_out():
 
 @pytest.mark.proves("R11")
 def test_channel_partial_write_continues_with_a_new_deadline():
-    """A send that has handed over a part returns; the rest goes the same way, with a deadline of its own."""
+    """A send that wrote a part returns; the next send writes the rest with a new deadline."""
     came = 0
 
     def slow(packet):

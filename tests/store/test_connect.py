@@ -1,4 +1,4 @@
-"""Clients reach what they should: through Sentinels with and without a password, and without any default that repeats."""
+"""Check the connections of clients: through Sentinels with and without a password, and without automatic retries."""
 
 import contextlib
 import subprocess

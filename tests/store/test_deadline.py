@@ -1,4 +1,4 @@
-"""A Redis that answers byte by byte, none of them late: every call has one deadline."""
+"""Check that each call has one deadline, also against a Redis that answers byte by byte."""
 
 import gc
 import socket
@@ -217,7 +217,7 @@ def test_message_that_comes_late_belongs_to_no_call(unlimited, redis):
 
 @pytest.mark.proves("R3")
 def test_command_long_after_its_connection_has_the_whole_time(unlimited, redis):
-    """What a connection's making took counts for the command it was made for, and for no other."""
+    """The time to connect counts for the first command only."""
     connection = unlimited.connection_pool.get_connection()
     made = connection.deadline
     connection.send_command("PING")

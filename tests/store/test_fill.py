@@ -1,4 +1,4 @@
-"""What is missing of a limited capacity worker's jobs is written, on each server: exactly that, or nothing."""
+"""Check PUSH_UP_TO on each server: it pushes exactly the missing jobs of a limited capacity worker, or none."""
 
 import pytest
 from redis.exceptions import OutOfMemoryError, ResponseError

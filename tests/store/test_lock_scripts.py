@@ -1,4 +1,4 @@
-"""The scripts that know locks, on each server: who has one, for how long, what becomes of a duplicate; and at maxmemory."""
+"""Check the scripts that use locks, on each server: the owner, the time to live, duplicates, and a full memory."""
 
 from contextlib import nullcontext
 

@@ -1,4 +1,4 @@
-"""Parking and its end on each server: whole, in order, once; nothing written when the pause is another's, or over."""
+"""Check HOLD_PAUSED and RELEASE_PAUSED on each server: unchanged bytes, the order, once, and nothing after the pause."""
 
 import pytest
 from redis.exceptions import ResponseError

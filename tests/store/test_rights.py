@@ -1,4 +1,4 @@
-"""The rights of each role: what is printed is what Redis takes, what is missing is named, and a right that goes loses no job."""
+"""Check the rights of each role: Redis accepts the printed rules, errors name missing rights, and a lost right loses no job."""
 
 import re
 import time
@@ -112,7 +112,7 @@ def test_key_patterns_match_our_keys_and_no_others(each_redis, as_user):
 
 
 def test_rights_find_every_command_of_a_script():
-    """What the extraction reads is what a reader sees: each quoted word in capitals after a call."""
+    """The extraction finds each quoted word in capitals after a call."""
     assert rights.commands_in(script.ENQUEUE_DUE) >= {"lpush", "zadd", "zrem", "time", "zremrangebyrank"}
     assert {"lpush", "rpush"} <= rights.commands_in(script.RELEASE_WAITING)  # one call, two commands
     assert "zpopmin" not in rights.commands_in(script.PUSH_UP_TO)  # of its parts only what it calls

@@ -1,4 +1,4 @@
-"""Each Lua script on each server: what it moves, what it answers, what it refuses, and that it goes on at maxmemory."""
+"""Check each Lua script on each server: its moves, replies and errors, and its behaviour at maxmemory."""
 
 import hashlib
 from contextlib import nullcontext
@@ -1048,7 +1048,7 @@ def test_slots_wrong_type_keys_lose_no_waiting_job(redis):
 
 
 def counts(redis):
-    """What Sidekiq's counters say: in all, and by day."""
+    """Return Sidekiq's counters: the total, and each day."""
     days = {key.decode().rpartition(":")[2]: int(redis.get(key)) for key in redis.keys("stat:processed:*")}
     return int(redis.get("stat:processed") or 0), days
 

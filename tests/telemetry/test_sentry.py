@@ -1,4 +1,4 @@
-"""The error tracker, against a receiver on the loopback: what is sent, and what never is."""
+"""Check the events that the error tracker sends, with a receiver on the loopback, and the values that it never sends."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Calls both type checkers must accept, in strict mode. Checked like the package itself; nothing here is run."""
+"""Calls that both type checkers accept in strict mode. They check this file like the package; it never runs."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -225,7 +225,7 @@ class DrainWorker(LimitedCapacityWorker):
         """One portion."""
 
     def remaining_work_count(self, shop: int, mode: str = "full") -> int:
-        """How much is left."""
+        """Return the remaining work."""
         return shop
 
 
@@ -239,7 +239,7 @@ class AsyncDrainWorker(LimitedCapacityWorker):
         """One portion."""
 
     async def remaining_work_count(self) -> int:
-        """How much is left."""
+        """Return the remaining work."""
         return 0
 
 

@@ -1,4 +1,4 @@
-"""Both type checkers, strict, see what is wrong with a push or a declaration. `scripts/test` runs them on `accepted.py`."""
+"""Both strict type checkers report wrong pushes and declarations. `scripts/test` runs them on `accepted.py`."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A process given a namespace serves it and every queue of it that jobs of its workers may wait in, and no other."""
+"""A process with a namespace serves each queue of it that jobs of its workers use, and no other queue."""
 
 import pytest
 

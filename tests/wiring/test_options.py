@@ -1,4 +1,4 @@
-"""Every option of ``set`` through every way to push, on two real shards; what is refused writes nothing."""
+"""Push with each option of ``set`` through each push method, on two real shards; a refused push writes nothing."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Which queues a process serves, and that its first line says so and why."""
+"""Check the queues that a process serves, and its first log line, which names them and their source."""
 
 import json
 

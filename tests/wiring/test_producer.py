@@ -1,4 +1,4 @@
-"""A producer needs no ceremony: real programs that import a worker and push."""
+"""Run real producer programs that import a worker and push, without any setup code."""
 
 import json
 

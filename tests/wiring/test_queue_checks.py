@@ -1,4 +1,4 @@
-"""A process says at boot that workers/all_queues.yml is stale: once, in one line, and goes on."""
+"""A process warns once at boot, in one line, that workers/all_queues.yml is stale."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Configuration that does not hold: every command and every process refuses with one clear error, and writes nothing."""
+"""Refuse an invalid configuration: each command and each process ends with one clear error and writes nothing."""
 
 import subprocess
 

@@ -1,4 +1,4 @@
-"""Variables that look like settings and are none: a warning in each kind of process, and never a refusal."""
+"""Warn about environment variables that look like settings but are unknown, in each kind of process."""
 
 import pytest
 

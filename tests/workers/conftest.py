@@ -1,4 +1,4 @@
-"""An installation for the example workers: our own routing rules on real servers, files in the test's folder."""
+"""Provide an installation for the example workers: own routing rules on real servers, files in the folder of the test."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ DATABASES = {"code_index": code_index_tables, "product_import": product_import_t
 
 
 class Installation:
-    """What the tests see of it: where its files are, and which jobs wait."""
+    """The folders of an installation, and its waiting jobs."""
 
     def __init__(self, folder: Path, shards: dict[str, Redis]) -> None:
         self.folder = folder

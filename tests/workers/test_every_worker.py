@@ -163,7 +163,7 @@ def test_examples_page_has_every_used_attribute() -> None:
 
 
 class Scene:
-    """What the arrangements below are made of."""
+    """The parts that the setups below use."""
 
     def __init__(self, installation: Installation, receiver: Receiver, folder: Path) -> None:
         self.var = installation.var

@@ -1,4 +1,4 @@
-"""The example workers in a real process on a real Redis: from the push to what is there in the end, hooks and retries too."""
+"""Run the example workers in a real process on a real Redis, from the push to the result, with hooks and retries."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The third of the three jobs: the page."""
+"""The third of the three jobs: write the report page."""
 
 from framework import ApplicationWorker, Discard
 from workers.atomic_write import write_atomically

@@ -100,12 +100,12 @@ class CodeIndex:
             return _report_due(connection, run_id)
 
     def report_due(self, run_id: str) -> bool:
-        """Whether every file of the run has its result and no report was written yet."""
+        """Return whether every file of the run has its result and no report was written yet."""
         with writing(self._engine) as connection:
             return _report_due(connection, run_id)
 
     def complete(self, run_id: str) -> bool:
-        """Whether every file of the run has its result. Raises ``BusinessError`` when there is no such run."""
+        """Return whether every file of the run has its result. Raises ``BusinessError`` when there is no such run."""
         with writing(self._engine) as connection:
             return _lock_run(connection, run_id).files_total is not None and not _has_pending_files(connection, run_id)
 

@@ -1,4 +1,4 @@
-"""What a run found, in the numbers that the report and the demo's summary show."""
+"""Compute the numbers of a run for the report and the summary of the demo."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -191,7 +191,7 @@ _SAME_FILE: Final = (results.c.run_id == files.c.run_id) & (results.c.number == 
 
 
 def _size_histogram(lines: Sequence[int]) -> list[HistogramBar]:
-    """How many files have how many lines, on edges that grow about threefold."""
+    """Return the histogram of lines per file; the edges grow about threefold."""
     counts = [0] * (len(_SIZE_EDGES) + 1)
     for count in lines:
         counts[bisect_right(_SIZE_EDGES, count)] += 1
@@ -204,7 +204,7 @@ def _size_histogram(lines: Sequence[int]) -> list[HistogramBar]:
 
 
 def _completion_histogram(ends: Sequence[float]) -> tuple[list[HistogramBar], float]:
-    """How many files were finished in each slice of time, in at most sixty slices of a round width."""
+    """Return the finished files per slice of time, in at most sixty slices of a round width."""
     if not ends:
         return [], _WIDTHS_S[0]
     first, span = min(ends), max(ends) - min(ends)

@@ -1,4 +1,4 @@
-"""Which files a scan takes: every ``*.py`` below its roots, each once, in a stable order."""
+"""List the files of a scan: every ``*.py`` below its roots, each once, in a stable order."""
 
 import os
 from collections.abc import Iterator, Sequence

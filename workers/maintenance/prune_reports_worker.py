@@ -1,4 +1,4 @@
-"""How long files of each kind are kept."""
+"""Push jobs that delete old files; the retention time of each folder is here."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -61,7 +61,7 @@ class VacuumDatabaseWorker(ApplicationWorker):
 
 
 def _free_pages(database: sqlite3.Connection) -> int:
-    """How many pages can be given back: none of a database that was made without incremental vacuum."""
+    """Return the number of free pages; 0 for a database without incremental vacuum, which cannot return them."""
     if _number(database, "auto_vacuum") != _INCREMENTAL:
         return 0
     return _number(database, "freelist_count")

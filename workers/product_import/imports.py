@@ -108,7 +108,7 @@ def import_batch(import_id: int, number: int) -> Imported:
 
 
 def report_due(import_id: int) -> bool:
-    """Whether every batch is done and no report was written yet."""
+    """Return whether every batch is done and no report was written yet."""
     with reading(_engine()) as connection:
         return _report_due(connection, import_id)
 

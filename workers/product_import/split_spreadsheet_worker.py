@@ -30,7 +30,7 @@ class SplitSpreadsheetWorker(ApplicationWorker):
         ImportProductsWorker.perform_bulk_for(
             pending,
             arguments=lambda batch: ImportProductsWorker.arguments(import_id, batch.number),
-            # What support asks for first when a customer calls: which import, which lines of the file.
+            # The support team needs both to answer a customer: the import and the lines of the file.
             context=lambda batch: {"import_id": import_id, "lines": f"{batch.first_line}-{batch.last_line}"},
         )
         self.log_extra(pushed=len(pending))

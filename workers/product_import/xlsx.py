@@ -26,7 +26,7 @@ class NotXlsxError(Exception):
 
 
 class _Event(NamedTuple):
-    """What the parser met: ``start`` or ``end`` of an element (without its namespace), or ``text``."""
+    """An event of the parser: ``start`` or ``end`` of an element (without its namespace), or ``text``."""
 
     kind: str
     name: str
@@ -140,7 +140,7 @@ class _Text:
 
 
 def _events(archive: ZipFile, part: str) -> Iterator[_Event]:
-    """What stands in one part of the archive, read piece by piece."""
+    """Return the events of one part of the archive, read piece by piece."""
     found: list[_Event] = []
     parser = _parser(found)
     unpacked = 0

@@ -34,7 +34,7 @@ _ENCODED_HOST: Final = "idna"
 
 
 class Answer(NamedTuple):
-    """What came back: the status, two headers that matter, and the beginning of the text."""
+    """The answer of the receiver: the status, two headers, and the beginning of the text."""
 
     status: int
     retry_after_s: float | None

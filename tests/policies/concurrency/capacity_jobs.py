@@ -1,4 +1,4 @@
-"""The workers of these tests, copied as the module ``jobs``. Work is a list of words; finished work is listed too."""
+"""The job classes of these tests, copied as the module ``jobs``. A list holds the work; a second list holds finished work."""
 
 import asyncio
 import os

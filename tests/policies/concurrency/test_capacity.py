@@ -1,4 +1,4 @@
-"""Limited capacity workers on real processes: never more than may run, never fewer for long, whatever dies."""
+"""Check limited capacity workers in real processes: at most the limit runs, and after any kill the limit runs again."""
 
 import json
 import shutil

@@ -19,7 +19,7 @@ def _replicated(postgres: Postgres) -> Iterator[tuple[str, Postgres]]:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here depends on how quickly a loaded machine answers, but for the tests of the deadline itself."""
+    """Use a long deadline, so that a loaded machine fails no test; tests of the deadline set their own."""
     monkeypatch.setattr(servers, "DEADLINE_S", 20.0)
 
 

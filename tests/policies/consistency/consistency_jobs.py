@@ -1,4 +1,4 @@
-"""Workers that say which server they have read from; `True` is the replica."""
+"""Job classes that record the server of each read; `True` is the replica."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def prove(name, **facts):
 
 
 def order(number, *workers):
-    """What a web request does: write, then push."""
+    """Write a row, then push, as a web request does."""
     with databases.connection() as connection:
         connection.execute(INSERT, {"id": number})
     for worker in workers:

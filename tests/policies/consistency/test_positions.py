@@ -1,4 +1,4 @@
-"""What a push notes of the databases: on both of its ways, once per slice, in time; and of classes that do not ask, nothing."""
+"""Check the WAL positions that a push records: with and without middleware, once per bulk slice, within the deadline."""
 
 import os
 import signal
@@ -46,7 +46,7 @@ def opened(pusher):
 
 @pytest.fixture
 def asked(postgres, shop):
-    """How often the primary was asked for its position since the last look."""
+    """Return a function that counts the position queries to the primary since its last call."""
     postgres.execute(f"ALTER DATABASE {shop} SET log_statement = 'all'")
     seen = 0
 

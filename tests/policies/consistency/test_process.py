@@ -1,4 +1,4 @@
-"""Real worker processes, a real Redis, a real primary and its streaming replica, whose replay is paused and resumed."""
+"""Run real worker processes with a real primary and its streaming replica, whose replay is paused and resumed."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ PATIENT = """
 from framework.policies.consistency import servers
 servers.DEADLINE_S = 20.0
 """
-"""Nothing here depends on how quickly a loaded machine answers."""
+"""A worker with a long deadline, so that a loaded machine fails no test."""
 
 
 @pytest.fixture

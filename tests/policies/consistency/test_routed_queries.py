@@ -1,4 +1,4 @@
-"""The application's queries: reads on the replica, from the first write on the primary, and code that need not know."""
+"""Check the queries of an application: reads use the replica, and from the first write on the primary."""
 
 import asyncio
 import json

@@ -31,7 +31,7 @@ class Scene:
         return worker(**{"perform": perform, "queue": "default", "idempotent": True, **chosen, **attributes})
 
     def locks(self):
-        """Who has which lock, by jid."""
+        """Return the key of each lock by the jid of its owner."""
         return {self.redis.hget(key, "jid").decode(): key.decode() for key in self.redis.keys("aw:lock:*")}
 
     def lock(self, jid):

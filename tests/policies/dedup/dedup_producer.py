@@ -1,4 +1,4 @@
-"""Sixteen producers of one process: they push a few keys over and over for some seconds, and say what came of it."""
+"""Push the same few keys for some seconds from sixteen threads, and print the accepted and dropped jobs."""
 
 import json
 import random
@@ -26,7 +26,7 @@ def push() -> list[str | None]:
     return worker.perform_bulk([(number,), (number,), (number + 1,)])
 
 
-def hammer() -> None:
+def push_until_the_end() -> None:
     try:
         while time.monotonic() < until:
             jids = push()
@@ -38,7 +38,7 @@ def hammer() -> None:
         errors.append(repr(error))
 
 
-threads = [threading.Thread(target=hammer) for _ in range(16)]
+threads = [threading.Thread(target=push_until_the_end) for _ in range(16)]
 for thread in threads:
     thread.start()
 for thread in threads:

@@ -1,4 +1,4 @@
-"""What becomes of a job's lock as it runs: given away or kept, with the positions of its dropped duplicates, and one more run."""
+"""Check the lock of a job while it runs: its release, the positions of dropped duplicates, and the next run."""
 
 import logging
 import threading

@@ -1,4 +1,4 @@
-"""Push jobs with a few keys from 4 producers while worker processes are killed; then check the server's history at each instant."""
+"""Push a few keys from 64 threads while worker processes are killed; then check the history of the server at each instant."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Real producers and a real worker process, joined by the configuration: flags of the job's shard, the poller, the gates."""
+"""Check deduplication with real producers and a real worker process: flags of the shard, the poller, admission."""
 
 import json
 import signal
@@ -56,7 +56,7 @@ def site(short_path, redis, redis_url):
 
 @pytest.fixture
 def pushed(site):
-    """What pushes in a process of their own return: one word each."""
+    """Push in an own process; return for each call whether the job was accepted."""
 
     def run(*calls):
         shown = ", ".join(f"jobs.{call} is not None" for call in calls)

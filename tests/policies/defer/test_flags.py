@@ -1,4 +1,4 @@
-"""The operators' flags at admission: classes, samples, log lines."""
+"""Check the operators' flags at admission: classes, samples, log lines."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""One server in trouble on every count, for the tests of health."""
+"""Provide one PostgreSQL server whose health indicators all report trouble."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""A server that speaks Prometheus' query API, and whose answer is what the query says: ``vector 1 NaN``, ``drip``, ``500``."""
+"""A server with the query API of Prometheus; the query chooses the answer: ``vector 1 NaN``, ``drip``, ``500``."""
 
 import json
 import threading
@@ -18,7 +18,7 @@ class PrometheusServer(ThreadingHTTPServer):
         self.asked: list[str] = []
         self.authorization: list[str | None] = []
         self.answers: dict[str, str] = {}
-        """What a query stands for, to be changed while it is asked."""
+        """The answer to each query; a test may change it at any time."""
 
     @property
     def url(self) -> str:

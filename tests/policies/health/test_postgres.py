@@ -1,4 +1,4 @@
-"""The four questions that PostgreSQL answers, asked of real servers in real trouble."""
+"""Check the four PostgreSQL indicators against real servers in trouble."""
 
 import os
 import signal

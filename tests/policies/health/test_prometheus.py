@@ -1,4 +1,4 @@
-"""A query with a threshold, asked of a real HTTP server: in order, in trouble, and no Prometheus at all."""
+"""Check a query with a threshold against a real HTTP server: correct, failing, and not a Prometheus."""
 
 import socket
 import time

@@ -55,13 +55,13 @@ class Scenario:
     prepare: Callable[[CaseEnvironment, int], None] = field(default=lambda _environment, _batch: None)
     batches: tuple[int, ...] = (1, 8)
     crosses: bool = False
-    """Whether the jobs end on the other shard."""
+    """True if the jobs end on the other shard."""
     refuses: bool = False
-    """Whether a client middleware rejects every due job."""
+    """True if a client middleware rejects every due job."""
     whole: bool = False
-    """Whether the suite applies faults to commands that move no job too."""
+    """True if the suite also applies faults to commands that move no job."""
     greetings: bool = False
-    """Whether the greetings of connections are numbered too."""
+    """True if the HELLO commands of connections are also numbered."""
 
 
 # --- producers: a rejected push is repeated, as a caller does that needs each job to run

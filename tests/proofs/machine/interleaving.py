@@ -40,7 +40,7 @@ class Act:
         self.read_clock_at = 0.0
         """The simulated time at which it last asked Redis for the time."""
         self.doomed = False
-        """Whether its process has died: the command before which it stopped is under way, and is the last."""
+        """True if its process has died: its next command is already sent and is the last one."""
         self.error: BaseException | None = None
         self._killed = False
         self._target = target

@@ -89,7 +89,7 @@ class Job:
     spots: list[Spot] = field(default_factory=list[Spot])
     over: bool = False
     crossed: bool = False
-    """Whether it has been written to another shard than the one that owed it."""
+    """True if it was transferred to another shard."""
     arrived: int = 0
     """The order of its arrival in its queue; 0 while it is in none, or after it was fetched and returned."""
     permits: dict[str, set[str]] = field(default_factory=dict[str, set[str]])

@@ -85,7 +85,7 @@ class SimulatedCluster:
         self._number = 0
         self._passed_at = time.monotonic()
         self._parked_s = 0.0
-        """How long the oldest blocking call may have waited: it ends after 10 s."""
+        """The longest possible wait of a blocking call so far; such a call ends after 10 s."""
 
     def abandon(self) -> None:
         """End all threads and processes of this history."""

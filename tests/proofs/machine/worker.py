@@ -130,7 +130,7 @@ class Worker(Owner):
         self.shard, self.identity = shard, identity
         self.frozen = self.gone = self.stopping = False
         self.slept = False
-        """Whether it was stopped, and has not sent a heartbeat since: it may count as dead, and rightly."""
+        """True if it was frozen and has sent no heartbeat since: it may rightly count as dead."""
         self.deaths: list[tuple[str, BaseException]] = []
         """Threads of the framework that ended by an error of their own."""
         self.signals = _Signals()

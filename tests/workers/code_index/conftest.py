@@ -1,4 +1,4 @@
-"""The databases the code index runs on: SQLite, and a PostgreSQL cluster of our own.
+"""Provide the databases of the code index: SQLite, and a PostgreSQL cluster for these tests.
 
 PostgreSQL is optional at home (a skip that says so) and required where CI=true.
 """

@@ -1,4 +1,4 @@
-"""What one file holds, whatever its bytes are."""
+"""Analyse one file, for any bytes in it."""
 
 import ast
 import os

@@ -1,4 +1,4 @@
-"""Who asks for the report, on real databases with real threads."""
+"""Check which job requests the report, on real databases with real threads."""
 
 import threading
 from collections.abc import Callable

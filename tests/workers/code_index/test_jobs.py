@@ -1,4 +1,4 @@
-"""The three jobs, with pushes recorded instead of sent: what they leave behind when they die and run again."""
+"""Run the three jobs with recorded pushes; kill them and run them again."""
 
 from collections.abc import Iterator
 from pathlib import Path

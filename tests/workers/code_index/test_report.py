@@ -1,4 +1,4 @@
-"""The page: whole, harmless whatever files are called, and looked at in a real browser."""
+"""Check the report page: complete, safe for any file name, and rendered by a real browser."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Which files a scan takes."""
+"""Check which files a scan finds."""
 
 import os
 from pathlib import Path

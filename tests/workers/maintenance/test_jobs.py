@@ -1,4 +1,4 @@
-"""Ticks and what they push, on real files, real databases and real queues."""
+"""Run the periodic jobs of maintenance on real files, real databases and real queues."""
 
 import json
 import os

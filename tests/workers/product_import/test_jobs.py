@@ -1,4 +1,4 @@
-"""The four jobs on a real queue: what they leave behind when they die and run again."""
+"""Run the four jobs on a real queue; kill them and run them again."""
 
 import csv
 import threading

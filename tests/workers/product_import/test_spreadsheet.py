@@ -1,4 +1,4 @@
-"""What people upload: files of several programs, and files that are something else."""
+"""Read uploaded files: spreadsheets of several programs, and files that are no spreadsheet."""
 
 import random
 from pathlib import Path

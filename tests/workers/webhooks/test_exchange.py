@@ -1,4 +1,4 @@
-"""What may be behind a user's URL, on a real server: silence, floods, lies, and addresses that are none of their business."""
+"""Check requests to URLs of users, on a real server: silence, endless answers, false answers, and forbidden addresses."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""The jobs on a real queue and against a real server: what is delivered, tried again, given up, and disabled."""
+"""Run the jobs on a real queue and a real server: deliveries, retries, final failures, and disabled hooks."""
 
 import base64
 import hashlib
@@ -39,7 +39,7 @@ def pushed(receiver: Receiver, path: str = "/ok", name: str = "order.paid") -> t
 
 
 def give_up(event_id: int, hook_id: int) -> None:
-    """What the framework does when a delivery fails to the end."""
+    """Fail a delivery and call its hook retries_exhausted, as the framework does after the last retry."""
     with pytest.raises((TryAgainError, RefusedError)) as caught:
         DeliverWebhookWorker.perform_inline(event_id, hook_id)
     DeliverWebhookWorker.retries_exhausted({"args": [event_id, hook_id]}, caught.value)

@@ -13,7 +13,7 @@ from workers.code_index.run_statistics import FileRow, HistogramBar, PackageRow,
 
 LISTED_REFUSALS: Final = 500
 
-# Nothing on the page may load or run anything, whatever a file on the disk is called.
+# The page loads and runs nothing, for any name of a file.
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _KINDS: Final = {
     "syntax": "Syntax",
