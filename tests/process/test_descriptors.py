@@ -34,7 +34,7 @@ def test_boot_with_16_descriptors_ends_with_78_and_the_need(cold_site, command):
 
 
 @pytest.mark.parametrize(("limit", "refused"), [(55, True), (56, False), (-1, False)])
-def test_need_is_the_sum_of_what_is_named(monkeypatch, limit, refused):
+def test_descriptor_need_is_the_sum_of_its_parts(monkeypatch, limit, refused):
     monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: (limit, limit))
     if not refused:
         descriptors.check_worker(slots=10, queues=8, shards=2)

@@ -22,7 +22,7 @@ def events():
 
 
 @pytest.mark.proves("R13")
-def test_events_outage_is_one_line_and_one_at_its_end(lines, events):
+def test_events_outage_gives_a_line_at_start_and_end(lines, events):
     for part in ("lease", "record", "reaper", "lease", "fetcher"):
         events.redis_failed(part, RedisConnectionError("gone"))
     for part in ("lease", "record", "reaper", "fetcher"):
@@ -62,7 +62,7 @@ def test_events_lasting_state_is_logged_again_with_count(lines, events, monkeypa
     assert counts == [1, 60]
 
 
-def test_events_outage_without_end_does_not_prolong_the_next(lines, events, monkeypatch):
+def test_events_unended_outage_does_not_lengthen_the_next(lines, events, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr("framework.process.events.time.monotonic", lambda: now[0])
     events.redis_failed("settler", RedisConnectionError("gone"))

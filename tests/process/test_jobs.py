@@ -195,7 +195,7 @@ def test_failed_job_is_in_the_place_of_its_outcome(site, redis, kind, status, er
     assert counted == ({b'sidekiq_jobs_business_failed_total{worker="FailWorker"}': b"1"} if refused else {})
 
 
-def test_refusals_of_the_business_are_kept_on_demand(site, redis):
+def test_business_errors_are_kept_if_the_setting_says_so(site, redis):
     for number in range(4):
         enqueue(redis, "FailWorker", args=["business"], jid=f"b{number}")
     enqueue(redis, "FailWorker", args=["plain"], jid="real", retry=0)
@@ -238,7 +238,7 @@ def test_job_logs_off_still_writes_failures(site, redis, proofs):
 
 @pytest.mark.proves("F39")
 @pytest.mark.parametrize("args", [[], [1, 2], ["1"], [True], [None]])
-def test_arguments_that_no_longer_fit_are_retried(site, redis, args):
+def test_job_with_wrong_arguments_is_retried(site, redis, args):
     enqueue(redis, "StrictWorker", args=args)
     process = site.worker("-q", "default")
     assert process.line(job_status="fail")["exception.class"] == "framework.errors.ArgumentsMismatchError"
@@ -247,7 +247,7 @@ def test_arguments_that_no_longer_fit_are_retried(site, redis, args):
     assert not redis.exists("proof:strict")
 
 
-def test_arguments_that_do_not_fit_run_where_the_setting_says_so(site, redis, proofs):
+def test_job_with_wrong_arguments_runs_if_the_setting_allows(site, redis, proofs):
     for _ in range(3):
         enqueue(redis, "StrictWorker", args=["7"])
     process = site.worker("-q", "default", FRAMEWORK_STRICT_ARGUMENTS="warn")
@@ -259,7 +259,7 @@ def test_arguments_that_do_not_fit_run_where_the_setting_says_so(site, redis, pr
 
 
 @pytest.mark.parametrize("args", [["text"], [5, "\ud83d\ude00"]], ids=["marked, not compressed", "two"])
-def test_marks_that_lie_quarantine_the_job_with_its_bytes(site, redis, proofs, args):
+def test_job_with_false_compression_marks_is_quarantined(site, redis, proofs, args):
     data = json.dumps(compressed(["x"], args=args, **{"class": "NoopWorker"})).encode()
     redis.lpush("queue:default", data)
     enqueue(redis, "NoopWorker", jid="next")
@@ -319,7 +319,7 @@ def test_jobs_with_invalid_fields_run(site, redis, proofs, fields):
 
 
 @pytest.mark.proves("F30")
-def test_deep_recursion_is_one_jobs_failure(site, redis, proofs):
+def test_job_with_deep_recursion_fails_alone(site, redis, proofs):
     enqueue(redis, "RecursiveWorker")
     enqueue(redis, "NoopWorker")
     process = site.worker("-q", "default", "-c", "1")
@@ -390,7 +390,7 @@ def test_compressed_arguments_keep_their_bytes_on_every_move(site, redis, proofs
 
 
 @pytest.mark.proves("I13")
-def test_due_jobs_come_back_and_others_wait(site, redis, proofs):
+def test_due_jobs_run_and_later_jobs_wait(site, redis, proofs):
     redis.zadd(keys.SCHEDULE, {encoded("NoopWorker", jid="due"): redis.time()[0] - 5})
     redis.zadd(keys.RETRY, {encoded("NoopWorker", jid="again", retry_count=2): redis.time()[0] - 5})
     redis.zadd(keys.SCHEDULE, {encoded("NoopWorker", jid="future"): redis.time()[0] + 500})

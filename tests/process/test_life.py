@@ -19,7 +19,7 @@ def queued(redis, name="default"):
 
 @pytest.mark.proves("F4", "I12", "I24")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_unfinished_jobs_go_back_where_they_came_from(site, redis, proofs, number):
+def test_stop_returns_unfinished_jobs_to_their_queues(site, redis, proofs, number):
     enqueue(redis, "LongWorker", args=["one"], jid="j1")
     enqueue(redis, "LongWorker", args=["two"], jid="j2", aw_death_count=1)
     enqueue(redis, "NoopWorker", jid="waiting")
@@ -161,7 +161,7 @@ def test_worker_job_interrupted_too_often_runs_the_hook(site, redis, proofs):
 
 
 @pytest.mark.proves("R24", "R25", "I6")
-def test_forced_stops_and_a_kill_are_counted_apart(site, redis, proofs, release):
+def test_interruptions_and_deaths_are_counted_separately(site, redis, proofs, release):
     enqueue(redis, "LongWorker", args=["one"], jid="j1")
     stop_amid(site, proofs, "one")  # its class allows two of either
     killed = site.worker("-q", "default").ready()
@@ -358,7 +358,7 @@ def test_boot_unreachable_redis_ends_with_75(site, short_path):
 
 @pytest.mark.proves("F7", "R1")
 @pytest.mark.parametrize("end", ["kill", "stop"])
-def test_work_goes_on_when_redis_comes_back(site, make_server, redis, proofs, release, end):
+def test_worker_continues_after_a_redis_outage(site, make_server, redis, proofs, release, end):
     own = make_server()
     process = site.worker("-q", "default", "-c", "2", REDIS_URL=own.url).ready()
     with own.open() as client:
@@ -378,7 +378,7 @@ def test_work_goes_on_when_redis_comes_back(site, make_server, redis, proofs, re
 
 
 @pytest.mark.proves("F14", "R14")
-def test_work_goes_on_at_maxmemory(site, redis, proofs):
+def test_worker_at_maxmemory_continues(site, redis, proofs):
     for number in range(20):
         enqueue(redis, "StrictWorker", args=["does not fit"], jid=str(number))
     process = site.worker("-q", "other", "-q", "default", "-c", "3").ready()
@@ -421,7 +421,7 @@ def test_signal_to_forked_child_stops_only_the_child(site, redis, proofs):
 
 
 @pytest.mark.proves("R4")
-def test_exchange_error_that_keeps_coming_ends_with_1(site, redis, proofs):
+def test_repeated_pipeline_error_ends_process_with_1(site, redis, proofs):
     """The pipeline retries ten times and logs each traceback; other processes run the fetched jobs."""
     code = (
         "import framework.fetch.pipeline as e\n"

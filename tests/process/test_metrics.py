@@ -49,7 +49,7 @@ def test_flush_writes_the_keys_of_both_sidekiqs(redis, bench):
     assert all(28_790 < ttl <= 28_800 for ttl in lives.values())
 
 
-def test_flush_adds_what_is_new_over_all_threads(redis, bench):
+def test_flush_adds_new_counts_of_all_threads(redis, bench):
     bench.counts.for_class(NAME).record_run(0.0015)
     bench.metrics.flush()
     thread = threading.Thread(target=lambda: bench.runs.new_thread_counts().for_class(NAME).record_run(0.0015))
@@ -95,7 +95,7 @@ def test_metrics_without_a_version_write_nothing(redis, granted, bench):
     assert redis.keys() == []
 
 
-def test_refusals_cost_figures_only_and_nothing_is_counted_twice(redis, bench):
+def test_flush_refused_write_counts_nothing_twice(redis, bench):
     redis.set(MINUTE_7, "no hash")
     bench.counts.for_class(NAME).record_run(0)
     bench.metrics.flush()
@@ -114,7 +114,7 @@ def test_boot_without_redis_is_reported():
         SidekiqMetrics(Redis(port=1, retry=None), runs.class_metrics, (8,)).flush_if_due()
 
 
-def test_buckets_are_sidekiqs():
+def test_histogram_buckets_equal_sidekiqs():
     measure = ClassMetrics()
     for bound in BUCKETS_MS:
         measure.record_run(bound / 1000 - 0.0005)

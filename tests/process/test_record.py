@@ -99,7 +99,7 @@ def test_record_without_changes_writes_every_second_heartbeat(redis, record):
     assert [written(redis, record) for _ in range(5)] == [True, False, True, False, True]
 
 
-def test_news_are_written_at_once(redis, record):
+def test_record_change_is_written_at_once(redis, record):
     units = []
     record.runs = RunningJobs(lambda: units)
     assert written(redis, record)
@@ -185,7 +185,7 @@ def test_seen_processes_reads_every_sidekiqs_record(redis, info, fields, queues,
 @pytest.mark.parametrize(
     ("folder", "tag"), [("shop", "shop"), ("shop/releases/20261122", "shop"), ("shop/20261122", "20261122")]
 )
-def test_default_tag_is_the_projects_folder(tmp_path, monkeypatch, folder, tag):
+def test_default_tag_is_the_folder_of_the_project(tmp_path, monkeypatch, folder, tag):
     (tmp_path / folder).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / folder)
     assert default_tag() == tag

@@ -69,7 +69,7 @@ def test_boot_without_decorative_rights_logs_debug_lines_only(site, user, redis,
 
 
 @pytest.mark.refused("tested aw:*")
-def test_right_taken_at_run_time_stops_the_class_not_the_process(site, user, redis, proofs):
+def test_right_removed_at_run_time_stops_the_class_only(site, user, redis, proofs):
     with (site.folder / "jobs.py").open("a") as module:
         module.write(LIMITED)
     process = site.worker("-q", "default", REDIS_URL=user(*WORKER.rules)).ready()

@@ -215,7 +215,7 @@ def change(site, client):
 
 
 @pytest.mark.campaign
-def test_roles_grant_what_they_use_and_nothing_else(server, site, redis, resumes):
+def test_roles_grant_exactly_the_rights_they_use(server, site, redis, resumes):
     unused: list[str] = []
     with server.open() as client:
         with Census(server) as census:
@@ -243,7 +243,7 @@ def test_every_script_belongs_to_a_role():
 
 
 @each_row("role", ELSEWHERE)
-def test_rights_not_reached_here_are_needed_where_it_says(role):
+def test_rights_not_used_here_are_used_at_their_note(role):
     for right, (file, words) in ELSEWHERE[role].items():
         assert words in (ROOT / "framework" / file).read_text(), (
             f"{role} {right}: {file} does not say {words!r} any more"

@@ -93,7 +93,7 @@ def test_quiet_process_leaves_unknown_jobs_in_their_queue(site, redis, proofs):
     assert proofs("ran") == ["NewWorker 1"]
 
 
-def test_newer_version_waits_and_older_misfit_fails(site, redis, proofs):
+def test_newer_version_waits_and_invalid_older_version_fails(site, redis, proofs):
     first = old(site).ready()
     push(site, "ReportWorker.perform_async('secret', 'all')")
     push(site, "ReportWorker.perform_async('fits', '7')")
@@ -143,7 +143,7 @@ def test_job_that_waited_too_long_is_quarantined(site, redis):
 
 
 @pytest.mark.parametrize("then", ["fail", "later"])
-def test_error_of_the_wait_does_not_outlive_the_first_run(site, redis, then):
+def test_unknown_class_error_is_removed_by_the_first_run(site, redis, then):
     first = old(site).ready()
     push(site, f"OddWorker.perform_async('{then}')")
     first.line(job_status="deferred")
@@ -199,7 +199,7 @@ def test_foreign_jobs_go_back_without_error_lines(site, redis, proofs):
     assert not any({"error_class", "retry_count", "aw_unknown_class_since"} & job.keys() for job in jobs)
 
 
-def test_pattern_that_is_none_refuses_to_boot(site):
+def test_boot_invalid_pattern_is_refused(site):
     process = old(site, FRAMEWORK_FOREIGN_CLASSES="Ruby::*,two words")
     assert process.wait() == 78
     assert "FRAMEWORK_FOREIGN_CLASSES[1]" in process.errors.read_text()

@@ -52,7 +52,7 @@ def test_unserved_queues_ignores_invalid_records(redis):
     assert unserved_queues(redis, {"mail"}) == {"mail"}
 
 
-def test_unserved_queues_of_a_namespace_needs_the_very_queue(redis):
+def test_unserved_queues_of_a_namespace_counts_exact_names(redis):
     """A process expands a namespace when it boots: one that lists `shop` alone serves no queue that came later."""
     listed(redis, RUBY, {"queues": ["shop", "shop:mail"]})
     assert unserved_queues(redis, {"shop:mail", "shop:new"}) == {"shop:new"}
@@ -118,11 +118,11 @@ def test_unserved_watch_warns_after_two_checks():
     ]
 
 
-def test_watch_in_a_group_gives_its_siblings_time():
+def test_unserved_watch_in_a_group_waits_for_siblings():
     assert Scene(in_group=True).step(MAIL) > Scene().step(MAIL)
 
 
-def test_watch_is_silent_of_a_sibling_that_is_late():
+def test_unserved_watch_ignores_a_late_sibling():
     scene = Scene()
     scene.step(MAIL)
     assert scene.step(MAIL) == STANDARD.first_unserved_check_s
@@ -140,7 +140,7 @@ def test_unserved_watch_reports_a_served_queue():
     assert scene.found == [{HELLO}, {MAIL}]
 
 
-def test_unserved_watch_repeats_hourly_and_new_ones_at_once():
+def test_unserved_watch_repeats_hourly_and_adds_new_at_once():
     scene = Scene()
     for _ in range(20):
         scene.step(MAIL)

@@ -385,7 +385,7 @@ def test_history_with_a_torn_end_is_cut_as_redis_does(proven, tmp_path):
     assert (folder / torn.torn.path.name).read_bytes()[torn.torn.offset :].startswith(b"*3\r\n$5\r\nLPUSH")
 
 
-def test_multi_without_exec_is_no_instant(proven, tmp_path):
+def test_history_multi_without_exec_is_no_step(proven, tmp_path):
     proven.push()
     proven.together(("RPOP", "queue:default"), ("LPUSH", MINE, JOB))
     assert proven.verdict.left == {MINE: 1}
@@ -421,7 +421,7 @@ def test_file_that_is_no_history_is_refused(tmp_path):
         prove(path)
 
 
-def test_unknown_write_to_a_job_key_is_no_proof(proven):
+def test_prover_refuses_an_unknown_write_to_a_job_key(proven):
     proven.push()
     proven.rename("queue:default", "queue:other")
     with pytest.raises(UnknownCommandError, match="group 2: RENAME queue:default"):

@@ -29,7 +29,7 @@ needs_redis = pytest.mark.skipif(not shutil.which("redis-server"), reason="redis
 # --- statistics -----------------------------------------------------------------------------------------------------
 
 
-def test_series_and_percentiles():
+def test_series_median_and_percentile_are_exact():
     from tests.bench.figures import Series, percentile
 
     series = Series((3.0, 1.0, 10.0))
@@ -86,7 +86,7 @@ def test_cost_between_two_counts_of_a_drain():
         _cost_us(samples, 3000, 3010)
 
 
-def test_pinned_means_redis_apart_from_the_worker():
+def test_pinned_cores_of_redis_and_worker_differ():
     from tests.bench.machine import Cores
 
     pinned = Cores.of([4, 7, 9], pinned=True)
@@ -128,7 +128,7 @@ def test_meters_count_every_job_of_every_thread_and_process(tmp_path: Path):
 
 
 @pytest.mark.skipif(not shutil.which("ruby"), reason="Ruby is not installed")
-def test_rubys_meter_has_the_same_cells(tmp_path: Path):
+def test_ruby_meter_has_the_same_cells(tmp_path: Path):
     from tests.bench.meters import Meters
 
     meters = Meters(tmp_path / "meters")
@@ -288,7 +288,7 @@ def found(**rates: float) -> Any:
     )
 
 
-def test_targets_compare_medians_and_name_what_is_unknown():
+def test_targets_compare_medians_and_name_unknown_ones():
     from tests.bench.targets import TARGETS, unmeasured, verdicts
 
     results = found(framework=50_000, framework_lines=24_000, sidekiq=10_000, dramatiq=3_000, taskiq_stream=5_000)

@@ -48,7 +48,7 @@ def script(site, name, *arguments):
 
 
 @pytest.mark.refused("role-producer srandmember")
-def test_two_hundred_workers_are_generated_routed_linted(many):
+def test_commands_handle_two_hundred_workers(many):
     assert script(many, "generate_queues").returncode == 0
     entries = yaml.safe_load((many.folder / "workers" / "all_queues.yml").read_text())
     assert len({entry["name"] for entry in entries}) == COUNT

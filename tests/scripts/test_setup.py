@@ -171,7 +171,7 @@ def test_setup_with_broken_project_file_names_it(checkout: Checkout) -> None:
 
 
 @pytest.mark.campaign
-def test_setup_killed_midway_goes_on(checkout: Checkout) -> None:
+def test_setup_after_a_kill_continues(checkout: Checkout) -> None:
     """The pip of the killed run may still run; the second run waits for it before it deletes the unfinished environment."""
     process = checkout.start()
     assert process.stdout
@@ -338,7 +338,7 @@ def test_python_not_installable_is_named(checkout: Checkout, version: str, statu
     assert not list(checkout.folder.glob(".venv?*[0-9]"))
 
 
-def test_test_of_an_unknown_python_ends_with_the_message() -> None:
+def test_scripts_test_unknown_python_names_the_remedy() -> None:
     command = [PYTHON, str(ROOT / "scripts" / "test"), "--python", "3.98"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -351,7 +351,7 @@ def found_python(version: str, environment: dict[str, str]) -> str:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_python_of_pyenv_is_the_newest_that_answers(tmp_path: Path) -> None:
+def test_setup_uses_the_newest_working_pyenv_python(tmp_path: Path) -> None:
     """A program of pyenv's on PATH fails for a version that is not switched on, and so may an old folder."""
     for folder, text in (("3.98.2", ANSWERS), ("3.98.10", ANSWERS), ("3.98.11", SHIM), ("3.9.8", ANSWERS)):
         write_program(tmp_path / "versions" / folder / "bin" / "python3.98", text)
@@ -364,6 +364,6 @@ def test_python_of_pyenv_is_the_newest_that_answers(tmp_path: Path) -> None:
     assert found_python("3.98", environment) == str(on_path)
 
 
-def test_python_that_runs_setup_is_taken_for_its_version(tmp_path: Path) -> None:
+def test_setup_uses_its_own_python_for_its_version(tmp_path: Path) -> None:
     environment = {**os.environ, "PYENV_ROOT": str(tmp_path), "PATH": str(tmp_path)}
     assert found_python(OWN, environment) == PYTHON

@@ -74,7 +74,7 @@ def test_store_start_status_and_stop(store: Store, short_path: Path) -> None:
     assert output.count("did not run") == 2
 
 
-def test_data_outlives_a_stop(store: Store, short_path: Path) -> None:
+def test_store_data_survives_a_stop(store: Store, short_path: Path) -> None:
     store("start")
     url = embedded_url(short_path / "var", "main")
     assert url
@@ -93,7 +93,7 @@ def test_store_with_wrong_configuration_ends_with_78(store: Store, short_path: P
     assert "redis.yml" in output
 
 
-def test_start_without_a_named_redis_starts_one(store: Store, short_path: Path) -> None:
+def test_store_start_without_a_redis_setting_starts_one(store: Store, short_path: Path) -> None:
     (short_path / "config" / "redis.yml").unlink()
     (short_path / "config" / "application.yml").write_text("concurrency: 2\n")
     status, output = store("start")
@@ -118,7 +118,7 @@ def test_start_without_a_named_redis_starts_one(store: Store, short_path: Path) 
 
 
 @pytest.mark.parametrize("named", ["environment", "file"])
-def test_start_with_a_foreign_redis_starts_none(store: Store, short_path: Path, named: str) -> None:
+def test_store_start_with_another_redis_starts_none(store: Store, short_path: Path, named: str) -> None:
     elsewhere = "redis://127.0.0.1:1/0"
     if named == "file":
         (short_path / "config" / "redis.yml").write_text(f"shards: {{main: {{url: '{elsewhere}'}}}}")

@@ -49,14 +49,14 @@ def test_channel_connects_at_its_first_call(channel, redis):
     assert channel.fileno() >= 0
 
 
-def test_replies_come_in_the_order_of_the_commands(channel, redis):
+def test_channel_replies_are_in_the_order_of_commands(channel, redis):
     channel.send(("RPUSH", "list", b"a", "b", 3), ("LLEN", "list"), ("LRANGE", "list", 0, -1))
     assert [channel.read(), channel.read(), channel.read()] == [3, 3, [b"a", b"b", b"3"]]
     channel.send(("GET", "none"), ("PING",))
     assert channel.replies(2) == [None, b"PONG"]
 
 
-def test_over_tcp(tcp_server):
+def test_channel_over_tcp_works(tcp_server):
     channel = channel_to(with_all_rights(tcp_server.url))
     assert channel.call("SET", "key", b"\x00\r\n\xff") == b"OK"
     assert channel.call("GET", "key") == b"\x00\r\n\xff"
@@ -65,7 +65,7 @@ def test_over_tcp(tcp_server):
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_either_protocol(redis, redis_url, protocol):
+def test_channel_works_with_each_protocol(redis, redis_url, protocol):
     client = open_client(Endpoint(with_all_rights(redis_url), options=(("protocol", protocol),)), name="tests")
     channel = Channel(client, read_timeout_s=5)
     assert channel.call("HSET", "hash", "a", 1) == 1
@@ -84,7 +84,7 @@ def test_channel_resp3_false_is_a_reply():
         channel.close()
 
 
-def test_large_packets_and_large_replies(channel, redis):
+def test_channel_large_packets_and_replies_arrive(channel, redis):
     large = os.urandom(1 << 20) * 20
     assert channel.call("SET", "large", large) == b"OK"
     assert channel.call("GET", "large") == large
@@ -129,7 +129,7 @@ def test_channel_error_reply_raises_its_exception_type(line, kind, closed):
         channel.close()
 
 
-def test_error_replies_among_others(channel, redis):
+def test_channel_error_reply_leaves_other_replies(channel, redis):
     redis.set("text", "x")
     with full_memory(redis):
         channel.send(("PING",), ("LPUSH", "text", "y"), ("SET", "more", "x"), ("PING",))
@@ -203,7 +203,7 @@ def test_channel_reconnects_after_the_server_closes():
 
 
 @pytest.mark.proves("R11")
-def test_half_a_reply_is_no_reply():
+def test_channel_incomplete_reply_raises():
     with scripted(lambda packet: b"$10\r\nhalf") as server:
         channel = channel_to(server.url, read_timeout_s=0.1)
         with pytest.raises(RedisTimeoutError):

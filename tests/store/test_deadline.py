@@ -91,7 +91,7 @@ OWN = (run_script, beat)
 @pytest.mark.proves("R3", "F11")
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 @pytest.mark.parametrize("connected", [True, False], ids=["", "connecting"])
-def test_call_whose_reply_drips_ends_at_its_deadline(client, unlimited, proxy, call, connected):
+def test_call_with_a_slow_reply_ends_at_its_deadline(client, unlimited, proxy, call, connected):
     used = client if call in OWN else unlimited
     if connected:
         call(used)
@@ -104,7 +104,7 @@ def test_call_whose_reply_drips_ends_at_its_deadline(client, unlimited, proxy, c
 
 @pytest.mark.proves("R3", "F11")
 @pytest.mark.parametrize("connected", [True, False], ids=["", "connecting"])
-def test_fetch_whose_reply_drips_ends_at_its_deadline(client, proxy, redis, connected):
+def test_fetch_with_a_slow_reply_ends_at_its_deadline(client, proxy, redis, connected):
     redis.lpush("queue:q", b"x" * 100)
     redis.set(keys.lease(IDENTITY), 1)
     call = FetchCall(client, IDENTITY, read_timeout_s=LIMIT_S, lease_ms=STANDARD.lease_ms)
@@ -136,7 +136,7 @@ PUSHES = {
 @pytest.mark.proves("R3", "F11", "F21")
 @pytest.mark.parametrize("push", PUSHES.values(), ids=PUSHES)
 @pytest.mark.parametrize("connected", [True, False], ids=["", "connecting"])
-def test_push_whose_reply_drips_opens_the_circuit(proxy, redis, push, connected):
+def test_push_with_a_slow_reply_opens_the_circuit(proxy, redis, push, connected):
     endpoint = Endpoint(proxy.url, options=(("socket_timeout", LIMIT_S),))
     shard = Shard("second", endpoint, role="tests", read_timeout_s=LIMIT_S)
     if connected:
@@ -176,7 +176,7 @@ def sipper():
 
 @pytest.mark.proves("R3")
 @pytest.mark.parametrize("way", ["channel", "client"])
-def test_send_to_one_who_reads_slowly_ends_at_its_deadline(sipper, way):
+def test_send_to_a_slow_reader_ends_at_its_deadline(sipper, way):
     client = open_client(Endpoint(sipper), name="tests", read_timeout_s=LIMIT_S)
     large = b"x" * 20_000_000
     with pytest.raises(RedisTimeoutError):
@@ -204,7 +204,7 @@ def test_large_payload_on_a_narrow_network_arrives(proxy, redis, unlimited, way)
 
 
 @pytest.mark.proves("R3")
-def test_message_that_comes_late_belongs_to_no_call(unlimited, redis):
+def test_late_message_is_no_reply_to_a_later_call(unlimited, redis):
     """A subscription may wait for longer than any call, and a read with a time-out of its own keeps that."""
     with unlimited.pubsub() as one:
         one.subscribe("channel")
@@ -216,7 +216,7 @@ def test_message_that_comes_late_belongs_to_no_call(unlimited, redis):
 
 
 @pytest.mark.proves("R3")
-def test_command_long_after_its_connection_has_the_whole_time(unlimited, redis):
+def test_command_on_an_old_connection_has_a_full_deadline(unlimited, redis):
     """The time to connect counts for the first command only."""
     connection = unlimited.connection_pool.get_connection()
     made = connection.deadline
@@ -231,7 +231,7 @@ def test_command_long_after_its_connection_has_the_whole_time(unlimited, redis):
     unlimited.connection_pool.release(connection)
 
 
-def test_deadline_moves_on_only_while_enough_goes_through(monkeypatch):
+def test_deadline_is_extended_only_at_the_minimum_rate(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(deadline_module, "monotonic", lambda: now[0])
     dripped = Deadline(100.0, 5.0)
@@ -253,7 +253,7 @@ def test_deadline_moves_on_only_while_enough_goes_through(monkeypatch):
         moving.left_s()
 
 
-def test_deadline_is_not_moved_by_what_came_at_first(monkeypatch):
+def test_deadline_is_not_extended_by_the_first_bytes(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(deadline_module, "monotonic", lambda: now[0])
     one = Deadline(100.0, 5.0)
@@ -263,7 +263,7 @@ def test_deadline_is_not_moved_by_what_came_at_first(monkeypatch):
         one.left_s()
 
 
-def test_errors_are_of_redis_whatever_the_deadline_raises(unlimited, proxy):
+def test_deadline_errors_are_redis_errors(unlimited, proxy):
     proxy.swallow()
     with pytest.raises(RedisError):
         unlimited.get("a")

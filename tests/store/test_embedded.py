@@ -45,7 +45,7 @@ def binary(request: pytest.FixtureRequest) -> Path:
     return found
 
 
-def test_starts_answers_and_stops(short_path: Path, binary: Path) -> None:
+def test_embedded_server_starts_replies_and_stops(short_path: Path, binary: Path) -> None:
     server = EmbeddedServer(short_path, binary=binary)
     with server:
         with client(server) as redis:
@@ -91,7 +91,7 @@ def test_embedded_server_keeps_acknowledged_writes(
             assert redis.lrange("list", 0, -1) == [str(number).encode() for number in range(500)]
 
 
-def test_comes_back_after_a_crash_from_outside(short_path: Path) -> None:
+def test_embedded_server_restarts_after_a_kill(short_path: Path) -> None:
     with EmbeddedServer(short_path) as server:
         first = server.pid
         assert first
@@ -156,14 +156,14 @@ def said_pid(process: subprocess.Popen[str]) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent died")
-def test_dies_with_a_killed_parent(holders: Callable[[str], subprocess.Popen[str]]) -> None:
+def test_embedded_server_ends_with_its_killed_parent(holders: Callable[[str], subprocess.Popen[str]]) -> None:
     parent = holders("bound")
     pid = said_pid(parent)
     parent.kill()
     wait_until_gone(pid)
 
 
-def test_processes_that_start_at_once_share_one_server(holders: Callable[[str], subprocess.Popen[str]]) -> None:
+def test_embedded_server_concurrent_starts_share_one_process(holders: Callable[[str], subprocess.Popen[str]]) -> None:
     assert len({said_pid(process) for process in [holders("bound") for _ in range(4)]}) == 1
 
 

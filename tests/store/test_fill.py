@@ -22,7 +22,7 @@ def fill(redis, most, *jobs, queue="q"):
     )
 
 
-def test_those_that_run_and_those_that_wait_are_counted(redis):
+def test_push_up_to_counts_running_and_waiting_jobs(redis):
     stamp = now(redis)
     redis.zadd(RUNNING, {"me j7": stamp + 60, " j8": stamp + 60, "dead j9": stamp - 1})
     assert fill(redis, 5) == [0, 3]

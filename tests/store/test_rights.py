@@ -85,7 +85,7 @@ def test_refused_without_one_key_names_it(as_user, pattern):
 
 
 @pytest.mark.refused("tested *")
-def test_key_patterns_match_our_keys_and_no_others(each_redis, as_user):
+def test_key_patterns_match_framework_keys_only(each_redis, as_user):
     client = as_user(*rights.WORKER.rules)
     for key in (
         ME,
@@ -240,7 +240,7 @@ def test_move_without_one_right_loses_no_job(each_redis, as_user, move):
     assert done, "the move was never made"
 
 
-def test_guide_shows_each_role_as_it_is():
+def test_guide_shows_the_printed_rule_of_each_role():
     page = (ROOT / "docs" / "operate" / "redis_rights.md").read_text()
     for role in rights.ROLES.values():
         lines = (("keys", role.keys), ("commands", role.commands), ("optional", role.optional))

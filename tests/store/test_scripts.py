@@ -281,7 +281,7 @@ def test_kill_of_others_spares_real_deaths(redis, mover):
     assert redis.zrange(DEAD, 0, -1) == [b"real", ODD]
 
 
-def test_refusals_that_an_operator_removed_leave_room(redis):
+def test_kill_does_not_count_removed_business_errors(redis):
     for number in range(40):
         bury(redis, f"b{number}", business=40)
     redis.zrem(DEAD, *(f"b{number}" for number in range(40) if number % 4))  # as Sidekiq's pages do it
@@ -302,7 +302,7 @@ def test_trimmed_business_error_loses_its_digest(redis):
     assert (redis.zrange(DEAD, 0, -1), redis.exists(keys.DEAD_BUSINESS)) == ([b"real"], 0)
 
 
-def test_kill_index_of_wrong_type_still_buries(redis):
+def test_kill_with_an_index_of_wrong_type_trims_the_set(redis):
     redis.set(keys.DEAD_BUSINESS, "x")
     assert [bury(redis, "b", business=3), bury(redis, "real", most=2)] == [0, 1]
     assert redis.zrange(DEAD, 0, -1) == [b"real"]
@@ -479,7 +479,7 @@ def test_reclaim_takes_from_the_dead_only_and_once(redis, memory, name, key):
 
 
 @pytest.mark.proves("R24", "I16", "I19")
-def test_interrupt_gives_back_what_runs_or_gives_it_up(redis, memory):
+def test_interrupt_requeues_or_quarantines_running_jobs(redis, memory):
     redis.rpush(WORKING, "young", "old", ODD)
     stamp = now(redis)
     redis.zadd(SET, {"ancient": stamp - 500, "older": stamp - 50})
@@ -500,7 +500,7 @@ def test_interrupt_gives_back_what_runs_or_gives_it_up(redis, memory):
     assert redis.llen(WORKING) == 0
 
 
-def test_interrupt_loses_no_job_to_keys_of_another_type(redis):
+def test_interrupt_with_wrong_types_loses_no_job(redis):
     redis.rpush(WORKING, ODD)
     redis.set(SET, "x")
     given_up = [ODD, "1", "q", "", "", 3, 100, "", "", 0]
@@ -511,7 +511,7 @@ def test_interrupt_loses_no_job_to_keys_of_another_type(redis):
     assert listed(redis, WORKING) == [ODD]
 
 
-def test_reclaim_trims_the_set_both_ways(redis):
+def test_reclaim_trims_the_set_by_age_and_count(redis):
     redis.delete(LEASE)
     stamp = now(redis)
     redis.zadd(SET, {"ancient": stamp - 500, "old": stamp - 50, "young": stamp - 5})
@@ -524,7 +524,7 @@ def test_reclaim_trims_the_set_both_ways(redis):
 
 
 @pytest.mark.proves("R20")
-def test_reclaim_does_not_act_on_what_was_found_too_long_ago(redis):
+def test_reclaim_ignores_an_outdated_inspection(redis):
     redis.delete(LEASE)
     redis.lpush(WORKING, ODD)
     assert RECLAIM(redis, [LEASE, WORKING, QUEUE, QUEUES], [ODD, ODD, now(redis) - 1, "q", 3, 100]) == -1
@@ -542,7 +542,7 @@ def migrate(redis, *jobs, show=10, most_bytes=10_000, queues=("q", "r")):
 
 
 @pytest.mark.proves("I19")
-def test_migrate_hands_on_the_oldest_and_shows_the_next(redis, memory):
+def test_migrate_moves_the_oldest_and_returns_the_next(redis, memory):
     redis.lpush(WORKING, "one", ODD, "three", "four", "five")
     redis.lpush(QUEUE, "new q")
     redis.lpush(OTHER, "new r")
@@ -555,7 +555,7 @@ def test_migrate_hands_on_the_oldest_and_shows_the_next(redis, memory):
     assert 50_000 < redis.pttl(LEASE) <= 60_000
 
 
-def test_migrate_moves_nothing_that_is_not_what_was_shown(redis):
+def test_migrate_moves_only_the_returned_jobs(redis):
     redis.lpush(WORKING, "one", "two")
     assert migrate(redis, ("one", "", 1), ("other", "", 1)) == [0, [], b"one", b"two"]
     assert migrate(redis, ("one", "", 1), ("two", "", 1), ("three", "", 1)) == [0, [], b"one", b"two"]
@@ -604,7 +604,7 @@ def test_restore_dead_migration_puts_oldest_back_first(redis, memory):
 
 
 @pytest.mark.proves("F40", "I1")
-def test_restore_keeps_what_has_no_queue_to_go_to(redis, wrong):
+def test_restore_keeps_jobs_without_a_queue(redis, wrong):
     redis.delete(LEASE)
     redis.lpush(WORKING, "one", "two")
     redis.set(QUEUE, "no list")
@@ -787,7 +787,7 @@ def wrong(redis):
 
 
 @pytest.mark.proves("F40")
-def test_fetch_passes_over_a_queue_whose_key_is_no_list(redis, wrong):
+def test_fetch_skips_a_queue_of_wrong_type(redis, wrong):
     redis.lpush(QUEUE, "q1")
     redis.lpush(OTHER, "r1")
     reply = FETCH(redis, [LEASE, WORKING, QUEUE, wrong, OTHER], [5000, 9, 0, 9, 9, 9])
@@ -804,7 +804,7 @@ def test_failed_move_leaves_the_job_in_the_working_list(redis, wrong, move):
 
 
 @pytest.mark.proves("F40", "I1")
-def test_requeue_keeps_what_cannot_go_back_and_returns_the_rest(redis, wrong):
+def test_requeue_keeps_jobs_of_an_unusable_queue(redis, wrong):
     redis.lpush(WORKING, "a", ODD)
     assert REQUEUE(redis, [WORKING, QUEUES, wrong, QUEUE], [2, ODD, "a", "odd2", "a2", "w", "q"]) == 1
     assert listed(redis, WORKING) == [ODD]
@@ -813,7 +813,7 @@ def test_requeue_keeps_what_cannot_go_back_and_returns_the_rest(redis, wrong):
 
 @pytest.mark.proves("F40", "I1")
 @pytest.mark.parametrize("name", ["q", ""])
-def test_reclaim_leaves_what_it_cannot_place(redis, wrong, name):
+def test_reclaim_leaves_jobs_of_an_unusable_queue(redis, wrong, name):
     redis.delete(LEASE)
     redis.lpush(WORKING, ODD)
     arguments = [ODD, "new", now(redis) + 60, name, 100, 100]
@@ -991,7 +991,7 @@ def test_limit_precedence_is_override_throttled_application(redis):
     assert RELEASE_WAITING(redis, [LIMIT], [4, 0, 9, 60])[2] == b"4"
 
 
-def test_scopes_have_their_share_and_their_turns(redis, memory):
+def test_scopes_get_their_share_in_turn(redis, memory):
     in_hand(redis, *[job(jid) for jid in ("a0", "a1", "a2", "a3", "b0", "b1", "b2", "n0")])
     with memory():
         for number in range(4):
@@ -1057,7 +1057,7 @@ def today(redis):
     return datetime.fromtimestamp(redis.time()[0], UTC).strftime("%Y-%m-%d")
 
 
-def test_fetch_counts_what_it_acknowledges_once(redis, memory):
+def test_fetch_counts_acknowledged_jobs_once(redis, memory):
     redis.set("lease", 1)
     redis.lpush("working", "a", "b", "c")
     with memory():
@@ -1070,7 +1070,7 @@ def test_fetch_counts_what_it_acknowledges_once(redis, memory):
     assert counts(redis) == (3, {today(redis): 3})
 
 
-def test_fetch_without_a_lease_counts_what_it_acknowledges(redis):
+def test_fetch_without_a_lease_counts_acknowledged_jobs(redis):
     redis.lpush("working", "a")
     FETCH(redis, ["lease", "working"], [1_000, 0, 1, "a"])
     assert counts(redis)[0] == 1
@@ -1084,7 +1084,7 @@ def test_finish_counts_once(redis, memory):
 
 
 @pytest.mark.parametrize("spoilt", ["all", "day"])
-def test_counters_of_another_type_stop_no_acknowledgement(redis, spoilt):
+def test_counters_of_wrong_type_stop_no_acknowledgement(redis, spoilt):
     key = "stat:processed" if spoilt == "all" else f"stat:processed:{today(redis)}"
     for make in (lambda: redis.lpush(key, "x"), lambda: redis.set(key, "no number")):
         redis.delete("stat:processed", key)
@@ -1106,6 +1106,6 @@ DATE_OF = (
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(moment=st.datetimes(datetime(1970, 1, 1), datetime(2400, 12, 31)))  # noqa: DTZ001 - of UTC
-def test_date_of_a_count_is_that_of_utc(redis, moment):
+def test_count_uses_the_date_of_utc(redis, moment):
     seconds = int(moment.replace(tzinfo=UTC).timestamp())
     assert redis.eval(DATE_OF, 0, seconds) == moment.strftime("%Y-%m-%d").encode()

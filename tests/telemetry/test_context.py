@@ -11,7 +11,7 @@ from framework.wire.json import dumps
 from tests.tables import each_row
 
 
-def test_facts_are_flat_and_nest():
+def test_context_facts_are_flat_and_nest():
     with context.bound("c1", user="ann"):
         with context.bound(project=7):
             assert context.current() == {"correlation_id": "c1", "meta.user": "ann", "meta.project": 7}
@@ -75,6 +75,6 @@ def test_context_correlation_id_must_be_a_text(correlation_id):
         pass
 
 
-def test_applications_have_it_by_a_name_of_their_own():
+def test_context_is_public_as_framework_context():
     with framework.context.bound("c1", caller_id="POST /orders"):
         assert framework.context.current() == {"correlation_id": "c1", "meta.caller_id": "POST /orders"}

@@ -64,7 +64,7 @@ def test_standard_library_lines_have_the_same_form(lines):
     assert line["exception.message"] == "lost"
 
 
-def test_lines_below_the_level_are_left_out(lines):
+def test_log_lines_below_the_level_are_omitted(lines):
     logs.logger().debug("fine detail")
     logs.logger().info("news")
     assert [line["message"] for line in lines()] == ["news"]
@@ -204,7 +204,7 @@ def test_producer_line_of_hostile_text_escapes_what_acts(caplog):
     assert "\\u202e" in record.getMessage()
 
 
-def test_hidden_characters_are_all_that_unicode_knows():
+def test_hidden_characters_are_complete():
     categories = {chr(number): unicodedata.category(chr(number)) for number in range(0x20, 0x110000)}
     wanted = {char for char, category in categories.items() if category in ("Cc", "Cf", "Cs", "Zl", "Zp")}
     kept = {char for char in wanted if visible_json(char) == char}

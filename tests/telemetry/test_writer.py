@@ -81,7 +81,7 @@ logs.close_server_log()
 
 
 @pytest.mark.proves("F50")
-def test_output_that_hangs_takes_no_more_than_its_memory():
+def test_writer_hanging_output_uses_bounded_memory():
     """A real process writes 600 MB into a pipe without a reader."""
     child = subprocess.Popen(
         [sys.executable, "-c", LARGE_LINES], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -72,7 +72,7 @@ def worker(name, **body):
     return type(name, (ApplicationWorker,), {**head, **body})
 
 
-def test_known_is_where_jobs_may_wait():
+def test_known_queues_are_those_where_jobs_may_wait():
     worker("AWorker", queue_namespace="ns", retry_queue="ns:later")
     worker("BWorker", queue="ns:mine")
     worker("CWorker", urgency="high")

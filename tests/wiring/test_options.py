@@ -117,7 +117,7 @@ def test_push_option_works_with_every_method(job, ran, redis, second_redis, opti
 
 @pytest.mark.usefixtures("client_chain")
 @pytest.mark.parametrize("method", ["async", "bulk", "bulk_for", "inline"])
-def test_sync_runs_here_and_now(job, ran, redis, method):
+def test_push_sync_runs_inline(job, ran, redis, method):
     jids = METHODS[method](job.set(sync=True, context={"user": "u"}), job)
     assert [payload["args"] for payload in ran] == ([[1], [2]] if "bulk" in method else [[1]])
     assert all(payload["meta.user"] == "u" for payload in ran)
@@ -144,7 +144,7 @@ def test_sync_checks_every_job_before_the_first_runs(job, ran):
     assert [payload["args"] for payload in ran] == [[1], [13]]
 
 
-def test_sync_contexts_are_each_jobs_own(job, ran):
+def test_push_sync_gives_each_job_its_context(job, ran):
     job.set(sync=True, context={"a": 0, "b": 0}).perform_bulk_for(
         [1, 2], arguments=job.arguments, context=lambda number: {"b": number}
     )

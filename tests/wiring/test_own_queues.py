@@ -100,7 +100,7 @@ def test_own_queues_shard_without_classes_is_warned(boot, site, redis_url, secon
     assert "--shard" in process.line(event_name="boot.no_queues")["message"]
 
 
-def test_options_environment_and_files_stand_over_the_classes(boot, site):
+def test_own_queues_options_and_files_override_the_classes(boot, site):
     assert served(boot(ONE, "-q", "a")[1]) == (["a"], "-q")
     site.write("sidekiq.yml", {"queues": ["b"]})
     file = str(site.folder / "config" / "sidekiq.yml")
@@ -130,7 +130,7 @@ def test_own_queues_newer_class_is_served_with_warning(boot, site):
     assert process.line(job_status="done")["class"] == "FastWorker"
 
 
-def test_queue_of_a_rule_that_is_newer_than_the_files_is_served(boot, site):
+def test_own_queues_queue_of_a_newer_rule_is_served(boot, site):
     (site.folder / "hello.py").write_text(ONE)
     generate(site)
     site.write("routing.yml", {"routing_rules": [["*", "all"]]})
@@ -139,7 +139,7 @@ def test_queue_of_a_rule_that_is_newer_than_the_files_is_served(boot, site):
     assert process.find(event_name="queues.stale")
 
 
-def test_class_that_was_left_out_of_the_file_stays_out(boot, site):
+def test_own_queues_class_removed_from_the_file_is_unserved(boot, site):
     (site.folder / "hello.py").write_text(ONE + MORE)
     generate(site)
     site.write("queues.yml", {"queues": [["hello", 1]]})
@@ -148,13 +148,13 @@ def test_class_that_was_left_out_of_the_file_stays_out(boot, site):
     assert not process.find(event_name="queues.stale")
 
 
-def test_file_written_by_hand_without_the_other_is_obeyed(boot, site):
+def test_own_queues_file_written_by_hand_is_used(boot, site):
     site.write("queues.yml", {"queues": [["hello", 1]]})
     _, line = boot(ONE + MORE)
     assert served(line)[0] == ["hello"]
 
 
-def test_generated_file_that_cannot_be_read_adds_nothing(boot, site):
+def test_own_queues_unreadable_generated_file_is_ignored(boot, site):
     (site.folder / "hello.py").write_text(ONE)
     generate(site)
     (site.folder / "workers" / "all_queues.yml").write_text("{")

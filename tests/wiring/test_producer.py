@@ -47,7 +47,7 @@ def test_producer_push_of_a_retired_class_is_refused(site, redis, call):
     assert redis.dbsize() == 0
 
 
-def test_importing_opens_nothing(cold_site, short_path):
+def test_producer_import_opens_no_connection(cold_site, short_path):
     """Neither a broken configuration nor an absent Redis matter before the first push."""
     cold_site.write("redis.yml", "shards: [")
     code = (
@@ -78,7 +78,7 @@ def test_configuration_errors_come_with_boot_or_the_first_push(site):
     assert site.run("-c", "import framework, jobs; print('fine')").stdout == "fine\n"
 
 
-def test_inline_runs_through_both_chains_and_touches_no_queue(site, redis):
+def test_inline_run_uses_both_chains_and_no_queue(site, redis):
     code = """
 import jobs
 from framework import middleware

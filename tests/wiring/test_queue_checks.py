@@ -97,7 +97,7 @@ def test_queue_checks_unreadable_file_is_a_warning(site, package, content, reaso
     assert line["message"] == AT_SCRIPTS
 
 
-def test_workers_from_elsewhere_have_no_entry(site, package):
+def test_queue_checks_ignore_workers_of_other_packages(site, package):
     (package / "all_queues.yml").unlink()
     assert not stale(booted(site, "-r", "jobs"))
 

@@ -70,7 +70,7 @@ def test_invalid_rule_refuses_to_boot(wrong_rules, redis, second_redis, name):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_so_it_does_at_a_producers_boot_or_first_push(wrong_rules, redis, second_redis, name):
+def test_invalid_rule_fails_a_producers_boot_or_first_push(wrong_rules, redis, second_redis, name):
     ended = wrong_rules.run("-c", PROGRAMS[name])
     assert ended.returncode == 1
     assert ended.stderr.endswith(

@@ -99,7 +99,7 @@ def test_boot_with_the_role_producer_is_silent(hello, redis):
     assert redis.info("commandstats")["cmdstat_srandmember"]["rejected_calls"] == 1
 
 
-def test_plain_push_asks_no_record(hello, redis):
+def test_plain_push_reads_no_process_record(hello, redis):
     redis.config_resetstat()
     ended = hello.run("-c", "import hello; hello.HelloWorker.perform_async()")
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -119,7 +119,7 @@ def test_producer_is_not_warned_of_foreign_classes(hello):
     assert not booted(hello)
 
 
-def test_producer_whose_shard_is_away_goes_on(hello, redis_url):
+def test_producer_with_a_stopped_shard_continues(hello, redis_url):
     (hello.folder / "hello.py").write_text(HELLO + FAR)
     hello.write("redis.yml", {"shards": {"main": {"url": redis_url}, "second": {"url": "redis://127.0.0.1:1/0"}}})
     (line,) = booted(hello)
@@ -190,7 +190,7 @@ def test_process_warns_of_unserved_queue_on_other_shard(hello, redis_url, second
     assert process.line(event_name="boot.served")["shard"] == "second"
 
 
-def test_process_goes_on_while_another_shard_is_away(hello, redis_url, make_server):
+def test_process_with_another_shard_stopped_continues(hello, redis_url, make_server):
     second = make_server()
     two_shards(hello, redis_url, second.url)
     second.stop()

@@ -32,7 +32,7 @@ def test_worker_warns_of_each_unknown_variable_once(site):
     assert "hunter2" not in process.log.read_text()
 
 
-def test_children_of_a_cluster_warn_and_of_these_variables_alone(site):
+def test_cluster_child_warns_of_unknown_variables_only(site):
     group = site.start("-m", "framework", "cluster", "-r", "jobs", "default", "--timeout", "1", **FOREIGN)
     group.line(event_name="process.ready")
     assert group.end() == 0

@@ -45,7 +45,7 @@ match 1:
 '''
 
 
-def test_counts() -> None:
+def test_analysis_counts_each_source() -> None:
     assert analyse_source(SOURCE) == Measured(
         size=len(SOURCE), lines=24, functions=6, classes=2, longest_name="Outer.long", longest_lines=5
     )
@@ -55,7 +55,7 @@ def test_counts() -> None:
     ("source", "lines"),
     [(b"", 0), (b"\n", 1), (b"x=1", 1), (b"x=1\n", 1), (b"x=1\r\ny=2\r\n", 2), (b"x=1\ry=2", 2), (b"x='\x0c'\n", 1)],
 )
-def test_lines(source: bytes, lines: int) -> None:
+def test_analysis_counts_lines(source: bytes, lines: int) -> None:
     found = analyse_source(source)
     assert isinstance(found, Measured)
     assert (found.lines, found.longest_name, found.longest_lines) == (lines, None, 0)
@@ -95,7 +95,7 @@ def test_analysis_agrees_with_a_walk_over_the_whole_tree() -> None:
         ("sample_deep_nesting", "too_deep", "nested"),
     ],
 )
-def test_samples(name: str, kind: str, reason: str) -> None:
+def test_analysis_of_samples_has_their_finding(name: str, kind: str, reason: str) -> None:
     found = analyse(str(SAMPLES / f"{name}.py"))
     assert isinstance(found, Unparsable)
     assert found.kind == kind
@@ -131,7 +131,7 @@ def test_sample_files_are_broken_and_in_the_readme() -> None:
         (b"  x = 1\n y = 2", "indentation"),
     ],
 )
-def test_hostile_sources(source: bytes, kind: str) -> None:
+def test_analysis_of_hostile_sources_has_a_finding(source: bytes, kind: str) -> None:
     found = analyse_source(source)
     assert isinstance(found, Unparsable)
     assert found.kind == kind
@@ -175,7 +175,7 @@ def test_parser_filter_leaves_other_warnings() -> None:
         warnings.warn("mine", DeprecationWarning, stacklevel=1)
 
 
-def test_size_cap(tmp_path: Path) -> None:
+def test_analysis_above_the_size_limit_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "big.py"
     path.write_bytes(b"x = 1\n" * 10)
     assert isinstance(analyse(str(path), size_cap=60), Measured)
@@ -196,7 +196,7 @@ def test_analysis_of_no_file_is_a_finding(tmp_path: Path) -> None:
     assert isinstance(analyse("/dev/zero"), Unparsable)
 
 
-def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+def test_analysis_of_names_outside_utf8_works(tmp_path: Path) -> None:
     path = bytes(tmp_path) + b"/caf\xe9.py"
     Path(os.fsdecode(path)).write_bytes(b"x = 1\n")
     assert isinstance(analyse(path), Measured)
@@ -213,7 +213,7 @@ def test_analysis_raises_faults_of_the_machine(monkeypatch: pytest.MonkeyPatch) 
 
 @given(st.text(st.characters(), max_size=60), st.integers(1, 40))
 @example("\ud800\x00\x1b[31m\u202e<b>", 40)
-def test_printable(text: str, limit: int) -> None:
+def test_printable_text_is_safe(text: str, limit: int) -> None:
     shown = printable(text, limit)
     assert shown.isprintable()
     assert len(shown) <= limit

@@ -70,7 +70,7 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-def test_scan_index_report(pushes: Recorder, tree: Path, tmp_path: Path) -> None:
+def test_scan_indexes_every_file_and_writes_a_report(pushes: Recorder, tree: Path, tmp_path: Path) -> None:
     ScanTreeWorker().perform(RUN, [str(tree)])
     assert pushes.take() == [("IndexFileWorker", [RUN, 1]), ("IndexFileWorker", [RUN, 2])]
     IndexFileWorker().perform(RUN, 2)
@@ -169,6 +169,6 @@ def test_failed_file_does_not_hold_up_the_report(pushes: Recorder, tree: Path, m
     ]
 
 
-def test_declarations() -> None:
+def test_job_classes_have_their_wire_names() -> None:
     names = [worker.declaration().wire_name for worker in (ScanTreeWorker, IndexFileWorker, BuildReportWorker)]
     assert names == ["CodeIndex::ScanTreeWorker", "CodeIndex::IndexFileWorker", "CodeIndex::BuildReportWorker"]

@@ -133,7 +133,7 @@ def test_import_report_can_be_corrected_and_uploaded(installation: Installation,
     assert shop() == {"B-1": ("Bread", "food", 100, 107), "B-2": ("Roll", "food", 30, 32)}
 
 
-def test_import_of_xlsx(installation: Installation, tmp_path: Path) -> None:
+def test_import_reads_xlsx(installation: Installation, tmp_path: Path) -> None:
     rows = [
         ["sku", "name", "category", "price"],
         ["H-1", "Hammer", "tools", "12.5"],
@@ -184,7 +184,7 @@ def test_split_run_twice_pushes_the_rest(installation: Installation, tmp_path: P
     assert installation.take() == [("ImportProductsWorker", import_id, 2)]
 
 
-def test_push_that_fails_is_made_up_for(installation: Installation, tmp_path: Path, redis: Redis) -> None:
+def test_batch_after_a_failed_push_pushes_again(installation: Installation, tmp_path: Path, redis: Redis) -> None:
     import_id = split(tmp_path / "a.csv", "H-1,Hammer,tools,10")
     installation.take()
     with full_memory(redis), pytest.raises(PushError):

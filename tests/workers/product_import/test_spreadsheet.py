@@ -42,7 +42,7 @@ def test_csv_lines_are_those_of_the_file(tmp_path: Path) -> None:
     assert read(path)[1][1][SURPLUS] == "x |  y"
 
 
-def test_xlsx(tmp_path: Path) -> None:
+def test_xlsx_with_rare_cell_forms_is_read(tmp_path: Path) -> None:
     """Shared, rich and inline text, numbers as binary fractions, gaps, and rows and cells without references."""
     strings = (
         "<si><t>sku</t></si><si><r><t>na</t></r><r><t>me</t></r><rPh><t>ne-mu</t></rPh></si><si><t>Hammer</t></si>"

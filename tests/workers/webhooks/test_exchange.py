@@ -188,5 +188,5 @@ def test_url_problem_is_found(url: str, message: str | None) -> None:
         ("9" * 400, float("inf")),
     ],
 )
-def test_retry_after(text: str | None, seconds: float | None) -> None:
+def test_retry_after_is_parsed(text: str | None, seconds: float | None) -> None:
     assert http_post._retry_after_s(text, NOW) == seconds
