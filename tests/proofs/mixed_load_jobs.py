@@ -29,7 +29,7 @@ class MixedWorker(ApplicationWorker, abstract=True):
 
 
 class SeedWorker(MixedWorker):
-    """Pushes a generation of the other jobs with the real client, in every way."""
+    """Pushes a generation of the other jobs with the real client, with every push method."""
 
     wire_name = "SeedWorker"
 

@@ -70,7 +70,7 @@ class Verdict:
     commands: int = 0
     jobs: int = 0
     ends: Counter[str] = field(default_factory=Counter[str])
-    """The jobs that left for good, by their way."""
+    """The jobs that ended, by the kind of their end."""
     slots: dict[str, int] = field(default_factory=dict[str, int])
     """The most taken slots of each concurrency limit at an instant, including those of jobs about to start."""
     left: Counter[str] = field(default_factory=Counter[str])

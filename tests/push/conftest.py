@@ -78,7 +78,7 @@ class LetPass:
 
 
 @pytest.fixture(params=[(), (LetPass,)], ids=("quick", "middleware"))
-def way(request, pusher):
+def push_mode(request, pusher):
     """Push both without a client middleware and with one."""
     return pusher.open(*request.param)
 

@@ -69,7 +69,7 @@ def test_delay_with_a_right_host_clock_logs_no_warning(site, redis):
 
 
 @pytest.mark.parametrize("delay", [0, -5, -(10**8)])
-def test_delay_of_zero_enqueues_at_once(way, jobs, redis, delay):
+def test_delay_of_zero_enqueues_at_once(push_mode, jobs, redis, delay):
     worker(queue="default").perform_in(delay, 1)
     worker(queue="default").perform_bulk_in(delay, [(2,)])
     assert [job["args"] for job in jobs()] == [[1], [2]]
@@ -98,7 +98,7 @@ def test_delay_takes_one_round_trip(pusher, calls, redis):
     assert not any("at" in json.loads(data) for data in redis.zrange(keys.SCHEDULE, 0, -1))
 
 
-def test_delay_on_a_full_server_is_refused_and_leaves_nothing(way, redis):
+def test_delay_on_a_full_server_is_refused_and_leaves_nothing(push_mode, redis):
     job = worker(queue="default", status_expiration=60)
     job.perform_in(60, 0)
     redis.flushdb()

@@ -50,7 +50,7 @@ def deduplicated(redis, strategy="until_executing", name="Job"):
     return int(redis.hget(COUNTS, f'sidekiq_jobs_deduplicated_total{{strategy="{strategy}",worker="{name}"}}') or 0)
 
 
-def test_duplicate_is_dropped_logged_and_counted(way, redis, jobs, caplog):
+def test_duplicate_is_dropped_logged_and_counted(push_mode, redis, jobs, caplog):
     job = idempotent()
     with caplog.at_level(logging.INFO, logger="framework"):
         first = job.perform_async(1, {"a": 1, "b": 2})
@@ -70,7 +70,7 @@ def test_duplicate_is_dropped_logged_and_counted(way, redis, jobs, caplog):
     assert "job_status='deduplicated'" in line
 
 
-def test_log_line_of_a_duplicate_has_the_changed_options(way, redis, caplog):
+def test_log_line_of_a_duplicate_has_the_changed_options(push_mode, redis, caplog):
     policy = Deduplicate("until_executed", ttl=timedelta(hours=1), if_deduplicated="reschedule_once")
     job = idempotent(policy)
     first = job.perform_async(1)
@@ -85,7 +85,7 @@ def test_log_line_of_a_duplicate_has_the_changed_options(way, redis, caplog):
     assert deduplicated(redis, "until_executed") == 1
 
 
-def test_duplicate_of_a_class_not_idempotent_is_written(way, redis, jobs):
+def test_duplicate_of_a_class_not_idempotent_is_written(push_mode, redis, jobs):
     job = worker(queue="default", deduplicate=Deduplicate())
     first, second = job.perform_async(1), job.perform_async(1)
     assert [one["jid"] for one in jobs()] == [first, second]
@@ -95,14 +95,14 @@ def test_duplicate_of_a_class_not_idempotent_is_written(way, redis, jobs):
 
 
 @pytest.mark.parametrize("off", [None, Deduplicate("none")], ids=("none", "strategy none"))
-def test_strategy_none_deduplicates_nothing(way, redis, jobs, off):
+def test_strategy_none_deduplicates_nothing(push_mode, redis, jobs, off):
     job = worker(queue="default", idempotent=True, deduplicate=off)
     assert all([*job.perform_bulk([(1,), (1,)]), job.perform_async(1)])
     assert not locks(redis)
     assert not any(IDEMPOTENCY_KEY in one for one in jobs())
 
 
-def test_bulk_drops_its_own_and_other_duplicates(way, redis, jobs):
+def test_bulk_drops_its_own_and_other_duplicates(push_mode, redis, jobs):
     job = idempotent()
     job.perform_async(7)
     numbers = [number % 600 for number in range(1_300)]
@@ -114,7 +114,7 @@ def test_bulk_drops_its_own_and_other_duplicates(way, redis, jobs):
     assert deduplicated(redis) == 701
 
 
-def test_scheduled_job_has_a_lock_only_if_included(way, redis):
+def test_scheduled_job_has_a_lock_only_if_included(push_mode, redis):
     plain = idempotent()
     assert plain.perform_in(100, 1)
     assert plain.perform_in(100, 1)
@@ -133,7 +133,7 @@ def test_scheduled_job_has_a_lock_only_if_included(way, redis):
     assert redis.pttl(locks(redis)[far]) > 1e14
 
 
-def test_idempotency_arguments_choose_and_may_fail(way, redis, jobs, caplog):
+def test_idempotency_arguments_choose_and_may_fail(push_mode, redis, jobs, caplog):
     class_one = idempotent(idempotency_arguments=classmethod(lambda cls, args: args[:1]))
     assert class_one.perform_async(1, "a")
     assert class_one.perform_async(1, "b") is None
@@ -198,7 +198,7 @@ def test_perform_inline_takes_no_lock(pusher, redis):
 # --- tracked jobs ---------------------------------------------------------------------------------------------------
 
 
-def test_tracked_duplicate_leaves_no_status(way, redis):
+def test_tracked_duplicate_leaves_no_status(push_mode, redis):
     job = idempotent(Deduplicate(including_scheduled=True), status_expiration=60)
     jids = [job.perform_async(1), job.perform_async(1), job.perform_in(100, 2), *job.perform_bulk([(2,), (3,)])]
     assert [jid is None for jid in jids] == [False, True, False, True, False]
@@ -230,7 +230,7 @@ def test_large_arguments_are_compared_uncompressed(pusher, redis, jobs):
 
 
 @pytest.mark.parametrize("push", ["one", "later", "bulk"])
-def test_refused_push_leaves_no_lock(way, redis, push):
+def test_refused_push_leaves_no_lock(push_mode, redis, push):
     job = idempotent(Deduplicate(including_scheduled=True))
     pushes = {
         "one": lambda: job.perform_async(1),
@@ -253,7 +253,7 @@ def test_refused_push_leaves_no_lock(way, redis, push):
     assert all(found if isinstance(found, list) else [found])
 
 
-def test_duplicate_on_a_full_server_is_logged(way, redis):
+def test_duplicate_on_a_full_server_is_logged(push_mode, redis):
     """The positions could not be stored for the lock's owner."""
     job = idempotent()
     first = job.perform_async(1)
@@ -262,7 +262,7 @@ def test_duplicate_on_a_full_server_is_logged(way, redis):
     assert redis.hget(locks(redis)[first], "duplicates") is None
 
 
-def test_lock_key_of_another_type_is_no_lock(way, redis, jobs):
+def test_lock_key_of_another_type_is_no_lock(push_mode, redis, jobs):
     job = idempotent()
     key = lock_key("Job", b"[1]")
     redis.set(key, "garbage")
@@ -272,7 +272,7 @@ def test_lock_key_of_another_type_is_no_lock(way, redis, jobs):
     assert job.perform_async(1) is None
 
 
-def test_push_with_broken_counter_and_queues_set_is_written(way, redis, jobs):
+def test_push_with_broken_counter_and_queues_set_is_written(push_mode, redis, jobs):
     redis.set(COUNTS, "garbage")
     job = idempotent()
     assert job.perform_async(1)
@@ -283,7 +283,7 @@ def test_push_with_broken_counter_and_queues_set_is_written(way, redis, jobs):
     assert len(jobs()) == len(locks(redis)) == 2
 
 
-def test_script_unknown_to_the_server_is_sent_as_source(way, redis, jobs):
+def test_script_unknown_to_the_server_is_sent_as_source(push_mode, redis, jobs):
     job = idempotent()
     job.perform_async(1)
     redis.script_flush()
@@ -291,7 +291,7 @@ def test_script_unknown_to_the_server_is_sent_as_source(way, redis, jobs):
     assert job.perform_async(2)
 
 
-def test_push_after_an_idle_disconnect_is_no_duplicate(way, redis, jobs):
+def test_push_after_an_idle_disconnect_is_no_duplicate(push_mode, redis, jobs):
     job = idempotent()
     job.perform_async(1)
     redis.client_kill_filter(_type="normal", skipme=True)
@@ -414,7 +414,7 @@ PUSHES = {
 
 
 @pytest.mark.parametrize("push", PUSHES)
-def test_push_of_a_version_with_another_handler_is_no_duplicate(way, redis, jobs, push):
+def test_push_of_a_version_with_another_handler_is_no_duplicate(push_mode, redis, jobs, push):
     policy = Deduplicate(including_scheduled=True)
     with registry.isolated():
         old = PUSHES[push](release(0, deduplicate=policy))
@@ -427,7 +427,7 @@ def test_push_of_a_version_with_another_handler_is_no_duplicate(way, redis, jobs
 
 
 @pytest.mark.parametrize("push", PUSHES)
-def test_push_of_a_version_with_the_same_handler_is_a_duplicate(way, redis, push):
+def test_push_of_a_version_with_the_same_handler_is_a_duplicate(push_mode, redis, push):
     policy = Deduplicate(including_scheduled=True)
     with registry.isolated():
         old = PUSHES[push](release(0, deduplicate=policy))
@@ -488,7 +488,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("parameters", "one", "other"), SAME)
-def test_push_with_a_default_given_is_a_duplicate_of_one_without(way, redis, parameters, one, other):
+def test_push_with_a_default_given_is_a_duplicate_of_one_without(push_mode, redis, parameters, one, other):
     for first, second in ((one, other), (other, one)):
         with registry.isolated():
             job = release(0, parameters=parameters, queue=f"queue_{len(first)}")
@@ -499,13 +499,13 @@ def test_push_with_a_default_given_is_a_duplicate_of_one_without(way, redis, par
 
 
 @pytest.mark.parametrize(("parameters", "one", "other"), OTHERS)
-def test_push_with_another_value_is_no_duplicate(way, parameters, one, other):
+def test_push_with_another_value_is_no_duplicate(push_mode, parameters, one, other):
     job = release(0, parameters=parameters)
     assert job.perform_async(*one)
     assert job.perform_async(*other)
 
 
-def test_push_without_defaults_keeps_the_key_of_gitlab(way, redis):
+def test_push_without_defaults_keeps_the_key_of_gitlab(push_mode, redis):
     """A parameter that a release adds with a default changes no key."""
     with registry.isolated():
         old = release(0, parameters="number").perform_async(7)
@@ -514,7 +514,7 @@ def test_push_without_defaults_keeps_the_key_of_gitlab(way, redis):
         assert release(0, parameters="number, mode=None").perform_async(7) is None
 
 
-def test_push_compares_with_the_declared_default(way, redis):
+def test_push_compares_with_the_declared_default(push_mode, redis):
     box = []
 
     def perform(self, names=box):
@@ -527,7 +527,7 @@ def test_push_compares_with_the_declared_default(way, redis):
     assert job.perform_async(["changed by a run"])
 
 
-def test_push_compares_nothing_with_a_default_that_is_no_json(way, redis):
+def test_push_compares_nothing_with_a_default_that_is_no_json(push_mode, redis):
     when = datetime(2026, 1, 1, tzinfo=UTC)
 
     def perform(self, number, at=when, mode=None):
@@ -551,7 +551,7 @@ def test_push_compares_nothing_with_a_default_that_is_no_json(way, redis):
     assert chosen == [[1], [1, "x", None]]
 
 
-def test_idempotency_arguments_receives_every_argument(way, redis):
+def test_idempotency_arguments_receives_every_argument(push_mode, redis):
     chosen = []
 
     def choose(cls, args):

@@ -11,7 +11,7 @@ from tests.push.conftest import LetPass, worker
 
 
 @pytest.fixture(params=[(), (LetPass,)], ids=["quick", "middleware"])
-def way(request, pusher):
+def push_mode(request, pusher):
     return pusher.open(*request.param)
 
 
@@ -38,14 +38,14 @@ def pushed_by(payload, cls, push=PUSHES["async"]):
 
 
 @pytest.mark.parametrize("push", PUSHES.values(), ids=PUSHES)
-def test_context_outside_of_any_is_empty(way, jobs, push):
+def test_context_outside_of_any_is_empty(push_mode, jobs, push):
     push(worker(queue="default", feature_category="search"))
     (job,) = jobs()
     assert metas(job) == {}
 
 
 @pytest.mark.parametrize("push", PUSHES.values(), ids=PUSHES)
-def test_context_of_a_child_names_caller_and_root(way, jobs, push):
+def test_context_of_a_child_names_caller_and_root(push_mode, jobs, push):
     parent = worker("Parent", queue="default", feature_category="billing")
     child = worker("Child", queue="default", feature_category="search")
     shared = worker("Shared", queue="default")
@@ -64,7 +64,7 @@ def test_context_of_a_child_names_caller_and_root(way, jobs, push):
     assert {job["correlation_id"] for job in jobs()} == {"c1"}
 
 
-def test_context_of_a_job_without_caller_starts_the_chain(way, jobs):
+def test_context_of_a_job_without_caller_starts_the_chain(push_mode, jobs):
     parent = worker("Parent", queue="default", feature_category="billing")
     parent.perform_async()
     pushed_by(jobs()[0], worker("Shared", queue="default"))
@@ -73,13 +73,13 @@ def test_context_of_a_job_without_caller_starts_the_chain(way, jobs):
     assert [metas(job) for job in jobs()[1:]] == [{**alike, "caller_id": "Parent"}, {**alike, "caller_id": "Shared"}]
 
 
-def test_context_of_unowned_classes_has_no_category(way, jobs):
+def test_context_of_unowned_classes_has_no_category(push_mode, jobs):
     worker("Parent", queue="default").perform_async()
     pushed_by(jobs()[0], worker("Shared", queue="default"))
     assert metas(jobs()[1]) == {"caller_id": "Parent", "root_caller_id": "Parent"}
 
 
-def test_context_names_the_caller_by_its_present_name(way, jobs):
+def test_context_names_the_caller_by_its_present_name(push_mode, jobs):
     new = worker("NewName", aliases=("OldName",), feature_category="billing")
     pushed_by({"class": "OldName", "args": []}, worker("Shared", queue="default"))
     assert registry.find("OldName") is new
@@ -90,13 +90,13 @@ def test_context_names_the_caller_by_its_present_name(way, jobs):
     }
 
 
-def test_context_of_an_unknown_caller_keeps_name_and_category(way, jobs):
+def test_context_of_an_unknown_caller_keeps_name_and_category(push_mode, jobs):
     caller = {"class": "Ruby::Job", "args": [], "meta.caller_id": "GET /", "meta.feature_category": "search"}
     pushed_by(caller, worker("Shared", queue="default"))
     assert metas(jobs()[0]) == {"caller_id": "Ruby::Job", "root_caller_id": "GET /", "feature_category": "search"}
 
 
-def test_context_bound_in_a_job_reaches_its_pushes(way, jobs):
+def test_context_bound_in_a_job_reaches_its_pushes(push_mode, jobs):
     child = worker("Child", queue="default")
 
     def run():
@@ -115,13 +115,13 @@ def test_context_bound_in_a_job_reaches_its_pushes(way, jobs):
     ]
 
 
-def test_context_root_set_by_the_application_is_kept(way, jobs):
+def test_context_root_set_by_the_application_is_kept(push_mode, jobs):
     with context.bound(caller_id="inner", root_caller_id="outer"):
         worker(queue="default").perform_async()
     assert metas(jobs()[0]) == {"caller_id": "inner", "root_caller_id": "outer"}
 
 
-def test_context_of_one_job_overrides_the_ambient(way, jobs):
+def test_context_of_one_job_overrides_the_ambient(push_mode, jobs):
     cls = worker(queue="default")
     with context.bound(caller_id="import", user="ann"):
         cls.perform_bulk_for("ab", arguments=lambda _: cls.arguments(), context=lambda one: {"user": one})
@@ -129,7 +129,7 @@ def test_context_of_one_job_overrides_the_ambient(way, jobs):
     assert [metas(job) for job in jobs()] == [{**alike, "user": "a"}, {**alike, "user": "b"}]
 
 
-def test_context_reaches_scheduled_jobs(way, redis):
+def test_context_reaches_scheduled_jobs(push_mode, redis):
     cls = worker(queue="default", feature_category="search")
     with context.bound(caller_id="import"):
         cls.perform_in(60)

@@ -28,7 +28,7 @@ def opened_with(request, pusher):
     return open_
 
 
-WAYS = {
+METHODS = {
     "async": lambda cls, *args: cls.perform_async(*args),
     "in": lambda cls, *args: cls.perform_in(60, *args),
     "set": lambda cls, *args: cls.set(retry=1).perform_async(*args),
@@ -38,7 +38,7 @@ WAYS = {
         [("small",), args, ("last",)], arguments=lambda one: cls.arguments(*one), context=lambda one: {"n": 1}
     )[1],
 }
-every_way = pytest.mark.parametrize("way", WAYS)
+each_method = pytest.mark.parametrize("method", METHODS)
 
 
 def stored(redis, jid):
@@ -70,38 +70,38 @@ EXPANSIVE = [[]] * 20_000
 """60 kB of JSON, 2 MB of memory."""
 
 
-@every_way
+@each_method
 @pytest.mark.parametrize("mode", ["compress", "track"])
-def test_push_above_the_memory_limit_writes_nothing(opened_with, redis, way, mode):
+def test_push_above_the_memory_limit_writes_nothing(opened_with, redis, method, mode):
     opened_with(SizeLimits(mode, limit=0, decoded_limit=1_000_000))
     for attributes in ({}, {"big_payload": True}, {"idempotent": True}):
         with registry.isolated():
             cls = worker(**attributes)
             with pytest.raises(ExceedLimitError, match=r"memory when decoded.*size_limit\.decoded_limit") as caught:
                 try:
-                    WAYS[way](cls, EXPANSIVE)
+                    METHODS[method](cls, EXPANSIVE)
                 except BulkPushError as error:  # with a middleware sizes are known only chunk by chunk
                     raise error.__cause__ from None
         assert caught.value.size > caught.value.size_limit == 1_000_000
-        assert caught.value.job == (1 if "bulk" in way else None)
+        assert caught.value.job == (1 if "bulk" in method else None)
     assert not redis.keys("*")
 
 
-@every_way
-def test_push_within_the_memory_limit_is_written(opened_with, redis, way):
+@each_method
+def test_push_within_the_memory_limit_is_written(opened_with, redis, method):
     opened_with(SizeLimits(limit=0, decoded_limit=2_200_000))
-    assert stored(redis, WAYS[way](worker(queue="default"), EXPANSIVE))["args"] == [EXPANSIVE]
+    assert stored(redis, METHODS[method](worker(queue="default"), EXPANSIVE))["args"] == [EXPANSIVE]
 
 
 # --- compression ----------------------------------------------------------------------------------------------------
 
 
-@every_way
+@each_method
 @pytest.mark.parametrize(("size", "compressed"), [(99_999, False), (100_000, True), (100_001, True)])
-def test_arguments_from_100000_bytes_are_compressed(opened_with, redis, way, size, compressed):
+def test_arguments_from_100000_bytes_are_compressed(opened_with, redis, method, size, compressed):
     opened_with()
     text = sized(size)
-    job = stored(redis, WAYS[way](worker(queue="default"), text))
+    job = stored(redis, METHODS[method](worker(queue="default"), text))
     if compressed:
         assert marker_fields(job) == {"compressed": True, "original_job_size_bytes": size, "size_limiter": "validated"}
         assert json.loads(zlib.decompress(base64.b64decode(job["args"][0], validate=True))) == [text]
@@ -111,10 +111,10 @@ def test_arguments_from_100000_bytes_are_compressed(opened_with, redis, way, siz
     assert job["args"] == [text]
 
 
-@pytest.mark.parametrize("way", ["bulk", "bulk_in", "bulk_for"])
-def test_small_jobs_of_a_bulk_with_a_large_one_stay_plain(opened_with, redis, way):
+@pytest.mark.parametrize("method", ["bulk", "bulk_in", "bulk_for"])
+def test_small_jobs_of_a_bulk_with_a_large_one_stay_plain(opened_with, redis, method):
     opened_with()
-    large = WAYS[way](worker(queue="default"), "x" * 200_000)
+    large = METHODS[method](worker(queue="default"), "x" * 200_000)
     found = [*reversed(redis.lrange("queue:default", 0, -1)), *redis.zrange(keys.SCHEDULE, 0, -1)]
     others = [job for job in map(json.loads, found) if job["jid"] != large]
     assert sorted(job["args"] for job in others) == [["last"], ["small"]]
@@ -148,11 +148,11 @@ def test_threshold_of_0_compresses_everything(opened_with, redis):
 
 
 @pytest.mark.proves("R59")
-@every_way
+@each_method
 @pytest.mark.parametrize("size", [5_000_000, 5_000_001])
-def test_limit_is_the_largest_size_allowed(opened_with, redis, way, size):
+def test_limit_is_the_largest_size_allowed(opened_with, redis, method, size):
     opened_with(SizeLimits(compression_threshold=10**9))
-    push = WAYS[way]
+    push = METHODS[method]
     if size == 5_000_000:
         job = stored(redis, push(worker(queue="default"), sized(size)))
         assert marker_fields(job) == {"size_limiter": "validated"}
@@ -162,18 +162,18 @@ def test_limit_is_the_largest_size_allowed(opened_with, redis, way, size):
     assert redis.dbsize() == 0
 
 
-@every_way
-def test_limit_counts_stored_bytes_after_compression(opened_with, redis, way):
+@each_method
+def test_limit_counts_stored_bytes_after_compression(opened_with, redis, method):
     text = random_text(2_000)
     size = len(base64.b64encode(zlib.compress(dumps([text]), 5))) + 4
     assert size < 2_000
     opened_with(SizeLimits(compression_threshold=200, limit=size))
-    job = stored(redis, WAYS[way](worker(queue="default"), text))
+    job = stored(redis, METHODS[method](worker(queue="default"), text))
     assert len(dumps(job["args"])) == size
     redis.flushall()
     opened_with(SizeLimits(compression_threshold=200, limit=size - 1))
     with pytest.raises(ExceedLimitError) as caught:
-        WAYS[way](worker(queue="default"), text)
+        METHODS[method](worker(queue="default"), text)
     error = caught.value
     assert (error.worker_class, error.size, error.size_limit, error.setting) == (
         "Job",
@@ -181,8 +181,8 @@ def test_limit_counts_stored_bytes_after_compression(opened_with, redis, way):
         size - 1,
         "size_limit.limit",
     )
-    assert error.job == (1 if "bulk" in way else None)
-    assert ("(job 1 of the bulk)" in str(error)) == ("bulk" in way)
+    assert error.job == (1 if "bulk" in method else None)
+    assert ("(job 1 of the bulk)" in str(error)) == ("bulk" in method)
     assert "big_payload" in str(error)
     assert text[:20] not in str(error)
     assert redis.dbsize() == 0
@@ -200,31 +200,31 @@ def test_incompressible_megabytes_are_refused_by_default(opened_with, redis):
 LIMITS = SizeLimits(compression_threshold=200, limit=400)
 
 
-@every_way
-def test_big_payload_class_is_compressed_without_limit(opened_with, redis, way):
+@each_method
+def test_big_payload_class_is_compressed_without_limit(opened_with, redis, method):
     opened_with(LIMITS)
-    job = stored(redis, WAYS[way](worker(queue="default", big_payload=True), random_text(2_000)))
+    job = stored(redis, METHODS[method](worker(queue="default", big_payload=True), random_text(2_000)))
     assert marker_fields(job) == {"compressed": True, "original_job_size_bytes": 2_000, "size_limiter": "validated"}
 
 
-@every_way
-def test_limit_of_0_allows_any_size(opened_with, redis, way):
+@each_method
+def test_limit_of_0_allows_any_size(opened_with, redis, method):
     opened_with(SizeLimits(compression_threshold=200, limit=0))
-    assert marker_fields(stored(redis, WAYS[way](worker(queue="default"), random_text(2_000))))["compressed"]
+    assert marker_fields(stored(redis, METHODS[method](worker(queue="default"), random_text(2_000))))["compressed"]
 
 
 @pytest.mark.proves("R60")
-@every_way
+@each_method
 @pytest.mark.parametrize("attributes", [{}, {"big_payload": True}], ids=["plain", "big_payload"])
 @pytest.mark.parametrize("limit", [0, 400])
-def test_push_above_the_decompression_limit_is_refused(opened_with, redis, way, attributes, limit):
+def test_push_above_the_decompression_limit_is_refused(opened_with, redis, method, attributes, limit):
     opened_with(SizeLimits(compression_threshold=200, limit=limit, decompressed_limit=5_000))
     cls = worker(queue="default", **attributes)
-    job = stored(redis, WAYS[way](cls, "x" * 4_996))
+    job = stored(redis, METHODS[method](cls, "x" * 4_996))
     decompress_arguments(job, 5_000)
     redis.flushall()
     with pytest.raises(ExceedLimitError, match=r"5,001 bytes, the limit is 5,000.*size_limit\.decompressed_limit"):
-        WAYS[way](cls, "x" * 4_997)
+        METHODS[method](cls, "x" * 4_997)
     assert redis.dbsize() == 0
 
 
@@ -268,26 +268,26 @@ def test_arguments_changed_by_a_middleware_are_limited(pusher, redis, args, comp
 # --- the mode track -------------------------------------------------------------------------------------------------
 
 
-@every_way
-def test_track_mode_writes_marks_and_reports(opened_with, redis, way):
+@each_method
+def test_track_mode_writes_marks_and_reports(opened_with, redis, method):
     reports = []
     opened_with(SizeLimits("track", 200, 400), report=reports.append)
     text = random_text(2_000)
-    job = stored(redis, WAYS[way](worker(queue="default"), text))
+    job = stored(redis, METHODS[method](worker(queue="default"), text))
     assert (marker_fields(job), job["args"]) == ({"size_limiter": "tracked"}, [text])
     (error,) = reports
     assert (error.worker_class, error.size, error.size_limit) == ("Job", 2_000, 400)
 
 
-@every_way
+@each_method
 @pytest.mark.parametrize(("size", "tracked"), [(400, False), (401, True)])
-def test_track_mode_and_the_limit(opened_with, redis, way, size, tracked):
+def test_track_mode_and_the_limit(opened_with, redis, method, size, tracked):
     reports = []
     opened_with(SizeLimits("track", 200, 400), report=reports.append)
-    job = stored(redis, WAYS[way](worker(queue="default"), sized(size)))
+    job = stored(redis, METHODS[method](worker(queue="default"), sized(size)))
     assert marker_fields(job) == {"size_limiter": "tracked" if tracked else "validated"}
     assert len(reports) == tracked
-    big = stored(redis, WAYS[way](worker("Big", queue="default", big_payload=True), sized(size)))
+    big = stored(redis, METHODS[method](worker("Big", queue="default", big_payload=True), sized(size)))
     assert marker_fields(big) == {"size_limiter": "validated"}
     assert len(reports) == tracked
 
@@ -346,16 +346,16 @@ def test_small_arguments_are_not_measured(pusher, redis, caplog, monkeypatch):
 # --- left uncompressed ------------------------------------------------------------------------------------------------
 
 
-@every_way
+@each_method
 @pytest.mark.parametrize(
     ("attributes", "queues"),
     [({"compress": False}, ()), ({}, ("default",)), ({}, ("other", "def*"))],
     ids=("attribute", "queue", "pattern"),
 )
-def test_push_of_large_arguments_is_left_uncompressed(opened_with, redis, way, attributes, queues):
+def test_push_of_large_arguments_is_left_uncompressed(opened_with, redis, method, attributes, queues):
     opened_with(SizeLimits(uncompressed_queues=queues))
     text = "x" * 200_000
-    job = stored(redis, WAYS[way](worker(queue="default", **attributes), text))
+    job = stored(redis, METHODS[method](worker(queue="default", **attributes), text))
     assert job["args"] == [text]
     assert marker_fields(job) == {"size_limiter": "validated"}
 
@@ -389,26 +389,26 @@ def test_queue_chosen_by_a_middleware_decides_on_compression(pusher, redis):
         ({}, ("default",), "left uncompressed (setting: size_limit.uncompressed_queues)"),
     ],
 )
-@every_way
-def test_push_uncompressed_above_the_limit_is_refused(opened_with, redis, way, attributes, queues, words):
+@each_method
+def test_push_uncompressed_above_the_limit_is_refused(opened_with, redis, method, attributes, queues, words):
     opened_with(SizeLimits(limit=150_000, uncompressed_queues=queues))
     with pytest.raises((ExceedLimitError, BulkPushError)) as refused:
-        WAYS[way](worker(queue="default", **attributes), "x" * 200_000)
+        METHODS[method](worker(queue="default", **attributes), "x" * 200_000)
     error = refused.value.__cause__ if isinstance(refused.value, BulkPushError) else refused.value
     assert words in str(error)
     assert (error.size, error.size_limit, error.setting) == (200_004, 150_000, "size_limit.limit")
     assert not redis.keys("*")
 
 
-@every_way
-def test_push_that_fits_only_uncompressed_stays_so(opened_with, redis, way):
+@each_method
+def test_push_that_fits_only_uncompressed_stays_so(opened_with, redis, method):
     """A text that deflates by less than base64 adds: raw it takes 140,000 bytes, compressed more."""
     text = base64.b85encode(random.Random(2).randbytes(112_000)).decode().replace("\\", "-").replace('"', "'")
     size = len(dumps([text]))
     packed = len(base64.b64encode(zlib.compress(dumps([text]), 5))) + 4
     assert 100_000 < size < packed
     opened_with(SizeLimits(limit=size))
-    job = stored(redis, WAYS[way](worker(queue="default"), text))
+    job = stored(redis, METHODS[method](worker(queue="default"), text))
     assert job["args"] == [text]
     assert marker_fields(job) == {"size_limiter": "validated"}
 

@@ -28,7 +28,7 @@ def take(self, project_id: int, mode: str = "full", scores: list[float] | None =
     seen.append((project_id, mode, scores))
 
 
-WAYS = {
+METHODS = {
     "async": lambda cls, args: cls.perform_async(*args),
     "in": lambda cls, args: cls.perform_in(60, *args),
     "at": lambda cls, args: cls.perform_at(dt.datetime(2099, 1, 1, tzinfo=dt.UTC), *args),
@@ -76,35 +76,35 @@ IMPOSSIBLE = [
 ]
 
 
-def refused(way, cls, args, argument, words, redis):
+def refused(method, cls, args, argument, words, redis):
     with pytest.raises(ArgumentsError, match=words) as caught:
-        WAYS[way](cls, args)
+        METHODS[method](cls, args)
     error = caught.value
     assert (error.worker.rpartition(".")[2], error.argument) == ("Job", argument)
     assert SECRET not in str(error)
-    if way.startswith("bulk") and words != "is missing" and "were given" not in words:
+    if method.startswith("bulk") and words != "is missing" and "were given" not in words:
         assert "(job 1 of the bulk)" in str(error)
     assert redis.dbsize() == 0, redis.keys("*")
     assert seen == []
 
 
-@each_row("way", WAYS, around=registry.isolated)
+@each_row("method", METHODS, around=registry.isolated)
 @each_row(("args", "argument", "words"), [row[1:] for row in UNFIT], ids=[row[0] for row in UNFIT])
-def test_push_of_loose_arguments_is_refused_by_default(opened_with, redis, way, args, argument, words):
+def test_push_of_loose_arguments_is_refused_by_default(opened_with, redis, method, args, argument, words):
     opened_with("raise")
-    refused(way, worker(perform=take), args, argument, words, redis)
+    refused(method, worker(perform=take), args, argument, words, redis)
 
 
 @each_row("mode", MODES)
-@each_row("way", WAYS, around=registry.isolated)
+@each_row("method", METHODS, around=registry.isolated)
 @each_row(("args", "argument", "words"), [row[1:] for row in IMPOSSIBLE], ids=[row[0] for row in IMPOSSIBLE])
-def test_push_of_no_json_is_refused_in_every_mode(opened_with, redis, mode, way, args, argument, words):
+def test_push_of_no_json_is_refused_in_every_mode(opened_with, redis, mode, method, args, argument, words):
     if words is None:
         loop: list[Any] = []
         loop.append(loop)
         args, argument, words = (1, "x", loop), "scores", "nested deeper"
     opened_with(mode)
-    refused(way, worker(perform=take), args, argument, words, redis)
+    refused(method, worker(perform=take), args, argument, words, redis)
 
 
 @each_row("mode", MODES, around=registry.isolated)
@@ -139,16 +139,16 @@ FORM = ["2026-02-03T00:00:00Z", [1, {"2": "1.5"}], ["a", "b"]]
 
 
 @pytest.mark.parametrize("mode", ["warn", "off"])
-@pytest.mark.parametrize("way", WAYS)
-def test_push_of_loose_arguments_writes_their_json_values(opened_with, redis, caplog, mode, way):
+@pytest.mark.parametrize("method", METHODS)
+def test_push_of_loose_arguments_writes_their_json_values(opened_with, redis, caplog, mode, method):
     opened_with(mode)
     with caplog.at_level(logging.DEBUG):
-        WAYS[way](worker(perform=take), LOOSE)
-    if way == "inline":
+        METHODS[method](worker(perform=take), LOOSE)
+    if method == "inline":
         assert seen == [tuple(FORM)]
     else:
         assert FORM in stored(redis)
-        assert len(stored(redis)) == (2 if "bulk" in way else 1)
+        assert len(stored(redis)) == (2 if "bulk" in method else 1)
     assert len(caplog.records) == (mode == "warn")
 
 

@@ -37,20 +37,20 @@ def numbered(count):
 # --- what is written ------------------------------------------------------------------------------------------------
 
 
-def test_push_writes_queued_with_its_expiration(way, redis):
+def test_push_writes_queued_with_its_expiration(push_mode, redis):
     jid = tracked().perform_async(1)
     assert states(redis) == {jid: "queued"}
     assert 50 < redis.ttl(keys.status(jid)) <= 60
     assert redis.llen("queue:default") == 1
 
 
-def test_push_untracked_writes_no_status(way, redis):
+def test_push_untracked_writes_no_status(push_mode, redis):
     worker(queue="default").perform_async(1)
     worker(queue="default").perform_bulk(numbered(2))
     assert states(redis) == {}
 
 
-def test_set_status_expiration_tracks_one_push(way, redis):
+def test_set_status_expiration_tracks_one_push(push_mode, redis):
     job = worker(queue="default")
     job.perform_async(1)
     jid = job.set(status_expiration=timedelta(hours=1)).perform_async(2)
@@ -63,7 +63,7 @@ def test_set_status_expiration_tracks_one_push(way, redis):
 
 
 @pytest.mark.proves("R46")
-def test_status_of_a_scheduled_job_outlives_its_wait(way, redis):
+def test_status_of_a_scheduled_job_outlives_its_wait(push_mode, redis):
     jid = tracked().perform_in(1_000, 1)
     assert 1_050 < redis.ttl(keys.status(jid)) <= 1_061
     assert states(redis) == {jid: "queued"}
@@ -71,20 +71,20 @@ def test_status_of_a_scheduled_job_outlives_its_wait(way, redis):
     assert redis.exists(keys.status(tracked().perform_at(1e13, 1)))
 
 
-def test_status_is_written_for_each_job_of_a_bulk(way, redis):
+def test_status_is_written_for_each_job_of_a_bulk(push_mode, redis):
     jids = tracked().perform_bulk(numbered(2_500))
     assert states(redis) == dict.fromkeys(jids, "queued")
     assert redis.llen("queue:default") == 2_500
 
 
-def test_status_of_a_spread_bulk_outlives_each_wait(way, redis):
+def test_status_of_a_spread_bulk_outlives_each_wait(push_mode, redis):
     jids = tracked().perform_bulk_in(100, numbered(1_500), batch_size=700, batch_delay=1_000)
     lifetimes = [round(redis.ttl(keys.status(jid)), -2) for jid in jids]
     assert lifetimes == [200] * 700 + [1_200] * 700 + [2_200] * 100
 
 
 @pytest.mark.parametrize("count", [1, 1_000])
-def test_status_is_sent_with_the_jobs(way, redis, count):
+def test_status_is_sent_with_the_jobs(push_mode, redis, count):
     """One packet: no command of another connection is executed between status and job, and the status comes first."""
     with redis.monitor() as monitor:
         tracked().perform_bulk(numbered(count))
@@ -140,7 +140,7 @@ def pushes(job):
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_full_server_refuses_job_and_status(way, redis, number):
+def test_full_server_refuses_job_and_status(push_mode, redis, number):
     push = pushes(tracked())[number]
     with full_memory(redis), pytest.raises((ShardUnavailableError, BulkPushError)) as caught:
         push()
@@ -152,7 +152,7 @@ def test_full_server_refuses_job_and_status(way, redis, number):
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_replica_refuses_job_and_status(way, redis, number):
+def test_replica_refuses_job_and_status(push_mode, redis, number):
     redis.execute_command("REPLICAOF", "127.0.0.1", "1")
     try:
         with pytest.raises((ShardUnavailableError, BulkPushError), match="read only replica"):
@@ -163,7 +163,7 @@ def test_replica_refuses_job_and_status(way, redis, number):
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_queue_of_another_type_leaves_no_status(way, redis, number):
+def test_queue_of_another_type_leaves_no_status(push_mode, redis, number):
     """The statuses are accepted and the jobs refused: the statuses are deleted."""
     redis.set("queue:default", "no list")
     redis.set(keys.SCHEDULE, "no set")

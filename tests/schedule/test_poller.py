@@ -442,11 +442,11 @@ def test_poller_trims_the_dead_set_and_reports_it(redis, redis_url, events):
 
 @pytest.mark.proves("F40")
 @pytest.mark.parametrize(("broken", "other"), [(keys.RETRY, keys.SCHEDULE), (keys.SCHEDULE, keys.RETRY)])
-@pytest.mark.parametrize("way", ["step", "poll"])
-def test_poller_skips_a_set_of_another_type(redis, redis_url, events, broken, other, way):
+@pytest.mark.parametrize("method", ["step", "poll"])
+def test_poller_skips_a_set_of_another_type(redis, redis_url, events, broken, other, method):
     redis.set(broken, "text")
     redis.zadd(other, {encoded(jid="goes"): LONG_AGO})
-    getattr(poller(redis_url, events), way)()
+    getattr(poller(redis_url, events), method)()
     assert [job["jid"] for job in queued(redis)] == ["goes"]
     assert events.refused_sets == [broken]
 

@@ -34,11 +34,11 @@ class Proxy:
         self.delay_s = 0.0
         """The delay of every reply."""
         self.bytes_per_s = 0
-        """The bytes per second each way on each connection; 0: unlimited."""
+        """The bytes per second in each direction of each connection; 0: unlimited."""
         self.drip_s = 0.0
         """The time of each single byte of a reply."""
         self.wire_bytes_per_s = 0
-        """The bytes per second on all connections and both ways together; 0: unlimited."""
+        """The bytes per second on all connections and in both directions together; 0: unlimited."""
         self._wire = threading.Lock()
         self.lost: list[bytes] = []
         """The replies that were lost by ``lose_replies``."""

@@ -87,7 +87,7 @@ def connections(redis):
     return redis.info("stats")["total_connections_received"]
 
 
-WAYS = {
+CALLS = {
     "command": (lambda pool: pool.ping(), "PING"),
     "execute_command": (lambda pool: pool.execute_command("CONFIG GET", "port"), "CONFIG"),
     "pipeline": (lambda pool: piped(pool, transaction=False), "LLEN, GET"),
@@ -106,7 +106,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize(("call", "command"), WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize(("call", "command"), CALLS.values(), ids=CALLS)
 def test_unrouted_call_of_any_kind_is_refused(redis, pool, call, command):
     before = connections(redis)
     with pytest.raises(UnroutedCallError) as caught:
@@ -133,7 +133,7 @@ def test_unrouted_call_is_refused_without_a_server(short_path):
 def test_unrouted_calls_use_no_connections(pool):
     pool.connection_pool.max_connections = 2
     for _ in range(5):
-        for name, (call, _) in WAYS.items():
+        for name, (call, _) in CALLS.items():
             if name not in HOLDERS:
                 with pytest.raises(UnroutedCallError):
                     call(pool)
@@ -446,7 +446,7 @@ def test_allow_unrouted_has_no_default_reason():
 
 class Broken(RecordingTracker):
     def capture(self, error, tags, transaction):
-        raise OSError("no way out")
+        raise OSError("no network")
 
 
 def reported(lines):
@@ -467,7 +467,7 @@ def test_unrouted_call_in_production_is_reported(redis, redis_url, lines):
     assert transaction == "shard.unrouted"
 
 
-@pytest.mark.parametrize(("call", "command"), WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize(("call", "command"), CALLS.values(), ids=CALLS)
 def test_unrouted_call_of_any_kind_reports_its_caller(redis_url, lines, call, command):
     with contextlib.suppress(RedisError):
         call(opened(redis_url, strict=False).pool)

@@ -85,7 +85,7 @@ def test_tls_at_a_plain_port_is_logged_by_a_waiting_worker(secured, short_path):
 
 @pytest.fixture
 def ending(secured):
-    """Return a function that makes a TLS server end each connection after its handshake, in this way; it returns the port."""
+    """Return a function that makes a TLS server end each connection after its handshake with ``ending``; it returns the port."""
     folder = secured[3]
     servers, threads = [], []
 
@@ -101,14 +101,14 @@ def ending(secured):
             except OSError:
                 opened.close()
 
-    def start(way):
+    def start(ending_kind):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(folder / "valid.pem", folder / "server.key")
-        if way == "alert":
+        if ending_kind == "alert":
             context.load_verify_locations(folder / "ca.pem")
             context.verify_mode = ssl.CERT_REQUIRED
         servers.append(socket.create_server(("127.0.0.1", 0)))
-        threads.append(threading.Thread(target=serve, args=(servers[-1], context, way == "reset")))
+        threads.append(threading.Thread(target=serve, args=(servers[-1], context, ending_kind == "reset")))
         threads[-1].start()
         return servers[-1].getsockname()[1]
 
@@ -120,10 +120,10 @@ def ending(secured):
         thread.join()
 
 
-@pytest.mark.parametrize("way", ["alert", "close", "reset"])
-def test_tls_ended_after_the_handshake_names_the_setting(secured, ending, way):
+@pytest.mark.parametrize("ending_kind", ["alert", "close", "reset"])
+def test_tls_ended_after_the_handshake_names_the_setting(secured, ending, ending_kind):
     """TLS 1.3: a server refuses a certificate after our handshake; the alert may be lost behind the end of the connection."""
-    folder, port = secured[3], ending(way)
+    folder, port = secured[3], ending(ending_kind)
     for _ in range(5):
         assert "set tls.cert_file and tls.key_file" in refused(port, ca_certs=folder / "ca.pem")
     options = {"certfile": folder / "other" / "ca.pem", "keyfile": folder / "other" / "ca.key"}

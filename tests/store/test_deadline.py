@@ -175,12 +175,12 @@ def sipper():
 
 
 @pytest.mark.proves("R3")
-@pytest.mark.parametrize("way", ["channel", "client"])
-def test_send_to_a_slow_reader_ends_at_its_deadline(sipper, way):
+@pytest.mark.parametrize("client_kind", ["channel", "client"])
+def test_send_to_a_slow_reader_ends_at_its_deadline(sipper, client_kind):
     client = open_client(Endpoint(sipper), name="tests", read_timeout_s=LIMIT_S)
     large = b"x" * 20_000_000
     with pytest.raises(RedisTimeoutError):
-        if way == "client":
+        if client_kind == "client":
             client.set("key", large)
         else:
             Channel(client, read_timeout_s=LIMIT_S).call("SET", "key", large)
@@ -188,15 +188,15 @@ def test_send_to_a_slow_reader_ends_at_its_deadline(sipper, way):
 
 
 @pytest.mark.proves("R12")
-@pytest.mark.parametrize("way", ["channel", "client"])
-def test_large_payload_on_a_narrow_network_arrives(proxy, redis, unlimited, way):
+@pytest.mark.parametrize("client_kind", ["channel", "client"])
+def test_large_payload_on_a_narrow_network_arrives(proxy, redis, unlimited, client_kind):
     """It takes longer than the limit, and makes headway all the time."""
     large = b"x" * 2_000_000
     redis.set("large", large)
     channel = Channel(unlimited, read_timeout_s=LIMIT_S)
     assert unlimited.get("none") is channel.call("GET", "none") is None
     proxy.bytes_per_s = 16 * SLOWEST_BYTES_PER_S
-    if way == "client":
+    if client_kind == "client":
         assert unlimited.get("large") == large
     else:
         assert channel.call("GET", "large") == large

@@ -22,7 +22,7 @@ from tests.push.conftest import worker as any_worker
 
 __all__ = ["jobs", "pusher"]
 
-WAYS = pytest.mark.parametrize("way", ["plain", "middleware"])
+PUSH_MODES = pytest.mark.parametrize("push_mode", ["plain", "middleware"])
 
 
 def worker(name="Job", **attributes):
@@ -36,10 +36,10 @@ class Passing:
 
 @pytest.fixture
 def opened(pusher):
-    """The pusher, with the positions of these databases, on either way."""
+    """The pusher, with the positions of these databases, in either push mode."""
 
-    def open_(databases, way="plain"):
-        return pusher.open(*[Passing] * (way == "middleware"), extra_fields=PushPositions(databases))
+    def open_(databases, push_mode="plain"):
+        return pusher.open(*[Passing] * (push_mode == "middleware"), extra_fields=PushPositions(databases))
 
     return open_
 
@@ -65,9 +65,9 @@ def insert_position(postgres, shop):
     return parse_lsn(postgres.execute("SELECT pg_current_wal_insert_lsn()::text", shop))
 
 
-@WAYS
-def test_positions_push_records_position_of_its_writes(opened, databases, postgres, shop, jobs, way):
-    opened(databases, way)
+@PUSH_MODES
+def test_positions_push_records_position_of_its_writes(opened, databases, postgres, shop, jobs, push_mode):
+    opened(databases, push_mode)
     with databases["main"].primary.engine.connect() as connection:
         connection.execute(text("SET synchronous_commit = off"))  # committed, and maybe not written to the WAL's file
         connection.execute(text("INSERT INTO orders (id) VALUES (1)"))
@@ -81,9 +81,9 @@ def test_positions_push_records_position_of_its_writes(opened, databases, postgr
     assert "worker_data_consistency_per_db" not in job
 
 
-@WAYS
-def test_positions_bulk_looks_up_once_per_chunk(opened, databases, asked, jobs, way):
-    opened(databases, way)
+@PUSH_MODES
+def test_positions_bulk_looks_up_once_per_chunk(opened, databases, asked, jobs, push_mode):
+    opened(databases, push_mode)
     worker(data_consistency="delayed").perform_bulk([(number,) for number in range(2_001)])
     assert asked() == 3
     assert all(job["wal_locations"].keys() == {"main"} for job in jobs())
@@ -91,10 +91,10 @@ def test_positions_bulk_looks_up_once_per_chunk(opened, databases, asked, jobs, 
     assert asked() == 1
 
 
-@WAYS
-def test_positions_override_applies_to_single_database(opened, settings, asked, jobs, way):
+@PUSH_MODES
+def test_positions_override_applies_to_single_database(opened, settings, asked, jobs, push_mode):
     databases = Databases({**settings, "ci": settings["main"], "alone": DatabaseSettings(url=settings["main"].url)})
-    opened(databases, way)
+    opened(databases, push_mode)
     worker("One", data_consistency="sticky", data_consistency_overrides={"ci": "delayed"}).perform_async()
     worker("Two", data_consistency="always", data_consistency_overrides={"ci": "sticky"}).perform_async()
     worker(
@@ -150,10 +150,10 @@ def on(server, **more):
     return Databases({"main": DatabaseSettings(url=url, replicas=(url,)), **more})
 
 
-@WAYS
-def test_positions_class_without_replica_looks_up_none(opened, silent, jobs, way):
+@PUSH_MODES
+def test_positions_class_without_replica_looks_up_none(opened, silent, jobs, push_mode):
     databases = on(silent, alone=DatabaseSettings(url="postgresql+psycopg://u@127.0.0.1:1/alone"))
-    opened(databases, way)
+    opened(databases, push_mode)
     worker("Plain").perform_async()
     worker("Always", data_consistency="always").perform_async()
     worker("OnlyAlone", data_consistency="always", data_consistency_overrides={"alone": "sticky"}).perform_async()

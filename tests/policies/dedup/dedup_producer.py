@@ -18,10 +18,10 @@ lock = threading.Lock()
 def push() -> list[str | None]:
     worker = random.choice([jobs.ExecutingWorker, jobs.ExecutedWorker, jobs.OnceMoreWorker])
     number = random.randrange(3)
-    way = random.random()
-    if way < 0.7:
+    choice = random.random()
+    if choice < 0.7:
         return [worker.perform_async(number)]
-    if way < 0.85:
+    if choice < 0.85:
         return [worker.set(queue="other").perform_in(0.05, number)]
     return worker.perform_bulk([(number,), (number,), (number + 1,)])
 

@@ -164,7 +164,7 @@ class JobModel:
                 any(away) and spot.kind in ("queue", "working"),
                 "I2",
                 jid,
-                f"came to {_text_of(spots)} by no way there is",
+                f"came to {_text_of(spots)} by no permitted move",
             )
             job.crossed = True
         for before in job.spots:
