@@ -13,7 +13,7 @@ from framework.store.rights import ROLES, Role
 
 @click.command("acl")
 @click.argument("role", type=click.Choice(sorted(ROLES)), required=False)
-@click.option("--user", metavar="NAME", help="Give the rights to this user. Default: a user named as the role.")
+@click.option("--user", metavar="NAME", help="Give the rights to this user. Default: the name of the role.")
 @click.option("--file", "as_file", is_flag=True, help="Print a line of an ACL file instead of a command.")
 @click.option(
     "--password-stdin",
@@ -23,14 +23,14 @@ from framework.store.rights import ROLES, Role
 )
 @reports_errors
 def acl(role: str | None, user: str | None, *, as_file: bool, with_password: bool) -> None:
-    """Print the least rights that a role needs of a Redis, as a command for redis-cli.
+    """Print the redis-cli command that gives a Redis user the least rights of a role.
 
-    Redis 6.2 and later take it, and Valkey.
+    Redis 6.2 and later accept it, and Valkey. Passwords stay as they are.
 
-    The command sets the rights of a user and leaves its passwords as they are. Without ROLE, list the roles.
+    Without ROLE, list the roles.
     """
     if role is None:
-        echo_lines(columns([("ROLE", "WHAT IT DOES"), *((one.name, one.purpose) for one in ROLES.values())]))
+        echo_lines(columns([("ROLE", "USE"), *((one.name, one.purpose) for one in ROLES.values())]))
         return
     if user is not None and (not user or not user.isprintable() or " " in user):
         raise click.UsageError("--user NAME must be one printable word: Redis allows no spaces in a user name.")

@@ -25,13 +25,13 @@ _OPTIONS = (
         type=SecondsOption(),
         default=DRAIN_TIMEOUT_S,
         show_default=True,
-        help="Seconds that jobs may go on in a process that was replaced (USR2, memory), before --timeout begins.",
+        help="Seconds for the jobs of a replaced process (USR2, memory), before --timeout begins.",
     ),
     click.option(
         "--max-rss",
         type=click.IntRange(1),
         metavar="MB",
-        help="Replace a process that uses more memory for longer than --rss-grace.",
+        help="Replace a process that uses more memory than this for longer than --rss-grace.",
     ),
     click.option(
         "--rss-grace",
@@ -41,7 +41,10 @@ _OPTIONS = (
         help="Seconds that a process may be above --max-rss.",
     ),
     click.option(
-        "--hard-rss", type=click.IntRange(1), metavar="MB", help="Replace a process at once when it uses more memory."
+        "--hard-rss",
+        type=click.IntRange(1),
+        metavar="MB",
+        help="Replace a process at once when it uses more memory than this.",
     ),
     click.option(
         "--health-port",
@@ -53,7 +56,7 @@ _OPTIONS = (
         default="127.0.0.1",
         show_default=True,
         metavar="ADDRESS[:PORT]",
-        help="Answer at this address: 0.0.0.0 is every IPv4 one, :: is every one, and [::1]:8080 names the port too.",
+        help="Listen at this address: 0.0.0.0 is every IPv4 address, :: every address; [::1]:8080 also gives the port.",
     ),
 )
 
@@ -87,8 +90,8 @@ def _health_address(host: str, port: int | None) -> tuple[str, int] | None:
     found = _HOST_AND_PORT.fullmatch(host)
     if found is None:
         raise click.UsageError(
-            f"--health-host {host!r} is no address: give a name, an IPv4 address, or an IPv6 one such as ::1 or [::1]; and "
-            "a port behind it, if wanted: [::1]:8080."
+            f"--health-host {host!r} is no address: give a name, an IPv4 address, or an IPv6 address such as ::1 or [::1]; "
+            "a port may follow: [::1]:8080."
         )
     named = found["port"]
     if named is None:

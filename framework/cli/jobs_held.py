@@ -41,14 +41,14 @@ def held() -> None:
 @click.option(
     "--alert-after",
     type=DurationOption(),
-    help="End with status 1 when a job is held for longer. Default: the setting held_alert_after.",
+    help="End with status 1 when a job is held for longer than this. Default: the setting held_alert_after.",
 )
 @click.option(
     "--alert-above",
     type=click.IntRange(1),
     default=ALERT_COUNT,
     show_default=True,
-    help="End with status 1 when more jobs are held in one place.",
+    help="End with status 1 when one place holds more jobs than this.",
 )
 @shard_option
 @json_option
@@ -93,10 +93,12 @@ def show_held(*, alert_after: float | None, alert_above: int, names: Sequence[st
 
 
 @held.command("drop")
-@click.option("--class", "worker", metavar="NAME", help="Only jobs of this class.")
-@click.option("--user", metavar="VALUE", help="Only jobs with this meta.user.")
-@click.option("--project", metavar="VALUE", help="Only jobs with this meta.project.")
-@click.option("--meta", "meta", metavar="NAME=VALUE", multiple=True, help="Only jobs with this meta.NAME. Repeatable.")
+@click.option("--class", "worker", metavar="NAME", help="Drop only jobs of this class.")
+@click.option("--user", metavar="VALUE", help="Drop only jobs with this meta.user.")
+@click.option("--project", metavar="VALUE", help="Drop only jobs with this meta.project.")
+@click.option(
+    "--meta", "meta", metavar="NAME=VALUE", multiple=True, help="Drop only jobs with this meta.NAME. Repeatable."
+)
 @click.option(
     "--time-limit",
     "budget_s",
@@ -104,8 +106,8 @@ def show_held(*, alert_after: float | None, alert_above: int, names: Sequence[st
     default=_DEFAULT_TIME_LIMIT_S,
     help="Stop after this time. Default: 30s.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
-@click.option("--yes", is_flag=True, help="Do it without asking.")
+@click.option("--dry-run", is_flag=True, help="Show the changes, and make none.")
+@click.option("--yes", is_flag=True, help="Make the change without a question.")
 @modules_option
 @shard_option
 @json_option
@@ -132,7 +134,7 @@ def drop_held(
     wanted = _drop_filter(worker, user, project, meta)
     if not (dry_run or yes):
         criteria = ", ".join(f"{name}={value}" for name, value in wanted.items())
-        click.confirm(f"Drop every held job with {criteria}? They never run.", abort=True, err=True)
+        click.confirm(f"Drop every held job with {criteria}? Dropped jobs never run.", abort=True, err=True)
     on = ShardCommand(names)
     deadline = time.monotonic() + budget_s
     done: list[tuple[str, PurgeResult]] = []
@@ -171,7 +173,7 @@ def _drop_filter(worker: str | None, user: str | None, project: str | None, meta
         wanted[META_PREFIX + name.removeprefix(META_PREFIX)] = value
     if not wanted:
         raise click.UsageError(
-            "Say which jobs: --class, --user, --project or --meta NAME=VALUE; a job must match all of them."
+            "Give --class, --user, --project or --meta NAME=VALUE: the command drops jobs that match all of them."
         )
     return wanted
 

@@ -147,7 +147,7 @@ def _row(shard: str, now: float, one: HeldLock) -> Sequence[str]:
 @locks.command("delete")
 @click.argument("what", metavar="KEY|CLASS")
 @click.argument("arguments", nargs=-1, metavar="[ARG]...")
-@click.option("--yes", is_flag=True, help="Do it without asking.")
+@click.option("--yes", is_flag=True, help="Make the change without a question.")
 @modules_option
 @shard_option
 @reports_errors

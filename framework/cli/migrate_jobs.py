@@ -50,10 +50,10 @@ _TRANSIENT_ERRORS = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSE
     "--follow-rules", is_flag=True, help="Move each job to the queue that today's routing rules name for its class."
 )
 @click.option("--to", metavar="QUEUE", help="Move every job to this queue.")
-@click.option("--from", "sources", metavar="QUEUE", multiple=True, help="Only jobs of this queue. Repeatable.")
-@click.option("--class", "classes", metavar="NAME", multiple=True, help="Only jobs of this class. Repeatable.")
+@click.option("--from", "sources", metavar="QUEUE", multiple=True, help="Move only jobs of this queue. Repeatable.")
+@click.option("--class", "classes", metavar="NAME", multiple=True, help="Move only jobs of this class. Repeatable.")
 @shard_option
-@click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the changes, and make none.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Move at most this number of jobs.")
 @json_option
 @modules_option
@@ -119,11 +119,11 @@ def migrate_jobs(
 
 def _check_usage(*, follow_rules: bool, to: str | None, sources: Sequence[str], classes: Sequence[str]) -> None:
     if follow_rules == (to is not None):
-        raise click.UsageError("Say where the jobs go: either --to QUEUE, or --follow-rules.")
+        raise click.UsageError("Give the target of the jobs: either --to QUEUE, or --follow-rules.")
     if to is None:
         return
     if not (sources or classes):
-        raise click.UsageError("Say which jobs go there: --from QUEUE, --class NAME, or both.")
+        raise click.UsageError("Give the jobs to move: --from QUEUE, --class NAME, or both.")
     if QUEUE_NAME.fullmatch(to) is None:
         raise click.UsageError(f"--to {to!r}: {QUEUE_NAME_FORMAT}.")
     if list(sources) == [to]:

@@ -131,8 +131,8 @@ class TagOption(click.ParamType[str]):
             self.fail(f"{value!r} {error}", param, ctx)
 
 
-REASON_HELP = "Say why. The text is kept, and shown wherever this has an effect."
-DURATION_HELP = "End it after so long: 90s, 15m, 2h, 1d or 1h30m."
+REASON_HELP = "Give the reason. It is stored, and shown with each effect."
+DURATION_HELP = "End after this time: 90s, 15m, 2h, 1d or 1h30m."
 
 modules_option = click.option(
     "-r",
@@ -143,14 +143,14 @@ modules_option = click.option(
     help="Load the workers of this module or package instead of those of the setting workers_module. Repeatable.",
 )
 shard_option = click.option(
-    "--shard", "names", metavar="NAME", multiple=True, help="Only this shard. Repeatable; without it, every shard."
+    "--shard", "names", metavar="NAME", multiple=True, help="Use only this shard. Repeatable. Default: every shard."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 timeout_option = click.option(
     "-t",
     "--timeout",
     type=SecondsOption(),
-    help="Seconds that running jobs get when the process stops. Default: the setting timeout, 25.",
+    help="Seconds for running jobs when the process stops. Default: the setting timeout, 25.",
 )
 
 
@@ -169,7 +169,7 @@ def reason_and_duration_options(command: Callable[..., Any]) -> Callable[..., An
 def check_reason(reason: str) -> str:
     """Return the reason without spaces around it; an empty one is wrong usage."""
     if not reason.strip():
-        raise click.UsageError("--reason is empty: say why, for the next operator who reads it.")
+        raise click.UsageError("--reason is empty: give the reason, for the next operator.")
     return reason.strip()
 
 
@@ -183,7 +183,10 @@ def tag_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Show this text with the tag on dashboards. Repeatable.",
     )
     tag = click.option(
-        "-g", "--tag", type=TagOption(), help="Name the process on dashboards. Default: the name of its folder."
+        "-g",
+        "--tag",
+        type=TagOption(),
+        help="Name the process on dashboards. Default: the setting tag, else the folder's name.",
     )
     return tag(label(command))
 

@@ -42,14 +42,14 @@ from framework.wiring.worker_process import WorkerOptions, run_worker
     "queues",
     type=QueueOption(),
     multiple=True,
-    help="Serve this queue, or the queues of this namespace. Repeatable. Default: config/queues.yml, else those of all classes.",
+    help="Serve this queue, or the queues of this namespace. Repeatable. Default: config/queues.yml, else the queues of all classes.",
 )
-@click.option("--no-namespaces", is_flag=True, help="Read each NAME of -q as a queue only, not as a namespace as well.")
+@click.option("--no-namespaces", is_flag=True, help="Read each NAME of -q only as a queue, not also as a namespace.")
 @click.option(
     "-c",
     "--concurrency",
     type=click.IntRange(1, MAX_CONCURRENCY),
-    help="Number of jobs at a time. Default: the setting concurrency, 10.",
+    help="Run this number of jobs at a time. Default: the setting concurrency, 10.",
 )
 @click.option("--shard", metavar="NAME", help="Serve this shard. Default: main.")
 @timeout_option
