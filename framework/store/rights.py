@@ -91,7 +91,7 @@ _DASHBOARD_KEYS = (keys.iteration("*"), "j|*", "h|*", "*-[0-9][0-9]-[0-9][0-9]:*
 
 PRODUCER = Role(
     "producer",
-    "pushes jobs, reads the states of tracked ones, and asks for flags",
+    "push jobs, read the states of tracked jobs, read flags",
     (
         *_PUSH_KEYS,
         keys.status("*"),
@@ -112,7 +112,7 @@ PRODUCER = Role(
 
 WORKER = Role(
     "worker",
-    "runs jobs, pushes those of its own, and recovers those of processes that died",
+    "run jobs, push jobs, recover the jobs of dead processes",
     (*_READ_KEYS, "stat:*"),
     (
         *PRODUCER.scripts,
@@ -164,7 +164,7 @@ WORKER = Role(
 
 READ_ONLY = Role(
     "read-only",
-    "looks at jobs, limits, locks, pauses and processes",
+    "read jobs, limits, locks, pauses and processes",
     _READ_KEYS,
     (script.SEARCH,),
     (
@@ -176,7 +176,7 @@ READ_ONLY = Role(
 
 OPERATOR = Role(
     "operator",
-    "looks as read-only does, and pauses, drops, releases and moves jobs",
+    "the rights of read-only; pause, drop, release and move jobs",
     _READ_KEYS,
     (
         script.HEARTBEAT,
