@@ -177,8 +177,12 @@ class ShardUnavailableError(PushError):
     ) -> None:
         self.shard, self.reason, self.maybe_written = shard, reason, maybe_written
         doubt = " The command had been sent, so it may have been applied." if maybe_written else ""
-        way_out = f"Start the development store with `{command('store start')}`, or set REDIS_URL (shard main) or {source} to "
-        way_out = f"What that means: {advice}." if advice else f"{way_out}a Redis that runs."
+        start = f"Start the development store with `{command('store start')}`"
+        way_out = (
+            f"Cause: {advice}."
+            if advice
+            else f"{start}, or set REDIS_URL (shard main) or {source} to a Redis that runs."
+        )
         super().__init__(f"shard '{shard}' is unavailable: {reason}.{doubt} {way_out}")
 
 
@@ -201,15 +205,17 @@ class BulkPushError(PushError):
     ) -> None:
         self.jids, self.failed_from, self._resume = list(jids), failed_from, resume
         self.maybe_written, self.in_doubt = maybe_written, list(in_doubt)
-        before = f"The {failed_from:,} jobs before it are in (their ids are in `jids`)"
+        before = f"The {failed_from:,} jobs before it are written (their ids are in `jids`)"
         if maybe_written:
             advice = (
-                f"{before}, and the {len(self.in_doubt):,} of its chunk (`in_doubt`) may be in as well: pushed again from index "
-                f"{failed_from}, they may run twice. Call `resume()` on this error, in this process and within 9 minutes: it writes "
-                "of that chunk what is not in, then pushes the rest."
+                f"{before}, and the {len(self.in_doubt):,} jobs of its chunk (`in_doubt`) may be written, too. If they are "
+                f"pushed again from index {failed_from}, they may run twice. Call `resume()` on this error, in this process and "
+                "within 9 minutes: it writes the missing jobs of that chunk, then pushes the rest."
             )
         else:
-            advice = f"{before}, and nothing after them is: call `resume()` on this error, or push again from index {failed_from}."
+            advice = (
+                f"{before}, and no later job: call `resume()` on this error, or push again from index {failed_from}."
+            )
         super().__init__(f"bulk push failed at job {failed_from}: {cause} {advice}")
 
     def resume(self) -> list[str | None]:
@@ -275,7 +281,7 @@ class QueueReplacedError(FrameworkError):
     def __init__(self, queue: str, key: str, aside: str) -> None:
         self.queue, self.aside = queue, aside
         super().__init__(
-            f"the key {key} is no list any more, so its jobs cannot go back to it. They are in {aside}: remove the key, and run "
+            f"the key {key} is not a list any more, so its jobs cannot return to it. They are in {aside}: remove the key, and run "
             "the command again."
         )
 
@@ -308,10 +314,7 @@ class NewerVersionError(ExecutionError):
 
 
 class ArgumentsMismatchError(ExecutionError):
-    """Report arguments of a payload that do not fit its method. The job is retried: this process may be of an old release.
-
-    ``method`` is ``perform``, or the handler of the job's ``version`` where the class has one.
-    """
+    """Report arguments of a payload that do not fit ``method``. The job is retried: this process may be of an old release."""
 
     def __init__(self, worker: str, reason: str, *, method: str = "perform", version: int = 0) -> None:
         self.worker, self.reason, self.method, self.version = worker, reason, method, version

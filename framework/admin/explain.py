@@ -134,9 +134,9 @@ class Explainer:
             case "in flight":
                 result = f"in flight in {name}", [self._in_flight(name, payload)]
             case "migrating":
-                result = f"queue {name}, put aside", [self._migrating(name)]
+                result = f"queue {name}, set aside", [self._migrating(name)]
             case "dead":
-                remedy = "nothing by itself: Retry on the Dead page of a dashboard, while the set still keeps it"
+                remedy = "nothing by itself: retry it on the Dead page of a dashboard, while the dead set has it"
                 result = f"dead set, {position}", [Blocker("dead", f"given up: {_error_text(payload)}", remedy)]
             case "interrupted":
                 result = f"interrupted set, {position}", [_interrupted_blocker(payload)]

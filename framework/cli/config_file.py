@@ -78,7 +78,9 @@ def _content(path: Path) -> dict[str, Any]:
     try:
         text = read_text(path)
         if "<%" in text:
-            raise YamlError("holds ERB (<% %>), which is not evaluated here: write the values, or set variables")
+            raise YamlError(
+                "has ERB (<% %>), which the framework does not evaluate: write the values, or set variables"
+            )
         content = parse_yaml(text)
     except YamlError as error:
         raise ConfigurationError([ConfigurationProblem(str(path), "", str(error))]) from None
@@ -100,7 +102,7 @@ def _normalize_keys(path: Path, section: str, content: Any, problems: list[Confi
     for key, value in content.items():
         name = str(key).removeprefix(":")
         if name in keyed:
-            problems.append(ConfigurationProblem(str(path), name, "is there twice, with and without a leading colon"))
+            problems.append(ConfigurationProblem(str(path), name, "occurs twice, with and without a leading colon"))
         keyed[name] = value
     return keyed
 
@@ -188,7 +190,7 @@ def _queue(entry: Any) -> WeightedQueue:
             return read_queue(name.removeprefix(":"))[0], weight
         case _:
             raise ValueError(
-                f"{validators.format_value(entry)} is no queue: write NAME, or [NAME, WEIGHT] with a whole number from 1 on"
+                f"{validators.format_value(entry)} is not a queue: write NAME, or [NAME, WEIGHT] with a whole number from 1 on"
             )
 
 

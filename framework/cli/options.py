@@ -23,7 +23,7 @@ def read_queue(text: str) -> WeightedQueue:
     """Parse NAME or NAME,WEIGHT. Raises ValueError."""
     name, comma, weight = text.partition(",")
     if not QUEUE_NAME.fullmatch(name):
-        raise ValueError(f"{text!r} names no queue: {QUEUE_NAME_FORMAT}; write NAME or NAME,WEIGHT")
+        raise ValueError(f"{text!r} is not a queue name: {QUEUE_NAME_FORMAT}; write NAME or NAME,WEIGHT")
     if comma and (re.fullmatch(r"\d+", weight, re.ASCII) is None or int(weight) < 1):
         raise ValueError(f"{weight!r} in {text!r} is not a weight: give a whole number from 1 up")
     return name, int(weight) if comma else 0

@@ -222,7 +222,7 @@ def read_names(selector: str) -> list[str]:
                 raise SelectorError(selector, "* selects every queue, so it must be the only name of the group")
         elif not QUEUE_NAME.fullmatch(name.removesuffix(":*")):
             broken = "; one argument is one group and must not contain a line break" if "\n" in name else ""
-            raise SelectorError(selector, f"{name!r} names no queue: {QUEUE_NAME_FORMAT}{broken}")
+            raise SelectorError(selector, f"{name!r} is not a queue name: {QUEUE_NAME_FORMAT}{broken}")
         elif name.isdecimal():
             raise SelectorError(selector, f"{name!r} looks like a weight, but a group has only names of queues")
     return names

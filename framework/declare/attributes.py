@@ -123,8 +123,7 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         "others.",
         effect="It counts in a process without `-q`, which serves the queues of its classes or those of "
         "`config/queues.yml`, where the weight is copied.",
-        trap="A process with `-q` takes the weights from `-q`. After a change run `application-worker "
-        "generate-queues`.",
+        trap="Run `application-worker generate-queues` after a change. A process with `-q` takes the weights from `-q`.",
     ),
     "version": Attribute(
         validator=validators.integer(0),

@@ -123,7 +123,7 @@ def check_class_keywords(faults: ErrorCollector, abstract: object, others: Mappi
         faults.add(message, "abstract")
     for name, value in others.items():
         known = ("abstract", *ATTRIBUTES)
-        advice = f" Attributes stand in the class body: {name} = {short_repr(value)}." if name in ATTRIBUTES else ""
+        advice = f" Write attributes in the class body: {name} = {short_repr(value)}." if name in ATTRIBUTES else ""
         message = f"{name} is no keyword of a worker class{'' if advice else did_you_mean(name, known)}. Allowed: abstract.{advice}"
         faults.add(message, name)
 
@@ -349,7 +349,7 @@ def _check_loggable(
         if name not in known:
             allowed = ", ".join(map(repr, known)) or "none"
             faults.add(
-                f"loggable_arguments = {loggable!r}{place}: {name!r} is no position of perform{did_you_mean(name, known)}. "
+                f"loggable_arguments = {loggable!r}{place}: {name!r} is not a parameter of perform{did_you_mean(name, known)}. "
                 f"Allowed: {allowed}.",
                 "loggable_arguments",
             )

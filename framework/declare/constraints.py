@@ -35,7 +35,7 @@ CONSTRAINTS = (
         value="high",
         other_attribute="has_external_dependencies",
         forbidden_values=(True,),
-        reason="a job that waits for others cannot promise 10 s",
+        reason="a job that waits for other services cannot keep the target of 10 s",
         remedy="Take urgency 'low', or split the job.",
     ),
     Constraint(
@@ -43,7 +43,7 @@ CONSTRAINTS = (
         value="high",
         other_attribute="resource_boundary",
         forbidden_values=("memory",),
-        reason="memory-bound shards are small and slow to start",
+        reason="processes for memory-bound jobs are few and start slowly",
         remedy="Take urgency 'low', or split the job.",
     ),
     Constraint(
@@ -51,7 +51,7 @@ CONSTRAINTS = (
         value="delayed",
         other_attribute="retry",
         forbidden_values=(False, 0),
-        reason="a job that meets a stale replica is retried once",
+        reason="a job that finds no up-to-date replica is retried once",
         remedy="Take 'sticky' or 'always', or allow retries.",
     ),
 )
@@ -87,6 +87,7 @@ def _check_database_overrides(faults: ErrorCollector, attributes: Mapping[str, A
     if delayed and attributes["retry"] in (False, 0):
         message = (
             f"data_consistency_overrides = {overrides!r}, retry = {attributes['retry']!r}: 'delayed' (of {delayed[0]!r}) forbids "
-            "retry = False or 0, as a job that meets a stale replica is retried once. Take 'sticky' or 'always', or allow retries."
+            "retry = False or 0, because a job that finds no up-to-date replica is retried once. Take 'sticky' or 'always', or "
+            "allow retries."
         )
         faults.add(message, "data_consistency_overrides")

@@ -48,9 +48,7 @@ class LimitedCapacityWorker(ApplicationWorker, abstract=True):
     def __init_subclass__(cls, *, abstract: bool = False, **others: Never) -> None:
         faults = ErrorCollector(qualified_name(cls))
         if _PERFORM in vars(cls):
-            message = (
-                "perform is the framework's own here: it goes on while work is left. Write def perform_work(self, ...)."
-            )
+            message = "perform belongs to the framework here, which runs jobs while work is left. Write def perform_work(self, ...)."
             faults.add(message, _PERFORM)
         elif not abstract:
             _check_limited_capacity(faults, cls)

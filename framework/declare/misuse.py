@@ -135,7 +135,7 @@ def reject_constructor_arguments(cls: type[Any], given: tuple[Any, ...]) -> None
     name = cls.__qualname__
     if len(given) == 1 and callable(given[0]):
         reason = (
-            "it is no decorator: a job is a class with a method perform. "
+            "it is not a decorator: a job is a class with a method perform. "
             f"Write class {_suggested_class_name(given[0])}(ApplicationWorker) "
             "with def perform(self, ...), and push it with perform_async(...)"
         )
@@ -157,7 +157,7 @@ def reject_await(declaration: Declaration) -> None:
         name = frame.f_code.co_name
         call = f"{declaration.class_name}.{name}"
         reason = (
-            f"{name} is no coroutine, and nothing was pushed: leave out await, and {call}(...) has pushed when it returns. Where "
+            f"{name} is not a coroutine, and nothing was pushed: leave out await; {call}(...) has pushed when it returns. Where "
             f"the event loop must not wait for Redis: await asyncio.to_thread({call}, ...)"
         )
         raise MisuseError(declaration.qualified_name, reason)

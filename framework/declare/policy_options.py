@@ -127,7 +127,7 @@ def _check_field_names(owner: str, fields: Iterable[str], validators: Mapping[st
     for name in fields:
         if name not in validators:
             message = (
-                f"{name!r} is none of its fields{did_you_mean(name, validators)}. Allowed: {', '.join(validators)}."
+                f"{name!r} is not one of its fields{did_you_mean(name, validators)}. Allowed: {', '.join(validators)}."
             )
             faults.add(message, name)
     faults.raise_errors()

@@ -21,7 +21,7 @@ from framework.typeguards import short_repr
 from framework.wire.json import dumps_ordered, loads
 
 _NON_STRICT_HINT = (
-    "(Code that is not there yet: strict_arguments = 'warn' in the class; the method then gets what JSON makes of it.)"
+    "(Before the callers are corrected: strict_arguments = 'warn' in the class; the method then gets the JSON form.)"
 )
 
 
@@ -221,7 +221,7 @@ def check_method(worker: str, name: str, method: Any) -> None:
         said = f"{name} = {short_repr(found)} is not allowed."
         raise DeclarationError(worker, f"{said} Allowed: an ordinary method, def {name}(self, ...).", attribute=name)
     if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
-        raise DeclarationError(worker, f"{name} holds a yield, so calling it would run nothing.", attribute=name)
+        raise DeclarationError(worker, f"{name} holds a yield, so a call would run nothing.", attribute=name)
 
 
 def check_self_parameter(worker: str, name: str, method: Callable[..., Any]) -> None:

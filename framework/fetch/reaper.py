@@ -261,7 +261,7 @@ def read_queue(data: bytes, decoded_limit: int) -> tuple[Payload, str]:
     payload = decode(data, decoded_limit)
     queue = payload.get("queue")
     if not isinstance(queue, str) or not queue:
-        raise PayloadError("the payload names no queue")
+        raise PayloadError("the payload has no queue name")
     return payload, queue
 
 

@@ -26,7 +26,7 @@ class Reconciler:
     One comparison proves nothing: the reply may be under way, or unread while the process is stopped. A job is lost only if a
     second comparison, after every reply of that time has been read, does not know it either. After a failure of Redis, when no
     connection is open on which a reply could arrive, one comparison is enough (``reconcile_idle``). A payload that cannot be
-    read, or names no queue, moves to the dead set (``wire/malformed.py``).
+    read, or has no queue name, moves to the dead set (``wire/malformed.py``).
     """
 
     def __init__(

@@ -30,7 +30,7 @@ class DestinationResolver:
         """Return the destination of ``payload``.
 
         Raises:
-            PayloadError: it names no queue, and its class is not known here.
+            PayloadError: it has no queue name, and its class is not known here.
         """
         queue = payload.get("queue")
         named = queue if isinstance(queue, str) and queue else None
@@ -39,7 +39,7 @@ class DestinationResolver:
         worker: Any = registry.find(payload["class"])
         if worker is None:
             if named is None:
-                raise PayloadError("it names no queue, and its class is not known here")
+                raise PayloadError("it has no queue name, and its class is not known here")
             return QueueLocation(named, shard or self._shard)
         declaration: Declaration = worker.declaration()
         chosen_queue = named is not None and named in (payload.get(CHOSEN_QUEUE), payload.get("retry_queue"))

@@ -7,9 +7,7 @@ from framework.messages import did_you_mean
 _DRIVER = "postgresql+psycopg"
 _SCHEMES = (_DRIVER, "postgresql", "postgres")
 """All three are read as the first: the driver that SQLAlchemy takes for the others depends on its version."""
-_MALFORMED_HOST = (
-    "is no URL: what stands for host and port is neither (in a password write / # ? @ : as %2F %23 %3F %40 %3A)"
-)
+_MALFORMED_HOST = "is not a URL: its host or port is invalid (in a password write / # ? @ : as %2F %23 %3F %40 %3A)"
 
 
 def check_database_url(url: str) -> str:
@@ -28,7 +26,7 @@ def check_database_url(url: str) -> str:
     if "@" in f"{parts.path}{parts.query}{parts.fragment}" or parts.fragment or not port_is_fine:
         raise ValueError(_MALFORMED_HOST)
     if not (parts.hostname or parse_qs(parts.query).get("host")):
-        raise ValueError(f"names no server, for example {_DRIVER}://user@127.0.0.1:5432/shop")
+        raise ValueError(f"has no server, for example {_DRIVER}://user@127.0.0.1:5432/shop")
     if not parts.path.strip("/"):
-        raise ValueError(f"names no database, for example {_DRIVER}://user@127.0.0.1:5432/shop")
+        raise ValueError(f"has no database, for example {_DRIVER}://user@127.0.0.1:5432/shop")
     return f"{_DRIVER}://{rest}"

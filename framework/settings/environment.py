@@ -107,14 +107,16 @@ def _parse_variable(name: str, text: str) -> dict[str, Any]:
     try:
         values = source()
     except RecursionError:
-        raise ValueError("is nested deeper than anything here") from None
+        raise ValueError("is nested deeper than any setting") from None
     except SettingsError as error:
         key = name.removeprefix(ENV_PREFIX).lower().partition("__")[0]
-        reason = f"must be JSON, as a list or keys and values stand here ({error.__cause__})"
+        reason = f"must be JSON, because this setting is a list or has keys ({error.__cause__})"
         raise ValueError(f"{reason}{actual_value_note(text, [key])}") from None
     if not values:
         raise ValueError(
-            "null is no value: unset the variable" if "__" not in name else "no setting has this name: it has no parts"
+            "null is no value: unset the variable"
+            if "__" not in name
+            else "no setting has this name: the setting has no nested keys"
         )
     return values
 
@@ -124,7 +126,7 @@ def _rejection_reason(name: str, path: Sequence[str], value: str) -> str | None:
     if not name.startswith(ENV_PREFIX) or path[0] not in (*FILE_BY_KEY, "env", *FOLDER_VARIABLES):
         return None
     if len(path) > 1 and path[0] in CASE_SENSITIVE_KEYS:
-        return f"a class name's capitals are lost here; write {ENV_PREFIX}{path[0].upper()} as one JSON object"
+        return f"a variable loses the capitals of a class name: write {ENV_PREFIX}{path[0].upper()} as one JSON object"
     return None if value else "is empty: give it a value, or unset it"
 
 
@@ -132,6 +134,6 @@ def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"the key {key!r} stands there for the second time")
+            raise ValueError(f"the key {key!r} occurs for the second time")
         found[key] = value
     return found

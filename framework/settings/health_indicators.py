@@ -55,7 +55,9 @@ class PrometheusSettings(Section):
         except ValueError:
             whole = False
         if not whole:
-            raise ValueError("must be the URL under which Prometheus has its api/v1, for example http://127.0.0.1:9090")
+            raise ValueError(
+                "must be the URL of Prometheus without its path /api/v1, for example http://127.0.0.1:9090"
+            )
         return url.rstrip("/")
 
 
@@ -83,7 +85,7 @@ class PrometheusIndicatorSettings(Section):
 
 def _check_indicator_name(name: str) -> str:
     if name in POSTGRES_INDICATORS:
-        raise ValueError("is the name of an indicator that there is already")
+        raise ValueError("is already the name of another indicator")
     return validators.identifier(name)
 
 

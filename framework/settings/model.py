@@ -253,7 +253,7 @@ class Settings(BaseSettings):
         names = [queue.name for queue in queues]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"must name each queue once: {name!r} stands there {names.count(name)} times")
+                raise ValueError(f"must name each queue once: {name!r} occurs {names.count(name)} times")
         return queues
 
     @field_validator("workers_module")

@@ -18,9 +18,7 @@ _HOST = r"(?:[\w.-]+|\[[\dA-Fa-f:.]+\])"
 _SERVER_ADDRESS = re.compile(rf"{_HOST}?(?P<port>:\d+(?=[/?#]|$))?(?:/[\w./-]*)?", re.ASCII)
 _SENTINEL_ADDRESSES = re.compile(rf"{_HOST}(?::\d+)?(?:,{_HOST}(?::\d+)?)*(?P<port>)(?:/[\w./-]*)?(?=[?#]|$)", re.ASCII)
 _HOST_AND_PORT = re.compile(rf"(?P<host>{_HOST})(?::(?P<port>\d{{1,5}}))?", re.ASCII)
-_MALFORMED_HOST = (
-    "is no URL: what stands for host and port is neither (in a password write / # ? @ : as %2F %23 %3F %40 %3A)"
-)
+_MALFORMED_HOST = "is not a URL: its host or port is invalid (in a password write / # ? @ : as %2F %23 %3F %40 %3A)"
 _EXAMPLE = "redis+sentinel://10.0.0.7:26379,10.0.0.8:26379/NAME/0"
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -91,7 +89,7 @@ def _parse_server_url(url: str) -> RedisUrl:
     if "@" in f"{parts.path}{parts.query}{parts.fragment}":
         raise ValueError(_MALFORMED_HOST)
     if not port_is_fine or not (parts.path if parts.scheme == "unix" else parts.hostname):
-        raise ValueError("names no server, for example redis://127.0.0.1:6379/0")
+        raise ValueError("has no server, for example redis://127.0.0.1:6379/0")
     _check_database(parts)
     said = _parse_query(parts.query, of_sentinels=False)
     path = "" if said.get("database") is not None and parts.scheme != "unix" else parts.path
@@ -114,7 +112,7 @@ def _parse_sentinel_url(scheme: str, rest: str) -> RedisUrl:
     sentinels = tuple(_parse_sentinel_address(place) for place in places.split(","))
     name, _, database = path.partition("/")
     if not name or (name.isdecimal() and not database):
-        raise ValueError(f"names no master: its name stands after the hosts, for example {_EXAMPLE}")
+        raise ValueError(f"has no name of a master: write it after the hosts, for example {_EXAMPLE}")
     if not re.fullmatch(r"\d*", database, re.ASCII):
         raise ValueError(f"must end with the name of the master and the number of a database, for example {_EXAMPLE}")
     username, colon, password = credentials.partition(":")
@@ -137,7 +135,7 @@ def _parse_sentinel_url(scheme: str, rest: str) -> RedisUrl:
 def _parse_sentinel_address(place: str) -> tuple[str, int]:
     found = _HOST_AND_PORT.fullmatch(place)
     if found is None:
-        raise ValueError(_MALFORMED_HOST if place else f"names no sentinel, for example {_EXAMPLE}")
+        raise ValueError(_MALFORMED_HOST if place else f"has no sentinel, for example {_EXAMPLE}")
     port = int(found["port"] or SENTINEL_PORT)
     if not 0 < port < 65536:
         raise ValueError(_MALFORMED_HOST)
@@ -187,9 +185,7 @@ def _misplaced_parameter_advice(name: str) -> str | None:
         return f": {_ADVICE[name]}"
     if name.startswith(("socket_", "retry", "health_check", "max_connections", "timeout")):
         # A URL may not set timeouts and retries: their usual values lose or repeat jobs.
-        return (
-            ": timeouts, retries and the number of connections are fixed, as a retried command repeats a job; remove it"
-        )
+        return ": timeouts, retries and the number of connections are fixed, because a retried command repeats a job: remove it"
     return None
 
 
@@ -253,9 +249,9 @@ _ADVICE: Mapping[str, str] = {
     "ssl_ca_path": "give one file with ssl_ca_certs, or the setting tls.ca_file",
     "ssl_ca_data": "give a file with ssl_ca_certs, or the setting tls.ca_file",
     "ssl_password": "give a key without a password, in a file that only this user may read (tls.key_file)",
-    "master_name": f"the name of the master stands in the path: {_EXAMPLE}",
-    "service_name": f"the name of the master stands in the path: {_EXAMPLE}",
-    "sentinel_name": f"the name of the master stands in the path: {_EXAMPLE}",
-    "sentinelMasterId": f"the name of the master stands in the path: {_EXAMPLE}",
+    "master_name": f"write the name of the master in the path: {_EXAMPLE}",
+    "service_name": f"write the name of the master in the path: {_EXAMPLE}",
+    "sentinel_name": f"write the name of the master in the path: {_EXAMPLE}",
+    "sentinelMasterId": f"write the name of the master in the path: {_EXAMPLE}",
 }
 """Parameters of other programs and libraries, with the setting to use here."""

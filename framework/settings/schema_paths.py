@@ -48,7 +48,7 @@ def actual_value_note(value: Any, location: Sequence[int | str]) -> str:
     if secret and not (value is None or {"tls", "sentinel_tls"}.intersection(location) or choices_at(location)):
         is_place = first == "shards" and (location[-1] == "url" or "sentinels" in location)
         if not isinstance(value, str) or not is_place:
-            return " (what stands there is not shown: it may be a secret)"
+            return " (the value is not shown: it may be a secret)"
         value = mask_secrets(value)
     return f", not {format_value(value)}"
 

@@ -129,7 +129,7 @@ class ShardSettings(Section):
     @model_validator(mode="after")
     def _check_address(self) -> "ShardSettings":
         if self.url and self.sentinels:
-            raise ValueError("has a url and sentinels, of which only one can say where the Redis is: remove the other")
+            raise ValueError("has a url and sentinels, and only one of them may be given: remove the other")
         if bool(self.sentinels) != bool(self.sentinel_name):
             self._check_sentinel_name()
         if not self.url and not self.sentinels:
@@ -151,7 +151,7 @@ class ShardSettings(Section):
     def _check_tls(self) -> "ShardSettings":
         said = self.url_parts
         if self.tls is not None and self.url.startswith("unix://"):
-            raise ValueError("tls does not go with a unix:// url: remove one of them")
+            raise ValueError("tls and a unix:// url exclude each other: remove one of them")
         if self.tls is None and "tls" in self.model_fields_set and said.uses_tls:
             secure, plain = ("rediss+sentinel", "redis+sentinel") if said.sentinels else ("rediss", "redis")
             raise ValueError(f"tls: false contradicts the {secure}:// url: write {plain}://, or remove tls")

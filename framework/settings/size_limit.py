@@ -36,22 +36,22 @@ class SizeLimitSettings(Section):
         limit, threshold = self.limit, self.compression_threshold
         if self.decompressed_limit < limit:
             raise ValueError(
-                f"decompressed_limit = {self.decompressed_limit} is below limit = {limit}: arguments that are accepted must be "
-                "readable again"
+                f"decompressed_limit = {self.decompressed_limit} is below limit = {limit}: accepted arguments "
+                "must be readable again"
             )
         if self.mode == "compress" and limit and threshold > limit:
             raise ValueError(
-                f"compression_threshold = {threshold} is above limit = {limit}: what lies between would be refused without "
+                f"compression_threshold = {threshold} is above limit = {limit}: arguments between the two would be refused without "
                 "being compressed, while larger arguments pass"
             )
         if self.mode == "compress" and threshold > self.decompressed_limit:
             raise ValueError(
-                f"compression_threshold = {threshold} is above decompressed_limit = {self.decompressed_limit}: whatever is "
-                "compressed could not be read again"
+                f"compression_threshold = {threshold} is above decompressed_limit = {self.decompressed_limit}: compressed "
+                "arguments could not be read again"
             )
         if self.decoding_budget < self.decoded_limit:
             raise ValueError(
-                f"decoding_budget = {self.decoding_budget} is below decoded_limit = {self.decoded_limit}: one job would take more "
-                "than all together may"
+                f"decoding_budget = {self.decoding_budget} is below decoded_limit = {self.decoded_limit}: one job could use "
+                "more than all jobs together"
             )
         return self

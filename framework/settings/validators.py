@@ -122,7 +122,7 @@ def split_list(value: Any) -> Any:
         try:
             return json.loads(value)
         except RecursionError:
-            raise ValueError("is nested deeper than anything here") from None
+            raise ValueError("is nested deeper than any setting") from None
         except ValueError as error:
             raise ValueError(f"must be a,b or a JSON list ({error})") from None
     return [part.strip() for part in value.split(",")] if value.strip() else []
@@ -203,9 +203,7 @@ def queue_pattern(pattern: str) -> str:
 def retirement_reason(value: Any) -> Any:
     """Validate the reason for which a class was retired."""
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(
-            "must be a text that says why the class was removed and since when, for those who find its jobs"
-        )
+        raise ValueError("must be a text: the reason and the date of the removal of the class")
     return value.strip()
 
 

@@ -27,7 +27,7 @@ def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> str:
     """Return the text of the file. Raises YamlError when it cannot be read."""
     try:
         if path.stat().st_size > max_bytes:
-            raise YamlError(f"is larger than {max_bytes:,} bytes, which no file of this kind needs")
+            raise YamlError(f"is larger than {max_bytes:,} bytes, the maximum for such a file")
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise YamlError(f"is not UTF-8 (byte {error.start})") from None
@@ -58,13 +58,13 @@ def parse_yaml(text: str) -> Any:
         place = f"line {len(before)}, column {len(before[-1]) + 1}: "
         raise YamlError(f"{place}the character #x{error.character:04x} is not allowed in YAML") from None
     except yaml.YAMLError as error:
-        raise YamlError(f"is no YAML: {error}") from None
+        raise YamlError(f"is not YAML: {error}") from None
     except (ValueError, OverflowError) as error:
         raise YamlError(f"holds a value that cannot be read: {error}") from None
 
 
 def _reason(error: yaml.MarkedYAMLError, text: str) -> str:
-    problem = error.problem or error.context or "is no YAML"
+    problem = error.problem or error.context or "is not YAML"
     mark = error.problem_mark
     line = text.split("\n")[mark.line : mark.line + 1] if mark is not None else []
     if mark is not None and line and line[0][mark.column : mark.column + 1] == "\t":
@@ -95,7 +95,7 @@ class _NodeCounter:
 
     def count(self, node: Node) -> int:
         if id(node) in self.ancestors:
-            raise YamlError(f"{_position(node)}an alias stands inside of what it names")
+            raise YamlError(f"{_position(node)}an alias refers to a value that contains it")
         if id(node) not in self.counts:
             self.ancestors.add(id(node))
             self.counts[id(node)] = 1 + sum(self.count(child) for child in _children(node))
@@ -115,7 +115,7 @@ def _children(node: Node) -> list[Node]:
         if isinstance(key, ScalarNode):
             name = (key.tag, key.value)
             if name in seen:
-                raise YamlError(f"{_position(key)}the key {key.value!r} stands here for the second time")
+                raise YamlError(f"{_position(key)}the key {key.value!r} occurs for the second time")
             seen.add(name)
     return [child for pair in node.value for child in pair]
 

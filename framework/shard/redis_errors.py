@@ -25,7 +25,7 @@ _ADVICE: Mapping[str, str] = {
 }
 
 _NO_MASTER_ADVICE = (
-    "see that the sentinels run and can be reached from here; their addresses are in {source}, or in the environment"
+    "check that the sentinels run and are reachable; their addresses are in {source}, or in the environment"
 )
 
 
@@ -38,7 +38,7 @@ def error_code(error: RedisError) -> str:
 def advice_for(error: RedisError, source: str = "config/redis.yml") -> str | None:
     """Return the remedy, or ``None`` for an unknown error; ``source`` is the file to change."""
     if isinstance(error, SentinelSettingsError):
-        return f"{error.setting} stands in {source}, or in the environment"
+        return f"{error.setting} is in {source}, or in the environment"
     if isinstance(error, MasterNotFoundError):
         tls_remedy = tls_advice(error)
         return (
@@ -47,7 +47,7 @@ def advice_for(error: RedisError, source: str = "config/redis.yml") -> str | Non
             else _NO_MASTER_ADVICE.format(source=source)
         )
     if isinstance(error, UnsupportedServerError):
-        return f"its address stands in {source}, or in the environment"
+        return f"its address is in {source}, or in the environment"
     if isinstance(error, NoPermissionError):
         return _ADVICE["NOPERM"]
     code = error_code(error)

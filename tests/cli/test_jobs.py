@@ -383,7 +383,7 @@ def test_jobs_unknown_name_status_1(site, redis, words, said):
         (["limits", "set", REPORT, "-7", "--reason", "x", "--for", "1h"], "-7"),
         (["locks", keys.lock("x"), "1"], "give arguments only with a class"),
         (["deferred", "run-now", REPORT, "--percent", "5", "--count", "5"], "give one of them"),
-        (["held", "drop", "--yes"], "Say which jobs"),
+        (["held", "drop", "--yes"], "the command drops jobs that match all of them"),
         (["held", "drop", "--yes", "--meta", "user"], "write NAME=VALUE"),
         (["hled"], "did you mean 'held'?"),
     ],

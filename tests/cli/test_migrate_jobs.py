@@ -173,9 +173,9 @@ def test_a_mapping_by_queue_and_by_class(called, redis):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ([], "Say where the jobs go"),
-        (["--follow-rules", "--to", "x"], "Say where the jobs go"),
-        (["--to", "x"], "Say which jobs go there"),
+        ([], "Give the target of the jobs"),
+        (["--follow-rules", "--to", "x"], "Give the target of the jobs"),
+        (["--to", "x"], "Give the jobs to move"),
         (["--to", "a b", "--from", "c"], "a queue name is made of"),
         (["--to", "x", "--from", "x"], "the same queue 'x'"),
         (["--follow-rules", "--shard", "mian"], "no shard is named 'mian' (did you mean 'main'?)"),

@@ -51,7 +51,7 @@ USAGE = [
     ("worker -q a,2,3", "'2,3' in 'a,2,3' is not a weight: give a whole number from 1 up"),
     ("worker -q a,²", "'²' in 'a,²' is not a weight: give a whole number from 1 up"),
     *(
-        (("worker", "-q", name), f"{name!r} names no queue: {QUEUE_NAME}; write NAME or NAME,WEIGHT")
+        (("worker", "-q", name), f"{name!r} is not a queue name: {QUEUE_NAME}; write NAME or NAME,WEIGHT")
         for name in (",3", "", " ", "a b", " a", "ünï", "a/b", "*", "a\n")
     ),
     ("worker -q a,2 -q a,3", "the queue 'a' is given twice, with 2 and with 3: give it once."),
@@ -76,11 +76,14 @@ USAGE = [
     ("worker default", "Got unexpected extra argument (default)"),
     ("worker -q", "Option '-q' requires an argument."),
     ("cluster", "Missing argument 'SELECTOR...'."),
-    (("cluster", ""), f"group '': '' names no queue: {QUEUE_NAME}"),
-    ("cluster a,,b", f"group 'a,,b': '' names no queue: {QUEUE_NAME}"),
-    ("cluster a, --dryrun", f"group 'a,': '' names no queue: {QUEUE_NAME}"),
-    (("cluster", "a b"), f"group 'a b': 'a b' names no queue: {QUEUE_NAME}"),
-    (("cluster", "a\nb"), f"names no queue: {QUEUE_NAME}; one argument is one group and must not contain a line break"),
+    (("cluster", ""), f"group '': '' is not a queue name: {QUEUE_NAME}"),
+    ("cluster a,,b", f"group 'a,,b': '' is not a queue name: {QUEUE_NAME}"),
+    ("cluster a, --dryrun", f"group 'a,': '' is not a queue name: {QUEUE_NAME}"),
+    (("cluster", "a b"), f"group 'a b': 'a b' is not a queue name: {QUEUE_NAME}"),
+    (
+        ("cluster", "a\nb"),
+        f"is not a queue name: {QUEUE_NAME}; one argument is one group and must not contain a line break",
+    ),
     ("cluster a,3", "group 'a,3': '3' looks like a weight, but a group has only names of queues"),
     ("cluster a,*", "group 'a,*': * selects every queue, so it must be the only name of the group"),
     ("cluster a --dryrun --list-queues", "--dryrun and --list-queues do not go together."),
@@ -249,7 +252,7 @@ def test_a_tag_that_cannot_be_shown_is_refused(read, text):
         read(text)
 
 
-NO_QUEUE = "is no queue: write NAME, or [NAME, WEIGHT] with a whole number from 1 on"
+NO_QUEUE = "is not a queue: write NAME, or [NAME, WEIGHT] with a whole number from 1 on"
 WHOLE = "must be a whole number from 1 to 10,000, not"
 
 
@@ -263,13 +266,13 @@ WHOLE = "must be a whole number from 1 to 10,000, not"
             "",
             "must hold keys and values; keys: concurrency, timeout, shard, queues, limits, process_limits, require",
         ),
-        ("a: <%= 5 %>", "", "holds ERB (<% %>), which is not evaluated here"),
+        ("a: <%= 5 %>", "", "has ERB (<% %>), which the framework does not evaluate"),
         (
             "concurrency: 1\nconcurrency: 2",
             "",
-            "line 2, column 1: the key 'concurrency' stands here for the second time",
+            "line 2, column 1: the key 'concurrency' occurs for the second time",
         ),
-        ("concurrency: 1\n:concurrency: 2", "concurrency", "is there twice, with and without a leading colon"),
+        ("concurrency: 1\n:concurrency: 2", "concurrency", "occurs twice, with and without a leading colon"),
         (
             ":concurency: 1",
             "concurency",
@@ -290,8 +293,8 @@ WHOLE = "must be a whole number from 1 to 10,000, not"
         ("queues: [[a, 0], 7]", "queues", f'["a", 0] {NO_QUEUE}; 7 {NO_QUEUE}'),
         ("queues: [[a, true]]", "queues", f'["a", true] {NO_QUEUE}'),
         ("queues: [['a,2', 3]]", "queues", f'["a,2", 3] {NO_QUEUE}'),
-        ("queues: ['a b']", "queues", f"'a b' names no queue: {QUEUE_NAME}"),
-        ("queues: [['a b', 1]]", "queues", f"'a b' names no queue: {QUEUE_NAME}"),
+        ("queues: ['a b']", "queues", f"'a b' is not a queue name: {QUEUE_NAME}"),
+        ("queues: [['a b', 1]]", "queues", f"'a b' is not a queue name: {QUEUE_NAME}"),
         ("queues: ['a,x']", "queues", "'x' in 'a,x' is not a weight"),
         ("queues: [[a, 2], a]", "queues", "the queue 'a' is given twice, with 2 and with no weight: give it once"),
         ("shard: 5", "shard", "must be the name of a shard, not 5"),

@@ -28,7 +28,7 @@ def run(site, *options, **env):
         (("-q", "a,0"), "from 1 up"),
         (("-q", "a,-1"), "is not a weight"),
         (("-q", "a,1.5"), "is not a weight"),
-        (("-q", ",2"), "names no queue"),
+        (("-q", ",2"), "is not a queue name"),
         (("-c", "0"), "--concurrency"),
         (("-c", "many"), "--concurrency"),
         (("-t", "-1"), "--timeout"),

@@ -178,7 +178,7 @@ def test_slots(least, most, queues, slots):
         ),
         ("*", {"negate": True}, "leaves no queue to serve"),
         ("search:*", {"shards": ["side"]}, "has no queue on side; its queues are on main"),
-        ("search:in*", {}, "'search:in*' names no queue"),
+        ("search:in*", {}, "'search:in*' is not a queue name"),
         ("urgency=hihg", {"by_query": True}, "unknown urgency 'hihg' (did you mean 'high'?)"),
         ("urgency=high mail", {"by_query": True}, "a query has no spaces"),
         ("", {"by_query": True}, "an attribute is missing here"),

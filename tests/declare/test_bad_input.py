@@ -439,7 +439,7 @@ def test_perform_that_is_no_method_is_refused(value: Any):
     ("keywords", "words"),
     [
         ({"abstrct": True}, "(did you mean 'abstract'?). Allowed: abstract."),
-        ({"urgency": "high"}, "Attributes stand in the class body: urgency = 'high'."),
+        ({"urgency": "high"}, "Write attributes in the class body: urgency = 'high'."),
         ({"urgancy": "high"}, "(did you mean 'urgency'?)"),
         ({"abstract": "yes"}, "abstract = 'yes' is not allowed. Allowed: True or False."),
         ({"abstract": 1}, "abstract = 1 is not allowed."),
@@ -463,7 +463,7 @@ def test_abstract_base_refuses_attributes_of_its_own():
 def test_loggable_arguments_unknown_to_perform_are_refused():
     error = refused("SampleWorker", (ApplicationWorker,), body(loggable_arguments=("moed",)))
     assert (error.worker, error.attribute) == (PLACE, "loggable_arguments")
-    assert "'moed' is no position of perform (did you mean 'mode'?). Allowed: 'project_id', 'mode'." in str(error)
+    assert "'moed' is not a parameter of perform (did you mean 'mode'?). Allowed: 'project_id', 'mode'." in str(error)
     base = type("Base", (ApplicationWorker,), {"__module__": MODULE, "loggable_arguments": ("file",)}, abstract=True)
     error = refused("SampleWorker", (base,), body())
     assert f"loggable_arguments = ('file',) (in {MODULE}.Base)" in str(error)

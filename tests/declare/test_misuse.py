@@ -134,7 +134,7 @@ def test_worker_as_a_decorator_is_refused_with_a_class() -> None:
     def send_mail(address: str) -> None: ...
 
     for decorator in (receipts(), ApplicationWorker):
-        with pytest.raises(MisuseError, match=r"no decorator.*class SendMailWorker\(ApplicationWorker\)"):
+        with pytest.raises(MisuseError, match=r"not a decorator.*class SendMailWorker\(ApplicationWorker\)"):
             decorator(send_mail)
 
 
@@ -180,7 +180,7 @@ async def generated(worker: Any) -> None:
 
 @pytest.mark.parametrize("push", [once, spread, later, many, for_each, inline, generated])
 def test_awaited_push_is_refused_before_it_is_made(push: Callable[[Any], Any], recorder: Recorder) -> None:
-    with pytest.raises(MisuseError, match=r"leave out await, and .*ReceiptWorker\.perform_\w+\(\.\.\.\)"):
+    with pytest.raises(MisuseError, match=r"leave out await; .*ReceiptWorker\.perform_\w+\(\.\.\.\)"):
         asyncio.run(push(receipts()))
     assert (recorder.pushed, recorder.bulks, recorder.inline) == ([], [], [])
 
@@ -212,7 +212,7 @@ def test_awaited_push_of_a_capacity_worker_is_refused() -> None:
     async def push() -> None:
         await SweepWorker.perform_with_capacity()  # type: ignore[misc] # the case
 
-    with pytest.raises(MisuseError, match="perform_with_capacity is no coroutine"):
+    with pytest.raises(MisuseError, match="perform_with_capacity is not a coroutine"):
         asyncio.run(push())
 
 

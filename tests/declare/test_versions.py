@@ -103,7 +103,7 @@ def test_loggable_argument_of_a_handler_is_accepted():
 def test_loggable_argument_of_no_method_is_refused():
     with pytest.raises(
         DeclarationError,
-        match=r"'paht' is no position of perform \(did you mean 'path'\?\). Allowed: 'project_id', 'mode', 'path'",
+        match=r"'paht' is not a parameter of perform \(did you mean 'path'\?\). Allowed: 'project_id', 'mode', 'path'",
     ):
         make(version=1, perform_v0=old, loggable_arguments=("paht",))
 

@@ -127,11 +127,9 @@ SECTION = "must hold keys and values; allowed keys: "
 RULE = "must be [query, queue] or [query, queue, shard]"
 WEIGHT = "must be a queue name, or [name, weight]"
 SHARD_KEYS = "url, sentinels, sentinel_name, sentinel_username, sentinel_password, sentinel_tls, username, password, tls, protocol"
-HIDDEN = " (what stands there is not shown: it may be a secret)"
+HIDDEN = " (the value is not shown: it may be a secret)"
 URL = "must be the word embedded, or begin with redis://, rediss://, unix://, redis+sentinel:// or rediss+sentinel://"
-NO_HOST = (
-    "is no URL: what stands for host and port is neither (in a password write / # ? @ : as %2F %23 %3F %40 %3A), not "
-)
+NO_HOST = "is not a URL: its host or port is invalid (in a password write / # ? @ : as %2F %23 %3F %40 %3A), not "
 EMBEDDED_ALONE = "an embedded store has no sentinels, no credentials and no TLS: remove these keys"
 DATABASE = "must end with the number of a database or nothing, for example redis://127.0.0.1:6379/0, not "
 TLS = (
@@ -144,7 +142,7 @@ DB_NEAR = f"{DB_SCHEME} (did you mean 'postgresql+psycopg'?): {WAL}"
 DB_FORM = f", for example postgresql+psycopg://user@127.0.0.1:5432/shop{HIDDEN}"
 NO_DB_HOST = f"{NO_HOST.removesuffix(', not ')}{HIDDEN}"
 NO_WORD = "this key must be a name of ASCII letters, digits and underscores, not 'a-b'"
-PROMETHEUS = "must be the URL under which Prometheus has its api/v1, for example http://127.0.0.1:9090"
+PROMETHEUS = "must be the URL of Prometheus without its path /api/v1, for example http://127.0.0.1:9090"
 UP_TO = "must be a number from 0 to "
 MARK = "must be a text of 1 to 100 characters that can be printed"
 
@@ -323,13 +321,13 @@ ENTRIES = [
         APP,
         f"databases: {{main: {{url: 'postgres://u:{SECRET}@/d'}}}}",
         "databases.main.url",
-        f"names no server{DB_FORM}",
+        f"has no server{DB_FORM}",
     ),
     (
         APP,
         f"databases: {{main: {{url: 'postgres://u:{SECRET}@h/'}}}}",
         "databases.main.url",
-        f"names no database{DB_FORM}",
+        f"has no database{DB_FORM}",
     ),
     (
         APP,
@@ -423,7 +421,7 @@ ENTRIES = [
         APP,
         "health: {indicators: {autovacuum: {query: up, above: 1}}}",
         "health.indicators.autovacuum",
-        "this key is the name of an indicator that there is already, not 'autovacuum'",
+        "this key is already the name of another indicator, not 'autovacuum'",
     ),
     (APP, "null: 2", "null", f"unknown key; allowed: {', '.join(KEYS_BY_FILE[APP])}"),
     (APP, "1: 2", "1", f"unknown key; allowed: {', '.join(KEYS_BY_FILE[APP])}"),
@@ -436,7 +434,7 @@ ENTRIES = [
     (APP, "shards: {}", "shards", f"unknown key; it belongs to redis.yml; allowed: {', '.join(KEYS_BY_FILE[APP])}"),
     (APP, "foo", "", f"must hold keys and values; allowed keys: {', '.join(KEYS_BY_FILE[APP])}"),
     (APP, "- a", "", f"must hold keys and values; allowed keys: {', '.join(KEYS_BY_FILE[APP])}"),
-    (APP, "timeout: 1\ntimeout: 2", "", "line 2, column 1: the key 'timeout' stands here for the second time"),
+    (APP, "timeout: 1\ntimeout: 2", "", "line 2, column 1: the key 'timeout' occurs for the second time"),
     (
         APP,
         "\ttimeout: 1",
@@ -515,7 +513,7 @@ ENTRIES = [
         REDIS,
         "shards: {main: {url: 'redis://h:0'}}",
         "shards.main.url",
-        "names no server, for example redis://127.0.0.1:6379/0, not 'redis://h:0'",
+        "has no server, for example redis://127.0.0.1:6379/0, not 'redis://h:0'",
     ),
     (REDIS, f"shards: {{main: {{url: 'redis://:{SECRET}@h/x'}}}}", "shards.main.url", f"{DATABASE}'redis://***@h/x'"),
     (REDIS, "shards: {main: {url: 'redis://h/0/1'}}", "shards.main.url", f"{DATABASE}'redis://h/0/1'"),
@@ -572,7 +570,7 @@ ENTRIES = [
         REDIS,
         "shards: {main: {url: 'unix:///s', tls: true}}",
         "shards.main",
-        "tls does not go with a unix:// url: remove one of them",
+        "tls and a unix:// url exclude each other: remove one of them",
     ),
     (REDIS, f"shards: {{main: {{url: embedded, password: {SECRET}}}}}", "shards.main", EMBEDDED_ALONE),
     (REDIS, "shards: {main: {url: embedded, tls: true}}", "shards.main", EMBEDDED_ALONE),
@@ -580,7 +578,7 @@ ENTRIES = [
         REDIS,
         "shards: {main: {url: 'redis://h', sentinels: ['a:1'], sentinel_name: m}}",
         "shards.main",
-        "has a url and sentinels, of which only one can say where the Redis is: remove the other",
+        "has a url and sentinels, and only one of them may be given: remove the other",
     ),
     *(
         (
@@ -673,7 +671,7 @@ ENTRIES = [
         QUEUES,
         "queues: [a, [a, 2]]",
         "queues",
-        'must name each queue once: \'a\' stands there 2 times, not ["a", ["a", 2]]',
+        'must name each queue once: \'a\' occurs 2 times, not ["a", ["a", 2]]',
     ),
     # feature_categories.yml
     (
@@ -708,7 +706,7 @@ def test_bad_input_table_has_every_key():
             assert f"{key}.{inner}" in attacked, (key, inner)
 
 
-JSON = "must be JSON, as a list or keys and values stand here (Expecting value: line 1 column 1 (char 0))"
+JSON = "must be JSON, because this setting is a list or has keys (Expecting value: line 1 column 1 (char 0))"
 ENV_WORD = "must be a name of ASCII letters, digits, _ and -, for example production or staging"
 EMPTY = "is empty: give it a value, or unset it"
 
@@ -720,15 +718,15 @@ VARIABLES = [
     ("FRAMEWORK_TIMEOUT", "nan", "must be a number from 0 to 604,800, not 'nan'"),
     ("FRAMEWORK_LOGGING", "loud", f"{JSON}, not 'loud'"),
     ("FRAMEWORK_LOGGING", "null", "null is no value: unset the variable"),
-    ("FRAMEWORK_LOGGING", '{"a":' * 1_000_000, "is nested deeper than anything here"),  # 3.14 reads 100,000 levels
-    ("FRAMEWORK_QUEUES", "[" * 1_000_000, "is nested deeper than anything here"),
-    ("FRAMEWORK_WORKERS_MODULE", "[" * 1_000_000, f"is nested deeper than anything here, not '{'[' * 56}..."),
+    ("FRAMEWORK_LOGGING", '{"a":' * 1_000_000, "is nested deeper than any setting"),  # 3.14 reads 100,000 levels
+    ("FRAMEWORK_QUEUES", "[" * 1_000_000, "is nested deeper than any setting"),
+    ("FRAMEWORK_WORKERS_MODULE", "[" * 1_000_000, f"is nested deeper than any setting, not '{'[' * 56}..."),
     ("FRAMEWORK_LOGGING", "[]", f"{SECTION}level, jobs, not []"),
     (
         "FRAMEWORK_LOGGING",
         '{"jobs": true, "jobs": false}',
         (
-            "must be JSON, as a list or keys and values stand here (the key 'jobs' stands there for the second time), not "
+            "must be JSON, because this setting is a list or has keys (the key 'jobs' occurs for the second time), not "
             '\'{"jobs": true, "jobs": false}\''
         ),
     ),

@@ -128,11 +128,11 @@ def test_retired_workers_from_file_and_environment(tmp_path: Path, text: str):
     [
         ("[Old]", "", "must map class names to reasons"),
         ("Old", "", "must map class names to reasons"),
-        ("{Old: ''}", ".Old", "must be a text that says why"),
-        ("{Old: '  '}", ".Old", "must be a text that says why"),
-        ("{Old: null}", ".Old", "must be a text that says why"),
-        ("{Old: 3}", ".Old", "must be a text that says why"),
-        ("{Old: {reason: x}}", ".Old", "must be a text that says why"),
+        ("{Old: ''}", ".Old", "must be a text: the reason"),
+        ("{Old: '  '}", ".Old", "must be a text: the reason"),
+        ("{Old: null}", ".Old", "must be a text: the reason"),
+        ("{Old: 3}", ".Old", "must be a text: the reason"),
+        ("{Old: {reason: x}}", ".Old", "must be a text: the reason"),
         ("{old worker: x}", ".old worker", "'Chaos::SleepWorker', not 'old worker'"),
         ("{'Old:Worker': x}", ".Old:Worker", "words joined by '::'"),
         ("{Ölworker: x}", ".Ölworker", "words joined by '::'"),
@@ -150,7 +150,7 @@ def test_retired_worker_needs_class_name_and_reason(tmp_path: Path, text: str, k
 
 def test_variable_name_cannot_hold_a_class_name(tmp_path: Path):
     found = problems(project(tmp_path), FRAMEWORK_RETIRED_WORKERS__OldWorker="x")
-    assert "capitals are lost" in found["environment", "FRAMEWORK_RETIRED_WORKERS__OldWorker"]
+    assert "loses the capitals" in found["environment", "FRAMEWORK_RETIRED_WORKERS__OldWorker"]
 
 
 def test_settings_are_read_from_files(tmp_path: Path):
@@ -280,8 +280,8 @@ def test_shard_main_defaults_to_the_local_redis(tmp_path: Path):
     [
         ({"redis": "shards: {b: {url: embedded}}"}, ("config/redis.yml", "shards"), "main is missing"),
         ({"redis": "shards: {main: {url: 'http://h'}}"}, ("config/redis.yml", "shards.main.url"), "redis://"),
-        ({"redis": "shards: {main: {url: 'redis://h:99999'}}"}, ("config/redis.yml", "shards.main.url"), "no URL"),
-        ({"redis": "shards: {main: {url: 'redis://'}}"}, ("config/redis.yml", "shards.main.url"), "names no server"),
+        ({"redis": "shards: {main: {url: 'redis://h:99999'}}"}, ("config/redis.yml", "shards.main.url"), "not a URL"),
+        ({"redis": "shards: {main: {url: 'redis://'}}"}, ("config/redis.yml", "shards.main.url"), "has no server"),
         ({"redis": "shards: {main: {}}"}, ("config/redis.yml", "shards.main"), "needs a url"),
         ({"redis": "shards: {main: null}"}, ("config/redis.yml", "shards.main"), "allowed keys: url,"),
         (
