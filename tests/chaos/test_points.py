@@ -35,7 +35,7 @@ COMMANDS = {
     "schedule": f"push_delayed,{BEAT},{POLL},enqueue_due",
     "run": f"{BEAT},fetch,fetch,{PARK}",
     "run locked": f"{BEAT},fetch,start_locked,finish,fetch,{PARK}",
-    "parked": f"{BEAT},fetch,{PARK},fetch,BLMOVE",
+    "blocked": f"{BEAT},fetch,{PARK},fetch,BLMOVE",
     "run sync": f"{BEAT},fetch,fetch,fetch,{PARK}",
     "run tracked": f"{BEAT},fetch,SET,set_status,fetch,{PARK}",
     "suspect": f"{BEAT},fetch,note_start,fetch,{PARK}",

@@ -41,7 +41,7 @@ class Failing(Base, abstract=True):
 """
 
 
-class Wishes:
+class Installation:
     """An installation whose workers are declared by the test."""
 
     def __init__(self, site, redis):
@@ -49,16 +49,16 @@ class Wishes:
         self.redis = redis
 
     def declare(self, text):
-        (self.site.folder / "wishes.py").write_text(HEAD + text)
+        (self.site.folder / "declared.py").write_text(HEAD + text)
 
     def push(self, calls):
         """Run ``calls`` in an own process, as an application does; return the words that it prints."""
-        done = self.site.run("-c", f"from wishes import *\n{calls}")
+        done = self.site.run("-c", f"from declared import *\n{calls}")
         assert done.returncode == 0, done.stderr
         return done.stdout.split()
 
     def worker(self, *options):
-        return self.site.worker("-r", "wishes", *options, FRAMEWORK_POLL_INTERVAL="0.1")
+        return self.site.worker("-r", "declared", *options, FRAMEWORK_POLL_INTERVAL="0.1")
 
     def stored(self, key):
         return [json.loads(member) for member in self.redis.zrange(key, 0, -1)]
@@ -78,8 +78,8 @@ class Wishes:
 
 
 @pytest.fixture
-def wishes(site, redis):
-    return Wishes(site, redis)
+def installation(site, redis):
+    return Installation(site, redis)
 
 
 # --- ownership ------------------------------------------------------------------------------------------------------
@@ -148,11 +148,13 @@ RULES = [
 
 
 @pytest.fixture
-def owned(wishes):
-    wishes.site.write("routing.yml", {"routing_rules": RULES})
-    wishes.site.write("feature_categories.yml", {"feature_categories": {"search": {"owner": "s", "description": "d"}}})
-    wishes.declare(OWNED)
-    return wishes
+def owned(installation):
+    installation.site.write("routing.yml", {"routing_rules": RULES})
+    installation.site.write(
+        "feature_categories.yml", {"feature_categories": {"search": {"owner": "s", "description": "d"}}}
+    )
+    installation.declare(OWNED)
+    return installation
 
 
 def test_ownership_attributes_route_each_job_to_its_queue(owned, redis):
@@ -185,16 +187,16 @@ def test_log_lines_have_targets_category_and_tags(owned):
 
 
 @pytest.mark.proves("I6")
-def test_job_after_its_last_retry_is_in_the_dead_set(wishes, redis, proofs):
-    wishes.declare(FAILING + "class Twice(Failing):\n    retry = 2\n")
-    (jid,) = wishes.push("print(Twice.perform_async())")
-    process = wishes.worker("-q", "default")
+def test_job_after_its_last_retry_is_in_the_dead_set(installation, redis, proofs):
+    installation.declare(FAILING + "class Twice(Failing):\n    retry = 2\n")
+    (jid,) = installation.push("print(Twice.perform_async())")
+    process = installation.worker("-q", "default")
     for attempt in (1, 2):
         proofs("run", attempt)
-        wishes.due()
+        installation.due()
     assert proofs("run", 3) == [jid] * 3
-    (buried,) = until(lambda: wishes.stored(keys.DEAD), "the dead set")
-    assert (buried["jid"], buried["retry"], buried["retry_count"]) == (jid, 2, 2)
+    (dead_job,) = until(lambda: installation.stored(keys.DEAD), "the dead set")
+    assert (dead_job["jid"], dead_job["retry"], dead_job["retry_count"]) == (jid, 2, 2)
     assert proofs("exhausted") == [jid]
     process.line(job_status="fail", dead=True)
     assert [line.get("dead") for line in process.find(job_status="fail")] == [None, None, True]
@@ -210,43 +212,43 @@ def test_job_after_its_last_retry_is_in_the_dead_set(wishes, redis, proofs):
         ("retry = False\n    retry_for = 3600", False, False),
     ],
 )
-def test_job_without_retries_ends_with_its_first_failure(wishes, redis, attributes, is_kept, hook_runs):
-    wishes.declare(f"{FAILING}class Once(Failing):\n    {attributes}\n")
-    (jid,) = wishes.push("print(Once.perform_async())")
-    process = wishes.worker("-q", "default").ready()
+def test_job_without_retries_ends_with_its_first_failure(installation, redis, attributes, is_kept, hook_runs):
+    installation.declare(f"{FAILING}class Once(Failing):\n    {attributes}\n")
+    (jid,) = installation.push("print(Once.perform_async())")
+    process = installation.worker("-q", "default").ready()
     process.line(job_status="fail", jid=jid)
     until(lambda: not redis.llen(keys.working(process.identity)) and not redis.llen("queue:default"), "settled")
     assert process.end() == 0
-    assert [job["jid"] for job in wishes.stored(keys.DEAD)] == ([jid] if is_kept else [])
+    assert [job["jid"] for job in installation.stored(keys.DEAD)] == ([jid] if is_kept else [])
     assert redis.lrange("proof:exhausted", 0, -1) == ([jid.encode()] if hook_runs else [])
     assert redis.lrange("proof:run", 0, -1) == [jid.encode()]
     assert redis.zcard(keys.RETRY) == 0
 
 
-def test_retry_for_limits_time_not_failures(wishes, redis, proofs):
-    wishes.declare(FAILING + "class Patient(Failing):\n    retry = 1\n    retry_for = 3600\n")
-    (jid,) = wishes.push("print(Patient.perform_async())")
-    wishes.worker("-q", "default")
+def test_retry_for_limits_time_not_failures(installation, redis, proofs):
+    installation.declare(FAILING + "class Patient(Failing):\n    retry = 1\n    retry_for = 3600\n")
+    (jid,) = installation.push("print(Patient.perform_async())")
+    installation.worker("-q", "default")
     for attempt in (1, 2, 3):  # more often than ``retry``
         proofs("run", attempt)
-        wishes.due()
+        installation.due()
     proofs("run", 4)
     assert redis.zcard(keys.DEAD) == 0
-    (waiting,) = until(lambda: wishes.stored(keys.RETRY), "a fourth retry")
-    wishes.due(failed_at=waiting["failed_at"] - 3700)
-    (buried,) = until(lambda: wishes.stored(keys.DEAD), "the dead set")
-    assert (buried["jid"], buried["retry_count"]) == (jid, 4)
+    (waiting,) = until(lambda: installation.stored(keys.RETRY), "a fourth retry")
+    installation.due(failed_at=waiting["failed_at"] - 3700)
+    (dead_job,) = until(lambda: installation.stored(keys.DEAD), "the dead set")
+    assert (dead_job["jid"], dead_job["retry_count"]) == (jid, 4)
 
 
-def test_retry_queue_job_waits_for_a_serving_process(wishes, redis, proofs):
-    wishes.declare(FAILING + 'class Aside(Failing):\n    retry_queue = "again"\n')
-    (jid,) = wishes.push("print(Aside.perform_async())")
-    first = wishes.worker("-q", "default")
+def test_retry_queue_job_waits_for_a_serving_process(installation, redis, proofs):
+    installation.declare(FAILING + 'class Aside(Failing):\n    retry_queue = "again"\n')
+    (jid,) = installation.push("print(Aside.perform_async())")
+    first = installation.worker("-q", "default")
     proofs("run")
-    wishes.due()
+    installation.due()
     until(lambda: redis.llen("queue:again") == 1, "moved to its queue")
     assert first.end() == 0
-    second = wishes.worker("-q", "again")
+    second = installation.worker("-q", "again")
     assert second.line(job_status="start", jid=jid)["queue"] == "again"
     proofs("run", 2)
 
@@ -254,24 +256,24 @@ def test_retry_queue_job_waits_for_a_serving_process(wishes, redis, proofs):
 @pytest.mark.parametrize(
     ("attribute", "lines"), [("backtrace = 1", 1), ("backtrace = True", None), ("backtrace = False", 0)]
 )
-def test_backtrace_keeps_the_declared_number_of_lines(wishes, attribute, lines):
-    wishes.declare(f"{FAILING}class Traced(Failing):\n    {attribute}\n")
-    wishes.push("Traced.perform_async()")
-    wishes.worker("-q", "default")
-    (job,) = until(lambda: wishes.stored(keys.RETRY), "a retry")
+def test_backtrace_keeps_the_declared_number_of_lines(installation, attribute, lines):
+    installation.declare(f"{FAILING}class Traced(Failing):\n    {attribute}\n")
+    installation.push("Traced.perform_async()")
+    installation.worker("-q", "default")
+    (job,) = until(lambda: installation.stored(keys.RETRY), "a retry")
     if lines == 0:
         assert "error_backtrace" not in job
         return
     kept = json.loads(zlib.decompress(base64.b64decode(job["error_backtrace"])))
-    assert "wishes.py" in kept[0]
+    assert "declared.py" in kept[0]
     assert "perform" in kept[0]
     assert len(kept) == lines if lines else len(kept) > 1
 
 
 @pytest.mark.proves("R24", "I6")
 @pytest.mark.parametrize(("limit", "place"), [(0, "interrupted"), (-1, "run again")])
-def test_job_is_quarantined_after_its_declared_interruptions(wishes, redis, proofs, limit, place):
-    wishes.declare(
+def test_job_is_quarantined_after_its_declared_interruptions(installation, redis, proofs, limit, place):
+    installation.declare(
         f"class Killer(Base):\n    max_retries_after_interruption = {limit}\n\n"
         "    def perform(self):\n"
         '        prove("begun", os.getpid())\n'
@@ -279,21 +281,21 @@ def test_job_is_quarantined_after_its_declared_interruptions(wishes, redis, proo
         "            signal.sigtimedwait([], 0.05)\n"
         '        prove("ended", self.jid)\n'
     )
-    (jid,) = wishes.push("print(Killer.perform_async())")
-    dangerous = wishes.site.folder / "dangerous"
+    (jid,) = installation.push("print(Killer.perform_async())")
+    dangerous = installation.site.folder / "dangerous"
     dangerous.touch()
     deaths = 1 if place == "interrupted" else 4  # more than the default of 3
     for death in range(1, deaths + 1):
-        process = wishes.worker("-q", "default")
+        process = installation.worker("-q", "default")
         proofs("begun", death)
         process.send(signal.SIGKILL)
         process.wait()
-        wishes.mark_dead()
+        installation.mark_dead()
     dangerous.unlink()
-    last = wishes.worker("-q", "default")
+    last = installation.worker("-q", "default")
     if place == "interrupted":
         assert last.line(job_status="quarantined", jid=jid)["destination"] == "interrupted"
-        assert [job["jid"] for job in wishes.stored(keys.INTERRUPTED)] == [jid]
+        assert [job["jid"] for job in installation.stored(keys.INTERRUPTED)] == [jid]
         assert redis.llen("proof:ended") == 0
     else:
         assert proofs("ended") == [jid]
@@ -322,12 +324,12 @@ class PowerCutWorker(Base):
 
 @pytest.mark.proves("I4")
 @pytest.mark.parametrize("perform", ["def perform", "async def perform"])
-def test_sync_job_that_ended_does_not_run_again_after_a_kill(wishes, redis, proofs, perform):
-    wishes.declare(LETTERS.format(perform=perform))
-    wishes.push("LetterWorker.perform_bulk([(n,) for n in range(20)])\nPowerCutWorker.perform_async()")
-    first = wishes.worker("-q", "default", "-c", "1")
+def test_sync_job_that_ended_does_not_run_again_after_a_kill(installation, redis, proofs, perform):
+    installation.declare(LETTERS.format(perform=perform))
+    installation.push("LetterWorker.perform_bulk([(n,) for n in range(20)])\nPowerCutWorker.perform_async()")
+    first = installation.worker("-q", "default", "-c", "1")
     assert first.wait() == -signal.SIGKILL
-    wishes.mark_dead()
-    wishes.worker("-q", "default", "-c", "1")
+    installation.mark_dead()
+    installation.worker("-q", "default", "-c", "1")
     proofs("light")
     assert proofs("printed", 20) == [str(number) for number in range(20)]

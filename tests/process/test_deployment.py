@@ -36,7 +36,7 @@ IMPATIENT = (
 SECRET, OWN_SECRET = "of-the-redis", "of-the-sentinel"
 
 
-class House:
+class Installation:
     """A folder with one worker and an empty config folder; servers and processes that end with the test."""
 
     def __init__(self, folder):
@@ -94,8 +94,8 @@ class House:
 
 
 @pytest.fixture
-def house(short_path):
-    made = House(short_path)
+def installation(short_path):
+    made = Installation(short_path)
     yield made
     for process in made.running:
         process.kill()
@@ -103,10 +103,10 @@ def house(short_path):
 
 
 @pytest.fixture
-def guarded(house):
+def guarded(installation):
     """Return the port of a sentinel with a password of its own, over a Redis with another."""
-    port = house.redis(f"requirepass {SECRET}")
-    return house.redis(
+    port = installation.redis(f"requirepass {SECRET}")
+    return installation.redis(
         f"requirepass {OWN_SECRET}",
         f"sentinel monitor house 127.0.0.1 {port} 1",
         f"sentinel auth-pass house {SECRET}",
@@ -114,36 +114,38 @@ def guarded(house):
     )
 
 
-def test_worker_with_a_sentinel_url_needs_no_config_folder(house, guarded):
+def test_worker_with_a_sentinel_url_needs_no_config_folder(installation, guarded):
     url = f"redis+sentinel://:{SECRET}@127.0.0.1:{guarded}/house/0?sentinel_password={OWN_SECRET}"
-    assert house.works(REDIS_URL=url)
+    assert installation.works(REDIS_URL=url)
 
 
-def test_worker_with_sentinels_by_variables_runs(house, guarded):
+def test_worker_with_sentinels_by_variables_runs(installation, guarded):
     main = {"SENTINELS": f"127.0.0.1:{guarded}", "SENTINEL_NAME": "house", "SENTINEL_PASSWORD": OWN_SECRET}
     env = {f"FRAMEWORK_SHARDS__MAIN__{key}": value for key, value in {**main, "PASSWORD": SECRET}.items()}
-    assert house.works(**env, FRAMEWORK_ENV="staging")
+    assert installation.works(**env, FRAMEWORK_ENV="staging")
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates with")
 @pytest.mark.parametrize("both", [True, False], ids=["both with TLS", "only the sentinel"])
-def test_worker_reaches_a_sentinel_with_tls(house, both):
-    authority = Authority(house.folder)
+def test_worker_reaches_a_sentinel_with_tls(installation, both):
+    authority = Authority(installation.folder)
     authority.certificate("server.pem", 2)
-    at = house.folder
+    at = installation.folder
     tls = [f"tls-cert-file {at}/server.pem", f"tls-key-file {at}/server.key", f"tls-ca-cert-file {at}/ca.pem"]
     tls.append("tls-auth-clients no")
-    port = house.redis(*(tls if both else ()), secure=both)
+    port = installation.redis(*(tls if both else ()), secure=both)
     replication = ["tls-replication yes"] if both else []
-    sentinel = house.redis(*tls, *replication, f"sentinel monitor house 127.0.0.1 {port} 1", sentinel=True, secure=True)
+    sentinel = installation.redis(
+        *tls, *replication, f"sentinel monitor house 127.0.0.1 {port} 1", sentinel=True, secure=True
+    )
     if both:
-        assert house.works(REDIS_URL=f"rediss+sentinel://127.0.0.1:{sentinel}/house?ssl_ca_certs={at}/ca.pem")
+        assert installation.works(REDIS_URL=f"rediss+sentinel://127.0.0.1:{sentinel}/house?ssl_ca_certs={at}/ca.pem")
     else:
         settings = {"FRAMEWORK_SHARDS__MAIN__SENTINEL_TLS__CA_FILE": f"{at}/ca.pem"}
         (at / "none" / "redis.yml").write_text(
             f"shards: {{main: {{sentinels: ['127.0.0.1:{sentinel}'], sentinel_name: house}}}}"
         )
-        assert house.works(**settings)
+        assert installation.works(**settings)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +158,7 @@ def test_worker_reaches_a_sentinel_with_tls(house, both):
     ],
     ids=["no password", "wrong password", "wrong name", "wrong password of the Redis"],
 )
-def test_boot_wrong_sentinel_setting_ends_with_78(house, guarded, credentials, name, query, words):
+def test_boot_wrong_sentinel_setting_ends_with_78(installation, guarded, credentials, name, query, words):
     url = f"redis+sentinel://{credentials}127.0.0.1:{guarded}/{name}{query}"
 
     def answers():
@@ -166,37 +168,37 @@ def test_boot_wrong_sentinel_setting_ends_with_78(house, guarded, credentials, n
             return False
 
     until(answers, "the sentinel answers")
-    status, output = house.refused(REDIS_URL=url)
+    status, output = installation.refused(REDIS_URL=url)
     assert status == 78
     assert words in output.splitlines()[-1]
     assert output.splitlines()[-1].startswith("  - none/redis.yml: shards.main.")
-    assert words in house.push(REDIS_URL=url)
+    assert words in installation.push(REDIS_URL=url)
 
 
-def test_boot_unreachable_sentinels_end_with_75(house):
+def test_boot_unreachable_sentinels_end_with_75(installation):
     url = f"redis+sentinel://127.0.0.1:{free_port()}/house"
-    status, output = house.refused(REDIS_URL=url)
+    status, output = installation.refused(REDIS_URL=url)
     assert status == 75
     assert "see that the sentinels run" in json.loads(output.splitlines()[-1])["message"]
 
 
 @pytest.mark.parametrize("query", ["", "?protocol=2"], ids=["RESP3", "RESP2"])
 @pytest.mark.parametrize("rights", ["all", "none"])
-def test_redis_cluster_is_refused_at_boot_and_at_the_push(house, query, rights):
+def test_redis_cluster_is_refused_at_boot_and_at_the_push(installation, query, rights):
     """The reply to HELLO names the mode of the server, and no ACL can refuse HELLO."""
-    port = house.redis("cluster-enabled yes", "user poor on nopass -@all")
+    port = installation.redis("cluster-enabled yes", "user poor on nopass -@all")
     user = "poor:x@" if rights == "none" else ""
     url = f"redis://{user}127.0.0.1:{port}/0{query}"
 
     def pushed():
-        output = house.push(REDIS_URL=url)
+        output = installation.push(REDIS_URL=url)
         return output if "Cluster" in output else None
 
     output = until(pushed, "the push is refused")
     assert "ShardUnavailableError" in output
     assert "which is not supported yet" in output
     began = time.monotonic()
-    status, output = house.refused(REDIS_URL=url)
+    status, output = installation.refused(REDIS_URL=url)
     assert status == 78
     assert "Redis Cluster, which is not supported yet" in output.splitlines()[-1]
     assert time.monotonic() - began < 30
@@ -205,24 +207,24 @@ def test_redis_cluster_is_refused_at_boot_and_at_the_push(house, query, rights):
         assert client.dbsize() == 0
 
 
-def test_boot_sentinel_in_place_of_redis_is_refused(house, guarded):
+def test_boot_sentinel_in_place_of_redis_is_refused(installation, guarded):
     url = f"redis://:{OWN_SECRET}@127.0.0.1:{guarded}/0"
-    until(lambda: "this is a Sentinel" in house.push(REDIS_URL=url), "the push is refused")
-    status, output = house.refused(REDIS_URL=url)
+    until(lambda: "this is a Sentinel" in installation.push(REDIS_URL=url), "the push is refused")
+    status, output = installation.refused(REDIS_URL=url)
     assert status == 78
     assert "write redis+sentinel://" in output
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates with")
-def test_boot_plain_connection_to_tls_port_gives_advice(house):
-    authority = Authority(house.folder)
+def test_boot_plain_connection_to_tls_port_gives_advice(installation):
+    authority = Authority(installation.folder)
     authority.certificate("server.pem", 2)
-    at = house.folder
-    port = house.redis(
+    at = installation.folder
+    port = installation.redis(
         f"tls-cert-file {at}/server.pem", f"tls-key-file {at}/server.key", f"tls-ca-cert-file {at}/ca.pem", secure=True
     )
     url = f"redis://127.0.0.1:{port}"
-    until(lambda: "if this is its TLS port" in house.push(REDIS_URL=url), "the error of the push names TLS")
-    status, output = house.refused(REDIS_URL=url)
+    until(lambda: "if this is its TLS port" in installation.push(REDIS_URL=url), "the error of the push names TLS")
+    status, output = installation.refused(REDIS_URL=url)
     assert status == 75
     assert "write rediss:// or set tls: true" in output

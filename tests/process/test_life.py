@@ -72,7 +72,7 @@ def test_quiet_process_ends_its_jobs_and_fetches_none(site, redis, proofs, relea
     proofs("begun:one")
     process.send(signal.SIGTSTP)
     process.line(event_name="process.quiet")
-    until(lambda: not [client for client in redis.client_list() if "b" in client["flags"]], "the parked calls end")
+    until(lambda: not [client for client in redis.client_list() if "b" in client["flags"]], "the blocking calls end")
     enqueue(redis, "NoopWorker")
     release("one")
     proofs("ended:one")

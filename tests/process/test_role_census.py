@@ -134,7 +134,7 @@ def work(site, redis, client, resumes):
     first.wait()
     second = site.start("-c", QUICK, "-r", "jobs", "-q", "default", "-c", "3", "-t", "1").ready()
     until(lambda: redis.llen("proof:hang") == 2, "taken back from the dead", 60)
-    until(lambda: any("b" in one["flags"] for one in client.client_list()), "parked")
+    until(lambda: any("b" in one["flags"] for one in client.client_list()), "a blocking call")
     second.send(signal.SIGTSTP)
     second.line(event_name="process.quiet")
     assert second.end() == 0

@@ -156,9 +156,9 @@ def test_process_of_the_former_release_runs_retired_jobs(site, redis, proofs):
 def test_boot_class_registered_and_retired_is_refused(site):
     process = site.worker("-q", "removed", **retiring(RemovedWorker="x", **{"Old::ReportWorker": "y"}), RELEASE="old")
     assert process.wait() == 78
-    story = process.errors.read_text()
-    assert "jobs.RemovedWorker: wire_name: 'RemovedWorker' is also in the setting retired_workers" in story
-    assert "jobs.RenamedWorker: wire_name: 'Old::ReportWorker' is also in" in story
+    errors = process.errors.read_text()
+    assert "jobs.RemovedWorker: wire_name: 'RemovedWorker' is also in the setting retired_workers" in errors
+    assert "jobs.RenamedWorker: wire_name: 'Old::ReportWorker' is also in" in errors
     other = site.worker("-q", "removed", **retiring(**{"Old::ReportWorker": "y"}))
     assert other.wait() == 78
     assert "jobs.RenamedWorker: aliases: 'Old::ReportWorker' is also in" in other.errors.read_text()

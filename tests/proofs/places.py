@@ -6,13 +6,13 @@ import base64
 import json
 from functools import lru_cache
 
-WAITING, DUE, WORKING, PARKED, END = "waiting", "due", "working", "parked", "end"
+WAITING, DUE, WORKING, HELD, END = "waiting", "due", "working", "held", "end"
 """The kinds of places: a queue; ``schedule`` or ``retry``; a working list; the jobs that a policy holds, for a slot or
 for the end of a pause; ``dead`` or ``interrupted``, where a job may stay, or be trimmed.
 """
 
 _SETS = {b"schedule": DUE, b"retry": DUE, b"dead": END, b"interrupted": END}
-_PREFIXES = {b"queue:": WAITING, b"aw:working:": WORKING, b"aw:paused_jobs:": PARKED}
+_PREFIXES = {b"queue:": WAITING, b"aw:working:": WORKING, b"aw:paused_jobs:": HELD}
 _LIMIT, _WAITING_FOR_SLOT = b"aw:limit:", b":waiting"
 
 _MALFORMED = b'{"class":"aw.Malformed"'
@@ -26,13 +26,13 @@ def place_of(key: bytes) -> str | None:
     if key in _SETS:
         return _SETS[key]
     if key.startswith(_LIMIT):
-        return PARKED if _WAITING_FOR_SLOT in key else None
+        return HELD if _WAITING_FOR_SLOT in key else None
     return next((kind for prefix, kind in _PREFIXES.items() if key.startswith(prefix)), None)
 
 
 def payload_in(key: bytes, member: bytes) -> bytes:
     """Return the job's own bytes: a held job has its ticket before them, in a line of its own."""
-    return member.partition(b"\n")[2] if place_of(key) == PARKED else member
+    return member.partition(b"\n")[2] if place_of(key) == HELD else member
 
 
 def jid_of(payload: bytes) -> bytes:

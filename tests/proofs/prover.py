@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.proofs.aof import Group, History, Torn
 from tests.proofs.held_resources import HeldResources
 from tests.proofs.keyspace import Keyspace, UnknownCommandError, shown
-from tests.proofs.places import DUE, END, PARKED, WORKING, jid_of, payload_in, place_of, readable, transit
+from tests.proofs.places import DUE, END, HELD, WORKING, jid_of, payload_in, place_of, readable, transit
 
 END_MARK = b"proof:ended"
 """STRING: a job sets it to its id as its last act, so the history shows that it ended before its acknowledgement."""
@@ -193,10 +193,10 @@ class Prover:
         if jid in self.ended:
             self.ended.discard(jid)
             if not landed and readable(jid):
-                self._broke(group, "I1", f"had ended, and comes back in {_text(now[0])}", jid, ())
+                self._broke(group, "I1", f"had ended, and is again in {_text(now[0])}", jid, ())
             return
         self.verdict.jobs += 1
-        if place_of(now[0]) in (WORKING, PARKED) and readable(jid):
+        if place_of(now[0]) in (WORKING, HELD) and readable(jid):
             self._broke(group, "I1", f"comes from nowhere into {_text(now[0])}", jid, ())
 
     def _judge_gone(self, group: Group, jid: bytes, was: Places, payload: bytes, name: bytes) -> None:
@@ -213,7 +213,7 @@ class Prover:
             self._judge_acknowledged(group, jid, was)
         elif kind == DUE and _counts(group, _DUPLICATES):
             self.verdict.ends["dropped, a duplicate when it became due"] += 1
-        elif kind == PARKED and _counts(group, _SKIPPED):
+        elif kind == HELD and _counts(group, _SKIPPED):
             self.verdict.ends["dropped by an operator"] += 1
         elif kind == DUE and (token := transit(payload)):
             self.verdict.crossed[token] = (jid, group)

@@ -60,7 +60,7 @@ class Recoverer:
         poller = self._poller()
         while poller.poll():
             pass
-        self._unpark()
+        self._release_held()
 
     def drain(self) -> "Counter[bytes]":
         """Fetch and acknowledge by the real script until the queues are empty; return the number of runs of each job."""
@@ -118,7 +118,7 @@ class Recoverer:
         while reaper.sweep():
             pass
 
-    def _unpark(self) -> None:
+    def _release_held(self) -> None:
         """Release the held jobs: no limit applies, and no class is paused."""
         self.client.delete(keys.FLAGS)
         for worker in cast("set[bytes]", self.client.smembers(keys.PAUSED_CLASSES)):

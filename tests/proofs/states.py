@@ -187,7 +187,7 @@ def run_round(cluster: SimulatedCluster, one: Round, after_each: Callable[[], No
         run_state_machine_as_test(seed(one.seed)(machine), settings=how)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what was looked for
         notes = "\n".join(getattr(error, "__notes__", []))
-        return Found(one, f"{type(error).__name__}: {error}\n\n{notes}\n\nWhat happened:\n" + "\n".join(cluster.story))
+        return Found(one, f"{type(error).__name__}: {error}\n\n{notes}\n\nWhat happened:\n" + "\n".join(cluster.trace))
     return None
 
 

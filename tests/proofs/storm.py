@@ -39,7 +39,7 @@ _STANDSTILL_S = 60.0
 _BATCH = 1_000
 _EARLY = 0.1
 """The share of the kills during the first jobs of a process, or while it runs reclaimed jobs."""
-_HASTY = 0.2
+_AT_ONCE = 0.2
 """The share of the kills that do not wait until the killed jobs run again: reapers are killed at work."""
 _MOST_AWAITED = 50_000
 """The most jobs that wait for a recovery. Without a supervisor a killed job waits until a lease expires."""
@@ -136,7 +136,7 @@ class KillCampaign:
         """The processes with a record, and the number of jobs in flight at which each is killed."""
         self._most = pool.slots * max(1, pool.processes - 1)
         self._most_awaited = most_awaited
-        self._hasty = False
+        self._at_once = False
         self._base_ns = create_marks(records, jobs)
         self._moved = self._shown = time.monotonic()
 
@@ -178,13 +178,13 @@ class KillCampaign:
 
     def _kill_if_due(self, now: float) -> None:
         still = now - self._moved > _STILL_S
-        if not (still or self._hasty or self.account.awaited <= self._most_awaited):
+        if not (still or self._at_once or self.account.awaited <= self._most_awaited):
             return
         last = self.accepted == self.jobs and not self.account.awaited
-        victims = [life for life, full in self.living.items() if still or last or len(life.running) >= full]
-        victim = max(victims, key=lambda life: len(life.running), default=None)
-        if victim is not None and victim.running:
-            self._kill(victim)
+        candidates = [life for life, full in self.living.items() if still or last or len(life.running) >= full]
+        life = max(candidates, key=lambda life: len(life.running), default=None)
+        if life is not None and life.running:
+            self._kill(life)
 
     def _kill(self, life: Life) -> None:
         at_us = self._now_us()
@@ -192,7 +192,7 @@ class KillCampaign:
         while not ended(life.journal.pid):
             time.sleep(0.001)
         self._record_death(life, at_us)
-        self._hasty = self.rng.random() < _HASTY
+        self._at_once = self.rng.random() < _AT_ONCE
 
     def _record_death(self, life: Life, at_us: int) -> None:
         self.account.read(life)

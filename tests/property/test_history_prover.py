@@ -182,7 +182,7 @@ def test_prover_finds_an_ended_job_that_returns(proven):
     proven.fetch()
     proven.fetch(JOB)
     proven.rpush("queue:default", JOB)
-    assert shown(proven.violation())[:3] == ("I1", "had ended, and comes back in queue:default", ())
+    assert shown(proven.violation())[:3] == ("I1", "had ended, and is again in queue:default", ())
 
 
 def test_prover_finds_a_job_without_a_push(proven):

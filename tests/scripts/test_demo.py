@@ -274,24 +274,24 @@ def test_demo_with_a_killed_worker_is_complete(make_demo: Callable[[str], Demo],
     """In two demos at the same time a worker of each shard is killed: each waits for the lease of its dead process."""
     tree, count = large
     demos = {shard: make_demo(shard) for shard in ("main", "queues_shard_a")}
-    victims = {}
+    killed = {}
     for shard, demo in demos.items():
         demo.start(tree)
-        victims[shard] = int(demo.read_until(rf"Workers .*\b{shard} \(pid (\d+)\)")[1])
+        killed[shard] = int(demo.read_until(rf"Workers .*\b{shard} \(pid (\d+)\)")[1])
         demo.read_until(rf"\d+ of {count} files")
         eventually(lambda demo=demo: demo.held_keys()[0] > 0, "a file is done")
-        os.kill(victims[shard], signal.SIGKILL)
+        os.kill(killed[shard], signal.SIGKILL)
         done, total = demo.held_keys()
         assert total == count, shard
         assert 0 < done < count, shard
     for shard, demo in demos.items():
-        check_the_survivor(demo, victims[shard], count)
+        check_the_survivor(demo, killed[shard], count)
 
 
-def check_the_survivor(demo: Demo, victim: int, count: int) -> None:
+def check_the_survivor(demo: Demo, killed: int, count: int) -> None:
     assert demo.finish() == 0, "".join(demo.output)
     output = "".join(demo.output)
-    assert f"(pid {victim}) was killed by signal 9" in output
+    assert f"(pid {killed}) was killed by signal 9" in output
     assert f"Done: {count} files" in output
     functions = sum(isinstance(node, ast.FunctionDef) for node in ast.walk(ast.parse(SOURCE)))
     assert re.search(rf"functions +{functions * count:,}$", output, re.MULTILINE)
@@ -299,7 +299,7 @@ def check_the_survivor(demo: Demo, victim: int, count: int) -> None:
     check_the_page(demo, restarts=1)
     page = demo.page()
     assert re.search(rf"extra runs +{page.tiles['Extra runs']} ", output)
-    (row,) = (row for row in page.tables["Worker processes"] if row["Process"].endswith(f" {victim}"))
+    (row,) = (row for row in page.tables["Worker processes"] if row["Process"].endswith(f" {killed}"))
     assert row["End"].startswith("killed by signal 9 at ")
     assert f"No job was lost: the index holds a result for each of the {count} files" in page.text
     with closing(sqlite3.connect(demo.folder / "code_index.sqlite3")) as database:

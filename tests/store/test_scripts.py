@@ -236,17 +236,17 @@ def test_kill_moves_once_and_trims_by_age_and_count(redis, memory):
     assert redis.llen(WORKING) == 0
 
 
-def bury(redis, data, business="", most=100):
+def kill_job(redis, data, business="", most=100):
     if redis.lpos(WORKING, data) is None:
         redis.lpush(WORKING, data)
     return KILL(redis, [WORKING, DEAD], [data, data, most, 1_000, business])
 
 
 def test_kill_keeps_limited_business_failures(redis, memory):
-    bury(redis, "real")
+    kill_job(redis, "real")
     redis.lpush(WORKING, *(f"b{number}" for number in range(5)))
     with memory():
-        assert [bury(redis, f"b{number}", business=3) for number in range(5)] == [0, 0, 0, 1, 1]
+        assert [kill_job(redis, f"b{number}", business=3) for number in range(5)] == [0, 0, 0, 1, 1]
     assert redis.zrange(DEAD, 0, -1) == [b"real", b"b2", b"b3", b"b4"]
     found = redis.zrange(keys.DEAD_BUSINESS, 0, -1, withscores=True)
     scores = dict(redis.zrange(DEAD, 1, -1, withscores=True))
@@ -255,22 +255,22 @@ def test_kill_keeps_limited_business_failures(redis, memory):
 
 def test_full_dead_set_trims_business_errors_first(redis, memory):
     for number in range(4):
-        bury(redis, f"real{number}")
-        bury(redis, f"b{number}", business=10)
+        kill_job(redis, f"real{number}")
+        kill_job(redis, f"b{number}", business=10)
     redis.lpush(WORKING, "late", "later", "latest")
     with memory():
-        assert bury(redis, "late", most=8) == 2  # fewer than 8 stay
+        assert kill_job(redis, "late", most=8) == 2  # fewer than 8 stay
         assert redis.zrange(DEAD, 0, 2) == [b"real0", b"real1", b"real2"]
-        assert bury(redis, "later", most=6) == 3
-        assert bury(redis, "latest", most=6) == 1
+        assert kill_job(redis, "later", most=6) == 3
+        assert kill_job(redis, "latest", most=6) == 1
     assert redis.zrange(DEAD, 0, -1) == [b"real2", b"real3", b"late", b"later", b"latest"]
     assert redis.exists(keys.DEAD_BUSINESS) == 0
 
 
 @pytest.mark.parametrize("mover", ["reclaim", "promote"])
 def test_kill_of_others_spares_real_deaths(redis, mover):
-    bury(redis, "real")
-    bury(redis, "b", business=10)
+    kill_job(redis, "real")
+    kill_job(redis, "b", business=10)
     redis.delete(LEASE)
     if mover == "reclaim":
         redis.lpush(WORKING, ODD)
@@ -283,28 +283,28 @@ def test_kill_of_others_spares_real_deaths(redis, mover):
 
 def test_kill_does_not_count_removed_business_errors(redis):
     for number in range(40):
-        bury(redis, f"b{number}", business=40)
+        kill_job(redis, f"b{number}", business=40)
     redis.zrem(DEAD, *(f"b{number}" for number in range(40) if number % 4))  # as Sidekiq's pages do it
     kept = redis.zrange(DEAD, 0, -1)
-    trimmed = [bury(redis, f"new{number}", business=40) for number in range(5)]
+    trimmed = [kill_job(redis, f"new{number}", business=40) for number in range(5)]
     # Of 41 digests 30 find no entry: that ten which are drawn all find theirs is one chance in 10^8.
     assert (sum(trimmed), redis.zrange(DEAD, 0, 9)) == (0, kept)
     assert redis.zcard(DEAD) <= redis.zcard(keys.DEAD_BUSINESS) <= 40
     redis.delete(DEAD)
-    assert [bury(redis, f"again{number}", business=40) for number in range(5)] == [0] * 5
+    assert [kill_job(redis, f"again{number}", business=40) for number in range(5)] == [0] * 5
 
 
 def test_trimmed_business_error_loses_its_digest(redis):
-    bury(redis, "b", business=3)
+    kill_job(redis, "b", business=3)
     redis.zadd(DEAD, {"b": 5})
     redis.zadd(keys.DEAD_BUSINESS, {hashlib.sha1(b"b").hexdigest(): 5})
-    assert bury(redis, "real") == 1
+    assert kill_job(redis, "real") == 1
     assert (redis.zrange(DEAD, 0, -1), redis.exists(keys.DEAD_BUSINESS)) == ([b"real"], 0)
 
 
 def test_kill_with_an_index_of_wrong_type_trims_the_set(redis):
     redis.set(keys.DEAD_BUSINESS, "x")
-    assert [bury(redis, "b", business=3), bury(redis, "real", most=2)] == [0, 1]
+    assert [kill_job(redis, "b", business=3), kill_job(redis, "real", most=2)] == [0, 1]
     assert redis.zrange(DEAD, 0, -1) == [b"real"]
 
 
@@ -763,7 +763,7 @@ def test_unregister_removes_only_long_dead_empty_processes(redis):
     redis.delete(WORKING)
     for recently in (now(redis) - 10, 10 - now(redis)):
         redis.zadd(REGISTRY, {"me": recently})
-        assert UNREGISTER(redis, *call) == 0  # a parked call may be alive
+        assert UNREGISTER(redis, *call) == 0  # a blocking call may be alive
     assert redis.exists(RUNS, "record") == 2
     assert redis.scard("processes") == 2
     redis.zadd(REGISTRY, {"me": now(redis) - 100})

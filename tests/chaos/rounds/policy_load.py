@@ -25,7 +25,7 @@ from tests.chaos.rounds.account import DYING_S, Account, Run, account, runs_of
 from tests.chaos.rounds.effects import ASIDE, BEGUN, ENDED, Effect
 from tests.chaos.rounds.faults import Injection
 from tests.chaos.rounds.shared_limit import write_limit
-from tests.proofs.places import PARKED, place_of
+from tests.proofs.places import HELD, place_of
 
 KEYS = 8
 """The number of keys of equal jobs."""
@@ -177,7 +177,7 @@ class PolicyLoad:
 
     def _sample(self) -> None:
         self._most_taken = max(self._most_taken, int(self.client.zcard(RUNNING)))
-        parked = [key for key in _keys(self.client) if place_of(key) == PARKED]
+        parked = [key for key in _keys(self.client) if place_of(key) == HELD]
         self._most_parked = max(self._most_parked, sum(int(self.client.zcard(cast("Any", key))) for key in parked))
 
     # --- at the end
@@ -215,7 +215,7 @@ class PolicyLoad:
     def _left(self) -> list[str]:
         found = [f"{key.decode()} (lock)" for key in _keys(self.client) if key.startswith(b"aw:lock:")]
         for key in _keys(self.client):
-            if place_of(key) == PARKED or key.endswith(b":running"):
+            if place_of(key) == HELD or key.endswith(b":running"):
                 members = cast("list[bytes]", self.client.zrange(cast("Any", key), 0, -1))
                 found += [f"{member.decode(errors='replace')} in {key.decode()}" for member in members]
         return found

@@ -89,27 +89,27 @@ def test_capacity_failed_or_killed_job_is_replaced(worker, capacity, redis):
     lines = until(lambda: [line for process in processes for line in process.find(job_status="dropped")], "dropped")
     assert lines[0]["dropped_reason"] == "3 of 3 jobs are running or about to (max_running_jobs)"
     assert not redis.keys(f"{keys.limit('DrainWorker')}:waiting*")  # no job waits for a slot
-    victim = max(
+    killed = max(
         processes, key=lambda process: sum(process.identity in str(one) for one in redis.zrange(RUNNING, 0, -1))
     )
-    processes.remove(victim)
-    victim.kill()
-    redis.delete(keys.lease(victim.identity))
-    redis.zadd(keys.REGISTRY, {victim.identity: -1})
+    processes.remove(killed)
+    killed.kill()
+    redis.delete(keys.lease(killed.identity))
+    redis.zadd(keys.REGISTRY, {killed.identity: -1})
     redis.set(
-        "running", redis.zcard(RUNNING) - sum(victim.identity in str(one) for one in redis.zrange(RUNNING, 0, -1))
+        "running", redis.zcard(RUNNING) - sum(killed.identity in str(one) for one in redis.zrange(RUNNING, 0, -1))
     )
 
     def back():
         processes[0].send(SWEEP)
         return redis.zcard(RUNNING) == 3 and all(
-            victim.identity.encode() not in one for one in redis.zrange(RUNNING, 0, -1)
+            killed.identity.encode() not in one for one in redis.zrange(RUNNING, 0, -1)
         )
 
     until(back, "what was killed runs again")
     assert capacity() == 0
     redis.delete("hold")
-    until(lambda: redis.zcard(keys.DEAD) + redis.llen("done") >= 9, "work goes on")
+    until(lambda: redis.zcard(keys.DEAD) + redis.llen("done") >= 9, "other jobs run")
     until(lambda: not redis.exists("queue:default", RUNNING), "until no job is left")
     while redis.llen("work"):
         assert 0 <= capacity() <= 3  # a job that has just ended may be about to be followed by the next
@@ -133,7 +133,7 @@ def test_capacity_failing_callable_keeps_limit_and_zero_stops(worker, capacity, 
     until(lambda: not redis.exists("queue:default"), "the rest of the way")
     redis.set("most", 2)
     assert capacity() <= 2
-    until(lambda: redis.llen("done") == 8, "it goes on")
+    until(lambda: redis.llen("done") == 8, "the remaining jobs run")
     until(lambda: not redis.exists("queue:default", RUNNING), "and comes to rest")
     redis.rpush("work", 1)
     assert capacity() == 2

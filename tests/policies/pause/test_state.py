@@ -46,18 +46,18 @@ def pause(redis, name, lasts_s=None):
     set_flag(redis, Flag(pause_flag(name), 100, "index rebuild", "ops"), lasts_s)
 
 
-def parked(redis, name):
+def held_jobs(redis, name):
     return redis.zrange(keys.paused_jobs(name), 0, -1)
 
 
-def looked(redis, times):
+def checked_pauses(redis, times):
     """Wait until every process has checked its pauses."""
 
-    def looks():
+    def checks():
         return redis.info("commandstats")["cmdstat_smembers"]["calls"]
 
-    before = looks()
-    until(lambda: looks() >= before + times, "it has looked")
+    before = checks()
+    until(lambda: checks() >= before + times, "the processes have checked")
 
 
 def jobs(count, name="OrderWorker", **fields):
@@ -75,12 +75,12 @@ def test_pause_held_jobs_keep_bytes_and_order(site, worker, redis):
     process = worker("-c", "1")
     enqueue(redis, "AsyncWorker", args=[7])
     until(lambda: redis.lrange("async", 0, -1) == [b"7"], "another class, which is not paused")
-    until(lambda: len(parked(redis, "OrderWorker")) == 120, "all parked")
-    assert parked(redis, "OrderWorker") == [b'["default"]\n' + data for data in pushed]
+    until(lambda: len(held_jobs(redis, "OrderWorker")) == 120, "all held")
+    assert held_jobs(redis, "OrderWorker") == [b'["default"]\n' + data for data in pushed]
     line = process.find(job_status="paused")[0]
     assert (line["pause_control"], line["pause_reason"], line["class"]) == ("manual", "index rebuild", "OrderWorker")
     assert process.find(job_status="start", **{"class": "OrderWorker"}) == []
-    looked(redis, 6)
+    checked_pauses(redis, 6)
     assert (redis.exists("ran"), process.find(job_status="resumed")) == (0, [])
     process.end()
     unset_flag(redis, pause_flag("OrderWorker"))
@@ -98,7 +98,7 @@ def test_pause_ended_by_itself_holds_no_job(worker, redis):
     pause(redis, "AsyncWorker", 1.5)
     process = worker()
     push(redis, jobs(10, "AsyncWorker"))
-    until(lambda: len(parked(redis, "AsyncWorker")) == 10, "parked")
+    until(lambda: len(held_jobs(redis, "AsyncWorker")) == 10, "held")
     until(lambda: redis.llen("async") == 10, "the end of the pause")
     process.line(event_name="pause.resumed", resumed_job_count=10)
 
@@ -110,20 +110,20 @@ def test_pause_kills_during_hold_and_resume_lose_no_job(worker, redis):
     def kill(process):
         process.kill()
         redis.delete(keys.lease(process.identity))
-        redis.zadd(keys.REGISTRY, {process.identity: -1})  # as a parent says that has seen it die
+        redis.zadd(keys.REGISTRY, {process.identity: -1})  # as a parent writes that saw its child die
 
     processes = [worker() for _ in range(2)]
     for at in (60, 160):
-        until(lambda at=at: len(parked(redis, "OrderWorker")) > at, "some are parked")
+        until(lambda at=at: len(held_jobs(redis, "OrderWorker")) > at, "some are held")
         kill(processes.pop(0))
         processes.append(worker())
 
-    def all_parked():
+    def all_held():
         for process in processes:
             process.send(SWEEP)
-        return len(parked(redis, "OrderWorker")) == 400
+        return len(held_jobs(redis, "OrderWorker")) == 400
 
-    until(all_parked, "all are parked, each once")
+    until(all_held, "all are held, each once")
     unset_flag(redis, pause_flag("OrderWorker"))
     for at in (40, 200):
         until(lambda at=at: redis.llen("ran") > at, "some have run")
@@ -137,14 +137,14 @@ def test_pause_kills_during_hold_and_resume_lose_no_job(worker, redis):
 
     until(all_ran, "each has run")
     assert redis.llen("ran") <= 400 + 2 * 3 * 5, "what a killed process had in flight ran again, no more"
-    until(lambda: not redis.exists(keys.PAUSED_CLASSES, keys.paused_jobs("OrderWorker")), "nothing is parked")
+    until(lambda: not redis.exists(keys.PAUSED_CLASSES, keys.paused_jobs("OrderWorker")), "nothing is held")
 
 
 def test_pause_failing_strategy_keeps_last_result(worker, redis):
     redis.mset({"strategy": "on", "slow": 1})
     push(redis, jobs(3, "SwitchedWorker"))
     process = worker()
-    until(lambda: len(parked(redis, "SwitchedWorker")) == 3, "parked: no job runs before the first answer")
+    until(lambda: len(held_jobs(redis, "SwitchedWorker")) == 3, "held: no job runs before the first answer")
     assert process.line(job_status="paused")["pause_control"] == "switched"
     assert redis.get(keys.pause_strategy("SwitchedWorker")) == b"switched"
     for word, event in (("raises", "callback.failed"), ("hangs", "callback.timeout")):
@@ -152,28 +152,28 @@ def test_pause_failing_strategy_keeps_last_result(worker, redis):
         process.line(event_name=event)
     enqueue(redis, "SwitchedWorker", args=[3], jid="d")
     enqueue(redis, "OrderWorker", args=[1])
-    until(lambda: redis.llen("ran") == 1, "work goes on")
-    until(lambda: len(parked(redis, "SwitchedWorker")) == 4, "the pause goes on")
+    until(lambda: redis.llen("ran") == 1, "jobs run")
+    until(lambda: len(held_jobs(redis, "SwitchedWorker")) == 4, "the pause goes on")
     redis.set("strategy", "off")
     until(lambda: redis.llen("switched") == 4, "resumed")
     redis.set("strategy", "raises")
     enqueue(redis, "SwitchedWorker", args=[4], jid="e")
-    until(lambda: redis.llen("switched") == 5, "not paused was its last word")
+    until(lambda: redis.llen("switched") == 5, "not paused is its last result")
 
 
 def test_pause_removed_class_is_resumed_without_marker(worker, redis):
     pause(redis, "GoneWorker")
     process = worker()
     push(redis, jobs(5, "GoneWorker"))
-    until(lambda: len(parked(redis, "GoneWorker")) == 5, "parked")
+    until(lambda: len(held_jobs(redis, "GoneWorker")) == 5, "held")
     process.end()
     redis.set(keys.pause_strategy("GoneWorker"), "a strategy of the last release", px=60_000)
     process = worker(GONE="1")
     unset_flag(redis, pause_flag("GoneWorker"))
     enqueue(redis, "OrderWorker", args=[1])
     until(lambda: redis.llen("ran") == 1, "a job")
-    looked(redis, 6)
-    assert len(parked(redis, "GoneWorker")) == 5
+    checked_pauses(redis, 6)
+    assert len(held_jobs(redis, "GoneWorker")) == 5
     redis.delete(keys.pause_strategy("GoneWorker"))
     waiting = until(
         lambda: len(found := redis.zrange(keys.SCHEDULE, 0, -1)) == 5 and found, "unknown, so they wait for a process"
@@ -196,7 +196,7 @@ def test_pause_dropped_job_is_not_held_first(worker, redis):
     assert (line["job_deferred_by"], line["deferred_count"]) == ("feature_flag", 3)
     assert (line["feature_flag"], line["feature_flag_reason"]) == ("run_jobs_AsyncWorker", "later")
     assert 150 <= line["deferred_for_s"] <= 450
-    ((data, due),) = until(lambda: redis.zrange(keys.SCHEDULE, 0, -1, withscores=True), "what is put off")
+    ((data, due),) = until(lambda: redis.zrange(keys.SCHEDULE, 0, -1, withscores=True), "the deferred job")
     assert (json.loads(data)["jid"], json.loads(data)["deferred_by"]) == ("keep", "feature_flag")
     assert abs(due - redis.time()[0] - line["deferred_for_s"]) < 30
     assert redis.zcard(keys.paused_jobs("OrderWorker")) == 0

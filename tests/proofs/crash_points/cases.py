@@ -167,7 +167,7 @@ def _be_the_child(
         line = Line(
             fault,
             lambda number, name: environment.notes.note("sent", number, name),
-            lambda: any(map(environment.parked, environment.clients)),
+            lambda: any(map(environment.blocked_calls, environment.clients)),
             greetings=greetings,
         )
         install(line)

@@ -179,7 +179,7 @@ class CaseEnvironment:
             for key in cast("list[bytes]", client.keys("*"))
         )
 
-    def parked(self, shard: str) -> int:
+    def blocked_calls(self, shard: str) -> int:
         """Return how many blocking calls the server of a shard holds."""
         return sum("b" in one["flags"] for one in cast("list[dict[str, str]]", self.clients[shard].client_list()))
 

@@ -374,7 +374,7 @@ SCENARIOS: dict[str, Scenario] = {
             prepare=_waiting(jobs.OnceWorker, locked=True),
             batches=(1,),
         ),
-        Scenario("parked", "a parked call brings the job", _arrive, batches=(1,), whole=True),
+        Scenario("blocked", "a blocking call returns the job", _arrive, batches=(1,), whole=True),
         Scenario("run sync", "acknowledge each before the next", _work, prepare=_waiting(jobs.SyncWorker)),
         Scenario("run tracked", "the state is kept", _work, _always(state="completed"), _waiting(jobs.TrackedWorker)),
         Scenario(

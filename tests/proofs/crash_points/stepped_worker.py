@@ -170,8 +170,8 @@ class SteppedWorker:
         """Take over the calls that would block, and the clocks of the periodic work."""
         fetcher: Any = self.parts.fetcher
         poller: Any = self.parts.poller
-        parking: Any = fetcher._leader._blocking
-        take, wait = fetcher.next, parking.wait
+        blocking: Any = fetcher._leader._blocking
+        take, wait = fetcher.next, blocking.wait
 
         looked = False
 
@@ -191,14 +191,14 @@ class SteppedWorker:
                 if arrive is not None:
                     arrive()
                 # No call has been answered, nor lost: reading the arrived replies is all that is left.
-                if self._environment.parked(self._shard.name) == len(parking.queues):
+                if self._environment.blocked_calls(self._shard.name) == len(blocking.queues):
                     if looked:
                         raise _IdleError
                     looked, timeout_s = True, 0.0
             # Even on a busy machine, an arrived job means that more may wait.
             return [(queue, data, 0.0) for queue, data, _ in wait(timeout_s)]
 
-        fetcher.next, parking.wait = take_or_return, look_or_return
+        fetcher.next, blocking.wait = take_or_return, look_or_return
         poller._transfer._monotonic = lambda: time.monotonic() + self._later_s
         fetcher.start(lambda: None)  # there is one thread: this one
 

@@ -81,15 +81,15 @@ class Fault:
 class Line:
     """The numbered commands of one process. ``tell`` is called before each leaves, with its number and its name.
 
-    ``parked`` returns whether a server holds a blocking call. Greetings of connections have no number unless
+    ``is_blocked`` returns whether a server holds a blocking call. Greetings of connections have no number unless
     ``greetings``.
     """
 
     def __init__(
-        self, fault: Fault | None, tell: Callable[[int, str], None], parked: Callable[[], bool], *, greetings: bool
+        self, fault: Fault | None, tell: Callable[[int, str], None], is_blocked: Callable[[], bool], *, greetings: bool
     ) -> None:
         self.fault = fault
-        self.parked = parked
+        self.is_blocked = is_blocked
         self._tell = tell
         self._greetings = greetings
         self._count = 0
@@ -171,7 +171,7 @@ class Wire(socket.socket):
         """Wait until the server has run all commands sent, or holds the blocking one."""
         deadline = time.monotonic() + _PATIENCE_S
         while not self._all_answered():
-            if words[0] == b"BLMOVE" and self.line.parked():
+            if words[0] == b"BLMOVE" and self.line.is_blocked():
                 return
             if time.monotonic() > deadline:
                 raise RuntimeError(f"the server does not answer {name_of(words)}")

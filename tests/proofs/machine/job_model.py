@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tests.proofs.places import PARKED, jid_of, payload_in, place_of, readable, transit, unwrapped
+from tests.proofs.places import HELD, jid_of, payload_in, place_of, readable, transit, unwrapped
 
 _PAUSED_JOBS = b"aw:paused_jobs:"
 
@@ -32,9 +32,9 @@ class Spot(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Return queue, working, parked, or the name of a sorted set."""
-        if place_of(self.key) == PARKED:
-            return "parked"
+        """Return queue, working, held, or the name of a sorted set."""
+        if place_of(self.key) == HELD:
+            return "held"
         text = self.key.decode(errors="replace")
         return "queue" if text.startswith("queue:") else "working" if self.owner else text
 
@@ -75,8 +75,8 @@ _MOVES = {
     ("queue", "working"),
     *((source, target) for source in ("working", *_DUE) for target in ("queue", "dead")),
     *(("working", target) for target in (*_DUE, "interrupted")),
-    ("working", "parked"),
-    *((source, "queue") for source in ("parked", "dead", "interrupted")),
+    ("working", "held"),
+    *((source, "queue") for source in ("held", "dead", "interrupted")),
 }
 """Every move within a shard: from, to. An operator moves dead jobs to a queue."""
 
@@ -238,7 +238,7 @@ class JobModel:
         for jid, spots in moved:
             job = self.jobs[jid]
             queued = [spot for spot in spots if spot.kind == "queue"]
-            was = [spot for spot in job.spots if spot.kind in ("queue", "working", "parked")]
+            was = [spot for spot in job.spots if spot.kind in ("queue", "working", "held")]
             # release_paused.lua puts the jobs of a pause behind all others, as if they arrived now.
             if queued and (not was or was[0].key.startswith(_PAUSED_JOBS)):
                 arrivals.append((queued[0].rank, jid))

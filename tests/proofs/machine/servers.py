@@ -143,11 +143,11 @@ class Servers:
         seconds, micros = cast("tuple[int, int]", self.clients[name].time())
         return seconds + micros / 1e6
 
-    def let_time_go_by(self, name: str, seconds: float, beating: list[str], *, end_parked: bool) -> None:
+    def let_time_go_by(self, name: str, seconds: float, beating: list[str], *, end_blocked: bool) -> None:
         """Let time pass, in which these processes send heartbeats; long blocking calls end."""
         client = self.clients[name]
         client.eval(_LET_TIME_GO_BY, 0, str(seconds), *beating)
-        for other in cast("list[dict[str, str]]", client.client_list()) if end_parked else ():
+        for other in cast("list[dict[str, str]]", client.client_list()) if end_blocked else ():
             if "b" in other["flags"]:
                 client.client_unblock(int(other["id"]))
 

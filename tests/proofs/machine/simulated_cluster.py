@@ -25,7 +25,7 @@ from tests.proofs.machine.worker import Worker, declare, settings_for
 from tests.servers.guarded import GuardedServer
 
 _LONG = 400  # the steps of one thread without a stop that mean an endless loop
-_PARKED_S = 10.0
+_BLOCKED_S = 10.0
 _READING = {
     "SMEMBERS", "SCAN", "ZRANGEBYSCORE", "LRANGE", "ZCOUNT", "ZRANGE", "ZMSCORE", "ZSCORE", "TIME", "CLIENT",
     "read_due", "inspect_dead", "heartbeat", "register_orphan",
@@ -81,10 +81,10 @@ class SimulatedCluster:
         """Processes that have died unnoticed by the servers."""
         self.others = Owner()
         """Producers and supervisors, which are threads too."""
-        self.story: list[str] = []
+        self.trace: list[str] = []
         self._number = 0
         self._passed_at = time.monotonic()
-        self._parked_s = 0.0
+        self._blocked_s = 0.0
         """The longest possible wait of a blocking call so far; such a call ends after 10 s."""
 
     def abandon(self) -> None:
@@ -114,7 +114,7 @@ class SimulatedCluster:
         """Move the thread to its next stop: at most one command runs."""
         command = act.about if act.at == "command" else None
         if command is not None:
-            self.story.append(f"{act.owner} {act.name}: {command}{'' if fate == 'go' else f' ({fate})'}")
+            self.trace.append(f"{act.owner} {act.name}: {command}{'' if fate == 'go' else f' ({fate})'}")
         if fate == "lost":
             self.checks.expect_lost_reply()
         act.resume(fate)
@@ -138,7 +138,7 @@ class SimulatedCluster:
             self.step(act)
             steps += 1
             if steps > _LONG:
-                raise Broken(f"liveness: {act.name} goes round in circles: {self.story[-8:]}")
+                raise Broken(f"liveness: {act.name} repeats the same commands: {self.trace[-8:]}")
 
     def work(self, worker: Worker) -> None:
         """Let its threads fetch jobs."""
@@ -150,7 +150,7 @@ class SimulatedCluster:
     def finish(self, act: Act, how: str) -> None:
         """End the job that this thread runs; its thread stops before its next step."""
         act.end = how
-        self.story.append(f"{act.owner} {act.name}: {how}")
+        self.trace.append(f"{act.owner} {act.name}: {how}")
         self.step(act)
 
     def moving(self) -> list[Act]:
@@ -209,16 +209,16 @@ class SimulatedCluster:
     def pass_time(self, seconds: float, *, beating: bool = True) -> None:
         """Let time pass. Living processes send heartbeats meanwhile, unless not ``beating``."""
         awake = self._renew_lease() if beating else []
-        self._parked_s += seconds
-        ended = self._parked_s >= _PARKED_S
+        self._blocked_s += seconds
+        ended = self._blocked_s >= _BLOCKED_S
         if ended:
-            self._parked_s = 0.0
+            self._blocked_s = 0.0
             self.notice_deaths()
         # The real time since the last call does not count: it would change the result, and differ at each run.
         really, self._passed_at = time.monotonic() - self._passed_at, time.monotonic()
         for name, _ in self.servers.up():
             names = [worker.identity for worker in awake if worker.shard == name]
-            self.servers.let_time_go_by(name, seconds - really, names, end_parked=ended)
+            self.servers.let_time_go_by(name, seconds - really, names, end_blocked=ended)
         self.clock.now += seconds
         for worker in [*self.workers, *self.zombies]:
             worker.let_time_go_by(seconds - really, seconds, beating=worker in awake)
@@ -251,7 +251,7 @@ class SimulatedCluster:
         """Check the current contents, after a step of ``by``."""
         self.judged += 1
         self.checks.at_work([(act.owner, act.about) for act in self.performing()])
-        self.story += self.checks.look(self.workers, by=by, rebase=rebase, operator=operator)
+        self.trace += self.checks.look(self.workers, by=by, rebase=rebase, operator=operator)
 
     def _check_threads(self, act: Act) -> None:
         if act.error is not None:

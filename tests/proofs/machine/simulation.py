@@ -146,7 +146,7 @@ def _named(args: tuple[Any, ...]) -> str:
 
 
 def _words(packet: bytes) -> str:
-    """Return the first words of a packet, for the story."""
+    """Return the first words of a packet, for the trace."""
     reader = hiredis.Reader()
     reader.feed(packet)
     command = reader.gets()

@@ -146,12 +146,12 @@ class Worker(Owner):
 
     def _instrument(self, clock: Clock, on_start: Callable[..., None], on_end: Callable[..., None]) -> None:
         parts: Any = self.parts
-        parking, executor = parts.fetcher._leader._blocking, parts.processor._executor
-        select, begin, died = parking._selector.select, executor.begin, parts.events.component_died
+        blocking, executor = parts.fetcher._leader._blocking, parts.processor._executor
+        select, begin, died = blocking._selector.select, executor.begin, parts.events.component_died
 
         def waited(_timeout_s: float) -> Any:
-            if not parts.fetcher._leader._rearm_requested and parking.queues & self.paused:
-                raise Broken(f"I15: {self} waits at {parking.queues}, and knows that {self.paused} are paused")
+            if not parts.fetcher._leader._rearm_requested and blocking.queues & self.paused:
+                raise Broken(f"I15: {self} waits at {blocking.queues}, and knows that {self.paused} are paused")
             pause("wait")
             return select(0)
 
@@ -165,7 +165,7 @@ class Worker(Owner):
             self.deaths.append((component, error))
             died(component, error)
 
-        parking._selector.select, executor.begin, parts.events.component_died = waited, begun, component_died
+        blocking._selector.select, executor.begin, parts.events.component_died = waited, begun, component_died
         for part in (parts.poller._timing, parts.poller._transfer):
             part._monotonic = clock.monotonic
 
