@@ -58,7 +58,7 @@ def test_counts_leftovers_and_verdicts_on_every_shard(site, look, redis, second_
         "  main    dropped 4, waiting 0\n"
         "  second  dropped 0, waiting 1: queue default 1\n"
         f"{unserved('second', 'default')}"
-        "  1 waiting: they fail, unless the class is back\n"
+        "  1 waiting: without the class or an entry they are quarantined\n"
     )
     assert redis.llen("queue:reports") == 1  # it only looks
 
