@@ -95,7 +95,9 @@ def _print_class(name: str, reason: str | None, counts: Mapping[str, RetiredJobC
 
 def _summary(left: int, *, configured: bool, whole: bool) -> str:
     if left:
-        return f"{left} waiting" if configured else f"{left} waiting: without the class or an entry they are quarantined"
+        return (
+            f"{left} waiting" if configured else f"{left} waiting: without the class or an entry they are quarantined"
+        )
     if not whole:
         return "nothing left on the shards that answered"
     return "nothing left: remove the entry" if configured else "nothing left"
