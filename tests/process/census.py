@@ -40,7 +40,7 @@ class Census:
         self.commands: defaultdict[str, set[str]] = defaultdict(set)
         self.digests: defaultdict[str, set[str]] = defaultdict(set)
         self.words: defaultdict[str, set[str]] = defaultdict(set)
-        """Every argument, keys among them."""
+        """Return every argument, keys included."""
         self._marks: set[str] = set()
         self._short_lived = ""
 
@@ -62,7 +62,7 @@ class Census:
 
     @contextmanager
     def at_work(self, role: str) -> Iterator[None]:
-        """Within the block, a connection that is closed before it could be asked whose it is, is this role's."""
+        """Within the block, count commands of already closed connections for this role."""
         self.catch_up()
         self._short_lived = name_of(role)
         yield

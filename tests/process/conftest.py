@@ -12,7 +12,7 @@ def site(short_path, redis, redis_url):
 
 @pytest.fixture
 def cold_site(short_path, redis, redis_url):
-    """For tests about the start itself: what is imported, what is opened by it."""
+    """A site without a warm fork server, for tests of the imports and connections of a start."""
     made = Site(short_path, redis_url)
     yield made
     made.close()

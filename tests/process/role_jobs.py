@@ -100,7 +100,7 @@ class PausedWorker(Base):
 
 
 class HangWorker(Base):
-    """Amid its work when its process dies, and again when its process is stopped."""
+    """Runs when its process dies, and again when its process stops."""
 
     def perform(self) -> None:
         proofs.rpush("proof:hang", os.getpid())
@@ -109,7 +109,7 @@ class HangWorker(Base):
 
 
 class AsideWorker(Base):
-    """Dropped by a flag as it comes up to run."""
+    """A flag drops it at the start of its run."""
 
     def perform(self) -> None:
         proofs.rpush("proof:aside", 1)

@@ -111,7 +111,7 @@ class StrictWorker(Base):
 
 
 class LongWorker(Base):
-    """Runs until its release key is there."""
+    """Runs until its release key exists."""
 
     max_retries_after_interruption = 2
 
@@ -127,7 +127,7 @@ class LongWorker(Base):
 
 
 class AsyncLongWorker(Base):
-    """Runs until it is cancelled, or beyond."""
+    """Runs until it is cancelled, or longer."""
 
     async def perform(self, how: str) -> None:
         prove(f"begun:{how}", os.getpid())
@@ -140,7 +140,7 @@ class AsyncLongWorker(Base):
 
 
 class GivesWayWorker(Base):
-    """Ends when it is asked to, and wants to go on elsewhere."""
+    """Stops on shutdown and is requeued for another process."""
 
     def perform(self) -> None:
         prove("begun:polite", os.getpid())
@@ -150,7 +150,7 @@ class GivesWayWorker(Base):
 
 
 class HangingHookWorker(Base):
-    """Given up at the first stop; its hook waits for what never comes."""
+    """Quarantined at its first interruption; its hook never ends."""
 
     max_retries_after_interruption = 0
 
@@ -165,7 +165,7 @@ class HangingHookWorker(Base):
 
 
 class StubbornWorker(Base):
-    """Swallows whatever it can."""
+    """Catches every exception."""
 
     def perform(self) -> None:
         prove("begun:stubborn", os.getpid())

@@ -345,7 +345,7 @@ SIZES = ("args", "compressed", "original_job_size_bytes", "size_limiter")
 
 @pytest.mark.proves("R51", "I5")
 def test_compressed_arguments_keep_their_bytes_on_every_move(site, redis, proofs):
-    """Scheduled, promoted, given back at a stop, quarantined after a kill; failed, retried, failed again."""
+    """Schedule and enqueue a job, requeue it at a stop, quarantine it after a kill; fail it, retry it, fail it again."""
     name = "x" * 200_000
     push = "import jobs; jobs.{}.perform_in(0.05, 'x' * 200_000)"
     site.write("application.yml", {"poll_interval": 0.1})

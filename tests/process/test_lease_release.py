@@ -26,7 +26,7 @@ def recovered():
 
 @pytest.fixture
 def other(redis, granted, recovered):
-    """A process that has just started counts only those as dead that are known to be."""
+    """A process that has just started counts only processes marked dead as dead."""
     return Reaper(granted, recovered.append, FailureDetector(15.0, 3.0), SetLimits(10, 60.0))
 
 

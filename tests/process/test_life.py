@@ -13,7 +13,7 @@ from tests.servers.guarded import PASSWORD
 
 
 def queued(redis, name="default"):
-    """Next to run first."""
+    """Return the jobs of the queue, the next one first."""
     return [json.loads(data) for data in reversed(redis.lrange(keys.queue(name), 0, -1))]
 
 
@@ -130,7 +130,7 @@ def test_process_record_has_the_fields_of_sidekiqs_pages(site, redis, proofs):
 
 
 def stop_amid(site, proofs, name, *, runs=1, number=signal.SIGTERM, **env):
-    """A process runs the job ``name``, for which this is run number ``runs``, until it has to stop."""
+    """Stop a process while it executes run number ``runs`` of the job ``name``."""
     process = site.worker("-q", "default", "-t", "0", **env).ready()
     proofs(f"begun:{name}", runs)
     assert process.end(number) == 0
@@ -326,7 +326,7 @@ TROUBLES = {
 @pytest.mark.proves("F23", "R19")
 @pytest.mark.parametrize("trouble", ["replica", pytest.param("login", marks=pytest.mark.refused("role-worker HELLO"))])
 def test_boot_redis_without_lease_is_waited_for(site, make_server, trouble):
-    """One that loads, is a replica, or asks for a password: no traceback, no status 1, and no right that is missing."""
+    """Redis loads its data, is a replica, or asks for a password: no traceback, no status 1, no error about rights."""
     begin, end, kind = TROUBLES[trouble]
     own = make_server()
     with own.open() as client:
@@ -394,7 +394,7 @@ def test_worker_at_maxmemory_continues(site, redis, proofs):
 
 @pytest.mark.proves("R4")
 def test_framework_thread_death_ends_process_with_1(site, redis):
-    """Promise 4: no process may stand there with a part of it dead."""
+    """Promise 4: a process with a dead thread ends."""
     code = (
         "import framework.fetch.reaper as r\n"
         "def broken(self, own=''): raise LookupError('a bug')\n"

@@ -67,7 +67,7 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
 
 @pytest.fixture
 def server(short_path):
-    """Too long a path for a Unix socket: on TCP each connection has an address of its own."""
+    """A path too long for a Unix socket: on TCP each connection has its own address."""
     with GuardedServer(short_path / ("x" * 100)) as made:
         yield made
 
@@ -115,7 +115,7 @@ def produce(site, resumes):
 
 
 def work(site, redis, client, resumes):
-    """Two processes, one of which dies amid its work, and a cluster whose child is stopped."""
+    """Run two processes, kill one of them during its jobs, and stop a child of a cluster."""
     set_flag(client, Flag(pause_flag("PausedWorker"), 100.0, "test"), None)
     set_flag(client, Flag(drop_flag("AsideWorker"), 100.0, "test"), None)
     first = site.start("-c", QUICK, "-r", "jobs", "-q", "default", "-c", "3").ready()
@@ -237,7 +237,7 @@ def test_roles_grant_exactly_the_rights_they_use(server, site, redis, resumes):
 
 
 def test_every_script_belongs_to_a_role():
-    """One that is in none needs rights of which no role knows."""
+    """A script of no role needs rights that no role grants."""
     scripts = {name for name, one in vars(script).items() if isinstance(one, script.Script)}
     assert scripts == {one.name.upper() for role in rights.ROLES.values() for one in role.scripts}
 

@@ -17,7 +17,7 @@ READS = {
 
 
 def everything(client):
-    """Every byte that this Redis holds."""
+    """Return every key and value of this Redis."""
     return b"".join(part for key in client.keys("*") for part in [key, *READS[client.type(key).decode()](client, key)])
 
 

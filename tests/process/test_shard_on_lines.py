@@ -52,7 +52,7 @@ class BrokenWorker(Base):
 
 @pytest.fixture
 def there(short_path, redis_url, make_server):
-    """An installation whose shard ``second`` has a server that may be killed."""
+    """An installation whose shard ``second`` has a server that a test may kill."""
     server = make_server()
     site = Site(short_path, redis_url, server.url)
     (short_path / "say.py").write_text(JOBS)

@@ -53,7 +53,7 @@ def test_unserved_queues_ignores_invalid_records(redis):
 
 
 def test_unserved_queues_of_a_namespace_counts_exact_names(redis):
-    """A process expands a namespace when it boots: one that lists `shop` alone serves no queue that came later."""
+    """A process expands a namespace at boot: a record that lists `shop` alone serves no later queue."""
     listed(redis, RUBY, {"queues": ["shop", "shop:mail"]})
     assert unserved_queues(redis, {"shop:mail", "shop:new"}) == {"shop:new"}
 

@@ -18,7 +18,7 @@ from tests.harness import opened
 
 def worker(name="Job", perform=None, **attributes):
     def anything(self, *args):
-        """Any arguments do."""
+        """Accept any arguments."""
 
     body = {"feature_category": "not_owned", "wire_name": name, "perform": perform or anything, **attributes}
     return type(name, (ApplicationWorker,), body)
@@ -55,7 +55,7 @@ def pusher(redis, redis_url):
 
 @pytest.fixture
 def jobs(redis):
-    """The payloads of a queue, oldest first."""
+    """Return the payloads of a queue, oldest first."""
     return lambda name="default": [json.loads(data) for data in reversed(redis.lrange(keys.queue(name), 0, -1))]
 
 

@@ -133,7 +133,7 @@ def test_bulk_from_a_failing_generator_writes_nothing(pusher, redis):
 
 
 class Row(list):
-    """Arguments that can tell how many of them there are."""
+    """Arguments that count their living instances."""
 
     alive = most = 0
 
@@ -194,7 +194,7 @@ def at_job(number, act):
 
 
 def check_interrupted(caught, jobs, redis):
-    """Exactly the first chunk is in, and the error says so."""
+    """Only the first chunk is written, and the error names it."""
     error = caught.value
     assert error.failed_from == 1_000
     assert error.jids == [job["jid"] for job in jobs()]

@@ -254,7 +254,7 @@ def test_refused_push_leaves_no_lock(push_mode, redis, push):
 
 
 def test_duplicate_on_a_full_server_is_logged(push_mode, redis):
-    """The positions could not be stored for the lock's owner."""
+    """The script cannot store the positions of the duplicate in the lock."""
     job = idempotent()
     first = job.perform_async(1)
     with full_memory(redis), pytest.raises(ShardUnavailableError):
@@ -347,7 +347,7 @@ JSON = st.recursive(
 
 
 def same(one, other):
-    """Equal as JSON: whatever the order of names; 1, 1.0 and true are three things."""
+    """Equal as JSON: the order of names does not matter; 1, 1.0 and true differ."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
@@ -395,7 +395,7 @@ def takes(parameters):
 
 
 def release(version, handlers=(), parameters="number, mode='full'", **attributes):
-    """The class as a process of that release has it."""
+    """Return the class as a process of that release declares it."""
     bodies = {f"perform_v{number}": takes(parameters) for number in handlers}
     return idempotent(version=version, perform=takes(parameters), **bodies, **attributes)
 
@@ -531,7 +531,7 @@ def test_push_compares_nothing_with_a_default_that_is_no_json(push_mode, redis):
     when = datetime(2026, 1, 1, tzinfo=UTC)
 
     def perform(self, number, at=when, mode=None):
-        """Of a class whose arguments are not strict."""
+        """The perform method of a class without strict arguments."""
 
     chosen = []
 
@@ -571,7 +571,7 @@ VALUES = st.sampled_from([None, False, True, 0, 1, 1.0, "", "a", [], [1], {}, {"
 
 @st.composite
 def two_calls(draw):
-    """A signature, and two calls that it takes."""
+    """Draw a signature and two calls that fit it."""
     required, optional = draw(st.integers(0, 2)), draw(st.lists(VALUES, max_size=3))
     rest = draw(st.booleans())
     names = [f"r{number}" for number in range(required)]

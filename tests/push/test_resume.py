@@ -20,7 +20,7 @@ COUNT = 2_500
 
 
 class Split:
-    """Sends odd jobs to a queue of their own, and counts how often it was asked."""
+    """Sends jobs with even numbers to another queue, and counts its calls."""
 
     calls = 0
 
@@ -46,7 +46,7 @@ PUSHES = {
 
 @pytest.fixture
 def far(pusher, redis_url):
-    """A client behind a proxy that loses what a test tells it to."""
+    """A client behind a proxy that loses the replies that a test chooses."""
     with Proxy(redis_url) as proxy:
         shard = opened(proxy.url)
         made = Pusher({"main": shard})
@@ -56,7 +56,7 @@ def far(pusher, redis_url):
 
 
 def numbers(redis):
-    """The first argument of every job, wherever it is."""
+    """Return the first argument of every job, in any key."""
     found = [data for key in redis.keys("queue:*") for data in reversed(redis.lrange(key, 0, -1))]
     found += redis.zrange(keys.SCHEDULE, 0, -1)
     return sorted(json.loads(data)["args"][0] for data in found)

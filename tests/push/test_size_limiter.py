@@ -42,7 +42,7 @@ each_method = pytest.mark.parametrize("method", METHODS)
 
 
 def stored(redis, jid):
-    """The job with this id, wherever it waits."""
+    """Return the job with this id, from any key."""
     found = [*redis.lrange(keys.queue("default"), 0, -1), *redis.zrange(keys.SCHEDULE, 0, -1)]
     (job,) = [job for job in map(json.loads, found) if job["jid"] == jid]
     return job
@@ -334,7 +334,7 @@ def test_track_mode_with_a_failing_tracker_pushes(pusher, redis, caplog):
 
 
 def test_small_arguments_are_not_measured(pusher, redis, caplog, monkeypatch):
-    """The whole hot path of a size limit is one comparison."""
+    """Small arguments cost one comparison and no measurement."""
     monkeypatch.setattr(SizeLimiter, "encode_arguments", None)
     with caplog.at_level(logging.DEBUG):
         cls = worker(queue="default")

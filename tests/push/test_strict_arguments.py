@@ -129,7 +129,7 @@ def test_push_of_a_wrong_count_is_refused_in_every_mode(opened_with, redis, mode
 
 
 def stored(redis):
-    """The arguments of all jobs, wherever they wait."""
+    """Return the arguments of all jobs, in any key."""
     found = [data for name in ("default", "q2", "job") for data in redis.lrange(keys.queue(name), 0, -1)]
     return [json.loads(data)["args"] for data in (*found, *redis.zrange(keys.SCHEDULE, 0, -1))]
 

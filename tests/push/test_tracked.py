@@ -189,7 +189,7 @@ def test_status_of_a_written_job_survives_a_refused_one(pusher, redis):
 
 @pytest.mark.refused("producer aw:status:*", "producer aw:push:*")
 def test_acl_without_status_keys_allows_the_push(pusher, redis, redis_url, caplog):
-    """A status never decides about its job: an ACL without status keys costs only the statuses, with a log line."""
+    """A refused status does not refuse its job: without rights on status keys only the statuses are lost, with a log line."""
     redis.execute_command("ACL", "SETUSER", "producer", "on", ">secret", "~queue*", "~schedule", "+@all")
     shard = opened(redis_url.replace("unix://", "unix://producer:secret@"))
     try:

@@ -30,7 +30,7 @@ def test_query_formatted_and_parsed_is_the_same(query: WorkerQuery):
 
 
 def plainly(text: str, facts: dict[str, frozenset[str]]) -> bool:
-    """GitLab's description, by splitting text: the oracle."""
+    """The oracle: GitLab's description, implemented by splitting text."""
     if text == "*":
         return True
 

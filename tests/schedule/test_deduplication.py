@@ -42,7 +42,7 @@ def worker(policy=None, **attributes):
     body = {"feature_category": "not_owned", "wire_name": "Job", "queue": "default", "idempotent": True, **chosen}
 
     def perform(self, *args):
-        """Any arguments do."""
+        """Accept any arguments."""
 
     return type("JobWorker", (ApplicationWorker,), {**body, "perform": perform, **attributes})
 
@@ -275,7 +275,7 @@ def test_transferred_duplicate_is_dropped(redis, second_redis, redis_url, second
 
 
 def test_due_jobs_of_two_versions_are_no_duplicates(redis, redis_url):
-    """Each is what its own method runs; two of one version are equal."""
+    """Jobs of two versions run different methods; two jobs of one version are equal."""
     worker(version=1, perform_v0=lambda self, *args: None)
     due(
         redis,

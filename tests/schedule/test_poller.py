@@ -516,5 +516,5 @@ class Clock:
 
 
 def commands(redis):
-    """Commands that the server has run, those inside of scripts too, without those of this question."""
+    """Return the number of commands that the server ran, including commands inside scripts, without this query."""
     return redis.info("stats")["total_commands_processed"]

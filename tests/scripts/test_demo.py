@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 
 
 class Demo:
-    """The command with its own var directory; its processes are known by the name of that directory."""
+    """The command with its own var directory; the name of that directory identifies its processes."""
 
     def __init__(self, var: Path) -> None:
         self.var = var

@@ -352,7 +352,7 @@ def found_python(version: str, environment: dict[str, str]) -> str:
 
 
 def test_setup_uses_the_newest_working_pyenv_python(tmp_path: Path) -> None:
-    """A program of pyenv's on PATH fails for a version that is not switched on, and so may an old folder."""
+    """A pyenv program on PATH fails for a version that is not active; an old folder may fail too."""
     for folder, text in (("3.98.2", ANSWERS), ("3.98.10", ANSWERS), ("3.98.11", SHIM), ("3.9.8", ANSWERS)):
         write_program(tmp_path / "versions" / folder / "bin" / "python3.98", text)
     write_program(tmp_path / "shims" / "python3.98", SHIM)

@@ -28,7 +28,7 @@ def via(*names):
 
 
 def opened(url, name="main", **options):
-    """A pool is for the application, and a role says nothing about the application's keys: so with all rights."""
+    """Use all rights: a pool is for the application, and a role grants nothing on its keys."""
     return Shard(name, Endpoint(with_all_rights(url)), role="tests", validator=RoutingValidator(**options))
 
 
@@ -268,7 +268,7 @@ def lengths(pool):
 
 
 def test_scope_in_a_generator_lasts_until_its_end(pool):
-    """As any variable of the context does in Python: between two values the caller is inside as well."""
+    """Python's context variables behave so: between two values the caller is inside the scope too."""
     generator = lengths(pool)
     assert next(generator) == 0
     assert pool.ping()

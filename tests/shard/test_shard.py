@@ -190,7 +190,7 @@ def test_enqueue_on_a_key_of_another_type_is_refused(shard, redis):
 
 
 def test_enqueue_with_a_refused_queue_name_is_written(shard, redis, caplog):
-    """An error would tell the caller to push it once more."""
+    """With an error the caller would push the job a second time."""
     redis.set(keys.QUEUES, "text")
     shard.enqueue_one("default", b"1")
     shard.enqueue("default", [b"2", b"3"], "token")

@@ -122,7 +122,7 @@ def ending(secured):
 
 @pytest.mark.parametrize("ending_kind", ["alert", "close", "reset"])
 def test_tls_ended_after_the_handshake_names_the_setting(secured, ending, ending_kind):
-    """TLS 1.3: a server refuses a certificate after our handshake; the alert may be lost behind the end of the connection."""
+    """TLS 1.3: a server refuses a certificate after the handshake of the client; the end of the connection may hide the alert."""
     folder, port = secured[3], ending(ending_kind)
     for _ in range(5):
         assert "set tls.cert_file and tls.key_file" in refused(port, ca_certs=folder / "ca.pem")

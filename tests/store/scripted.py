@@ -13,7 +13,7 @@ WELCOME = (b"CLIENT", b"HELLO")
 
 
 class ScriptedServer:
-    """Listens on a loopback port. ``answer(packet)`` gives the bytes to send, or CLOSE; ``packets`` is what came in."""
+    """Listens on a loopback port. ``answer(packet)`` returns the bytes to send, or CLOSE; ``packets`` has the received packets."""
 
     def __init__(self, answer: Callable[[bytes], bytes | None]) -> None:
         self.answer = answer
@@ -29,7 +29,7 @@ class ScriptedServer:
 
     @property
     def open(self) -> int:
-        """Connections that are open now."""
+        """Return the number of open connections."""
         return len(self._open)
 
     def hang_up(self) -> None:

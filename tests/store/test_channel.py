@@ -261,7 +261,7 @@ def test_channel_unexpected_byte_is_unhealthy(redis, redis_url):
 
 
 class Doubling(Script):
-    """A script of this test, as the framework's scripts may change."""
+    """A script of this test: the scripts of the framework may change."""
 
     def __init__(self):
         self.name = "doubling"

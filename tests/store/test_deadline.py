@@ -38,14 +38,14 @@ def proxy(redis, redis_url):
 
 @pytest.fixture
 def client(proxy):
-    """For code of the framework."""
+    """A client with the role's rights, for code of the framework."""
     with open_client(Endpoint(proxy.url), name="tests", read_timeout_s=LIMIT_S) as one:
         yield one
 
 
 @pytest.fixture
 def unlimited(proxy):
-    """The same with all rights, for commands of an application."""
+    """A client with all rights, for commands of an application."""
     with open_client(Endpoint(with_all_rights(proxy.url)), name="tests", read_timeout_s=LIMIT_S) as one:
         yield one
 
@@ -154,7 +154,7 @@ def test_push_with_a_slow_reply_opens_the_circuit(proxy, redis, push, connected)
 
 @pytest.fixture
 def sipper():
-    """A server that reads a kilobyte now and then, and answers nothing."""
+    """A server that reads a kilobyte at intervals and sends no reply."""
     listener, over = socket.create_server(("127.0.0.1", 0)), threading.Event()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
 
@@ -190,7 +190,7 @@ def test_send_to_a_slow_reader_ends_at_its_deadline(sipper, client_kind):
 @pytest.mark.proves("R12")
 @pytest.mark.parametrize("client_kind", ["channel", "client"])
 def test_large_payload_on_a_narrow_network_arrives(proxy, redis, unlimited, client_kind):
-    """It takes longer than the limit, and makes headway all the time."""
+    """The transfer takes longer than the limit and makes progress throughout."""
     large = b"x" * 2_000_000
     redis.set("large", large)
     channel = Channel(unlimited, read_timeout_s=LIMIT_S)
@@ -205,7 +205,7 @@ def test_large_payload_on_a_narrow_network_arrives(proxy, redis, unlimited, clie
 
 @pytest.mark.proves("R3")
 def test_late_message_is_no_reply_to_a_later_call(unlimited, redis):
-    """A subscription may wait for longer than any call, and a read with a time-out of its own keeps that."""
+    """A subscription may wait longer than any call; a read with its own timeout keeps that timeout."""
     with unlimited.pubsub() as one:
         one.subscribe("channel")
         assert one.get_message(timeout=5)["type"] == "subscribe"
@@ -273,7 +273,7 @@ def test_deadline_errors_are_redis_errors(unlimited, proxy):
 
 @pytest.mark.parametrize("opened", ["channel", "connection"])
 def test_connection_dropped_unclosed_ends_at_once(redis, redis_url, opened):
-    """By its last reference. What waited for the garbage collector held a client of Redis for as long."""
+    """The last reference closes the connection. Otherwise Redis keeps the client until the garbage collector runs."""
     with open_client(Endpoint(with_all_rights(redis_url)), name="dropped") as client:
         gc.disable()
         try:

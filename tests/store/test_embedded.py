@@ -136,7 +136,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def holders(short_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
-    """Processes that start a server on one folder, say its pid, and wait."""
+    """Start processes that start a server on one folder, print its pid, and wait."""
     started: list[subprocess.Popen[str]] = []
 
     def start(how: str) -> subprocess.Popen[str]:

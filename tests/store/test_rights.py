@@ -205,7 +205,7 @@ READS = {"list": lambda redis, key: redis.lrange(key, 0, -1), "zset": lambda red
 
 
 def stored(redis):
-    """Every byte of the lists and sorted sets."""
+    """Return every member of the lists and sorted sets."""
     names = [key for key in redis.keys("*") if redis.type(key).decode() in READS]
     return b"".join(part for key in names for part in READS[redis.type(key).decode()](redis, key))
 
@@ -221,7 +221,7 @@ def used_by(redis, prepare, act):
 @pytest.mark.refused("tested *")
 @pytest.mark.parametrize("move", MOVES)
 def test_move_without_one_right_loses_no_job(each_redis, as_user, move):
-    """A right that is taken away while processes run: Lua does not roll back, so a script has to see to it itself."""
+    """A right is removed while processes run: Lua does not roll back, so a script must undo its own writes."""
     prepare, act = MOVES[move]
     role = rights.OPERATOR if move in ("migrate", "replace") else rights.WORKER
     done, wanted = 0, None

@@ -67,7 +67,7 @@ def redis(each_redis):
 
 @pytest.fixture(params=["room", "full"])
 def memory(redis, request):
-    """Scripts that give jobs back or take them must work on a full server too. Entered by the test once its data is in."""
+    """Return a context that fills the memory, or none; enter it after the setup: moves must also work on a full server."""
     return (lambda: full_memory(redis)) if request.param == "full" else nullcontext
 
 
@@ -174,7 +174,7 @@ KEPT = HELD.replace(b'"keep_ms":0', b'"keep_ms":60000')
 
 
 def takes(redis, data, holds):
-    """Every script that takes an own job from its place for good."""
+    """Return every script that removes a job of its process for good."""
     return {
         "complete": lambda: FINISH(redis, [WORKING], [data, holds]),
         "postpone": lambda: SCHEDULE(redis, [WORKING, SET], [data, data, "5", "", 0, holds]),
@@ -352,7 +352,7 @@ def test_read_due_returns_due_jobs_earliest_first(redis, memory):
 
 
 def promote(redis, jobs, *, most=10_000, longest=1e9):
-    """Promote (member, word, payload, queue) tuples."""
+    """Run ENQUEUE_DUE with (member, action, payload, queue) tuples."""
     members, words, payloads, names = zip(*jobs, strict=True)
     places = [f"queue:{name}" if name else DEAD for name in names]
     return ENQUEUE_DUE(
@@ -397,7 +397,7 @@ def test_enqueue_due_trims_the_dead_set(redis, memory):
 
 
 def land(redis, *jobs, within_s=60):
-    """Land (token, payload, queue) tuples."""
+    """Run RECEIVE_TRANSFER with (token, payload, queue) tuples."""
     tokens, payloads, names = zip(*jobs, strict=True)
     places = [
         place for token, name in zip(tokens, names, strict=True) for place in (f"landed:{token}", f"queue:{name}")
@@ -532,7 +532,7 @@ def test_reclaim_ignores_an_outdated_inspection(redis):
 
 
 def migrate(redis, *jobs, show=10, most_bytes=10_000, queues=("q", "r")):
-    """Hand on (payload, payload to store, position of its queue) tuples, oldest first."""
+    """Run the migration script with (payload, payload to store, position of its queue) tuples, oldest first."""
     shown, stored, places = zip(*jobs, strict=True) if jobs else ((), (), ())
     return MIGRATE(
         redis,

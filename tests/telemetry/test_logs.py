@@ -169,7 +169,7 @@ def test_times_are_iso_with_milliseconds(seconds, text):
 
 
 def test_whole_milliseconds_are_shown_exactly():
-    """The float next to one lies below it half of the time."""
+    """The nearest float of a millisecond is below it in half of the cases."""
     for milliseconds in range(1_795_284_241_000, 1_795_284_243_000):
         assert logs.iso_time(milliseconds / 1000).endswith(f".{milliseconds % 1000:03d}Z")
     assert logs.iso_time(1_750_000_000.9999) == "2025-06-15T15:06:40.999Z"

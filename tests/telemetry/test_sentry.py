@@ -89,7 +89,7 @@ def died(job, error):
 
 
 class Receiver(ThreadingHTTPServer):
-    """Takes Sentry's envelopes; ``events`` are those that tell of errors."""
+    """Receives envelopes of Sentry; ``events`` has the error events."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -222,7 +222,7 @@ def test_sentry_without_a_dsn_is_not_imported(site):
 
 
 def test_sentry_own_client_sends_no_local_variables(receiver, tmp_path):
-    """In a process of its own: a client is the whole process's."""
+    """Use an own process: a client of Sentry belongs to the whole process."""
     script = f"""
 import sentry_sdk
 from framework.telemetry.sentry import open_tracker

@@ -16,7 +16,7 @@ def gap(count):
 
 
 class Reader:
-    """The other end of a pipe: reads nothing until ``start``, then all."""
+    """The reading end of a pipe: reads nothing before ``start``, then everything."""
 
     def __init__(self, blocking=True):
         self.descriptor, self.writing_end = os.pipe()
@@ -32,7 +32,7 @@ class Reader:
         self.thread.start()
 
     def lines(self):
-        """Everything that was written; the writer must be closed."""
+        """Return all written lines; the writer must be closed."""
         os.close(self.writing_end)
         self.thread.join()
         assert self.data.endswith(b"\n")

@@ -87,7 +87,7 @@ def job(tmp_path, redis_url, second_redis_url, ran):
 
 
 def written(client):
-    """Every payload on a shard, wherever it waits."""
+    """Return every payload on a shard, in any key."""
     queues = [data for key in client.keys("queue:*") for data in client.lrange(key, 0, -1)]
     return [json.loads(data) for data in (*queues, *client.zrange(keys.SCHEDULE, 0, -1))]
 

@@ -48,7 +48,7 @@ def test_producer_push_of_a_retired_class_is_refused(site, redis, call):
 
 
 def test_producer_import_opens_no_connection(cold_site, short_path):
-    """Neither a broken configuration nor an absent Redis matter before the first push."""
+    """An import reads no configuration and opens no connection; the first push does."""
     cold_site.write("redis.yml", "shards: [")
     code = (
         "import framework\nfrom pathlib import Path\n"

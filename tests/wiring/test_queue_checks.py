@@ -41,7 +41,7 @@ def generate(site):
 
 
 def booted(site, *options):
-    """The lines of a worker process up to the one that says that it is ready."""
+    """Start a worker process and wait until it is ready."""
     process = site.start(str(ROOT / "scripts" / "worker"), "-q", "default", *options)
     process.ready()
     return process

@@ -165,7 +165,7 @@ def test_invalid_class_does_not_block_other_classes(site, redis):
 
 
 class CountingRouter(Router):
-    """Counts what is worked out."""
+    """A router that counts its decisions."""
 
     decided = 0
 

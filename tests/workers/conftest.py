@@ -36,7 +36,7 @@ class Installation:
         return {"FRAMEWORK_CONFIG_DIR": str(self.folder / "config"), "FRAMEWORK_VAR_DIR": str(self.var)}
 
     def payloads(self) -> list[dict[str, Any]]:
-        """The jobs that wait, in queues and for their time, in the order of their pushes."""
+        """Return the waiting jobs, in queues and scheduled, in the order of their pushes."""
         found = [json.loads(data) for redis in self._shards.values() for data in self._waiting(redis)]
         return sorted(found, key=lambda job: job["created_at"])
 
@@ -47,7 +47,7 @@ class Installation:
         return queued + redis.zrange("schedule", 0, -1)
 
     def take(self) -> list[tuple[Any, ...]]:
-        """Class, without its feature, and arguments of the jobs that wait; afterwards none does."""
+        """Remove the waiting jobs; return the class (without its feature) and the arguments of each."""
         found = [(job["class"].rpartition("::")[2], *job["args"]) for job in self.payloads()]
         for redis in self._shards.values():
             redis.flushall()

@@ -16,7 +16,7 @@ def csv_file(path: Path, *lines: str, header: str = "sku,name,category,price") -
 
 
 def xlsx_file(path: Path, sheet: str, *, strings: str = "", head: str = "") -> Path:
-    """An archive with the parts that are needed, and ``sheet`` as the rows of its only sheet."""
+    """Write an archive with the required parts and with ``sheet`` as the rows of its only sheet."""
     with ZipFile(path, "w", ZIP_DEFLATED) as archive:
         archive.writestr(
             "xl/workbook.xml",
@@ -36,7 +36,7 @@ def xlsx_file(path: Path, sheet: str, *, strings: str = "", head: str = "") -> P
 
 
 def inline_rows(rows: Iterable[Sequence[str]]) -> str:
-    """Rows of inline strings, without references: the shortest form that is allowed."""
+    """Return rows of inline strings without references, the shortest valid form."""
     cells = (
         "".join(f'<x:c t="inlineStr"><x:is><x:t>{escape(cell)}</x:t></x:is></x:c>' for cell in row) for row in rows
     )

@@ -101,7 +101,7 @@ def test_example_retries_end_with_a_hook_or_are_none(worker: Worker) -> None:
 
 @each
 def test_example_loggable_arguments_are_no_ids(worker: Worker) -> None:
-    """Numbers always are. Text is filtered unless named, and none of ours is about people."""
+    """Numbers are always logged. Text is filtered unless it is named; no named text is personal."""
     hints = get_type_hints(worker.perform)
     text = {name for name in inspect.signature(worker.perform).parameters if name != "self" and hints[name] is not int}
     assert text <= set(worker.loggable_arguments)
@@ -124,7 +124,7 @@ ROW = re.compile(r"^\| (?:\[`(\w+)`\]\(\S+?/workers/(\S+)\.py\))? ?\| `(\w+) = (
 
 
 def said_by_the_page() -> list[tuple[str, str, str]]:
-    """Class, attribute and value of each row; a row without a class is about the one above."""
+    """Return the class, the attribute and the value of each row; a row without a class belongs to the class above."""
     found: list[tuple[str, str, str]] = []
     for name, _, attribute, value in ROW.findall(PAGE):
         found.append((name or found[-1][0], attribute, value))
@@ -245,7 +245,7 @@ ARGUMENTS: dict[Worker, Callable[[Scene], tuple[Any, ...]]] = {
 
 
 def everything(var: Path) -> dict[str, Any]:
-    """All rows of all databases, and all other files."""
+    """Return all rows of all databases, and all other files."""
     found: dict[str, Any] = {}
     for path in sorted(var.rglob("*")):
         if path.suffix == ".sqlite3":

@@ -40,7 +40,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def process(installation: Installation, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
-    """One that serves what config/queues.yml says."""
+    """Start a process with the queues of config/queues.yml."""
     monkeypatch.setenv(ALLOWED_VARIABLE, "127.0.0.0/8")
     one = Process(
         [str(ROOT / "scripts" / "worker"), "-c", "5", "-t", "5"], installation.folder, dict(os.environ), warm=True
@@ -56,7 +56,7 @@ def states(event_id: int) -> dict[int, tuple[str, int | None]]:
 
 
 def jobs(redis: Redis, key: str) -> dict[str, tuple[Json, float]]:
-    """The entries of a sorted set, by class."""
+    """Return the entries of a sorted set by their class."""
     return {
         (job := json.loads(data))["class"]: (job, score) for data, score in redis.zrange(key, 0, -1, withscores=True)
     }
@@ -73,7 +73,7 @@ def ended(import_id: int) -> Callable[[], imports.ImportState | None]:
 def test_examples_of_all_domains_run_in_one_process(
     installation: Installation, process: Process, receiver: Receiver, redis: Redis, tmp_path: Path
 ) -> None:
-    """One process for all of them: the scenes do not disturb one another."""
+    """One process runs all examples: the scenes are independent."""
     good, bad = imports_are_pushed(tmp_path)
     event_id, by_path, pinged = webhooks_are_pushed(receiver)
     old = ticks_are_pushed(installation)
@@ -165,7 +165,7 @@ def ticks_have_ended(process: Process, old: Path) -> None:
 
 
 def old_releases_are_understood(process: Process, redis: Redis) -> None:
-    """A job that was pushed before version 2 means one product, not a category of that name."""
+    """The argument of a job from before version 2 is one product, not a category."""
     name = "ProductImport::RecalculatePricesWorker"
     enqueue(redis, name, queue="default", args=["S-8"], version=1, jid="c0ffee" * 4, enqueued_at=time.time())
     line = process.line(jid="c0ffee" * 4, job_status="done")

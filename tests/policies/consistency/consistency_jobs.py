@@ -63,7 +63,7 @@ class AsyncWorker(Base):
 
 
 class ParentWorker(Base):
-    """Pushes before and after its first write."""
+    """Push before and after the first write."""
 
     data_consistency = "sticky"
 
@@ -80,7 +80,7 @@ class ChildWorker(Base):
 
 
 class MirrorWorker(Base):
-    """One run for all pushes that wait: it has to see what the last of them wrote."""
+    """One run for all waiting pushes: it must see the rows of the last push."""
 
     data_consistency = "sticky"
     idempotent = True

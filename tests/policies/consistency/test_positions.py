@@ -130,7 +130,7 @@ def test_positions_after_replica_read_are_the_replicas(opened, databases, standb
 
 @pytest.fixture
 def silent() -> Iterator[socket.socket]:
-    """A server that takes connections and says nothing."""
+    """A server that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0)
         yield server

@@ -49,7 +49,7 @@ def proof(redis):
 
 
 def come_due(redis):
-    """The retry that waits is due now."""
+    """Make the waiting retry due now."""
     (member,) = until(lambda: redis.zrange(keys.RETRY, 0, -1), "a retry")
     redis.zadd(keys.RETRY, {member: 1}, xx=True)
     return json.loads(member)

@@ -19,7 +19,7 @@ class Scene:
         self.slots = []
 
     def start(self, count=2, *, before=(), consistency=None):
-        """Slots with the gates of deduplication, last in the order."""
+        """Slots of a process with the deduplication policies, last in the order."""
         client = self.at_admission.shards["main"].client
         looks = () if consistency is None else (DedupPositions(client, consistency), consistency)
         made = ProcessorBench(self.redis, self.url, count, (), (*before, *looks, DedupLock(client, consistency)))

@@ -133,7 +133,7 @@ def test_dedup_retry_keeps_lock_of_until_executed_only(scene):
 
 
 def test_dedup_requeued_job_takes_its_lock_again(scene, held):
-    """At a stop: what is not there any more it takes again, what another has it leaves."""
+    """At a stop a job takes its lock again if the lock is gone, and leaves a lock that another job holds."""
     job = scene.worker(held.perform(), EXECUTING)
     first, second = job.perform_async(1), job.perform_async(2)
     slots = scene.start(2)
@@ -166,7 +166,7 @@ class Consistency:
 
 
 class Stamped:
-    """A client middleware as the push stamps it."""
+    """A client middleware that adds WAL positions, as a push does."""
 
     positions = {"main": "0/10"}
 
@@ -366,7 +366,7 @@ def test_dedup_short_ttl_is_kept(scene, held):
 
 @pytest.mark.parametrize("policy", [EXECUTING, EXECUTED, ONCE_MORE])
 def test_dedup_lock_of_another_version_lets_both_methods_run(scene, policy):
-    """Work of the new release was dropped in silence, as a duplicate of what only the old handler does."""
+    """A past defect: a job of the new release was dropped as a duplicate of a job for the old handler."""
     ran = []
     with registry.isolated():
         old = scene.worker(lambda self, number: None, policy).perform_async(7)

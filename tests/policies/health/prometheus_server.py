@@ -84,7 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.over.wait(30)
 
     def _drip(self) -> None:
-        """Lines of a head that has no end."""
+        """Return endless header lines."""
         while not self.server.over.wait(0.02):
             self.wfile.write(b"X-More: 1\r\n")
             self.wfile.flush()

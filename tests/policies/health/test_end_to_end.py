@@ -128,7 +128,7 @@ def runs_when_indicators_fail(
     worker: Process, redis, server: Postgres, name: str, prometheus: PrometheusServer
 ) -> None:
     def unknown(worker_class: str, indicator: str, *args: str) -> dict:
-        """Jobs run, the first perhaps while the last answer still counts."""
+        """Push jobs until one finds the indicator unknown; the first may still use the cached signal."""
 
         def unknown_lines() -> list[dict]:
             done(worker, push(redis, worker_class, *args))

@@ -25,7 +25,7 @@ STARTING_S = 30
 
 
 def required(what: str, package: str) -> None:
-    """Skip at home, loudly; fail in CI."""
+    """Skip the test with a message outside of CI; fail in CI."""
     if os.environ.get("CI") == "true":
         pytest.fail(f"{what} is not installed, and this run may not do without: run `scripts/setup --system`")
     pytest.skip(
@@ -34,7 +34,7 @@ def required(what: str, package: str) -> None:
 
 
 def postgres_programs() -> Path:
-    """The folder of PostgreSQL's server programs, the newest version's; Debian keeps them off PATH."""
+    """Return the folder with the newest PostgreSQL server programs; on Debian they are not on PATH."""
     on_path = shutil.which("postgres")
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: float(path.parts[-3]))
     if on_path:
@@ -45,7 +45,7 @@ def postgres_programs() -> Path:
 
 
 def as_user(folder: Path) -> list[str]:
-    """The words before a command that PostgreSQL refuses to run as root."""
+    """Return the command prefix that changes the user: PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return []
     names = {user.pw_name: user for user in pwd.getpwall()}

@@ -22,7 +22,7 @@ RUN = "run-1"
 
 
 class Recorder:
-    """Stands behind ``declare``'s port; ``down`` makes every push fail as an unreachable Redis does."""
+    """A client port that records pushes; with ``down`` every push fails, as with an unreachable Redis."""
 
     def __init__(self) -> None:
         self.pushed: list[tuple[str, list[Any]]] = []

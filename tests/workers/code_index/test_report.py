@@ -41,7 +41,7 @@ def figures(name: str = "package/module.py", refused: int = 3, files: int = 40) 
 
 
 class Reader(HTMLParser):
-    """Reads a page as a browser would, and keeps what matters."""
+    """Parses a page as a browser does, and keeps the parts that the tests check."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ def opened(browser: str, folder: Path, page: Path, *flags: str) -> str:
 
 
 def picture(path: Path) -> tuple[int, int, tuple[int, ...], int]:
-    """Width, height, the first pixel, and how many bytes the picture's rows hold that are not zero."""
+    """Return the width, the height, the first pixel, and the number of nonzero bytes in the rows of the picture."""
     data = path.read_bytes()
     width, height = struct.unpack(">II", data[16:24])
     position, rows = 8, b""

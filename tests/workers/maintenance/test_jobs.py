@@ -98,7 +98,7 @@ def test_prune_interrupted_leaves_the_rest_to_its_next_run(
 
 @pytest.fixture
 def database(installation: Installation) -> Path:
-    """The product import's own, as it is after a large import was removed: most of its pages are free."""
+    """The database of the product import after the removal of a large import: most of its pages are free."""
     imports.create(Path("a.csv"))
     path = installation.var / "product_import.sqlite3"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:

@@ -47,7 +47,7 @@ def split(path: Path, *lines: str) -> int:
 
 
 def run(installation: Installation, import_id: int) -> dict[str | None, int]:
-    """All jobs of the import, in their order; its rows by outcome."""
+    """Run all jobs of the import in order; return the number of rows by outcome."""
     for name, *arguments in installation.take():
         {
             "ImportProductsWorker": ImportProductsWorker,
@@ -96,14 +96,14 @@ def test_import_makes_products_and_a_report(installation: Installation, tmp_path
     ]  # fmt: skip
 
 
-def test_import_reads_a_decimal_comma(installation: Installation, tmp_path: Path) -> None:
+def test_import_rejects_a_decimal_comma_without_quotes(installation: Installation, tmp_path: Path) -> None:
     """Without quotes it is one cell more: 5 and 99, not 5.99."""
     assert run(installation, split(tmp_path / "a.csv", "H-1,Hammer,tools,5,99")) == {"rejected": 1}
     assert shop() == {}
 
 
 def test_split_run_twice_at_once_stages_once(installation: Installation, tmp_path: Path) -> None:
-    """Both have found it new, and read the file."""
+    """Both runs found the import new and read the file."""
     sheet = csv_file(tmp_path / "a.csv", "H-1,Hammer,tools,10")
     import_id = imports.create(sheet)
     read = [read_spreadsheet(sheet) for _ in range(2)]

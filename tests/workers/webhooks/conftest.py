@@ -24,5 +24,5 @@ def receiver(one_receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> Receive
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For what is never answered: how long we wait is not what the others are about."""
+    """Use a short timeout for requests without an answer; only the deadline tests check its length."""
     monkeypatch.setenv(TIMEOUT_VARIABLE, "0.3")

@@ -112,7 +112,7 @@ def test_public_addresses_are_allowed(host: str) -> None:
 
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, list[list[str]]], list[str]]:
-    """A name server of our own: each question gets the next answer."""
+    """Replace the name lookup: each lookup returns the next answer."""
 
     def serve(name: str, answers: list[list[str]]) -> list[str]:
         asked: list[str] = []

@@ -31,7 +31,7 @@ def state(event_id: int, hook_id: int) -> tuple[str, int | None, str | None] | N
 
 
 def pushed(receiver: Receiver, path: str = "/ok", name: str = "order.paid") -> tuple[int, int]:
-    """An event with one hook that wants it, fanned out."""
+    """Record an event with one subscribed hook, and fan it out."""
     hook_id = hooks.create_hook(receiver.url(path), [name])
     event_id = hooks.record_event(name, {"order": 7})
     FanOutEventWorker.perform_inline(event_id)
