@@ -100,7 +100,7 @@ class Activity:
     retries: int = 0
     """Runs after a run that failed."""
     snoozes: int = 0
-    """Runs after one that ended with ``RetryLater``, or that was deferred."""
+    """Runs after a run that ended with ``RetryLater`` or was deferred."""
     extra_runs: int = 0
     """Runs of a job that had ended, or whose process died or stopped before its end."""
     restarts: int = 0

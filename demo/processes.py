@@ -26,7 +26,7 @@ _FOREIGN = ("REDIS_URL", "FRAMEWORK_SHARDS", "FRAMEWORK_ROUTING", "FRAMEWORK_QUE
 
 
 class DemoProcesses:
-    """Two stores and two supervised workers, which run inside the ``with`` block; after it none of them is left."""
+    """Two stores and two supervised workers, which run inside the ``with`` block and end with it."""
 
     def __init__(self, root: Path, folder: Path, workers: Sequence[type[ApplicationWorker]]) -> None:
         """Serve the queues of these classes."""

@@ -23,7 +23,7 @@ class StopSignal:
         return self._asked.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Sleep, but wake when asked to end; return whether that was so."""
+        """Sleep until the timeout or the request to end; return whether the end was requested."""
         return self._asked.wait(seconds)
 
     def _ask(self, _number: int, _frame: FrameType | None) -> None:

@@ -46,7 +46,7 @@ def open_engine(url: URL, metadata: MetaData) -> Engine:
         engine = _sqlite_engine(url)
     else:
         # READ COMMITTED is load-bearing: a question like "was that the last file?" is asked after waiting for a row's
-        # lock, and must see what was committed during the wait.
+        # lock, and must see commits made during the wait.
         engine = create_engine(url, isolation_level="READ COMMITTED", pool_pre_ping=True, pool_size=10, max_overflow=-1)
     with writing(engine) as connection:
         if engine.dialect.name == "postgresql":
@@ -90,7 +90,7 @@ def _sqlite_engine(url: URL) -> Engine:
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
     # The driver's own transaction control is switched off: it would begin deferred, and a deferred transaction that
-    # reads first and writes later fails at once when another writer came between, whatever the timeout.
+    # reads first and writes later fails at once when another writer commits in between, with any timeout.
     connection.isolation_level = None
     connection.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
     if connection.execute("PRAGMA page_count").fetchone() == (0,):

@@ -29,7 +29,7 @@ def test_storm_accounts_for_all_jobs_killed_in_flight(short_path):
     assert (found["lost"], found["ended"], found["different jobs among them"]) == (0, 3000, 3000)
     assert found["kills"] >= 3
     assert found["runs"] == 3000 + found["killed in flight"] + found["ended and run again"]
-    assert found["lines that tell of a job taken back"] > 0
+    assert found["log lines about recovered jobs"] > 0
 
 
 class Worlds:

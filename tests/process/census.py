@@ -102,7 +102,7 @@ class Census:
                     continue
                 address = f"{line['client_address']}:{line['client_port']}"
                 named = words[:2] == ["CLIENT", "SETNAME"]
-                # A new connection begins with SELECT, where it has one, then its name; it may have the port of one that is gone.
+                # A new connection sends SELECT, if any, then its name; it may have the port of a closed connection.
                 if named or words[0] == "SELECT":
                     self._workers_by_base.pop(address, None)
                 sender = self._user_at(address, words[2] if named else None)

@@ -91,7 +91,7 @@ def test_process_end_leaves_no_keys_in_redis(site, redis, proofs):
     proofs("noop")
     assert process.end() == 0
     left = {key for key in redis.keys("*") if not (key.startswith((b"proof:", b"stat:")) or is_metric(key))}
-    assert left - {b"aw:steady_since", b"aw:held_alert"} == {b"queues"}  # those two run out by themselves
+    assert left - {b"aw:steady_since", b"aw:held_alert"} == {b"queues"}  # both keys expire
 
 
 def test_job_pushed_by_a_job_has_its_correlation_id(site, redis, proofs):

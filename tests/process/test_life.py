@@ -38,7 +38,7 @@ def test_stop_returns_unfinished_jobs_to_their_queues(site, redis, proofs, numbe
     assert left - {b"aw:steady_since", b"aw:held_alert"} == {
         b"queues",
         b"queue:default",
-    }  # those two run out by themselves
+    }  # both keys expire
     assert not process.find(job_status="fail")
 
 
@@ -232,7 +232,7 @@ def test_jobs_of_a_killed_process_run_in_another(site, redis, proofs, release):
     proofs("begun:one")
     first.kill()
     assert redis.llen(keys.working(first.identity)) == 1
-    mark_dead(redis, first.identity)  # what a supervisor does that has seen it die
+    mark_dead(redis, first.identity)  # as a supervisor does after the death of its child
     release("one")
     second = site.worker("-q", "default")
     assert proofs("ended:one") == [str(second.pid)]
@@ -449,7 +449,7 @@ def test_killed_process_has_counted_every_acknowledged_job(site, redis, proofs):
     for number in range(50):
         enqueue(redis, "NoopWorker", jid=f"j{number}")
     until(lambda: redis.llen("proof:noop") == 50 and not redis.llen(keys.working(process.identity)), "all acknowledged")
-    process.kill()  # most likely before its next beat, which comes each 5 s
+    process.kill()  # most likely before its next heartbeat, which it sends every 5 s
     assert redis.get("stat:processed") == b"50"
     (day,) = redis.keys("stat:processed:*")
     assert redis.get(day) == b"50"

@@ -129,7 +129,7 @@ def test_record_refused_write_is_repeated_by_next_heartbeat(redis, record):
 @pytest.mark.proves("R6", "R70")
 def test_record_deleted_from_the_list_is_listed_again(redis, record):
     record.heartbeat()
-    redis.delete(IDENTITY, keys.PROCESSES)  # Sidekiq prunes those whose record has run out
+    redis.delete(IDENTITY, keys.PROCESSES)  # Sidekiq removes processes whose record has expired
     record.heartbeat()
     record.heartbeat()
     assert redis.smembers(keys.PROCESSES) == {IDENTITY.encode()}

@@ -67,5 +67,5 @@ def test_wrong_password_is_not_shown_by_any_command(site, guarded, argv):
     site.write("application.yml", {"retired_workers": {"Gone": "no need"}})
     done = site.run(*argv, REDIS_URL=own.url.replace("unix://", f"unix://:{wrong}@"))
     assert done.returncode
-    assert "invalid username-password pair" in done.stdout + done.stderr  # it came as far as that
+    assert "invalid username-password pair" in done.stdout + done.stderr  # the command reached the server
     assert PASSWORD not in done.stdout + done.stderr

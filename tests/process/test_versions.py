@@ -60,7 +60,7 @@ def test_scheduled_job_keeps_version_across_queue_and_shard(site, redis, second_
     site.write("redis.yml", {"shards": {"main": {"url": site.url}, "second": {"url": second_redis_url}}})
     push(site, 'ImportWorker.perform_in(0.01, "a.csv")')
     site.write("routing.yml", {"routing_rules": [["*", "elsewhere", "second"]]})
-    site.worker("-q", "none")  # moves what is due on main
+    site.worker("-q", "none")  # its poller moves the due jobs of main
     site.worker("-q", "elsewhere", "--shard", "second")
     assert proofs("ran") == ["ImportWorker 1 perform_v1 a.csv"]
     until(lambda: not redis.zcard(keys.SCHEDULE) and not redis.llen("queue:import"))
@@ -173,4 +173,4 @@ def test_kill_after_drop_counts_no_job_twice(site, redis):
     process.wait()
     counted = int(redis.hget(keys.RETIRED, "RemovedWorker"))
     held = sum(redis.llen(key) for key in redis.keys("aw:working:*"))
-    assert counted + held + redis.llen("queue:removed") == 200  # each is waiting, in flight, or gone and counted
+    assert counted + held + redis.llen("queue:removed") == 200  # each is waiting, in flight, or dropped and counted

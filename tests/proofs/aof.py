@@ -167,7 +167,7 @@ def _files(place: Path) -> list[Path]:
 
 
 def _empty(path: Path) -> bool:
-    """Return whether a base holds no key: only metadata stands between its magic bytes and its end."""
+    """Return whether a base holds no key: only metadata is between its magic bytes and its end."""
     data = path.read_bytes()
     if not data.startswith((b"REDIS", b"VALKEY")):
         return not data

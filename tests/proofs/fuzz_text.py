@@ -83,7 +83,7 @@ def check_query(text: str) -> str:
     try:
         query = parse(text)
     except QueryError as error:
-        expect(0 <= error.position <= len(text), "the caret stands under a character of the query, or behind it")
+        expect(0 <= error.position <= len(text), "the caret is under a character of the query, or behind it")
         return "QueryError"
     expect(parse(str(query)) == query, "a query says what it was read from")
     for facts in _workers():

@@ -264,7 +264,7 @@ def _by_another_reader(data: bytes) -> Any:
 
 
 class _NoJsonError(Exception):
-    """Stands for NaN and infinities in a decoded value: equal to no other value."""
+    """Replaces NaN and infinities in a decoded value: equal to no other value."""
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -59,7 +59,7 @@ class LimitedWorker(MixedWorker):
 
 
 class PausedWorker(MixedWorker):
-    """Is paused until the last moment."""
+    """Is paused until the end of the load."""
 
     wire_name = "PausedWorker"
 

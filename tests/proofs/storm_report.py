@@ -39,7 +39,7 @@ def account(account: StormAccount, accepted: int, seconds: float, pool: WorkerPo
         "surprises": pool.surprises[:_SHOWN],
         # The names of dead processes stay for 39 s and a sweep, and no process is left to sweep.
         "keys left": [leak for leak in leftover_keys.leaks(client) if not leak.startswith(leftover_keys.REGISTRY)],
-        "lines that tell of a job taken back": pool.taken_back,
+        "log lines about recovered jobs": pool.taken_back,
         "recovery": _times(account.recoveries_us),
         "seconds": round(seconds, 1),
         "killed in flight, a second": round(account.killed / max(0.1, seconds)),

@@ -38,7 +38,7 @@ def state(cluster):
 
 @pytest.fixture
 def busy_disk() -> Iterator[Callable[[EmbeddedServer], None]]:
-    """From the call on, the server's fsync does not return, until the server or the test has ended."""
+    """Block every later fsync of the server until the server or the test has ended."""
     with ExitStack() as stack:
         yield lambda server: stack.enter_context(_without_fsync(server))
 

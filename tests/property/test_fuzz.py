@@ -145,7 +145,7 @@ BROKEN = {
 
 @pytest.fixture
 def freed_memory_returned():
-    """Resident memory that earlier tests freed would be used again without a rise of the peak."""
+    """Return freed memory to the system: the process would reuse it without a rise of the peak."""
     ctypes.CDLL(None).malloc_trim(0)
 
 

@@ -147,7 +147,9 @@ def test_prover_finds_an_acknowledgement_before_the_end(proven):
     assert found.jid == b"j1"
     rule = "was acknowledged before it had ended"
     assert shown(found)[:3] == ("I1", rule, (MINE.encode(),))
-    assert [command[0] for command in found.group.commands].count(b"LREM") == 2  # the count of both comes after
+    assert [command[0] for command in found.group.commands].count(
+        b"LREM"
+    ) == 2  # the count of both is in a later command
 
 
 @pytest.mark.proves("I3")
@@ -362,7 +364,7 @@ def test_prover_follows_a_transfer_to_another_shard(proven, make_server, lands):
 
 
 def cut(proven, tmp_path, at):
-    """Copy the history up to ``at`` bytes (below 0: so many are missing)."""
+    """Copy the history up to ``at`` bytes; a negative ``at`` is the number of omitted bytes."""
     assert proven.verdict.groups
     (path,) = History(proven.server.data_dir).files
     folder = tmp_path / "cut"

@@ -56,7 +56,7 @@ def test_duplicate_is_dropped_logged_and_counted(push_mode, redis, jobs, caplog)
         first = job.perform_async(1, {"a": 1, "b": 2})
         assert job.perform_async(1, {"b": 2, "a": 1}) is None
         other = job.set(queue="elsewhere").perform_async(2, {})
-    assert job.set(queue="third").perform_async(2, {}) is None  # whatever the queue
+    assert job.set(queue="third").perform_async(2, {}) is None  # also in another queue
     assert [one["jid"] for one in jobs()] == [first]
     assert jobs()[0][IDEMPOTENCY_KEY] == locks(redis)[first]
     assert locks(redis).keys() == {first, other}

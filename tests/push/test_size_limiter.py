@@ -194,7 +194,7 @@ def test_incompressible_megabytes_are_refused_by_default(opened_with, redis):
     with pytest.raises(ExceedLimitError, match="the limit is 5,000,000"):
         worker(queue="default").perform_async(random_text(7_500_000))
     assert redis.dbsize() == 0
-    assert worker(queue="default").perform_async("x" * 6_000_000)  # and those that deflate well are not
+    assert worker(queue="default").perform_async("x" * 6_000_000)  # arguments that compress well are accepted
 
 
 LIMITS = SizeLimits(compression_threshold=200, limit=400)

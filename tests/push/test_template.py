@@ -20,7 +20,7 @@ from framework.wire.json import dumps_exact
 from tests.push.conftest import worker
 
 JID = "0123456789abcdef01234567"
-QUEUE = "50%b"  # no queue may be called so; what is put together with % must not care
+QUEUE = "50%b"  # not a valid queue name; formatting with % must keep it
 SMALL = SizeLimits(compression_threshold=60, limit=90)
 
 texts = st.text(alphabet=st.one_of(st.characters(exclude_categories=("Cs",)), st.sampled_from('"\\,[]{}%\n\r\0é'))) | (
@@ -113,7 +113,7 @@ def tried(write):
 
 
 def unrepeated(pairs):
-    assert len(dict(pairs)) == len(pairs), "a name stands twice"
+    assert len(dict(pairs)) == len(pairs), "a name is repeated"
     return dict(pairs)
 
 

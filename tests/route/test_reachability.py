@@ -15,7 +15,7 @@ CLOSED = {"urgency": ("high", "low"), "feature_category": ("x", "y", "not_owned"
 WORLD = {
     "urgency": [frozenset({value}) for value in CLOSED["urgency"]],
     "feature_category": [frozenset({value}) for value in CLOSED["feature_category"]],
-    # Open: what no query names stands for all others.
+    # Open vocabularies: one value that no query names represents all other values.
     "worker_name": [frozenset({value}) for value in ("a", "b", "other")],
     "queue_namespace": [frozenset(), *(frozenset({value}) for value in ("a", "b", "other"))],
     "tags": [frozenset(some) for some in chain.from_iterable(combinations("abc", size) for size in range(4))],

@@ -479,7 +479,7 @@ def test_step_returns_the_time_of_the_next_step(redis, redis_url, events):
     pauses = [one.step(), one.step(), one.step()]
     assert pauses[0] == 0.0  # a full page: the rest is due too
     assert 0 < pauses[1] < 0.1
-    assert pauses[2] < 0.7  # it knows the moment
+    assert pauses[2] < 0.7  # the poller knows the next due time
     until(lambda: one.step() >= 0 and len(queued(redis)) == PAGE_SIZE + 2, "the scheduled job")
     assert one.step() > 0
 

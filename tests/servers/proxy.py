@@ -70,7 +70,7 @@ class Proxy:
             link.reset()
 
     def swallow(self) -> None:
-        """Drop every byte from now on, and close nothing; connections of this time stay silent for ever."""
+        """Drop every byte from now on and close no connection; current connections stay silent."""
         self._hole = True
         for link in self._forget_links():
             link.swallowed = True

@@ -195,7 +195,7 @@ def test_databases_from_file_and_environment_hide_passwords(tmp_path: Path):
     settings = load({**with_more, "FRAMEWORK_DATABASES__CI__URL": "postgresql+psycopg://h/ci"}, cwd)
     assert "hunter" not in repr(settings)
     main, ci = settings.databases["main"], settings.databases["ci"]
-    assert main.url == "postgresql+psycopg://u:hunter2@h/shop"  # the driver is named whatever the URL calls itself
+    assert main.url == "postgresql+psycopg://u:hunter2@h/shop"  # the driver is set for any scheme of the URL
     assert main.replicas == ("postgresql+psycopg:///shop?host=/run/a", "postgresql+psycopg:///shop?host=/run/b")
     assert (ci.url, ci.replicas) == ("postgresql+psycopg://h/ci", ())
     assert load({}, cwd).databases["main"].replicas == ("postgresql+psycopg://r/shop",)

@@ -22,7 +22,7 @@ READONLY = b"-READONLY You can't write against a read only replica.\r\n"
 
 @pytest.fixture
 def shard(redis, redis_url):
-    found = Shard("main", Endpoint(redis_url), role="counted")  # not as those that other tests have left open
+    found = Shard("main", Endpoint(redis_url), role="counted")  # another name than the connections of other tests
     yield found
     found.close()
 

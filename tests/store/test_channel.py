@@ -245,7 +245,7 @@ def test_channel_failed_write_is_not_marked_sent(make_server):
     own.kill()
     with pytest.raises(RedisConnectionError):
         channel.call("SET", "key", "value")
-    assert not channel.sent  # a Unix socket whose other end is gone takes nothing
+    assert not channel.sent  # a Unix socket without its peer accepts no bytes
     own.start()
     assert channel.call("GET", "key") is None
 

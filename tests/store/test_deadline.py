@@ -243,7 +243,7 @@ def test_deadline_is_extended_only_at_the_minimum_rate(monkeypatch):
     with pytest.raises(TimeoutError, match="not done within 5 s"):
         dripped.left_s()
     moving = Deadline(now[0], 5.0)
-    moving.add_bytes(50_000_000)  # what the kernel's buffers take is no headway
+    moving.add_bytes(50_000_000)  # bytes in the kernel's buffers are no progress
     for _ in range(60):
         now[0] += 1.0
         moving.add_bytes(SLOWEST_BYTES_PER_S + 1_000)

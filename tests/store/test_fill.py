@@ -34,7 +34,7 @@ def test_push_up_to_counts_running_and_waiting_jobs(redis):
         b" j1",
         b" j2",
     }
-    assert fill(redis, 5, ODD, "new", "new") == [3, 0]  # the ids are those of jobs that are there
+    assert fill(redis, 5, ODD, "new", "new") == [3, 0]  # jobs with these ids exist
     assert redis.llen(QUEUE) == 3
     assert fill(redis, 6, ODD, "b", "c", "e") == [4, 0]
     assert listed(redis, QUEUE) == [b"e", b"c", b"b", ODD]

@@ -115,7 +115,7 @@ def test_rights_find_every_command_of_a_script():
     """The extraction finds each quoted word in capitals after a call."""
     assert rights.commands_in(script.ENQUEUE_DUE) >= {"lpush", "zadd", "zrem", "time", "zremrangebyrank"}
     assert {"lpush", "rpush"} <= rights.commands_in(script.RELEASE_WAITING)  # one call, two commands
-    assert "zpopmin" not in rights.commands_in(script.PUSH_UP_TO)  # of its parts only what it calls
+    assert "zpopmin" not in rights.commands_in(script.PUSH_UP_TO)  # only the called functions of its parts count
     unread = re.compile(rb"redis\.p?call\((?!\s*')(?!\s*\w+ and ')(?!unpack\(claim\.mark\))")
     for one in vars(script).values():
         if isinstance(one, script.Script):

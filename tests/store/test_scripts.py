@@ -702,7 +702,7 @@ def test_inspect_dead_unsteady_heartbeats_count_none_as_dead(redis, silent, sinc
         redis.set(BEATS, now(redis) - since)
     assert bool(examined(redis)) is found
     MARK_DEAD(redis, [LEASE, REGISTRY], ["me"])
-    assert examined(redis)  # whom its parent saw die is dead
+    assert examined(redis)  # a process that its parent marked dead is dead
 
 
 @pytest.mark.proves("R50")

@@ -64,7 +64,7 @@ def test_queue_checks_stale_file_gives_one_line(site, package):
     assert process.end() == 0
     (line,) = stale(process)
     assert (line["severity"], line["message"], line["shard"]) == ("WARN", AT_SCRIPTS, "main")
-    assert AT_SCRIPTS not in process.errors.read_text()  # it stands in the log alone
+    assert AT_SCRIPTS not in process.errors.read_text()  # only the log has it
     assert (line["missing"], line["surplus"]) == (["CWorker"], ["BWorker"])
     assert line["changed"] == [
         "AWorker: name is 'cronjob:a' in the file, 'other:a' in the class",

@@ -104,7 +104,7 @@ def test_page_lists_the_files_of_a_job_in_order(site):
         until(lambda: len(worker.find(job_status=status)) > count, f"one more line with {status}")
         return json.loads((site.folder / path).read_text()) if path else []
 
-    # A job writes what was called before it, so each kind of job is followed by one that writes.
+    # Each kind of job is followed by a job that writes the calls made before it.
     run("begun", "done")
     succeeded = run("succeeded", "done")
     run(None, "fail")

@@ -96,7 +96,7 @@ def test_example_retries_end_with_a_hook_or_are_none(worker: Worker) -> None:
     tick = worker.queue_namespace == "cronjob"
     assert tick == worker.declaration().generated_queue.startswith("cronjob:")
     assert not tick or not inspect.signature(worker.perform).parameters.keys() - {"self"}
-    assert (worker.retry is False) == (tick or worker is PingWebhookWorker)  # whose user sees it fail
+    assert (worker.retry is False) == (tick or worker is PingWebhookWorker)  # its user sees the failure
 
 
 @each

@@ -139,7 +139,7 @@ def webhooks_have_ended(event_id: int, by_path: dict[str, int], pinged: str, red
     )
     job, due = until(lambda: jobs(redis, "retry"), "the busy one is tried again")["Webhooks::DeliverWebhookWorker"]
     assert job["args"] == [event_id, by_path["/busy"]]
-    assert 7 <= due - job["failed_at"] <= 7 + 10 + 1  # what it asked for, and the jitter of a first failure
+    assert 7 <= due - job["failed_at"] <= 7 + 10 + 1  # the requested delay, and the jitter of a first failure
     assert "Webhooks::DeliverWebhookWorker" not in jobs(redis, "dead")
     assert until(lambda: status.of(pinged) == "completed", "the ping has its state")
 

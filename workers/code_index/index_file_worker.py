@@ -36,7 +36,7 @@ class IndexFileWorker(ApplicationWorker):
 
     @classmethod
     def retries_exhausted(cls, job: Payload, error: Exception) -> None:
-        # A file whose job failed to the end must not hold up the report for ever: it is listed as given up.
+        # A file whose job failed to the end must not block the report: it is listed as failed.
         run_id, number = job["args"]
         record(run_id, number, Unparsable("gave_up", printable(f"{type(error).__name__}: {error}")))
 

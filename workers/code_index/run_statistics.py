@@ -82,7 +82,7 @@ class HistogramBar:
 
 @dataclass(frozen=True, slots=True)
 class RunStatistics:
-    """Everything the page of one run shows."""
+    """All numbers that the page of one run shows."""
 
     run_id: str
     roots: tuple[str, ...]

@@ -20,7 +20,7 @@ class ScanTreeWorker(ApplicationWorker):
     def perform(self, run_id: str, roots: list[str]) -> None:
         # The caller makes the run id: a second run of this job continues the first one's run instead of beginning
         # another. The list is recorded in one transaction before the first push, so a job never meets an unknown file;
-        # dying in the middle of the pushes costs a second run of this job, which pushes what has no result yet.
+        # dying in the middle of the pushes costs a second run of this job, which pushes the files without a result.
         index = this_process_index()
         if index.begin(run_id, roots):
             index.record_files(run_id, find_files(roots))

@@ -16,7 +16,7 @@ _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One file a scan found: where it is, the name to show, and the top-level package it belongs to."""
+    """A file of a scan: its path, the name to show, and its top-level package."""
 
     path: bytes
     shown: str

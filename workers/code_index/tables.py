@@ -44,7 +44,7 @@ files: Final = Table(
     Column("shown", Text, nullable=False),
     Column("package", Text, nullable=False),
     Column("pending", Boolean, nullable=False),
-    # "Is any file left?" is asked after every job: the index holds only those that are left.
+    # "Is any file left?" is asked after every job: the index holds only the files without a result.
     Index(
         "code_index_files_pending",
         "run_id",

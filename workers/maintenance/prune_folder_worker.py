@@ -23,7 +23,7 @@ class PruneFolderWorker(ApplicationWorker):
     concurrency_limit = 2
     defer_on_health = None  # SEW007: files only, no database
     retry = 3
-    # The folder stands in every log line; its name holds no personal data.
+    # Every log line shows the folder; its name holds no personal data.
     loggable_arguments = ("folder",)
 
     def perform(self, folder: str, days: int) -> None:
@@ -49,7 +49,7 @@ def _resolve_folder(folder: str) -> Path:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """Every file; links to folders are not followed. A folder that does not exist has none."""
+    """Return every file; links to folders are not followed. A missing folder has none."""
     for parent, _, names in os.walk(folder):
         yield from (Path(parent, name) for name in names)
 

@@ -17,7 +17,7 @@ _MILLISECONDS: Final = 1e11
 
 
 class ReportQueuesWorker(CronjobWorker):
-    """Log for every queue how many jobs wait and for how long, and how many jobs are dead."""
+    """Log the number of waiting jobs and the longest wait of each queue, and the number of dead jobs."""
 
     feature_category = "platform_maintenance"
     # This job reports late queues. Waiting a minute among their jobs would make the report late.

@@ -24,7 +24,7 @@ class VacuumDatabaseWorker(ApplicationWorker):
     urgency = "throttled"
     tags = ("cronjob_child",)
     data_consistency = "sticky"
-    # Not "until executed": a job that has not finished pushes the equal one that goes on, while it runs.
+    # Not "until executed": an unfinished job pushes an equal job, which continues, while it still runs.
     idempotent = True
     # Two jobs on one database would wait for each other.
     concurrency_limit = 1

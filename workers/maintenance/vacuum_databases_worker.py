@@ -12,7 +12,7 @@ class VacuumDatabasesWorker(CronjobWorker):
     urgency = "throttled"
 
     def perform(self) -> None:
-        # Names, not paths: the job may run on another machine, whose var directory lies elsewhere.
+        # Names, not paths: the job may run on another machine, whose var directory has another path.
         names = sorted(path.name for path in var_dir().glob("*.sqlite3"))
         VacuumDatabaseWorker.perform_bulk_for(
             names,

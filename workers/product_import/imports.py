@@ -27,7 +27,7 @@ BATCH_ROWS: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows that one job imports, by the lines they stand in."""
+    """The rows that one job imports, by their lines."""
 
     number: int
     first_line: int
@@ -217,8 +217,8 @@ def _validate_row(line: int, first_line: int, cells: dict[str, str]) -> ProductR
         return f"more cells than the first row has columns: {cells[SURPLUS]}"
     product = read_product(cells)
     if isinstance(product, ProductRow) and line != first_line:
-        # Batches run side by side, so "the last one wins" would be whichever came last.
-        return f"sku: {product.sku} stands in line {first_line} already"
+        # Batches run side by side, so "the last row wins" would depend on their order.
+        return f"sku: {product.sku} is already in line {first_line}"
     return product
 
 

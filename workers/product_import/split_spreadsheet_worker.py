@@ -19,7 +19,7 @@ class SplitSpreadsheetWorker(ApplicationWorker):
     # 200,000 rows are some 200 MB: three such files at once would be as much as a small machine has.
     concurrency_limit = 2
     defer_on_health = None  # SEW007: the page of the upload waits for it, and it writes once
-    # For what passes, like an upload that has not reached this machine; a file that is no spreadsheet is not tried again.
+    # Retries are for temporary errors, like an upload that has not reached this machine; an invalid file is not retried.
     retry = 3
 
     def perform(self, import_id: int) -> None:

@@ -17,7 +17,7 @@ _ENCODINGS: Final = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 
 
 class Row(NamedTuple):
-    """One row that holds something: the line it begins in, from 1 as spreadsheet programs count, and its cells."""
+    """A row that is not empty: its first line (from 1, as in spreadsheet programs) and its cells."""
 
     line: int
     cells: dict[str, str]
@@ -78,8 +78,8 @@ def _csv_lines(path: Path, encoding: str) -> Iterator[tuple[int, list[str]]]:
     with path.open(encoding=encoding, newline="") as file:
         first = file.readline()
         file.seek(0)
-        # The header holds no prices, so what is most frequent there separates: a comma, or what programs in countries with
-        # a decimal comma write.
+        # The header holds no prices, so its most frequent separator is the right one: a comma, or the separator of
+        # countries with a decimal comma.
         reader = csv.reader(file, delimiter=max(",;\t", key=first.count), strict=True)
         begins = 1
         for cells in reader:

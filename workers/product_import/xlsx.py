@@ -1,7 +1,7 @@
 """The rows of the first sheet of an .xlsx file: XML in a zip archive, as ECMA-376 lays it down.
 
-Uploaded by strangers, so nothing of it is trusted: no document type is accepted (no entities, no XML bombs), and no more
-than so many bytes are ever unpacked, whatever the archive says of itself.
+Any user can upload a file, so no part of it is trusted: a document type is refused (no entities, no expansion attacks),
+and the number of unpacked bytes is limited, for any sizes in the archive.
 """
 
 import posixpath
@@ -39,7 +39,7 @@ def xlsx_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
         with ZipFile(path) as archive:
             sheet, strings = _places(archive)
             yield from _rows(archive, sheet, list(_shared_strings(archive, strings)) if strings else [])
-    # RuntimeError: encrypted. KeyError: a part or an attribute is missing. ValueError: a number is none.
+    # RuntimeError: encrypted. KeyError: a part or an attribute is missing. ValueError: a number is malformed.
     except (BadZipFile, KeyError, ValueError, EOFError, RuntimeError, zlib.error, expat.ExpatError) as error:
         raise NotXlsxError(f"it looks like .xlsx, but cannot be read ({error})") from error
 

@@ -33,7 +33,7 @@ async def checked_addresses(host: str, port: int) -> list[str]:
     addresses = [str(entry[4][0]) for entry in found]
     for address in addresses:
         if not _is_allowed(ipaddress.ip_address(address.partition("%")[0])):
-            # One refused address refuses the name: the owner of a name decides which of its addresses comes first.
+            # One refused address refuses the name: the owner of a name chooses the order of its addresses.
             raise AddressRefusedError(f"{host} leads to {address}, which is no public address")
     return addresses
 

@@ -19,7 +19,7 @@ class DeliverWebhookWorker(ApplicationWorker):
     has_external_dependencies = True
     # A few seconds do not matter, so it waits for a replica rather than asking the primary.
     data_consistency = "delayed"
-    # The receiver gets the same id again and can tell; one that has the event is not called again.
+    # The receiver recognizes a repeated delivery by its id; a delivered event is not sent again.
     idempotent = True
     # One customer's slow server must not take every slot there is.
     concurrency_limit = 20

@@ -75,7 +75,7 @@ def message_due(event_id: int, hook_id: int) -> Message | None:
 
 
 def ping_message(hook_id: int) -> Message:
-    """Return a message that stands for no event. Raises ``Discard`` when there is no such hook."""
+    """Return a test message without an event. Raises ``Discard`` when there is no such hook."""
     with reading(_engine()) as connection:
         hook = _require_hook(connection, hook_id)
     return Message(hook.url, hook.secret, f"msg_ping_{hook_id}", "ping", {"hook_id": hook_id})

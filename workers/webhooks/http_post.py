@@ -88,7 +88,7 @@ def url_problem(url: str) -> str | None:
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         return "a hook's URL begins with http:// or https:// and names a host"
     if parts.username is not None:
-        return "a hook's URL holds no user and password: it stands in lists and logs; check the signature instead"
+        return "a hook's URL holds no user and password: lists and logs show the URL; check the signature instead"
     return None
 
 
@@ -136,7 +136,7 @@ def _parsed(data: bytes) -> HTTPResponse:
 
 
 class _BytesSocket:
-    """As much of a socket as ``HTTPResponse`` asks for."""
+    """The methods of a socket that ``HTTPResponse`` calls."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -9,7 +9,7 @@ from workers.webhooks.attempt import attempt
 
 
 class PingWebhookWorker(ApplicationWorker):
-    """Send a hook a message that stands for no event, while its owner waits."""
+    """Send a test message to a hook; its owner waits for the result."""
 
     feature_category = "webhooks"
     has_external_dependencies = True

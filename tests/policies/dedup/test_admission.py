@@ -208,7 +208,7 @@ def test_dedup_duplicate_during_replica_choice_counts(scene):
 
     consistency = Consistency(meanwhile=push)
     until(scene.start(1, consistency=consistency).done)
-    # Twice it is looked at again; then the lock goes, and the duplicate after that is one no more.
+    # The positions are checked twice more; then the lock is released, and the next equal job is no duplicate.
     assert [seen.get("main") for seen in consistency.seen[:4]] == [None, "0/20", "0/30", "0/40"]
     assert pushed[:3] == [None, None, None]
     assert pushed[3] is not None
@@ -306,7 +306,7 @@ def test_dedup_next_run_has_arguments_and_context_of_the_last(scene, held):
     assert held.began.acquire(timeout=30)
     Stamped.positions = {"main": "0/20"}
     assert job.perform_async("x" * 5_000) is None
-    slots.fetcher.stop()  # what is written next stays where it is
+    slots.fetcher.stop()  # no later job is fetched
     held.free.release()
     until(scene.waiting)
     (next_run,) = scene.waiting()

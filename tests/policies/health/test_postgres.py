@@ -92,7 +92,7 @@ def test_wal_archiving_waiting_segments_stop(unwell, asked):
     found = asked(unwell)("wal_archiving")
     assert isinstance(found, Stop)
     waiting = int(found.reason.removesuffix(" WAL segments wait for archiving, more than 42"))
-    assert waiting >= WAITING  # and those that the tests before this one have filled
+    assert waiting >= WAITING  # and the segments that earlier tests have filled
     assert isinstance(asked(unwell, wal_archiving={"above": 10 * waiting})("wal_archiving"), Normal)
 
 
@@ -184,7 +184,7 @@ def test_health_connection_reads_only_and_reconnects(unwell, asked):
 
 
 def test_health_connection_frozen_server_times_out(unwell, asked):
-    assert asked(unwell).database.query("SELECT 1")  # whatever is loaded has been
+    assert asked(unwell).database.query("SELECT 1")  # every module is loaded now
     query = asked(unwell, timeout_s=0.3).database.query
     with pytest.raises(psycopg.errors.QueryCanceled):
         query("SELECT pg_sleep(20)")

@@ -26,7 +26,7 @@ CONTROL = "points"
 
 Way: TypeAlias = Literal["die before", "die sent", "die replied", "cut before", "cut sent", "cut torn"]
 """The fault at a command. ``die``: SIGKILL before it leaves; when the server has run it; when its reply has been read.
-``cut``: the process lives on, and its connection ends before the command leaves; when the server has run it and its
+``cut``: the process continues, and its connection ends before the command leaves; when the server has run it and its
 reply is lost; in the middle of its reply.
 """
 

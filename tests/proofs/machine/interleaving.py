@@ -226,7 +226,7 @@ class _Thread:
 
 
 class SIMULATED:
-    """In place of the module ``threading``: the parts that the framework uses."""
+    """Replaces the module ``threading``: the parts that the framework uses."""
 
     Lock, Event, Condition, Thread, local = _Lock, Event, _Condition, _Thread, threading.local
     current_thread = staticmethod(current)

@@ -83,7 +83,7 @@ _MOVES = {
 
 @dataclass
 class Job:
-    """One job, as far as it has been seen."""
+    """One job and its observed places."""
 
     first: bytes
     spots: list[Spot] = field(default_factory=list[Spot])

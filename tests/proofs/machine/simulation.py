@@ -97,7 +97,7 @@ def _gated(run: Callable[..., Any], clock: Clock) -> Callable[..., Any]:
 
 
 def _by_the_clock(args: tuple[Any, ...], clock: Clock) -> tuple[Any, ...]:
-    """Move a deadline in a command nearer: Redis's clock stands while simulated time passes."""
+    """Move a deadline in a command nearer: Redis's clock does not advance with simulated time."""
     act = current()
     if act is not None and args == ("TIME",):
         act.read_clock_at = clock.now

@@ -87,7 +87,7 @@ def test_import_makes_products_and_a_report(installation: Installation, tmp_path
     assert list(csv.reader(report.read_text().splitlines())) == [
         ["line", "reason", "sku", "name", "category", "price"],
         ["3", "price: input should be greater than or equal to 0", "B-1", "Bread", "food", "-1"],
-        ["5", "sku: H-1 stands in line 2 already", "H-1", "Hammer again", "tools", "1"],
+        ["5", "sku: H-1 is already in line 2", "H-1", "Hammer again", "tools", "1"],
         [
             "6",
             REASONS,

@@ -30,7 +30,7 @@ _KINDS: Final = {
 def render(figures: RunStatistics, *, section: Html | None = None, style: str = "") -> str:
     """The whole page as text; it asks the network for nothing and holds no script.
 
-    ``section`` stands below the totals and is styled by ``style``: the demo shows there what the worker processes did.
+    ``section`` is below the totals, styled by ``style``: there the demo shows the work of the worker processes.
     """
     head = tag(
         "head",
