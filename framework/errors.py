@@ -378,8 +378,8 @@ class JobReplicaNotUpToDate(RetryError):
     def __init__(self, worker: str) -> None:
         self.worker = worker
         super().__init__(
-            f"{worker}: no replica of its database has caught up with the push. The retry reads from one that has, or from the "
-            "primary; if this happens often, look at the replication lag."
+            f"{worker}: no replica of its database has the writes before the push. The retry reads from an up-to-date replica, or "
+            "from the primary. If this happens often, check the replication lag."
         )
 
 

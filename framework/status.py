@@ -116,15 +116,13 @@ def _check_jid(jid: object, index: int) -> Jid:
     if jid is None:
         raise TypeError(f"id {index} is None: that job was dropped when it was pushed, and has no state; leave it out")
     if not isinstance(jid, str):
-        raise TypeError(
-            f"id {index} is {short_repr(jid)}, a {type(jid).__name__}; a job's id is a str, as a push returns it"
-        )
+        raise TypeError(f"id {index} is {short_repr(jid)}, a {type(jid).__name__}; use the id that the push returned")
     if not jid:
-        raise ValueError(f"id {index} is empty; a job's id is what its push returned")
+        raise ValueError(f"id {index} is empty; use the id that the push returned")
     try:
         jid.encode()
     except UnicodeEncodeError:
         raise ValueError(
-            f"id {index} is {short_repr(jid)}, which is not Unicode text; a job's id is what its push returned"
+            f"id {index} is {short_repr(jid)}, which is not Unicode text; use the id that the push returned"
         ) from None
     return jid

@@ -137,7 +137,7 @@ class Explainer:
                 result = f"queue {name}, set aside", [self._migrating(name)]
             case "dead":
                 remedy = "nothing by itself: retry it on the Dead page of a dashboard, while the dead set has it"
-                result = f"dead set, {position}", [Blocker("dead", f"given up: {_error_text(payload)}", remedy)]
+                result = f"dead set, {position}", [Blocker("dead", f"it is dead: {_error_text(payload)}", remedy)]
             case "interrupted":
                 result = f"interrupted set, {position}", [_interrupted_blocker(payload)]
         return result
@@ -338,7 +338,7 @@ def _interrupted_blocker(payload: Payload) -> Blocker:
         why = "too many processes died while it ran: it is suspected of killing them"
     else:
         why = "it was still running too often when its process had to stop: it takes longer than the deadline -t"
-    return Blocker("interrupted", why, "nothing by itself: examine what it does, and push it again")
+    return Blocker("interrupted", why, "nothing by itself: find the cause, then push it again")
 
 
 def _ordinal(location: JobLocation) -> str:

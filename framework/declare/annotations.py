@@ -86,7 +86,7 @@ def _inner_annotations(annotation: Any) -> Iterable[Any]:
 def _check_literals(members: tuple[Any, ...]) -> Iterable[Any]:
     for member in members:
         if type(member) not in (str, int, bool, types.NoneType):
-            raise InvalidValue(f"Literal[{member!r}] cannot travel as JSON; use Literal of str or int values")
+            raise InvalidValue(f"Literal[{member!r}] has no JSON form; use Literal of str or int values")
     return ()
 
 
@@ -114,8 +114,8 @@ def _rejection_message(annotation: Any, origin: Any) -> str:
     name = getattr(kind, "__name__", None) or str(annotation)
     if is_class(kind):
         if issubclass(kind, enum.Enum):
-            return f"{name} cannot travel as JSON; use Literal[...] of its values and pass its .value"
+            return f"{name} has no JSON form; use Literal[...] of its values and pass its .value"
         for ancestor in kind.__mro__:
             if ancestor.__name__ in JSON_SUBSTITUTES and "_fields" not in vars(kind):
-                return f"{name} cannot travel as JSON; use {JSON_SUBSTITUTES[ancestor.__name__]}"
-    return f"{name} cannot travel as JSON; pass an id, or use a dict[str, ...] (a TypedDict, or Json) of plain values"
+                return f"{name} has no JSON form; use {JSON_SUBSTITUTES[ancestor.__name__]}"
+    return f"{name} has no JSON form; pass an id, or use a dict[str, ...] (a TypedDict, or Json) of plain values"

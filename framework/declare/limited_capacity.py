@@ -161,7 +161,7 @@ def _check_limited_capacity(faults: ErrorCollector, cls: type[LimitedCapacityWor
     work, count = (inspect.signature(one) for one in (cls.perform_work, cls.remaining_work_count))
     if [one.kind for one in work.parameters.values()] != [one.kind for one in count.parameters.values()]:
         message = (
-            f"remaining_work_count{count} must take what perform_work{work} takes: it is asked about the same job."
+            f"remaining_work_count{count} must have the parameters of perform_work{work}: it gets the same arguments."
         )
         faults.add(message, "remaining_work_count")
     if inspect.iscoroutinefunction(cls.remaining_work_count) and not inspect.iscoroutinefunction(cls.perform_work):

@@ -54,7 +54,7 @@ def register(worker: type[Any]) -> None:
             if holder is not None and _declaration(holder).qualified_name != declaration.qualified_name:
                 raise DeclarationError(
                     declaration.qualified_name,
-                    f"the wire name {name!r} is already taken by {_declaration(holder).qualified_name}. Rename one of the two "
+                    f"the wire name {name!r} is already the name of {_declaration(holder).qualified_name}. Rename one of the two "
                     f"classes, or give one its own `wire_name`.",
                     attribute="wire_name" if name == declaration.wire_name else "aliases",
                 )

@@ -286,7 +286,7 @@ def _read_parameters(faults: ErrorCollector, method_name: str, method: Callable[
             advice = "take a dict[str, ...] parameter instead"
         else:
             continue
-        message = f"{method_name}'s parameter {str(parameter)!r} cannot travel, the wire carries a list; {advice}."
+        message = f"{method_name}'s parameter {str(parameter)!r} is not possible: a payload has a list of arguments; {advice}."
         faults.add(message, method_name)
     return [one for one in parameters[1:] if one.kind not in (one.KEYWORD_ONLY, one.VAR_KEYWORD)]
 

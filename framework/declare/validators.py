@@ -253,9 +253,7 @@ def _limit(value: Any) -> Any:
     if not callable(candidate) or isinstance(candidate, type):
         raise InvalidValue(limit.allowed)
     if inspect.iscoroutinefunction(candidate) or inspect.isgeneratorfunction(candidate):
-        raise InvalidValue(
-            f"{limit.allowed}; this callable returns no number but what would have to be awaited or iterated"
-        )
+        raise InvalidValue(f"{limit.allowed}; this callable returns a coroutine or a generator, not a number")
     try:
         inspect.signature(candidate).bind()
     except (TypeError, ValueError):

@@ -82,7 +82,10 @@ class RedisFlags(FlagSource):
             raise
         except ResponseError as error:
             self._warn(
-                "refused", "flags cannot be read; their last values stay in force", "flags.read_failed", error=error
+                "refused",
+                "the flags cannot be read; their last values are used. Look at the error",
+                "flags.read_failed",
+                error=error,
             )
             return False
         # The end of a flag is converted by Redis's clock, so that no host's clock ends it too early or never.
@@ -102,7 +105,10 @@ class RedisFlags(FlagSource):
             self.read()
         except (RedisError, OSError) as error:
             self._warn(
-                "away", "flags cannot be read; their last values stay in force", "flags.unavailable", error=error
+                "away",
+                "the flags cannot be read; their last values are used. Look at the error",
+                "flags.unavailable",
+                error=error,
             )
 
     def _decode(self, name: str, data: bytes, offset: float) -> _CachedFlag | None:

@@ -120,7 +120,7 @@ def _signature_problem(
     if inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function):
         return "its call is async: write def, which serves async jobs too"
     if not inspect.isgeneratorfunction(function):
-        return "its call is no generator function: there is no yield in it"
+        return "its call is not a generator function, because it has no yield"
     # A classmethod receives its class, a plain method its instance, a staticmethod neither.
     owner = () if isinstance(call, staticmethod) else ("self",)
     if not _accepts(function, (*owner, *parameters), {}):

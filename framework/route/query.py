@@ -196,7 +196,7 @@ class _Parser:
         while self.accept(","):
             values.append(self.value(attribute))
         if self.position < len(self.text) and self.text[self.position] not in "&|":
-            self.fail_term(f"{self.text[self.position]!r} cannot stand here; expected ',', '&', '|' or the end")
+            self.fail_term(f"{self.text[self.position]!r} is not allowed here; expected ',', '&', '|' or the end")
         return Term(attribute, negated, tuple(values))
 
     def value(self, attribute: str) -> str:
@@ -245,6 +245,6 @@ class _Parser:
             reason = "a query has no parentheses; '&' binds tighter than '|'"
         elif not character.isascii():
             name = unicodedata.name(character, "a character without a name")
-            reason = f"{character!r} (U+{ord(character):04X} {name}) cannot stand here: queries are written in ASCII"
+            reason = f"{character!r} (U+{ord(character):04X} {name}) is not allowed here: queries are written in ASCII"
         self.record_fault(self.position, reason)
         raise _BrokenTerm

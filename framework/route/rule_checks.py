@@ -115,7 +115,7 @@ class RuleChecks:
                 return
             taken[name] = "queue and shard of its own" if decides == index else f"routing_rules[{decides}]"
         whose = join_names((f"{name} by {taker}" for name, taker in taken.items()), max_names=5)
-        message = f"every worker it matches is taken: {whose}. Move the rule up, or delete it"
+        message = f"every worker that it matches gets its queue elsewhere: {whose}. Move the rule up, or delete it"
         yield RuleFinding("unused", self._place(index), message)
 
     def _unknown_namespaces(self, namespaces: Collection[str]) -> Iterator[RuleFinding]:

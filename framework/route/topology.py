@@ -22,7 +22,7 @@ SOURCE = "workers/all_queues.yml"
 
 def regenerate_advice() -> str:
     """Return the remedy for a generated file that does not match the classes."""
-    return f"run {command('generate-queues')} and commit what it writes"
+    return f"run {command('generate-queues')} and commit the files"
 
 
 class QueueLocation(NamedTuple):

@@ -114,7 +114,7 @@ def _parse_variable(name: str, text: str) -> dict[str, Any]:
         raise ValueError(f"{reason}{actual_value_note(text, [key])}") from None
     if not values:
         raise ValueError(
-            "null is no value: unset the variable"
+            "null is not a value: unset the variable"
             if "__" not in name
             else "no setting has this name: the setting has no nested keys"
         )

@@ -78,5 +78,5 @@ def _var_dir(environment: Mapping[str, str], here: Path, root: Path, problems: l
     named = environment.get("FRAMEWORK_VAR_DIR")
     folder = here / named if named else root / "var"
     if named and folder.exists() and not folder.is_dir():
-        problems.append(ConfigurationProblem(ENVIRONMENT_SOURCE, "FRAMEWORK_VAR_DIR", f"{folder} is no folder"))
+        problems.append(ConfigurationProblem(ENVIRONMENT_SOURCE, "FRAMEWORK_VAR_DIR", f"{folder} is not a folder"))
     return folder

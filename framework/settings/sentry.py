@@ -24,5 +24,5 @@ class SentrySettings(Section):
         except ValueError:
             whole = False
         if not whole or not text.rpartition("/")[2].isdecimal():
-            raise ValueError("is no DSN: copy it from the project's settings in Sentry (https://KEY@HOST/PROJECT)")
+            raise ValueError("is not a DSN: copy it from the project's settings in Sentry (https://KEY@HOST/PROJECT)")
         return SecretStr(text)

@@ -9,7 +9,7 @@ _ENDED_WITHOUT_CERTIFICATE = f"{_ENDED} without a client certificate"
 _ENDED_WITH_CERTIFICATE = f"{_ENDED} with a client certificate"
 _ADVICE = (
     (("certificate has expired",), "its certificate has expired: renew it on the server"),
-    (("certificate is not yet valid",), "its certificate is not valid yet: look at the clocks of both hosts"),
+    (("certificate is not yet valid",), "its certificate is not valid yet: check the clocks of both hosts"),
     (
         ("Hostname mismatch", "IP address mismatch", "doesn't match"),
         "its certificate names another host: connect by a name that it has, or set tls.check_hostname: false",

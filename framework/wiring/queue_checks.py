@@ -30,7 +30,7 @@ def read_entries(path: Path) -> list[dict[str, Any]]:
         raise YamlError("does not exist")
     found = read_yaml(path, max_bytes=MAX_BYTES)
     if not is_list(found):
-        raise YamlError("is no list of workers")
+        raise YamlError("is not a list of workers")
     return [item for item in found if is_mapping(item)]
 
 

@@ -531,9 +531,9 @@ def test_declaration_error_lists_every_fault_of_a_class():
     for words in (
         "did you mean 'feature_category'?",
         "did you mean 'high'?",
-        "datetime cannot travel as JSON",
-        "parameter \"mode: str = 'full'\" cannot travel",
-        "parameter '**others: Any' cannot travel",
+        "datetime has no JSON form",
+        "parameter \"mode: str = 'full'\" is not possible",
+        "parameter '**others: Any' is not possible",
         "delayed' forbids retry = False or 0",
     ):
         assert words in text

@@ -180,8 +180,8 @@ def selfless() -> None: ...
         (9, "perform_v1", None, "Allowed: an ordinary method"),
         (9, "perform_v1", generator, "perform_v1 holds a yield"),
         (9, "perform_v1", async_generator, "perform_v1 holds a yield"),
-        (9, "perform_v1", keyword_only, "perform_v1's parameter 'mode: str' cannot travel"),
-        (9, "perform_v1", untravelled, "perform_v1's parameter 'data': bytes cannot travel as JSON; use a str"),
+        (9, "perform_v1", keyword_only, "perform_v1's parameter 'mode: str' is not possible"),
+        (9, "perform_v1", untravelled, "perform_v1's parameter 'data': bytes has no JSON form; use a str"),
         (9, "perform_v1", unreadable, "perform_v1: its annotations cannot be read at run time"),
         (9, "perform_v1", unfit, "the default of perform_v1's parameter 'number' does not fit int"),
         (9, "perform_v1", selfless, "perform_v1 needs self: it would be called with"),
@@ -241,6 +241,6 @@ def test_alias_equal_to_the_own_name_is_refused(facts):
 )
 def test_wire_name_of_two_classes_is_refused(first, second, attribute):
     make(name="FirstWorker", **first)
-    with pytest.raises(DeclarationError, match=r"is already taken by workers.sample.FirstWorker") as caught:
+    with pytest.raises(DeclarationError, match=r"is already the name of workers.sample.FirstWorker") as caught:
         make(name="SecondWorker", **second)
     assert caught.value.attribute == attribute

@@ -223,8 +223,8 @@ def test_policy_options_check_their_fields(build: Any, words: str):
         ({"data_consistency": "delayed", "retry": 0}, "data_consistency", "retry"),
         ({"data_consistency_overrides": {"ci": "delayed"}, "retry": 0}, "data_consistency_overrides", "retry"),
         ({"__init__": lambda self, client: None}, "__init__", "without any"),
-        ({"perform": lambda self, *, a: None}, "perform", "cannot travel"),
-        ({"perform": lambda self, **rest: None}, "perform", "cannot travel"),
+        ({"perform": lambda self, *, a: None}, "perform", "is not possible"),
+        ({"perform": lambda self, **rest: None}, "perform", "is not possible"),
     ],
     around=registry.isolated,
 )

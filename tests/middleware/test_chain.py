@@ -118,11 +118,11 @@ async def coroutine(self, worker, job, queue):
 
 REFUSED = {
     "no call": (int, "it has no method call"),
-    "an attribute": (shaped(5), "no generator function"),
+    "an attribute": (shaped(5), "not a generator function"),
     "an instance": (shaped(steps)(), "it is not a class"),
     "a function": (steps, "it is not a class"),
-    "no yield": (shaped(lambda self, worker, job, queue: None), "there is no yield"),
-    "returns steps": (shaped(lambda self, *facts: steps(*facts)), "there is no yield"),
+    "no yield": (shaped(lambda self, worker, job, queue: None), "it has no yield"),
+    "returns steps": (shaped(lambda self, *facts: steps(*facts)), "it has no yield"),
     "async steps": (shaped(async_steps), "its call is async"),
     "coroutine": (shaped(coroutine), "its call is async"),
     "too few": (

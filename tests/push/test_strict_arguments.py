@@ -263,7 +263,7 @@ def when(self, moment: dt.datetime, ids: tuple[int, ...] = (), name: str = None,
 def test_mode_off_allows_any_annotation(opened_with, redis, caplog):
     opened_with("raise")
     for attributes in ({}, {"strict_arguments": "raise"}, {"strict_arguments": None}):
-        with pytest.raises(DeclarationError, match=r"'moment': datetime cannot travel.*strict_arguments = 'warn'"):
+        with pytest.raises(DeclarationError, match=r"'moment': datetime has no JSON form.*strict_arguments = 'warn'"):
             worker(perform=when, **attributes)
     cls = worker(perform=when, strict_arguments="warn", queue="default")
     moment = dt.datetime(2026, 2, 3, tzinfo=dt.UTC)

@@ -293,7 +293,7 @@ ENTRIES = [
         APP,
         f"sentry: {{dsn: 'http://u:{SECRET}@h/x'}}",
         "sentry.dsn",
-        f"is no DSN: copy it from the project's settings in Sentry (https://KEY@HOST/PROJECT){HIDDEN}",
+        f"is not a DSN: copy it from the project's settings in Sentry (https://KEY@HOST/PROJECT){HIDDEN}",
     ),
     (APP, f"sentry: {{dsn: [{SECRET}]}}", "sentry.dsn", f"must be a text{HIDDEN}"),
     (
@@ -717,7 +717,7 @@ VARIABLES = [
     ("FRAMEWORK_CONCURRENCY", "\udcff", f"{WHOLE} 1 to 10,000, not '\\udcff'"),
     ("FRAMEWORK_TIMEOUT", "nan", "must be a number from 0 to 604,800, not 'nan'"),
     ("FRAMEWORK_LOGGING", "loud", f"{JSON}, not 'loud'"),
-    ("FRAMEWORK_LOGGING", "null", "null is no value: unset the variable"),
+    ("FRAMEWORK_LOGGING", "null", "null is not a value: unset the variable"),
     ("FRAMEWORK_LOGGING", '{"a":' * 1_000_000, "is nested deeper than any setting"),  # 3.14 reads 100,000 levels
     ("FRAMEWORK_QUEUES", "[" * 1_000_000, "is nested deeper than any setting"),
     ("FRAMEWORK_WORKERS_MODULE", "[" * 1_000_000, f"is nested deeper than any setting, not '{'[' * 56}..."),
@@ -737,7 +737,7 @@ VARIABLES = [
     ),
     ("FRAMEWORK_LOGGING__LEVEL", "", EMPTY),
     ("FRAMEWORK_LOGGING__JOBS", "null", "must be true or false, not 'null'"),
-    ("FRAMEWORK_VAR_DIR", __file__, f"{__file__} is no folder"),
+    ("FRAMEWORK_VAR_DIR", __file__, f"{__file__} is not a folder"),
     ("FRAMEWORK_VAR_DIR", "", EMPTY),
     ("FRAMEWORK_CONFIG_DIR", "", EMPTY),
     ("FRAMEWORK_ENV", "", EMPTY),
@@ -758,7 +758,7 @@ VARIABLES = [
     (
         "SENTRY_DSN",
         SECRET,
-        f"is no DSN: copy it from the project's settings in Sentry (https://KEY@HOST/PROJECT){HIDDEN}",
+        f"is not a DSN: copy it from the project's settings in Sentry (https://KEY@HOST/PROJECT){HIDDEN}",
     ),
 ]
 

@@ -20,7 +20,7 @@ class BWorker(ApplicationWorker):
 
     def perform(self) -> None: ...
 """
-STALE = "workers/all_queues.yml differs from the loaded workers: run {} and commit what it writes"
+STALE = "workers/all_queues.yml differs from the loaded workers: run {} and commit the files"
 AT_SCRIPTS, INSTALLED = STALE.format("scripts/generate_queues"), STALE.format("application-worker generate-queues")
 
 
@@ -84,7 +84,7 @@ def test_queue_checks_line_names_five_of_many_classes(site, package):
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(None, "does not exist"), ("a: 1", "is no list of workers"), ("- {a: [", "line 2, column 1: ...")],
+    [(None, "does not exist"), ("a: 1", "is not a list of workers"), ("- {a: [", "line 2, column 1: ...")],
 )
 def test_queue_checks_unreadable_file_is_a_warning(site, package, content, reason):
     file = package / "all_queues.yml"

@@ -63,7 +63,7 @@ class CapacityLimit:
         if result.state == "fenced":
             return Lost()
         return Discarded(
-            f"{result.taken} of {result.limit} jobs are running or about to (max_running_jobs)", "max_running_jobs"
+            f"{result.taken} of {result.limit} jobs are running or about to run (max_running_jobs)", "max_running_jobs"
         )
 
 

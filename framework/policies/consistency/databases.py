@@ -65,9 +65,7 @@ class Databases:
             wanted = wanted or bool(self.levels(declaration))
             for name in declaration.data_consistency_overrides or ():
                 if self._all and name not in self._all:
-                    message = (
-                        f"{declaration.qualified_name}: data_consistency_overrides names {name!r}, which is no database"
-                    )
+                    message = f"{declaration.qualified_name}: data_consistency_overrides names {name!r}, which is not a database"
                     known = join_names(self._all)
                     near = f"{did_you_mean(name, self._all)}; there are {known}: use one of them, or add it there with its url"
                     problems.append(ConfigurationProblem(self._file, "databases", f"{message}{near}"))

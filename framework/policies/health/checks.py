@@ -151,7 +151,9 @@ class HealthChecker:
             question = Question(database, tables, self._timeout_s, self._query_of(database))
             found = cast("object", self._indicators[name].evaluate(question))
             signal = (
-                found if isinstance(found, Signal) else Unknown(f"it returned {short_repr(found)}, which is no signal")
+                found
+                if isinstance(found, Signal)
+                else Unknown(f"it returned {short_repr(found)}, which is not a signal")
             )
             if isinstance(signal, Unknown):
                 self._events.unknown(name, database, signal, None)
