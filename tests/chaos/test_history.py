@@ -16,7 +16,7 @@ import pytest
 from tests.harness import ROOT
 from tests.proofs.aof import History
 from tests.proofs.mixed_load import MixedLoadRun
-from tests.proofs.prefixes import Account, cut_all, judge
+from tests.proofs.prefixes import Account, check_recovery, cut_all
 from tests.proofs.prover import prove
 
 CUTS = 25
@@ -79,15 +79,15 @@ def test_mixed_load_history_and_its_prefixes_hold(short_path):
 def test_prefix_check_finds_each_violation():
     expected = {b"waits": (b"queue:a",), b"held": (b"aw:working:x",)}
     known = {*expected, b"dead"}
-    assert not list(judge(expected, known, counted(b"waits", b"held"), counted(b"dead")))
-    assert not list(judge(expected, known, counted(b"waits"), counted(b"dead", b"held")))
-    (lost,) = judge(expected, known, counted(b"waits"), counted())
+    assert not list(check_recovery(expected, known, counted(b"waits", b"held"), counted(b"dead")))
+    assert not list(check_recovery(expected, known, counted(b"waits"), counted(b"dead", b"held")))
+    (lost,) = check_recovery(expected, known, counted(b"waits"), counted())
     assert lost == "job held was in aw:working:x, and never ran: lost"
-    (twice,) = judge(expected, known, counted(b"waits", b"held", b"held"), counted())
+    (twice,) = check_recovery(expected, known, counted(b"waits", b"held", b"held"), counted())
     assert twice == "job held ran or rests 2 times"
-    (both,) = judge(expected, known, counted(b"waits", b"held"), counted(b"held"))
+    (both,) = check_recovery(expected, known, counted(b"waits", b"held"), counted(b"held"))
     assert both == "job held ran or rests 2 times"
-    (stray,) = judge(expected, known, counted(b"waits", b"held", b"gone"), counted())
+    (stray,) = check_recovery(expected, known, counted(b"waits", b"held", b"gone"), counted())
     assert stray == "job gone had ended or was never pushed, and appears"
 
 

@@ -50,7 +50,7 @@ def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
         pool = ClusterPool(root / "scripts", folder, queue=QUEUE, module=_MODULE, **size)
         drain = Drain(pool, folder / "records", options.jobs, random.Random(seed) if options.kills else None)
         try:
-            drain.go(stop)
+            drain.run(stop)
         finally:
             pool.stop()
         with server.open("drain") as client:
@@ -73,14 +73,14 @@ class Drain:
         self._killed: set[int] = set()
         self._next_kill = 0.0
 
-    def go(self, stop: StopSignal) -> None:
+    def run(self, stop: StopSignal) -> None:
         """Push until every job has run, or no job runs any more."""
         started = moved = shown = time.monotonic()
         self.pool.start()
         while not stop.wait(_LOOK_S) and self.done < self.jobs:
             now = time.monotonic()
             self.seconds = now - started
-            self.pool.tend()
+            self.pool.restart_ended()
             self._push()
             self._kill_if_due(now)
             if (done := self._count()) > self.done:

@@ -38,7 +38,7 @@ class Work:
         self.largest: dict[str, tuple[int, int]] = {}
         self.findings: dict[tuple[str, str, str], Finding] = {}
 
-    def take(self, target: Target, seed: int, number: int) -> None:
+    def try_input(self, target: Target, seed: int, number: int) -> None:
         """Try one input."""
         found = attempt(target, seed, number)
         self.done += 1
@@ -51,7 +51,7 @@ class Work:
             key = (target.name, found.finding.where, found.finding.what[:40])
             self.findings.setdefault(key, found.finding)
 
-    def tell(self) -> None:
+    def print_progress(self) -> None:
         """Print the progress line."""
         line: dict[str, Any] = {
             "done": self.done,
@@ -78,11 +78,11 @@ def main() -> None:
         for number in range(first, inputs, step):
             index, target = wheel[number % len(wheel)]
             AT.pack_into(at, 0, index, number)
-            work.take(target, seed, number)
+            work.try_input(target, seed, number)
             if time.monotonic() - printed > _LINE_S:
                 printed = time.monotonic()
-                work.tell()
-        work.tell()
+                work.print_progress()
+        work.print_progress()
     finally:
         stop_ruby()
         remove_folder()

@@ -28,7 +28,7 @@ class HeldResources:
         """By key of a limit's running jobs: the most there were at an instant."""
         self._known: dict[bytes, dict[bytes, Holding]] = {}
 
-    def take(self, keyspace: Keyspace) -> set[bytes]:
+    def update(self, keyspace: Keyspace) -> set[bytes]:
         """Apply the changes of locks and limits; return the jobs that acquired one."""
         came: set[bytes] = set()
         for key in keyspace.held:

@@ -33,7 +33,7 @@ def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
         print(f"  {mixed.kills} kills; the history is {os.path.relpath(mixed.data)}", flush=True)
     progress = Progress(stop)
     try:
-        verdicts = prove_all(places, progress.tell)
+        verdicts = prove_all(places, progress.print_progress)
     except (HistoryError, UnknownCommandError) as error:
         print(f"\nNot proven: {error}")
         return UNPROVEN
@@ -52,7 +52,7 @@ class Progress:
         self._stop = stop
         self._shown = self._started = time.monotonic()
 
-    def tell(self, verdict: Verdict, done: int, size: int) -> None:
+    def print_progress(self, verdict: Verdict, done: int, size: int) -> None:
         """Print the progress. Raises KeyboardInterrupt when it must stop."""
         now = time.monotonic()
         if self._stop.asked:

@@ -51,14 +51,14 @@ class _Half:
         due, before = began + EVERY_S, self._done()
         while (now := time.monotonic()) - began < seconds and not stop.wait(_LOOK_S):
             self._push(before)
-            self._look()
+            self._count_slots()
             if killing and now >= due:
                 due += EVERY_S
                 self._kill()
         self.per_s = (self._done() - before) / (time.monotonic() - began)
         deadline = time.monotonic() + _STANDSTILL_S
         while self._done() < before + self.pushed and time.monotonic() < deadline and not stop.wait(_LOOK_S):
-            self._look()
+            self._count_slots()
         return self._done() == before + self.pushed
 
     def _done(self) -> int:
@@ -70,7 +70,7 @@ class _Half:
             LimitProofWorker.perform_bulk(numbers)
             self.pushed += _AHEAD
 
-    def _look(self) -> None:
+    def _count_slots(self) -> None:
         self.most = max(self.most, int(self.client.zcard(f"{_BASE}:running")))
         self.samples += 1
 
@@ -99,7 +99,7 @@ def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
         try:
             pool.start()
             while client.zcard(keys.REGISTRY) < PROCESSES and not stop.wait(0.05):
-                pool.tend()
+                pool.restart_ended()
             whole = calm.run(options.seconds, stop, killing=False) and killed.run(options.seconds, stop, killing=True)
             left = _left(client, stop)
             most_seen = max((int(count) for count in client.hkeys(SEEN)), default=0)

@@ -65,7 +65,7 @@ class MixedLoadRun:
         ):
             try:
                 self._start(server.url, proxy)
-                self._strike(client, seconds, stopped, enough)
+                self._kill_children(client, seconds, stopped, enough)
                 self._settle(client, stopped)
             finally:
                 self._stop()
@@ -104,7 +104,9 @@ class MixedLoadRun:
             )
         self._processes.append(process)
 
-    def _strike(self, client: Redis, seconds: float, stopped: Callable[[], bool], enough: Callable[[], bool]) -> None:
+    def _kill_children(
+        self, client: Redis, seconds: float, stopped: Callable[[], bool], enough: Callable[[], bool]
+    ) -> None:
         # During the start of the processes: a running one would see it seconds later.
         set_flag(client, Flag(pause_flag(_PAUSED), 100.0, "mixed"), None)
         while not self._children() and not stopped():

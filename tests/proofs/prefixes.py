@@ -90,7 +90,7 @@ def cut_all(place: Path, folder: Path, count: int, rng: random.Random, account: 
     held: Group | None = next(groups, None)
     for number, cut in enumerate(choose(history, count, rng)):
         while held is not None and (history.files.index(held.path), held.end) <= cut[:2]:
-            prover.take(held)
+            prover.replay(held)
             held = next(groups, None)
         data = folder / f"{number}"
         _copy(history, cut, data)
@@ -145,7 +145,7 @@ def _try(cut: Cut, recovery: Recoverer, prover: Prover, account: Account, *, see
         problems.append(f"after the recovery jobs are left in {stray}")
     ran = recovery.drain()
     rested = recovery.jids()
-    problems += judge(expected, set(prover.at), ran, rested)
+    problems += check_recovery(expected, set(prover.at), ran, rested)
     problems += recovery.unexpected
     account.cuts[cut.kind] += 1
     account.unfinished += len(expected)
@@ -154,7 +154,7 @@ def _try(cut: Cut, recovery: Recoverer, prover: Prover, account: Account, *, see
     account.problems += [f"cut at byte {cut.offset} of file {cut.file} ({cut.kind}): {problem}" for problem in problems]
 
 
-def judge(
+def check_recovery(
     expected: dict[bytes, Places], known: set[bytes], ran: "Counter[bytes]", rested: "Counter[bytes]"
 ) -> Iterator[str]:
     """Compare the unfinished jobs of a prefix (``expected``) and all its jobs (``known``) with the jobs after the

@@ -107,7 +107,7 @@ class Prover:
         self._marks: set[bytes] = set()
         self._broken: set[bytes] = set()
 
-    def take(self, group: Group) -> None:
+    def replay(self, group: Group) -> None:
         """Replay one group and check the jobs it touched. Raises UnknownCommandError."""
         keyspace, verdict = self.keyspace, self.verdict
         verdict.groups += 1
@@ -123,7 +123,7 @@ class Prover:
         if keyspace.flushed:
             self._forget_all()
         if keyspace.moves or keyspace.held:
-            self._judge(group)
+            self._check(group)
 
     def _note(self, key: bytes, value: bytes) -> None:
         if key == END_MARK and value not in self.ended:
@@ -142,7 +142,7 @@ class Prover:
         self.ended.clear()
         self._marks.clear()
 
-    def _judge(self, group: Group) -> None:
+    def _check(self, group: Group) -> None:
         before: dict[bytes, Places] = {}
         last: dict[bytes, tuple[bytes, bytes]] = {}
         at = self.at
@@ -165,20 +165,20 @@ class Prover:
             if len(now) == 1 and was:
                 continue
             if now:
-                self._judge_put(group, jid, was, now)
+                self._check_put(group, jid, was, now)
             else:
-                self._judge_gone(group, jid, was, *last[jid])
-        self._judge_held(group, before)
+                self._check_gone(group, jid, was, *last[jid])
+        self._check_held(group, before)
 
-    def _judge_held(self, group: Group, before: dict[bytes, Places]) -> None:
-        came = self.held_resources.take(self.keyspace) if self.keyspace.held else ()
+    def _check_held(self, group: Group, before: dict[bytes, Places]) -> None:
+        came = self.held_resources.update(self.keyspace) if self.keyspace.held else ()
         if self.held_resources.by_job:
             for rule, what, jid in self.held_resources.broken({*before, *came}, self.at):
                 self._broke(group, rule, what, jid, before.get(jid, self.at.get(jid, ())))
 
-    def _judge_put(self, group: Group, jid: bytes, was: Places, now: Places) -> None:
+    def _check_put(self, group: Group, jid: bytes, was: Places, now: Places) -> None:
         if not was:
-            self._judge_new(group, jid, now)
+            self._check_new(group, jid, now)
         if len(now) < 2 or not readable(jid):
             return
         working = [key for key in now if place_of(key) == WORKING]
@@ -188,7 +188,7 @@ class Prover:
         else:
             self._broke(group, "I2", f"is in two places: {where}", jid, was)
 
-    def _judge_new(self, group: Group, jid: bytes, now: Places) -> None:
+    def _check_new(self, group: Group, jid: bytes, now: Places) -> None:
         landed = any(command[0] == b"SET" and command[1].startswith(_LANDED) for command in group.commands)
         if jid in self.ended:
             self.ended.discard(jid)
@@ -199,7 +199,7 @@ class Prover:
         if place_of(now[0]) in (WORKING, HELD) and readable(jid):
             self._broke(group, "I1", f"comes from nowhere into {_text(now[0])}", jid, ())
 
-    def _judge_gone(self, group: Group, jid: bytes, was: Places, payload: bytes, name: bytes) -> None:
+    def _check_gone(self, group: Group, jid: bytes, was: Places, payload: bytes, name: bytes) -> None:
         """Check a job that is in no key any more: was that a legal end?"""
         self.ended.add(jid)
         if not was:
@@ -210,7 +210,7 @@ class Prover:
         if kind == END:
             self.verdict.ends[f"left {_text(was[0])}"] += 1
         elif kind == WORKING and name.upper() == b"LREM":
-            self._judge_acknowledged(group, jid, was)
+            self._check_acknowledged(group, jid, was)
         elif kind == DUE and _counts(group, _DUPLICATES):
             self.verdict.ends["dropped, a duplicate when it became due"] += 1
         elif kind == HELD and _counts(group, _SKIPPED):
@@ -221,7 +221,7 @@ class Prover:
         else:
             self._broke(group, "I1", f"left {_text(was[0])} by {_text(name)}, and is in no key", jid, was)
 
-    def _judge_acknowledged(self, group: Group, jid: bytes, was: Places) -> None:
+    def _check_acknowledged(self, group: Group, jid: bytes, was: Places) -> None:
         if any(command[0] == b"HINCRBY" and command[1] == _RETIRED for command in group.commands):
             self.verdict.ends["dropped, its class is retired"] += 1
         elif self.verdict.marked and jid not in self._marks and readable(jid):
@@ -258,7 +258,7 @@ def prove(place: Path, on_progress: OnProgress | None = None) -> Verdict:
     verdict, started = prover.verdict, time.monotonic()
     done = 0
     for group in history.groups():
-        prover.take(group)
+        prover.replay(group)
         if on_progress and not verdict.groups % 2048:
             done = sum(path.stat().st_size for path in history.files[: history.files.index(group.path)]) + group.end
             on_progress(verdict, done, history.size)

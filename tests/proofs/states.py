@@ -82,7 +82,7 @@ class _ChildProcesses:
 
     def __init__(self, folder: Path, rounds: list[Round], children: int) -> None:
         fork: Any = multiprocessing.get_context("fork")  # the command has no suffix, so it cannot be imported again
-        self._found, self._done, self._judged = fork.SimpleQueue(), fork.Value("q", 0), fork.Value("q", 0)
+        self._found, self._done, self._checked = fork.SimpleQueue(), fork.Value("q", 0), fork.Value("q", 0)
         self._rounds = rounds
         self._next = fork.Value("q", 0)
         self._began = time.monotonic()
@@ -97,9 +97,9 @@ class _ChildProcesses:
         return int(self._done.value)
 
     @property
-    def judged(self) -> int:
+    def checked(self) -> int:
         """Return how often the invariants were checked."""
-        return int(self._judged.value)
+        return int(self._checked.value)
 
     @property
     def seconds(self) -> float:
@@ -131,7 +131,7 @@ class _ChildProcesses:
         rate = self.done / self.seconds
         left = f"{(wanted - self.done) / rate:,.0f} s left" if rate else ""
         print(
-            f"  {self.done:,} of {wanted:,} histories, {rate:.1f}/s, {self.judged:,} instants judged, {left}",
+            f"  {self.done:,} of {wanted:,} histories, {rate:.1f}/s, {self.checked:,} instants checked, {left}",
             flush=True,
         )
 
@@ -158,9 +158,9 @@ class _ChildProcesses:
     def _count(self, cluster: SimulatedCluster) -> None:
         with self._done.get_lock():
             self._done.value += 1
-        with self._judged.get_lock():
-            self._judged.value += cluster.judged
-        cluster.judged = 0
+        with self._checked.get_lock():
+            self._checked.value += cluster.checked
+        cluster.checked = 0
 
 
 def run_round(cluster: SimulatedCluster, one: Round, after_each: Callable[[], None]) -> Found | None:
@@ -197,7 +197,7 @@ def _print_end(children: _ChildProcesses, found: Found | None, *, interrupted: b
         print(f"\n{found.text}\n\nAgain: {again}", flush=True)
         return BROKEN
     print(f"\n  histories                    {children.done:>12,} ({children.done / children.seconds:.1f}/s)")
-    print(f"  instants judged              {children.judged:>12,}")
+    print(f"  instants checked              {children.checked:>12,}")
     print(f"  seconds                      {children.seconds:>12,.0f}")
     print("  invariants broken                       0" if not interrupted else "  interrupted", flush=True)
     return INTERRUPTED if interrupted else HELD

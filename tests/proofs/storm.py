@@ -147,15 +147,15 @@ class KillCampaign:
         while not stop.wait(_LOOK_S) and self.account.ended < self.jobs:
             now = time.monotonic()
             self.seconds = now - started
-            self.pool.tend()
-            self._look(now)
+            self.pool.restart_ended()
+            self._read_journals(now)
             self._push()
             self._kill_if_due(now)
             self._print_progress(now)
             if now - self._moved > _STANDSTILL_S:
                 break
 
-    def _look(self, now: float) -> None:
+    def _read_journals(self, now: float) -> None:
         known = {life.journal.path for life in self.living}
         for path in self.records.glob(f"*{JOURNAL}"):
             if path not in known:

@@ -17,7 +17,7 @@ _MODULE = "tests.proofs.storm_jobs"
 
 
 class WorkerPool(ABC):
-    """Processes with ``slots`` slots each. Call ``tend`` often: it restarts them; ``read_log`` empties a long log."""
+    """Processes with ``slots`` slots each. Call ``restart_ended`` often; ``read_log`` empties a long log."""
 
     def __init__(
         self, scripts: Path, folder: Path, *, processes: int, slots: int, queue: str = QUEUE, module: str = _MODULE
@@ -40,7 +40,7 @@ class WorkerPool(ABC):
         """Start the processes."""
 
     @abstractmethod
-    def tend(self) -> None:
+    def restart_ended(self) -> None:
         """Restart the processes that need it."""
 
     def kill(self, pid: int) -> None:
@@ -97,7 +97,7 @@ class ClusterPool(WorkerPool):
         size = ["--processes", str(self.processes), "--max-concurrency", str(self.slots)]
         self._open([str(self._scripts / "cluster"), self.queue, *size, *self.options, *self.module])
 
-    def tend(self) -> None:
+    def restart_ended(self) -> None:
         for process in self._started:
             if process.poll() is not None:
                 self.surprises.append(f"scripts/cluster ended with status {process.returncode}")
@@ -111,7 +111,7 @@ class BarePool(WorkerPool):
         for _ in range(self.processes):
             self._start()
 
-    def tend(self) -> None:
+    def restart_ended(self) -> None:
         for process in [process for process in self._started if process.poll() is not None]:
             self._started.remove(process)
             if process.returncode != -signal.SIGKILL:

@@ -238,10 +238,10 @@ def test_limits_sweeper_unusable_keys_do_not_block_others(redis, limits):
     assert redis.llen("queue:q") == 1
 
 
-@pytest.mark.parametrize("nonsense", ["nan", "inf", "1e999", "-inf", ""])
-def test_limits_invalid_override_is_ignored(redis, granted, limits, nonsense):
+@pytest.mark.parametrize("invalid", ["nan", "inf", "1e999", "-inf", ""])
+def test_limits_invalid_override_is_ignored(redis, granted, limits, invalid):
     policy = ClassLimit(LimitSlots(granted, IDENTITY), limits)
-    redis.hset(keys.limit("FixedLimitedWorker"), "override", nonsense)
+    redis.hset(keys.limit("FixedLimitedWorker"), "override", invalid)
     outcomes = [policy.admit(entry(redis, FixedLimitedWorker, f"j{number}")) for number in range(3)]
     assert outcomes[:2] == [None, None]
     assert outcomes[2].fields["concurrency_limit"] == 2

@@ -160,18 +160,18 @@ def test_choice_second_admission_replaces_the_first(choose, now, postgres, stand
 
 
 @pytest.mark.parametrize(
-    "nonsense", ["", "0", "0/", "/0", "0/0/0", "G/0", "123456789/0", "0/-1", 7, None, True, [], {"a": 1}, "０/0"]
+    "invalid", ["", "0", "0/", "/0", "0/0/0", "G/0", "123456789/0", "0/-1", 7, None, True, [], {"a": 1}, "０/0"]
 )
-def test_choice_malformed_position_uses_primary(choose, nonsense):
-    assert choose(DELAYED, **at(nonsense)) == ("primary", None)
+def test_choice_malformed_position_uses_primary(choose, invalid):
+    assert choose(DELAYED, **at(invalid)) == ("primary", None)
     assert choose.slept == []
 
 
 def test_choice_without_position_uses_primary(choose):
     for fields in ({}, {"wal_locations": {}}, {"wal_locations": None}, at("0/0") | {"wal_locations": {"other": "0/0"}}):
         assert choose(DELAYED, **fields) == ("primary_no_wal", None)
-    for nonsense in ("0/0", 7, ["main"]):
-        assert choose(DELAYED, wal_locations=nonsense) == ("primary", None)
+    for invalid in ("0/0", 7, ["main"]):
+        assert choose(DELAYED, wal_locations=invalid) == ("primary", None)
 
 
 def test_choice_unreachable_position_uses_primary(choose):

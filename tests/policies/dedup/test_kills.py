@@ -33,7 +33,7 @@ def read(payload):
     return json.loads(payload)
 
 
-class Judge:
+class HistoryChecker:
     """Replay a history; after each step check that no two live jobs share a key and that each waiting job has its lock."""
 
     def __init__(self):
@@ -41,15 +41,15 @@ class Judge:
         self.problems = []
         self.pushed, self.next_runs = set(), set()
 
-    def take(self, group):
+    def apply(self, group):
         for command in group.commands:
             self.keyspace.apply(command)
         if self.keyspace.moves or self.keyspace.held:
             self.keyspace.moves.clear()
             self.keyspace.held.clear()
-            self._look(group.number)
+            self._check_state(group.number)
 
-    def _look(self, number):
+    def _check_state(self, number):
         found = defaultdict(list)
         for key, members in self.keyspace.keys.items():
             place = place_of(key)
@@ -61,9 +61,9 @@ class Judge:
                 if IDEMPOTENCY_KEY in job:
                     found[job[IDEMPOTENCY_KEY]].append((job, place))
         for key, jobs in found.items():
-            self._judge(number, key, jobs)
+            self._check_key(number, key, jobs)
 
-    def _judge(self, number, key, jobs):
+    def _check_key(self, number, key, jobs):
         fields = self.keyspace.keys.get(key.encode())
         owner = fields[b"jid"].decode() if isinstance(fields, Fields) else None
         # A job that was interrupted during its run has released its lock; an equal job may wait at the same time.
@@ -136,15 +136,15 @@ def test_dedup_kills_leave_one_of_equal_jobs(scene):
     accepted = [jid for one in results for jid in one["accepted"]]
     assert kills >= 2
     assert len(accepted) == len(set(accepted)) > 100
-    judge = Judge()
+    checker = HistoryChecker()
     for group in History(site.folder / "redis").groups():
-        judge.take(group)
-    assert judge.problems[:3] == []
-    assert judge.pushed == set(accepted)
+        checker.apply(group)
+    assert checker.problems[:3] == []
+    assert checker.pushed == set(accepted)
     verdict = prove(site.folder / "redis")
     assert not [str(violation) for violation in verdict.violations]
     dropped_when_due = verdict.ends["dropped, a duplicate when it became due"]
     assert counted == sum(one["dropped"] for one in results) + dropped_when_due > 100
     # A process that is killed at that moment does not write its log line.
     assert 0 < logged["deduplicated"] <= dropped_when_due <= logged["deduplicated"] + PAGE_SIZE * kills
-    assert 0 < logged["rescheduled"] <= len(judge.next_runs) <= logged["rescheduled"] + PAGE_SIZE * kills
+    assert 0 < logged["rescheduled"] <= len(checker.next_runs) <= logged["rescheduled"] + PAGE_SIZE * kills

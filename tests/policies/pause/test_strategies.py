@@ -39,10 +39,10 @@ def test_register_strategy_invalid_name_is_refused(name):
         register(name, Says())
 
 
-@pytest.mark.parametrize("nonsense", [object(), lambda: True, "should_pause", int])
-def test_register_strategy_without_method_is_refused(nonsense):
+@pytest.mark.parametrize("invalid", [object(), lambda: True, "should_pause", int])
+def test_register_strategy_without_method_is_refused(invalid):
     with pytest.raises(TypeError, match="should_pause"):
-        register("one", nonsense)
+        register("one", invalid)
 
 
 def test_register_strategy_class_is_instantiated_and_replaced(registered):
@@ -80,8 +80,8 @@ def test_strategies_last_result_counts_and_invalid_is_ignored():
     assert not asked.is_pause_over("one")
     assert asked.is_pause_over("manual")
     with server_lines("info") as lines:
-        for nonsense in ("no", 0, None):
-            strategy.answer = nonsense
+        for invalid in ("no", 0, None):
+            strategy.answer = invalid
             asked.poll()
             until(lambda: asked._values["one"]._started_at is None)
             assert asked.is_paused("one")

@@ -68,7 +68,7 @@ class CaseChecks:
     """The jobs that ran and were in no key at an earlier look, with their number of runs then."""
     _deaths: bool = False
 
-    def look(self, when: str, *, deaths: bool) -> None:
+    def check(self, when: str, *, deaths: bool) -> None:
         """Check that every job is where it should be; no process runs any more."""
         notes, members = self.environment.notes.read(), self._members()
         self._unchanged(when, members)
@@ -103,12 +103,14 @@ class CaseChecks:
                 continue
             payload = json.loads(member.data)
             if "x_foreign" in payload and FOREIGN not in member.data:
-                self._say(when, f"job {member.serial} in {member}: the field of another producer is not what it was")
+                self._add_problem(
+                    when, f"job {member.serial} in {member}: the field of another producer is not what it was"
+                )
             if payload["args"] != [member.serial, CARGO]:
-                self._say(when, f"job {member.serial} in {member}: its arguments are {payload['args']}")
+                self._add_problem(when, f"job {member.serial} in {member}: its arguments are {payload['args']}")
             kept = {name: value for name, value in payload.items() if name not in DOCUMENTED}
             if self._first.setdefault(member.jid, kept) != kept:
-                self._say(when, f"job {member.serial} in {member}: {kept} was {self._first[member.jid]}")
+                self._add_problem(when, f"job {member.serial} in {member}: {kept} was {self._first[member.jid]}")
 
     def _nowhere_and_twice(self, when: str, notes: list[Note], members: list[Member]) -> None:
         ended, failed = count(notes, "ended"), count(notes, "failed")
@@ -119,13 +121,13 @@ class CaseChecks:
             if end == "retired":
                 retired -= 1
             elif end != "refused" and not (failed if end == "gone" else ended)[serial]:
-                self._say(when, f"job {serial} is in no key and has not ended")
+                self._add_problem(when, f"job {serial} is in no key and has not ended")
         if retired < 0:
-            self._say(when, f"{-retired} jobs of the retired class are in no key and not counted")
+            self._add_problem(when, f"{-retired} jobs of the retired class are in no key and not counted")
         for jid, number in Counter(member.jid or str(member.data) for member in members).items():
             places = [member for member in members if (member.jid or str(member.data)) == jid]
             if number > 1 and not _crossing(places):
-                self._say(when, f"job {places[0].serial} is in {', '.join(map(str, places))}")
+                self._add_problem(when, f"job {places[0].serial} is in {', '.join(map(str, places))}")
 
     def _states(self, when: str, notes: list[Note], members: list[Member]) -> None:
         over = count(notes, "ended", "failed")
@@ -133,7 +135,7 @@ class CaseChecks:
         for jid, state in words.items():
             about = next((one.serial for one in members if one.jid == jid and one.key != keys.INTERRUPTED), None)
             if about and state in _OVER and not over[about] and self.fate(about).end != "refused":
-                self._say(when, f"the state of {jid}, which has not ended, is {state.decode()}")
+                self._add_problem(when, f"the state of {jid}, which has not ended, is {state.decode()}")
         for member in members:
             if b'"status_expiration"' not in member.data:
                 continue
@@ -143,7 +145,7 @@ class CaseChecks:
             else:  # other producers write none
                 right = word is not None or FOREIGN in member.data
             if not right:
-                self._say(when, f"the state of {member.jid}, in {member}, is {word!r}")
+                self._add_problem(when, f"the state of {member.jid}, in {member}, is {word!r}")
 
     def _holdings(self, when: str, members: list[Member]) -> None:
         """Check that every lock and slot belongs to a job that may run, and that every job with a lock still owns it."""
@@ -156,16 +158,16 @@ class CaseChecks:
             owner = cast("bytes", client.hget(key, "jid") or b"").decode()
             locks.add(owner)
             if owner not in waiting:
-                self._say(when, f"{key.decode()} is locked for {owner}, which will not run")
+                self._add_problem(when, f"{key.decode()} is locked for {owner}, which will not run")
         lists = {(one.key, one.jid) for one in members if one.held}
         for key in cast("list[bytes]", client.keys("aw:limit:*:running")):
             for slot in cast("list[bytes]", client.zrange(key, 0, -1)):
                 identity, _, jid = slot.decode().rpartition(" ")
                 if (keys.working(identity), jid) not in lists and (identity or jid not in waiting):
-                    self._say(when, f"{slot.decode()} has a slot in {key.decode()}, and is not there")
+                    self._add_problem(when, f"{slot.decode()} has a slot in {key.decode()}, and is not there")
         for one in members:
             if not one.rests and IDEMPOTENCY_KEY.encode() in one.data and one.jid not in locks:
-                self._say(when, f"job {one.serial} in {one} has no lock any more")
+                self._add_problem(when, f"job {one.serial} in {one} has no lock any more")
 
     # --- checks of the end
 
@@ -177,13 +179,13 @@ class CaseChecks:
             places = [str(member) for member in members if member.serial == serial]
             if end in ("dead", "interrupted"):
                 if places != [f"main/{end}"]:
-                    self._say("at the end", f"job {serial} is in {places or 'no key'}, not in {end}")
+                    self._add_problem("at the end", f"job {serial} is in {places or 'no key'}, not in {end}")
             elif places:
-                self._say("at the end", f"job {serial} is in {places}")
+                self._add_problem("at the end", f"job {serial} is in {places}")
             if serial in accepted and not {"done": ended, "gone": failed}.get(end, Counter({serial: 1}))[serial]:
-                self._say("at the end", f"job {serial} never {'ended' if end == 'done' else 'failed'}")
+                self._add_problem("at the end", f"job {serial} never {'ended' if end == 'done' else 'failed'}")
             if end in ("retired", "refused", "interrupted") and begun[serial]:
-                self._say("at the end", f"job {serial} ran")
+                self._add_problem("at the end", f"job {serial} ran")
 
     def _runs(self, notes: list[Note]) -> None:
         """Check that a job ran again only if it was running, or its acknowledgement was unconfirmed, when its process
@@ -194,13 +196,17 @@ class CaseChecks:
         for jid, number in runs.items():
             serial = serials[jid]
             if number > 1 + self._by_right(serial, failed[jid]) + self.repeats[jid]:
-                self._say("at the end", f"job {serial} ran {number} times, and {self.repeats[jid]} runs were cut off")
+                self._add_problem(
+                    "at the end", f"job {serial} ran {number} times, and {self.repeats[jid]} runs were cut off"
+                )
             if number > self._over.get(jid, number):
-                self._say("at the end", f"job {serial} ran again after it was in no key")
+                self._add_problem("at the end", f"job {serial} ran again after it was in no key")
         doubted = count(notes, "doubted")
         for serial, number in Counter(serials.values()).items():
             if number > 1 + doubted[serial]:
-                self._say("at the end", f"job {serial} was pushed {number} times, and {doubted[serial]} were in doubt")
+                self._add_problem(
+                    "at the end", f"job {serial} was pushed {number} times, and {doubted[serial]} were in doubt"
+                )
 
     def _by_right(self, serial: int, failed: int) -> int:
         """Return how many of the failed runs of a job are followed by another."""
@@ -213,13 +219,13 @@ class CaseChecks:
         for jid, serial in {**begun, **accepted}.items():
             state = self.fate(serial).state
             if state is not None and words.get(jid) != state.encode():
-                self._say("at the end", f"the state of job {serial} is {words.get(jid)!r}, not {state}")
+                self._add_problem("at the end", f"the state of job {serial} is {words.get(jid)!r}, not {state}")
 
     def _retired(self, notes: list[Note]) -> None:
         wanted = sum(self.fate(note.about).end == "retired" for note in notes if note.kind == "accepted")
         found = sum(self._counted().values())
         if found != wanted:
-            self._say("at the end", f"{found} jobs of the retired class are counted, not {wanted}")
+            self._add_problem("at the end", f"{found} jobs of the retired class are counted, not {wanted}")
 
     def _keys(self) -> None:
         """Remove the keys that may stay (docs/reference/keys.md, Census), and report the rest."""
@@ -240,7 +246,7 @@ class CaseChecks:
             fate = self.fate(serial)
             wanted = times if fate.end in ("dead", "gone") and fate.state != "discarded" else 0
             if not (handled[serial] == wanted or (self._deaths and handled[serial] < wanted)):
-                self._say("at the end", f"death handlers were called {handled[serial]} times of job {serial}")
+                self._add_problem("at the end", f"death handlers were called {handled[serial]} times of job {serial}")
 
     # --- reading
 
@@ -264,7 +270,7 @@ class CaseChecks:
         found = cast("dict[bytes, bytes]", self.environment.clients["main"].hgetall(keys.RETIRED))
         return {name: int(number) for name, number in found.items()}
 
-    def _say(self, when: str, problem: str) -> None:
+    def _add_problem(self, when: str, problem: str) -> None:
         self.problems.append(f"{when}: {problem}")
 
 

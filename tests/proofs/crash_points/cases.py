@@ -100,7 +100,7 @@ class CaseRunner:
         run_case = partial(_run_steps, environment, scenario, case.batch)
         killed = self._run(checks, case.fault, run_case, greetings=scenario.greetings)
         sent = tuple(note.words for note in environment.notes.read() if note.kind == "sent")
-        checks.look("after the process", deaths=killed)
+        checks.check("after the process", deaths=killed)
         self._check_reached(checks, case, sent)
         recoverer = self._recover(checks, case, sent, killed=killed)
         checks.finish()
@@ -124,7 +124,7 @@ class CaseRunner:
             fault = case.second if number == 0 else None
             faulted = self._run(checks, fault, partial(_recover, environment, scenario, name, tuple(dead)))
             first = first or tuple(note.words for note in environment.notes.read() if note.kind == "sent")[len(sent) :]
-            checks.look(f"after {name}", deaths=faulted)
+            checks.check(f"after {name}", deaths=faulted)
             if faulted:
                 dead += [name, f"{name}-{SECOND}"]
         return first

@@ -307,7 +307,7 @@ class States(RuleBasedStateMachine):
         self.cluster.servers.kill(shard)
         if up:
             self._guarded(lambda: self.cluster.servers.bring_up(shard))
-            self._guarded(self.cluster.look)
+            self._guarded(self.cluster.check)
 
     @rule(
         shard=st.sampled_from(SHARDS),
@@ -350,7 +350,7 @@ class States(RuleBasedStateMachine):
         if self.cluster.servers.is_up(shard):
             with suppress(OutOfMemoryError):
                 act(self.cluster.servers.clients[shard])
-            self._guarded(lambda: self.cluster.look(operator=True))
+            self._guarded(lambda: self.cluster.check(operator=True))
 
     def _worker(self, which: int) -> Worker | None:
         return one_of(self.cluster.awake(), which)

@@ -121,7 +121,7 @@ class Servers:
 
     # --- contents
 
-    def look(self, name: str) -> tuple[float, Contents]:
+    def read(self, name: str) -> tuple[float, Contents]:
         """Return its clock, its lists and sorted sets, and the owners of locks."""
         eye = self._eyes[name]
         try:

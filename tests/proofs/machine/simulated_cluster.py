@@ -43,7 +43,7 @@ class SimulatedCluster:
         self._folder = folder
         self.servers = Servers(servers)
         self._stack = ExitStack()
-        self.judged = 0
+        self.checked = 0
         """The number of checks, over all histories."""
 
     def open(self) -> None:
@@ -125,7 +125,7 @@ class SimulatedCluster:
         if command in _UNANSWERED:
             self.servers.catch_up()
         if command is not None and command not in _READING:
-            self.look(by=act)
+            self.check(by=act)
         self.checks.runs()
         self._check_threads(act)
 
@@ -183,7 +183,7 @@ class SimulatedCluster:
                 act.kill()
             worker.close()
         self.zombies = []
-        self.look()
+        self.check()
 
     def mark_dead(self, worker: Worker) -> Act:
         """Mark a process dead, as its parent does."""
@@ -222,7 +222,7 @@ class SimulatedCluster:
         self.clock.now += seconds
         for worker in [*self.workers, *self.zombies]:
             worker.let_time_go_by(seconds - really, seconds, beating=worker in awake)
-        self.look(rebase=True)
+        self.check(rebase=True)
 
     def _renew_lease(self) -> list[Worker]:
         """Send the heartbeats of all processes that can; return those processes."""
@@ -236,22 +236,22 @@ class SimulatedCluster:
     def hasten(self) -> None:
         """Make every scheduled job and retry due."""
         self.servers.hasten()
-        self.look(rebase=True)
+        self.check(rebase=True)
 
     def heal(self) -> None:
         """Repair every planned damage."""
         for worker in self.workers:
             worker.frozen = False
         self.servers.heal()
-        self.look()
+        self.check()
 
     # --- checks
 
-    def look(self, *, by: Act | None = None, rebase: bool = False, operator: bool = False) -> None:
+    def check(self, *, by: Act | None = None, rebase: bool = False, operator: bool = False) -> None:
         """Check the current contents, after a step of ``by``."""
-        self.judged += 1
+        self.checked += 1
         self.checks.at_work([(act.owner, act.about) for act in self.performing()])
-        self.trace += self.checks.look(self.workers, by=by, rebase=rebase, operator=operator)
+        self.trace += self.checks.check(self.workers, by=by, rebase=rebase, operator=operator)
 
     def _check_threads(self, act: Act) -> None:
         if act.error is not None:

@@ -73,7 +73,7 @@ class StateChecks:
             if number > LIMIT:
                 raise Broken(f"I10: {number} jobs of {name} run on {shard}")
 
-    def look(self, workers: list[Worker], *, by: Act | None, rebase: bool, operator: bool) -> list[str]:
+    def check(self, workers: list[Worker], *, by: Act | None, rebase: bool, operator: bool) -> list[str]:
         """Check the current contents, after a step of ``by``; return the moves. A server that is down has its last
         contents.
         """
@@ -85,7 +85,7 @@ class StateChecks:
             if not self._servers.is_up(name):
                 self._remember(name, found, registered)
                 continue
-            now[name], contents = self._servers.look(name)
+            now[name], contents = self._servers.read(name)
             for jid, spot in spots_of(name, contents):
                 found.setdefault(jid, []).append(spot)
             members = next((members for key, members in contents if key == keys.REGISTRY.encode()), [])
