@@ -39,9 +39,9 @@ No key of {shards} holds the job {jid}. Possible reasons:
 def explain(jid: str, *, names: Sequence[str], as_json: bool, modules: Sequence[str]) -> None:
     """Explain where the job JID is, why it does not run, and what releases it.
 
-    The answer names the position of the job, since when it is there, and the slots and locks that it holds.
+    The answer has the position of the job, its time there, and the slots and locks that it holds.
 
-    The command only reads. It scans every key that may hold the job, in pages, on every shard, beside running processes.
+    The command only reads. It scans every key that may hold the job, in pages, on every shard, while processes run.
 
     Status 1: no key and no status has the job; or a shard does not answer, and the others are shown.
     """

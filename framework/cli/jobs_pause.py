@@ -84,7 +84,7 @@ def _result_text(worker: str, done: ResumeResult, *, ended: bool) -> str:
 def paused(*, names: Sequence[str], as_json: bool) -> None:
     """Show the paused queues and classes.
 
-    The queues are those of Sidekiq's set. For a class the table says who paused it, until when, and how many jobs are held.
+    The queues are those of Sidekiq's set. For a class the table has the operator, the end, and the number of held jobs.
     """
     on = ShardCommand(names)
     found = [(shard, now, one) for shard, (now, read) in on.each(_read_pauses) for one in read]

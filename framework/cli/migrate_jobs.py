@@ -75,8 +75,8 @@ def migrate_jobs(
 
     The argument selects jobs in queues, or scheduled, retried or dead jobs.
 
-    Each job moves in one atomic step, beside running processes. A killed command may be run again. A job that the command cannot
-    judge (an unknown class, a malformed payload) stays in place and is listed.
+    Each job moves in one atomic step, while processes run. A killed command may be run again. A job without a known class or with a
+    malformed payload stays in place and is listed.
 
     Status 0: every movable job has moved. 1: some jobs did not move. 75: a shard does not answer; run it again.
     """
@@ -249,7 +249,7 @@ def _progress_bar() -> Generator[_ProgressBar]:
 def _print_remarks(
     works: Sequence[ShardMigration], project: Project, to: str | None, classes: Sequence[str], sources: Sequence[str]
 ) -> None:
-    """Print remarks for the operator on standard error, beside the report."""
+    """Print remarks for the operator on standard error, apart from the report."""
     for name in classes:
         if registry.find(name) is None:
             echo(

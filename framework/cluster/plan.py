@@ -64,7 +64,7 @@ class PlannedProcess(NamedTuple):
     slots: int
     queues: Mapping[str, int]
     no_namespaces: bool
-    """Whether no name stands for its namespace."""
+    """Whether names are queues only, and no namespaces."""
 
     def spec(self, timeout_s: float, modules: Sequence[str], display_options: Sequence[str] = ()) -> ChildSpec:
         """Return the spec for the supervisor; ``display_options`` set the tag and labels that dashboards show."""

@@ -189,7 +189,7 @@ class Supervisor:
         self._leases.stop()
 
     def reap_adopted(self) -> None:
-        """Reap adopted processes; only for a process that has no children beside the group's.
+        """Reap adopted processes; only for a process that has no children except the group's.
 
         Process 1 of a container, and a sub-reaper, adopts processes whose parent has died; they stay zombies until it reaps them.
         """

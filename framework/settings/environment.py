@@ -17,7 +17,7 @@ from framework.typeguards import is_mapping
 ENVIRONMENT_SOURCE = "environment"
 
 VariableOrigins: TypeAlias = dict[tuple[str, ...], str]
-"""Where each variable stands in the settings: its keys, and its name."""
+"""The keys of each setting that a variable sets, and the name of the variable."""
 
 
 class _VariableSource(EnvSettingsSource):

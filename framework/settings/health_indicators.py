@@ -39,7 +39,7 @@ class ConnectionsSettings(Section):
 
 
 class PrometheusSettings(Section):
-    """The HTTP API to ask; user and password may stand in the URL."""
+    """The HTTP API of Prometheus; the URL may have user and password."""
 
     url: str = Field(repr=False)
 

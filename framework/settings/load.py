@@ -26,7 +26,7 @@ def load(env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Setti
     """Return the settings of this process: built-in defaults, then the files of the config folder, then the environment.
 
     The folder is FRAMEWORK_CONFIG_DIR, else ``config`` of the working directory when it holds a file of the framework, else
-    ``config`` beside the package. Raises ConfigurationError listing every problem with its file and key.
+    the sibling ``config`` of the package. Raises ConfigurationError listing every problem with its file and key.
     """
     environment = os.environ if env is None else env
     here = Path.cwd() if cwd is None else cwd

@@ -1,4 +1,4 @@
-"""The settings, frozen and validated as a whole. Each field says its meaning; its default stands beside it."""
+"""The settings, frozen and validated as a whole. Each field has its meaning and its default."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias

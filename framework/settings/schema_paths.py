@@ -1,4 +1,4 @@
-"""Read from the classes of the settings which keys and values may stand where, and show actual values in messages."""
+"""Read the allowed keys and values from the classes of the settings, and show actual values in messages."""
 
 from collections.abc import Sequence
 from types import UnionType
@@ -24,7 +24,7 @@ def has_nested_keys(key: str) -> bool:
 
 
 def is_settings_path(location: Sequence[int | str]) -> bool:
-    """Whether a setting, a part of one, or a user's own name can stand at this path."""
+    """Whether a setting, a part of one, or a user's own name is allowed at this path."""
     kind: Any = Settings
     for step in location:
         if get_origin(kind) in (Union, UnionType):  # Of several types one may have parts.

@@ -77,7 +77,7 @@ class WorkerOptions:
     slots: int
     timeout_s: float
     no_namespaces: bool = False
-    """Whether no name stands for its namespace."""
+    """Whether names are queues only, and no namespaces."""
     tag: str | None = None
     labels: tuple[str, ...] = ()
     queues_from: str = "-q"
@@ -92,7 +92,7 @@ def known_queues(router: Router) -> set[str]:
 
 
 def expand_queues(queues: tuple[tuple[str, int], ...], known: Collection[str]) -> QueueOrder:
-    """Return the order for queues and namespaces: a namespace stands for itself and every known ``namespace:*``.
+    """Return the order for queues and namespaces: a namespace means itself and every known ``namespace:*``.
 
     A queue that is also given literally has the position and the weight of its literal entry.
     """
