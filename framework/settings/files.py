@@ -49,10 +49,9 @@ FILE_BY_KEY = {key: file for file, keys in KEYS_BY_FILE.items() for key in keys}
 
 
 def find_config_dir(named: str | None, working_dir: Path, problems: list[ConfigurationProblem]) -> Path | None:
-    """Return the config folder: the named one, else ``config`` of ``here``, else ``config`` next to the package.
+    """Return the config folder: the named one, else ``config`` of ``working_dir``, else ``config`` next to the package.
 
-    Of these the first
-    that holds a file of the framework, or one with a misspelt name; None when there is none.
+    Of the last two, it is the first with a file of the framework, or one with a misspelt name; None without such a folder.
     """
     if named is not None:
         folder = (working_dir / named).resolve()

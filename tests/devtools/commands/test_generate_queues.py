@@ -112,7 +112,7 @@ def test_check_finds_absent_broken_and_edited_files(project: Path):
     file.write_text("- {a: [")
     assert "workers/all_queues.yml: line 2, column 1" in run(project, "-r", "shop", "--check").stderr
     file.write_text("a: 1")
-    assert "no list of workers" in run(project, "-r", "shop", "--check").stderr
+    assert "not a list of workers" in run(project, "-r", "shop", "--check").stderr
 
 
 def test_check_covers_the_schema(project: Path):

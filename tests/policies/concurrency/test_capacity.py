@@ -214,7 +214,7 @@ async def async_count(self, shop):
         ({"perform": work}, "perform", "Write def perform_work"),
         ({"perform_work": None}, "perform_work", "missing"),
         ({"remaining_work_count": None}, "remaining_work_count", "missing"),
-        ({"remaining_work_count": lambda self: 0}, "remaining_work_count", "must take what perform_work"),
+        ({"remaining_work_count": lambda self: 0}, "remaining_work_count", "must have the parameters of perform_work"),
         ({"remaining_work_count": async_count}, "remaining_work_count", "would not be awaited"),
         ({"max_running_jobs": None}, "max_running_jobs", "missing"),
         ({"max_running_jobs": "many"}, "max_running_jobs", "Allowed: a whole number"),
