@@ -54,7 +54,7 @@ class FetchCall:
     def send(self, ended: list[UnitOfWork], queues: list[tuple[str, int]], wanted: int, now: float) -> None:
         """Acknowledge ``ended`` and request ``wanted`` jobs from ``queues`` (name, quota); ``now`` becomes their ``fetched_at``."""
         names = [name for name, _ in queues]
-        arguments = (
+        arguments: tuple[Any, ...] = (
             2 + len(names),
             self._lease,
             self._working,
@@ -65,7 +65,7 @@ class FetchCall:
             *[unit.data for unit in ended],
             *[quota for _, quota in queues],
         )
-        self._channel.send(("EVALSHA", FETCH.digest, *arguments))
+        self._channel.send(FETCH.by_digest(*arguments))
         self._request = _FetchRequest(names, wanted, arguments, now)
 
     def read(self) -> FetchReply:
@@ -87,7 +87,7 @@ class FetchCall:
         try:
             return cast("list[Any]", self._channel.read())
         except NoScriptError:
-            return cast("list[Any]", self._channel.call("EVAL", FETCH.source, *request.arguments))
+            return cast("list[Any]", self._channel.call(*FETCH.by_source(*request.arguments)))
 
 
 def _parse_reply(request: _FetchRequest, reply: list[Any]) -> FetchReply:

@@ -299,11 +299,11 @@ class ShardConnection:
         self, channel: Channel, script: Script, keys: Sequence[str], arguments: Sequence[Any]
     ) -> tuple[Any, ShardUnavailableError | None]:
         """Run a script that writes all or nothing; return its reply and its failure."""
-        parameters = (len(keys), *keys, *arguments)
-        reply, failure = self._send(channel, pack(("EVALSHA", script.digest, *parameters)), writes=True)
+        reply, failure = self._send(channel, pack(script.by_digest(len(keys), *keys, *arguments)), writes=True)
         if failure is None or not isinstance(failure.__cause__, NoScriptError):
             return reply, failure
-        return self._send(self._channel_pool.acquire(), pack(("EVAL", script.source, *parameters)), writes=True)
+        command = script.by_source(len(keys), *keys, *arguments)
+        return self._send(self._channel_pool.acquire(), pack(command), writes=True)
 
     def _send(
         self, channel: Channel, packet: bytes, *, writes: bool = False

@@ -20,7 +20,6 @@ from redis.exceptions import (
     ClusterDownError,
     MasterDownError,
     NoPermissionError,
-    NoScriptError,
     ReadOnlyError,
     RedisError,
     ResponseError,
@@ -29,7 +28,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.store.deadline import Deadline
-from framework.store.script import Script, is_right_refused
+from framework.store.script import is_right_refused
 
 _pack = cast("Callable[[tuple[Any, ...]], bytes]", hiredis.pack_command)
 _READ_BYTES = 1 << 16
@@ -140,13 +139,6 @@ class Channel:
         self.began = monotonic()
         self.send_packet(_pack(command))
         return self.read()
-
-    def run(self, script: Script, keys: list[str], arguments: list[Any]) -> Any:
-        """Run a script by its digest, or by its source when the server does not know it (restart, failover, SCRIPT FLUSH)."""
-        try:
-            return self.call("EVALSHA", script.digest, len(keys), *keys, *arguments)
-        except NoScriptError:
-            return self.call("EVAL", script.source, len(keys), *keys, *arguments)
 
     def healthy(self) -> bool:
         """Return whether an idle channel can still be used: no byte and no end of the connection has arrived."""

@@ -28,14 +28,25 @@ class Script:
         """The source without comments, for callers that always send the source."""
         return b"\n".join(line for line in self.source.splitlines() if not line.startswith(b"--"))
 
+    def by_digest(self, key_count: int, *parameters: Any) -> tuple[Any, ...]:
+        """Return the command that runs the script if the server knows it; ``parameters`` are its keys and its arguments.
+
+        On NOSCRIPT (restart, failover, SCRIPT FLUSH) the script has not run: the caller sends ``by_source``.
+        """
+        return ("EVALSHA", self.digest, key_count, *parameters)
+
+    def by_source(self, key_count: int, *parameters: Any) -> tuple[Any, ...]:
+        """Return the command that runs the script on every server, and makes the server know it."""
+        return ("EVAL", self.source, key_count, *parameters)
+
     def __call__(self, client: "redis.Redis", keys: Sequence[str | bytes], arguments: list[Any]) -> Any:
-        """Run the script and return its reply. NOSCRIPT (restart, failover, SCRIPT FLUSH) costs one more round trip."""
+        """Run the script and return its reply. NOSCRIPT costs one more round trip."""
         execute = cast("Any", client.execute_command)
         try:
             try:
-                return execute("EVALSHA", self.digest, len(keys), *keys, *arguments)
+                return execute(*self.by_digest(len(keys), *keys, *arguments))
             except NoScriptError:
-                return execute("EVAL", self.source, len(keys), *keys, *arguments)
+                return execute(*self.by_source(len(keys), *keys, *arguments))
         except ResponseError as error:
             if is_right_refused(error) and not isinstance(error, NoPermissionError):
                 raise NoPermissionError(str(error)) from error
@@ -48,7 +59,7 @@ class Script:
         """
         pipeline: Any = client.pipeline(transaction=False)
         for keys, arguments in calls:
-            pipeline.execute_command("EVALSHA", self.digest, len(keys), *keys, *arguments)
+            pipeline.execute_command(*self.by_digest(len(keys), *keys, *arguments))
         replies: list[Any] = pipeline.execute(raise_on_error=False)
         return [
             self._reply(client, *call) if isinstance(reply, NoScriptError) else reply

@@ -47,6 +47,15 @@ def test_flush_between_two_jobs_does_not_wait(bench, redis):
     assert one.in_flight.unsent == 3
 
 
+def test_fetch_after_script_flush_sends_the_source(bench, redis):
+    one = bench(slots=2)
+    redis.lpush(QUEUE, "a")
+    redis.script_flush()
+    assert one.pipeline.fetch_and_wait()
+    assert redis.lrange(WORKING, 0, -1) == [b"a"]
+    assert redis.script_exists(FETCH.digest) == [True]
+
+
 def test_ended_jobs_are_acknowledged_in_batches(bench):
     one = bench(slots=2)
     taken(one, 60)

@@ -272,8 +272,10 @@ class Doubling(Script):
 @pytest.mark.proves("R12")
 def test_channel_sends_an_unknown_script_as_text(channel, redis):
     redis.script_flush()
-    assert channel.run(Doubling(), ["runs"], [21]) == 42
-    assert channel.run(Doubling(), ["runs"], [4]) == 8
+    with pytest.raises(NoScriptError):
+        channel.call(*Doubling().by_digest(1, "runs", 21))
+    assert channel.call(*Doubling().by_source(1, "runs", 21)) == 42
+    assert channel.call(*Doubling().by_digest(1, "runs", 4)) == 8
     assert redis.get("runs") == b"2"
 
 
