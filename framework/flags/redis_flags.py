@@ -11,7 +11,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.flags.flag import Flag, FlagSource, decode_flag
-from framework.store.clock import server_time
+from framework.store.clock import epoch_s, server_time
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.wire import keys
 
@@ -77,7 +77,7 @@ class RedisFlags(FlagSource):
         pipeline.time()
         pipeline.hgetall(keys.FLAGS)
         try:
-            (seconds, microseconds), fields = cast("tuple[tuple[int, int], dict[bytes, bytes]]", pipeline.execute())
+            server_now, fields = cast("tuple[tuple[int, int], dict[bytes, bytes]]", pipeline.execute())
         except (RedisConnectionError, RedisTimeoutError):
             raise
         except ResponseError as error:
@@ -89,7 +89,7 @@ class RedisFlags(FlagSource):
             )
             return False
         # The end of a flag is converted by Redis's clock, so that no host's clock ends it too early or never.
-        offset = time.monotonic() - (seconds + microseconds / 1_000_000)
+        offset = time.monotonic() - epoch_s(server_now)
         raw = {field.decode(errors="backslashreplace"): data for field, data in fields.items()}
         before, known = self._valid_names(), self._flags
         self._flags, self._raw = (

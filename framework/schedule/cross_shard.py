@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 
 from framework.schedule.due_action import DueAction, PollEvents, ShardTransfer
 from framework.shard.shard import Shard
+from framework.store.clock import server_time
 from framework.store.script import RECEIVE_TRANSFER
 from framework.wire import keys
 
@@ -77,7 +78,7 @@ class CrossShardTransfer:
     def _transfer_to(self, source: str, shard: str, group: Sequence[ShardTransfer]) -> list[DueAction]:
         there = self._shards[shard].client
         try:
-            seconds, microseconds = there.time()
+            now = server_time(there)
         except (RedisError, OSError) as error:
             return self._delay(shard, group, error)
         # The page may be old (a slow middleware): do not write jobs that have been removed since.
@@ -87,7 +88,7 @@ class CrossShardTransfer:
         names = [keys.QUEUES]
         for one in present:
             names += [keys.transferred(one.token), keys.queue(one.queue)]
-        until = f"{seconds + microseconds / 1e6 + TRANSFER_WITHIN_S:.6f}"
+        until = f"{now + TRANSFER_WITHIN_S:.6f}"
         data, queues = [one.data for one in present], [one.queue for one in present]
         try:
             lock_requests = [one.lock_request for one in present] if any(one.lock_request for one in present) else []

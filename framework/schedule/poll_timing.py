@@ -13,6 +13,7 @@ from typing import Any
 
 import redis
 
+from framework.store.clock import epoch_s
 from framework.wire import keys
 
 FLEET_SHARE = 0.8
@@ -69,9 +70,9 @@ class PollTiming:
         pipeline: Any = self._client.pipeline(transaction=False)
         pipeline.time()
         pipeline.zcard(keys.REGISTRY)
-        (seconds, microseconds), processes = pipeline.execute()
+        now, processes = pipeline.execute()
         self._processes = max(1, processes)
-        self.set_clock(seconds + microseconds / 1e6)
+        self.set_clock(epoch_s(now))
         self._synced_at = self._monotonic()
 
     def reset(self) -> None:

@@ -12,6 +12,7 @@ from framework.shard.channel_pool import ChannelPool
 from framework.shard.connection import ShardConnection, pack
 from framework.shard.routing_validator import RoutingValidator
 from framework.shard.transaction import TOKEN_MS, Command, QueueTransaction, ScheduleTransaction
+from framework.store.clock import epoch_s
 from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint, open_client
 from framework.store.script import PUSH_DELAYED, PUSH_UNIQUE, PUSH_UP_TO
 from framework.types import Jid
@@ -120,8 +121,7 @@ class Shard:
         Raises:
             ShardUnavailableError: Redis does not answer or refuses.
         """
-        seconds, microseconds = self._connection.read(pack(("TIME",)))
-        return int(seconds) + int(microseconds) / 1e6
+        return epoch_s(map(int, self._connection.read(pack(("TIME",)))))
 
     def is_pushed(self, token: str) -> bool:
         """Return whether the jobs of this token are written. Valid for ``TOKEN_S`` after the write.

@@ -11,6 +11,7 @@ from typing import Any
 import redis
 
 from framework.declare.declaration import Declaration
+from framework.store.clock import server_time
 from framework.telemetry.context import META_PREFIX
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Payload, Urgency
@@ -51,8 +52,8 @@ class FleetSlots:
         return self._total
 
     def _count(self) -> int:
-        seconds, _ = self._client.time()
-        found: Any = self._client.zrangebyscore(keys.REGISTRY, seconds - _ALIVE_S, "+inf")  # pyright: ignore[reportUnknownMemberType]
+        since = server_time(self._client) - _ALIVE_S
+        found: Any = self._client.zrangebyscore(keys.REGISTRY, since, "+inf")  # pyright: ignore[reportUnknownMemberType]
         pipeline: Any = self._client.pipeline(transaction=False)
         for identity in found:
             pipeline.hget(keys.process(identity.decode(errors="backslashreplace")), "slots")
