@@ -44,6 +44,7 @@ from framework.command_line import command
 from framework.typeguards import qualified_name
 
 _REDIS_FILE = "config/redis.yml"
+_START_REDIS = "Start the development store with `{}`, or set REDIS_URL (shard main) or {} to a Redis that runs."
 
 
 class FrameworkError(Exception):
@@ -177,12 +178,7 @@ class ShardUnavailableError(PushError):
     ) -> None:
         self.shard, self.reason, self.maybe_written = shard, reason, maybe_written
         doubt = " The command had been sent, so it may have been applied." if maybe_written else ""
-        start = f"Start the development store with `{command('store start')}`"
-        way_out = (
-            f"Cause: {advice}."
-            if advice
-            else f"{start}, or set REDIS_URL (shard main) or {source} to a Redis that runs."
-        )
+        way_out = f"Cause: {advice}." if advice else _START_REDIS.format(command("store start"), source)
         super().__init__(f"shard '{shard}' is unavailable: {reason}.{doubt} {way_out}")
 
 
@@ -323,9 +319,8 @@ class ArgumentsMismatchError(ExecutionError):
             if method == "perform"
             else f"Give {method} the parameters that perform had in version {version}."
         )
-        super().__init__(
-            f"{worker}: the arguments of the job (version {version}) do not fit {method}: {reason}. {advice}"
-        )
+        fault = f"{worker}: the arguments of the job (version {version}) do not fit {method}: {reason}."
+        super().__init__(f"{fault} {advice}")
 
 
 class PayloadError(ExecutionError):
