@@ -1,4 +1,4 @@
-"""Format durations, ages and names of other programs for operators."""
+"""Format durations and ages for operators, and decode names that other programs write."""
 
 _LONGEST_S = 1_000 * 366 * 86_400
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
@@ -29,6 +29,9 @@ def format_age(now: float, then: float | None) -> str:
     return "-" if then is None else format_duration(now - then)
 
 
-def display_name(raw: bytes) -> str:
-    """Return a name as text. Names from other programs need not be valid UTF-8."""
+def decode_escaped(raw: bytes) -> str:
+    """Return bytes from Redis as text: other programs write names there that need not be valid UTF-8.
+
+    Such a byte becomes an escape (``\\xff``), so that the text still tells two names apart.
+    """
     return raw.decode(errors="backslashreplace")

@@ -11,7 +11,7 @@ from framework.command_line import command
 from framework.declare.declaration import Declaration
 from framework.execute.blocker import Blocker, BlockerReader
 from framework.policies.concurrency.explain import LimitBlockers
-from framework.text import display_name, format_duration, format_times
+from framework.text import decode_escaped, format_duration, format_times
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import (
@@ -190,7 +190,7 @@ class Explainer:
 
     def _at_limit(self, location: JobLocation, payload: Payload) -> tuple[str, list[Blocker]]:
         base = location.store.name
-        scope = display_name(location.store.key).removeprefix(f"{keys.limit(base)}:waiting:")
+        scope = decode_escaped(location.store.key).removeprefix(f"{keys.limit(base)}:waiting:")
         where = f"waits at the limit {base}{f' as one of {scope}' if scope else ''}, {_ordinal(location)}"
         reasons = self._policies.limit.at_limit(base, is_waiting=True, scope=scope)
         queue = str(payload.get("queue", ""))

@@ -12,6 +12,7 @@ import redis
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from framework.store.clock import server_time
+from framework.text import decode_escaped
 from framework.wire import keys
 from framework.wire.job import clamp_time
 
@@ -99,7 +100,7 @@ def held_keys(client: "redis.Redis") -> list[HeldJobsKey]:
         for index, base in enumerate(ordered)
         for scope in sorted({*_names(replies[2 * index]), *_names(replies[2 * index + 1])})
     ]
-    paused = sorted(name.decode(errors="backslashreplace") for name in classes)
+    paused = sorted(decode_escaped(name) for name in classes)
     return [*found, *(HeldJobsKey("paused", name, keys.paused_jobs(name).encode()) for name in paused)]
 
 
@@ -124,7 +125,7 @@ def measure_held(client: "redis.Redis", held_keys: Iterable[HeldJobsKey]) -> lis
 
 
 def _limit_name(base: bytes) -> str:
-    return base.decode(errors="backslashreplace").removeprefix(keys.limit(""))
+    return decode_escaped(base).removeprefix(keys.limit(""))
 
 
 def _names(reply: Any) -> Iterable[bytes]:

@@ -8,7 +8,7 @@ import redis
 
 from framework.admin.held_jobs import HeldJobs, held_keys, measure_held
 from framework.policies.concurrency.limit_state import LimitState, read_limit_states
-from framework.text import display_name
+from framework.text import decode_escaped
 from framework.wire import keys
 
 
@@ -27,7 +27,7 @@ def read_limits(client: "redis.Redis", now: float, names: Sequence[str] | None =
     waiting = {held.name: held for held in measure_held(client, stores)}
     if names is None:
         known: Any = client.smembers(keys.LIMITS)
-        names = sorted({display_name(key).removeprefix(keys.limit("")) for key in known} | set(waiting))
+        names = sorted({decode_escaped(key).removeprefix(keys.limit("")) for key in known} | set(waiting))
     found = [
         LimitReport(
             **{field.name: getattr(state, field.name) for field in fields(state)}, waiting=waiting.get(state.name)

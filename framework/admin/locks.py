@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 
 from framework.admin.job_counts import OnProgress
 from framework.admin.search import PAGE
-from framework.text import display_name
+from framework.text import decode_escaped
 from framework.wire import keys
 from framework.wire.job import timestamp
 
@@ -73,7 +73,7 @@ def delete_lock(client: "redis.Redis", held: HeldLock) -> bool:
     def remove(pipeline: "Pipeline") -> None:
         owner: Any = pipeline.hget(held.key, "jid")
         pipeline.multi()
-        if owner is not None and display_name(owner) == held.jid:
+        if owner is not None and decode_escaped(owner) == held.jid:
             pipeline.delete(held.key)
 
     return client.transaction(remove, held.key) == [1]
@@ -89,10 +89,12 @@ def _read_page(client: "redis.Redis", page: list[bytes]) -> Iterator[HeldLock]:
         fields, left_ms = replies[2 * index], replies[2 * index + 1]
         if isinstance(fields, ResponseError) or b"jid" not in fields:  # expired meanwhile, or not a lock
             continue
-        text = {display_name(name): display_name(value) for name, value in cast("dict[bytes, bytes]", fields).items()}
+        text = {
+            decode_escaped(name): decode_escaped(value) for name, value in cast("dict[bytes, bytes]", fields).items()
+        }
         duplicates = text.get("duplicates", "0")
         yield HeldLock(
-            display_name(key),
+            decode_escaped(key),
             text.get("class", ""),
             text["jid"],
             timestamp(text.get("since")),

@@ -10,7 +10,7 @@ from framework.flags.flag import pause_flag
 from framework.flags.redis_flags import read_flags
 from framework.policies.pause.explain import pause_source
 from framework.store.clock import server_time
-from framework.text import display_name
+from framework.text import decode_escaped
 from framework.wire import keys
 
 _PAUSE_FLAG_PREFIX = pause_flag("")
@@ -37,7 +37,7 @@ class PauseSummary:
 def read_pauses(client: "redis.Redis") -> list[PauseSummary]:
     """Return the pauses of a shard: queues, then classes with the oldest held job first. Raises redis errors."""
     queues: Any = client.smembers(keys.PAUSED)
-    names = sorted(map(display_name, queues))
+    names = sorted(map(decode_escaped, queues))
     pipeline: Any = client.pipeline(transaction=False)
     for name in names:
         pipeline.llen(keys.queue(name))

@@ -11,7 +11,7 @@ from framework.admin.job_counts import OnProgress
 from framework.admin.search import JobStore, list_held_stores, payload_of_member, scan_members
 from framework.store.script import DROP_HELD
 from framework.telemetry.counters import SKIPPED_JOBS, series_name
-from framework.text import display_name
+from framework.text import decode_escaped
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.json import dumps, loads_object
@@ -48,7 +48,7 @@ def purge(
             found = [member for member, _ in page if _matches(loads_object(payload_of_member(member)), wanted)]
             result.scanned += len(page)
             result.matched += len(found)
-            on_progress(display_name(place.key), result.scanned)
+            on_progress(decode_escaped(place.key), result.scanned)
             if found and not dry_run:
                 result.dropped += sum(_drop(client, place, found))
                 limits |= {place.name} if place.kind == "waiting" else set()

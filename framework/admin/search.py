@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from framework.admin.held_jobs import HeldJobsKey
 from framework.admin.job_counts import OnProgress, named_queues
 from framework.store.script import SEARCH, is_wrong_type
-from framework.text import display_name
+from framework.text import decode_escaped
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import clamp_time
@@ -48,15 +48,15 @@ class JobStore(NamedTuple):
         """The queue, identity, limit or class whose jobs the key holds; empty for a set that exists once."""
         match self.kind:
             case "queue":
-                return display_name(self.key.removeprefix(_QUEUE))
+                return decode_escaped(self.key.removeprefix(_QUEUE))
             case "paused":
-                return display_name(self.key.removeprefix(_PAUSED))
+                return decode_escaped(self.key.removeprefix(_PAUSED))
             case "waiting":
-                return display_name(self.key.removeprefix(_LIMIT).partition(_WAITING)[0])
+                return decode_escaped(self.key.removeprefix(_LIMIT).partition(_WAITING)[0])
             case "in flight":
-                return keys.owner(display_name(self.key))
+                return keys.owner(decode_escaped(self.key))
             case "migrating":
-                return keys.migrated_queue(keys.owner(display_name(self.key))) or ""
+                return keys.migrated_queue(keys.owner(decode_escaped(self.key))) or ""
             case _:
                 return ""
 
@@ -192,7 +192,7 @@ def _held_stores(found: Mapping[bytes, set[bytes]]) -> list[JobStore]:
 
 
 def _working_list_store(key: bytes) -> JobStore:
-    return JobStore("in flight" if keys.migrated_queue(keys.owner(display_name(key))) is None else "migrating", key)
+    return JobStore("in flight" if keys.migrated_queue(keys.owner(decode_escaped(key))) is None else "migrating", key)
 
 
 def _batches(stores: Sequence[JobStore]) -> Iterator[list[JobStore]]:
@@ -220,7 +220,7 @@ def _search_sets(
     for store, reply, size in zip(batch, replies[::2], replies[1::2], strict=True):
         left = size if isinstance(size, int) else 0
         for page in _remaining_pages(client, store.key, wanted, reply):
-            on_progress(display_name(store.key), min(left, PAGE))
+            on_progress(decode_escaped(store.key), min(left, PAGE))
             left = max(0, left - PAGE)
             yield from _with_ranks(client, store, page)
 
@@ -249,7 +249,7 @@ def _search_lists(
         reply: Any = SEARCH(client, [store.key for store in left], [wanted, start, STEP_BYTES, STEP_JOBS])
         finished, start, scanned = reply[:3]
         hits: list[tuple[int, int, int, bytes]] = reply[3:]
-        on_progress(display_name(left[max(0, finished - 1)].key), scanned)
+        on_progress(decode_escaped(left[max(0, finished - 1)].key), scanned)
         for number, index, length, data in hits:
             yield JobLocation(left[number - 1], data, max(1, length - index), length)
         done += finished

@@ -11,7 +11,7 @@ from framework.flags.flag import Flag
 from framework.flags.redis_flags import read_flags
 from framework.process.record import ProcessInfo, read_processes
 from framework.store.clock import server_time
-from framework.text import display_name
+from framework.text import decode_escaped
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import clamp_time, timestamp
@@ -55,7 +55,7 @@ class ShardSnapshot:
     @cached_property
     def paused_queues(self) -> frozenset[str]:
         """The paused queues (Sidekiq Pro's set)."""
-        return frozenset(display_name(name) for name in cast("set[bytes]", self.client.smembers(keys.PAUSED)))
+        return frozenset(decode_escaped(name) for name in cast("set[bytes]", self.client.smembers(keys.PAUSED)))
 
     @cached_property
     def flags(self) -> Mapping[str, Flag]:
@@ -76,7 +76,7 @@ class ShardSnapshot:
         pipeline.get(keys.status(jid))
         pipeline.pttl(keys.status(jid))
         state, _ = pipeline.execute()
-        return None if state is None else display_name(state)
+        return None if state is None else decode_escaped(state)
 
     def owner(self, identity: str, jid: str) -> ListOwner:
         """Return the state of a process whose working list holds the job."""
@@ -110,7 +110,7 @@ class ShardSnapshot:
         pipeline.pttl(key)
         fields, left_ms = pipeline.execute()
         return {
-            display_name(name): display_name(value) for name, value in fields.items()
+            decode_escaped(name): decode_escaped(value) for name, value in fields.items()
         }, left_ms / 1_000 if left_ms > 0 else None
 
 

@@ -18,7 +18,7 @@ from framework.shard.shard import Shard
 from framework.store.clock import server_time
 from framework.telemetry.counters import series_name
 from framework.telemetry.visible import visible
-from framework.text import display_name
+from framework.text import decode_escaped
 from framework.wire import keys
 
 _LIMIT_GAUGE = "sidekiq_concurrency_limit"
@@ -58,7 +58,7 @@ def _escaped(series: str) -> str:
 
 def _read_counters(shard: Shard) -> dict[str, int]:
     counts: Any = shard.client.hgetall(keys.COUNTERS)
-    read = ((display_name(series), count) for series, count in counts.items())
+    read = ((decode_escaped(series), count) for series, count in counts.items())
     return {series: int(count) for series, count in read if count.isdigit() and _SERIES.fullmatch(series)}
 
 

@@ -18,7 +18,7 @@ from framework.cli.terminal import echo_lines
 from framework.errors import FrameworkError
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
-from framework.text import display_name, format_duration, format_times
+from framework.text import decode_escaped, format_duration, format_times
 from framework.wire.job import DEATH_COUNT, INTERRUPTED_COUNT
 from framework.wiring.blockers import open_blocker_readers
 
@@ -95,7 +95,7 @@ def _format_text(
             yield ""
         payload = one.location.payload
         yield f"{jid}: {payload.get('class', 'unreadable')} on {one.shard}"
-        yield f"  where     {one.where} ({display_name(one.location.store.key)})"
+        yield f"  where     {one.where} ({decode_escaped(one.location.store.key)})"
         if one.since is not None:
             yield f"  since     {_format_time(one.since)}, {format_duration(one.now - one.since)} ago"
         if one.due is not None:
@@ -129,7 +129,7 @@ def _as_json(one: Explanation) -> dict[str, Any]:
     return {
         "shard": one.shard,
         "place": sighting.store.kind,
-        "key": display_name(sighting.store.key),
+        "key": decode_escaped(sighting.store.key),
         "name": sighting.store.name,
         "position": sighting.position,
         "of": sighting.total,

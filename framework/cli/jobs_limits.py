@@ -26,7 +26,7 @@ from framework.policies.concurrency.limit_state import (
 )
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
-from framework.text import display_name, format_age, format_duration
+from framework.text import decode_escaped, format_age, format_duration
 
 _HEADINGS = ("SHARD", "LIMIT", "SLOTS", "SET BY", "WAITING", "OLDEST")
 _HOLDERS = ("SHARD", "PROCESS", "JID", "SLOT ENDS IN")
@@ -196,7 +196,7 @@ def _check_known(on: ShardCommand, name: str, modules: Sequence[str] = ()) -> No
 
 
 def _queues(shard: Shard) -> set[str]:
-    return {display_name(name) for name in queue_names(shard.client)}
+    return {decode_escaped(name) for name in queue_names(shard.client)}
 
 
 def _workers(on: ShardCommand, modules: Sequence[str]) -> set[str]:

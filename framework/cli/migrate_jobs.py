@@ -32,6 +32,7 @@ from framework.route.split import ShardSplit, splits_observed
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
 from framework.store.script import is_wrong_type
+from framework.text import decode_escaped
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
 from framework.wire import keys
 from framework.wiring.client import open_shards
@@ -160,7 +161,7 @@ def _find_sources(work: ShardMigration, what: str, sources: Sequence[str]) -> No
             try:
                 work.sources.append(name.decode())
             except UnicodeDecodeError:
-                work.report.wrong_type_keys.add(keys.queue(name.decode(errors="backslashreplace")))
+                work.report.wrong_type_keys.add(keys.queue(decode_escaped(name)))
         held = (keys.migrated_queue(owner.decode(errors="replace")) for owner in client.zrange(keys.REGISTRY, 0, -1))
         work.sources += [name for name in held if name is not None]
         work.queues = sorted({*work.sources})

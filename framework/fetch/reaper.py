@@ -19,6 +19,7 @@ from framework.fetch.failure_detector import FailureDetector
 from framework.fetch.interruptions import InterruptionLimit
 from framework.fetch.suspects import SUSPECT_FIELD, RunEvidence, StartState
 from framework.store.script import INSPECT_DEAD, MARK_DEAD, RECLAIM, REGISTER_ORPHAN, RESTORE, UNREGISTER
+from framework.text import decode_escaped
 from framework.timings import STANDARD, Timings
 from framework.types import Payload
 from framework.wire import keys
@@ -99,7 +100,7 @@ class Reaper:
         refusal: ResponseError | None = None
         moved = 0
         for member in cast("list[bytes]", late):
-            identity = member.decode(errors="backslashreplace")
+            identity = decode_escaped(member)
             if identity == own:
                 continue
             try:
@@ -121,7 +122,7 @@ class Reaper:
         except NoPermissionError:
             return
         self._cursor, found = cast("tuple[int, list[bytes]]", scanned)
-        owners = [keys.owner(name.decode(errors="backslashreplace")) for name in found]
+        owners = [keys.owner(decode_escaped(name)) for name in found]
         if owners:
             REGISTER_ORPHAN(self._client, [keys.REGISTRY, *map(keys.lease, owners)], owners)
 

@@ -13,6 +13,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from framework.flags.flag import Flag, FlagSource, decode_flag
 from framework.store.clock import epoch_s, server_time
 from framework.telemetry.rate_limit import LogRateLimit
+from framework.text import decode_escaped
 from framework.wire import keys
 
 MAX_AGE_S = 5.0
@@ -90,7 +91,7 @@ class RedisFlags(FlagSource):
             return False
         # The end of a flag is converted by Redis's clock, so that no host's clock ends it too early or never.
         offset = time.monotonic() - epoch_s(server_now)
-        raw = {field.decode(errors="backslashreplace"): data for field, data in fields.items()}
+        raw = {decode_escaped(field): data for field, data in fields.items()}
         before, known = self._valid_names(), self._flags
         self._flags, self._raw = (
             {name: one for name, data in raw.items() if (one := self._decode(name, data, offset))},
@@ -116,7 +117,7 @@ class RedisFlags(FlagSource):
             flag = decode_flag(name, data)
         except ValueError as error:
             text = f"the flag {name} is malformed and counts as not set: {error}"
-            shown = data[:_MAX_VALUE].decode(errors="backslashreplace")
+            shown = decode_escaped(data[:_MAX_VALUE])
             self._warn(f"{name} {shown}", text, "flags.unreadable", flag=name, value=shown)
             return None
         return _CachedFlag(flag, offset + (math.inf if flag.expires_at is None else flag.expires_at))
@@ -150,7 +151,7 @@ def read_flags_or_none(client: "redis.Redis") -> dict[str, Flag | None]:
     found: dict[str, Flag | None] = {}
     fields: Any = client.hgetall(keys.FLAGS)
     for name, data in fields.items():
-        text = name.decode(errors="backslashreplace")
+        text = decode_escaped(name)
         try:
             found[text] = decode_flag(text, data)
         except ValueError:

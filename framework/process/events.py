@@ -19,6 +19,7 @@ from framework.store.tls import tls_advice
 from framework.telemetry import logs
 from framework.telemetry.rate_limit import LogRateLimit, LogSummary
 from framework.telemetry.sentry import NoTracker, Tracker
+from framework.text import decode_escaped
 from framework.typeguards import has_type
 from framework.types import JobState, Payload
 from framework.wire import keys
@@ -388,4 +389,4 @@ def _failure_kind(component: str, error: BaseException) -> str:
 
 
 def _payload_excerpt(data: bytes) -> str:
-    return data[:_SHOWN_BYTES].decode("utf-8", "backslashreplace")
+    return decode_escaped(data[:_SHOWN_BYTES])

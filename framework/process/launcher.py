@@ -32,6 +32,7 @@ from framework.process.signals import DRAIN, DUMP, HANG_UP, QUIET, STOP, STOP_NO
 from framework.process.stacks import log_stacks, payload_field
 from framework.telemetry import logs
 from framework.telemetry.counters import counters
+from framework.text import decode_escaped
 from framework.wire import keys
 
 # Longer than the read of 5 s in which the leader thread may be.
@@ -358,7 +359,7 @@ class Launcher:
 
     def _read_pauses(self) -> None:
         members = cast("set[bytes]", self._components.record.client.smembers(keys.PAUSED))
-        paused = sorted(name.decode(errors="backslashreplace") for name in members)
+        paused = sorted(decode_escaped(name) for name in members)
         if paused != self._paused:
             self._paused = paused
             self._components.fetcher.pause(paused)

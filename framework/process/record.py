@@ -17,6 +17,7 @@ from framework.errors import PayloadError
 from framework.execute.stats import RunningJobs, ThreadCounts
 from framework.fetch.queues import QueueOrder
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.text import decode_escaped
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.footprint import LARGE_PAYLOAD
@@ -237,7 +238,7 @@ def read_processes(client: "redis.Redis") -> list[ProcessInfo]:
     for identity in identities:
         pipeline.hmget(identity, "info", "quiet", "busy", "concurrency")
     return [
-        _process_info(identity.decode(errors="backslashreplace"), *fields)
+        _process_info(decode_escaped(identity), *fields)
         for identity, fields in zip(identities, pipeline.execute(), strict=True)
         if fields[0] is not None
     ]

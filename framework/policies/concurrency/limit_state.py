@@ -8,7 +8,7 @@ import redis
 
 from framework.store.clock import server_time
 from framework.store.script import RELEASE_WAITING
-from framework.text import display_name
+from framework.text import decode_escaped
 from framework.wire import keys
 from framework.wire.job import clamp_time
 
@@ -91,9 +91,9 @@ def read_slot_holders(client: "redis.Redis", name: str, now: float, scope: str =
     if scope and found:
         scopes: Any = client.hmget(keys.limit(name) + ":scopes", [member for member, _ in found])
         found = [
-            slot for slot, its in zip(found, scopes, strict=True) if its is not None and display_name(its) == scope
+            slot for slot, its in zip(found, scopes, strict=True) if its is not None and decode_escaped(its) == scope
         ]
-    return [_holder(display_name(member), clamp_time(expiry) - now) for member, expiry in found]
+    return [_holder(decode_escaped(member), clamp_time(expiry) - now) for member, expiry in found]
 
 
 # Decision 141: limit overrides always expire.
@@ -139,7 +139,7 @@ def assign_free_slots(client: "redis.Redis", name: str) -> tuple[int, int]:
 
 def _limit(name: str, fields: Any, running: Any, now: float) -> LimitState:
     pairs = cast("dict[bytes, bytes]", fields) if isinstance(fields, dict) else {}
-    said = {display_name(key): display_name(value) for key, value in pairs.items()}
+    said = {decode_escaped(key): decode_escaped(value) for key, value in pairs.items()}
     application, chosen = _number(said.get("limit")), _override(said)
     current, current_until = _number(said.get("current")), _time(said.get("current_until")) or 0.0
     limit, until = application, None

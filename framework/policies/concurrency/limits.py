@@ -14,6 +14,7 @@ from framework.declare.declaration import Declaration
 from framework.store.clock import server_time
 from framework.telemetry.context import META_PREFIX
 from framework.telemetry.rate_limit import LogRateLimit
+from framework.text import decode_escaped
 from framework.types import Payload, Urgency
 from framework.wire import keys
 
@@ -56,7 +57,7 @@ class FleetSlots:
         found: Any = self._client.zrangebyscore(keys.REGISTRY, since, "+inf")  # pyright: ignore[reportUnknownMemberType]
         pipeline: Any = self._client.pipeline(transaction=False)
         for identity in found:
-            pipeline.hget(keys.process(identity.decode(errors="backslashreplace")), "slots")
+            pipeline.hget(keys.process(decode_escaped(identity)), "slots")
         said: list[bytes | None] = pipeline.execute()
         return sum(int(slots) for slots in said if slots is not None and slots.isdigit())
 

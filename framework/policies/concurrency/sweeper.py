@@ -12,6 +12,7 @@ from framework.policies.concurrency.limits import QUEUE_PREFIX, Limits
 from framework.store.script import RELEASE_WAITING, is_lasting
 from framework.telemetry.logs import logger
 from framework.telemetry.rate_limit import LogRateLimit
+from framework.text import decode_escaped
 from framework.wire import keys
 
 FORGET_AFTER_S = 60
@@ -50,7 +51,7 @@ class LimitSweeper:
         self._update_operator_limits(sorted(map(_limit_name, known)))
         for base in sorted(waiting):
             try:
-                self._sweep_limit(base.decode(errors="backslashreplace"))
+                self._sweep_limit(decode_escaped(base))
             except ResponseError as error:
                 self._log_unusable(_limit_name(base), error)
 
@@ -141,7 +142,7 @@ class LimitSweeper:
 
 
 def _limit_name(base: bytes) -> str:
-    return base.decode(errors="backslashreplace").removeprefix(_KEY_PREFIX)
+    return decode_escaped(base).removeprefix(_KEY_PREFIX)
 
 
 def _may_be_active(limit: bytes | None, until: bytes | None) -> bool:

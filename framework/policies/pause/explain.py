@@ -8,7 +8,7 @@ import redis
 from framework.command_line import command
 from framework.execute.blocker import Blocker
 from framework.flags.flag import Flag, pause_flag
-from framework.text import display_name, format_duration
+from framework.text import decode_escaped, format_duration
 from framework.wire import keys
 
 
@@ -25,7 +25,7 @@ def pause_source(flag: Flag | None, strategy: bytes | None) -> PauseSource:
     """Return the cause of a pause by a class's pause flag, if it is on, and by the strategy that Redis names for it."""
     if flag is not None and flag.percentage > 0:
         return PauseSource(True, flag.set_by or "an operator", flag.reason, flag.expires_at)
-    return PauseSource(False, "" if strategy is None else display_name(strategy), "", None)
+    return PauseSource(False, "" if strategy is None else decode_escaped(strategy), "", None)
 
 
 class PauseBlockers:
