@@ -16,7 +16,8 @@ from redis.exceptions import RedisError
 from framework.cluster.supervisor import Supervisor
 from framework.fetch.failure_detector import FailureDetector
 from framework.fetch.reaper import mark_dead
-from framework.process.heartbeat import PeriodicTask, PeriodicTaskEvents
+from framework.process.events import ProcessEvents
+from framework.process.heartbeat import PeriodicTask
 from framework.process.signals import SWEEP
 from framework.store.script import RENEW_CHILDREN
 from framework.timings import STANDARD, Timings
@@ -36,7 +37,7 @@ class ChildLeases:
         self,
         shard: str,
         client: "redis.Redis",
-        events: PeriodicTaskEvents,
+        events: ProcessEvents,
         timings: Timings = STANDARD,
     ) -> None:
         self._shard = shard

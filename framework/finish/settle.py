@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, assert_never
+from typing import Any, Literal, NamedTuple, TypeAlias, assert_never
 
 import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from framework.fetch.fetcher import Fetcher
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.delayed_payload import DelayedOutcome, delayed_payload, payload_leaving_queue
 from framework.finish.endings import DELETED, DISCARDED, KILLED, RETIRED, RETRIED, SUCCEEDED, ending_of
@@ -50,13 +51,6 @@ MovedTo: TypeAlias = Literal["acknowledged", "retry", "dead", "deleted", "schedu
 """Where a settled job is: ``lost`` means that another process owns it."""
 
 
-class Acknowledges(Protocol):
-    """Acknowledge a unit whose job has ended (the fetcher)."""
-
-    def finish(self, unit: UnitOfWork, *, settled: bool = False) -> None:
-        """Free the unit's place; ``settled``: the job has left the working list already."""
-
-
 @dataclass(frozen=True, slots=True)
 class SettleResult:
     """Say where a job is now, with the payload stored there and its delay."""
@@ -73,7 +67,7 @@ class Settler:
         self,
         client: "redis.Redis",
         identity: str,
-        fetcher: Acknowledges,
+        fetcher: Fetcher,
         handlers: Handlers,
         policy: RetryPolicy,
         dead_set: SetLimits,

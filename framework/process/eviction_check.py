@@ -2,10 +2,12 @@
 
 import math
 import time
-from typing import Any, Protocol
+from typing import Any
 
 import redis
 from redis.exceptions import ResponseError
+
+from framework.process.events import ProcessEvents
 
 CHECK_PERIOD_S = 30.0
 """The period of the check: a policy that changes at run time is reported within a minute (reference F15)."""
@@ -13,18 +15,11 @@ CHECK_PERIOD_S = 30.0
 SAFE = "noeviction"
 
 
-class EvictionEvents(Protocol):
-    """Receives the warnings."""
-
-    def eviction_unsafe(self, policy: str) -> None:
-        """Report that Redis evicts keys by ``policy``."""
-
-
 # Decision 70: eviction and data loss are reported, not refused.
 class EvictionCheck:
     """Report each policy except ``noeviction`` once. Use it from one thread."""
 
-    def __init__(self, client: "redis.Redis", events: EvictionEvents) -> None:
+    def __init__(self, client: "redis.Redis", events: ProcessEvents) -> None:
         self._client = client
         self._events = events
         self._checked_at = -math.inf

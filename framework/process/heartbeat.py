@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import redis
 from redis.exceptions import RedisError
 
 from framework.fetch.failure_detector import FailureDetector
 from framework.fetch.reaper import unregister
+from framework.process.events import ProcessEvents
 from framework.store.script import HEARTBEAT, MARK_DEAD
 from framework.timings import STANDARD, Timings
 from framework.wire import keys
@@ -27,19 +28,6 @@ HOOKS_LIMIT_S = 300.0
 
 _FIRST_BACKOFF_S = 0.05
 _LONGEST_BACKOFF_S = 2.0
-
-
-class PeriodicTaskEvents(Protocol):
-    """Receives the failures of a task."""
-
-    def redis_failed(self, component: str, error: BaseException) -> None:
-        """Report that Redis did not answer, or refused; the task goes on."""
-
-    def redis_answered(self, component: str) -> None:
-        """Report that Redis answers again."""
-
-    def component_died(self, component: str, error: BaseException) -> None:
-        """Report that the task ended with an error of its own, so that the process must end."""
 
 
 class PeriodicTask:
@@ -55,7 +43,7 @@ class PeriodicTask:
         name: str,
         step: Callable[[], float | None],
         period_s: float,
-        events: PeriodicTaskEvents,
+        events: ProcessEvents,
         *,
         client: "redis.Redis | None" = None,
         limit_s: float = STEP_LIMIT_S,

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol, cast
 
+from framework.policies.health.connection import HealthConnection
 from framework.policies.health.indicator import (
     HealthIndicator,
     HealthQuery,
@@ -31,19 +32,6 @@ class CheckEvents(Protocol):
 
     def not_available(self, indicator: str, database: str, signal: NotAvailable) -> None:
         """An indicator does not apply to this database."""
-
-
-class CheckedDatabase(Protocol):
-    """A database that health checks can query."""
-
-    @property
-    def query(self) -> HealthQuery:
-        """Execute a statement."""
-        ...
-
-    def close_idle(self, idle_s: float) -> None:
-        """Close the connection if it has been idle for ``idle_s``."""
-        ...
 
 
 class _CheckKey(NamedTuple):
@@ -73,7 +61,7 @@ class HealthChecker:
     def __init__(
         self,
         indicators: Mapping[str, HealthIndicator],
-        databases: Mapping[str, CheckedDatabase],
+        databases: Mapping[str, HealthConnection],
         events: CheckEvents,
         *,
         cache_s: float,
@@ -185,7 +173,7 @@ class HealthChecker:
 class _CheckThread:
     """Run the checks of one indicator for one database, one after the other, in a thread."""
 
-    def __init__(self, key: _CheckKey, idle_s: float, database: CheckedDatabase | None) -> None:
+    def __init__(self, key: _CheckKey, idle_s: float, database: HealthConnection | None) -> None:
         self._tasks: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._idle_s = idle_s
         self._database = database
