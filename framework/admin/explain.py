@@ -11,6 +11,7 @@ from framework.command_line import command
 from framework.declare.declaration import Declaration
 from framework.execute.blocker import Blocker, BlockerReader
 from framework.policies.concurrency.explain import LimitBlockers
+from framework.policies.dedup.explain import describe_lock
 from framework.text import decode_escaped, format_duration, format_times
 from framework.types import Payload
 from framework.wire import keys
@@ -24,7 +25,6 @@ from framework.wire.job import (
     count_of,
     timestamp,
 )
-from framework.wire.resources import lock_of, slot_member
 
 _MAX_TEXT = 200
 _MAX_TIMES = 1_000_000
@@ -284,28 +284,8 @@ class Explainer:
 
     def _held_resources(self, store: JobStore, payload: Payload) -> list[str]:
         """Return the job's lock and slots: those of a run, and those reserved for it."""
-        jid = str(payload.get("jid"))
-        bases = [str(payload.get("class")), f"queue/{payload.get('queue')}"]
-        members = [slot_member("", jid), *([slot_member(store.name, jid)] if store.kind == "in flight" else [])]
-        return [
-            *self._lock(payload),
-            *(
-                f"a slot of {base} for {format_duration(left_s)}"
-                for base, left_s in self._snapshot.held_slots(bases, members)
-            ),
-        ]
-
-    def _lock(self, payload: Payload) -> list[str]:
-        lock = lock_of(payload)
-        if lock is None:
-            return []
-        fields, left_s = self._snapshot.lock(lock.key)
-        if not fields:
-            return [f"no lock: {lock.key} has expired or was released; an equal job may be pushed"]
-        left = "without end" if left_s is None else f"for {format_duration(left_s)}"
-        if fields.get("jid") == lock.owner:
-            return [f"the lock {lock.key} {left}: equal jobs are dropped"]
-        return [f"no lock: {lock.key} now belongs to the job {fields.get('jid')}, {left}"]
+        identity = store.name if store.kind == "in flight" else ""
+        return [*describe_lock(self._snapshot.client, payload), *self._policies.limit.held_slots(payload, identity)]
 
 
 def _since(location: JobLocation, payload: Payload) -> float | None:

@@ -1,6 +1,6 @@
 """Read facts about one shard for explanations: each on first use, and only once."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -14,7 +14,7 @@ from framework.store.clock import server_time
 from framework.text import decode_escaped
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.job import clamp_time, timestamp
+from framework.wire.job import timestamp
 from framework.wire.json import loads_object
 
 
@@ -91,27 +91,6 @@ class ShardSnapshot:
             None if beat is None else self.now - abs(beat),
             timestamp(running[0].get("run_at")) if running else None,
         )
-
-    def held_slots(self, bases: Sequence[str], members: Sequence[str]) -> Iterator[tuple[str, float]]:
-        """Yield the limits at which one of these members has a slot, and the seconds until that slot expires."""
-        pipeline: Any = self.client.pipeline(transaction=False)
-        for base in bases:
-            pipeline.zmscore(keys.limit(base) + ":running", members)
-        for base, scores in zip(bases, pipeline.execute(raise_on_error=False), strict=True):
-            found = cast("list[float | None]", scores) if isinstance(scores, list) else []
-            expiries = [expiry for expiry in found if expiry is not None]
-            if expiries:
-                yield base, clamp_time(max(expiries)) - self.now
-
-    def lock(self, key: str) -> tuple[Mapping[str, str], float | None]:
-        """Return the fields of a lock, empty if it is gone, and the seconds until it expires."""
-        pipeline: Any = self.client.pipeline()
-        pipeline.hgetall(key)
-        pipeline.pttl(key)
-        fields, left_ms = pipeline.execute()
-        return {
-            decode_escaped(name): decode_escaped(value) for name, value in fields.items()
-        }, left_ms / 1_000 if left_ms > 0 else None
 
 
 def _jid_of(entry: Payload) -> object:

@@ -1,4 +1,4 @@
-"""Explain which concurrency limit blocks a job: the limits policy's reader for ``jobs explain``."""
+"""Explain which limits block a job, and which slots it has: the limits policy's reader for ``jobs explain``."""
 
 from collections.abc import Callable
 
@@ -9,11 +9,14 @@ from framework.execute.blocker import Blocker
 from framework.policies.concurrency.limit_state import (
     LimitState,
     read_limit_states,
+    read_slot_expiries,
     read_slot_holders,
     slots_of_scope,
 )
 from framework.policies.concurrency.limits import QUEUE_PREFIX
 from framework.text import format_duration
+from framework.types import Payload
+from framework.wire.resources import slot_member
 
 _MAX_HOLDERS = 5
 """The most slot holders that are named."""
@@ -59,6 +62,16 @@ class LimitBlockers:
                 f"the limit {base} is reached ({limit.usage}; {self._limit_origin(limit)}): {self._slot_holders(base)}",
                 self._slot_remedy(limit),
             )
+        ]
+
+    def held_slots(self, payload: Payload, identity: str = "") -> list[str]:
+        """Return a text per slot of the job: those that are reserved for it, and those of its run in the process ``identity``."""
+        jid = str(payload.get("jid"))
+        bases = [str(payload.get("class")), f"{QUEUE_PREFIX}{payload.get('queue')}"]
+        members = [slot_member("", jid), *([slot_member(identity, jid)] if identity else [])]
+        return [
+            f"a slot of {base} for {format_duration(expiry - self._now())}"
+            for base, expiry in read_slot_expiries(self._client, bases, members)
         ]
 
     def _slot_holders(self, base: str, scope: str = "") -> str:

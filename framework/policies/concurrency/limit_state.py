@@ -96,6 +96,23 @@ def read_slot_holders(client: "redis.Redis", name: str, now: float, scope: str =
     return [_holder(decode_escaped(member), clamp_time(expiry) - now) for member, expiry in found]
 
 
+def read_slot_expiries(client: "redis.Redis", names: Sequence[str], members: Sequence[str]) -> list[tuple[str, float]]:
+    """Return the limits at which one of these members has a slot, with the epoch seconds at which the last one expires.
+
+    A limit whose key has another type has no slots. Raises redis errors.
+    """
+    pipeline: Any = client.pipeline(transaction=False)
+    for name in names:
+        pipeline.zmscore(keys.limit(name) + ":running", members)
+    expiries: list[tuple[str, float]] = []
+    for name, reply in zip(names, pipeline.execute(raise_on_error=False), strict=True):
+        scores = cast("list[float | None]", reply) if isinstance(reply, list) else []
+        found = [score for score in scores if score is not None]
+        if found:
+            expiries.append((name, clamp_time(max(found))))
+    return expiries
+
+
 # Decision 141: limit overrides always expire.
 def set_override(client: "redis.Redis", name: str, new: LimitOverride) -> None:
     """Set an override of the application's limit. Raises redis errors."""

@@ -1,0 +1,27 @@
+"""Explain which deduplication lock a job owns: the deduplication policy's reader for ``jobs explain``."""
+
+from typing import Any
+
+import redis
+
+from framework.text import decode_escaped, format_duration
+from framework.types import Payload
+from framework.wire.resources import lock_of
+
+
+def describe_lock(client: "redis.Redis", payload: Payload) -> list[str]:
+    """Return one text about the job's lock, nothing for a job without one. Raises redis errors."""
+    lock = lock_of(payload)
+    if lock is None:
+        return []
+    pipeline: Any = client.pipeline()
+    pipeline.hgetall(lock.key)
+    pipeline.pttl(lock.key)
+    fields, left_ms = pipeline.execute()
+    if not fields:
+        return [f"no lock: {lock.key} has expired or was released; an equal job may be pushed"]
+    left = f"for {format_duration(left_ms / 1_000)}" if left_ms > 0 else "without end"
+    owner = None if b"jid" not in fields else decode_escaped(fields[b"jid"])
+    if owner == lock.owner:
+        return [f"the lock {lock.key} {left}: equal jobs are dropped"]
+    return [f"no lock: {lock.key} now belongs to the job {owner}, {left}"]

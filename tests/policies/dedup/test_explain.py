@@ -1,0 +1,31 @@
+"""What `jobs explain` says of a job's lock."""
+
+import pytest
+
+from framework.policies.dedup.explain import describe_lock
+from framework.wire import keys
+from framework.wire.resources import IDEMPOTENCY_KEY
+
+KEY = f"{keys.LOCKS}digest"
+JOB = {"class": "W", "jid": "a" * 24, IDEMPOTENCY_KEY: KEY, "queue": "default"}
+
+
+def test_describe_lock_of_a_job_without_one_is_empty(granted):
+    assert describe_lock(granted, {"class": "W", "jid": "a" * 24}) == []
+
+
+def test_describe_lock_tells_an_expired_lock(granted):
+    assert describe_lock(granted, JOB) == [f"no lock: {KEY} has expired or was released; an equal job may be pushed"]
+
+
+@pytest.mark.parametrize(("ttl_s", "left"), [(60, "for 1 min"), (None, "without end")])
+def test_describe_lock_tells_the_lock_of_its_owner(granted, redis, ttl_s, left):
+    redis.hset(KEY, "jid", JOB["jid"])
+    if ttl_s is not None:
+        redis.pexpire(KEY, ttl_s * 1000)
+    assert describe_lock(granted, JOB) == [f"the lock {KEY} {left}: equal jobs are dropped"]
+
+
+def test_describe_lock_tells_another_owner(granted, redis):
+    redis.hset(KEY, "jid", b"\xff")
+    assert describe_lock(granted, JOB) == [rf"no lock: {KEY} now belongs to the job \xff, without end"]
