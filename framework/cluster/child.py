@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TypeAlias
 
+from framework.backoff import backoff_s
 from framework.command_line import child_environment
 from framework.fetch.identity import NONCE_VARIABLE, draw_nonce, identity_of
 from framework.process.shared_state import SHARED_STATE_VARIABLE, ProcessState, SharedState
 from framework.process.supervisor_link import SUPERVISOR_VARIABLE
 
 _FIRST_BACKOFF_S = 0.0
+_GROWTH_FROM_S = 0.5
 _LONGEST_BACKOFF_S = 30.0
 LONGEST_START_BACKOFF_S = 5.0
 """The longest back-off while no process can be started (no memory, no file descriptor), since a try costs little."""
@@ -146,6 +148,6 @@ class Child:
         The back-off starts to grow after ``tolerated`` failures.
         """
         self._failures = self._failures + 1 if failed else 1
-        growth = 0.25 * 2.0 ** (self._failures - tolerated)
-        pause_s = _FIRST_BACKOFF_S if self._failures == 1 else min(longest_s, growth)
+        growing_s = backoff_s(self._failures - tolerated, _GROWTH_FROM_S, longest_s)
+        pause_s = _FIRST_BACKOFF_S if self._failures == 1 else growing_s
         self.start_after = time.monotonic() + pause_s

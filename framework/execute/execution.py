@@ -12,6 +12,7 @@ from typing import Any, NoReturn, cast
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
+from framework.backoff import backoff_s
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import (
@@ -57,6 +58,7 @@ from framework.wire.status_key import STATUS_EXPIRATION, TrackedJob, tracked_job
 NO_RETIRED_CLASSES: Mapping[str, str] = MappingProxyType({})
 NO_POLICIES = AdmissionChain()
 DEFAULT_UNKNOWN_CLASSES = UnknownClassDelays()
+_FIRST_BACKOFF_S = 0.05
 _MAX_BACKOFF_S = 2.0  # between two tries of a policy while Redis is away
 _MAX_REFUSALS = 4
 _REFUSED_DELAY_S = 30.0
@@ -237,7 +239,7 @@ class Executor:
         If Redis answers with an error each time, the job is deferred, which frees its thread. If a right is missing, the job is
         deferred at once: it must not run without the policy's answer, so its class waits until the right is granted.
         """
-        pause_s, refused = 0.05, 0
+        failures = refused = 0
         while True:
             try:
                 return policy.admit(request)
@@ -251,8 +253,8 @@ class Executor:
                 if refused > _MAX_REFUSALS:
                     return Deferred(_REFUSED_DELAY_S, POLICY_REFUSED, error_fields(error))
                 self._log.policy_unavailable(request.unit, error)
-                time.sleep(pause_s)
-                pause_s = min(_MAX_BACKOFF_S, pause_s * 2)
+                failures += 1
+                time.sleep(backoff_s(failures, _FIRST_BACKOFF_S, _MAX_BACKOFF_S))
 
     def _perform(self, run: Execution, payload: Payload) -> None:
         declaration = run.declaration

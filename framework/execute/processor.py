@@ -15,6 +15,7 @@ from weakref import WeakSet
 
 from redis.exceptions import RedisError
 
+from framework.backoff import backoff_s
 from framework.errors import BusinessError
 from framework.execute.end_line import end_fields
 from framework.execute.event_loop import EventLoop
@@ -301,14 +302,14 @@ class Processor:
 
     def _retry_until_done(self, unit: UnitOfWork, step: Callable[[], None]) -> None:
         """Repeat ``step`` until Redis answers. Meanwhile the job is in the working list of this process, protected by its lease."""
-        pause_s = 0.05
+        failures = 0
         while not self._settling_stopped.is_set():
             try:
                 step()
             except (RedisError, OSError) as error:
                 self._events.settle_failed(unit, error)
-                self._settling_stopped.wait(pause_s)
-                pause_s = min(2.0, pause_s * 2)
+                failures += 1
+                self._settling_stopped.wait(backoff_s(failures, 0.05, 2.0))
             else:
                 return
 

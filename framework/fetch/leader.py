@@ -4,12 +4,12 @@ The leader arms one blocking call per queue, so that waiting costs Redis nothing
 capacity became free, sends acknowledgements that no other thread sends, and reconnects after a failure.
 """
 
-import random
 import threading
 
 import redis
 from redis.exceptions import NoPermissionError, OutOfMemoryError, RedisError, ResponseError
 
+from framework.backoff import backoff_s
 from framework.fetch.blocking import MAX_BLOCKED_QUEUES, BlockingMoves
 from framework.fetch.in_flight import InFlight
 from framework.fetch.pipeline import FetchPipeline, clock
@@ -27,6 +27,7 @@ BURST_S = 0.001
 
 _SUSPENDED_S = 1.0  # a wait that took so much longer: the process was stopped or the machine suspended
 _LEASE_RETRY_S = 0.5  # between two checks whether the lease is held again
+_FIRST_BACKOFF_S = 0.1
 _MAX_BACKOFF_S = 2.0  # between two tries to reach Redis
 _MAX_BACKOFF_AFTER_ERROR_S = 0.5  # so that a lasting framework error reaches its rate limit and ends the process
 
@@ -172,8 +173,7 @@ class Leader:
         """Close every connection, since the address may lead to another server, and wait: 50 ms at first, ``max_s`` at most."""
         self._blocking.drop_connections()
         self._drop_idle_connections()
-        longest = min(max_s, 0.05 * 2.0 ** min(self._pipeline.failures, 6))
-        self._stopping.wait(longest * random.uniform(0.5, 1.0))
+        self._stopping.wait(backoff_s(self._pipeline.failures, _FIRST_BACKOFF_S, max_s, jitter=0.5))
 
     def _cancel_and_return_jobs(self, *, no_wait: bool = False) -> None:
         """Cancel every blocking call, and return their jobs and the buffered ones to the queues."""

@@ -3,7 +3,6 @@
 The lease has a connection of its own, so that a heartbeat never waits behind a bulk push or a slow record.
 """
 
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from typing import Any, cast
 import redis
 from redis.exceptions import RedisError
 
+from framework.backoff import backoff_s
 from framework.fetch.failure_detector import FailureDetector
 from framework.fetch.reaper import unregister
 from framework.process.events import ProcessEvents
@@ -26,7 +26,7 @@ STEP_LIMIT_S = 60.0
 HOOKS_LIMIT_S = 300.0
 """The longest step of a task that also calls the application's code: client middleware (poller), hooks (reaper)."""
 
-_FIRST_BACKOFF_S = 0.05
+_FIRST_BACKOFF_S = 0.1
 _LONGEST_BACKOFF_S = 2.0
 
 
@@ -103,17 +103,12 @@ class PeriodicTask:
             if self._client is not None:
                 # Connections in use belong to other threads, which notice the failure themselves.
                 self._client.connection_pool.disconnect(inuse_connections=False)
-            return backoff_s(self._failures)
+            # 50 ms to 2 s; the jitter spreads the processes of a shard after an outage.
+            return backoff_s(self._failures, _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S, jitter=0.5)
         if self._failures:
             self._failures = 0
             self._events.redis_answered(self.name)
         return self._period_s if chosen is None else chosen
-
-
-def backoff_s(failures: int) -> float:
-    """Return the pause after this number of failures in a row: 50 ms to 2 s, with up to 50 % jitter to spread a fleet."""
-    longest = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2.0 ** min(failures, 10))
-    return longest * random.uniform(0.5, 1.0)
 
 
 class StuckError(Exception):

@@ -255,3 +255,10 @@ def test_no_start_hangs_amid_threads_that_log(tmp_path):
         for thread in threads:
             thread.join()
         log.close()
+
+
+def test_child_that_never_starts_waits_five_seconds_at_most(tmp_path):
+    child = Child(ChildSpec("child", ["true"], "main", {}, tmp_path / "child.log"))
+    for _ in range(1_100):  # 2 to this power is no float
+        child.plan_restart(failed=True, longest_s=5.0)
+    assert 4.0 < child.start_after - time.monotonic() <= 5.0

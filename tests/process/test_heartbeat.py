@@ -13,7 +13,7 @@ from redis.exceptions import ReadOnlyError, ResponseError
 from framework.declare import registry
 from framework.fetch.failure_detector import FailureDetector
 from framework.fetch.reaper import Reaper
-from framework.process.heartbeat import Lease, PeriodicTask, Watchdog, backoff_s
+from framework.process.heartbeat import Lease, PeriodicTask, Watchdog
 from framework.store.script import RENEW_CHILDREN
 from framework.timings import STANDARD
 from framework.wire import keys
@@ -114,13 +114,6 @@ def test_periodic_task_refusal_resolves_the_address_again(loop, events, redis, r
     until(lambda: len(name) == 3)
     assert len(set(name)) == 3  # another connection each time
     shard.close()
-
-
-@pytest.mark.proves("R10")
-def test_backoff_grows_and_is_randomized():
-    assert 0.05 <= backoff_s(1) <= 0.1
-    assert all(1.0 <= backoff_s(failures) <= 2.0 for failures in (6, 50, 10_000))
-    assert len({backoff_s(3) for _ in range(20)}) > 1
 
 
 # --- the watchdog ---------------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """Defer jobs of a class while a database that it depends on is overloaded."""
 
-import random
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from framework.backoff import backoff_s
 from framework.declare.declaration import Declaration
 from framework.declare.policy_options import DeferOnHealth
 from framework.execute.admission import AdmissionRequest
@@ -20,7 +20,6 @@ from framework.wire.job import deferral_count
 REASON: Final = "database_health_check"
 _LOG_INTERVAL_S = 30.0
 _JITTER = 0.1
-_MAX_DOUBLINGS = 16
 
 
 class HealthEvents:
@@ -194,9 +193,8 @@ class HealthPolicy:
 def deferral_delay_s(policy: DeferOnHealth, deferrals_before: int) -> float:
     """Return the delay of a job after so many deferrals: GitLab's doubling, capped, minus up to a tenth at random."""
     # GitLab's exponent: the first two delays are equal. The random part only shortens, so `max_delay` is the maximum.
-    doublings = min(max(0, deferrals_before - 1), _MAX_DOUBLINGS)
-    doubled: float = policy.delay.total_seconds() * 2.0**doublings
-    return min(policy.max_delay.total_seconds(), doubled) * (1 - _JITTER * random.random())
+    deferrals = max(1, deferrals_before)
+    return backoff_s(deferrals, policy.delay.total_seconds(), policy.max_delay.total_seconds(), jitter=_JITTER)
 
 
 def _log_fields(indicator: str, database: str, signal: Signal) -> dict[str, str]:

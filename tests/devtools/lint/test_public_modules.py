@@ -10,6 +10,7 @@ from tests.harness import ROOT
 FACADES = {path.stem for path in Path(framework.__file__).parent.glob("*.py")} - {
     "__init__",
     "__main__",
+    "backoff",
     "command_line",
     "exit_codes",
     "extensions",
