@@ -115,8 +115,10 @@ class Processor:
             if thread.is_alive():
                 thread.join(timeout_s)
                 break
-        waiting = self._pending_starts or self._pending_settles
-        return not waiting and self._loop.idle and not any(thread.is_alive() for thread in self._threads)
+        # In the order of a job's way: a job that moves on between two checks is found at its next place.
+        if any(thread.is_alive() for thread in self._threads) or self._pending_starts or not self._loop.idle:
+            return False
+        return not self._pending_settles
 
     def stop_settling(self) -> None:
         """Settle no further job: the launcher returns the jobs in flight to their queues."""

@@ -814,6 +814,25 @@ def test_job_whose_policy_is_refused_is_deferred(slots, redis):
     assert line["exception.message"] == "ERR something is wrong with this key"
 
 
+def test_join_sees_a_job_that_moves_on_to_its_settlement(slots, monkeypatch):
+    one = slots(1).start()
+    one.fetcher.stop()
+    until(lambda: one.processor.join(0.1), "the end of every thread")
+    settling = Future()
+
+    class LoopWhoseLastJobEnds:
+        @property
+        def idle(self):
+            one.processor._pending_settles.add(settling)
+            return True
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one.processor, "_loop", LoopWhoseLastJobEnds())
+        assert not one.processor.join(0.0)
+    one.processor._pending_settles.discard(settling)
+    assert one.processor.join(0.0)
+
+
 def test_policy_that_waits_for_redis_delays_no_stop(slots, redis):
     worker(lambda self: None)
     policy = ScriptedPolicy(RedisConnectionError("away"))
