@@ -39,6 +39,7 @@ class Cancellations:
 
     def __init__(self, client: "redis.Redis") -> None:
         self._client = client
+        # Weak: a job that has ended drops its cancellation, and no code has to unregister it.
         self._watched = WeakSet[Cancellation]()
         self._lock = threading.Lock()
 

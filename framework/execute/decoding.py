@@ -45,6 +45,7 @@ class PayloadDecoder:
         self._decoded_limit = decoded_limit
         self._budget = budget or MemoryBudget()
         self._log_rate = LogRateLimit(_LOG_INTERVAL_S)
+        # A payload of so few bytes stays below both limits, whatever it holds.
         self._small_bytes = min(LARGE_PAYLOAD, decoded_limit) // MAX_MEMORY_PER_BYTE
 
     def decode(self, unit: UnitOfWork, run: MemoryReservation) -> Payload:

@@ -20,6 +20,7 @@ class EventLoop:
         self._blocked = False
         self._submitted: deque[tuple[Coroutine[Any, Any, None], Context, str]] = deque()
         self._wakeup_sent = False
+        # asyncio itself keeps only weak references to tasks.
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = threading.Condition()
         self._waited_for = False
@@ -73,6 +74,7 @@ class EventLoop:
             return self._changed.wait_for(lambda: self.idle, timeout_s)
 
     def _start_submitted(self) -> None:
+        # First: a coroutine that is submitted from now on sends a wake-up of its own.
         self._wakeup_sent = False
         while self._submitted:
             coroutine, context, name = self._submitted[0]
@@ -83,11 +85,13 @@ class EventLoop:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        # Only a shutdown waits: until then the end of a job takes no lock.
         if self._waited_for:
             with self._changed:
                 self._changed.notify_all()
 
     def _cancel(self) -> None:
+        # A submitted coroutine that has no task yet could not be cancelled.
         self._start_submitted()
         for task in self.tasks():
             task.cancel()
@@ -98,6 +102,7 @@ class EventLoop:
             return self._nested
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
+        # Without the lock first, since every submit reads it; checked again under the lock.
         if self._loop is not None:
             return self._loop
         with self._lock:

@@ -58,9 +58,8 @@ from framework.wire.status_key import STATUS_EXPIRATION, TrackedJob, tracked_job
 NO_RETIRED_CLASSES: Mapping[str, str] = MappingProxyType({})
 NO_POLICIES = AdmissionChain()
 DEFAULT_UNKNOWN_CLASSES = UnknownClassDelays()
-_FIRST_BACKOFF_S = 0.05
-_MAX_BACKOFF_S = 2.0  # between two tries of a policy while Redis is away
-_MAX_REFUSALS = 4
+_FIRST_BACKOFF_S, _MAX_BACKOFF_S = 0.05, 2.0  # between two tries of a policy while Redis is away
+_MAX_REFUSALS = 4  # so many answers with an error are tried again, within a second; then the job is deferred
 _REFUSED_DELAY_S = 30.0
 _MIDDLEWARE_STOPPED = Discarded("a server middleware did not yield", "middleware")
 
@@ -139,6 +138,7 @@ class Executor:
         self._retired = retired
         self._admission = admission
         self._unknown = unknown
+        # An attribute, which a fork replaces: no job pays for a check whether it runs in a forked child.
         self._on_job_return: Callable[[Execution], None] = self._stop_clocks
 
     def after_fork_in_child(self) -> None:
@@ -343,6 +343,7 @@ def _exit_child(run: Execution) -> NoReturn:
                 traceback.print_exception(error)
         sys.stdout.flush()
         sys.stderr.flush()
+    # Not `sys.exit`: the parent's exit handlers, threads and connections must not end here.
     os._exit(status)
 
 

@@ -45,6 +45,7 @@ FILTERED = "[FILTERED]"
 _FILTERED_TEXT = f'"{FILTERED}"'
 _MAX_ARGUMENTS = 10_240  # characters of all arguments together (GitLab: 10 KiB)
 _MAX_EXTRA = 4_096  # characters of one field that came with the payload
+# Combinations of field names that are cached: they come from the wire, so their number has no bound.
 _MAX_SHAPES = 512
 _LOG_INTERVAL_S = 30.0
 _NOT_LOGGABLE = frozenset[int]()
@@ -340,6 +341,7 @@ def _uncut_arguments(args: list[Any], loggable: frozenset[int]) -> str | None:
     shown: list[str] = []
     try:
         for value in args:
+            # Not `isinstance`: a bool is an int, but no number, and is filtered.
             if type(value) is int or type(value) is float:
                 shown.append(f'"{value}"')
             elif loggable and len(shown) in loggable:

@@ -153,6 +153,7 @@ class Processor:
                     if run.coroutine is None:
                         self._finish_run(run, counts)
                     else:
+                        # The run has left this thread; its id becomes that of an async run.
                         unit.thread = 0
                         self._loop.submit(self._run_async(run), context, str(run.instance.jid))
                 elif isinstance(run.outcome, AwaitsTurn):
@@ -325,6 +326,7 @@ def _awaits_acknowledgement(run: Execution) -> bool:
     return run.declaration is not None and run.declaration.ack == "sync"
 
 
+# Weak: a hook of a fork cannot be unregistered, and must not keep a stopped processor in memory.
 _processors: WeakSet[Processor] = WeakSet()
 
 

@@ -86,6 +86,7 @@ class UnknownClassDelays:
         # The clock of another host may be ahead: a time in the future would delay the end of the wait by as much.
         since = min(first, now)
         # Jitter, so that a thousand jobs of a new class do not return at the same moment.
+        # The sixth power exceeds the maximum: a higher one, from a count of the wire, could overflow.
         delay_s = min(_MAX_DELAY_S, 2.0 ** min(count, 6) * (1.0 + self._draw() / 2))
         return UnknownClass(error, delay_s, count + 1, since, gives_up=now - since >= self._max_wait_s)
 

@@ -78,6 +78,7 @@ class BlockingMoves:
         call = self._idle.pop() if self._idle else self._open()
         try:
             call.channel.send(
+                # The oldest job of a queue is at its right end, and that of a working list too.
                 ("BLMOVE", keys.queue(queue), self._working_list, "RIGHT", "LEFT", f"{self._block_timeout_s:g}")
             )
         except BaseException:
@@ -175,6 +176,7 @@ class BlockingMoves:
         return call
 
     def _read_reply(self, call: _BlockedCall) -> bytes | None:
+        # First: whatever the read raises, no call waits at this queue any more, and another one may be armed.
         self._armed.pop(call.queue)
         call.queue = ""
         try:
@@ -241,6 +243,7 @@ class BlockingMoves:
 
 def _has_answered(call: _BlockedCall, within_s: float) -> bool:
     """Wait until the connection of a call is readable (also at its end); tell whether it is."""
+    # Not `select.select`, which accepts no descriptor above 1,023.
     poll = select.poll()
     poll.register(call.descriptor, select.POLLIN)
     return bool(poll.poll(max(0.0, within_s) * 1000))

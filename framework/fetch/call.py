@@ -55,6 +55,7 @@ class FetchCall:
         """Acknowledge ``ended`` and request ``wanted`` jobs from ``queues`` (name, quota); ``now`` becomes their ``fetched_at``."""
         names = [name for name, _ in queues]
         arguments: tuple[Any, ...] = (
+            # The number of keys: the lease, the working list and the queues.
             2 + len(names),
             self._lease,
             self._working,
@@ -93,6 +94,7 @@ class FetchCall:
 def _parse_reply(request: _FetchRequest, reply: list[Any]) -> FetchReply:
     units: list[UnitOfWork] = []
     source_queues: list[str] = []
+    # Behind three fixed values the reply has pairs: the position of a queue, from 1, and its jobs.
     for position in range(3, len(reply), 2):
         queue = request.queues[int(reply[position]) - 1]
         source_queues.append(queue)

@@ -25,6 +25,7 @@ class ErrorRateLimit:
     def record(self, error: Exception) -> None:
         """Report an error; raise it if it is the ``MAX_ERRORS``-th within ``WINDOW_S``, which ends its thread and the process."""
         location = (type(error), *_raised_at(error.__traceback__))
+        # A process that runs for months must not collect locations without end.
         if location not in self._seen and len(self._seen) >= _MAX_LOCATIONS:
             self._seen.clear()
         times = self._seen.setdefault(location, deque(maxlen=MAX_ERRORS))

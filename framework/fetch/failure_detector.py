@@ -19,6 +19,7 @@ class FailureDetector:
         self.lease_s = lease_s
         self.max_gap_s = _MISSED_HEARTBEATS * heartbeat_s
         self.required_steady_s = lease_s + heartbeat_s
+        # One tuple, replaced as a whole, so that a reader in another thread never sees parts of two heartbeats.
         self._observed = (0.0, 0.0, 0.0)
         """Last heartbeat and start of the steady period, by Redis's clock, and the last heartbeat by the monotonic clock."""
 

@@ -74,6 +74,7 @@ class Fetcher:
 
     def ensure_fetching(self) -> None:
         """Make sure that a thread leads and that buffered jobs start: the calling thread is about to run a job."""
+        # Read without a lock: a thread that stops leading just now calls this method before its job, or leads again.
         if not self._leader.lock.locked() or (self._leader.ready and self._needs_thread):
             self._wake_one()
         elif self._leader.sleeping_long and (self.in_flight.buffer or self._pipeline.unfinished):

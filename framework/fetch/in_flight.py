@@ -30,7 +30,9 @@ class InFlight:
         self.last_started_at = 0.0
         self._returned: set[bytes] | None = None
         self._returned_lock = Lock()
+        # A semaphore too: a thread that pops an index may run a job.
         self._free_indexes = deque(range(concurrency))
+        # By `id`, since two units may have the same bytes.
         self._running: dict[int, UnitOfWork] = {}
         self._by_id: dict[int, UnitOfWork] = {}
 

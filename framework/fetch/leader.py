@@ -131,6 +131,7 @@ class Leader:
             self._recover()
             return
         if self._rearm_requested or pipeline.closed:
+            # Before the work: a request that arrives meanwhile makes another step.
             self._rearm_requested = False
             pipeline.drain_reply()
             self._cancel_and_return_jobs()
@@ -208,6 +209,7 @@ class Leader:
             ):
                 return
             began = clock()
+            # Before the count: a request that arrives in between stays, and costs at most one poll more.
             replies.poll_requested = False
             replies.polls_started += 1
             arrived = self._blocking.wait(timeout_s)
@@ -220,6 +222,7 @@ class Leader:
             # The process was stopped meanwhile, and its lease may have expired: the jobs wait until `probe` finds it held.
             self._pipeline.suspend()
         self._receive(arrived)
+        # Last: the reconciler relies on the jobs of an ended poll being in flight.
         replies.polls_ended = replies.polls_started
 
     def _wait_timeout_s(self) -> float:

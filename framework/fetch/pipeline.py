@@ -157,6 +157,7 @@ class FetchPipeline:
             return False
         try:
             self._read_reply()
+            # The reply may have brought jobs. They start first: another round trip would delay them.
             if not self._in_flight.startable:
                 self._send(clock(), MAX_ACKS_PER_CALL)
                 self._read_reply()
@@ -298,5 +299,6 @@ class FetchPipeline:
         try:
             self._call.close()
         finally:
+            # Also after an error: no reply can arrive any more, and room that stays requested would be lost for ever.
             self._process_limits.fetch_ended()
             self._note_reply_read()

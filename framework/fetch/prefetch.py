@@ -10,7 +10,9 @@ AHEAD_BYTES = 1_000_000
 QUICK_PER_S = 10_000.0
 """Above so many jobs a second, one thread is faster than several that compete for the interpreter's lock."""
 
+# The rate is measured over at least so long, since jobs are acknowledged in batches.
 _WINDOW_S = 0.002
+# The size of a payload that is assumed until the first one arrives.
 _FIRST_BYTES = 1_000.0
 
 

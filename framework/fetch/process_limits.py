@@ -66,6 +66,7 @@ class ProcessLimits:
     def keep_blocking_only(self, queues: Collection[str]) -> None:
         """Keep the reservations of these queues only: the jobs of the others are in flight."""
         if self._blocking:
+            # Without the lock: only the leader adds and removes, and the operator is one step for the interpreter.
             self._blocking &= set(queues)
 
     def _room(self, queue: str, in_flight: Counter[str]) -> int:

@@ -97,6 +97,7 @@ class QueueRotation:
         if self._strict:
             return [(name, wanted) for name, _ in among]
         total = sum(max(weight, 1) for _, weight in among)
+        # Rounded up: the quota of a queue with a small weight is one job, not none.
         return [(name, -(-wanted * max(weight, 1) // total)) for name, weight in self._order.draw(among)]
 
     def record_found(self, source_queues: Collection[str], *, enough: bool) -> None:

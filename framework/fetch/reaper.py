@@ -31,6 +31,7 @@ from framework.wire.resources import JobResources, Slot, lock_of, slot_id, slot_
 from framework.wire.set_limits import INTERRUPTED_SET_LIMITS, SetLimits
 from framework.wire.status_key import TrackedJob, tracked_job
 
+# Jobs per inspection: a page of payloads is decoded in memory at once.
 _PAGE = 50
 _MAX_RESTORED_JOBS, _MAX_RESTORED_BYTES = 500, 1_000_000  # of one step: half a millisecond of Redis's time
 # Decision 73: every sweep looks for working lists without an owner.
@@ -157,6 +158,7 @@ class Reaper:
         if (queue := keys.migrated_queue(identity)) is not None:
             return self._restore_page(identity, queue, dead)
         # The page begins with the youngest; each job goes to the head of its queue in turn, so the oldest is the next to run.
+        # Not strict: the page may be only the beginning of the list.
         ranked = zip(dead.page, range(dead.length - 1, -1, -1), strict=False)
         dispositions = [
             _disposition(data, dead.evidence, rank, self._decoded_limit, self._interruption_limit)

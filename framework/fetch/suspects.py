@@ -33,6 +33,7 @@ SLOTS_WITH_FULL_TURNS = 10
 within 5 s (50 s), and several deaths narrow the search for a job that kills.
 """
 
+# A field with more digits is malformed; `int` raises for thousands of them.
 _MAX_DIGITS = 9
 
 CONCURRENCY_FIELD = "slots"
@@ -76,6 +77,7 @@ class SuspectRunner:
         try:
             NOTE_START(self._client, self._keys, [self._timings.lease_ms, digest, *ended])
         except (RedisError, OSError):
+            # The start of the next suspect writes these ends.
             self._ended_digests.extend(ended)
 
     def end(self, data: bytes) -> None:

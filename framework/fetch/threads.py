@@ -27,6 +27,7 @@ class WorkerThreads:
     @property
     def active(self) -> int:
         """The number of threads that were started and do not wait."""
+        # Without a lock, so an estimate: a wrong number costs one needless or one late wake-up.
         return self._spawned - len(self._waiting)
 
     def wait(self, work_available: Callable[[], bool]) -> None:
@@ -50,6 +51,7 @@ class WorkerThreads:
 
     def notify_one(self) -> bool:
         """Wake one waiting thread, or start one; return false if all threads are active. Safe from any thread."""
+        # Before the release: the thread that wakes up resets it.
         self.wake_pending = True
         try:
             lock = self._waiting.pop()

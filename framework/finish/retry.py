@@ -179,6 +179,7 @@ def packed_backtrace(error: BaseException, wanted: object) -> str:
     lines = backtrace(error, wanted)
     packed = pack_backtrace(lines) if lines else ""
     while len(packed) > MAX_BACKTRACE:
+        # Compressed, so the size of a number of lines cannot be computed; a half is tried instead.
         lines = lines[: len(lines) // 2]
         packed = pack_backtrace(lines) if lines else ""
     return packed

@@ -175,6 +175,7 @@ class Settler:
         gone: Any = self._run_tracked(unit, FINISH, names, arguments)
         if gone == _RUNS_AGAIN and next_run is not None:
             next_run.on_written()
+        # Not found after a lost reply: the earlier try of this process has removed it.
         return bool(gone) or unit.data in self._in_doubt
 
     def _acknowledge_confirmed(self, unit: UnitOfWork) -> SettleResult:
@@ -182,6 +183,7 @@ class Settler:
 
         So no other job starts in this place that could kill the process before the acknowledgement arrived.
         """
+        # The fetch script without queues only acknowledges.
         reply: Any = self._run_tracked(unit, FETCH, [self._lease, self._working], [self._lease_ms, 0, 1, unit.data])
         _, fenced, _ = reply
         gone = not fenced or unit.data in self._in_doubt

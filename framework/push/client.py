@@ -130,6 +130,7 @@ class Client:
             return self._middleware_pusher.push(request)
         plan = self._plan_for(declaration, options)
         try:
+            # One level: the arguments are a field of the payload, whose nesting is limited as a whole.
             arguments = dumps_exact(args, outer_levels=1)
         except PayloadError as error:
             raise ArgumentsError(declaration.wire_name, f"refused: {error.reason}") from error
@@ -254,12 +255,14 @@ class _TemplateChunks:
         request, plan, start, due = self._request, self._plan, self._start, self._request.due
         if due is not None and self._first_due_at is None:
             self._first_due_at = self._schedule_writer.first_due_at(plan.shard, due)
+        # JSON escapes every line break inside of a string, so each line is one job.
         arguments = self._pending[0].split(b"\n")
         *jids, token = generate_jids(len(arguments) + 1)
         payloads = self._payloads(arguments, jids, scheduled=due is not None)
         times: list[float] | None = None
         if self._first_due_at is not None:
             times = [self._first_due_at + request.delay_s_of(index) for index in range(start, start + len(jids))]
+        # Last: if a step above raises, `resume` prepares the same chunk again.
         self._pending.popleft()
         self._start += CHUNK_SIZE
         return _TemplateChunk(plan, jids, payloads, times, token)

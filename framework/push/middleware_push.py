@@ -265,6 +265,7 @@ class _PayloadChunks:
         chunk = self._pusher.prepare_chunk(
             self._request, self._args[start : start + CHUNK_SIZE], start, route, self._first_due_at
         )
+        # Last: if a middleware raises, `resume` prepares the same chunk again.
         self._start += CHUNK_SIZE
         return chunk
 
@@ -355,6 +356,7 @@ class _DeduplicatedChunk:
                 error.maybe_written = error.maybe_written or self._any_written
                 raise
             self._any_written = True
+            # Before the results: an error in them must not write the batch again.
             del self._remaining[0]
             for index, entry, owner in zip(batch.indexes, batch.entries, owners, strict=True):
                 self._results[index] = self._resolve_result(entry, owner)

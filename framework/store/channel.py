@@ -185,6 +185,7 @@ class Channel:
         if self._uses_tls:
             return connected.send(packet)
         try:
+            # What does not fit into the kernel's buffer is sent by `_send_rest`, within the deadline of the call.
             return connected.send(packet, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return 0
@@ -229,6 +230,7 @@ class Channel:
 
     def _failed(self, error: OSError) -> RedisError:
         self.close()
+        # The kernel's timeout (SO_RCVTIMEO) ends a read with EAGAIN, which is a BlockingIOError in Python.
         if isinstance(error, BlockingIOError | TimeoutError):
             return RedisTimeoutError(f"no answer within {self._read_timeout_s:g} s")
         return RedisConnectionError(str(error) or type(error).__name__)
@@ -256,6 +258,7 @@ def _set_deadlines(opened: socket.socket, seconds: float) -> None:
     """Set the timeouts in the kernel: Python's own timeout costs a poll() before every recv()."""
     opened.settimeout(_python_timeout(opened, seconds))
     if not isinstance(opened, ssl.SSLSocket):
+        # C's `struct timeval`: seconds and microseconds.
         span = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)

@@ -124,6 +124,7 @@ def _log_in(connection: Any) -> None:
     finally:
         connection.client_name = name
     by_hello = bool(connection.handshake_metadata)
+    # No reply is read before HELLO is sent too: both cost one round trip.
     connection.send_command("CLIENT", "SETNAME", name, check_health=False)
     # RESP2 connections start without HELLO, whose reply names the mode of the server.
     if not by_hello:

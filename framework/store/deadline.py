@@ -21,6 +21,7 @@ COMMAND_S = 0.01
 _MAX_WINDOW_S = 2.0
 _SAME_CALL_S = 0.05
 """A command within this time after connecting is the one for which the connection was opened: both share one deadline."""
+# Eleven days, for a connection without a timeout.
 _NO_LIMIT_S = 1e6
 _CHUNK_BYTES = 1 << 16
 _UNCHANGED_SHARE = 0.98
@@ -70,6 +71,7 @@ class Deadline:
         """Start a new window every ``_window_s``; the bytes of the previous window still count."""
         windows = int((now - self._window_start) / self._window_s)
         if windows:
+            # After a pause of more than one window the counted bytes are too old.
             self._previous_bytes, self._current_bytes = self._current_bytes if windows == 1 else 0, 0
             self._window_start += windows * self._window_s
 

@@ -309,6 +309,7 @@ def _answers(url: str | None) -> bool:
 
 def _free_port() -> int:
     with socket.socket() as listener:
+        # Another program may take the port before the server does: `_launched` then tries another one.
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
@@ -330,6 +331,7 @@ def _size(path: Path) -> int:
 
 
 def _write(path: Path, text: str) -> None:
+    # By a rename: another process never reads half a file.
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     part.touch(mode=0o600)
     part.write_text(text)

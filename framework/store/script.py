@@ -21,6 +21,7 @@ class Script:
         self.name = name
         self.source = b"".join(folder.joinpath("parts", f"{part}.lua").read_bytes() for part in parts)
         self.source += folder.joinpath(f"{name}.lua").read_bytes()
+        # Redis defines SHA-1; a Python in FIPS mode allows it only with this flag.
         self.digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest()
 
     @cached_property
