@@ -107,6 +107,7 @@ def test_policy_round_with_kills_keeps_every_promise(chaos):
     assert "| limits, kills |" in done.stdout
 
 
+@pytest.mark.campaign
 def test_chaos_on_ctrl_c_ends_every_process(short_path):
     env = {**os.environ, "FRAMEWORK_VAR_DIR": str(short_path)}
     argv = [*CHAOS, "kill", "--round", "kill", "--mode", "bare", "--processes", "1", "--jobs", "1000000"]

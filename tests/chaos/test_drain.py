@@ -13,6 +13,7 @@ from tests.proofs.worker_pools import ClusterPool
 from tests.tables import each_row
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("R4", "F1")
 def test_drain_at_tiny_switch_interval_runs_every_job(short_path):

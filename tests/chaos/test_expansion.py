@@ -41,6 +41,7 @@ def limited_worker(scene):
     return scene.site.start("-c", LIMITED, "-q", "default", "-c", "10", "-r", "jobs", "-r", module, REDIS_URL=scene.url)
 
 
+@pytest.mark.campaign
 @pytest.mark.proves("R60")
 def test_compression_bombs_move_to_dead_set_undecoded(scene):
     process = limited_worker(scene).ready()

@@ -44,6 +44,7 @@ def pushed(producer, *values):
         until(lambda value=value: producer.push("NoteWorker", value).get("jid"), f"{value} is accepted")
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F9")
 def test_failover_moves_all_connections_to_new_master(house, followed):

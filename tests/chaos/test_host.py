@@ -35,6 +35,7 @@ if _file:
 """
 
 
+@pytest.mark.campaign
 @pytest.mark.proves("F18", "R20", "R50", "I13", "I20")
 def test_clock_jump_moves_no_job_and_no_lease(scene):
     """An hour ahead, an hour and a day behind, while jobs run and wait: no process is reaped, no job early, no duration
@@ -163,6 +164,7 @@ def _all_of(scene, name, count):
     return found if len(found) == count else None
 
 
+@pytest.mark.campaign
 @pytest.mark.proves("F51", "F34")
 def test_process_without_files_or_threads_recovers(scene, measured):
     process = scene.worker("-c", "4").ready()

@@ -55,6 +55,7 @@ def test_lost_connections_lose_no_job(scene, how):
     assert process.end() == 0
 
 
+@pytest.mark.campaign
 @pytest.mark.proves("F11", "R1", "R3")
 def test_producer_in_network_partition_gets_typed_errors(scene):
     proxy = scene.proxy()

@@ -78,6 +78,7 @@ def test_thousands_of_due_jobs_block_redis_briefly(scene, measured):
     assert process.end() == 0
 
 
+@pytest.mark.campaign
 @pytest.mark.proves("F35", "R55", "R57")
 def test_thousands_of_queues_block_redis_briefly(scene, measured):
     count = 10_000
@@ -107,6 +108,7 @@ def test_thousands_of_queues_block_redis_briefly(scene, measured):
     assert process.end() == 0
 
 
+@pytest.mark.campaign
 @pytest.mark.proves("F37")
 def test_large_payloads_do_not_delay_small_ones(scene, measured):
     large = "".join(chr(97 + number % 26) for number in range(4_900_000))

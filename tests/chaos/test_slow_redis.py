@@ -57,6 +57,7 @@ def busy(scene):
     thread.join()
 
 
+@pytest.mark.campaign
 @pytest.mark.proves("F13")
 @pytest.mark.parametrize("trouble", [standing_still, busy])
 def test_stalled_redis_makes_no_process_dead(scene, trouble):

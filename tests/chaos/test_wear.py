@@ -9,6 +9,7 @@ import pytest
 from tests.harness import payload, until
 
 
+@pytest.mark.campaign
 def test_failed_pushes_leak_no_memory_in_producer(scene):
     """Every resource of a connection must be freed with it, above all of connections that failed."""
     producer = scene.producer()
@@ -35,6 +36,7 @@ def test_lost_connections_leak_no_memory_in_process(scene):
     assert process.end() == 0
 
 
+@pytest.mark.campaign
 @pytest.mark.proves("R68")
 def test_failing_jobs_leak_no_memory_in_process(scene, measured):
     """A kept failure, above all its traceback with its objects, takes more than 500 bytes."""

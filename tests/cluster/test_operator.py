@@ -62,6 +62,7 @@ def systemd(short_path):
     made.close()
 
 
+@pytest.mark.campaign
 def test_a_child_that_grows_is_replaced_and_systemd_hears_of_all(cluster, site, redis, proofs, release, systemd):
     (site.folder / "growing.py").write_text(GROWING)
     process = cluster(

@@ -66,6 +66,7 @@ def states(process):
     return Counter(child["state"] for child in ask(process, "/readiness")[1]["children"])
 
 
+@pytest.mark.campaign
 def test_rolling_restart_under_load_keeps_jobs_and_capacity(cluster, redis, proofs, release):
     process = cluster(
         "default", "--processes", str(PROCESSES), "--max-concurrency", "2", "--timeout", "0.1", "--health-port", "0"

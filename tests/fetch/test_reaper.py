@@ -560,6 +560,7 @@ def test_units_with_equal_bytes_are_distinct():
     assert UnitOfWork("q", b"x") != UnitOfWork("q", b"x")
 
 
+@pytest.mark.campaign
 @pytest.mark.proves("R19", "R20")
 def test_five_hundred_starts_at_once_cause_no_death(redis, granted, recovered):
     """Heartbeats have been steady, so the detector allows deaths; and every process is late with its second heartbeat."""

@@ -296,6 +296,7 @@ def restart(server):
     server.start()
 
 
+@pytest.mark.campaign
 @pytest.mark.proves("F7", "R21")
 @pytest.mark.parametrize("outage", [freeze, restart])
 def test_lease_outage_beyond_lease_recovers_no_live_jobs(pair, outage):

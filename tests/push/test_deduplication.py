@@ -150,7 +150,7 @@ def test_idempotency_arguments_choose_and_may_fail(push_mode, redis, jobs, caplo
         assert job.perform_async(1, [2]) is None
         assert job.perform_async(1, [3])
     assert all(one["args"] in ([1, "a"], [1, [2]], [1, [3]]) for one in jobs())
-    assert len([one for one in caplog.records if "idempotency_arguments raised an error" in one.getMessage()]) == 5
+    assert len([one for one in caplog.records if "deduplication.hook_failed" in one.getMessage()]) == 5
 
 
 def test_lock_key_is_computed_after_the_middlewares(pusher, redis, jobs):
@@ -180,7 +180,7 @@ def test_flag_off_or_unreadable_deduplicates_nothing(pusher, redis, jobs, caplog
     states.append(None)
     assert all([job.perform_async(1), job.perform_async(1)])
     assert not locks(redis)
-    assert len([one for one in caplog.records if "cannot be read" in one.getMessage()]) == 1
+    assert len([one for one in caplog.records if "deduplication.flag_unknown" in one.getMessage()]) == 1
     states.append(True)
     assert job.perform_async(1)
     assert job.perform_bulk([(1,), (2,)])[0] is None

@@ -198,6 +198,7 @@ def test_due_job_dropped_by_a_middleware_frees_its_lock(redis, redis_url):
     assert not redis.exists(KEY, keys.SCHEDULE)
 
 
+@pytest.mark.campaign
 def test_due_large_job_dropped_frees_its_lock(redis, redis_url, monkeypatch):
     """The poller reads a job above the default limit once, with the higher `size_limit.decoded_limit`."""
 

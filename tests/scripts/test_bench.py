@@ -432,6 +432,7 @@ def test_campaign_of_one_workload_reports(bench: Callable[..., "subprocess.Popen
     assert not list((tmp_path / "var" / "bench" / "runs").glob("*/*/redis"))
 
 
+@pytest.mark.campaign
 @needs_redis
 def test_slow_network_is_between_worker_and_redis(bench: Callable[..., "subprocess.Popen[str]"], tmp_path: Path):
     out = tmp_path / "out"

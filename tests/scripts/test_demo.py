@@ -259,6 +259,7 @@ def test_demo_interrupted_ends_with_130(demo: Demo, large: tuple[Path, int], num
     assert demo.left() == {}
 
 
+@pytest.mark.campaign
 def test_demo_interrupted_at_start_ends_with_130(demo: Demo, small: Path) -> None:
     demo.start(small)
     demo.read_until("^Input")
@@ -310,6 +311,7 @@ def check_the_survivor(demo: Demo, killed: int, count: int) -> None:
     assert demo.left() == {}
 
 
+@pytest.mark.campaign
 def test_demo_without_progress_names_the_logs(demo: Demo, small: Path) -> None:
     done = demo.run(small, "--patience", "0.001")
     assert done.returncode == 1

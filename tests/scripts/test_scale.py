@@ -47,6 +47,7 @@ def script(site, name, *arguments):
     return site.run(str(ROOT / "scripts" / name), *arguments)
 
 
+@pytest.mark.campaign
 @pytest.mark.refused("role-producer srandmember")
 def test_commands_handle_two_hundred_workers(many):
     assert script(many, "generate_queues").returncode == 0

@@ -74,6 +74,7 @@ def test_store_start_status_and_stop(store: Store, short_path: Path) -> None:
     assert output.count("did not run") == 2
 
 
+@pytest.mark.campaign
 def test_store_data_survives_a_stop(store: Store, short_path: Path) -> None:
     store("start")
     url = embedded_url(short_path / "var", "main")
@@ -93,6 +94,7 @@ def test_store_with_wrong_configuration_ends_with_78(store: Store, short_path: P
     assert "redis.yml" in output
 
 
+@pytest.mark.campaign
 def test_store_start_without_a_redis_setting_starts_one(store: Store, short_path: Path) -> None:
     (short_path / "config" / "redis.yml").unlink()
     (short_path / "config" / "application.yml").write_text("concurrency: 2\n")

@@ -73,6 +73,7 @@ def test_tls_failure_names_the_wrong_setting(secured):
     assert "set tls.cert_file and tls.key_file" in refused(secure, **options)
 
 
+@pytest.mark.campaign
 def test_tls_at_a_plain_port_is_logged_by_a_waiting_worker(secured, short_path):
     _, plain, _, folder = secured
     site = Site(short_path, f"redis://127.0.0.1:{plain}/0")

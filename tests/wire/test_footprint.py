@@ -49,6 +49,7 @@ DOCUMENTS = {
 }
 
 
+@pytest.mark.campaign
 @each_row("name", DOCUMENTS)
 def test_footprint_covers_the_memory_of_parsing(name):
     data = DOCUMENTS[name].encode()

@@ -94,6 +94,7 @@ def test_dead_set_entry_wraps_what_ruby_cannot_display(fields):
     assert unwrapped(dead_set_entry(data, PayloadError("not to be decompressed"), NOW, "low")) == data
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("behind", [b"", b" \n"])
 def test_dead_set_entry_of_a_too_large_job_appends_the_error(behind):
     raw = encoded(args=[[[]] * 3_000_000], error_message="before") + behind

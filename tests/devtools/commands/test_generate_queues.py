@@ -190,6 +190,7 @@ def test_import_order_hash_seed_and_locale_do_not_matter(project: Path):
     assert len(written) == 1
 
 
+@pytest.mark.campaign
 def test_reader_beside_several_writers_sees_whole_files(project: Path):
     run(project, "-r", "shop")
     file = project / "workers/all_queues.yml"

@@ -111,6 +111,7 @@ def test_limit_process_tenant_share_leaves_turns_to_others(site, redis):
     settled(redis)
 
 
+@pytest.mark.campaign
 @pytest.mark.proves("F45", "R42", "R44", "I10", "I24")
 def test_limit_process_killed_children_never_exceed_five(site, redis, start_cluster):
     """Run fifty threads in three processes and kill two of them; each job counts the running jobs.

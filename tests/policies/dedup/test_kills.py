@@ -108,6 +108,7 @@ def left(client):
     return count + client.zcard(keys.SCHEDULE) + client.zcard(keys.RETRY)
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F44", "R38", "R40", "I9")
 def test_dedup_kills_leave_one_of_equal_jobs(scene):
