@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -224,6 +225,12 @@ class Killing(Shard):
         self.server.kill()
 
 
+def resumed(error):
+    """Resume the push. On a busy machine the failure was slow and has opened the circuit, which rejects all calls but probes."""
+    with suppress(BulkPushError):
+        return error.resume()
+
+
 @pytest.mark.parametrize("middleware", [(), (LetPass,)], ids=("quick", "middleware"))
 def test_bulk_on_a_killed_server_keeps_statuses_of_jobs(pusher, make_server, middleware):
     """The error names the first job that may be missing; the jobs it calls written are there, with their statuses."""
@@ -245,7 +252,7 @@ def test_bulk_on_a_killed_server_keeps_statuses_of_jobs(pusher, make_server, mid
     ]
     assert set(error.jids) <= set(states(client))
     assert (error.maybe_written, len(error.in_doubt)) == (True, 1_000)
-    jids = error.resume()
+    jids = until(lambda: resumed(error), "a resumed push")
     found = [json.loads(data) for data in reversed(shard.client.lrange("queue:default", 0, -1))]
     assert [job["jid"] for job in found] == [*error.jids, *jids]
     assert [job["meta.number"] for job in found] == list(range(2_500))

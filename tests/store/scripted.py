@@ -3,7 +3,7 @@
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 CLOSE = None
 """As an answer: the connection is closed."""
@@ -35,7 +35,8 @@ class ScriptedServer:
     def hang_up(self) -> None:
         """Close every connection; new ones are taken."""
         while self._open:
-            self._open.pop().shutdown(socket.SHUT_RDWR)
+            with suppress(OSError):  # the thread of a connection that the client has closed closes it, too
+                self._open.pop().shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
