@@ -149,8 +149,11 @@ class Launcher:
             if number in (*STOP, STOP_NOW):
                 if number == STOP_NOW or (stop and self._means_stop_now(number)):
                     self._stop_now = True
+                if not stop:
+                    self._log.info(
+                        "the process stops", event_name="process.stopping", signal=signal.Signals(number).name
+                    )
                 stop = True
-                self._log.info("the process stops", event_name="process.stopping", signal=signal.Signals(number).name)
             elif number == DRAIN:
                 self._draining = not stop
             elif number == QUIET:

@@ -45,7 +45,7 @@ def test_usage_of_a_command_names_it_as_started(started):
 def test_text_of_the_catalog_names_commands_as_started(started):
     run, form = started
     printed = " ".join(run("attributes", "weight").stdout.split())
-    assert f"run `{form('generate-queues')}`" in printed
+    assert f"`{form('generate-queues')}`" in printed
 
 
 @pytest.mark.parametrize(

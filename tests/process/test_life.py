@@ -57,6 +57,18 @@ def test_stop_waits_for_jobs_that_end_in_time(site, redis, proofs, release):
     assert redis.get("stat:processed") == b"1"
 
 
+def test_two_signals_to_stop_read_at_once_log_one_stop(site, redis, proofs):
+    """A supervisor and systemd each send one; the frozen process reads both after SIGCONT."""
+    enqueue(redis, "LongWorker", args=["one"])
+    process = site.worker("-q", "default", "-t", "300").ready()
+    proofs("begun:one")
+    for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
+        process.send(number)
+    assert process.wait() == 0
+    assert len(process.find(event_name="process.stopping")) == 1
+    assert process.line(event_name="process.stopped")["returned"] == 1
+
+
 @pytest.mark.proves("F28", "R69")
 def test_stop_ends_the_process_despite_an_endless_job(site, redis, proofs):
     enqueue(redis, "StubbornWorker")
