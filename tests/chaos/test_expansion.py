@@ -28,12 +28,13 @@ def bomb(inside: bytes, name: str) -> bytes:
 
 
 ABOVE = [
-    b"[]," * 33_000_000,
-    b"{}," * 30_000_000,
-    b'{"a":1},' * 12_000_000,
-    b"[[[]]]," * 14_000_000,
-    b'"ab",' * 19_000_000,
+    (b"[],", 33_000_000),
+    (b"{},", 30_000_000),
+    (b'{"a":1},', 12_000_000),
+    (b"[[[]]],", 14_000_000),
+    (b'"ab",', 19_000_000),
 ]
+"""An element, and how many of it need more memory than the worker has. Multiplied by the test, as the text takes 100 MB."""
 
 
 def limited_worker(scene):
@@ -45,7 +46,7 @@ def limited_worker(scene):
 @pytest.mark.proves("R60")
 def test_compression_bombs_move_to_dead_set_undecoded(scene):
     process = limited_worker(scene).ready()
-    bombs = [bomb(ABOVE[number], f"bomb {number}") for number in range(len(ABOVE))]
+    bombs = [bomb(element * count, f"bomb {number}") for number, (element, count) in enumerate(ABOVE)]
     assert max(map(len, bombs)) < 300_000
     for number, data in enumerate(bombs):
         scene.client.lpush("queue:default", data)
