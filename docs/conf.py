@@ -59,7 +59,7 @@ def add_contents(_app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def _is_child(docname: str, link: str) -> bool:
-    """Tell whether a link leads below the index: a page of its folder, or the index of another folder that has no other parent."""
+    """Return whether a link leads below the index: a page of its folder, or the index of another folder that has no other parent."""
     if link.startswith(".."):
         return link == "../decisions/index" and docname == "internals/index"
     return link.count("/") == (1 if link.endswith("/index") else 0)

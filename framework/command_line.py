@@ -12,7 +12,7 @@ CONSOLE_SCRIPT = "application-worker"
 """The console script of the distribution."""
 
 _FROM_CHECKOUT_VARIABLE = "FRAMEWORK_FROM_CHECKOUT"
-"""The variable by which a supervisor tells its children how it was started."""
+"""The variable by which a supervisor passes to its children how it was started."""
 
 _COMMAND = re.compile(rf"\b{CONSOLE_SCRIPT} (?P<name>[a-z]+(?:-[a-z]+)*)")
 

@@ -164,7 +164,7 @@ class ShardUnavailableError(PushError):
     """Report a shard whose Redis does not answer, or refuses the command.
 
     ``maybe_written`` is true when the command was sent: the job may be written, and another push may run it twice. ``advice`` is the
-    remedy of a refusal. Without it the message tells how to start a Redis, and ``source`` is the file with the address.
+    remedy of a refusal. Without it the message says how to start a Redis, and ``source`` is the file with the address.
     """
 
     def __init__(

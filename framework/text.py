@@ -32,6 +32,6 @@ def format_age(now: float, then: float | None) -> str:
 def decode_escaped(raw: bytes) -> str:
     """Return bytes from Redis as text: other programs write names there that need not be valid UTF-8.
 
-    Such a byte becomes an escape (``\\xff``), so that the text still tells two names apart.
+    Such a byte becomes an escape (``\\xff``), so that two names stay different.
     """
     return raw.decode(errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""Count the jobs of some classes on one shard, by place. Reads in bounded steps beside running processes; moves nothing."""
+"""Count the jobs of some classes on one shard, by place. Reads in bounded steps while processes run; moves nothing."""
 
 import re
 from collections import Counter

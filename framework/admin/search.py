@@ -1,4 +1,4 @@
-"""Find a job: search every key of a shard that may hold it, in bounded steps beside running processes."""
+"""Find a job: search every key of a shard that may hold it, in bounded steps while processes run."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

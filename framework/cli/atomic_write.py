@@ -15,19 +15,19 @@ def write_all(texts: Mapping[Path, str]) -> None:
 
     When a file cannot be written, all keep their old content, no temporary file remains, and the command ends with status 1.
     """
-    beside = {path: path.with_name(f"{path.name}.{os.getpid()}.tmp") for path in texts}
+    temporary_files = {path: path.with_name(f"{path.name}.{os.getpid()}.tmp") for path in texts}
     path = Path()
     try:
         for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            beside[path].write_text(text, encoding="utf-8")
+            temporary_files[path].write_text(text, encoding="utf-8")
             if path.is_dir():
                 raise IsADirectoryError(0, "it is a folder")
         # Renaming last: it needs no space, and the folders have just proven writable.
         for path in texts:
-            beside[path].replace(path)
+            temporary_files[path].replace(path)
     except OSError as error:
-        for temporary in beside.values():
+        for temporary in temporary_files.values():
             with suppress(OSError):
                 temporary.unlink()
         echo(f"{display_path(path)} cannot be written: {error.strerror}. Nothing was changed.", err=True)

@@ -85,10 +85,10 @@ def run_deferred_now(
     on = ShardCommand(names)
 
     def act(shard: Shard) -> tuple[int, int]:
-        tell = progress_reporter(shard.name)
-        there = sum(one.jobs for one in summarize_deferrals(shard.client, tell) if one.worker == worker)
+        report_progress = progress_reporter(shard.name)
+        there = sum(one.jobs for one in summarize_deferrals(shard.client, report_progress) if one.worker == worker)
         most = there if count is None and percent is None else count or -(-there * (percent or 0) // 100)
-        return (run_sooner(shard.client, worker, most, rate, tell) if there else 0), there
+        return (run_sooner(shard.client, worker, most, rate, report_progress) if there else 0), there
 
     done = list(on.each(act))
     if as_json:

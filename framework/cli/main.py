@@ -28,7 +28,7 @@ COMMANDS = {
     "check-compat": LazyCommand(
         f"{_DEVTOOLS}.check_compat",
         "check_compat",
-        "Tell whether a deploy would break jobs of the last release.",
+        "Return whether a deploy would break jobs of the last release.",
     ),
     "retired": LazyCommand(
         f"{_COMMANDS_PACKAGE}.retired", "retired", "Count the jobs that are left of retired classes."

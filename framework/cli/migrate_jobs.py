@@ -91,17 +91,19 @@ def migrate_jobs(
     shards = open_shards(project.settings, role="migrate")
     allowance = Quota(limit)
     works: list[ShardMigration] = []
-    with _progress_bar() as tell:
+    with _progress_bar() as progress:
         for name in dict.fromkeys(names or shards):
             rule: Any = (
                 RoutedTarget(project.router, name, project.settings.retired_workers)
                 if follow_rules
                 else FixedTarget(to or "", classes, project.settings.retired_workers)
             )
-            works.append(_shard_migration(shards[name], what, MigrationPlan(rule, sources, classes), allowance, tell))
+            works.append(
+                _shard_migration(shards[name], what, MigrationPlan(rule, sources, classes), allowance, progress)
+            )
         for work in works:
             _run_step(work, lambda one: _find_sources(one, what, sources))
-        tell.begin(sum(work.jobs for work in works))
+        progress.begin(sum(work.jobs for work in works))
         _stop_on_signals(allowance)
         for work in works:
             _run_step(work, lambda one: _migrate_sources(one, dry_run=dry_run))

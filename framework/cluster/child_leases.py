@@ -115,7 +115,7 @@ class ChildLeases:
 
 
 def can_run(pid: int) -> bool:
-    """Return whether a process has neither ended nor been stopped; true where the system does not tell."""
+    """Return whether a process has neither ended nor been stopped; true where the system does not report it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("T", "t", "Z", "X")
     except (OSError, IndexError):

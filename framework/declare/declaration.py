@@ -78,7 +78,7 @@ class Declaration:
         return None if self.retry is False else self.retry
 
     def with_wire_name(self, alias: str) -> "Declaration":
-        """Return the class as routing saw it when ``alias`` was its wire name, as far as today's code tells."""
+        """Return the class as routing saw it when ``alias`` was its wire name, as far as today's code shows."""
         return replace(self, wire_name=alias, generated_queue=queue_name(alias, self.queue_namespace))
 
     def loggable_positions_for(self, version: int) -> frozenset[int]:
@@ -102,7 +102,7 @@ class Declaration:
 
     @property
     def deduplicates(self) -> bool:
-        """Tell whether jobs of the class may be duplicates of each other."""
+        """Return whether jobs of the class may be duplicates of each other."""
         return self.deduplicate is not None and self.deduplicate.strategy != "none"
 
     @property

@@ -148,7 +148,7 @@ def reject_constructor_arguments(cls: type[Any], given: tuple[Any, ...]) -> None
 def reject_await(declaration: Declaration) -> None:
     """Raise MisuseError when the push that is being made is awaited. Called on an event loop only.
 
-    A push returns a plain str, which cannot refuse ``await``: so this looks at the caller's next instruction.
+    A push returns a plain str, which cannot refuse ``await``: so this function inspects the caller's next instruction.
     """
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while (caller := frame.f_back) is not None and caller.f_globals.get("__name__") in _PUSH_MODULES:

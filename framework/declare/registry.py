@@ -21,7 +21,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 _PACKAGE_NAME = _PACKAGE.name
 
 _SKIPPED_FRAME_PREFIXES = (str(_PACKAGE), "<", importlib.__file__)
-"""File names of frames that tell the author of a worker nothing: the framework's, generated code, the import system."""
+"""File names of frames that are of no use to the author of a worker: the framework's, generated code, the import system."""
 
 
 class _HasDeclaration(Protocol):

@@ -1,4 +1,4 @@
-"""Handlers of older versions: ``perform_v1`` beside ``perform`` runs the jobs that were written with version 1.
+"""Handlers of older versions: a method ``perform_v1`` runs jobs that were written with version 1.
 
 GitLab's contract is that newer code handles every older version. A handler does so under the signature that ``perform`` had
 then, instead of branches inside of ``perform``.

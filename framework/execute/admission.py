@@ -25,7 +25,7 @@ class AdmissionPolicy(Protocol):
     """One policy. Safe from any thread."""
 
     def applies_to(self, declaration: Declaration) -> bool:
-        """Tell whether this policy concerns the class. Asked once per class, until ``AdmissionChain.invalidate``."""
+        """Return whether this policy concerns the class. Asked once per class, until ``AdmissionChain.invalidate``."""
         ...
 
     def admit(self, request: AdmissionRequest) -> RunOutcome | None:

@@ -1,4 +1,4 @@
-"""Declare what a policy tells ``jobs explain``: its reasons why jobs of a class do not run."""
+"""Declare the reasons for which a policy lets no job of a class run, as ``jobs explain`` shows them."""
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias

@@ -1,4 +1,4 @@
-"""Build the end line of a run: its further fields, beside those of every line of a job."""
+"""Build the end line of a run: the fields that it has in addition to those of every line of a job."""
 
 from collections.abc import Mapping
 from typing import Any

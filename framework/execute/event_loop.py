@@ -68,7 +68,7 @@ class EventLoop:
             self._loop.call_soon_threadsafe(self._cancel)
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Wait at most ``timeout_s`` for every submitted coroutine to end; tell whether all have ended."""
+        """Wait at most ``timeout_s`` for every submitted coroutine to end; return whether all have ended."""
         with self._changed:
             self._waited_for = True
             return self._changed.wait_for(lambda: self.idle, timeout_s)

@@ -219,7 +219,7 @@ class Executor:
             await run.coroutine
 
     def _admit(self, run: Execution, policies: tuple[AdmissionPolicy, ...]) -> bool:
-        """Ask every policy; tell whether all admit the job. Else the run has the outcome of the first that does not."""
+        """Ask every policy; return whether all admit the job. Else the run has the outcome of the first that does not."""
         assert run.payload is not None and run.declaration is not None, "policies are found by class"  # noqa: S101, PT018
         self._decoding.decompress(run.payload, run.unit, run)
         self._ensure_fetching()

@@ -62,7 +62,7 @@ def run_inline(
 
 
 def _run(worker: Any, payload: Payload, middleware: tuple[Call, ...], strictness: StrictArgumentsCheck) -> bool:
-    """Run the job in a context of its own, as in a process; tell whether every middleware yielded."""
+    """Run the job in a context of its own, as in a process; return whether every middleware yielded."""
     instance = new_instance(worker, payload)
     context.enter_job(payload)
     with ChainInvocation(middleware, instance, payload, payload["queue"]) as open_:

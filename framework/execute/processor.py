@@ -47,7 +47,7 @@ BUSINESS_FAILED = "sidekiq_jobs_business_failed_total"
 
 
 class ProcessorEvents(Protocol):
-    """Receive the events of jobs, beside the two log lines of each."""
+    """Receive the events of jobs, in addition to the two log lines of each."""
 
     def job_failed(self, error: BaseException, facts: dict[str, Any]) -> None:
         """A job failed: call the error handlers."""
@@ -110,7 +110,7 @@ class Processor:
         self._threads.append(thread)
 
     def join(self, timeout_s: float) -> bool:
-        """Wait at most ``timeout_s`` for a thread to end; tell whether every job has ended."""
+        """Wait at most ``timeout_s`` for a thread to end; return whether every job has ended."""
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(timeout_s)
@@ -318,7 +318,7 @@ class Processor:
 
 
 def _is_acknowledged_with_others(run: Execution) -> bool:
-    """Tell whether a successful job is acknowledged with others: it is untracked, without resources, and needs no confirmation."""
+    """Return whether a successful job is acknowledged with others: it is untracked, without resources, and needs no confirmation."""
     return run.tracked is None and run.unit.resources is None and not _awaits_acknowledgement(run)
 
 

@@ -100,6 +100,6 @@ class UnknownClassDelays:
 
 
 def _ran_since(payload: Payload, first: float) -> bool:
-    """Tell whether a process with the class has run the job meanwhile: a Ruby process keeps the fields of the deferral."""
+    """Return whether a process with the class has run the job meanwhile: a Ruby process keeps the fields of the deferral."""
     failures = (timestamp(payload.get(name)) for name in ("failed_at", "retried_at"))
     return any(failed is not None and failed > first for failed in failures)

@@ -242,7 +242,7 @@ class BlockingMoves:
 
 
 def _has_answered(call: _BlockedCall, within_s: float) -> bool:
-    """Wait until the connection of a call is readable (also at its end); tell whether it is."""
+    """Wait until the connection of a call is readable (also at its end); return whether it is."""
     # Not `select.select`, which accepts no descriptor above 1,023.
     poll = select.poll()
     poll.register(call.descriptor, select.POLLIN)

@@ -42,7 +42,7 @@ class InterruptionLimit:
         return self.setting if own is None else own
 
     def reached(self, payload: Payload, count: str) -> bool:
-        """Tell whether this field of the payload has reached the limit, so that the job ends."""
+        """Return whether this field of the payload has reached the limit, so that the job ends."""
         return 0 <= self.for_payload(payload) <= count_of(payload, count)
 
 

@@ -152,7 +152,7 @@ class FetchPipeline:
                 self._lock.release()
 
     def fetch_and_wait(self) -> bool:
-        """Make one round trip and wait for it, if it is due and no other thread makes it; tell whether it was made."""
+        """Make one round trip and wait for it, if it is due and no other thread makes it; return whether it was made."""
         if self.failures or self.suspended or not self.round_trip_due or not self._lock.acquire(blocking=False):
             return False
         try:
@@ -201,7 +201,7 @@ class FetchPipeline:
             self.queues_empty = False
 
     def pause(self, queues: Collection[str]) -> bool:
-        """Skip exactly these queues from now on; tell whether that is a change."""
+        """Skip exactly these queues from now on; return whether that is a change."""
         with self._lock:
             changed = self._rotation.pause(queues)
             self.queues_empty = self.queues_empty and not changed
@@ -225,7 +225,7 @@ class FetchPipeline:
         return self._prefetch.wanted(self._in_flight.free_capacity, len(self._in_flight.buffer))
 
     def _acknowledge_and_wait(self) -> bool:
-        """Acknowledge without fetching, and wait for the reply; tell whether the lease is held. Raises redis errors."""
+        """Acknowledge without fetching, and wait for the reply; return whether the lease is held. Raises redis errors."""
         self.acknowledging_since = clock()
         try:
             self._read_reply()
@@ -246,7 +246,7 @@ class FetchPipeline:
         self._call.send(ended, queues, wanted, now)
 
     def _read_reply(self) -> bool:
-        """Read the reply under way, if any; tell whether the lease was held."""
+        """Read the reply under way, if any; return whether the lease was held."""
         if not self._call.pending:
             return True
         lease_held = self._apply_reply(self._call.read())

@@ -21,7 +21,7 @@ class ProcessLimits:
         self._blocking: set[str] = set()
 
     def applies_to(self, queue: str) -> bool:
-        """Tell whether this queue has a limit."""
+        """Return whether this queue has a limit."""
         return queue in self._limits
 
     def quotas(self, queues: list[tuple[str, int]]) -> list[tuple[str, int]]:
@@ -54,7 +54,7 @@ class ProcessLimits:
         return [name for name in queues if name not in self._limits or self._room(name, counts) > 0]
 
     def reserve_for_blocking(self, queue: str) -> bool:
-        """Reserve room for a blocking call, until ``keep_blocking_only`` omits the queue; tell whether there is room."""
+        """Reserve room for a blocking call, until ``keep_blocking_only`` omits the queue; return whether there is room."""
         if queue not in self._limits:
             return True
         with self._lock:

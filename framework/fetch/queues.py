@@ -77,7 +77,7 @@ class QueueRotation:
         return self._served
 
     def pause(self, names: Collection[str]) -> bool:
-        """Skip exactly these queues from now on; tell whether that is a change."""
+        """Skip exactly these queues from now on; return whether that is a change."""
         paused = frozenset(names)
         if paused == self._paused:
             return False

@@ -70,7 +70,7 @@ class Reconciler:
     def reconcile_idle(self) -> int:
         """Compare while no call is under way; return how many jobs went back to their queues. Raises redis errors.
 
-        Safe beside a ``reconcile`` of another thread: only the first of two moves finds the job in the list.
+        Safe while another thread calls ``reconcile``: only the first of two moves finds the job in the list.
         """
         return self._requeue(self._not_in_memory())
 

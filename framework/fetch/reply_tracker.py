@@ -41,5 +41,5 @@ class ReplyTracker:
         return taken
 
     def all_read_since(self, snapshot: ReplySnapshot) -> bool:
-        """Tell whether every call that was under way at that moment has been read or given up."""
+        """Return whether every call that was under way at that moment has been read or given up."""
         return self.fetches_read >= snapshot.fetches and self.polls_ended >= snapshot.polls

@@ -37,13 +37,13 @@ within 5 s (50 s), and several deaths narrow the search for a job that kills.
 _MAX_DIGITS = 9
 
 CONCURRENCY_FIELD = "slots"
-"""Field of the HASH ``keys.process``, beside one field per started suspect."""
+"""Field of the HASH ``keys.process``, which has also one field per started suspect."""
 
 StartState: TypeAlias = Literal["started", "maybe_started", "not_started"]
 
 
 def is_suspect(payload: Payload) -> bool:
-    """Tell whether the start of this job must be written to Redis first."""
+    """Return whether the start of this job must be written to Redis first."""
     return payload.get(SUSPECT_FIELD) is True
 
 

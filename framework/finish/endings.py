@@ -39,7 +39,7 @@ class Ending(NamedTuple):
 
     outcome: Outcome
     how: str
-    """Tells the endings of one outcome apart; empty if there is one."""
+    """Distinguishes the endings of one outcome; empty if there is one."""
     line: Line
     log_status: str
     """The field ``job_status`` (GitLab's words); empty without a line."""

@@ -115,7 +115,7 @@ class RetryPolicy:
         return Kill(payload, args, business)
 
     def mark_discarded(self, payload: Payload) -> Payload:
-        """Add the field that tells death handlers that the job is kept nowhere (Sidekiq 8); return the payload."""
+        """Add the field that informs death handlers that the job is kept nowhere (Sidekiq 8); return the payload."""
         payload["discarded_at"] = wire_timestamp(self.clock())
         return payload
 

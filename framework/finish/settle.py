@@ -165,7 +165,7 @@ class Settler:
         return SettleResult("acknowledged")
 
     def _complete(self, unit: UnitOfWork, *, done: bool = False) -> bool:
-        """Remove a job with resources from Redis, and release these; tell whether this process owned the job."""
+        """Remove a job with resources from Redis, and release these; return whether this process owned the job."""
         names, arguments = [self._working], [unit.data, _resources_on_end(unit)]
         holds = unit.resources
         next_run = holds.next_run() if done and holds is not None and holds.next_run is not None else None
@@ -346,7 +346,7 @@ class Settler:
             raise
 
     def _already_moved(self, unit: UnitOfWork, target: str, data: bytes) -> bool:
-        """Tell whether an earlier try of this process moved the job and lost its reply: ``target`` holds these very bytes."""
+        """Return whether an earlier try of this process moved the job and lost its reply: ``target`` holds these very bytes."""
         if unit.data not in self._in_doubt:
             return False
         score: Any = self._client.zscore(target, data)

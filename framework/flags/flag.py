@@ -26,7 +26,7 @@ class Flag:
     expires_at: float | None = None
 
     def sampled(self, sample: Callable[[], float] = random.random) -> bool:
-        """Tell whether the flag is on for this evaluation, at random."""
+        """Return whether the flag is on for this evaluation, at random."""
         return sample() * 100 < self.percentage
 
     def encode(self) -> bytes:
@@ -39,7 +39,7 @@ class Flags(Protocol):
     """Look up flags in the memory of the process, without a round trip. Safe to call from any thread."""
 
     def enabled(self, name: str, *, default: bool = False) -> bool:
-        """Tell whether the flag is on for this evaluation; ``default`` if it is not set."""
+        """Return whether the flag is on for this evaluation; ``default`` if it is not set."""
         flag = self.find(name)
         return default if flag is None else flag.sampled()
 

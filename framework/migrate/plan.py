@@ -133,7 +133,7 @@ class MigrationPlan:
         self._may_match = re.compile(b"|".join(names)).search if classes else None
 
     def covers(self, queue: str) -> bool:
-        """Tell whether jobs of this queue are part of the migration."""
+        """Return whether jobs of this queue are part of the migration."""
         return not self._sources or queue in self._sources
 
     def decide(self, data: bytes, place: str | None = None) -> MoveDecision:

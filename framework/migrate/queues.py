@@ -178,7 +178,7 @@ class QueueMigrator:
         return decisions
 
     def _is_list(self, queue: str) -> bool:
-        """Tell whether the queue's key can hold jobs."""
+        """Return whether the queue's key can hold jobs."""
         if queue not in self._is_list_cache:
             self._is_list_cache[queue] = self._client.type(keys.queue(queue)) in (b"list", b"none")
         return self._is_list_cache[queue]

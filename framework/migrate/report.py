@@ -39,7 +39,7 @@ class MigrationReport:
 
     @property
     def incomplete(self) -> bool:
-        """Tell whether jobs that should have moved have stayed."""
+        """Return whether jobs that should have moved have stayed."""
         reasons = {reason for found in self.skipped.values() for reason, _, _ in found}
         return bool(self.still_receiving) or "wrong type" in reasons
 

@@ -14,7 +14,7 @@ from framework.store.script import REPLACE
 class SetMigrator:
     """Migrate one sorted set. Every job that is there during the whole run is examined.
 
-    Any number of migrations may run beside pollers: the one whose ZREM finds a member moves it.
+    Any number of migrations may run while pollers run: the one whose ZREM finds a member moves it.
     """
 
     def __init__(

@@ -346,7 +346,7 @@ def default_tag() -> str:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process; 0 where the system does not tell, or when the process has ended."""
+    """Return the resident memory of a process; 0 where the system does not report it, or when the process has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
     except (OSError, ValueError, IndexError):

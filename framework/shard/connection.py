@@ -240,7 +240,7 @@ class ShardConnection:
         return self._failure(reason, maybe_written=False)
 
     def log_queue_name_refused(self, error: RedisError | str) -> None:
-        """Tell, once a minute at most, that a name was not added to ``queues``; its queue is served all the same."""
+        """Log, once a minute at most, that a name was not added to ``queues``; its queue is served all the same."""
         self._log_limit.warning(
             "queues",
             "Redis refuses SADD on the set `queues`. The jobs are in their queue, but Sidekiq's Web UI does not list it. Check "
@@ -251,7 +251,7 @@ class ShardConnection:
         )
 
     def log_status_refused(self, error: RedisError | str) -> None:
-        """Tell, once a minute at most, that the state of a tracked job was refused; its job is in."""
+        """Log, once a minute at most, that the state of a tracked job was refused; its job is in."""
         self._log_limit.warning(
             "statuses",
             "Redis refuses the status of tracked jobs: the jobs are written, but `framework.status` does not know them. Check "

@@ -107,7 +107,7 @@ def _refuse_unreadable(data: bytes) -> None:
     # Each level takes one of these bytes: with few of them the depth needs no check.
     if data.count(b"[") + data.count(b"{") > MAX_NESTING and is_nested_deeper(data, MAX_NESTING):
         raise PayloadError(_TOO_DEEP)
-    # A long row of digits may be inside of a text: only parsing tells.
+    # A long row of digits may be inside of a text: only parsing shows which.
     if len(data) > _UNCHECKED_BYTES and _DIGITS_IN_A_ROW in data.translate(_ALL_DIGITS_TO_ZERO):
         loads(data, None)
 

@@ -83,7 +83,7 @@ def _hold(thread: int, held: threading.Event, over: threading.Event) -> None:
 
 
 def _pending(client: Redis) -> bool:
-    """Tell whether the server has requested an fsync: at most once a second, and only after a write."""
+    """Return whether the server has requested an fsync: at most once a second, and only after a write."""
     client.set("written", 1)
     client.delete("written")
     return bool(client.info("persistence")["aof_pending_bio_fsync"])

@@ -260,7 +260,7 @@ def test_fenced_process_frees_only_its_own_slots(state, how):
 
 
 def push_keyed(state, queue="a"):
-    """Push a job that must be unique; tell whether it was written."""
+    """Push a job that must be unique; return whether it was written."""
     before = len(state.cluster.checks.model.owed)
     state.push_by_class(which=2, queue=queue, delay=0, fate="go")
     return len(state.cluster.checks.model.owed) > before

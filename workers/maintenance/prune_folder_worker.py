@@ -15,7 +15,7 @@ class PruneFolderWorker(ApplicationWorker):
 
     feature_category = "platform_maintenance"
     urgency = "throttled"
-    # Only ticks push it: rules and dashboards can tell it from work that users cause (GitLab's ``CronjobChildWorker``).
+    # Only ticks push it: rules and dashboards can separate it from work that users cause (GitLab's ``CronjobChildWorker``).
     tags = ("cronjob_child",)
     data_consistency = "sticky"
     idempotent = True

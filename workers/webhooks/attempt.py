@@ -55,7 +55,7 @@ async def attempt(message: Message) -> Answer:
     """Deliver the message, and return the receiver's answer.
 
     Raises ``TryAgainError`` for what may pass (no answer, overload, the receiver's own errors), ``GoneError``, and ``RefusedError``
-    for every other answer: a redirect or a 404 tells the owner of the hook to correct the URL.
+    for every other answer: a redirect or a 404 shows the owner of the hook that the URL needs a correction.
     """
     now = time.time()
     body = json.dumps({"type": message.name, "data": message.payload}, separators=(",", ":")).encode()

@@ -28,7 +28,7 @@ class ClassLimit:
         self._limits = limits
 
     def applies_to(self, declaration: Declaration) -> bool:
-        """Tell whether the class has a limit, or may get one."""
+        """Return whether the class has a limit, or may get one."""
         return self._limits.may_limit(declaration)
 
     def admit(self, request: AdmissionRequest) -> RunOutcome | None:
@@ -48,7 +48,7 @@ class CapacityLimit:
         self._limits = limits
 
     def applies_to(self, declaration: Declaration) -> bool:
-        """Tell whether the class is a limited capacity worker."""
+        """Return whether the class is a limited capacity worker."""
         return declaration.max_running_jobs is not None
 
     def admit(self, request: AdmissionRequest) -> RunOutcome | None:

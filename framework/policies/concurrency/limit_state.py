@@ -58,7 +58,7 @@ class LimitState:
 
     @property
     def is_full(self) -> bool:
-        """Tell whether a job that arrives now has to wait for a slot."""
+        """Return whether a job that arrives now has to wait for a slot."""
         return self.limit is not None and self.limit != 0 and self.running >= self.limit
 
     @property

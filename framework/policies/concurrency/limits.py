@@ -95,17 +95,17 @@ class Limits:
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S, clock)
 
     def may_limit(self, declaration: Declaration) -> bool:
-        """Tell whether a class is limited, or may become limited."""
+        """Return whether a class is limited, or may become limited."""
         return self.declares_limit(declaration) or declaration.wire_name in self.operator_limits
 
     def declares_limit(self, declaration: Declaration) -> bool:
-        """Tell whether the class or the settings define a limit."""
+        """Return whether the class or the settings define a limit."""
         declared = declaration.concurrency_limit
         return callable(declared) or bool(declared) or self._fleet_share(declaration) > 0
 
     @property
     def limits_queues(self) -> bool:
-        """Tell whether any queue is limited."""
+        """Return whether any queue is limited."""
         return bool(self._queues) or any(name.startswith(QUEUE_PREFIX) for name in self.operator_limits)
 
     def queue_limit(self, queue: str) -> int | None:

@@ -146,7 +146,7 @@ def _limit_name(base: bytes) -> str:
 
 
 def _may_be_active(limit: bytes | None, until: bytes | None) -> bool:
-    """Tell whether an override may still be in force."""
+    """Return whether an override may still be in force."""
     try:
         return limit is not None and (not until or float(until) > time.time() - _CLOCK_TOLERANCE_S)
     except ValueError:

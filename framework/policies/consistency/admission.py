@@ -137,6 +137,6 @@ class ConsistencyPolicy:
 
 
 def _can_retry(payload: Payload) -> bool:
-    """Tell whether a failure brings the job back: a job pushed with ``set(retry=False)`` would be lost."""
+    """Return whether a failure brings the job back: a job pushed with ``set(retry=False)`` would be lost."""
     retry = payload.get("retry")
     return retry is True or (type(retry) is int and retry > 0)

@@ -29,7 +29,7 @@ _READ_ONLY_TRANSACTION, _RECOVERY_CONFLICT = "25006", "40001"
 
 
 def is_read(statement: object) -> bool:
-    """Tell whether a statement certainly only reads."""
+    """Return whether a statement certainly only reads."""
     if isinstance(statement, TextClause):
         return _READ_STATEMENT.match(statement.text) is not None and _WRITE_WORDS.search(statement.text) is None
     element = getattr(statement, "element", None)
@@ -130,7 +130,7 @@ class RoutedSession(Session):
         return self._with_fallback(super().scalar, args, options)
 
     def _is_reachable(self, replica: DatabaseServer) -> bool:
-        """Tell whether the replica accepts connections. It is tried once: a Session cannot survive the loss of a connection."""
+        """Return whether the replica accepts connections. It is tried once: a Session cannot survive the loss of a connection."""
         if replica not in self._reachable and (connection := _connect(replica, self._database.name)):
             connection.close()
             self._reachable.add(replica)
@@ -167,7 +167,7 @@ def _discard_replica(replica: DatabaseServer, database: str, error: DBAPIError) 
 
 
 def _is_replica_refusal(error: DBAPIError, database: str) -> bool:
-    """Tell whether the error is a replica's refusal; if so, the primary is used from now on."""
+    """Return whether the error is a replica's refusal; if so, the primary is used from now on."""
     state = getattr(error.orig, "sqlstate", None)
     if state == _READ_ONLY_TRANSACTION:
         replica_context.mark_written(database)

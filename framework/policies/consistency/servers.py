@@ -103,7 +103,7 @@ class DatabaseServer:
         return self.last_position
 
     def has_reached(self, position: int) -> bool | None:
-        """Tell whether a replica has reached ``position``; ``None`` if its position is unknown."""
+        """Return whether a replica has reached ``position``; ``None`` if its position is unknown."""
         if position <= self.last_position and monotonic() - self._last_position_at < POSITION_TTL_S:
             return True
         found = self.position()

@@ -34,7 +34,7 @@ class PauseState:
         """Read the flags again. May raise redis errors."""
 
     def may_pause(self, declaration: Declaration) -> bool:
-        """Tell whether jobs of a class have to pass the pause policy."""
+        """Return whether jobs of a class have to pass the pause policy."""
         named = declaration.pause_control is not None and declaration.pause_control not in BUILT_IN
         return named or self._flags.find(pause_flag(declaration.wire_name)) is not None
 

@@ -24,7 +24,7 @@ class PauseStrategy(Protocol):
     """Decide whether the classes that name this strategy are paused."""
 
     def should_pause(self) -> bool:
-        """Tell whether to hold jobs now. Called every few seconds, from a thread of its own."""
+        """Return whether to hold jobs now. Called every few seconds, from a thread of its own."""
         ...
 
 
@@ -77,7 +77,7 @@ class PauseStrategies:
         self._is_first_poll = False
 
     def is_paused(self, name: str | None) -> bool:
-        """Tell whether the strategy pauses its classes now."""
+        """Return whether the strategy pauses its classes now."""
         value = self._values.get(name or "")
         if value is None or not value.value:
             return False
@@ -85,7 +85,7 @@ class PauseStrategies:
         return True
 
     def is_pause_over(self, name: str | None) -> bool:
-        """Tell whether the strategy has been off for a full poll period, so that every process has seen it."""
+        """Return whether the strategy has been off for a full poll period, so that every process has seen it."""
         value = self._values.get(name or "")
         if value is None:
             return True
