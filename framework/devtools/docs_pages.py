@@ -1,4 +1,4 @@
-"""The generated parts of the documentation, between markers in Markdown pages: attributes, and the codes of the linter."""
+"""Generate parts of the documentation between markers in Markdown pages: attributes, and the codes of the linter."""
 
 import re
 from collections.abc import Mapping
@@ -7,41 +7,45 @@ from functools import cache
 from framework.declare.attributes import ATTRIBUTES, GROUPS
 from framework.declare.constraints import CONSTRAINTS
 from framework.declare.worker import ApplicationWorker
-from framework.devtools.lint.registry import RULES, set_of
+from framework.devtools.lint.registry import DEFAULT, GITLAB, RULES, SETS, set_of
 from framework.messages import did_you_mean
 
 _MARKER = re.compile(
     r"^<!-- ((?P<word>attributes|lint): *(?P<name>[^ >]*)|/(?P<end>attributes|lint)) *-->$", re.MULTILINE
 )
+_BASE_IMPORT = re.compile(r"((?<=\n)\n(?=.*\n\n))?^from workers\.base import TeamWorker\n", re.MULTILINE)
+"""The import that examples share, with the blank line before it if no other import follows."""
 
 
 class PageError(Exception):
-    """The markers of a page do not hold; the text begins with the line."""
+    """The markers of a page do not match; the text begins with the line."""
 
 
 def default_text(name: str) -> str:
-    """The default as it would stand in a class body, or the word ``required``."""
+    """Return the default as source text, or the word ``required``."""
     return "required" if ATTRIBUTES[name].required else repr(vars(ApplicationWorker)[name])
 
 
 def constraint_texts(name: str) -> list[str]:
-    """What the attribute may not say together with others."""
+    """Return the constraints between the attribute and others."""
     return [f"{rule}: {rule.reason}. {rule.remedy}" for rule in CONSTRAINTS if name in rule.attribute_names()]
 
 
 @cache
 def generated_parts() -> Mapping[str, str]:
-    """Every generated text by the name in its opening marker: each group's table, ``all`` of them, and the cross ``rules``;
-    of the linter its ``codes`` and what they are about, ``reports_errors``.
+    """Return every generated text by the name in its opening marker.
+
+    Attributes: each group's table, ``all`` tables, and the ``rules`` between attributes. Linter: the list of ``codes``, and
+    the codes ``explained``.
     """
     tables = {group: _attribute_table(group) for group in GROUPS}
     whole = "\n\n".join(f"**{group}**: {GROUPS[group]}\n\n{table}" for group, table in tables.items())
     rules = "\n".join(f"- `{rule}`: {rule.reason}. {rule.remedy}" for rule in CONSTRAINTS)
-    return {**tables, "all": whole, "rules": rules, "codes": _code_table(), "explained": _code_sections()}
+    return {**tables, "all": whole, "rules": rules, "codes": _code_lists(), "explained": _code_sections()}
 
 
 def fill_page(page: str) -> str:
-    """The text of a page with its generated parts as they should be. Raises PageError for markers that do not hold."""
+    """Return the text of a page with current generated parts. Raises PageError for markers that do not match."""
     done: list[str] = []
     at, opened, end = 0, None, ""
     for marker in _MARKER.finditer(page):
@@ -76,20 +80,22 @@ def _attribute_table(group: str) -> str:
     return "\n".join(lines)
 
 
-def _code_table() -> str:
-    lines = ["| Code | Set | Name | What is found | Fix |", "|---|---|---|---|---|"]
+def _code_lists() -> str:
+    codes: dict[str, list[str]] = {name: [] for name in SETS}
     for code, rule in RULES.items():
-        lines.append(f"| [{code}](#{code.lower()}) | {set_of(code)} | {rule.name} | {rule.summary} | {rule.fix} |")
-    return "\n".join(lines)
+        codes[set_of(code)].append(f"[{code}](#{code.lower()}) {rule.name}")
+    return f"- `{DEFAULT}`: {', '.join(codes[DEFAULT])}\n- `{GITLAB}` adds: {', '.join(codes[GITLAB])}"
 
 
 def _code_sections() -> str:
     return "\n\n".join(
-        f"### {code}\n\n{rule.summary} {rule.why}\n\nFound:\n\n{_code_block(rule.bad, f'{code}/found.py')}\n\n"
-        f"Not found:\n\n{_code_block(rule.good, f'{code}/not_found.py')}"
+        f"### {code}\n\n{rule.summary} {rule.why}\n\nFix: {rule.fix}.\n\n"
+        f"Bad:\n\n{_code_block(rule.bad, f'{code}/bad.py')}\n\nGood:\n\n{_code_block(rule.good, f'{code}/good.py')}"
         for code, rule in RULES.items()
     )
 
 
 def _code_block(code: str, file: str) -> str:
-    return f"```python file=examples/{file.lower()}\n{code.strip()}\n```"
+    # The page names this import once, above the examples.
+    shown = _BASE_IMPORT.sub("", code).strip()
+    return f"```python file=examples/{file.lower()}\n{shown}\n```"

@@ -28,7 +28,7 @@ _MAX_WIDTH = 120
 
 
 class CodesOption(click.ParamType[tuple[str, ...]]):
-    """CODE or CODE,CODE,...; where sets may be named, the name of one too."""
+    """Codes separated by commas, and names of sets where ``sets`` are given."""
 
     name = "CODE[,CODE]..."
 
@@ -36,7 +36,7 @@ class CodesOption(click.ParamType[tuple[str, ...]]):
         self._sets = sets
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """Return the words, each of which is known."""
+        """Return the words. Fails for an unknown one."""
         words = tuple(str(value).split(","))
         for message in unknown_codes(words, self._sets):
             self.fail(message, param, ctx)
@@ -49,7 +49,7 @@ class CodesOption(click.ParamType[tuple[str, ...]]):
     "--select",
     type=CodesOption(SETS),
     multiple=True,
-    help="Look for these codes only. A set may be named: default, or gitlab, which has every code. Repeatable.",
+    help="Check these codes only. The name of a set selects its codes: default, or gitlab, which has every code. Repeatable.",
 )
 @click.option("--ignore", type=CodesOption(), multiple=True, help="Leave out these codes. Repeatable.")
 @click.option(
@@ -58,15 +58,15 @@ class CodesOption(click.ParamType[tuple[str, ...]]):
     type=ChoiceOption(["text", "json", "github"]),
     default="text",
     show_default=True,
-    help="How findings are written.",
+    help="The format of findings.",
 )
-@click.option("--list", "listed", is_flag=True, help="List the codes and the set that each is in.")
+@click.option("--list", "listed", is_flag=True, help="List the codes with the set of each.")
 @click.option(
     "--explain",
     "named",
     metavar="CODE",
     multiple=True,
-    help="Explain a code: why it is there, a bad and a good example, how to waive it. Repeatable.",
+    help="Explain a code: its reason, a bad and a good example, how to suppress it. Repeatable.",
 )
 @reports_errors
 def lint_workers(
@@ -78,13 +78,13 @@ def lint_workers(
     listed: bool,
     named: Sequence[str],
 ) -> None:
-    """Look for faults in the source of workers, below each PATH.
+    """Check the source of workers below each PATH.
 
-    PATH is a file or a folder; without any, the modules of the setting workers_module are looked at. The exit status is 1 when
-    there are findings.
+    PATH is a file or a folder. The default is the modules of the setting workers_module. The exit status is 1 when there are
+    findings.
 
-    Nothing is imported. Of a file in a package the whole package is read, so that inherited attributes are known, and
-    only what stands in the file is reported.
+    The command imports nothing. For a file in a package it reads the whole package, so that inherited attributes are known,
+    and reports only the findings of the file.
     """
     if listed or named:
         if paths or (listed and named):
@@ -117,7 +117,7 @@ def _config(select: Sequence[Sequence[str]], ignore: Sequence[Sequence[str]]) ->
 
 
 def _modules(application: LintedApplication) -> list[Path]:
-    """The places of the modules that a process loads. Those of which nothing is found end the command."""
+    """Return the places of the modules that a process loads. A missing module ends the command."""
     here = Path.cwd()
     for name, place in application.modules.items():
         if place is None:
@@ -133,8 +133,9 @@ def _modules(application: LintedApplication) -> list[Path]:
 def _lint_paths(
     paths: Sequence[Path], config: LintConfig, facts: ApplicationFacts
 ) -> tuple[list[LintFinding], int, int]:
-    """The findings, and how many workers and files were asked for."""
-    gc.disable()  # a syntax tree has no garbage, and millions of nodes to look through for it
+    """Return the findings, and the number of checked workers and files."""
+    # A syntax tree has no garbage, but millions of nodes that a collection would visit.
+    gc.disable()
     try:
         tree, wanted = read_workspace(paths, Path.cwd(), config.excludes, facts)
         found, workers = lint(tree, wanted, config.applies)
@@ -188,16 +189,18 @@ def _list() -> str:
 
 
 def explanation(rule: LintRule) -> str:
-    """A code explained whole: what, why, a bad and a good example, how to waive it."""
-    waiver = f"# {rule.code}: the reason, in two words at least" if rule.code < "SEW100" else "It cannot be waived."
+    """Return the whole explanation of a code: summary, reason, fix, a bad and a good example, how to suppress it."""
+    comment = (
+        f"# {rule.code}: the reason, in two words at least" if rule.code < "SEW100" else "It cannot be suppressed."
+    )
     parts = (
         f"{rule.code} {rule.name}: {rule.summary}",
-        f"Looked for in the set {set_of(rule.code)}.",
+        f"In the set {set_of(rule.code)}.",
         _wrapped(rule.why),
         _wrapped(f"Fix: {with_local_commands(rule.fix)}."),
         f"Bad:\n{_indented(rule.bad)}",
         f"Good:\n{_indented(rule.good)}",
-        f"Waive, on the line of the finding or directly above it:\n    {waiver}",
+        f"Suppress, on the line of the finding or directly above it:\n    {comment}",
     )
     return "\n\n".join(parts)
 

@@ -1,1 +1,1 @@
-"""Lint of worker code, beside the life of a job: read from the source without importing it, rule by rule, with waivers."""
+"""Check the source of workers by rules, without importing it. A comment with a reason suppresses a finding."""

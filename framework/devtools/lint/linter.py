@@ -1,4 +1,4 @@
-"""Check a workspace with the selected rules, and remove findings that are waived."""
+"""Check a workspace with the selected rules, and remove the suppressed findings."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -70,38 +70,45 @@ def _findings(rule: LintRule, hits: Matches) -> Iterator[LintFinding]:
 def _apply_suppressions(
     found: list[LintFinding], modules: Mapping[Path, Module], applies: CodeFilter
 ) -> Iterator[LintFinding]:
-    waivers = {path: read_suppressions(module) for path, module in modules.items()}
+    suppressions = {path: read_suppressions(module) for path, module in modules.items()}
     used: set[tuple[Path, Suppression, str]] = set()
     for one in found:
         holds = [
-            waiver
-            for waiver in waivers.get(one.path, ())
-            if one.code in waiver.codes and one.line <= waiver.target <= one.end_line
+            suppression
+            for suppression in suppressions.get(one.path, ())
+            if one.code in suppression.codes and one.line <= suppression.target <= one.end_line
         ]
-        used.update((one.path, waiver, one.code) for waiver in holds)
-        if not any(waiver.reason for waiver in holds):
+        used.update((one.path, suppression, one.code) for suppression in holds)
+        if not any(suppression.reason for suppression in holds):
             yield one
-    for path, of_file in waivers.items():
-        for waiver in of_file:
-            # A code that is not selected was not checked, so its waiver may be needed.
-            needed = {code for code in waiver.codes if (path, waiver, code) in used or not applies(code, path)}
-            for code, message in _suppression_faults(waiver, needed):
+    for path, of_file in suppressions.items():
+        for suppression in of_file:
+            # A code that is not selected was not checked, so its suppression may be needed.
+            needed = {
+                code for code in suppression.codes if (path, suppression, code) in used or not applies(code, path)
+            }
+            for code, message in _suppression_faults(suppression, needed):
                 if applies(code, path):
-                    yield LintFinding(path, waiver.line, waiver.column, waiver.line, code, message, RULES[code].fix)
+                    yield LintFinding(
+                        path, suppression.line, suppression.column, suppression.line, code, message, RULES[code].fix
+                    )
 
 
 def _can_be_suppressed(code: str) -> bool:
     return code not in (UNREADABLE, SUPPRESSION_WITHOUT_REASON, SUPPRESSION_OF_UNKNOWN_CODE, UNUSED_SUPPRESSION)
 
 
-def _suppression_faults(waiver: Suppression, needed: Collection[str]) -> Iterator[tuple[str, str]]:
-    known = [code for code in waiver.codes if code in RULES and _can_be_suppressed(code)]
-    for code in waiver.codes:
+def _suppression_faults(suppression: Suppression, needed: Collection[str]) -> Iterator[tuple[str, str]]:
+    known = [code for code in suppression.codes if code in RULES and _can_be_suppressed(code)]
+    for code in suppression.codes:
         if code not in known:
             hint = did_you_mean(code, filter(_can_be_suppressed, RULES))
-            yield SUPPRESSION_OF_UNKNOWN_CODE, f"{code} is no code that can be waived{hint}"
-    if known and not waiver.reason:
-        yield SUPPRESSION_WITHOUT_REASON, f"the waiver of {' and '.join(known)} gives no reason (two words at least)"
+            yield SUPPRESSION_OF_UNKNOWN_CODE, f"{code} is no code that can be suppressed{hint}"
+    if known and not suppression.reason:
+        yield (
+            SUPPRESSION_WITHOUT_REASON,
+            f"the suppression of {' and '.join(known)} gives no reason (two words at least)",
+        )
     for code in known:
         if code not in needed:
-            yield UNUSED_SUPPRESSION, f"nothing here is waived by {code}"
+            yield UNUSED_SUPPRESSION, f"{code} suppresses nothing here"

@@ -19,53 +19,52 @@ SUPPRESSION_WITHOUT_REASON = "SEW101"
 SUPPRESSION_OF_UNKNOWN_CODE = "SEW102"
 UNUSED_SUPPRESSION = "SEW103"
 
-_PLAIN = '''
+_PLAIN = """
 from workers.base import TeamWorker
 
 
 class ReindexWorker(TeamWorker):{comment}
-    """Write the search index of a project."""
-{line}
-    def perform(self, project_id: int) -> None: ...
-'''
-_REASON = "    idempotent = False  # SEW001: a second report does no harm\n"
+{line}    def perform(self) -> None: ...
+"""
+_REASON = "    idempotent = False  # SEW001: a second report does no harm\n\n"
 
 _LINTER_RULES = (
     LintRule(
         code=UNREADABLE,
         name="unreadable",
-        summary="A file is no Python source; the others are looked at all the same.",
-        fix="correct it, or leave it out with exclude",
-        why="What cannot be read cannot be judged, and a worker in it would not be loaded either.",
+        summary="A file is no Python source; the other files are checked.",
+        fix="correct it, or exclude it with exclude",
+        why="Neither the linter nor a process can read such a file.",
         bad="class ReindexWorker(  # here\n",
         good=_PLAIN.format(comment="", line=""),
     ),
     LintRule(
         code=SUPPRESSION_WITHOUT_REASON,
         name="suppression-reason",
-        summary="A waiver without a reason; it waives nothing.",
+        summary="A suppression without a reason has no effect.",
         fix="write why, in two words at least: # SEW001: a second mail does no harm",
-        why="A rule that is switched off in silence is asked about in every review, and stays off for ever.",
-        bad=_PLAIN.format(comment="", line="\n    idempotent = False  # SEW001  # here\n"),
-        good=_PLAIN.format(comment="", line=f"\n{_REASON}"),
+        why="Every review asks for the reason, and the rule stays off for ever.",
+        bad=_PLAIN.format(comment="", line="    idempotent = False  # SEW001  # here\n\n"),
+        good=_PLAIN.format(comment="", line=_REASON),
     ),
     LintRule(
         code=SUPPRESSION_OF_UNKNOWN_CODE,
         name="suppression-code",
-        summary="A waiver of a code that there is not.",
+        summary="A suppression names an unknown code.",
         fix="write the code of the finding: `application-worker lint-workers --list`",
-        why="Most often it is a slip, and what was to be waived is found all the same.",
+        why="The code is usually misspelt; the finding is still reported.",
         bad=_PLAIN.format(comment="  # SEW999: no code pushes it  # here", line=""),
-        good=_PLAIN.format(comment="", line=f"\n{_REASON}"),
+        good=_PLAIN.format(comment="", line=_REASON),
     ),
     LintRule(
         code=UNUSED_SUPPRESSION,
         name="unused-suppression",
-        summary="A waiver of something that is not found there.",
-        fix="take the waiver out, or put it on the line of the finding or directly above",
-        why="What it excused has been mended, or has moved away. Left there, it hides the next fault on that line.",
+        summary="A suppression has no finding.",
+        fix="remove it, or put it on the line of the finding or directly above",
+        why="The excused code was corrected or has moved. Left there, the suppression hides the next fault on that "
+        "line.",
         bad=_PLAIN.format(comment="  # SEW001: a second report does no harm  # here", line=""),
-        good=_PLAIN.format(comment="", line=f"\n{_REASON}"),
+        good=_PLAIN.format(comment="", line=""),
     ),
 )
 

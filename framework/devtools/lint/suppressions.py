@@ -1,4 +1,4 @@
-"""Waivers: ``# SEW007: why not here``, on the line of a finding or above it. A waiver that is none is a finding itself."""
+"""Read suppressions: ``# SEW007: reason``, on a line of a finding or above it. An invalid suppression is itself a finding."""
 
 import io
 import re
@@ -9,14 +9,13 @@ from typing import NamedTuple
 from framework.devtools.lint.module import Module
 
 PREFIX = "SEW"
-# Not `# noqa`: ruff reports codes that it does not know, and has no place for a reason. Two words at least, because ruff
-# takes one word after a colon for an annotation that was commented out.
+# Not `# noqa`: ruff reports unknown codes, and `noqa` has no reason.
 _SUPPRESSION = re.compile(rf"#\s*(?P<codes>{PREFIX}\w*(?:\s*,\s*{PREFIX}\w*)*)(?P<colon>\s*:)?(?P<reason>[^#]*)")
 _WORDS = re.compile(r"[^\W\d_]\w*(?:\W+\w+)*[^\W\d_]")
 
 
 class Suppression(NamedTuple):
-    """``codes`` are waived on line ``target``, the comment's own or the one that it stands above. No reason: ""."""
+    """Suppress ``codes`` on line ``target``: the comment's own line or the one below it. ``reason`` is "" without a valid reason."""
 
     line: int
     column: int
@@ -26,7 +25,7 @@ class Suppression(NamedTuple):
 
 
 def read_suppressions(module: Module) -> list[Suppression]:
-    """Every waiver of a file."""
+    """Return every suppression of a file."""
     return list(_iterate_suppressions(module.text)) if PREFIX in module.text else []
 
 
@@ -44,12 +43,12 @@ def _iterate_suppressions(text: str) -> Iterator[Suppression]:
 
 
 def _is_reason(reason: str) -> bool:
-    # One word is no reason, and ruff takes "# SEW001: word" for an annotation that was commented out.
+    # One word is no reason. Ruff also reports "# SEW001: word" as an annotation that was commented out.
     return len(reason.split()) > 1 and _WORDS.search(reason) is not None
 
 
 def _comments(text: str) -> dict[int, tuple[int, str, bool]]:
-    """Line -> column, text, and whether the comment has the line for itself."""
+    """Map each line to the column and text of its comment, and whether the line has no code."""
     found: dict[int, tuple[int, str, bool]] = {}
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -57,5 +56,6 @@ def _comments(text: str) -> dict[int, tuple[int, str, bool]]:
                 line, column = token.start
                 found[line] = (column, token.string, not token.line[:column].strip())
     except (tokenize.TokenError, SyntaxError):
-        return found  # the parser has read the file, so this is about its very end
+        # The parser accepted the file, so the error is at its very end.
+        return found
     return found

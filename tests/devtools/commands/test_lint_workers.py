@@ -44,8 +44,7 @@ def test_findings_name_place_code_and_fix_and_end_with_1(site: Path):
     rule = RULES["SEW001"]
     assert (done.returncode, done.stderr) == (1, "")
     assert (
-        first
-        == f"workers/mail.py:5:5: SEW001 MailWorker does not say that running twice is as good as once: {rule.fix}"
+        first == f"workers/mail.py:5:5: SEW001 MailWorker does not declare that a second run does no harm: {rule.fix}"
     )
     assert last == "2 workers in 4 files: 1 finding (scripts/lint_workers --explain SEW001 tells why)"
     assert run(site, "workers/post.py").stdout == "1 worker in 1 file: 0 findings\n"
@@ -107,7 +106,7 @@ def test_every_code_is_listed_and_explained(site: Path):
         assert all(text in words for text in (f"{rule.code} {rule.name}: {rule.summary}", rule.why, f"Fix: {fix}."))
         for text in (*rule.bad.strip().splitlines(), *rule.good.splitlines()):
             assert text in said
-    assert said.count("It cannot be waived.") == 4
+    assert said.count("It cannot be suppressed.") == 4
 
 
 @each_row("rule", RULES.values(), ids=RULES)

@@ -14,7 +14,7 @@ def test_the_examples_of_a_code_are_what_they_say(rule: LintRule, look: Look):
     wanted = [(rule.code, number) for number, line in enumerate(rule.bad.splitlines(), 1) if line.endswith(HERE)]
     assert wanted
     if rule.code == "SEW101":
-        wanted.insert(0, ("SEW001", wanted[0][1]))  # what waives without a reason waives nothing
+        wanted.insert(0, ("SEW001", wanted[0][1]))  # a suppression without a reason has no effect
     found = look({"workers/bad.py": rule.bad})
     assert sorted(set(codes(found))) == sorted(wanted)
     assert not look({"workers/bad.py": "", "workers/good.py": rule.good})

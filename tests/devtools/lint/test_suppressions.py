@@ -1,4 +1,4 @@
-"""Waivers: where they hold, and those that are findings themselves."""
+"""Suppressions: where they hold, and those that are findings themselves."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_on_the_line_within_the_statement_or_directly_above(lines: tuple[str, ..
         (("idempotent = True  # SEW101: does no harm",), [("SEW102", 5)]),
     ],
 )
-def test_invalid_waiver_is_found(lines: tuple[str, ...], wanted: list[tuple[str, int]], look: Look):
+def test_invalid_suppression_is_found(lines: tuple[str, ...], wanted: list[tuple[str, int]], look: Look):
     assert codes(look({"workers/mail.py": worker(*lines)})) == wanted
 
 
@@ -65,7 +65,7 @@ def test_text_that_looks_like_one_is_none(look: Look):
     assert not look({"workers/mail.py": worker(*lines)})
 
 
-def test_a_waiver_in_a_base_holds_for_its_children(look: Look):
+def test_suppression_in_a_base_holds_for_its_children(look: Look):
     base = (
         "from workers.base import TeamWorker\n\n\nclass SilentWorker(TeamWorker, abstract=True):\n"
         "    defer_on_health = None  # SEW007: reads files only\n"
@@ -76,7 +76,7 @@ def test_a_waiver_in_a_base_holds_for_its_children(look: Look):
     assert codes(look({"workers/silent.py": unexcused})) == [("SEW007", 5)]
 
 
-def test_waiver_of_unselected_code_is_not_judged(look: Look, tmp_path):
+def test_suppression_of_unselected_code_is_not_judged(look: Look, tmp_path):
     file = {"workers/mail.py": worker("idempotent = True  # SEW001: does no harm")}
     assert codes(look(file)) == [("SEW103", 5)]
     for config in (

@@ -57,8 +57,8 @@ def test_lint_reports_given_files_and_reads_the_package(look: Look):
 def test_the_first_of_the_mro_decides_falsy_values_too(look: Look):
     mixin = "class Loose:\n    idempotent = False{}\n    defer_on_health = None"
     head = f"from workers.base import TeamWorker\n{mixin}"
-    waived = worker(bases="Loose, TeamWorker", head=head.format("  # SEW001: every user may be told twice"))
-    assert codes(look({"workers/mail.py": waived})) == [("SEW007", 4)]
+    suppressed = worker(bases="Loose, TeamWorker", head=head.format("  # SEW001: every user may be told twice"))
+    assert codes(look({"workers/mail.py": suppressed})) == [("SEW007", 4)]
     assert not look({"workers/mail.py": worker(bases="TeamWorker, Loose", head=head.format(""))})
 
 

@@ -41,7 +41,7 @@ def _types(worker: SourceClass, classes: ClassIndex) -> Matches:
         if not owner.module.linted:
             continue
         for extra in (*function.args.kwonlyargs, *([function.args.kwarg] if function.args.kwarg else [])):
-            message = f"{owner.name}.{function.name}: {extra.arg!r} cannot travel, the wire carries a list of positions"
+            message = f"{owner.name}.{function.name}: {extra.arg!r} cannot be passed: a job carries a list of positions"
             yield Match(
                 owner.module,
                 _anchor(extra, function),
@@ -86,7 +86,7 @@ def _keys(worker: SourceClass, classes: ClassIndex) -> Matches:
                 wrong = next(filter(None, (_non_string_key(part, owner.module, classes) for part in parts)), None)
                 if wrong:
                     place = f"{owner.name}.{function.name}: {argument.arg!r}"
-                    message = f"{place} has keys of {wrong}, and those of a JSON object are str"
+                    message = f"{place} has keys of {wrong}, but keys of a JSON object are str"
                     yield Match(owner.module, node, message, "take a dict[str, ...], or a list of pairs")
 
 
@@ -176,9 +176,7 @@ def _secrets(worker: SourceClass, _: ClassIndex) -> Matches:
         return
     for name in said.value:
         if isinstance(name, str) and _SECRET.search(name):
-            yield Match(
-                worker.module, said.node, f"{worker.name} shows its argument {name!r} to everybody who reads logs"
-            )
+            yield Match(worker.module, said.node, f"{worker.name} shows its argument {name!r} to every reader of logs")
             return
 
 
@@ -193,11 +191,11 @@ RULES = (
     LintRule(
         code="SEW015",
         name="flag-name",
-        summary="The name of a feature flag is not written out.",
+        summary="The name of a feature flag is computed.",
         fix="write the name as one string",
-        why="Flags are removed by looking for their name. One that is put together at run time is found in no search, outlives its "
-        "purpose, and one day is switched by a person who does not know what hangs on it.",
-        bad='''
+        why="A search does not find a computed name. The flag outlives its purpose, and one day an operator switches "
+        "it without knowing its effect.",
+        bad="""
 from framework import Deduplicate
 from workers.base import TeamWorker
 
@@ -205,65 +203,57 @@ TEAM = "search"
 
 
 class ReindexWorker(TeamWorker):
-    """Write the search index of a project."""
-
     deduplicate = Deduplicate(feature_flag=f"{TEAM}_dedup", including_scheduled=False)  # here
 
-    def perform(self, project_id: int) -> None: ...
-''',
-        good='''
+    def perform(self) -> None: ...
+""",
+        good="""
 from framework import Deduplicate
 from workers.base import TeamWorker
 
 
 class ReindexWorker(TeamWorker):
-    """Write the search index of a project."""
-
     deduplicate = Deduplicate(feature_flag="search_dedup", including_scheduled=False)
 
-    def perform(self, project_id: int) -> None: ...
-''',
+    def perform(self) -> None: ...
+""",
         check_call=_flags,
     ),
     LintRule(
         code="SEW022",
         name="parameter-types",
-        summary="`perform`, or a handler of an older version, takes what a list of JSON values cannot carry.",
-        fix="take what JSON carries: numbers, str, bool, None, lists and dicts with str keys",
-        why="The wire is JSON, read by other releases and by Ruby. The class is refused at import, unless it says strict_arguments "
-        "'warn' or 'off'; this finds it in the editor, and names what to take instead.",
-        bad='''
+        summary="`perform` or a handler of an older version takes a type that JSON cannot carry in a list.",
+        fix="use what JSON carries: numbers, str, bool, None, lists and dicts with str keys",
+        why="Other releases and Ruby read jobs as JSON. The class is refused at import, unless strict_arguments is "
+        "'warn' or 'off'; the linter also names a replacement.",
+        bad="""
 from datetime import datetime
 
 from workers.base import TeamWorker
 
 
 class ReportWorker(TeamWorker):
-    """Write the report of what happened since."""
-
     def perform(self, since: datetime, ids: set[int]) -> None: ...  # here
 
     def perform_v1(self, *, since: str) -> None: ...  # here
-''',
-        good='''
+""",
+        good="""
 from workers.base import TeamWorker
 
 
 class ReportWorker(TeamWorker):
-    """Write the report of what happened since an instant, in ISO 8601."""
-
     def perform(self, since: str, ids: list[int]) -> None: ...
-''',
+""",
         check_worker=_types,
     ),
     LintRule(
         code="SEW023",
         name="argument-objects",
-        summary="`perform` takes an object of the application's instead of its id.",
+        summary="`perform` takes an object of the application instead of its id.",
         fix="take the id and load the object in perform; a few plain facts go into a TypedDict",
-        why="What lies in Redis is a copy of yesterday. A job may wait for hours: the object has changed, or is gone, and its class "
-        "has other fields in the next release. An id is small, stays true, and says who is meant in the logs.",
-        bad='''
+        why="A job may wait for hours: the object has changed or is gone, and the next release has other fields in "
+        "its class. An id is small, stays valid and identifies the object in the logs.",
+        bad="""
 from dataclasses import dataclass
 
 from workers.base import TeamWorker
@@ -271,57 +261,47 @@ from workers.base import TeamWorker
 
 @dataclass
 class User:
-    """A user."""
-
     id: int
     name: str
 
 
 class WelcomeWorker(TeamWorker):
-    """Send the first mail."""
-
     def perform(self, user: User) -> None: ...  # here
-''',
-        good='''
+""",
+        good="""
 from workers.base import TeamWorker
 
 
 class WelcomeWorker(TeamWorker):
-    """Send the first mail."""
-
-    def perform(self, user_id: int) -> None: ...
-''',
+    def perform(self) -> None: ...
+""",
         check_worker=_objects,
     ),
     LintRule(
         code="SEW029",
         name="loggable-secret",
         summary="`loggable_arguments` names what looks like a secret or personal data.",
-        fix="take it out of loggable_arguments; better, pass an id",
-        why="Logs are read by more people than the database, are kept for longer, and go to other companies. Arguments are filtered "
-        "by default for that reason.",
-        bad='''
+        fix="remove it from loggable_arguments; better, pass an id",
+        why="Arguments are filtered by default, because logs have more readers than the database, are kept longer and "
+        "go to other companies.",
+        bad="""
 from workers.base import TeamWorker
 
 
 class InviteWorker(TeamWorker):
-    """Invite a user."""
-
     loggable_arguments = ("project_id", "email")  # here
 
     def perform(self, project_id: int, email: str) -> None: ...
-''',
-        good='''
+""",
+        good="""
 from workers.base import TeamWorker
 
 
 class InviteWorker(TeamWorker):
-    """Invite a user."""
-
     loggable_arguments = ("role",)
 
     def perform(self, invite_id: int, role: str) -> None: ...
-''',
+""",
         check_worker=_secrets,
     ),
 )

@@ -19,7 +19,7 @@ from framework.typeguards import short_repr
 
 def _not_idempotent(worker: SourceClass, _: ClassIndex) -> Matches:
     if worker.value("idempotent") is False:
-        yield from match_at(worker.location_of("idempotent"), "{} does not say that running twice is as good as once")
+        yield from match_at(worker.location_of("idempotent"), "{} does not declare that a second run does no harm")
 
 
 def _not_owned(worker: SourceClass, _: ClassIndex) -> Matches:
@@ -29,9 +29,7 @@ def _not_owned(worker: SourceClass, _: ClassIndex) -> Matches:
 
 def _no_category(worker: SourceClass, _: ClassIndex) -> Matches:
     if worker.value("feature_category") is None:
-        yield from match_at(
-            worker.location_of("feature_category"), "{} has no feature_category, so it is refused when it is imported"
-        )
+        yield from match_at(worker.location_of("feature_category"), "{} has no feature_category, so its import fails")
 
 
 def _unknown_category(worker: SourceClass, _: ClassIndex) -> Matches:
@@ -101,11 +99,11 @@ RULES = (
         code="SEW001",
         name="idempotent",
         summary="A worker does not declare `idempotent = True`.",
-        fix="make a second run harmless and say idempotent = True, or waive with what happens twice",
-        why="Delivery is at least once: a process that is killed after its job ended and before it was acknowledged leaves the "
-        "job to be run again. GitLab demands the word or a reason of every worker, so that each author has thought of it once.",
+        fix="make a second run harmless and declare idempotent = True, or suppress with what happens twice",
+        why="Delivery is at least once: a process that is killed between the end and the acknowledgement of a job "
+        "leaves the job to run again. GitLab demands the attribute or a reason of every worker, so that each "
+        "author considers it.",
         bad='''
-from framework import DeferOnHealth
 from workers.base import TeamWorker
 
 
@@ -114,7 +112,7 @@ class ChargeWorker(TeamWorker):
 
     idempotent = False  # here
 
-    def perform(self, order_id: int) -> None: ...
+    def perform(self) -> None: ...
 ''',
         good='''
 from workers.base import TeamWorker
@@ -125,15 +123,7 @@ class ChargeWorker(TeamWorker):
 
     idempotent = True
 
-    def perform(self, order_id: int) -> None: ...
-
-
-class GreetingWorker(TeamWorker):
-    """Send a greeting."""
-
-    idempotent = False  # SEW001: a second greeting after a crash is less bad than none
-
-    def perform(self, user_id: int) -> None: ...
+    def perform(self) -> None: ...
 ''',
         check_worker=_not_idempotent,
     ),
@@ -141,68 +131,58 @@ class GreetingWorker(TeamWorker):
         code="SEW013",
         name="not-owned",
         summary="A worker's feature category is `not_owned`.",
-        fix="name the category of the team that is to be woken up, or waive with whose plumbing it is",
-        why="An error of a class without an owner reaches no team. The word is for code that many features push, whose jobs "
-        "then count for the feature that pushed them.",
-        bad='''
+        fix="name the category of the team that is to be called, or suppress with the reason why no team owns it",
+        why="Errors of a class without an owner reach no team. `not_owned` is for code that many features push; its "
+        "jobs count for the feature that pushed them.",
+        bad="""
 from workers.base import TeamWorker
 
 
 class ExportWorker(TeamWorker):
-    """Write the export of a project."""
-
     feature_category = "not_owned"  # here
 
-    def perform(self, project_id: int) -> None: ...
-''',
-        good='''
+    def perform(self) -> None: ...
+""",
+        good="""
 from workers.base import TeamWorker
 
 
 class ExportWorker(TeamWorker):
-    """Write the export of a project."""
-
     feature_category = "global_search"
 
-    def perform(self, project_id: int) -> None: ...
+    def perform(self) -> None: ...
 
 
 class DeleteFileWorker(TeamWorker):
-    """Delete a file that some feature stored."""
-
     feature_category = "not_owned"  # SEW013: storage that every feature uses
 
-    def perform(self, file_id: int) -> None: ...
-''',
+    def perform(self) -> None: ...
+""",
         check_worker=_not_owned,
     ),
     LintRule(
         code="SEW016",
         name="feature-category",
-        summary="A worker that runs has no `feature_category`.",
-        fix="say feature_category = ... in the class, or once in the abstract base of the team",
-        why="Its import raises DeclarationError, and with it every process that loads it ends with status 78. Routing, log "
-        "lines and error reports all ask for the owner.",
-        bad='''
+        summary="A concrete worker has no `feature_category`.",
+        fix="declare feature_category = ... in the class, or once in the abstract base of the team",
+        why="Its import raises DeclarationError, and every process that loads it exits with status 78. Routing, log "
+        "lines and error reports need the owner.",
+        bad="""
 from framework import ApplicationWorker, DeferOnHealth
 
 
 class ReindexWorker(ApplicationWorker):  # here
-    """Write the search index of a project."""
-
     data_consistency = "sticky"
     idempotent = True
     defer_on_health = DeferOnHealth(database="main")
 
-    def perform(self, project_id: int) -> None: ...
-''',
-        good='''
+    def perform(self) -> None: ...
+""",
+        good="""
 from framework import ApplicationWorker, DeferOnHealth
 
 
 class SearchWorker(ApplicationWorker, abstract=True):
-    """What the workers of the search team share."""
-
     feature_category = "global_search"
     data_consistency = "sticky"
     idempotent = True
@@ -210,10 +190,8 @@ class SearchWorker(ApplicationWorker, abstract=True):
 
 
 class ReindexWorker(SearchWorker):
-    """Write the search index of a project."""
-
-    def perform(self, project_id: int) -> None: ...
-''',
+    def perform(self) -> None: ...
+""",
         check_worker=_no_category,
     ),
     LintRule(
@@ -221,102 +199,90 @@ class ReindexWorker(SearchWorker):
         name="unknown-category",
         summary="A `feature_category` is not in `config/feature_categories.yml`.",
         fix="correct it, or add the category and its owner to the file",
-        why="The class can be imported, and then no process boots: the file is read after the classes. Found here, it costs a "
-        "red line in the editor instead of a deployment. Without such a file nothing is found.",
-        bad='''
+        why="The class can be imported, but then no process boots: the file is read after the classes. Without such a "
+        "file the rule finds nothing.",
+        bad="""
 from workers.base import TeamWorker
 
 
 class ReindexWorker(TeamWorker):
-    """Write the search index of a project."""
-
     feature_category = "global_serach"  # here
 
-    def perform(self, project_id: int) -> None: ...
-''',
-        good='''
+    def perform(self) -> None: ...
+""",
+        good="""
 from workers.base import TeamWorker
 
 
 class ReindexWorker(TeamWorker):
-    """Write the search index of a project."""
-
     feature_category = "global_search"
 
-    def perform(self, project_id: int) -> None: ...
-''',
+    def perform(self) -> None: ...
+""",
         check_worker=_unknown_category,
     ),
     LintRule(
         code="SEW018",
         name="refused",
-        summary="An attribute's name or value, or two values together, that are refused when the class is created.",
-        fix="write a name and a value that are allowed: `application-worker attributes NAME` tells",
-        why="The same is a DeclarationError at import. But an import stops at the first, and an editor imports nothing: here "
-        "all of them are found at once. Values that only running the code would tell are left to it.",
-        bad='''
+        summary="An attribute's name or value, or two values together, are refused when the class is created.",
+        fix="write an allowed name and value: `application-worker attributes NAME` lists them",
+        why="An import raises the same DeclarationError, but stops at the first; the linter finds all at once. Only "
+        "the import checks values that the source does not show.",
+        bad="""
 from workers.base import TeamWorker
 
 
 class ReindexWorker(TeamWorker):
-    """Write the search index of a project."""
-
     urgency = "hihg"  # here
     retyr = 3  # here
     tags = "nightly"  # here
 
-    def perform(self, project_id: int) -> None: ...
-''',
-        good='''
+    def perform(self) -> None: ...
+""",
+        good="""
 from workers.base import TeamWorker
 
 
 class ReindexWorker(TeamWorker):
-    """Write the search index of a project."""
-
     urgency = "high"
     retry = 3
     tags = ("nightly",)
 
-    def perform(self, project_id: int) -> None: ...
-''',
+    def perform(self) -> None: ...
+""",
         check_worker=_refused,
     ),
     LintRule(
         code="SEW031",
         name="no-effect",
-        summary="A worker, or a push, declares what has no effect in this release.",
-        fix="leave it out until a release acts on it",
-        why="A class that declares `timeout` looks as if its runs were stopped, and a review takes it for done. The attribute is "
-        "accepted so that code for a later release loads in this one; Python says the same at import, as a `NoEffectWarning`.",
-        bad='''
+        summary="A worker or a push declares an option without effect in this release.",
+        fix="remove it until a release implements it",
+        why="A class with a `timeout` looks in a review as if its runs were stopped. The attribute is accepted so "
+        "that code for a later release loads in this one; an import emits a `NoEffectWarning`.",
+        bad="""
 from workers.base import TeamWorker
 
 
 class RenderWorker(TeamWorker):
-    """Draw a poster, within a minute."""
-
     timeout = 60  # here
 
-    def perform(self, poster_id: int) -> None: ...
+    def perform(self) -> None: ...
 
 
 def render(poster_id: int) -> None:
     RenderWorker.set(expires_in=300).perform_async(poster_id)  # here
-''',
-        good='''
+""",
+        good="""
 from workers.base import TeamWorker
 
 
 class RenderWorker(TeamWorker):
-    """Draw a poster."""
-
-    def perform(self, poster_id: int) -> None: ...
+    def perform(self) -> None: ...
 
 
 def render(poster_id: int) -> None:
     RenderWorker.perform_async(poster_id)
-''',
+""",
         check_worker=_no_effect,
         check_call=_option_without_effect,
     ),

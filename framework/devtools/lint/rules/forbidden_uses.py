@@ -28,7 +28,7 @@ def _other_base(module: Module, classes: ClassIndex) -> Matches:
         one = classes.get(module, node)
         used = classes.worker_around(module, node.body[0]) is not None
         if one.complete and not used and node.name.endswith("Worker") and "perform" in one.methods:
-            yield Match(module, node, f"{node.name} has a perform and is no ApplicationWorker")
+            yield Match(module, node, f"{node.name} has a perform but is no ApplicationWorker")
     for statement, name in module.imported:
         if name.partition(".")[0] in _OTHER_SYSTEMS:
             yield Match(module, statement, f"{name.partition('.')[0]} is another job system")
@@ -41,7 +41,7 @@ def _internals(module: Module, _: ClassIndex) -> Matches:
             continue
         inner = ".".join(steps[1:])
         if not is_public(inner) and not steps[1][:1].isupper() and steps[1] != "boot":
-            yield Match(module, statement, f"{name} is the framework's own and may change with any release")
+            yield Match(module, statement, f"{name} is internal to the framework and may change with any release")
 
 
 def _job_keys(site: CallSite) -> Matches:
@@ -66,41 +66,38 @@ def _own_client(site: CallSite) -> Matches:
     if site.name is not None and _CLIENTS.fullmatch(site.name):
         words = (node.value for node in ast.walk(site.node) if isinstance(node, ast.Constant))
         if "REDIS_URL" in words:
-            yield Match(site.module, site.node, "this opens a connection of its own to the Redis of the jobs")
+            yield Match(site.module, site.node, "this call opens its own connection to the Redis of the jobs")
 
 
 RULES = (
     LintRule(
         code="SEW008",
         name="application-worker",
-        summary="A class `...Worker` with a `perform` that is no ApplicationWorker, or another job system's library.",
+        summary="A class `...Worker` with a `perform` is no ApplicationWorker, or a file imports another job system's "
+        "library.",
         fix="subclass framework.ApplicationWorker",
-        why="What is no ApplicationWorker is in no registry, no routing rule and no log. It looks like a worker in a review, and its "
-        "jobs do not run, or run in a second system without monitoring.",
-        bad='''
+        why="Such a class is in no registry, routing rule or log. It looks like a worker in a review, but its jobs do "
+        "not run, or run in a second system without monitoring.",
+        bad="""
 class ReindexWorker:  # here
-    """Write the search index of a project."""
-
-    def perform(self, project_id: int) -> None: ...
-''',
-        good='''
+    def perform(self) -> None: ...
+""",
+        good="""
 from workers.base import TeamWorker
 
 
 class ReindexWorker(TeamWorker):
-    """Write the search index of a project."""
-
-    def perform(self, project_id: int) -> None: ...
-''',
+    def perform(self) -> None: ...
+""",
         check_module=_other_base,
     ),
     LintRule(
         code="SEW010",
         name="job-keys",
-        summary="A Redis command on a key of the job data model, outside of a route.",
-        fix="ask framework.sharding: with router.via(TheWorker) as pool",
-        why="Queues, schedules and retries lie on several Redis servers, and rules say on which. A command on whatever connection is "
-        "at hand reads the wrong one, and a write past the scripts is how jobs get lost.",
+        summary="A Redis command uses a key of the job data model outside of a route.",
+        fix="use framework.sharding: with router.via(TheWorker) as pool",
+        why="Rules distribute jobs over several Redis servers. Another connection reads the wrong server, and a write "
+        "that bypasses the scripts may lose jobs.",
         bad="""
 from redis import Redis
 
@@ -110,49 +107,43 @@ client = Redis()
 def waiting() -> object:
     return client.llen("queue:reindex")  # here
 """,
-        good='''
+        good="""
 from framework.sharding import router
 from workers.base import TeamWorker
 
 
 class ReindexWorker(TeamWorker):
-    """Write the search index of a project."""
-
-    def perform(self, project_id: int) -> None: ...
+    def perform(self) -> None: ...
 
 
 def waiting() -> object:
     with router.via(ReindexWorker) as pool:
         return pool.llen(f"queue:{ReindexWorker.route().queue}")
-''',
+""",
         check_call=_job_keys,
     ),
     LintRule(
         code="SEW011",
         name="internals",
-        summary="An import from inside of the framework.",
-        fix="import from framework, or from its modules for everybody: " + ", ".join(PUBLIC_MODULES),
-        why="Inside, names and arguments change with any release, and what they do is only right in their place: a push past the "
-        "router goes to the wrong shard, without limits, checks and log lines (GitLab had that with mails).",
+        summary="A file imports an internal module of the framework.",
+        fix="import from framework or its public modules: " + ", ".join(PUBLIC_MODULES),
+        why="Internal names and arguments change with any release. A push that bypasses the router goes to the wrong "
+        "shard, without limits, checks and log lines (GitLab had this with mails).",
         bad="""
 from framework.store.connect import open_client  # here
-
-print(open_client)
 """,
         good="""
 from framework.sharding import router
-
-print(router)
 """,
         check_module=_internals,
     ),
     LintRule(
         code="SEW012",
         name="own-client",
-        summary="A Redis client of its own on `REDIS_URL`, which is where jobs live.",
-        fix="ask framework.sharding for the pool; for your own data, take a Redis and a variable of your own",
-        why="Caches and locks beside jobs push jobs out of memory: their Redis must not evict, and a cache must. And a connection "
-        "that the framework does not know is in no limit, no circuit and no failover.",
+        summary="A file opens its own Redis client on `REDIS_URL`, the Redis of the jobs.",
+        fix="use the pool of framework.sharding; for your own data, use another Redis and variable",
+        why="A cache must evict, but the Redis of jobs must not: caches and locks there push jobs out of memory. The "
+        "framework's limits, circuit breaker and failover do not cover such a connection.",
         bad="""
 import os
 

@@ -45,7 +45,7 @@ def _no_deadline(site: CallSite) -> Matches:
     by_name = any(word.arg in ("timeout", None) for word in site.node.keywords)
     spread = any(isinstance(argument, ast.Starred) for argument in site.node.args)
     if not by_name and not spread and (position is None or len(site.node.args) <= position):
-        yield Match(site.module, site.node, f"{site.name} without a timeout waits for ever")
+        yield Match(site.module, site.node, f"{site.name} without a timeout may wait for ever")
 
 
 def _swallowed(module: Module, classes: ClassIndex) -> Matches:
@@ -58,11 +58,11 @@ def _swallowed(module: Module, classes: ClassIndex) -> Matches:
             if _raises(handler):
                 continue
             if names & {"", "BaseException"}:
-                yield Match(module, handler, f"{worker.name} catches Shutdown here, so its process cannot stop")
+                yield Match(module, handler, f"{worker.name} catches Shutdown here, so its process does not stop")
                 break
             order = _raised_flow_control(module, node)
             if order is not None and names & _SWALLOWED_BY[order]:
-                yield Match(module, handler, f"the {order} that is raised above never gets past this handler")
+                yield Match(module, handler, f"this handler swallows the {order} that is raised above")
                 break
             if order is not None and any(name.endswith(f".{order}") for name in names):
                 break
@@ -102,87 +102,79 @@ RULES = (
         name="sleep",
         summary="A worker calls `time.sleep`.",
         fix="raise RetryLater(delay), or push the rest with perform_in",
-        why="A sleeping job occupies its slot. With ten slots, ten jobs that wait a minute for something stop a process for a "
-        "minute; and a deployment has to wait for them or interrupt them.",
-        bad='''
+        why="A sleeping job occupies its slot: ten jobs that sleep a minute stop a process of ten slots for a minute. "
+        "A deployment has to wait for them or interrupt them.",
+        bad="""
 import time
 
 from workers.base import TeamWorker
 
 
 class PollWorker(TeamWorker):
-    """Wait for an export."""
-
     def perform(self, export_id: int) -> None:
         time.sleep(30)  # here
-''',
-        good='''
+""",
+        good="""
 from framework import RetryLater
 from workers.base import TeamWorker
 
 
 class PollWorker(TeamWorker):
-    """Wait for an export."""
-
     def perform(self, export_id: int) -> None:
         raise RetryLater(30, f"export {export_id} is not there yet")
-''',
+""",
         check_call=_sleep,
     ),
     LintRule(
         code="SEW026",
         name="deadline",
-        summary="A network call that waits for ever unless it has a timeout.",
-        fix="give it a timeout, in seconds",
-        why="A server that accepts and never answers keeps a slot for ever; soon it has all of them, and the queue stands still "
-        "without a single error. No timeout of the framework can interrupt a thread that waits in C code.",
-        bad='''
+        summary="A network call without a timeout may wait for ever.",
+        fix="pass a timeout in seconds",
+        why="A server that accepts and never answers keeps one slot after the other, until the queue stops without a "
+        "single error. The framework cannot interrupt a thread that waits in C code.",
+        bad="""
 import urllib.request
 
 from workers.base import TeamWorker
 
 
 class FetchWorker(TeamWorker):
-    """Fetch a page."""
-
     has_external_dependencies = True
     concurrency_limit = 10
 
     def perform(self, page_id: int) -> None:
         urllib.request.urlopen(f"https://pages.example.com/{page_id}")  # here
-''',
-        good='''
+""",
+        good="""
 import urllib.request
 
 from workers.base import TeamWorker
 
 
 class FetchWorker(TeamWorker):
-    """Fetch a page."""
-
     has_external_dependencies = True
     concurrency_limit = 10
 
     def perform(self, page_id: int) -> None:
         urllib.request.urlopen(f"https://pages.example.com/{page_id}", timeout=10)
-''',
+""",
         check_call=_no_deadline,
     ),
     LintRule(
         code="SEW027",
         name="swallowed",
-        summary="A handler in a worker swallows `Shutdown`, or the RetryLater, Discard or BusinessError that is raised above it.",
-        fix="catch the errors that are meant, or end the handler with raise",
-        why="`Shutdown` is a BaseException that is raised into jobs when the process stops: caught, the process is killed at its "
-        "deadline and the job runs again. RetryLater and Discard are Exceptions: under `except Exception` they do nothing at all.",
-        bad='''
+        summary="A handler in a worker swallows `Shutdown`, or the RetryLater, Discard or BusinessError that is raised "
+        "above it.",
+        fix="catch only the expected errors, or end the handler with raise",
+        why="The framework raises `Shutdown`, a BaseException, in jobs when the process stops; if it is swallowed, "
+        "the process is killed at its deadline and the job runs again. RetryLater and Discard are Exceptions: "
+        "under `except Exception` they have no effect.",
+        bad="""
 from framework import Discard
 from workers.base import TeamWorker
 
 
 class ImportWorker(TeamWorker):
-    """Read a file."""
-
     def perform(self, file_id: int) -> None:
         try:
             if file_id < 0:
@@ -193,15 +185,13 @@ class ImportWorker(TeamWorker):
             self.logger.info("importing", file_id=file_id)
         except BaseException:  # here
             self.logger.info("went wrong")
-''',
-        good='''
+""",
+        good="""
 from framework import Discard
 from workers.base import TeamWorker
 
 
 class ImportWorker(TeamWorker):
-    """Read a file."""
-
     def perform(self, file_id: int) -> None:
         if file_id < 0:
             raise Discard("no such file")
@@ -209,7 +199,7 @@ class ImportWorker(TeamWorker):
             self.logger.info("importing", file_id=file_id)
         except OSError:
             self.logger.info("went wrong")
-''',
+""",
         check_module=_swallowed,
     ),
 )

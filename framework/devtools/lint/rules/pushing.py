@@ -36,7 +36,7 @@ def _cron_context(site: CallSite) -> Matches:
 
 def _bulk_context(site: CallSite) -> Matches:
     if site.method in _MANY and not _has_context(site):
-        yield Match(site.module, site.node, f"{site.method} pushes many jobs that no log line can tell apart")
+        yield Match(site.module, site.node, f"{site.method} pushes many jobs that log lines cannot distinguish")
 
 
 def _one_by_one(site: CallSite) -> Matches:
@@ -46,45 +46,37 @@ def _one_by_one(site: CallSite) -> Matches:
     loop = site.module.parents.get(outer) if isinstance(outer, ast.Expr) else None
     alone = isinstance(loop, ast.For) and loop.body == [outer] and not loop.orelse
     if alone or isinstance(outer, ast.ListComp | ast.SetComp | ast.GeneratorExp):
-        yield Match(site.module, site.node, "this loop pushes its jobs one by one, a round trip each")
+        yield Match(site.module, site.node, "this loop pushes its jobs one by one, with a round trip each")
 
 
 RULES = (
     LintRule(
         code="SEW002",
         name="cron-context",
-        summary="A worker of the namespace `cronjob` pushes a job without setting a context.",
+        summary="A worker of the namespace `cronjob` pushes a job without a context.",
         fix="push inside `with bound(project=...)`, or through set(context={...})",
-        why="A job takes over the context of its caller: user, project, request. A schedule has none, so the jobs of a cron "
-        "worker have no context, and the customer whose job failed cannot be found in the logs.",
-        bad='''
+        why="A job inherits the context (user, project, request) of its caller, and a schedule has none. The logs "
+        "then do not show whose job failed.",
+        bad="""
 from workers.base import TeamWorker
+from workers.invites import CloseInviteWorker
 
 
 class ExpireInvitesWorker(TeamWorker):
-    """Close the invitations that ran out."""
-
     queue_namespace = "cronjob"
     retry = False
 
     def perform(self) -> None:
         oldest = 42
         CloseInviteWorker.perform_async(oldest)  # here
-
-
-class CloseInviteWorker(TeamWorker):
-    """Close one invitation."""
-
-    def perform(self, invite_id: int) -> None: ...
-''',
-        good='''
+""",
+        good="""
 from framework.context import bound
 from workers.base import TeamWorker
+from workers.invites import CloseInviteWorker
 
 
 class ExpireInvitesWorker(TeamWorker):
-    """Close the invitations that ran out."""
-
     queue_namespace = "cronjob"
     retry = False
 
@@ -92,87 +84,50 @@ class ExpireInvitesWorker(TeamWorker):
         oldest = 42
         with bound(invite=oldest):
             CloseInviteWorker.perform_async(oldest)
-
-
-class CloseInviteWorker(TeamWorker):
-    """Close one invitation."""
-
-    def perform(self, invite_id: int) -> None: ...
-''',
+""",
         check_call=_cron_context,
     ),
     LintRule(
         code="SEW003",
         name="bulk-context",
-        summary="A bulk push without a context.",
-        fix="perform_bulk_for(..., context=lambda one: {...}); set(context={...}) or `with bound(...)` where one holds for all",
-        why="Of ten thousand equal jobs, which customer's is the one that hangs? Each job should say what it is about, and a bulk is "
-        "the one moment at which that is known for all. GitLab allows only the bulk methods with contexts.",
-        bad='''
-from workers.base import TeamWorker
-
-
-class CloseInviteWorker(TeamWorker):
-    """Close one invitation."""
-
-    def perform(self, invite_id: int) -> None: ...
+        summary="A bulk push has no context.",
+        fix="use perform_bulk_for(..., context=lambda one: {...}), or set(context={...}) or `with bound(...)` for one "
+        "context of all jobs",
+        why="Only a context shows which customer's job of ten thousand hangs, and the bulk push knows it for all "
+        "jobs. GitLab allows only the bulk methods with contexts.",
+        bad="""
+from workers.invites import CloseInviteWorker
 
 
 def close_all(invites: list[int]) -> None:
     CloseInviteWorker.perform_bulk([(invite,) for invite in invites])  # here
-''',
-        good='''
-from workers.base import TeamWorker
-
-
-class CloseInviteWorker(TeamWorker):
-    """Close one invitation."""
-
-    def perform(self, invite_id: int) -> None: ...
+""",
+        good="""
+from workers.invites import CloseInviteWorker
 
 
 def close_all(project: str, invites: list[int]) -> None:
     CloseInviteWorker.set(context={"project": project}).perform_bulk([(invite,) for invite in invites])
-
-
-def close_each(invites: list[tuple[int, str]]) -> None:
-    CloseInviteWorker.perform_bulk_for(
-        invites,
-        arguments=lambda invite: CloseInviteWorker.arguments(invite[0]),
-        context=lambda invite: {"project": invite[1]},
-    )
-''',
+""",
         check_call=_bulk_context,
     ),
     LintRule(
         code="SEW028",
         name="push-loop",
-        summary="A loop that does nothing but push.",
-        fix="perform_bulk_for(...): a thousand jobs per round trip",
-        why="Ten thousand pushes are ten thousand round trips, seconds in which the job holds its slot; in bulk they are ten. "
-        "A bulk push that fails in the middle names the jobs that are in; a loop does not.",
-        bad='''
-from workers.base import TeamWorker
-
-
-class CloseInviteWorker(TeamWorker):
-    """Close one invitation."""
-
-    def perform(self, invite_id: int) -> None: ...
+        summary="A loop does nothing but push.",
+        fix="use perform_bulk_for(...): a thousand jobs per round trip",
+        why="Ten thousand pushes are ten thousand round trips, seconds in which the job holds its slot; in bulk they "
+        "are ten. A bulk push that fails halfway names the pushed jobs; a loop does not.",
+        bad="""
+from workers.invites import CloseInviteWorker
 
 
 def close_all(invites: list[int]) -> None:
     for invite in invites:
         CloseInviteWorker.perform_async(invite)  # here
-''',
-        good='''
-from workers.base import TeamWorker
-
-
-class CloseInviteWorker(TeamWorker):
-    """Close one invitation."""
-
-    def perform(self, invite_id: int) -> None: ...
+""",
+        good="""
+from workers.invites import CloseInviteWorker
 
 
 def close_all(invites: list[int]) -> None:
@@ -181,7 +136,7 @@ def close_all(invites: list[int]) -> None:
         arguments=lambda invite: CloseInviteWorker.arguments(invite),
         context=lambda invite: {"invite": invite},
     )
-''',
+""",
         check_call=_one_by_one,
     ),
 )

@@ -24,7 +24,7 @@ def _random(worker: SourceClass, _: ClassIndex) -> Matches:
         for node in _calls_at_class_creation(said.expression):
             name = worker.module.dotted(node.func) or ""
             if name.startswith(_RANDOM):
-                yield Match(worker.module, node, f"{worker.name}.{attribute} is random in every process")
+                yield Match(worker.module, node, f"{worker.name}.{attribute} has another random value in every process")
 
 
 def _calls_at_class_creation(expression: ast.expr | None) -> Iterator[ast.Call]:
@@ -40,16 +40,14 @@ def _calls_at_class_creation(expression: ast.expr | None) -> Iterator[ast.Call]:
 def _own_queue(worker: SourceClass, _: ClassIndex) -> Matches:
     said = worker.attribute("queue")
     if said is not None and said.value is not None:
-        yield from match_at(
-            worker.location_of("queue"), "{} names its queue, which no routing rule can change any more"
-        )
+        yield from match_at(worker.location_of("queue"), "{} names its queue, which no routing rule can change")
 
 
 def _queue_of_push(site: CallSite) -> Matches:
     outer = site.module.parents.get(site.node)
     pushes = isinstance(outer, ast.Attribute) and outer.attr in PUSHES
     if site.method == "set" and site.keyword("queue") is not None and pushes:
-        yield Match(site.module, site.node, "this push names a queue, which no routing rule can change any more")
+        yield Match(site.module, site.node, "this push names a queue, which no routing rule can change")
 
 
 def _urgent_external(worker: SourceClass, _: ClassIndex) -> Matches:
@@ -57,19 +55,17 @@ def _urgent_external(worker: SourceClass, _: ClassIndex) -> Matches:
         return
     call = next(_calls_out(worker), None)
     if worker.value("has_external_dependencies") is True:
-        yield from match_at(
-            worker.location_of("urgency"), "{} is of high urgency and depends on services outside of the fleet"
-        )
+        yield from match_at(worker.location_of("urgency"), "{} has urgency 'high' and depends on external services")
     elif call is not None and worker.attribute("has_external_dependencies") is None:
         yield from match_at(
-            worker.location_of("urgency"), f"{{}} is of high urgency and calls {call[1]} (line {call[0].lineno})"
+            worker.location_of("urgency"), f"{{}} has urgency 'high' and calls {call[1]} (line {call[0].lineno})"
         )
 
 
 def _undeclared_external(worker: SourceClass, _: ClassIndex) -> Matches:
     if worker.complete and worker.attribute("has_external_dependencies") is None and worker.value("urgency") != "high":
         for node, name, module in _calls_out(worker):
-            yield Match(module, node, f"{worker.name} calls {name} and does not say has_external_dependencies")
+            yield Match(module, node, f"{worker.name} calls {name} and does not declare has_external_dependencies")
             return
 
 
@@ -96,7 +92,7 @@ def _no_limit(worker: SourceClass, _: ClassIndex) -> Matches:
     if worker.value("max_running_jobs") is not None:
         return  # a limited capacity worker is limited
     reasons = (
-        (worker.value("has_external_dependencies") is True, "waits for services outside of the fleet"),
+        (worker.value("has_external_dependencies") is True, "waits for external services"),
         (worker.value("resource_boundary") == "memory", "is bound by memory"),
         (worker.value("urgency") == "throttled", "is throttled"),
     )
@@ -122,23 +118,21 @@ RULES = (
     LintRule(
         code="SEW004",
         name="random-declaration",
-        summary="A declaration, above all a schedule, is drawn at random.",
+        summary="A class attribute, above all a schedule, has a random value.",
         fix="write one value; to spread load, push with perform_in(random...) from perform",
-        why="A class attribute is worked out once per process: each process has another value, and each deployment a new one. Of a "
-        "schedule that means runs that are skipped or doubled at every restart, which is why GitLab forbids it.",
-        bad='''
+        why="Each process and each deployment computes another value. A random schedule skips or doubles runs at "
+        "every restart, so GitLab forbids it.",
+        bad="""
 import random
 
 from workers.base import TeamWorker
 
 
 class ReportWorker(TeamWorker):
-    """Call home once a day."""
-
     retry_for = random.randint(60, 3600)  # here
 
     def perform(self) -> None: ...
-''',
+""",
         good='''
 import random
 
@@ -159,121 +153,111 @@ class ReportWorker(TeamWorker):
     LintRule(
         code="SEW009",
         name="own-queue",
-        summary="A class, or a push, names its queue.",
-        fix="leave the queue to config/routing.yml: say what the job is (urgency, tags, resource_boundary) and let a rule match it",
-        why="Queues are the platform team's: they move classes between fleets by editing rules, at night if need be. A name in the "
-        "class stands over every rule, and the class stays where the fire is.",
-        bad='''
+        summary="A class or a push names its queue.",
+        fix="leave the queue to config/routing.yml: declare what the job is (urgency, tags, resource_boundary) and "
+        "let a rule match it",
+        why="The platform team moves classes between processes by editing rules, at night if need be. A queue in the "
+        "class overrides every rule, so the class cannot be moved away from an incident.",
+        bad="""
 from workers.base import TeamWorker
 
 
 class ReindexWorker(TeamWorker):
-    """Write the search index of a project."""
-
     queue = "indexing"  # here
 
-    def perform(self, project_id: int) -> None: ...
+    def perform(self) -> None: ...
 
 
 def reindex_now(project_id: int) -> None:
     ReindexWorker.set(queue="urgent").perform_async(project_id)  # here
-''',
-        good='''
+""",
+        good="""
 from workers.base import TeamWorker
 
 
 class ReindexWorker(TeamWorker):
-    """Write the search index of a project."""
-
     tags = ("indexing",)
 
-    def perform(self, project_id: int) -> None: ...
-''',
+    def perform(self) -> None: ...
+""",
         check_worker=_own_queue,
         check_call=_queue_of_push,
     ),
     LintRule(
         code="SEW019",
         name="urgent-external",
-        summary="Urgency `high` together with calls to services outside of the fleet.",
-        fix="take urgency 'low', or split the job: one that is urgent, one that calls",
-        why="High urgency promises a start and an end within 10 seconds. A job that waits for a foreign server cannot keep "
-        "it, and while it waits it holds a slot of the fleet that has to. Declared, the class is refused at import; this rule "
-        "also finds undeclared calls.",
-        bad='''
+        summary="A worker of urgency `high` calls external services.",
+        fix="use urgency 'low', or split the job: one that is urgent, one that calls",
+        why="High urgency promises a start and an end within 10 seconds. A job that waits for an external server "
+        "cannot keep that, and holds a slot of jobs that must. Declared, the class is refused at import; this "
+        "rule also finds undeclared calls.",
+        bad="""
 import httpx
 
 from workers.base import TeamWorker
 
 
 class NotifyWorker(TeamWorker):
-    """Tell a customer's server."""
-
     urgency = "high"  # here
 
     def perform(self, hook_id: int) -> None:
         httpx.post(f"https://hooks.example.com/{hook_id}")
-''',
-        good='''
+""",
+        good="""
 import httpx
 
 from workers.base import TeamWorker
 
 
 class NotifyWorker(TeamWorker):
-    """Tell a customer's server."""
-
     has_external_dependencies = True
     concurrency_limit = 20
 
     def perform(self, hook_id: int) -> None:
         httpx.post(f"https://hooks.example.com/{hook_id}")
-''',
+""",
         check_worker=_urgent_external,
     ),
     LintRule(
         code="SEW020",
         name="undeclared-external",
         summary="A worker calls a network client and does not declare `has_external_dependencies`.",
-        fix="say has_external_dependencies = True; False, where the service is your own",
-        why="Routing rules keep jobs that wait for third parties away from the others, so that one slow service blocks no queue "
-        "but its own. They can only go by what the class says. Calls in the class and in functions of its file are seen.",
-        bad='''
+        fix="declare has_external_dependencies = True; False, where the service is your own",
+        why="By this attribute, routing rules separate jobs that wait for third parties, so that a slow service "
+        "blocks only its own queue. The rule sees calls in the class and in functions of its file.",
+        bad="""
 import smtplib
 
 from workers.base import TeamWorker
 
 
 class MailWorker(TeamWorker):
-    """Send one mail."""
-
     def perform(self, mail_id: int) -> None:
         smtplib.SMTP("mail.example.com", timeout=10)  # here
-''',
-        good='''
+""",
+        good="""
 import smtplib
 
 from workers.base import TeamWorker
 
 
 class MailWorker(TeamWorker):
-    """Send one mail."""
-
     has_external_dependencies = True
     concurrency_limit = 10
 
     def perform(self, mail_id: int) -> None:
         smtplib.SMTP("mail.example.com", timeout=10)
-''',
+""",
         check_worker=_undeclared_external,
     ),
     LintRule(
         code="SEW021",
         name="concurrency-limit",
         summary="A worker that is throttled, bound by memory or dependent on others has no concurrency limit.",
-        fix="say concurrency_limit = N or max_concurrency_limit_percentage; None with a waiver that says why all may run at once",
-        why="Such a class is pushed in floods, and a flood takes every slot that it can get: memory runs out, the other service "
-        "answers 429, and all other classes of the queue wait. Its author alone knows the limit.",
+        fix="declare concurrency_limit = N or max_concurrency_limit_percentage; None with a suppression that says why "
+        "all may run at once",
+        why="Many jobs of such a class at once take every slot: memory runs out, the other service answers 429, and "
+        "all other classes of the queue wait. Only the author knows the limit.",
         bad='''
 from workers.base import TeamWorker
 
@@ -283,7 +267,7 @@ class RenderWorker(TeamWorker):  # here
 
     resource_boundary = "memory"
 
-    def perform(self, poster_id: int) -> None: ...
+    def perform(self) -> None: ...
 ''',
         good='''
 from workers.base import TeamWorker
@@ -295,7 +279,7 @@ class RenderWorker(TeamWorker):
     resource_boundary = "memory"
     concurrency_limit = 4
 
-    def perform(self, poster_id: int) -> None: ...
+    def perform(self) -> None: ...
 ''',
         check_worker=_no_limit,
     ),
@@ -303,32 +287,28 @@ class RenderWorker(TeamWorker):
         code="SEW024",
         name="cron-retries",
         summary="A worker of the namespace `cronjob` is retried more than three times.",
-        fix="say retry = False: the next tick is the retry (GitLab); up to 3 where a tick is a day away",
-        why="Default retries go on for three weeks. A job of every minute that fails is soon there a thousand times, and all of "
-        "them run when the fault is mended.",
-        bad='''
+        fix="declare retry = False: the next scheduled run is the retry (GitLab); up to 3 for a daily schedule",
+        why="Default retries last three weeks. A failing job of every minute soon has a thousand copies, which all "
+        "run when the fault is repaired.",
+        bad="""
 from workers.base import TeamWorker
 
 
 class ExpireInvitesWorker(TeamWorker):  # here
-    """Close the invitations that ran out."""
-
     queue_namespace = "cronjob"
 
     def perform(self) -> None: ...
-''',
-        good='''
+""",
+        good="""
 from workers.base import TeamWorker
 
 
 class ExpireInvitesWorker(TeamWorker):
-    """Close the invitations that ran out."""
-
     queue_namespace = "cronjob"
     retry = False
 
     def perform(self) -> None: ...
-''',
+""",
         check_worker=_cron_retries,
     ),
 )

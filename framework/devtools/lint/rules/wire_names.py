@@ -53,12 +53,13 @@ RULES = (
     LintRule(
         code="SEW032",
         name="moved",
-        summary="A class has another wire name than in the last release, and no class is left for jobs of the old one.",
-        fix='write the old name: wire_name = "..." to keep it, or aliases = ("...",) to take the new one',
-        why="A wire name is made of the packages in which a class stands. A module that becomes a package, or moves, changes it, "
-        "although no line of the class does, and jobs that wait under the old name are set aside after a day. The old names are "
-        "those of `released.yml`, or of `all_queues.yml` where there is no release yet, in the folder `generated_files`; without "
-        "either nothing is found. `check-compat` compares more than names, and imports the classes.",
+        summary="A class has another wire name than in the last release, and no class runs jobs of the old name.",
+        fix='declare the old name: wire_name = "..." to keep it, or aliases = ("...",) to take the new one',
+        why="A wire name contains the packages of its class. A module that moves or becomes a package changes the "
+        "name although no line of the class changes, and waiting jobs of the old name are set aside after a day. "
+        "The old names come from `released.yml`, or before the first release from `all_queues.yml`, in the folder "
+        "`generated_files`; without either the rule finds nothing. `check-compat` compares more than names, and "
+        "imports the classes.",
         bad='''
 from workers.base import TeamWorker
 
