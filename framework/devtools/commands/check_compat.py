@@ -30,7 +30,9 @@ from framework.route.topology import queues_on
 )
 @json_option
 @click.option(
-    "--release", metavar="NAME", help="Remember today's workers as this release. It is refused when jobs would break."
+    "--release",
+    metavar="NAME",
+    help="Write today's workers as this release. The command refuses when jobs would break.",
 )
 @click.option(
     "--accept",
@@ -83,13 +85,13 @@ def _refuse_combinations(
     if len(asked) > 1:
         raise click.UsageError(f"{' and '.join(asked)} do not go together.")
     if release == "":
-        raise click.UsageError("--release NAME: a release has a name.")
+        raise click.UsageError("--release needs a NAME.")
     if (accept is None) != (reason is None) or reason == "":
         raise click.UsageError(
-            "--accept WORKER needs --reason TEXT, and --reason needs --accept: say why no such job is left."
+            "--accept WORKER needs --reason TEXT, and --reason needs --accept: the reason says why no such job is left."
         )
     if as_json and (release is not None or accept is not None):
-        raise click.UsageError("--json belongs to the check.")
+        raise click.UsageError("--json needs a check: it does not go with --release or --accept.")
 
 
 def _snapshot(project: Project, release: str, day: date) -> Manifest:
@@ -142,16 +144,16 @@ def _read(path: Path) -> Manifest:
 
 
 def _read_against(against: str, path: Path) -> Manifest:
-    """A file, or what the revision holds under the name of the manifest."""
+    """Read the manifest of a file or of a git revision."""
     if Path(against).is_file():
         return _read(Path(against))
     command = ["git", "-C", str(path.parent), "show", f"{against}:./{path.name}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise click.UsageError(f"--against {against}: no such file, and git cannot be asked: {error}") from None
+        raise click.UsageError(f"--against {against}: no such file, and git failed: {error}") from None
     if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["git said nothing"])[-1]
+        reason = (done.stderr.strip().splitlines() or ["git gave no reason"])[-1]
         raise click.UsageError(
             f"--against {against}: no such file, and no manifest in a revision of that name ({reason})"
         )

@@ -13,7 +13,7 @@ IncompatibilityCode: TypeAlias = Literal[
 
 
 class Incompatibility(NamedTuple):
-    """One reason for which some lists that fitted the old method do not fit the new one, or mean something else there."""
+    """One reason why some argument lists of the old method do not fit the new one, or change their meaning."""
 
     code: IncompatibilityCode
     parameter: str
@@ -21,22 +21,22 @@ class Incompatibility(NamedTuple):
 
 
 def find_incompatibilities(old: Parameters, new: Parameters) -> list[Incompatibility]:
-    """Every such reason; none means that each list which fits ``old`` fits ``new``, every name at its place."""
+    """Return every such reason. Without one, each list that fits ``old`` fits ``new``, with every name at its place."""
     places, others = _positions(old), _positions(new)
     found = [*_new_requirements(places, others), *_removed_parameters(old, new)]
     moved = _moved_parameters(places, others)
     if moved:
         before, after = (", ".join(one.name for one in side) for side in (places, others))
-        text = f"({before}) is ({after}) now, and positions travel, not names: {' and '.join(moved)} would get another's value"
+        text = f"({before}) is ({after}) now, and jobs carry positions, not names: {' and '.join(moved)} would get another's value"
         return [*found, Incompatibility("reordered", moved[0], text)]
     return [*found, *_type_changes(old, new)]
 
 
 def safe_changes(old: Parameters, new: Parameters) -> Iterator[str]:
-    """What changed of parameters that fit: names, defaults, wider types."""
+    """Yield the changes of parameters that fit: names, defaults, wider types."""
     for before, after in zip(_positions(old), _positions(new), strict=False):
         if before.name != after.name:
-            yield f"{before.name} is called {after.name} (only positions travel; should it mean something else, raise version)"
+            yield f"{before.name} is called {after.name} (jobs carry positions only; if its meaning changed, raise version)"
         if (
             before.optional
             and after.optional
@@ -52,9 +52,9 @@ def safe_changes(old: Parameters, new: Parameters) -> Iterator[str]:
 
 
 def declaration_line(method: str, parameters: Parameters) -> str:
-    """Return the line that declares a method of these parameters: Python as it stands, whatever they are.
+    """Return the line that declares a method of these parameters, always valid Python.
 
-    Each name comes once, and the rest last. Behind the first default every parameter has one, and a default fits its annotation.
+    Each name comes once, and the rest last. After the first default every parameter has one, and a default fits its annotation.
     """
     words = {"self": "self"}
     optional = False
@@ -77,7 +77,7 @@ def _new_requirements(old: Sequence[Parameter], new: Sequence[Parameter]) -> Ite
         if index >= len(old):
             yield Incompatibility("added-without-default", one.name, f"{one.name} is new and has no default")
         elif old[index].optional:
-            yield Incompatibility("default-dropped", one.name, f"{one.name} has no default any more")
+            yield Incompatibility("default-dropped", one.name, f"{one.name} no longer has a default")
 
 
 def _removed_parameters(old: Parameters, new: Parameters) -> Iterator[Incompatibility]:
@@ -88,13 +88,13 @@ def _removed_parameters(old: Parameters, new: Parameters) -> Iterator[Incompatib
     if gone > 0:
         kept = {one.name for one in others}
         last = [one.name for one in places[-gone:]]
-        # Where the last ones moved up, others went.
+        # If the last parameters moved up, earlier ones were removed.
         moved = not kept.isdisjoint(last)
         for name in [one.name for one in places if one.name not in kept][:gone] if moved else last:
-            yield Incompatibility("removed", name, f"{name} is no parameter any more")
+            yield Incompatibility("removed", name, f"{name} is no longer a parameter")
     rest = _rest(old)
     if rest is not None:
-        yield Incompatibility("removed", rest.name, f"*{rest.name} is no parameter any more")
+        yield Incompatibility("removed", rest.name, f"*{rest.name} is no longer a parameter")
 
 
 def _moved_parameters(old: Sequence[Parameter], new: Sequence[Parameter]) -> list[str]:

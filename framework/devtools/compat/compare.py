@@ -1,9 +1,9 @@
-"""Find the jobs in flight that a deploy would break. Pure: takes the last manifest and today's workers, returns findings.
+"""Find the jobs in flight that a deploy would break. A pure function of the last manifest and today's workers.
 
-Three situations have to be survived (GitLab): the last release pushes and today's code runs; jobs were pushed before and run
-after; today's code pushes and processes of the last release run, as long as a deploy takes. A job of the first two is a name,
-a version and a list of positions that some method of the last release took, and today's method has to take it too. One of
-the third whose class or version a process does not know waits, its retries untouched, for a process that does.
+A deploy has three situations (GitLab): (1) processes of the last release push jobs that today's code runs; (2) jobs were pushed
+before the deploy and run after it; (3) today's code pushes jobs that processes of the last release run. A job of (1) and (2) is a
+name, a version and a list of positions that a method of the last release took; today's method has to take it too. A job of (3)
+with a class or version that the process does not know waits for another process and uses no retry.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -19,16 +19,16 @@ from framework.route.rule_checks import serves
 
 
 class ServedByFleet(NamedTuple):
-    """What today's processes serve: the names in config/queues.yml, or without it their queues; and the shards."""
+    """The queues and shards that today's processes serve: by config/queues.yml, or without it the queues of the classes."""
 
     queues: Collection[str]
     shards: Collection[str]
     config_label: str = "config"
-    """How messages call the config folder."""
+    """The name of the config folder in messages."""
 
 
 class ReleaseComparison:
-    """``today`` against ``last``; ``today.day`` is the day."""
+    """Compare ``today`` with ``last``, on the date ``today.day``."""
 
     def __init__(self, last: Manifest, today: Manifest, fleet: ServedByFleet) -> None:
         self._last = last
@@ -37,7 +37,7 @@ class ReleaseComparison:
         self._renames = likely_renames(last, today)
 
     def findings(self) -> list[CompatFinding]:
-        """Everything, failures first: by worker, then what was retired, then what is new."""
+        """Return all findings, failures first: by worker, then retired workers, then new ones."""
         found: list[CompatFinding] = []
         for name, old in self._last.workers.items():
             found += self._of_worker(name, old)
@@ -98,7 +98,7 @@ class ReleaseComparison:
     # --- arguments
 
     def _jobs_of_last_release(self, now: str, old: ReleasedWorker, new: ReleasedWorker) -> Iterator[CompatFinding]:
-        """The first two situations: what the last release runs, today's code runs."""
+        """Yield findings of situations (1) and (2): today's code runs jobs of the last release."""
         if new.version < old.version:
             yield findings.version_lowered(now, old, new)
             return
@@ -110,14 +110,14 @@ class ReleaseComparison:
                     now, old, new, version, maybe_in_flight=self._maybe_in_flight(old.former_versions[version])
                 )
                 continue
-            # Jobs of another version that the same two methods run have the same faults.
+            # Jobs of another version that run in the same two methods have the same faults.
             if (before[0], after[0]) in seen and new.version == old.version:
                 continue
             seen.add((before[0], after[0]))
             yield from self._incompatibilities(now, old, new, version)
 
     def _versions(self, old: ReleasedWorker) -> list[int]:
-        """The versions whose jobs may be in flight, the last release's own first."""
+        """Return the versions whose jobs may be in flight, that of the last release first."""
         former = [
             one for one, since in old.former_versions.items() if one in old.handlers or self._maybe_in_flight(since)
         ]
@@ -135,7 +135,7 @@ class ReleaseComparison:
             yield findings.incompatible_arguments(now, old, new, method, before, after, misfit)
 
     def _jobs_for_last_release(self, now: str, old: ReleasedWorker, new: ReleasedWorker) -> Iterator[CompatFinding]:
-        """The third situation: what today's code pushes, processes of the last release run, or try again later."""
+        """Yield findings of situation (3): processes of the last release run jobs of today's code, or leave them waiting."""
         if new.version > old.version:
             yield findings.deploy_processes_first(now, old, new)
             return

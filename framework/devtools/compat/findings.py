@@ -27,35 +27,36 @@ CompatCode: TypeAlias = Literal[
     "change",
 ]
 
-ADD = "add an argument: (1) at the end, with a default; (2) the next release passes it everywhere; (3) then the default can go"
+ADD = "add an argument: (1) append it with a default; (2) pass it everywhere in the next release; (3) then remove the default"
 DROP_DEFAULT = (
-    "add an argument, step 3: the default goes once every push of a release has passed the argument, "
+    "add an argument, step 3: remove the default when every push of a release has passed the argument "
     "and no job without it is left"
 )
 REMOVE_ARGUMENT = (
-    "remove an argument: (1) give it a default and ignore it; (2) the next release passes it nowhere; "
-    "(3) it goes with the next major"
+    "remove an argument: (1) give it a default and ignore it; (2) stop passing it in the next release; "
+    "(3) remove it with the next major release"
 )
 CHANGE = (
     "change meaning, type or order: raise version, keep the old code as perform_v<N>; deploy processes before producers"
 )
 RENAME_CLASS = (
-    "rename a class: both names for a release (wire_name the old one, aliases the new one), then the old one as alias"
+    "rename a class: declare both names for a release (wire_name the old one, aliases the new one), "
+    "then only the old alias"
 )
 REMOVE_WORKER = (
-    "remove a worker: (1) nothing pushes it any more, nor schedules it; (2) the class goes and is named in retired_workers; "
-    "(3) the entry goes when `application-worker retired` says so"
+    "remove a worker: (1) remove its pushes and schedules; (2) remove the class and name it in retired_workers; "
+    "(3) remove the entry when `application-worker retired` allows it"
 )
 MOVE_QUEUE = (
     "rename a queue: serve the old one and the new one; after the deploy, `application-worker migrate-jobs queued --follow-rules`; "
     "then stop serving the old one"
 )
-NEW_WORKER = "new worker: processes first; what pushes it comes a release later, or behind a flag"
-PUSH_LATER = "add an argument, step 1 of 3: no push of this release passes it yet; the next one passes it everywhere"
+NEW_WORKER = "new worker: deploy processes first; push it a release later, or behind a flag"
+PUSH_LATER = "add an argument, step 1 of 3: pass it in no push of this release, and everywhere in the next"
 
 
 class CompatFinding(NamedTuple):
-    """One difference: where (class and attribute), what, as a part of which release steps, and lines to write."""
+    """One difference: its place (class and attribute), message, release step, and lines to write."""
 
     code: CompatCode
     worker: str
@@ -66,7 +67,7 @@ class CompatFinding(NamedTuple):
 
     @property
     def fails(self) -> bool:
-        """A deploy would break jobs; everything else is worth knowing."""
+        """Return whether a deploy would break jobs. Other findings are information."""
         return self.code != "change"
 
     def __str__(self) -> str:
@@ -76,7 +77,7 @@ class CompatFinding(NamedTuple):
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the fields for JSON."""
         return {
             **self._asdict(),
             "step": with_local_commands(self.step),
@@ -86,7 +87,7 @@ class CompatFinding(NamedTuple):
 
 
 def safe_change(worker: str, entry: ReleasedWorker, text: str, step: str = "") -> CompatFinding:
-    """Something that breaks nothing."""
+    """Report a change that breaks no job."""
     return CompatFinding("change", worker, entry.place, text, step)
 
 
@@ -99,7 +100,7 @@ def incompatible_arguments(
     after: Parameters,
     found: Incompatibility,
 ) -> CompatFinding:
-    """Today's method refuses, or misreads, what that of the last release took."""
+    """Report arguments of the last release that today's method refuses or misreads."""
     place = f"{new.place}.{method}"
     if method != "perform":
         return CompatFinding(found.code, worker, place, found.text, CHANGE, (declaration_line(method, before),))
@@ -140,7 +141,7 @@ def incompatible_arguments(
 def no_handler(
     worker: str, new: ReleasedWorker, version: int, before: Parameters, found: Sequence[Incompatibility]
 ) -> CompatFinding:
-    """The version was raised, and nothing runs the jobs of the one before."""
+    """Report a raised version without a method for the jobs of the former version."""
     reasons = "; ".join(one.text for one in found)
     message = f"there is no perform_v{version}, and jobs of version {version} do not fit perform: {reasons}"
     return CompatFinding(
@@ -156,11 +157,15 @@ def no_handler(
 def handler_dropped(
     worker: str, old: ReleasedWorker, new: ReleasedWorker, version: int, *, maybe_in_flight: bool
 ) -> CompatFinding:
-    """A method for an older version went."""
+    """Report a removed method for an older version."""
     since = old.former_versions[version]
     if not maybe_in_flight:
-        return safe_change(worker, new, f"perform_v{version} went; version {version} is pushed no longer since {since}")
-    message = f"perform_v{version} went, and jobs of version {version} were pushed until {since}: {_last_until(since)}"
+        return safe_change(
+            worker, new, f"perform_v{version} was removed; version {version} has not been pushed since {since}"
+        )
+    message = (
+        f"perform_v{version} was removed, and jobs of version {version} were pushed until {since}: {_last_until(since)}"
+    )
     return CompatFinding(
         "handler-dropped",
         worker,
@@ -172,8 +177,10 @@ def handler_dropped(
 
 
 def version_lowered(worker: str, old: ReleasedWorker, new: ReleasedWorker) -> CompatFinding:
-    """Jobs in flight are newer than the class."""
-    message = f"version is {new.version} and was {old.version}, of which jobs are in flight; version {new.version} was another"
+    """Report jobs in flight that are newer than the class."""
+    message = (
+        f"version is {new.version} and was {old.version}, of which jobs are in flight; version {new.version} differs"
+    )
     return CompatFinding(
         "version-lowered",
         worker,
@@ -185,43 +192,43 @@ def version_lowered(worker: str, old: ReleasedWorker, new: ReleasedWorker) -> Co
 
 
 def deploy_processes_first(worker: str, old: ReleasedWorker, new: ReleasedWorker) -> CompatFinding:
-    """New jobs that meet a process of the last release wait."""
+    """Report that new jobs wait when processes of the last release fetch them."""
     text = f"version {new.version}, not {old.version}: its jobs wait until a process of this release fetches them"
     return safe_change(worker, new, text, CHANGE)
 
 
 def push_later(worker: str, new: ReleasedWorker, added: Parameters) -> CompatFinding:
-    """Arguments that only today's code takes."""
+    """Report arguments that only today's code takes."""
     names = ", ".join(one.name for one in added) or "all that perform takes now"
-    text = f"processes of the last release do not take {names}: see that no push of this release passes it yet"
+    text = f"processes of the last release do not take {names}: do not pass it in a push of this release yet"
     return safe_change(worker, new, text, PUSH_LATER)
 
 
 def vanished(worker: str, old: ReleasedWorker, config_label: str) -> CompatFinding:
-    """No class runs its jobs."""
-    message = f"there is no class for jobs of {worker}, and some may be left: they would wait in vain, and be set aside"
+    """Report a removed worker whose jobs no class runs."""
+    message = f"no class runs jobs of {worker}, and some may be left: they would wait until they are set aside"
     write = (f"retired_workers:  # in {config_label}/application.yml", f'  "{worker}": "why it went"')
     return CompatFinding("vanished", worker, old.place, message, REMOVE_WORKER, write)
 
 
 def retired(worker: str, old: ReleasedWorker) -> CompatFinding:
-    """Its jobs are dropped from now on."""
+    """Report a retired worker, whose jobs are dropped."""
     text = "is retired: its jobs are dropped, also those that processes of the last release still push"
     return safe_change(worker, old, text, REMOVE_WORKER)
 
 
 def rename_without_alias(worker: str, old: ReleasedWorker, new_name: str, new: ReleasedWorker) -> CompatFinding:
-    """A class vanished, and one much like it is new."""
+    """Report a removed class and a similar new one."""
     (was, named), (now, today) = _module_and_class(old), _module_and_class(new)
     alias = f'aliases = ("{worker}",)'
     write: tuple[str, ...] = (alias,)
-    what = f"{worker} is gone, and this class is much like it"
+    what = f"{worker} is gone, and this class resembles it"
     if old.place == new.place:
         what = f"its wire name was {worker} and is {new_name}"
     elif named == today:
-        what = f"its module was {was} and is {now}, which makes its wire name {new_name} and no longer {worker}"
+        what = f"its module was {was} and is {now}, which makes its wire name {new_name} and not {worker}"
         write = (f'wire_name = "{worker}"  # keeps the name; or, to take the new one: {alias}',)
-    message = f"{what}: jobs of the old name would wait in vain, and be set aside"
+    message = f"{what}: jobs of the old name would wait until they are set aside"
     return CompatFinding("renamed-without-alias", worker, new.place, message, RENAME_CLASS, write)
 
 
@@ -231,16 +238,16 @@ def _module_and_class(entry: ReleasedWorker) -> tuple[str, str]:
 
 
 def renamed(worker: str, now: str, new: ReleasedWorker) -> CompatFinding:
-    """The new name is unknown to processes of the last release."""
+    """Report a new name that processes of the last release do not know."""
     text = f"runs jobs of {worker}; those it pushes as {now} wait until a process of this release fetches them"
     return safe_change(now, new, text, RENAME_CLASS)
 
 
 def alias_dropped(worker: str, old: ReleasedWorker, alias: str, since: date, *, maybe_in_flight: bool) -> CompatFinding:
-    """A former name is known no longer."""
+    """Report a removed alias."""
     if not maybe_in_flight:
-        return safe_change(worker, old, f"the alias {alias} went; the name is pushed no longer since {since}")
-    message = f"the alias {alias} went, and jobs of this name were pushed until {since}: {_last_until(since)}"
+        return safe_change(worker, old, f"the alias {alias} was removed; the name has not been pushed since {since}")
+    message = f"the alias {alias} was removed, and jobs of this name were pushed until {since}: {_last_until(since)}"
     return CompatFinding(
         "alias-dropped",
         worker,
@@ -252,11 +259,11 @@ def alias_dropped(worker: str, old: ReleasedWorker, alias: str, since: date, *, 
 
 
 def retirement_dropped(worker: str, since: date, config_label: str, *, maybe_in_flight: bool) -> CompatFinding:
-    """A removed class is remembered no longer."""
+    """Report a removed entry of retired_workers."""
     place = f"{config_label}/application.yml: retired_workers"
     if not maybe_in_flight:
-        return CompatFinding("change", worker, place, f"{worker} went; it is pushed no longer since {since}")
-    message = f"{worker} went, and its jobs were pushed until {since}: {_last_until(since)}"
+        return CompatFinding("change", worker, place, f"{worker} was removed; it has not been pushed since {since}")
+    message = f"{worker} was removed, and its jobs were pushed until {since}: {_last_until(since)}"
     return CompatFinding(
         "retirement-dropped",
         worker,
@@ -268,7 +275,7 @@ def retirement_dropped(worker: str, since: date, config_label: str, *, maybe_in_
 
 
 def new_worker(worker: str, new: ReleasedWorker) -> CompatFinding:
-    """Processes of the last release do not know it."""
+    """Report a new worker, which processes of the last release do not know."""
     text = "is new: its jobs wait until a process of this release fetches them, and start late while the deploy lasts"
     return safe_change(worker, new, text, NEW_WORKER)
 
@@ -276,8 +283,8 @@ def new_worker(worker: str, new: ReleasedWorker) -> CompatFinding:
 def queue_changed(
     worker: str, old: ReleasedWorker, new: ReleasedWorker | None, queue: str, config_label: str, *, served: bool
 ) -> CompatFinding:
-    """Jobs may be left in a queue to which none go any more."""
-    went = "nothing of it goes" if new is None else f"its jobs go to {' and '.join(new.queues)}, not"
+    """Report a queue that gets no more jobs of the worker and may still hold some."""
+    went = "none of its jobs go" if new is None else f"its jobs go to {' and '.join(new.queues)}, not"
     if served:
         return CompatFinding(
             "change", worker, old.place, f"{went} to {queue}, which is served ({config_label}/queues.yml)"
@@ -293,14 +300,14 @@ def queue_changed(
 
 
 def shard_changed(worker: str, old: ReleasedWorker, new: ReleasedWorker) -> CompatFinding:
-    """Jobs are left on another Redis."""
+    """Report jobs that remain on the former shard."""
     text = f"its jobs go to the shard {new.shard}, not {old.shard}: processes there have its queue, schedule and retries to work off"
     return safe_change(worker, new, text, MOVE_QUEUE)
 
 
 def shard_vanished(worker: str, old: ReleasedWorker, config_label: str) -> CompatFinding:
-    """No process can reach the Redis of its jobs."""
-    message = f"its jobs went to the shard {old.shard}, which {config_label}/redis.yml does not have any more"
+    """Report a removed shard: no process reaches the jobs there."""
+    message = f"its jobs went to the shard {old.shard}, which {config_label}/redis.yml no longer has"
     return CompatFinding(
         "shard-vanished",
         worker,
@@ -312,7 +319,7 @@ def shard_vanished(worker: str, old: ReleasedWorker, config_label: str) -> Compa
 
 
 def _with_default(after: Parameters, name: str) -> tuple[str, ...]:
-    """The method with a default for the new parameter, which may then be None, and for those after it."""
+    """Return the method with a default of None for the new parameter and for those after it."""
     index = next(place for place, one in enumerate(after) if one.name == name)
     later = [one if one.rest or one.optional else _allow_none(one) for one in after[index:]]
     return (declaration_line("perform", (*after[:index], *later)),)
@@ -334,11 +341,11 @@ def _with_former_defaults(before: Parameters, after: Parameters) -> Parameters:
 
 
 def _with_removed(before: Parameters, after: Parameters) -> Parameters:
-    """Today's parameters and those that went, which may be left out: at their places, as positions are what travels."""
+    """Return today's parameters with the removed ones as optional at their former places, because jobs carry positions."""
     kept = tuple(_as_optional(one) for one in before[len(after) :])
     if {one.name for one in kept}.isdisjoint(one.name for one in after):
         return (*after, *kept)
-    # One went that was not the last: those behind it have moved up, and go back.
+    # A removed parameter was not the last: the later ones have moved up and return to their former places.
     today, there = {one.name: one for one in after}, {one.name for one in before}
     old = (today[one.name] if one.name in today else _as_optional(one) for one in before)
     return (*old, *(_as_optional(one) for one in after if one.name not in there))

@@ -8,7 +8,7 @@ _MIN_SIMILARITY = 0.6
 
 
 def likely_renames(last: Manifest, today: Manifest) -> dict[str, str]:
-    """Vanished wire name -> the new worker most like it: the same class, else one of the same parameters and a like name."""
+    """Map each removed wire name to the most similar new worker: the same class, else equal parameters and a similar name."""
     vanished = {name: entry for name, entry in last.workers.items() if today.find_worker(name) is None}
     found: dict[str, str] = {}
     free = {
@@ -34,5 +34,5 @@ def _similarity(name: str, old: ReleasedWorker, heir: str, new: ReleasedWorker) 
     same = [(one.name, one.type) for one in old.perform] == [(one.name, one.type) for one in new.perform]
     if not same:
         return 0.0
-    # Names say little where many take one id, and much where nothing is taken.
+    # Equal parameters are evidence only if there are parameters; without them the names decide.
     return like + 0.5 * bool(old.perform)

@@ -1,9 +1,8 @@
 """Check whether one parameter accepts every value of another, by their schemas (``compat.json_schema``), without values.
 
-A yes is proven: tests/compat holds it against the adapters themselves. A no may be a yes that only values would show (a
-union of objects split among several), so it never lets anything pass. Two things are assumed of what is in flight: callers
-put no keys into a TypedDict that it does not have, which type checkers refuse; and a whole number where a float is taken is
-below 1.8e308.
+A positive answer is proven: tests compare it with the adapters themselves. A negative answer may be wrong (a union of objects
+split among several members), so an error only adds a finding. Two assumptions about jobs in flight: callers put no unknown keys
+into a TypedDict, which type checkers refuse; and a whole number where a float is taken is below 1.8e308.
 """
 
 import json
@@ -19,7 +18,7 @@ _ANY_VALUE: JsonSchema = {
     ]
 }
 _NON_CONSTRAINTS = {"$defs"}
-"""Keywords that narrow nothing."""
+"""Keywords that are no constraint."""
 _MINIMUM_KEYWORDS = ("minLength", "minItems", "minProperties")
 _MAXIMUM_KEYWORDS = ("maxLength", "maxItems", "maxProperties")
 _NUMBER_BOUNDS = ((("minimum", "exclusiveMinimum"), 1), (("maximum", "exclusiveMaximum"), -1))
@@ -32,12 +31,12 @@ _KINDS: Mapping[type[Any], tuple[str, ...]] = {
 
 
 def is_superset(new: JsonSchema, old: JsonSchema) -> bool:
-    """Every value that fits ``old`` fits ``new``."""
+    """Return whether every value that fits ``old`` fits ``new``."""
     return _SupersetCheck(new.get("$defs", {}), old.get("$defs", {})).covers(new, old)
 
 
 class _SupersetCheck:
-    """``new`` and ``old`` by their own definitions. What refers to itself holds as long as nothing speaks against it."""
+    """Compare two schemas with their own definitions. A recursive type is assumed to hold until a part contradicts it."""
 
     def __init__(self, new: Mapping[str, JsonSchema], old: Mapping[str, JsonSchema]) -> None:
         self._new = new
@@ -45,7 +44,7 @@ class _SupersetCheck:
         self._assumed: set[tuple[str, str]] = set()
 
     def covers(self, new: JsonSchema, old: JsonSchema) -> bool:
-        """Whether ``new`` takes every value of ``old``."""
+        """Return whether ``new`` takes every value of ``old``."""
         if "$ref" in new or "$ref" in old:
             return self._covers_named(new, old)
         if not _constraints_of(new) or self._same(new, old):
@@ -68,7 +67,8 @@ class _SupersetCheck:
         before = set(self._assumed)
         self._assumed.add(pair)
         holds = self.covers(_resolve_ref(new, self._new), _resolve_ref(old, self._old))
-        if not holds:  # nor does what was found to hold on this assumption
+        # Results that depend on a refuted assumption are refuted too.
+        if not holds:
             self._assumed = before
         return holds
 
@@ -84,7 +84,7 @@ class _SupersetCheck:
         return self._covers_kind(new, old)
 
     def _splits(self, new: JsonSchema, old: JsonSchema) -> bool:
-        """A bool is one of two words, which different members of a union may take."""
+        """Return whether the members of a union take True and False separately."""
         return old == {"type": "boolean"} and all(self._covers_value(new, word) for word in (True, False))
 
     def _covers_value(self, new: JsonSchema, value: Any) -> bool:
@@ -119,7 +119,7 @@ class _SupersetCheck:
         if not set(new.get("required", ())) <= set(old.get("required", ())):
             return False
         fields, known = new.get("properties", {}), old.get("properties", {})
-        # Of a TypedDict (no word about other keys) only its own keys are in flight; a dict's may be any.
+        # A TypedDict (without additionalProperties) has only its own keys in flight; a dict has any.
         others = old.get("additionalProperties", False)
         if others is not False:
             unknown: JsonSchema = {} if others is True else others
@@ -148,7 +148,7 @@ class _SupersetCheck:
 
 
 def _covers_bounds(new: JsonSchema, old: JsonSchema) -> bool:
-    """Each rule of ``new`` about size and form follows from those of ``old``."""
+    """Return whether the constraints of ``old`` imply each constraint of ``new`` on size and form."""
     for word in (*_MINIMUM_KEYWORDS, *_MAXIMUM_KEYWORDS):
         given = old.get(word, 0 if word in _MINIMUM_KEYWORDS else None)
         if word in new and (given is None or (given < new[word] if word in _MINIMUM_KEYWORDS else given > new[word])):
@@ -164,7 +164,7 @@ def _covers_bounds(new: JsonSchema, old: JsonSchema) -> bool:
 
 
 def _limits(shape: JsonSchema, words: tuple[str, str], sign: int) -> list[tuple[Any, bool]]:
-    """The bounds of one side; the larger one is the narrower, also that which excludes its own number."""
+    """Return the bounds of one side. The larger pair is narrower: also an exclusive bound is larger than an inclusive one."""
     return [
         (shape[word] * sign, excluded) for word, excluded in zip(words, (False, True), strict=True) if word in shape
     ]

@@ -98,7 +98,7 @@ def test_unsafe_change_fails_with_advice_and_safe_passes(released, day):
     assert told(check(released)) == (
         1,
         [
-            "office.ImportWorker.perform: project_id has no default any more: jobs without it may be in flight [default-dropped]",
+            "office.ImportWorker.perform: project_id no longer has a default: jobs without it may be in flight [default-dropped]",
             f"  step: {DROP_DEFAULT}",
             "  write: def perform(self, path: str, sheets: list[int] | None = None) -> None: ...",
             '         or, when no such job is left: scripts/check_compat --accept ImportWorker --reason "..."',
