@@ -1,4 +1,4 @@
-"""The texts and lines of the generated files ``all_queues.yml`` and ``queues.yml``."""
+"""Build headers and lines of the generated files ``all_queues.yml`` and ``queues.yml``."""
 
 from collections.abc import Iterable, Mapping
 from itertools import groupby
@@ -7,7 +7,7 @@ from framework.declare.declaration import Declaration
 from framework.declare.queue_facts import effective_weight, facts_order
 
 SCHEMA_NAME = "all_queues.schema.json"
-"""Beside all_queues.yml, whose first line names it for the language servers of editors."""
+"""The schema in the folder of all_queues.yml, whose first line names it for the language servers of editors."""
 
 ALL_QUEUES_HEADER = f"""\
 # yaml-language-server: $schema={SCHEMA_NAME}
@@ -25,7 +25,7 @@ QUEUES_HEADER = """\
 
 
 def shared_queues(declarations: Iterable[Declaration]) -> dict[str, list[str]]:
-    """Generated queue names that several workers would share, which GitLab's guideline forbids, and those workers."""
+    """Return each generated queue name of several workers, which GitLab's guideline forbids, with those workers."""
     holders: dict[str, list[str]] = {}
     for declaration in sorted(declarations, key=facts_order):
         holders.setdefault(declaration.generated_queue, []).append(declaration.wire_name)
@@ -35,7 +35,7 @@ def shared_queues(declarations: Iterable[Declaration]) -> dict[str, list[str]]:
 def queue_weights(
     declarations: Iterable[Declaration], routed: Mapping[str, int], namespace_weights: Mapping[str, int]
 ) -> list[tuple[str, int]]:
-    """The lines of queues.yml: a namespace whose workers all weigh the same once, every other queue by itself (GitLab).
+    """Return the lines of queues.yml: one line for a namespace whose workers have equal weights, else one per queue (GitLab).
 
     ``routed`` adds the queues that routing rules and overrides name, with their weights. A namespace and a queue of the
     same name share a line, with the larger weight.

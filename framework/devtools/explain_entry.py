@@ -1,4 +1,4 @@
-"""``generate_queues --explain``: where each fact of one worker's entry comes from, in plain text."""
+"""Explain the source of each fact in one worker's entry, for ``generate-queues --explain``."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,11 +11,12 @@ from framework.declare.declaration import Declaration
 from framework.declare.worker import ApplicationWorker
 from framework.typeguards import qualified_name
 
-_MAX_NAMES_SHOWN = 5  # workers named in one line
+_MAX_NAMES_SHOWN = 5
+"""How many workers one line names."""
 
 
 def explain_entry(project: Project, name: str, lines: Mapping[str, int]) -> str:
-    """The explanation of the worker of that wire name; ``lines`` are those of config/queues.yml."""
+    """Return the explanation of the worker with this wire name; ``lines`` are those of config/queues.yml."""
     worker = project.workers[name]
     declaration: Declaration = worker.declaration()
     owners = check.defining_classes(worker, ApplicationWorker)
@@ -68,7 +69,7 @@ def _declared_by(owner: type[Any]) -> str:
 
 
 def _queue_lines(project: Project, declaration: Declaration, lines: Mapping[str, int]) -> Iterator[str]:
-    """Each queue its jobs may wait in, and the line by which a process serves it."""
+    """Yield each queue in which its jobs may wait, with the line by which a process serves it."""
     route = project.router.route(declaration)
     for queue in project.router.queues_of(declaration):
         uses = (
@@ -117,5 +118,5 @@ def _line_reason(project: Project, declaration: Declaration, queue: str, line: s
 
 
 def _yaml(value: Any) -> str:
-    """As the entry has it, in one line."""
+    """Return the value in the YAML of the entry, in one line."""
     return yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("\n").removesuffix("\n...")

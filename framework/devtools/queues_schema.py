@@ -1,4 +1,4 @@
-"""The JSON schema of ``all_queues.yml``, from the rules that check the attributes themselves."""
+"""Build the JSON schema of ``all_queues.yml`` from the validators of the attributes."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, get_args
@@ -34,14 +34,14 @@ _FIELD_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
     "deduplicate": validators.optional(validators.one_of(*get_args(DeduplicateStrategy))).schema,
     "defer_on_health": validators.optional(validators.identifier).schema,
 }
-"""Fields that are no attribute, or that the file has in another form than the class."""
+"""Fields that are no attribute, or have another form in the file than in the class."""
 
 
 def all_queues_schema(categories: Collection[str]) -> dict[str, Any]:
-    """The schema (draft 2020-12) of the whole file: a list of entries, each with every field and no other.
+    """Return the schema (draft 2020-12) of the file: a list of entries with exactly these fields.
 
-    ``categories`` are those of config/feature_categories.yml; without any, every name is allowed. Shards are not listed:
-    their names may differ from one environment to the next, and the generated files may not.
+    ``categories`` come from config/feature_categories.yml; without any, every name is allowed. The schema does not list shards,
+    because their names may differ between environments and the generated files may not.
     """
     properties = {field: dict(_FIELD_SCHEMAS.get(field) or ATTRIBUTES[field].validator.schema) for field in _FIELDS}
     if categories:

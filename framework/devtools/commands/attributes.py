@@ -1,4 +1,4 @@
-"""``attributes``: what a worker class may declare, on the terminal and in the pages of the documentation."""
+"""``attributes``: show the attributes of worker classes on the terminal and in the pages of the documentation."""
 
 import shutil
 import sys
@@ -17,7 +17,7 @@ from framework.devtools.docs_pages import PageError, constraint_texts, default_t
 from framework.exit_codes import EXIT_FAILED
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
-"""The documentation of this checkout; beside an installed package there is none."""
+"""The documentation of this checkout; an installed package has none."""
 
 _LABELS = ("Meaning", "Values", "Default", "Effect", "Trap")
 _NAME_WIDTH = max(map(len, ATTRIBUTES))
@@ -28,11 +28,11 @@ _MAX_WIDTH = 120
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--write", is_flag=True, help="Fill the generated parts of the documentation.")
 @click.option(
-    "--check", is_flag=True, help="Write nothing, and name the pages that are stale. The exit status is 1 when one is."
+    "--check", is_flag=True, help="Write nothing, and name the stale pages. The exit status is 1 when a page is stale."
 )
-@click.option("--docs", type=Path, default=DOCS, help="Take this folder of documentation instead of the checkout's.")
+@click.option("--docs", type=Path, default=DOCS, help="The folder of documentation; by default that of the checkout.")
 def attributes(*, names: Sequence[str], write: bool, check: bool, docs: Path) -> None:
-    """List what a worker class may declare, or explain each attribute NAME."""
+    """List the attributes of worker classes, or explain each attribute NAME."""
     if bool(names) + write + check > 1:
         raise click.UsageError("NAME, --write and --check do not go together.")
     if write or check:
@@ -71,13 +71,13 @@ def _attribute_text(name: str) -> str:
 
 
 def _wrap_with_indent(head: str, text: str) -> str:
-    """``text`` behind ``head``, broken to the width of the terminal, its further lines under the first."""
+    """Return ``text`` after ``head``, wrapped to the width of the terminal, with aligned lines."""
     width = max(len(head) + 30, min(shutil.get_terminal_size().columns, _MAX_WIDTH))
     return textwrap.fill(text, width, initial_indent=head, subsequent_indent=" " * len(head), break_long_words=False)
 
 
 def _update_pages(docs: Path, *, write: bool) -> None:
-    """The generated parts of all pages are as they should be, or the stale pages are named (status 1)."""
+    """Update the generated parts of all pages, or name the stale pages (status 1)."""
     if not docs.is_dir():
         raise click.UsageError(f"{docs} is no folder; name the documentation with --docs.")
     stale = {page: text for page in sorted(docs.rglob("*.md")) if (text := _changed_text(page)) is not None}
@@ -93,7 +93,7 @@ def _update_pages(docs: Path, *, write: bool) -> None:
 
 
 def _changed_text(page: Path) -> str | None:
-    """The text the page should have, or None when it has it. Ends the command when its markers do not hold."""
+    """Return the current text of the page, or None if it is up to date. Mismatched markers end the command."""
     try:
         before = page.read_text(encoding="utf-8")
         after = fill_page(before)

@@ -1,4 +1,4 @@
-"""``generate_queues``: write the generated files from the workers, check them, or explain one worker's entry."""
+"""``generate-queues``: write the generated files from the workers, check them, or explain one worker's entry."""
 
 import json
 import sys
@@ -31,13 +31,13 @@ from framework.wiring.queue_checks import read_entries
 
 @click.command("generate-queues")
 @click.option(
-    "--check", is_flag=True, help="Write nothing, and list what differs. The exit status is 1 when something does."
+    "--check", is_flag=True, help="Write nothing, and list the differences. The exit status is 1 when there are any."
 )
 @click.option(
     "--explain",
     "named",
     metavar="WORKER",
-    help="Write nothing, and say where each fact of this worker's entry comes from.",
+    help="Write nothing, and show the source of each fact in this worker's entry.",
 )
 @modules_option
 @reports_errors
@@ -73,15 +73,17 @@ def generate_queues(*, check: bool, named: str | None, modules: Sequence[str]) -
 
 
 def generated_content(project: Project) -> tuple[list[QueueFacts], list[list[Any]]]:
-    """What workers/all_queues.yml and config/queues.yml should hold."""
+    """Return the current content of workers/all_queues.yml and config/queues.yml."""
     entries = queue_facts.all_queue_facts(project.declarations.values(), project.settings.namespace_weights)
     return entries, [list(line) for line in queue_lines(project)]
 
 
 def queue_lines(project: Project) -> list[tuple[str, int]]:
-    """The lines of config/queues.yml: generated queues and namespaces, and every queue that rules, overrides and retry queues
-    name, with the largest weight among its workers; and those in which jobs of earlier releases may wait yet: of retired
-    classes the generated ones, and what workers/released.yml remembers.
+    """Return the lines of config/queues.yml.
+
+    They have generated queues and namespaces, and every queue of rules, overrides and retry queues with the largest weight among
+    its workers. Jobs of earlier releases may wait in the generated queues of retired classes and in those of
+    workers/released.yml.
     """
     table = project.settings.namespace_weights
     declarations = project.declarations.values()
@@ -171,9 +173,9 @@ def _dump(content: object) -> str:
 
 
 class _InlineListDumper(yaml.SafeDumper):
-    """Lists of plain values stand in one line, everything else in its own; no anchors."""
+    """Write a list of plain values in one line, other values in lines of their own, without anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Equal lists are written out each time: a reference between workers would read oddly."""
+        """Write equal lists out each time, because a reference between two workers would be confusing."""
         del data
         return True

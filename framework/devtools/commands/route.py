@@ -26,9 +26,11 @@ _NO_RULE = "(none: the generated name on main)"
 
 @click.command("route")
 @click.argument("names", nargs=-1, metavar="[WORKER]...")
-@click.option("--explain", is_flag=True, help="Show what every rule says about the worker.")
+@click.option("--explain", is_flag=True, help="Show for each rule whether it matches the worker.")
 @click.option(
-    "--lint", is_flag=True, help="Look for rules that cannot be meant. The exit status is 1 when there are findings."
+    "--lint",
+    is_flag=True,
+    help="Check for rules that are probably mistakes. The exit status is 1 when there are findings.",
 )
 @click.option("--live", is_flag=True, help="With --lint: ask each shard which queues its processes serve.")
 @modules_option
@@ -39,9 +41,9 @@ def route(names: Sequence[str], *, explain: bool, lint: bool, live: bool, module
     A WORKER is named by its wire name.
     """
     if lint and (names or explain):
-        raise click.UsageError("--lint looks at all workers: it goes with neither names nor --explain.")
+        raise click.UsageError("--lint checks all workers: it goes with neither names nor --explain.")
     if live and not lint:
-        raise click.UsageError("--live belongs to --lint.")
+        raise click.UsageError("--live needs --lint.")
     project = load_project(modules)
     refuse_unknown(names, project.workers, unknown_worker_message)
     chosen = [project.declarations[name] for name in names or project.workers]
@@ -78,7 +80,7 @@ def _explanation(router: Router, declaration: Declaration) -> Iterator[str]:
         if value is not None:
             yield f"  the class has {name} = {value!r}, which overrides the rules"
     if declaration.retry_queue is not None:
-        yield f"  the class says retry_queue = {declaration.retry_queue!r}: its retries go there"
+        yield f"  the class has retry_queue = {declaration.retry_queue!r}: its retries go there"
 
 
 def _lint(project: Project, *, live: bool) -> None:
@@ -101,7 +103,7 @@ def _lint(project: Project, *, live: bool) -> None:
 
 
 def _splits(project: Project, declarations: list[Declaration], *, live: bool) -> Iterator[ShardSplit]:
-    """Classes whose limits and locks hold on each of several shards: by rules, by the last release, and by jobs that are there."""
+    """Yield classes with limits and locks on several shards: by rules, by the last release, and by existing jobs."""
     yield from splits(project.settings, project.router)
     yield from _splits_since_release(project, declarations)
     seen: dict[str, dict[str, str]] = {}

@@ -1,8 +1,8 @@
-"""The JSON Schema of what a parameter takes, as its strict adapter judges it: the form in which a release is remembered.
+"""Convert an annotation to the JSON Schema of the values that its strict adapter takes, for the manifest of a release.
 
-Only what ``declare.annotations`` lets travel is met here. Two keywords mean more than in JSON Schema, as the adapter is
-stricter: ``integer`` takes no 1.0, and members of ``enum`` compare types too. A further keyword, ``x-validators``, names rules of
-the application's own, which nothing here can read.
+``declare.annotations`` limits the annotations. Two keywords are stricter than in JSON Schema, as in the adapter: ``integer``
+takes no 1.0, and members of ``enum`` compare types too. A further keyword, ``x-validators``, names the application's own
+validators, which this module cannot compare.
 """
 
 import inspect
@@ -28,7 +28,7 @@ from pydantic.fields import FieldInfo
 from typing_extensions import ReadOnly, TypeAliasType, is_typeddict
 
 JsonSchema = dict[str, Any]
-"""A JSON Schema of the kind that this module makes. The empty one takes every JSON value."""
+"""A JSON Schema from this module. The empty one takes every JSON value."""
 
 OWN_VALIDATORS = "x-validators"
 
@@ -59,14 +59,14 @@ _LENGTHS = {
 
 
 def schema_of(annotation: Any) -> JsonSchema:
-    """The schema of an annotation that can travel; ``$defs`` hold what refers to itself."""
+    """Return the schema of an annotation; ``$defs`` hold recursive types."""
     reader = _AnnotationReader()
     shape = reader.read(annotation)
     return {**shape, "$defs": reader.definitions} if reader.definitions else shape
 
 
 class _AnnotationReader:
-    """Reads one annotation. A named type met inside of itself becomes a definition."""
+    """Reads one annotation. A recursive named type becomes a definition."""
 
     def __init__(self) -> None:
         self.definitions: dict[str, JsonSchema] = {}
@@ -74,7 +74,7 @@ class _AnnotationReader:
         self._referred: set[str] = set()
 
     def read(self, annotation: Any) -> JsonSchema:
-        """The schema of one annotation within the whole."""
+        """Return the schema of one part of the annotation."""
         if any(annotation is one for one in _ANYTHING):
             return {}
         if annotation is None or (isinstance(annotation, type) and annotation in _PLAIN):
@@ -108,7 +108,7 @@ class _AnnotationReader:
         if known is not None:
             self._referred.add(known)
             return {"$ref": f"#/$defs/{known}"}
-        # Two types of one name in one annotation: the second is told apart.
+        # A second type of the same name in one annotation gets another name.
         while name in self._open.values() or name in self.definitions:
             name += "_"
         self._open[id(annotation)] = name
@@ -160,7 +160,7 @@ def _add_metadata(shape: JsonSchema, metadata: Sequence[Any]) -> JsonSchema:
 
 
 def _flatten_metadata(metadata: Sequence[Any]) -> list[Any]:
-    """The rules one by one: pydantic's Field and annotated_types' groups hold several, a note (a text) holds none."""
+    """Return single rules: pydantic's Field and annotated_types' groups hold several, a documentation text holds none."""
     found: list[Any] = []
     for rule in metadata:
         if isinstance(rule, FieldInfo):
@@ -173,7 +173,7 @@ def _flatten_metadata(metadata: Sequence[Any]) -> list[Any]:
 
 
 def _keywords_of(shape: JsonSchema, rule: Any) -> JsonSchema | None:
-    """The rule as keywords of ``shape``, none when it adds nothing; None when no keyword says the same."""
+    """Return the rule as keywords of ``shape``, which may be empty; None if no keyword expresses it."""
     if isinstance(rule, Strict):
         return {} if rule.strict else None
     facts = {name: value for name, value in getattr(rule, "__dict__", {}).items() if value is not None}
@@ -197,20 +197,20 @@ def _add_own_validator(shape: JsonSchema, name: str) -> JsonSchema:
 
 
 def _stable_name(rule: Any) -> str:
-    """What stays the same from one process to the next: never a repr, which may hold an address."""
+    """Return a name that is equal in every process: no repr, which may contain an address."""
     function: Any = getattr(rule, "func", None)
     kind = type(rule).__name__
     return f"{kind}({function.__module__}.{function.__qualname__})" if inspect.isroutine(function) else kind
 
 
 def _opaque_schema(annotation: Any) -> JsonSchema:
-    """A type that none of the rules above knows: comparable with itself only."""
+    """Return the schema of an unknown type, which is comparable only with itself."""
     name = annotation.__forward_arg__ if isinstance(annotation, ForwardRef) else str(annotation)
     return {OWN_VALIDATORS: [name]}
 
 
 def schema_text(shape: JsonSchema) -> str:
-    """The schema as an annotation says it, for messages; rules are left to the schema itself."""
+    """Return the schema in the form of an annotation, for messages, without constraints."""
     if OWN_VALIDATORS in shape and "type" not in shape:
         return " ".join(shape[OWN_VALIDATORS])
     if "$ref" in shape:
@@ -228,9 +228,9 @@ def schema_text(shape: JsonSchema) -> str:
 
 
 def annotation_text(shape: JsonSchema) -> str:
-    """Return an annotation that takes at least what the schema takes, in Python, of builtins and ``Any`` and ``Literal`` alone.
+    """Return a Python annotation that takes at least the values of the schema, of builtins, ``Any`` and ``Literal`` only.
 
-    A named type is not repeated by its name, which need not exist any more.
+    It does not name a named type, which may no longer exist.
     """
     if "anyOf" in shape:
         parts = list(dict.fromkeys(map(annotation_text, shape["anyOf"])))

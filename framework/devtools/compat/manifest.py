@@ -1,6 +1,6 @@
-"""Read and write ``workers/released.yml``: the workers whose jobs may be in flight, as earlier releases pushed them.
+"""Read and write ``workers/released.yml``: the workers of earlier releases whose jobs may be in flight.
 
-``check-compat --release`` writes the file from the workers (``snapshot``, ``next_manifest``), never an operator.
+Only ``check-compat`` writes the file, from the workers (``snapshot``, ``next_manifest``).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,8 +25,8 @@ from framework.types import StrictArguments
 
 SCHEMA_NAME = "released.schema.json"
 IN_FLIGHT = timedelta(days=30)
-"""How long after the last push of a kind its jobs may still be there: 25 retries take three weeks (Sidekiq). Jobs scheduled
-further ahead, and the dead set, are beyond it."""
+"""How long jobs of a kind may be in flight after its last push: 25 retries take three weeks (Sidekiq). Jobs scheduled further
+ahead, and the dead set, are not covered."""
 
 HEADER = f"""\
 # yaml-language-server: $schema={SCHEMA_NAME}
@@ -34,7 +34,7 @@ HEADER = f"""\
 # Written by `application-worker check-compat --release NAME` when a release is cut; not to be edited.
 """
 MAX_BYTES = 16 * 1024 * 1024
-"""Tens of thousands of workers."""
+"""The size limit of the file; enough for tens of thousands of workers."""
 
 _JsonSchemaForm = TypedDict(
     "_JsonSchemaForm",
@@ -72,7 +72,7 @@ class _FrozenModel(BaseModel):
 
 
 class Parameter(_FrozenModel):
-    """One position of a method, or all after it (``rest``). ``default`` is left out where JSON has no form for it."""
+    """One parameter of a method, or its ``*args`` (``rest``). A ``default`` that JSON cannot carry is left out."""
 
     name: str
     type: _JsonSchemaForm = Field(default_factory=_JsonSchemaForm)
@@ -82,7 +82,7 @@ class Parameter(_FrozenModel):
 
     @property
     def json_schema(self) -> JsonSchema:
-        """What it takes."""
+        """The schema of its values."""
         return dict(self.type)
 
 
@@ -90,7 +90,7 @@ Parameters: TypeAlias = tuple[Parameter, ...]
 
 
 class ReleasedWorker(_FrozenModel):
-    """One worker. ``handlers`` are its perform_v<N>; dates say when a name or version was pushed no longer."""
+    """One worker. ``handlers`` are its perform_v<N>; a date is the first day without pushes of an alias or version."""
 
     place: str
     version: int
@@ -105,13 +105,13 @@ class ReleasedWorker(_FrozenModel):
     former_versions: dict[int, date] = {}
 
     def handler_of_version(self, version: int) -> tuple[str, Parameters]:
-        """The method that runs its jobs of a version, and what it takes."""
+        """Return the method that runs jobs of a version, and its parameters."""
         handler = self.handlers.get(version)
         return ("perform", self.perform) if handler is None else (f"perform_v{version}", handler)
 
     @property
     def queues(self) -> list[str]:
-        """Where its jobs wait on its shard: the queue it is routed to, and that of its retries."""
+        """The queues of its jobs on its shard: the routed one, and that of its retries."""
         return [self.queue, *([self.retry_queue] if self.retry_queue else [])]
 
 
@@ -119,8 +119,8 @@ class ReleasedWorker(_FrozenModel):
 class Manifest(_FrozenModel):
     """Every worker by wire name, and the retired ones with the date of the first release without them.
 
-    ``former_queues`` are those to which no jobs go any more, since that release. ``accepted`` says why an entry was brought to
-    today's code between two releases.
+    ``former_queues`` get no more jobs since the date. ``accepted`` has the reason for each entry that was updated to today's code
+    between two releases.
     """
 
     release: str
@@ -132,11 +132,11 @@ class Manifest(_FrozenModel):
 
     @property
     def queues(self) -> list[str]:
-        """Every queue in which jobs of this release, and of those before it, may wait."""
+        """Every queue in which jobs of this release and earlier ones may wait."""
         return [*dict.fromkeys(queue for entry in self.workers.values() for queue in entry.queues), *self.former_queues]
 
     def find_worker(self, name: str) -> tuple[str, ReleasedWorker] | None:
-        """The worker that runs jobs of this name, its own or an alias, under its wire name."""
+        """Return the wire name and the worker that runs jobs of this name, which may be an alias."""
         if name in self.workers:
             return name, self.workers[name]
         return next(((one, entry) for one, entry in self.workers.items() if name in entry.aliases), None)
@@ -151,7 +151,7 @@ def snapshot(
     release: str,
     day: date,
 ) -> Manifest:
-    """Today's workers, as if nothing had been released before. ``strict`` is the setting, for classes that do not say."""
+    """Return today's workers as a first release. ``strict`` is the setting, for classes without ``strict_arguments``."""
     return Manifest(
         release=release,
         day=day,
@@ -161,10 +161,10 @@ def snapshot(
 
 
 def next_manifest(today: Manifest, last: Manifest | None) -> Manifest:
-    """``today`` with what it inherits of the last release: since when names and versions are pushed no longer.
+    """Return ``today`` with the dates of the last release: the end of pushes of each former name and version.
 
-    A version is forgotten when no job of it is in flight any more and no method of its own runs it. Releasing once more under
-    the same name changes no date.
+    A version is removed when no job of it is in flight and it has no method of its own. A second release under the same name
+    changes no date.
     """
     if last is None:
         return today
@@ -184,7 +184,7 @@ def next_manifest(today: Manifest, last: Manifest | None) -> Manifest:
 
 
 def accept_worker(last: Manifest, today: Manifest, name: str, reason: str) -> Manifest:
-    """``last`` with the worker of this name as it is today, or without it: no jobs of the former kind are left."""
+    """Return ``last`` with today's worker of this name, or without it, because no jobs of the former kind are left."""
     workers = {one: entry for one, entry in last.workers.items() if one != name}
     heir = today.find_worker(name)
     if heir is not None:
@@ -195,17 +195,17 @@ def accept_worker(last: Manifest, today: Manifest, name: str, reason: str) -> Ma
 
 
 def in_flight(since: date, day: date) -> bool:
-    """Jobs of a kind that is pushed no longer since ``since`` may be there yet."""
+    """Return whether jobs of a kind that was pushed until ``since`` may be in flight."""
     return day - since <= IN_FLIGHT
 
 
 def manifest_schema() -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) of the file."""
+    """Return the JSON schema (draft 2020-12) of the file."""
     return {"$schema": JSON_SCHEMA_DIALECT, **Manifest.model_json_schema(), "title": "released.yml"}
 
 
 def manifest_text(manifest: Manifest) -> str:
-    """The file: workers by name, one parameter a line, nothing that says the usual; the same for the same facts."""
+    """Return the text of the file: workers sorted by name, one line per parameter, no defaults. Equal manifests give equal texts."""
     content = manifest.model_dump(exclude_defaults=True)
     content["workers"] = {name: _with_flow_parameters(content["workers"][name]) for name in sorted(manifest.workers)}
     for key in ("retired", "former_queues", "accepted"):
@@ -214,7 +214,7 @@ def manifest_text(manifest: Manifest) -> str:
 
 
 def read_manifest(path: Path, place: str) -> Manifest | None:
-    """What the file says, called ``place`` in messages; None when there is none. Raises ConfigurationError."""
+    """Read the file, named ``place`` in messages; None if it does not exist. Raises ConfigurationError."""
     if not path.exists():
         return None
     try:
@@ -225,7 +225,7 @@ def read_manifest(path: Path, place: str) -> Manifest | None:
 
 
 def parse_manifest(text: str, place: str) -> Manifest:
-    """What the text of ``place`` says. Raises ConfigurationError with everything that is wrong with it."""
+    """Parse the text of ``place``. Raises ConfigurationError with every problem."""
     try:
         return Manifest.model_validate(parse_yaml(text))
     except YamlError as error:
@@ -262,7 +262,7 @@ def _released_worker(declaration: Declaration, router: Router, strict: StrictArg
 
 
 def parameters_of(signature: JobSignature, *, checked: bool) -> Parameters:
-    """``checked``: types are insisted on; where they are not, a job of the right number of arguments runs with any."""
+    """Return the parameters. Unless types are ``checked``, a job with the right number of arguments runs with any types."""
     shapes = [schema_of(annotation) if checked else {} for annotation in signature.annotations]
     found: list[Parameter] = []
     for index, (name, shape) in enumerate(zip(signature.names, shapes, strict=False)):
@@ -303,14 +303,14 @@ def _former_queues(today: Manifest, last: Manifest, day: date) -> dict[str, date
 
 
 class _FlowMapping(dict[str, Any]):
-    """A mapping that stands in one line."""
+    """A mapping that is written in one line."""
 
 
 class _ManifestDumper(yaml.SafeDumper):
-    """Plain block layout but for ``_FlowMapping``; no anchors."""
+    """Block layout except for ``_FlowMapping``, without anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Equal parts are written out each time."""
+        """Write equal parts out each time."""
         del data
         return True
 
@@ -321,7 +321,7 @@ _ManifestDumper.add_representer(
 
 
 def _with_flow_parameters(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry with each parameter in one line."""
+    """Return an entry with each parameter in one line."""
     found = dict(entry)
     found["perform"] = _flow_mappings(entry.get("perform", ()))
     if "handlers" in entry:

@@ -1,4 +1,4 @@
-"""Read the files of an application for ``lint-workers``; files that cannot be read are skipped, as a boot reports them."""
+"""Read the files of an application for ``lint-workers``; unreadable files are skipped, because a boot reports them."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ MAX_BYTES = 16 * 1024 * 1024
 
 
 class LintedApplication(NamedTuple):
-    """The modules that a process loads, None where one is not found; the config folder's name; what the rules ask."""
+    """The modules that a process loads (None if not found), the name of the config folder, and the facts for rules."""
 
     modules: Mapping[str, Path | None]
     config_label: str
@@ -56,7 +56,7 @@ def _modules(said: Any, here: Path) -> dict[str, Path | None]:
 
 
 def _released(generated: Any, root: Path, label: str) -> tuple[dict[str, str], list[str], str]:
-    """The wire names of the last release with their classes, the retired ones, and the file that says so."""
+    """Return the wire names of the last release with their classes, the retired names, and the file they come from."""
     folder = Path(generated) if isinstance(generated, str) else Path("workers")
     manifest = _read_or_none(root / folder / "released.yml")
     file = (Path(label).parent / folder / "released.yml").as_posix()

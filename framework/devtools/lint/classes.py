@@ -1,4 +1,4 @@
-"""Worker classes as the source shows them: bases across files, what each attribute says and where it is said."""
+"""Model worker classes from their source: bases across files, and the value and place of each attribute."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ _PLAIN_BASES = frozenset({"object", "abc.ABC", "typing.Generic", "typing.Protoco
 
 @dataclass(frozen=True, slots=True)
 class AttributeValue:
-    """What a class body says about one attribute. ``value`` is UNKNOWN where only running it would tell."""
+    """The declaration of one attribute in a class body. ``value`` is UNKNOWN if only running code shows it."""
 
     owner: "SourceClass"
     node: ast.stmt
@@ -30,7 +30,7 @@ class AttributeValue:
 
 @dataclass(frozen=True, slots=True)
 class FindingLocation:
-    """Where a finding stands: the statement that decides, or the head of the class when there is none."""
+    """The place of a finding: the deciding statement, or without one the head of the class."""
 
     owner: "SourceClass"
     node: ast.stmt
@@ -38,7 +38,7 @@ class FindingLocation:
 
 
 class SourceClass:
-    """A class and its bases. ``complete`` is false when a base is not to be found: it may say anything."""
+    """A class and its bases. ``complete`` is false if a base is not found, which may declare any attribute."""
 
     def __init__(self, tree: Workspace, module: Module, node: ast.ClassDef) -> None:
         self.workspace = tree
@@ -60,26 +60,26 @@ class SourceClass:
         return f"{self.module.name}.{self.name}"
 
     def attribute(self, name: str) -> AttributeValue | None:
-        """What the first class along the MRO says that says anything; None when none of those that are known does."""
+        """Return the first declaration along the MRO; None if no known class declares the attribute."""
         owners = self.mro[:1] if name in IDENTITY_ATTRIBUTES else self.mro
         return next((owner.own_attributes[name] for owner in owners if name in owner.own_attributes), None)
 
     def value(self, name: str) -> Any:
-        """The value of an attribute, as far as reading tells: said, else the framework's default, else UNKNOWN."""
+        """Return the value of an attribute: declared, else the framework's default, else UNKNOWN."""
         said = self.attribute(name)
         if said is not None:
             return said.value
         return vars(ApplicationWorker)[name] if self.complete else UNKNOWN
 
     def location_of(self, name: str) -> FindingLocation | None:
-        """Where to point when the value of an attribute is at fault; None in an abstract class that says nothing of it."""
+        """Return the place of a finding about an attribute; None for an abstract class that does not declare it."""
         said = self.attribute(name)
         if said is not None and said.owner.module.linted:
             return FindingLocation(said.owner, said.node, of_value=True)
         return None if self.abstract else FindingLocation(self, self.node, of_value=False)
 
     def handlers(self) -> Iterator[tuple["SourceClass", Function]]:
-        """``perform``, and what runs the jobs of older versions; each with the class that has it."""
+        """Yield ``perform`` and the methods for older versions, each with its class."""
         seen: set[str] = set()
         for owner in self.mro:
             for name, function in owner.methods.items():
@@ -89,7 +89,7 @@ class SourceClass:
 
     @cached_property
     def wire_names(self) -> tuple[str, ...]:
-        """The name of its jobs: the declared one, else one for each name that its module may have; none when it is UNKNOWN."""
+        """The declared wire name, else one for each possible name of the module; empty if it is UNKNOWN."""
         said = self.own_attributes.get("wire_name")
         if said is not None and said.value:
             return (said.value,) if isinstance(said.value, str) else ()
@@ -98,7 +98,7 @@ class SourceClass:
 
     @property
     def aliases(self) -> tuple[str, ...] | None:
-        """The former names that it declares; None when only running it would tell."""
+        """The declared former names; None if only running code shows them."""
         said = self.own_attributes.get("aliases")
         if said is None:
             return ()
@@ -107,11 +107,11 @@ class SourceClass:
 
     @property
     def is_cron(self) -> bool:
-        """A schedule pushes its jobs."""
+        """Whether a schedule pushes the jobs."""
         return bool(self.value("queue_namespace") == CRON_NAMESPACE)
 
     def _name_in_module(self) -> str:
-        """Its name behind those of the classes around it, up to a function (as ``__qualname__`` behind ``<locals>.``)."""
+        """Return the name after those of its outer classes, up to a function (as ``__qualname__`` after ``<locals>.``)."""
         names = [self.name]
         for outer in self.module.enclosing(self.node):
             if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -146,7 +146,7 @@ class SourceClass:
 
 
 class ClassIndex:
-    """Every class of a tree, resolved on demand."""
+    """Every class of a workspace, resolved on demand."""
 
     def __init__(self, tree: Workspace) -> None:
         self._workspace = tree
@@ -155,14 +155,14 @@ class ClassIndex:
         self.workers = [
             one for module in tree.modules for node in module.all_classes if (one := self.get(module, node)).is_worker
         ]
-        """Those that are linted, abstract ones too, in the order of the files."""
+        """The linted workers, also abstract ones, in the order of the files."""
         self._workers_by_base: dict[ast.ClassDef, SourceClass] = {}
         for worker in self.workers:
             for owner in worker.mro:
                 self._workers_by_base.setdefault(owner.node, worker)
 
     def worker_around(self, module: Module, node: ast.AST) -> SourceClass | None:
-        """The worker in whose class, or in whose mixin, a node stands."""
+        """Return the worker whose class, or whose mixin, contains the node."""
         for outer in module.enclosing(node):
             if isinstance(outer, ast.ClassDef):
                 own = self._by_node.get(outer)
@@ -170,7 +170,7 @@ class ClassIndex:
         return None
 
     def get(self, module: Module, node: ast.ClassDef) -> SourceClass:
-        """The class of a node."""
+        """Return the class of a node."""
         if node in self._by_node:
             return self._by_node[node]
         made = self._by_node[node] = SourceClass(self._workspace, module, node)
@@ -187,22 +187,22 @@ class ClassIndex:
         return made
 
     def may_have_wire_name(self, name: str) -> bool:
-        """Some class of these files has the wire name, or lists it, or may do so."""
+        """Return whether a class of these files has the wire name or lists it as an alias, or may do so."""
         names, uncertain = self._wire_names
         return name in names or name.rpartition("::")[2] in uncertain or self._still_at_released_place(name)
 
     def _still_at_released_place(self, name: str) -> bool:
-        """The class that was released under a wire name is found where it was, in a package that is not among these files."""
+        """Return whether the released class of a wire name is still at its place, in a package that is not linted."""
         found = self.find(self._workspace.facts.released.get(name, ""))
         return found is not None and not found.abstract and name in (*found.wire_names, *(found.aliases or ()))
 
     @cached_property
     def _wire_names(self) -> tuple[frozenset[str], frozenset[str]]:
-        """The wire names and aliases of every class, and the names of classes of which only running them would tell these."""
+        """The wire names and aliases of all classes, and the names of classes whose wire names only running code shows."""
         names: set[str] = set()
         uncertain: set[str] = set()
         for module in (*self._workspace.modules, *self._workspace.unlinted):
-            # Also a class whose base is not to be found: it may be a worker.
+            # A class with an unknown base may be a worker too.
             for one in (self.get(module, node) for node in module.all_classes):
                 if one.abstract:
                     continue
@@ -212,11 +212,11 @@ class ClassIndex:
         return frozenset(names), frozenset(uncertain)
 
     def resolve_name(self, module: Module, expression: ast.expr) -> str | None:
-        """The dotted name of an expression, as ``Workspace.meaning``."""
+        """Return the dotted name of an expression, as ``Workspace.resolve_name``."""
         return self._workspace.resolve_name(module, expression)
 
     def find(self, name: str) -> SourceClass | None:
-        """The class of a dotted name; None when these files do not have it."""
+        """Return the class of a dotted name; None if these files do not have it."""
         found = self._workspace.class_of(name)
         return self.get(*found) if found is not None else None
 
@@ -235,19 +235,19 @@ class ClassIndex:
 
 
 def is_application_worker(name: str) -> bool:
-    """The dotted name is that of one of the framework's bases."""
+    """Return whether the dotted name is a worker base of the framework."""
     return name.startswith(f"{FRAMEWORK}.") and name.endswith((".ApplicationWorker", ".LimitedCapacityWorker"))
 
 
 def is_handler(name: str) -> bool:
-    """A method of this name runs jobs."""
+    """Return whether a method of this name runs jobs."""
     return name in ("perform", "perform_work") or (
         name.startswith("perform_v") and name[len("perform_v") :].isdecimal()
     )
 
 
 def _statements_within(outer: ast.stmt) -> Iterator[ast.stmt]:
-    """The plain statements inside of an ``if``, a ``try`` and the like, at any depth; functions and classes whole."""
+    """Yield assignments and functions inside of compound statements such as ``if`` and ``try``, at any depth."""
     todo = list(ast.iter_child_nodes(outer))
     for node in todo:
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -261,7 +261,7 @@ def _is_true(expression: ast.expr) -> bool:
 
 
 def _linearize(first: SourceClass, bases: list[SourceClass]) -> list[SourceClass]:
-    """Python's own order of bases (C3); where there is none, which Python would refuse, the order in which they are found."""
+    """Return the bases in Python's order (C3). Without a valid order, which Python refuses, they are in the order of the source."""
     lists = [*(list(base.mro) for base in bases), list(bases)]
     order = [first]
     while lists := [one for one in lists if one]:

@@ -1,4 +1,4 @@
-"""``[tool.lint_workers]`` of pyproject.toml: which codes apply where."""
+"""Read ``[tool.lint_workers]`` of pyproject.toml: the codes that apply to each file."""
 
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
@@ -19,7 +19,7 @@ KEYS = ("select", "ignore", "per-file-ignores", "exclude")
 
 @dataclass(frozen=True, slots=True)
 class LintConfig:
-    """``select`` has codes. Patterns are of paths as seen from ``root``, the folder of the file."""
+    """The configuration. Patterns match paths relative to ``root``, the folder of pyproject.toml."""
 
     root: Path
     select: frozenset[str] = SETS[DEFAULT]
@@ -28,13 +28,13 @@ class LintConfig:
     exclude: tuple[str, ...] = ()
 
     def applies(self, code: str, path: Path) -> bool:
-        """The code is asked for in this file."""
+        """Return whether the code is selected for this file."""
         if code in self.ignore or code not in self.select:
             return False
         return not any(code in codes and self._is(path, pattern) for pattern, codes in self.per_file_ignores.items())
 
     def excludes(self, path: Path) -> bool:
-        """The file is not looked at."""
+        """Return whether the file is excluded."""
         return any(self._is(path, pattern) for pattern in self.exclude)
 
     def _is(self, path: Path, pattern: str) -> bool:
@@ -43,7 +43,7 @@ class LintConfig:
 
 
 def read_config(here: Path) -> LintConfig:
-    """The section of the nearest pyproject.toml above ``here``; without one, the set ``default`` applies.
+    """Read the section of the nearest pyproject.toml in ``here`` or above it. Without one, the set ``default`` applies.
 
     Raises ConfigurationError with every problem in it.
     """
@@ -58,14 +58,14 @@ def read_config(here: Path) -> LintConfig:
 
 
 def unknown_codes(codes: Collection[str], sets: Collection[str] = ()) -> list[str]:
-    """What to say of each word that is no code, and no name of a set where ``sets`` may be named."""
+    """Return a message for each word that is neither a code nor the name of one of the ``sets``."""
     known = (*RULES, *sets)
     wanted = "code or set" if sets else "code"
     return [f"there is no {wanted} {code!r}{did_you_mean(code, known)}" for code in codes if code not in known]
 
 
 def expand_sets(words: Iterable[str]) -> frozenset[str]:
-    """The codes that words stand for: each its own, or those of the set that it names."""
+    """Return the codes of the words, each of which is a code or the name of a set."""
     return frozenset(code for word in words for code in SETS.get(word, (word,)))
 
 

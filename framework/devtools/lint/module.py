@@ -25,7 +25,7 @@ class UnreadableError(Exception):
 
 
 class Module:
-    """A parsed file. ``name`` is dotted, as an import would have it; ``linted`` tells it from one only looked up in."""
+    """A parsed file. ``name`` is its dotted import name. A file that is not ``linted`` only resolves names of other files."""
 
     def __init__(self, path: Path, name: str, text: str, tree: ast.Module) -> None:
         self.path = path
@@ -34,7 +34,7 @@ class Module:
         self.tree = tree
         self.linted = False
         self.imports: dict[str, str] = {}
-        """A name in this file -> what it is, dotted; star imports are in ``star_imports``."""
+        """A name in this file -> its dotted meaning; star imports are in ``star_imports``."""
         self.star_imports: list[str] = []
         self.imported: list[tuple[ast.stmt, str]] = []
         """Every import, with the dotted module or name."""
@@ -73,7 +73,7 @@ class Module:
             yield node
 
     def column(self, node: ast.expr | ast.stmt | ast.ExceptHandler) -> int:
-        """The column of a node in characters, from 1 (the parser counts bytes)."""
+        """Return the column of a node in characters, from 1 (the parser counts bytes)."""
         lines = self.text.split("\n") if not self.text.isascii() else []
         if not 0 < node.lineno <= len(lines):
             return node.col_offset + 1
@@ -150,7 +150,7 @@ class Module:
 
 
 def read_module(path: Path, name: str) -> Module:
-    """Parse the file. Raises UnreadableError when Python could not read it."""
+    """Parse the file. Raises UnreadableError if it is no Python source."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -163,7 +163,8 @@ def parse(data: bytes, path: Path, name: str) -> Module:
     try:
         text = _decoded(data)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # such as "\d" in a string: a matter for ruff
+            # Ruff reports what the parser warns of, for example "\d" in a string.
+            warnings.simplefilter("ignore")
             return Module(path, name, text, ast.parse(text))
     except SyntaxError as error:
         raise UnreadableError(f"is no Python source: {error.msg}", error.lineno or 1, error.offset or 1) from None
@@ -171,7 +172,7 @@ def parse(data: bytes, path: Path, name: str) -> Module:
         line = data.count(b"\n", 0, error.start) + 1
         raise UnreadableError(f"is no Python source: byte {error.start} is not {error.encoding}", line) from None
     except (RecursionError, MemoryError):
-        raise UnreadableError("is nested too deeply to be read") from None
+        raise UnreadableError("is nested too deeply") from None
     except ValueError as error:
         raise UnreadableError(f"is no Python source: {error}") from None
 
@@ -185,7 +186,7 @@ def _decoded(data: bytes) -> str:
 
 
 def python_files(folder: Path) -> list[Path]:
-    """Every Python file below a folder, sorted; hidden and generated folders are left out."""
+    """Return every Python file below a folder, sorted, without hidden and generated folders."""
     found: list[Path] = []
     for path in folder.rglob(f"*{SUFFIX}"):
         steps = path.relative_to(folder).parts[:-1]
@@ -195,7 +196,7 @@ def python_files(folder: Path) -> list[Path]:
 
 
 def package_root(path: Path) -> Path:
-    """The outermost package that a file or folder lies in; without one, the folder itself or that of the file."""
+    """Return the outermost package around a file or folder; without one, the folder itself or that of the file."""
     folder = path if path.is_dir() else path.parent
     while (folder.parent / "__init__.py").exists() and (folder / "__init__.py").exists():
         folder = folder.parent
@@ -203,7 +204,7 @@ def package_root(path: Path) -> Path:
 
 
 def module_name(path: Path) -> str:
-    """The dotted name under which a file is imported from the folder that holds its outermost package."""
+    """Return the import name of a file, seen from the folder of its outermost package."""
     root = package_root(path)
     base = root.parent if (root / "__init__.py").exists() else root
     steps = list(path.relative_to(base).with_suffix("").parts)

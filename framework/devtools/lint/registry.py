@@ -1,4 +1,4 @@
-"""The table of all codes: SEW001 to SEW015 are GitLab's rules, SEW016 to SEW032 this framework's, from SEW100 on the linter's."""
+"""List all codes: SEW001 to SEW015 are GitLab's rules, SEW016 to SEW032 this framework's, from SEW100 on the linter's."""
 
 from collections.abc import Mapping
 
@@ -78,7 +78,7 @@ RULES: Mapping[str, LintRule] = {
         key=lambda rule: rule.code,
     )
 }  # fmt: skip
-"""Every code with its rule, in their order."""
+"""Each code -> its rule, sorted by code."""
 
 _GITLAB_CODES = frozenset(
     {
@@ -86,13 +86,13 @@ _GITLAB_CODES = frozenset(
         "SEW020", "SEW021", "SEW024",
     }
 )  # fmt: skip
-"""What GitLab's guidelines ask of hundreds of workers of many teams: that each says what it is, and leaves routing to rules."""
+"""GitLab's guidelines for hundreds of workers of many teams: each worker declares its properties and leaves routing to rules."""
 
 DEFAULT, GITLAB = "default", "gitlab"
 SETS: Mapping[str, frozenset[str]] = {DEFAULT: frozenset(RULES) - _GITLAB_CODES, GITLAB: frozenset(RULES)}
-"""The sets of codes that may be selected by a name: likely faults, without a word in any file; and those together with GitLab's."""
+"""The sets of codes by name. ``default``: likely faults, checked without any configuration. ``gitlab``: all codes."""
 
 
 def set_of(code: str) -> str:
-    """The smallest set that has the code."""
+    """Return the smallest set that has the code."""
     return DEFAULT if code in SETS[DEFAULT] else GITLAB

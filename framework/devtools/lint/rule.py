@@ -95,9 +95,9 @@ class CallSite:
 
 @dataclass(frozen=True, slots=True)
 class LintRule:
-    """One code. ``summary`` is what is found and ``fix`` what to do, a sentence each; ``why`` the story behind.
+    """One code: ``summary`` is the fault, ``fix`` the remedy, each one sentence; ``why`` is the reason.
 
-    ``bad`` and ``good`` are whole files: the lines of ``bad`` that are found end in ``# here``.
+    ``bad`` and ``good`` are whole files; the faulty lines of ``bad`` end in ``# here``.
     """
 
     code: str

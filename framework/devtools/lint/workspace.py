@@ -1,4 +1,4 @@
-"""The modules that are linted together. Names are resolved across files by reading, never by importing."""
+"""Read the modules that are linted together, and resolve names across files without importing."""
 
 import ast
 import builtins
@@ -18,39 +18,39 @@ from framework.devtools.lint.module import (
 )
 
 FRAMEWORK = "framework"
-"""The package of the framework: its names are known, its files are not read."""
+"""The package of the framework. The linter knows its names and does not read its files."""
 
 UNKNOWN = object()
-"""A value that cannot be known without running the code."""
+"""A value that only running code shows."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class ApplicationFacts:
-    """What files of the application tell about its workers."""
+    """Facts from configuration and generated files of the application."""
 
     categories: Collection[str] | None = None
-    """The feature categories; None where no file says them."""
+    """The feature categories; None without a file of categories."""
     categories_file: str = "config/feature_categories.yml"
     released: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The wire names of the last release -> the dotted name of the class then, "" where the file does not say it."""
+    """Each wire name of the last release -> the dotted name of its class then, "" if the file does not have it."""
     released_file: str = "workers/released.yml"
     retired: Collection[str] = ()
     """The wire names of classes that were removed on purpose."""
     modules: Mapping[str, Path] = field(default_factory=dict[str, Path])
-    """The modules that a process loads -> the file or folder of each."""
+    """Each module that a process loads -> its file or folder."""
 
 
 # Lint reads and never imports: an import stops at the first DeclarationError, needs all dependencies and runs code.
 class Workspace:
-    """The modules of some files, and those that are found by name beside them."""
+    """The modules of the linted files, and modules that names in them refer to."""
 
     def __init__(self, folders: Iterable[Path] = (), known: ApplicationFacts | None = None) -> None:
         self.modules: list[Module] = []
-        """Those that are linted."""
+        """The linted modules."""
         self.unlinted: list[Module] = []
-        """Others that a process loads: they are not linted, and their classes have wire names too."""
+        """Other modules that a process loads. They are not linted, but their classes have wire names."""
         self.unreadable: list[tuple[Path, UnreadableError]] = []
         self.facts = known or ApplicationFacts()
         self._folders = list(dict.fromkeys(folders))
@@ -58,7 +58,7 @@ class Workspace:
         self._by_name: dict[str, Module | None] = {}
 
     def add(self, path: Path) -> None:
-        """The file is among those that are linted, or among the unreadable ones."""
+        """Add a file to the linted modules, or to the unreadable files."""
         path = path.resolve()
         try:
             module = read_module(path, module_name(path))
@@ -69,13 +69,13 @@ class Workspace:
         self.add_module(module)
 
     def add_module(self, module: Module) -> None:
-        """A module that has been read is among those that are linted."""
+        """Add a parsed module to the linted ones."""
         module.linted = True
         self.modules.append(module)
         self._by_path[module.path] = self._by_name[module.name] = module
 
     def add_unlinted(self, path: Path) -> None:
-        """The file is among those that a process loads; one that is linted, or is no Python, is left out."""
+        """Add a file that a process loads, unless it is linted or no Python source."""
         path = path.resolve()
         if path not in self._by_path:
             module = self._by_path[path] = _read(path, module_name(path))
@@ -83,10 +83,10 @@ class Workspace:
                 self.unlinted.append(module)
 
     def import_names(self, module: Module) -> list[str]:
-        """Every dotted name under which a process may import a module, the likeliest first.
+        """Return every dotted name under which a process may import a module, the most likely first.
 
-        Inside of a module that a process loads there is one. Elsewhere a folder without ``__init__.py`` does not show where its
-        package begins, which may be in any of the folders that are searched.
+        A file in a loaded module has one name. Elsewhere a folder without ``__init__.py`` does not show where its package
+        begins, so each searched folder gives a name.
         """
         folders: list[Path] = []
         for name, path in self.facts.modules.items():
@@ -99,11 +99,11 @@ class Workspace:
         return [name for name in dict.fromkeys([module.name, *names]) if name]
 
     def class_of(self, name: str) -> tuple[Module, ast.ClassDef] | None:
-        """The class of a dotted name, through re-exports; None when it is not to be found in these files."""
+        """Return the class of a dotted name, also through re-exports; None if these files do not have it."""
         return self._find(name, lambda module: module.classes)
 
     def evaluate(self, module: Module, expression: ast.expr, depth: int = 8) -> object:
-        """What an expression of literals and constants is; UNKNOWN for everything else."""
+        """Return the value of an expression of literals and constants; UNKNOWN for any other expression."""
         try:
             return ast.literal_eval(expression)
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -112,7 +112,7 @@ class Workspace:
         return self.evaluate(*found, depth - 1) if found is not None else UNKNOWN
 
     def resolve_name(self, module: Module, expression: ast.expr) -> str | None:
-        """The dotted name of an expression, also where a star import brought it."""
+        """Return the dotted name of an expression, also for a name of a star import."""
         name = module.dotted(expression)
         if name is None or not module.star_imports or name.partition(".")[0] != name or hasattr(builtins, name):
             return name
@@ -156,9 +156,9 @@ class Workspace:
 def read_workspace(
     paths: Iterable[Path], here: Path, excluded: Callable[[Path], bool], facts: ApplicationFacts | None = None
 ) -> tuple[Workspace, set[Path]]:
-    """The tree around some files and folders: whole packages, so that a base or a child elsewhere is known.
+    """Read the whole packages of the paths, so that bases and subclasses in other files are known.
 
-    Also returns the files that were asked for.
+    Also returns the requested files.
     """
     wanted: set[Path] = set()
     roots: dict[Path, None] = {}
@@ -182,7 +182,7 @@ def read_workspace(
 
 
 def find_module(name: str, folders: Sequence[str]) -> Path | None:
-    """The file, or the folder, of a module that would be imported from ``folders``; nothing is imported."""
+    """Return the file or folder of a module in ``folders``, without importing it."""
     top, *steps = name.split(".")
     spec = PathFinder.find_spec(top, folders)
     if spec is None:
@@ -196,7 +196,7 @@ def find_module(name: str, folders: Sequence[str]) -> Path | None:
 
 
 def _dotted(path: Path, folder: Path) -> str:
-    """The dotted name of a file as an import from ``folder`` has it; "" when it is not below that."""
+    """Return the import name of a file seen from ``folder``; "" if the file is not below it."""
     if not path.is_relative_to(folder):
         return ""
     steps = path.relative_to(folder).with_suffix("").parts

@@ -75,7 +75,7 @@ def test_explain_shows_each_rule_and_overrides(office):
         "  decides   *  (matches every worker): queue pinned, shard main",
         "  the class has queue = 'mine', which overrides the rules",
         "  the class has shard = 'second', which overrides the rules",
-        "  the class says retry_queue = 'later': its retries go there",
+        "  the class has retry_queue = 'later': its retries go there",
         "FastWorker: queue urgent on shard main (rule urgency=high)",
         "  decides   urgency=high  (urgency is high): queue urgent, shard main",
         "  too late  *  (matches every worker): queue fast, shard main",

@@ -130,7 +130,7 @@ SAFE = {
         "a: int, b: str = 'x'",
         "do not take b: do not pass it in a push of this release yet",
     ),
-    "renamed": ("a: int", "b: int", "a is called b (only positions travel"),
+    "renamed": ("a: int", "b: int", "a is called b (jobs carry positions only"),
     "widened": ("a: int", "a: int | None", "a takes int | None, not only int"),
     "int to float": ("a: int", "a: float", "a takes float, not only int"),
     "a default": ("a: int", "a: int = 3", "a has a default"),

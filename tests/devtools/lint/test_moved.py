@@ -28,7 +28,7 @@ def test_module_that_became_a_package_is_found_with_line_to_write(look: Look):
     )
     assert (one.path.name, one.line, one.code) == ("sending.py", 4, "SEW032")
     assert one.message == (
-        "the wire name of MailWorker is Mail::MailWorker, which generated/released.yml does not have, and no class is left for "
+        "the wire name of MailWorker is Mail::MailWorker, which generated/released.yml does not have, and no class runs "
         "jobs of MailWorker"
     )
     assert one.fix == (
@@ -127,7 +127,7 @@ def test_two_released_names_are_both_said(look: Look):
     (one,) = look(
         PACKAGE | {MOVED: worker()}, known=ApplicationFacts(released={"A::MailWorker": "", "B::MailWorker": ""})
     )
-    assert one.message.endswith("no class is left for jobs of A::MailWorker and B::MailWorker")
+    assert one.message.endswith("no class runs jobs of A::MailWorker and B::MailWorker")
     assert 'write wire_name = "A::MailWorker" or wire_name = "B::MailWorker" to keep' in one.fix
     assert 'aliases = ("A::MailWorker",) or aliases = ("B::MailWorker",) to take' in one.fix
 

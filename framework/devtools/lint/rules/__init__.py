@@ -1,1 +1,1 @@
-"""The rules, by what they look at; ``framework.devtools.lint.registry`` is the table of all."""
+"""Rules by subject; ``framework.devtools.lint.registry`` lists all."""

@@ -1,4 +1,4 @@
-"""What ``perform`` takes and what is shown of it."""
+"""Check the parameters of ``perform``, and the arguments that logs show."""
 
 import ast
 import re
@@ -77,7 +77,7 @@ def _anchor(argument: ast.arg, function: Function) -> ast.expr | ast.stmt:
 
 
 def _keys(worker: SourceClass, classes: ClassIndex) -> Matches:
-    """Find the objects whose keys are no text: JSON has no others, and a key comes back as text."""
+    """Yield dicts with keys that are no str: a key of a JSON object is always a str."""
     for owner, function in worker.handlers():
         for argument in _parameters(function) if owner.module.linted else ():
             for node in _nodes(argument.annotation) if argument.annotation is not None else ():
@@ -101,7 +101,7 @@ def _key_of(node: ast.expr, module: Module, classes: ClassIndex) -> ast.expr | N
 
 
 def _non_string_key(node: ast.expr, module: Module, classes: ClassIndex) -> str | None:
-    """Return what a part of a key's annotation says that is no text, as far as that is known here."""
+    """Return the part of a key's annotation that is known to be no str, as text; else None."""
     match node:
         case ast.Subscript(value=ast.Name(id="Literal") | ast.Attribute(attr="Literal"), slice=said):
             words = said.elts if isinstance(said, ast.Tuple) else [said]
@@ -115,7 +115,7 @@ def _non_string_key(node: ast.expr, module: Module, classes: ClassIndex) -> str 
 
 
 def _annotated(function: Function) -> Iterator[tuple[ast.arg, ast.expr]]:
-    """Every parameter with each plain name in its annotation, without what stands in Literal[...] and behind Annotated's type."""
+    """Yield every parameter with each name in its annotation, without the members of Literal and the metadata of Annotated."""
     for argument in _parameters(function):
         for node in _nodes(argument.annotation) if argument.annotation is not None else ():
             if isinstance(node, ast.Name | ast.Attribute):
@@ -128,7 +128,7 @@ def _parameters(function: Function) -> Iterator[ast.arg]:
 
 
 def _nodes(annotation: ast.expr) -> Iterator[ast.expr]:
-    """Yield every part of an annotation that says a type, quoted ones read."""
+    """Yield every part of an annotation that is a type; quoted annotations are parsed."""
     todo = [annotation]
     for node in todo:
         yield node

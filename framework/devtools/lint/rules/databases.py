@@ -1,4 +1,4 @@
-"""What a job asks of a database: how fresh its reads are, when it waits, records that are gone, transactions."""
+"""Check the use of databases: freshness of reads, deferral, deleted records, transactions."""
 
 import ast
 

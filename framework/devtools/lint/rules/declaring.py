@@ -1,4 +1,4 @@
-"""What every class should say about itself: owner, idempotence, consistency, and nothing that is refused or has no effect."""
+"""Check declarations: owner, idempotence, categories, and attributes that are refused or have no effect."""
 
 import ast
 

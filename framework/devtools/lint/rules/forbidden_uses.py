@@ -1,4 +1,4 @@
-"""What worker code may reach for: the framework's own base and public names, and no job Redis behind its back."""
+"""Check forbidden uses: other base classes, internal modules, and direct access to the Redis of the jobs."""
 
 import ast
 import re

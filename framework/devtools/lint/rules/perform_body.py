@@ -1,4 +1,4 @@
-"""What ``perform`` does while it holds a slot: sleeps, deadlines, errors that are swallowed."""
+"""Check the code of ``perform``: sleeps, calls without timeout, swallowed errors."""
 
 import ast
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _DEADLINES: Mapping[str, int | None] = {
     "ftplib.FTP": 4,
     "socket.create_connection": 1,
 }
-"""Calls that wait for ever by themselves, and at which position they take a timeout."""
+"""Calls without a default timeout -> the position of their timeout argument (None: only a keyword)."""
 _CATCH_ALL = frozenset({"Exception", "BaseException"})
 _FLOW_CONTROL = _CATCH_ALL | {"framework.errors.FlowControl"}
 _FRAMEWORK_ERROR = _CATCH_ALL | {"framework.FrameworkError", "framework.errors.FrameworkError"}
@@ -30,7 +30,7 @@ _SWALLOWED_BY = {
     "BusinessError": _FRAMEWORK_ERROR,
     "RetryError": _FRAMEWORK_ERROR,
 }
-"""What a job raises to say what happens to it next, and the handlers that would swallow each."""
+"""Exceptions by which a job controls its outcome -> the handlers that swallow each."""
 
 
 def _sleep(site: CallSite) -> Matches:
@@ -69,7 +69,7 @@ def _swallowed(module: Module, classes: ClassIndex) -> Matches:
 
 
 def _caught(module: Module, handler: ast.ExceptHandler) -> set[str]:
-    """The dotted names that a handler catches; the empty one for all."""
+    """Return the dotted names that a handler catches; an empty name for all exceptions."""
     if handler.type is None:
         return {""}
     parts = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
@@ -81,7 +81,7 @@ def _raises(handler: ast.ExceptHandler) -> bool:
 
 
 def _raised_flow_control(module: Module, node: ast.Try) -> str | None:
-    """The flow control that the body of a try raises, unless an own handler of it passes it on."""
+    """Return the flow control exception that the body of a try raises, unless a handler of the same try raises it again."""
     passed = {
         name.rpartition(".")[2] for handler in node.handlers if _raises(handler) for name in _caught(module, handler)
     }

@@ -1,4 +1,4 @@
-"""How jobs are pushed: with a context, and in bulk."""
+"""Check pushes: context and bulk."""
 
 import ast
 

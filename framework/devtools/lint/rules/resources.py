@@ -1,4 +1,4 @@
-"""What a class asks of the fleet: external calls, limits, retries, queues, and values that are the same everywhere."""
+"""Check the use of shared resources: external calls, limits, retries, queues, and random values."""
 
 import ast
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def _random(worker: SourceClass, _: ClassIndex) -> Matches:
 
 
 def _calls_at_class_creation(expression: ast.expr | None) -> Iterator[ast.Call]:
-    """The calls that are made when the class is created; what stands in a lambda is not."""
+    """Yield the calls that run when the class is created, so not those in a lambda."""
     todo: list[ast.AST] = [expression] if expression is not None else []
     for node in todo:
         if isinstance(node, ast.Call):
@@ -70,7 +70,7 @@ def _undeclared_external(worker: SourceClass, _: ClassIndex) -> Matches:
 
 
 def _calls_out(worker: SourceClass) -> Iterator[tuple[ast.Call, str, Module]]:
-    """Calls of network clients in the worker's methods, and in functions of the same file that they call."""
+    """Yield calls of network clients in the worker's methods, and in functions of the same file that they call."""
     for owner in worker.mro:
         module = owner.module
         if _CLIENT_PACKAGES.isdisjoint(name.partition(".")[0] for _, name in module.imported):
@@ -90,7 +90,8 @@ def _calls_out(worker: SourceClass) -> Iterator[tuple[ast.Call, str, Module]]:
 def _no_limit(worker: SourceClass, _: ClassIndex) -> Matches:
     limit, share = worker.value("concurrency_limit"), worker.value("max_concurrency_limit_percentage")
     if worker.value("max_running_jobs") is not None:
-        return  # a limited capacity worker is limited
+        # A limited capacity worker is limited by this attribute.
+        return
     reasons = (
         (worker.value("has_external_dependencies") is True, "waits for external services"),
         (worker.value("resource_boundary") == "memory", "is bound by memory"),

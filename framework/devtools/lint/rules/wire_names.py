@@ -1,4 +1,4 @@
-"""The name under which a class's jobs travel: after a class has moved, jobs of the last release still have the old one."""
+"""Check wire names: after a class has moved, jobs of the last release still have the old name."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,24 +8,26 @@ from framework.devtools.lint.rule import LintRule, Matches, match_at
 
 def _moved(worker: SourceClass, classes: ClassIndex) -> Matches:
     known = worker.workspace.facts
-    # A class in a file that cannot be read may have the name.
+    # A class in an unreadable file may have the name.
     if not known.released or worker.workspace.unreadable or not _is_new(worker):
         return
     lost = [name for name in known.released if _is_lost(name, worker, classes)]
     if lost:
         others = [one for one in classes.workers if one.name == worker.name and one is not worker and _is_new(one)]
-        message = f"the wire name of {{}} is {worker.wire_names[0]}, which {known.released_file} does not have, and no class is "
-        message += f"left for jobs of {' and '.join(lost)}{_candidates_text(others)}"
+        message = (
+            f"the wire name of {{}} is {worker.wire_names[0]}, which {known.released_file} does not have, and no class "
+        )
+        message += f"runs jobs of {' and '.join(lost)}{_candidates_text(others)}"
         yield from match_at(worker.location_of("wire_name"), message, _lines(worker, lost))
 
 
 def _is_new(worker: SourceClass) -> bool:
-    """The class runs, and the last release had none of its wire name."""
+    """Return whether the class is concrete and its wire name is new since the last release."""
     return not worker.abstract and worker.workspace.facts.released.keys().isdisjoint(worker.wire_names)
 
 
 def _is_lost(name: str, worker: SourceClass, classes: ClassIndex) -> bool:
-    """A class of the same name was released, and neither runs, as far as reading tells, nor was removed on purpose."""
+    """Return whether a released class of the same name has no successor and was not retired."""
     same = name.rpartition("::")[2] == worker.name
     return same and name not in worker.workspace.facts.retired and not classes.may_have_wire_name(name)
 
