@@ -39,7 +39,7 @@ def _origin(project: Project, declaration: Declaration, owners: Mapping[str, typ
         return _name_origin(declaration)
     if field == "worker_name":
         own = "wire_name" in owners and owners["wire_name"].wire_name is not None
-        return "declared as its wire_name" if own else f"made from where the class stands: {declaration.qualified_name}"
+        return "declared as its wire_name" if own else f"made from the place of the class: {declaration.qualified_name}"
     if field == "weight":
         return _weight_origin(project, declaration, owners)
     if field in owners:
@@ -94,7 +94,7 @@ def _queue_lines(project: Project, declaration: Declaration, lines: Mapping[str,
 
 def _route_reason(declaration: Declaration, rule: str | None) -> str:
     if declaration.queue is not None:
-        return f"the class says queue = {declaration.queue!r}"
+        return f"the class has queue = {declaration.queue!r}"
     return f"rule {rule}" if rule is not None else "no rule matches"
 
 

@@ -103,7 +103,7 @@ def lint_workers(
     found, workers, files = _lint_paths(chosen, config, application.facts)
     _FORMATTERS[form](found)
     if form == "text":
-        hint = f" ({command(f'lint-workers --explain {found[0].code}')} tells why)" if found else ""
+        hint = f" ({command(f'lint-workers --explain {found[0].code}')} gives the reason)" if found else ""
         echo(f"{_count(workers, 'worker')} in {_count(files, 'file')}: {_count(len(found), 'finding')}{hint}")
     if found:
         sys.exit(EXIT_FAILED)

@@ -273,7 +273,7 @@ def test_explain_says_where_each_fact_comes_from(project: Path):
     assert lines[0] == "AWorker is shop.AWorker"
     for line in (
         f"name mix:a {made}, behind its queue_namespace and a colon",
-        "worker_name AWorker made from where the class stands: shop.AWorker",
+        "worker_name AWorker made from the place of the class: shop.AWorker",
         "feature_category search declared by shop.Base",
         "urgency low default",
         "weight 1 by urgency low; the class declares no weight, nor has namespace_weights mix",

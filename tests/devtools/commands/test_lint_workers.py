@@ -46,7 +46,7 @@ def test_findings_name_place_code_and_fix_and_end_with_1(site: Path):
     assert (
         first == f"workers/mail.py:5:5: SEW001 MailWorker does not declare that a second run does no harm: {rule.fix}"
     )
-    assert last == "2 workers in 4 files: 1 finding (scripts/lint_workers --explain SEW001 tells why)"
+    assert last == "2 workers in 4 files: 1 finding (scripts/lint_workers --explain SEW001 gives the reason)"
     assert run(site, "workers/post.py").stdout == "1 worker in 1 file: 0 findings\n"
 
 
