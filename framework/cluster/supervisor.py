@@ -45,7 +45,7 @@ class LeaseManager(Protocol):
 
 
 class Supervisor:
-    """Keep one process per spec running until ``stop``. ``leases`` hears of a death before the successor starts."""
+    """Keep one process per spec running until ``stop``. ``leases`` receives each death before the successor starts."""
 
     def __init__(self, specs: Sequence[ChildSpec], *, leases: LeaseManager, on_event: OnEvent | None = None) -> None:
         self.children = [Child(spec) for spec in specs]

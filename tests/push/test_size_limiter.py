@@ -39,6 +39,8 @@ METHODS = {
     )[1],
 }
 each_method = pytest.mark.parametrize("method", METHODS)
+single_and_bulk = pytest.mark.parametrize("method", ["async", "bulk_in"])
+"""For decisions of the one limiter that all methods call, which two tests with ``each_method`` show."""
 
 
 def stored(redis, jid):
@@ -87,7 +89,7 @@ def test_push_above_the_memory_limit_writes_nothing(opened_with, redis, method, 
     assert not redis.keys("*")
 
 
-@each_method
+@single_and_bulk
 def test_push_within_the_memory_limit_is_written(opened_with, redis, method):
     opened_with(SizeLimits(limit=0, decoded_limit=2_200_000))
     assert stored(redis, METHODS[method](worker(queue="default"), EXPANSIVE))["args"] == [EXPANSIVE]
@@ -148,7 +150,7 @@ def test_threshold_of_0_compresses_everything(opened_with, redis):
 
 
 @pytest.mark.proves("R59")
-@each_method
+@single_and_bulk
 @pytest.mark.parametrize("size", [5_000_000, 5_000_001])
 def test_limit_is_the_largest_size_allowed(opened_with, redis, method, size):
     opened_with(SizeLimits(compression_threshold=10**9))
@@ -162,7 +164,7 @@ def test_limit_is_the_largest_size_allowed(opened_with, redis, method, size):
     assert redis.dbsize() == 0
 
 
-@each_method
+@single_and_bulk
 def test_limit_counts_stored_bytes_after_compression(opened_with, redis, method):
     text = random_text(2_000)
     size = len(base64.b64encode(zlib.compress(dumps([text]), 5))) + 4
@@ -200,21 +202,21 @@ def test_incompressible_megabytes_are_refused_by_default(opened_with, redis):
 LIMITS = SizeLimits(compression_threshold=200, limit=400)
 
 
-@each_method
+@single_and_bulk
 def test_big_payload_class_is_compressed_without_limit(opened_with, redis, method):
     opened_with(LIMITS)
     job = stored(redis, METHODS[method](worker(queue="default", big_payload=True), random_text(2_000)))
     assert marker_fields(job) == {"compressed": True, "original_job_size_bytes": 2_000, "size_limiter": "validated"}
 
 
-@each_method
+@single_and_bulk
 def test_limit_of_0_allows_any_size(opened_with, redis, method):
     opened_with(SizeLimits(compression_threshold=200, limit=0))
     assert marker_fields(stored(redis, METHODS[method](worker(queue="default"), random_text(2_000))))["compressed"]
 
 
 @pytest.mark.proves("R60")
-@each_method
+@single_and_bulk
 @pytest.mark.parametrize("attributes", [{}, {"big_payload": True}], ids=["plain", "big_payload"])
 @pytest.mark.parametrize("limit", [0, 400])
 def test_push_above_the_decompression_limit_is_refused(opened_with, redis, method, attributes, limit):
@@ -268,7 +270,7 @@ def test_arguments_changed_by_a_middleware_are_limited(pusher, redis, args, comp
 # --- the mode track -------------------------------------------------------------------------------------------------
 
 
-@each_method
+@single_and_bulk
 def test_track_mode_writes_marks_and_reports(opened_with, redis, method):
     reports = []
     opened_with(SizeLimits("track", 200, 400), report=reports.append)
@@ -279,7 +281,7 @@ def test_track_mode_writes_marks_and_reports(opened_with, redis, method):
     assert (error.worker_class, error.size, error.size_limit) == ("Job", 2_000, 400)
 
 
-@each_method
+@single_and_bulk
 @pytest.mark.parametrize(("size", "tracked"), [(400, False), (401, True)])
 def test_track_mode_and_the_limit(opened_with, redis, method, size, tracked):
     reports = []
@@ -346,7 +348,7 @@ def test_small_arguments_are_not_measured(pusher, redis, caplog, monkeypatch):
 # --- left uncompressed ------------------------------------------------------------------------------------------------
 
 
-@each_method
+@single_and_bulk
 @pytest.mark.parametrize(
     ("attributes", "queues"),
     [({"compress": False}, ()), ({}, ("default",)), ({}, ("other", "def*"))],
@@ -389,7 +391,7 @@ def test_queue_chosen_by_a_middleware_decides_on_compression(pusher, redis):
         ({}, ("default",), "left uncompressed (setting: size_limit.uncompressed_queues)"),
     ],
 )
-@each_method
+@single_and_bulk
 def test_push_uncompressed_above_the_limit_is_refused(opened_with, redis, method, attributes, queues, words):
     opened_with(SizeLimits(limit=150_000, uncompressed_queues=queues))
     with pytest.raises((ExceedLimitError, BulkPushError)) as refused:
@@ -400,7 +402,7 @@ def test_push_uncompressed_above_the_limit_is_refused(opened_with, redis, method
     assert not redis.keys("*")
 
 
-@each_method
+@single_and_bulk
 def test_push_that_fits_only_uncompressed_stays_so(opened_with, redis, method):
     """A text that deflates by less than base64 adds: raw it takes 140,000 bytes, compressed more."""
     text = base64.b85encode(random.Random(2).randbytes(112_000)).decode().replace("\\", "-").replace('"', "'")
