@@ -268,3 +268,24 @@ def test_script_run_twice_changes_nothing(redis, name, jobs):
     once = everything(redis)
     run(redis, *arguments)
     assert everything(redis) == once
+
+
+MOVES_FROM_A_WORKING_LIST = (
+    *("kill", "schedule", "interrupt", "interrupt, back", "requeue", "hold_paused", "drop_retired", "reclaim"),
+    "reclaim, to a set",
+)
+
+
+@pytest.mark.proves("I19")
+@pytest.mark.parametrize("name", MOVES_FROM_A_WORKING_LIST)
+def test_move_run_again_after_the_job_has_ended_writes_nothing(redis, name):
+    """The reply of the move was lost, and before its second run another process took the job and ended it."""
+    prepare, call = CALLS[name]
+    prepare(redis, [b"job"])
+    run = MADE[name.partition(",")[0]]
+    arguments = call([b"job"])
+    run(redis, *arguments)
+    redis.delete(QUEUE, SET, DEAD, "counts")
+    ended = everything(redis)
+    run(redis, *arguments)
+    assert everything(redis) == ended
