@@ -38,7 +38,7 @@ pytest_plugins = ["tests.postgres"]  # `postgres` and `database`: a real Postgre
 
 ROOT = Path(__file__).resolve().parent.parent
 FAMILY = "TESTS_OF_FAMILY"
-"""Set in our environment, so every process we start, and those they start, can be told by it."""
+"""Set in our environment, so that every process that we or our processes start can be recognized by it."""
 
 EXPECTED = pytest.StashKey[dict[str, int]]()
 """Refusals that a test expects, and how many came."""

@@ -157,7 +157,7 @@ def reap(*, block: bool) -> None:
 
 # Not PR_SET_CHILD_SUBREAPER: the test session would inherit the orphans of every killed supervisor as zombies.
 def mind(child: int, report: int) -> NoReturn:
-    """Tell the pid of the process, wait for its end, tell its status; eight bytes each."""
+    """Send the pid of the process, wait for its end, send its status; eight bytes each."""
     os.write(report, b"%8d" % child)
     _, status = os.waitpid(child, 0)
     with contextlib.suppress(BrokenPipeError):

@@ -44,7 +44,7 @@ main()
 
 
 DIED = "component.died"
-"""The event that no process of a test may tell, unless the test asks for it."""
+"""The event that no process of a test may log, unless the test asks for it."""
 
 
 def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 30.0) -> Any:
@@ -258,7 +258,7 @@ class Process:
 
     @property
     def deaths(self) -> list[str]:
-        """The lines that tell of a dead thread of the framework, unless the test has asked for one (``line``, ``may_die``)."""
+        """The lines about a dead thread of the framework, unless the test has asked for one (``line``, ``may_die``)."""
         lines = self.log.read_text(errors="replace").splitlines() if not self.may_die else []
         return [line[:2_000] for line in lines if f'"event_name":"{DIED}"' in line]
 

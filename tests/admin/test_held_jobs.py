@@ -13,10 +13,10 @@ from tests.harness import encoded, full_memory, server_lines
 
 class Heard:
     def __init__(self):
-        self.told = []
+        self.reports = []
 
     def __call__(self, kind, name, jobs, oldest_s):
-        self.told.append((kind, name, jobs, round(oldest_s, -2)))
+        self.reports.append((kind, name, jobs, round(oldest_s, -2)))
 
 
 def wait_at_limit(redis, base, scope, *ages, full=False):
@@ -45,11 +45,11 @@ def test_held_alert_one_process_reports_old_jobs_only(redis, granted):
     for _ in range(2):
         for process in fleet:
             process.check()
-    assert heard.told == [("waiting", "OldWorker", 3, 3_600), ("paused", "PausedWorker", 2, 1_800)]
+    assert heard.reports == [("waiting", "OldWorker", 3, 3_600), ("paused", "PausedWorker", 2, 1_800)]
     assert 0 < redis.ttl(keys.HELD_ALERT) <= held_jobs.CHECK_PERIOD_S
     redis.delete(keys.HELD_ALERT)  # it has run out
     HeldJobsAlert(granted, heard, 900).check()
-    assert len(heard.told) == 4
+    assert len(heard.reports) == 4
 
 
 def test_held_alert_many_young_jobs_are_reported(redis, granted, monkeypatch):
@@ -58,7 +58,7 @@ def test_held_alert_many_young_jobs_are_reported(redis, granted, monkeypatch):
     pause(redis, "FewWorker", 1, 2, 3)
     heard = Heard()
     HeldJobsAlert(granted, heard, 900).check()
-    assert [told[:3] for told in heard.told] == [("paused", "ManyWorker", 4)]
+    assert [reports[:3] for reports in heard.reports] == [("paused", "ManyWorker", 4)]
 
 
 def test_held_jobs_key_of_other_type_hides_no_other(redis):
@@ -77,7 +77,7 @@ def test_held_alert_full_server_every_process_reports(redis, granted):
     with full_memory(redis):
         for _ in range(2):
             HeldJobsAlert(granted, heard, 900).check()
-    assert len(heard.told) == 2
+    assert len(heard.reports) == 2
 
 
 def test_held_alert_line_has_class_count_and_age(redis, granted):

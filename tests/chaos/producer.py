@@ -11,15 +11,15 @@ for line in sys.stdin:
     name, args = json.loads(line)
     try:
         worker = getattr(jobs, name)
-        told = {"jid": worker.perform_async(*args)}
+        answer = {"jid": worker.perform_async(*args)}
     except FrameworkError as error:
-        told = {
+        answer = {
             "error": type(error).__name__,
             "text": str(error),
             "maybe_written": getattr(error, "maybe_written", None),
             "shard": getattr(error, "shard", None),
         }
     except Exception as error:
-        told = {"error": f"untyped {error!r}"}
-    sys.stdout.write(json.dumps(told) + "\n")
+        answer = {"error": f"untyped {error!r}"}
+    sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()

@@ -59,7 +59,7 @@ def test_compression_bombs_move_to_dead_set_undecoded(scene):
         assert {name: entry[name] for name in data} == data
         assert "size_limit.decoded_limit" in entry["error_message"]
     scene.enqueue("PeakWorker")
-    (peak,) = until(lambda: scene.proven("peak"), "the process tells its memory")
+    (peak,) = until(lambda: scene.proven("peak"), "the process reports its memory")
     assert int(peak) < 200
     scene.settled(process)
     assert process.end() == 0
@@ -80,9 +80,9 @@ def test_large_jobs_in_all_threads_wait_for_memory(scene):
     until(lambda: scene.proven("rows"), "the first has run", 60)
     scene.enqueue("NoteWorker", "neighbour")
     until(lambda: len(scene.proven("rows")) == 10, "all have run", 120)
-    told = [json.loads(value) for value in scene.proven("rows")]
-    assert {name: count for name, count, _ in told} == {f"large {number}": rows + 1 for number in range(10)}
-    assert {at_once for _, _, at_once in told} == {1}
+    results = [json.loads(value) for value in scene.proven("rows")]
+    assert {name: count for name, count, _ in results} == {f"large {number}": rows + 1 for number in range(10)}
+    assert {at_once for _, _, at_once in results} == {1}
     scene.wait_for("note", "neighbour")
     scene.settled(process)
     assert process.end() == 0

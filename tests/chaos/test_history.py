@@ -24,7 +24,7 @@ WAITING = {b"schedule", b"retry", b"dead", b"aw:limit:LimitedWorker:waiting:", b
 """The sorted sets that a history must write to."""
 
 
-def told(folder, name, **wanted):
+def lines_of(folder, name, **wanted):
     """Return the lines of a process's log that have these fields."""
     text = (folder / f"{name}.log").read_bytes()
     lines = [json.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
@@ -38,10 +38,10 @@ def is_whole(run, folder):
     log = b"".join(path.read_bytes() for path in run.data.rglob("*.aof"))
     return (
         run.kills >= 2
-        and told(folder, "bare", job_status="recovered", cause="lost reply")
-        and told(folder, "cluster", job_status="recovered", cause="death")
+        and lines_of(folder, "bare", job_status="recovered", cause="lost reply")
+        and lines_of(folder, "cluster", job_status="recovered", cause="death")
         and all(b"ZADD\r\n$%d\r\n%s\r\n" % (len(key), key) in log for key in WAITING)
-        and sum(len(told(folder, name, job_status="done")) for name in ("bare", "cluster")) > 250
+        and sum(len(lines_of(folder, name, job_status="done")) for name in ("bare", "cluster")) > 250
     )
 
 
@@ -54,8 +54,8 @@ def test_mixed_load_history_and_its_prefixes_hold(short_path):
 
     # It contained every event of the proof.
     assert run.kills >= 2
-    assert told(short_path, "bare", job_status="recovered", cause="lost reply")
-    assert told(short_path, "cluster", job_status="recovered", cause="death")
+    assert lines_of(short_path, "bare", job_status="recovered", cause="lost reply")
+    assert lines_of(short_path, "cluster", job_status="recovered", cause="death")
     commands = [command for group in History(run.data).groups() for command in group.commands]
     assert {command[1] for command in commands if command[0] == b"ZADD"} >= WAITING
     assert any(command[0] == b"HSET" and command[1].startswith(b"aw:lock:") for command in commands)

@@ -154,9 +154,9 @@ def test_unread_log_output_delays_no_job_and_losses_are_counted(scene, measured)
     assert lost > 0
     about_jobs = [line for line in lines if line.get("jid") in jids]
     others = {"process.ready", "process.stopping", "process.stopped", "queues.paused"}
-    told = [line for line in lines if line.get("event_name") in others]
+    logged = [line for line in lines if line.get("event_name") in others]
     assert 3 * len(jids) <= len(about_jobs) + lost <= 3 * len(jids) + 3
-    assert told[-1]["event_name"] == "process.stopped"
+    assert logged[-1]["event_name"] == "process.stopped"
 
 
 def _all_of(scene, name, count):

@@ -105,8 +105,8 @@ def test_lease_expiry_recovers_frozen_and_killed_only(scene, measured):
     again = Counter(scene.proven("note"))
     measured("extra_runs", sum(again.values()) - len(values) - 1)
     assert sum(again.values()) - len(values) - 1 <= SLOTS + MAX_UNACKNOWLEDGED
-    told = [line for process in (runner, witness, holder) for line in process.find(job_status="recovered")]
-    back = Counter(line["jid"] for line in told)
+    recovered = [line for process in (runner, witness, holder) for line in process.find(job_status="recovered")]
+    back = Counter(line["jid"] for line in recovered)
     assert set(back.values()) == {1}
     assert set(back) >= {"held", "pulled 0", "pulled 1"}
     assert "holding" not in back

@@ -58,9 +58,9 @@ def test_push_with_lost_reply_is_in_doubt_and_written_once(scene, count):
         proxy.lose_replies(PUSH, {1}, hang=True)
     else:
         proxy.cut_after(count)
-    told = producer.push("NoteWorker", "doubtful")
-    assert (told["error"], told["maybe_written"], told["shard"]) == ("ShardUnavailableError", True, "main")
-    assert "may have been applied" in told["text"]
+    answer = producer.push("NoteWorker", "doubtful")
+    assert (answer["error"], answer["maybe_written"], answer["shard"]) == ("ShardUnavailableError", True, "main")
+    assert "may have been applied" in answer["text"]
     assert len(proxy.lost) == 1
     assert scene.client.llen("queue:default") == 2
     until(
@@ -75,8 +75,8 @@ def test_push_that_was_never_sent_is_not_in_doubt(scene):
     proxy = scene.proxy()
     producer = scene.producer(url=proxy.url)
     scene.server.stop()
-    told = producer.push("NoteWorker", "nowhere")
-    assert (told["error"], told["maybe_written"]) == ("ShardUnavailableError", False)
+    answer = producer.push("NoteWorker", "nowhere")
+    assert (answer["error"], answer["maybe_written"]) == ("ShardUnavailableError", False)
     scene.server.start()
     assert producer.push("NoteWorker", "after")["jid"]
     assert scene.client.llen("queue:default") == 1

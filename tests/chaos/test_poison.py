@@ -94,8 +94,8 @@ def test_queue_of_wrong_type_stops_no_other_queue(scene, order):
     for value in values:
         scene.enqueue("NoteWorker", value)
     scene.wait_for("note", *values)
-    told = until(lambda: [line for line in process.lines if line.get("queue") == "spoilt"], "it is logged")
-    assert told[0]["severity"] in ("WARN", "ERROR")
+    logged = until(lambda: [line for line in process.lines if line.get("queue") == "spoilt"], "it is logged")
+    assert logged[0]["severity"] in ("WARN", "ERROR")
     assert scene.client.get("queue:spoilt") == b"text"
     scene.client.delete("queue:spoilt")
     scene.enqueue("NoteWorker", "healed", queue="spoilt")

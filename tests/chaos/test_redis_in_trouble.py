@@ -66,8 +66,8 @@ def test_producer_in_network_partition_gets_typed_errors(scene):
     scene.wait_for("begun", "one")
     proxy.swallow()
     scene.open_gate("one")  # its acknowledgement is lost in the network
-    told = producer.push("NoteWorker", "into the hole")
-    assert (told["error"], told["maybe_written"]) == ("ShardUnavailableError", True)
+    answer = producer.push("NoteWorker", "into the hole")
+    assert (answer["error"], answer["maybe_written"]) == ("ShardUnavailableError", True)
     seen_trouble(process)
     proxy.heal()
     at_work(scene, process, "after")
@@ -87,9 +87,9 @@ def test_read_only_redis_is_survived(scene):
     scene.wait_for("begun", "one")
     scene.client.replicaof("127.0.0.1", 1)
     scene.open_gate("one")
-    told = producer.push("NoteWorker", "refused")
-    assert (told["error"], told["maybe_written"]) == ("ShardUnavailableError", False)
-    assert "READONLY" in told["text"].upper() or "read only" in told["text"]
+    answer = producer.push("NoteWorker", "refused")
+    assert (answer["error"], answer["maybe_written"]) == ("ShardUnavailableError", False)
+    assert "READONLY" in answer["text"].upper() or "read only" in answer["text"]
     seen_trouble(process)
     scene.client.replicaof("NO", "ONE")
     at_work(scene, process, "after")
@@ -125,9 +125,11 @@ def test_error_reply_of_redis_ends_no_process(scene):
         proxy.heal()
         at_work(scene, process, f"after {number}")
     assert not [value for value in scene.proven("note") if value.startswith("refused")]
-    assert {line: told["error"] for line, told in answers.items()} == dict.fromkeys(REFUSALS, "ShardUnavailableError")
+    assert {line: answer["error"] for line, answer in answers.items()} == dict.fromkeys(
+        REFUSALS, "ShardUnavailableError"
+    )
     # an answer came: it is surely not written
-    assert not [line for line, told in answers.items() if told["maybe_written"]]
+    assert not [line for line, answer in answers.items() if answer["maybe_written"]]
     assert process.end() == 0
 
 
@@ -144,9 +146,9 @@ def test_full_redis_is_drained_by_the_workers(scene):
     process.send(signal.SIGCONT)
     scene.wait_for("note", *values)
     until(lambda: scene.client.zcard("retry") == 1, "its retry is kept")
-    told = producer.push("NoteWorker", "refused")
-    assert (told["error"], told["maybe_written"]) == ("ShardUnavailableError", False)
-    assert "maxmemory" in told["text"]
+    answer = producer.push("NoteWorker", "refused")
+    assert (answer["error"], answer["maybe_written"]) == ("ShardUnavailableError", False)
+    assert "maxmemory" in answer["text"]
     scene.settled(process)
     scene.client.config_set("maxmemory", 0)
     at_work(scene, process, "after")
@@ -196,9 +198,9 @@ def test_redis_that_cannot_save_loses_no_job(scene, disk):
     scene.wait_for("begun", "one")
     with disk(scene):
         scene.open_gate("one")
-        told = producer.push("NoteWorker", "refused")
-        assert (told["error"], told["maybe_written"]) == ("ShardUnavailableError", False)
-        assert "MISCONF" in told["text"]
+        answer = producer.push("NoteWorker", "refused")
+        assert (answer["error"], answer["maybe_written"]) == ("ShardUnavailableError", False)
+        assert "MISCONF" in answer["text"]
         seen_trouble(process)
     at_work(scene, process, "after")
     scene.once("begun")
@@ -255,8 +257,8 @@ def test_shard_outage_does_not_affect_other_shards(scene, make_server):
     assert producer.push("ElsewhereWorker", "before")["jid"]
     second.stop()
     for number in range(20):
-        told = producer.push("ElsewhereWorker", "lost shard")
-        assert (told["error"], told["shard"], told["maybe_written"]) == ("ShardUnavailableError", "second", False)
+        answer = producer.push("ElsewhereWorker", "lost shard")
+        assert (answer["error"], answer["shard"], answer["maybe_written"]) == ("ShardUnavailableError", "second", False)
         assert producer.push("NoteWorker", f"main {number}")["jid"]
     scene.wait_for("note", *(f"main {number}" for number in range(20)))
     second.start()

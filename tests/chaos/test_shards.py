@@ -56,8 +56,8 @@ def pair(scene, make_server):
 def pushed(producer, name, value):
     """Push; return the producer's result and the time it took."""
     began = time.monotonic()
-    told = producer.push(name, value)
-    return told, time.monotonic() - began
+    answer = producer.push(name, value)
+    return answer, time.monotonic() - began
 
 
 def main_is_untouched(scene, producer, label):
@@ -65,8 +65,8 @@ def main_is_untouched(scene, producer, label):
     took = []
     for number in range(20):
         began = time.monotonic()
-        told, _ = pushed(producer, "NoteWorker", f"{label} {number}")
-        assert told["jid"]
+        answer, _ = pushed(producer, "NoteWorker", f"{label} {number}")
+        assert answer["jid"]
         scene.wait_for("note", f"{label} {number}")
         took.append(time.monotonic() - began)
         assert took[-1] < UNTOUCHED_S
@@ -75,14 +75,14 @@ def main_is_untouched(scene, producer, label):
 
 def pushes_fail_soon(producer, measured):
     """Check that the first push waits for its answer, and that of the next, within a second, none does."""
-    told, took_s = pushed(producer, "ElsewhereWorker", "into the hole")
-    assert (told["error"], told["shard"], told["maybe_written"]) == ("ShardUnavailableError", "second", True)
+    answer, took_s = pushed(producer, "ElsewhereWorker", "into the hole")
+    assert (answer["error"], answer["shard"], answer["maybe_written"]) == ("ShardUnavailableError", "second", True)
     measured("circuit_open_s", took_s)
     began = time.monotonic()
     slowest_s = 0.0
     while time.monotonic() - began < 1.0:
-        told, took_s = pushed(producer, "ElsewhereWorker", "into the hole")
-        assert (told["error"], told["shard"], told["maybe_written"]) == ("ShardUnavailableError", "second", False)
+        answer, took_s = pushed(producer, "ElsewhereWorker", "into the hole")
+        assert (answer["error"], answer["shard"], answer["maybe_written"]) == ("ShardUnavailableError", "second", False)
         slowest_s = max(slowest_s, took_s)
     assert slowest_s < AT_ONCE_S
     measured("refused_s", slowest_s)

@@ -15,15 +15,15 @@ def test_failed_pushes_leak_no_memory_in_producer(scene):
     producer = scene.producer()
     scene.server.stop()
     for number in range(250):
-        told = producer.push("NoteWorker", f"refused {number}")
-        assert (told["error"], told["maybe_written"]) == ("ShardUnavailableError", False)
+        answer = producer.push("NoteWorker", f"refused {number}")
+        assert (answer["error"], answer["maybe_written"]) == ("ShardUnavailableError", False)
     scene.server.start()
-    told = producer.push("NoteWorker", "taken")
-    assert told.get("jid"), told
+    answer = producer.push("NoteWorker", "taken")
+    assert answer.get("jid"), answer
     for number in range(250):
         scene.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        told = producer.push("NoteWorker", f"after reset {number}")
-        assert told.get("jid"), told
+        answer = producer.push("NoteWorker", f"after reset {number}")
+        assert answer.get("jid"), answer
 
 
 def test_lost_connections_leak_no_memory_in_process(scene):

@@ -170,9 +170,9 @@ def test_search_long_lists_reads_pages(redis, monkeypatch):
     monkeypatch.setattr(search, "STEP_JOBS", 7)
     redis.rpush("queue:q", *[encoded(jid=f"j{number:03}") for number in range(40)])
     redis.zadd(keys.RETRY, {encoded(jid=f"z{number:03}"): number for number in range(300)})
-    told = []
+    scanned = []
     for number in range(0, 40, 3):
-        (found,) = search.search(redis, f"j{number:03}", lambda key, looked: told.append((key, looked)))
+        (found,) = search.search(redis, f"j{number:03}", lambda key, looked: scanned.append((key, looked)))
         assert (found.position, found.total) == (40 - number, 40)
     for number in range(0, 300, 37):
         (found,) = search.search(redis, f"z{number:03}", lambda *_: None)
@@ -181,7 +181,7 @@ def test_search_long_lists_reads_pages(redis, monkeypatch):
     for odd in ("a[b]*c?d^-\\\\", 'quo"ted'):
         redis.zadd(keys.DEAD, {encoded(jid=odd): 1})
         assert [found.store.kind for found in search.search(redis, odd, lambda *_: None)] == ["dead"]
-    steps = [looked for key, looked in told if key == "queue:q"]
+    steps = [looked for key, looked in scanned if key == "queue:q"]
     assert max(later - before for before, later in itertools.pairwise(steps)) <= 15  # a first page of 8, and then 7
 
 

@@ -318,8 +318,8 @@ def test_migrate_limited_jobs_on_another_shard_are_reported(office, redis, secon
     holds = ["concurrency_limit = 3", "idempotent"]
     assert report["main"]["per_shard"] == [{"class": "ReportWorker", "holds": holds, "shards": ["second", "main"]}]
     assert report["second"]["per_shard"] == []
-    (told,) = [line for line in done.stderr.splitlines() if "by itself" in line]
-    assert told.startswith(
+    (warning,) = [line for line in done.stderr.splitlines() if "by itself" in line]
+    assert warning.startswith(
         "ReportWorker (concurrency_limit = 3 and idempotent) has jobs on shards second and main "
         "(second: its route; main: 3 left in place)"
     )

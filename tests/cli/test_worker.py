@@ -238,8 +238,8 @@ def test_keys_of_the_file_without_effect_are_told_on_stderr(site):
     process = site.worker("-C", str(file)).ready()
     assert process.end() == 0
     assert process.lines
-    told = process.errors.read_text().splitlines()
-    assert told == [
+    logged = process.errors.read_text().splitlines()
+    assert logged == [
         f"{file}: strict has no effect here",
         f"{file}: max_retries has no effect here: set max_retries in config/application.yml",
     ]

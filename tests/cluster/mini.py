@@ -1,7 +1,7 @@
-"""A child that is no worker: it says on its board what its folder tells it to. Started in milliseconds.
+"""A child that is no worker: it writes to its shared state as files in its folder command. It starts in milliseconds.
 
-``mode``: serve, refuse (status 3), hang (it never serves). ``hold``: told to drain it ends when this file is gone. ``deaf``: it
-does not hear TERM. It writes its pid to ``up``.
+``mode``: serve, refuse (status 3), hang (it never serves). ``hold``: after the signal to drain, it ends when this file is gone.
+``deaf``: it ignores TERM. It writes its pid to ``up``.
 """
 
 import mmap
@@ -16,17 +16,17 @@ mode = (folder / "mode").read_text()
 if mode == "refuse":
     sys.exit(3)
 cells = memoryview(mmap.mmap(int(os.environ["FRAMEWORK_SHARED_STATE"]), 40)).cast("d")
-told: list[int] = []
+received: list[int] = []
 for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGTSTP, signal.SIGQUIT):
-    signal.signal(number, lambda got, _frame: told.append(got))
+    signal.signal(number, lambda got, _frame: received.append(got))
 while True:
     cells[2] = cells[3] = cells[4] = time.monotonic()
-    if told and told[0] == signal.SIGTSTP:
+    if received and received[0] == signal.SIGTSTP:
         cells[0] = 2
-        told.pop(0)
-    elif signal.SIGTERM in told and not (folder / "deaf").exists():
+        received.pop(0)
+    elif signal.SIGTERM in received and not (folder / "deaf").exists():
         sys.exit(0)
-    elif signal.SIGUSR2 in told:
+    elif signal.SIGUSR2 in received:
         cells[0] = 3
         if not (folder / "hold").exists():
             sys.exit(0)

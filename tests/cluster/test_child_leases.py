@@ -21,7 +21,7 @@ ME = "host:1:000000000abc"
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
-class Told:
+class Reports:
     def __init__(self):
         self.failed, self.back, self.dead = [], [], []
 
@@ -58,26 +58,26 @@ def group():
 
 
 @pytest.fixture
-def told():
-    return Told()
+def reports():
+    return Reports()
 
 
 OFTEN = replace(STANDARD, child_renewal_period_s=0.02, heartbeat_period_s=0.025, silence_limit_s=60.0)
 
 
 @pytest.fixture
-def keeper(redis, group, told):
+def keeper(redis, group, reports):
     made = []
 
     def make(client=redis, **options):
-        made.append(ChildLeases("main", client, told, replace(OFTEN, **options)))
+        made.append(ChildLeases("main", client, reports, replace(OFTEN, **options)))
         made[-1].start(group)
         return made[-1]
 
     yield make
     for one in made:
         one.stop()
-    assert not told.dead
+    assert not reports.dead
 
 
 @pytest.fixture
@@ -124,15 +124,15 @@ def test_child_leases_silent_child_is_killed_not_renewed(redis, granted, keeper,
 
 
 @pytest.mark.proves("F7")
-def test_after_an_outage_a_living_child_gets_its_lease_back(make_server, keeper, group, told, sleeper):
+def test_after_an_outage_a_living_child_gets_its_lease_back(make_server, keeper, group, reports, sleeper):
     server = make_server()
     client = open_client(Endpoint(server.url), name="keeper", read_timeout_s=0.2)
     registered(client, lease_ms=400)
     keeper(client)
     os.kill(server.pid, signal.SIGSTOP)
-    until(lambda: len(told.failed) > 3)
+    until(lambda: len(reports.failed) > 3)
     os.kill(server.pid, signal.SIGCONT)
-    until(lambda: told.back)
+    until(lambda: reports.back)
     assert client.pttl(keys.lease(ME)) > 10_000
     client.close()
 
@@ -162,14 +162,14 @@ def test_child_leases_death_is_marked_and_siblings_sweep(redis, granted, keeper,
     assert redis.zscore(keys.REGISTRY, ME) < 0
 
 
-def test_child_leases_death_in_outage_is_marked_afterwards(make_server, keeper, group, told):
+def test_child_leases_death_in_outage_is_marked_afterwards(make_server, keeper, group, reports):
     server = make_server()
     client = open_client(Endpoint(server.url), name="keeper", read_timeout_s=0.2)
     registered(client, lease_ms=60_000)
     one = keeper(client)
     server.stop()
     one.mark_dead(ME)
-    until(lambda: told.failed)
+    until(lambda: reports.failed)
     server.start()
     until(lambda: group.signals)
     assert client.zscore(keys.REGISTRY, ME) < 0

@@ -75,10 +75,10 @@ def test_a_child_that_grows_is_replaced_and_systemd_hears_of_all(cluster, site, 
     redis.lpush(keys.queue("default"), encoded("GrowWorker", args=[250], jid="grown"))
     proofs("grown")
     assert proofs("environment") == ["[]"]  # a process that runs jobs must not notify systemd
-    told = process.line(event_name="child.memory")
-    assert (told["child_pid"], told["memwd_limit"], told["memwd_max_rss_bytes"]) == (first, "soft", 200 << 20)
-    assert told["memwd_rss_bytes"] > 200 << 20
-    assert (told["memwd_cur_strikes"], told["memwd_max_strikes"]) == (4, 3)
+    logged = process.line(event_name="child.memory")
+    assert (logged["child_pid"], logged["memwd_limit"], logged["memwd_max_rss_bytes"]) == (first, "soft", 200 << 20)
+    assert logged["memwd_rss_bytes"] > 200 << 20
+    assert (logged["memwd_cur_strikes"], logged["memwd_max_strikes"]) == (4, 3)
     until(lambda: children(process, "replaced") == [first], "its successor serves")
     assert not gone(first)  # and it may finish its job
     release("grown")

@@ -50,7 +50,7 @@ class Group:
     def leaving(self):
         return [child for child in self.supervisor.standby if child.draining]
 
-    def told(self, *kinds):
+    def events_of(self, *kinds):
         return [(event.kind, event.name) for event in self.events if not kinds or event.kind in kinds]
 
     def turn(self):
@@ -102,7 +102,7 @@ def test_rollout_starts_successor_first_and_one_at_a_time(group):
     one.clear_process()
     one.until(lambda: not one.rollout.rolling, "the end")
     assert not set(one.pids) & set(before)
-    assert one.told()[2:] == [(kind, name) for name in "ab" for kind in ("started", "replaced", "drained")]
+    assert one.events_of()[2:] == [(kind, name) for name in "ab" for kind in ("started", "replaced", "drained")]
     assert (one.most, one.least, one.rollout.aborted, one.guard.deaths) == (3, 2, False, [])
     assert [child.restarts for child in one.supervisor.children] == [1, 1]
 
@@ -131,7 +131,7 @@ def test_rollout_overdue_drain_is_stopped_then_killed(group, monkeypatch):
     before = one.pids
     one.hold()
     one.roll()
-    assert one.told("overdue", "drained") == [(kind, name) for name in "ab" for kind in ("overdue", "drained")]
+    assert one.events_of("overdue", "drained") == [(kind, name) for name in "ab" for kind in ("overdue", "drained")]
     one.hold("deaf")
     one.roll()
     died = [(event.name, event.status) for event in one.events if event.kind == "died"]
@@ -149,7 +149,7 @@ def test_asked_again_in_the_midst_it_replaces_the_replaced_too(group):
     one.rollout.begin()
     one.clear_process()
     one.until(lambda: not one.rollout.rolling, "the end")
-    assert sorted(name for _, name in one.told("replaced")) == ["a", "a", "b"]
+    assert sorted(name for _, name in one.events_of("replaced")) == ["a", "a", "b"]
     assert one.least == 2
 
 
@@ -159,10 +159,10 @@ def test_rollout_child_dying_during_it_counts_as_replaced(group):
     one.rollout.begin()
     one.until(lambda: one.leaving)
     os.kill(one.pids[1], signal.SIGKILL)
-    one.until(lambda: one.told("died"), "it is seen")
+    one.until(lambda: one.events_of("died"), "it is seen")
     one.clear_process()
     one.until(lambda: not one.rollout.rolling, "the end")
-    assert one.told("replaced") == [("replaced", "a")]
+    assert one.events_of("replaced") == [("replaced", "a")]
     assert all(child.ready for child in one.supervisor.children)
 
 
@@ -186,11 +186,11 @@ def test_the_cure_comes_first_to_who_does_not_serve(group):
     one = group()
     one.mode("refuse")
     os.kill(one.pids[1], signal.SIGKILL)
-    one.until(lambda: len(one.told("died")) > 1, "it falls again and again")
+    one.until(lambda: len(one.events_of("died")) > 1, "it falls again and again")
     one.mode("serve")
     one.rollout.begin()
     one.until(lambda: not one.rollout.rolling, "the end")
-    assert one.told("replaced") == [("replaced", "b"), ("replaced", "a")]
+    assert one.events_of("replaced") == [("replaced", "b"), ("replaced", "a")]
 
 
 def test_a_single_one_waits_for_the_drained_unless_it_is_urgent(group):
@@ -205,7 +205,7 @@ def test_a_single_one_waits_for_the_drained_unless_it_is_urgent(group):
         one.turn()
     assert b in one.supervisor.children
     assert one.rollout.replace(b, urgent=True)
-    one.until(lambda: ("overdue", "b") in one.told(), "its jobs have the ordinary deadline")
+    one.until(lambda: ("overdue", "b") in one.events_of(), "its jobs have the ordinary deadline")
     assert one.rollout.replace(a, urgent=True)  # it grows while its jobs end
     assert not one.rollout.replace(a, urgent=True)
     one.until(lambda: not one.supervisor.standby, "both are gone")
@@ -242,6 +242,6 @@ def test_rollout_stop_during_it_leaves_no_process(group):
     one.rollout.replace(one.supervisor.children[1], urgent=True)
     one.until(lambda: len(one.supervisor.standby) == 2, "one leaves, one starts")
     one.supervisor.stop(5)
-    assert len(one.told("stopped")) == 4
+    assert len(one.events_of("stopped")) == 4
     assert not one.supervisor.unclean
     assert not one.supervisor.all[2:]

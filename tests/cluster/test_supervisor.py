@@ -21,21 +21,21 @@ BROKEN = "raise SystemExit(3)"
 
 
 class Guard:
-    """Hears what a supervisor tells of its children."""
+    """Record the calls of a supervisor to its lease manager."""
 
     failed = False
 
     def __init__(self):
-        self.deaths, self.told = [], []
+        self.deaths, self.calls = [], []
 
     def start(self, group):
-        self.told.append(("start", [bool(child.pid) for child in group.children]))
+        self.calls.append(("start", [bool(child.pid) for child in group.children]))
 
     def mark_dead(self, shard, identity):
         self.deaths.append((shard, identity))
 
     def stop(self):
-        self.told.append("stop")
+        self.calls.append("stop")
 
 
 class House:
@@ -160,7 +160,7 @@ def test_stop_ends_all_and_starts_none_again(house):
     one.supervisor.poll()
     assert one.kinds().count("started") == 2
     assert [child.pid for child in one.children] == [0, 0]
-    assert one.guard.told == [("start", [True, True]), "stop", "stop"]
+    assert one.guard.calls == [("start", [True, True]), "stop", "stop"]
 
 
 def test_supervisor_child_ignoring_stop_is_killed_and_dead(house, monkeypatch):
@@ -214,8 +214,8 @@ def test_supervisor_stuck_child_is_killed_and_replaced(house):
     one.supervisor.kill_stuck(one.children[0].identity, 130)
     one.supervisor.kill_stuck("host:1:nobody", 130)
     until(lambda: (one.supervisor.poll(), one.children[0].restarts)[1] == 1, "a restart")
-    told = [(event.kind, event.pid, event.status) for event in one.events if event.pid == stuck]
-    assert told == [("started", stuck, None), ("stuck", stuck, 130), ("died", stuck, -signal.SIGKILL)]
+    calls = [(event.kind, event.pid, event.status) for event in one.events if event.pid == stuck]
+    assert calls == [("started", stuck, None), ("stuck", stuck, 130), ("died", stuck, -signal.SIGKILL)]
     assert one.children[1].restarts == 0
 
 

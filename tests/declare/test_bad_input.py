@@ -572,10 +572,10 @@ def test_load_names_every_fault_of_every_module(tmp_path: Any, monkeypatch: pyte
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ConfigurationError) as caught:
         registry.load(["bad_package"])
-    told = [(problem.file, problem.message.split(" (")[0]) for problem in caught.value.problems]
-    assert len(told) == 6
-    assert told[0] == (
+    found_problems = [(problem.file, problem.message.split(" (")[0]) for problem in caught.value.problems]
+    assert len(found_problems) == 6
+    assert found_problems[0] == (
         "bad_package.one",
         "bad_package.one.OneWorker: urgency = 'hihg' is not allowed. Allowed: one of 'high', 'low', 'throttled'",
     )
-    assert [file for file, _ in told] == ["bad_package.one"] * 3 + ["bad_package.two"] * 3
+    assert [file for file, _ in found_problems] == ["bad_package.one"] * 3 + ["bad_package.two"] * 3

@@ -1,4 +1,4 @@
-"""Attributes and options without an effect: told once for a class, at the line of the application that says them."""
+"""Attributes and options without an effect: one warning per class, at the line of the application that has them."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ VALUES = {"timeout": 30, "expires_in": timedelta(hours=1), "track": True}
 
 
 @pytest.fixture
-def told() -> Iterator[list[warnings.WarningMessage]]:
+def caught() -> Iterator[list[warnings.WarningMessage]]:
     """Every warning of the test, however often the same line gives it."""
     with registry.isolated(), warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
@@ -36,10 +36,10 @@ def test_every_attribute_without_effect_is_known():
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_class_with_an_attribute_warns_at_its_line(told, name):
+def test_class_with_an_attribute_warns_at_its_line(caught, name):
     declared(**{name: VALUES[name]})
 
-    (warning,) = told
+    (warning,) = caught
     assert warning.category is NoEffectWarning
     assert f"posters.PosterWorker: {name} = " in str(warning.message)
     assert ATTRIBUTES_WITHOUT_EFFECT[name] in str(warning.message)
@@ -47,17 +47,17 @@ def test_class_with_an_attribute_warns_at_its_line(told, name):
 
 
 @pytest.mark.parametrize("said", [{"timeout": None}, {"track": False}, {"expires_in": None}, {"status_expiration": 5}])
-def test_class_without_ineffective_attributes_is_silent(told, said):
+def test_class_without_ineffective_attributes_is_silent(caught, said):
     declared(**said)
-    assert not told
+    assert not caught
 
 
-def test_inherited_value_warns_at_its_class(told):
+def test_inherited_value_warns_at_its_class(caught):
     class TeamWorker(ApplicationWorker, abstract=True):
         feature_category = "not_owned"
         timeout = 30
 
-    assert [str(one.message).partition(":")[0].rpartition(".")[2] for one in told] == ["TeamWorker"]
+    assert [str(one.message).partition(":")[0].rpartition(".")[2] for one in caught] == ["TeamWorker"]
 
     class OneWorker(TeamWorker):
         def perform(self) -> None: ...
@@ -65,20 +65,20 @@ def test_inherited_value_warns_at_its_class(told):
     class OtherWorker(OneWorker):
         timeout = None
 
-    assert len(told) == 1
+    assert len(caught) == 1
 
 
-def test_mixin_warns_with_the_first_class_that_has_it(told):
+def test_mixin_warns_with_the_first_class_that_has_it(caught):
     class Patient:
         timeout = 30
 
     first = declared((Patient, ApplicationWorker))
-    assert len(told) == 1
+    assert len(caught) == 1
     declared((first,))
-    assert len(told) == 1
+    assert len(caught) == 1
 
 
-def test_warning_of_a_metaclass_names_the_applications_line(told):
+def test_warning_of_a_metaclass_names_the_applications_line(caught):
     class Meta(type):
         def __new__(cls, *args: Any, **others: Any) -> Any:
             return super().__new__(cls, *args, **others)
@@ -96,29 +96,29 @@ def test_warning_of_a_metaclass_names_the_applications_line(told):
 
         def perform(self) -> None: ...
 
-    assert [(one.filename, one.lineno) for one in told] == [(__file__, line)]
+    assert [(one.filename, one.lineno) for one in caught] == [(__file__, line)]
 
 
-def test_set_warns_once_for_each_option_of_a_class(told):
+def test_set_warns_once_for_each_option_of_a_class(caught):
     worker, other = declared(), declared(wire_name="Other")
     for _ in range(3):
         worker.set(timeout=5, retry=0).set(track=True)
     line = sys._getframe().f_lineno + 1
     other.set(timeout=5)
-    assert [str(one.message).partition(" has")[0] for one in told] == [
+    assert [str(one.message).partition(" has")[0] for one in caught] == [
         "posters.PosterWorker: set(timeout=...)",
         "posters.PosterWorker: set(track=...)",
         "posters.PosterWorker: set(timeout=...)",
     ]
-    assert (told[-1].filename, told[-1].lineno) == (__file__, line)
+    assert (caught[-1].filename, caught[-1].lineno) == (__file__, line)
 
 
-def test_set_of_a_child_warns_besides_its_parent(told):
+def test_set_of_a_child_warns_besides_its_parent(caught):
     parent = declared()
     child = declared((parent,), wire_name="Child")
     parent.set(track=True)
     child.set(track=True)
-    assert len(told) == 2
+    assert len(caught) == 2
 
 
 def test_error_filter_refuses_ineffective_attribute_each_time():
@@ -133,10 +133,10 @@ def test_error_filter_refuses_ineffective_attribute_each_time():
                 worker.set(timeout=3)
 
 
-def test_invalid_value_is_an_error_and_no_warning(told):
+def test_invalid_value_is_an_error_and_no_warning(caught):
     with pytest.raises(DeclarationError, match="timeout"):
         declared(timeout=-1)
-    assert not told
+    assert not caught
 
 
 def test_warning_can_be_filtered_by_the_applications_line(tmp_path: Path):

@@ -126,7 +126,7 @@ class ProcessorBench:
         return [line for line in found if all(line.get(name) == value for name, value in wanted.items())]
 
     def done(self):
-        """Tell whether every job has ended and is acknowledged."""
+        """Return whether every job has ended and is acknowledged."""
         return (
             not self.redis.llen("queue:default")
             and not self.redis.llen(WORKING)

@@ -393,8 +393,8 @@ def test_class_without_owner_logs_its_callers_category(lines):
     one, shared = lines(), declared()
     found = [written(one, payload(**{"meta.feature_category": name}), shared) for name in ("billing", "search", "")]
     found.append(written(one, payload(), shared))
-    told = [tuple(line["feature_category"] for line in pair) for pair in found]
-    assert told == [("billing",) * 2, ("search",) * 2, ("not_owned",) * 2, ("not_owned",) * 2]
+    categories = [tuple(line["feature_category"] for line in pair) for pair in found]
+    assert categories == [("billing",) * 2, ("search",) * 2, ("not_owned",) * 2, ("not_owned",) * 2]
 
 
 def test_class_with_owner_logs_its_category(lines):

@@ -678,7 +678,7 @@ def locked(redis, jid, owner=None):
 
 
 def test_performing_since_covers_only_the_jobs_code(slots, redis):
-    """A stopping process reads it to tell jobs that were cut off from jobs that had not started or had ended."""
+    """A stopping process reads it to distinguish jobs that were cut off from jobs that had not started or had ended."""
     asked, open_, begun, ended, settling = (threading.Event() for _ in range(5))
 
     def wait_in_the_policy(_entry):

@@ -93,11 +93,11 @@ def put_off():
 
 
 def worker(**body):
-    head = {"feature_category": "not_owned", "wire_name": "Job", "perform": tells("perform")}
+    head = {"feature_category": "not_owned", "wire_name": "Job", "perform": recorder("perform")}
     return type("Job", (ApplicationWorker,), {**head, **body})
 
 
-def tells(name, *, is_async=False):
+def recorder(name, *, is_async=False):
     """Return a method that notes its run."""
 
     def plain(self, *args):
@@ -133,7 +133,7 @@ def test_version_handler_runs_exactly_its_version(run, put_off, own, handled, ve
     if isinstance(version, str) and version in set("0123456789"):
         read = int(version)
     with registry.isolated():
-        made = worker(version=own, **{f"perform_v{number}": tells(f"perform_v{number}") for number in older})
+        made = worker(version=own, **{f"perform_v{number}": recorder(f"perform_v{number}") for number in older})
         if through == "pipe" and read > own:
             error = put_off(args=["a", 2], **fields).error
             assert (type(error), error.version, error.known) == (NewerVersionError, read, own)
@@ -151,10 +151,10 @@ def test_version_handler_runs_exactly_its_version(run, put_off, own, handled, ve
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_versions_may_mix_def_and_async_def(run, version):
     worker(
-        perform=tells("perform", is_async=True),
+        perform=recorder("perform", is_async=True),
         version=2,
-        perform_v0=tells("perform_v0"),
-        perform_v1=tells("perform_v1", is_async=True),
+        perform_v0=recorder("perform_v0"),
+        perform_v1=recorder("perform_v1", is_async=True),
     )
     assert run(version=version, args=[7])[0].outcome == Succeeded()
     ((name, job_version, args, *thread),) = seen
@@ -164,7 +164,7 @@ def test_versions_may_mix_def_and_async_def(run, version):
 
 
 def test_async_versions_need_no_extra_thread(run):
-    worker(perform=tells("p", is_async=True), version=1, perform_v0=tells("v0", is_async=True))
+    worker(perform=recorder("p", is_async=True), version=1, perform_v0=recorder("v0", is_async=True))
     run(version=0)
     assert relays == []
 
@@ -211,7 +211,7 @@ def test_middleware_may_raise_the_version_of_a_job(run):
             job["args"], instance.job_version = [job["args"][0], "full"], 1
             yield
 
-    worker(version=1, perform_v0=tells("perform_v0"))
+    worker(version=1, perform_v0=recorder("perform_v0"))
     assert run(Upgrade, args=[5])[0].outcome == Succeeded()
     assert seen == [("perform", 1, (5, "full"))]
 

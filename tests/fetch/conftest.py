@@ -119,7 +119,7 @@ class FetcherBench:
         return sum(1 for client in self.redis.client_list() if "b" in client["flags"])
 
     def idle(self):
-        """Tell whether each of up to 16 queues has a blocking call, and no job is in flight."""
+        """Return whether each of up to 16 queues has a blocking call, and no job is in flight."""
         return self.blocked_calls() == min(16, len(self.pipeline.queues)) and not self.in_flight.payloads()
 
     def calls(self, command="evalsha"):

@@ -109,14 +109,14 @@ def noted(one, number, where=0):
 
 
 def test_error_rate_counts_by_type_location_and_time(monkeypatch):
-    now, told = [100.0], []
+    now, counts = [100.0], []
     monkeypatch.setattr(error_rate.time, "monotonic", lambda: now[0])
-    one = ErrorRateLimit(lambda error, count: told.append(count))
+    one = ErrorRateLimit(lambda error, count: counts.append(count))
     assert not any(noted(one, number, number % 2) for number in range(2 * MAX_ERRORS - 2))  # nine at each of two places
-    assert told[-2:] == [MAX_ERRORS - 1, MAX_ERRORS - 1]
+    assert counts[-2:] == [MAX_ERRORS - 1, MAX_ERRORS - 1]
     now[0] += WINDOW_S + 0.1
     assert not noted(one, 0)  # the others are long ago
-    assert told[-1] == 1
+    assert counts[-1] == 1
     assert [noted(one, number) for number in range(1, MAX_ERRORS)] == [False] * (MAX_ERRORS - 2) + [True]
 
 

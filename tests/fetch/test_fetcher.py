@@ -127,7 +127,7 @@ def test_quiet_process_fetches_nothing_and_acknowledges(bench, redis):
     until(lambda: one.blocked_calls() == 0)
     redis.lpush(QUEUE, "b")
     one.end(one.units[0])
-    # A blocking call that was on its way when the process was told to be quiet may take "b", and then returns it.
+    # A blocking call that was sent before the process became quiet may take "b", and then returns it.
     until(lambda: one.working() == [] and redis.lrange(QUEUE, 0, -1) == [b"b"])
     assert len(one.units) == 1
     assert all(thread.is_alive() for thread in one.threads)

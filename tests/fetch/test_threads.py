@@ -106,12 +106,12 @@ def test_each_wake_up_wakes_one_thread():
     threads = [threading.Thread(target=work, daemon=True) for _ in range(count)]
     for thread in threads:
         thread.start()
-    told = 0
-    while told < 1_000:
-        told += pool.notify_one()
-    until(lambda: len(woken) == told)
+    notified = 0
+    while notified < 1_000:
+        notified += pool.notify_one()
+    until(lambda: len(woken) == notified)
     until(lambda: len(pool._waiting) == count)
-    assert len(woken) == told
+    assert len(woken) == notified
     stop.set()
     pool.notify_all()
     for thread in threads:

@@ -6,18 +6,18 @@ from framework.wire.job import Job
 
 
 def test_handler_that_raises_stops_no_other():
-    reported, told = [], []
+    reported, calls = [], []
     handlers = Handlers(lambda what, error: reported.append((what, str(error))))
 
     def bad(*_):
         raise SystemExit("mine")
 
-    handlers.error += [bad, lambda error, facts: told.append((error, facts))]
-    handlers.death += [bad, lambda job, error: told.append((job.jid, error))]
+    handlers.error += [bad, lambda error, facts: calls.append((error, facts))]
+    handlers.death += [bad, lambda job, error: calls.append((job.jid, error))]
     error = ValueError("x")
     handlers.call_error_handlers(error, {"queue": "q"})
     handlers.call_death_handlers(Job({"jid": "j"}), error)
-    assert told == [(error, {"queue": "q", "job": {}}), ("j", error)]
+    assert calls == [(error, {"queue": "q", "job": {}}), ("j", error)]
     assert reported == [("error handler", "mine"), ("death handler", "mine")]
 
 
@@ -35,25 +35,25 @@ def registered():
 
 
 def test_handlers_may_be_registered_as_decorators(registered):
-    told = []
+    calls = []
     handlers = Handlers(lambda *_: None)
 
     @public.on_error
     def first(error, facts):
-        told.append(("error", facts["queue"]))
+        calls.append(("error", facts["queue"]))
 
     @public.on_death
     def second(job, error):
-        told.append(("death", job.jid))
+        calls.append(("death", job.jid))
 
     public.on_error(first)  # a module that is loaded twice
     handlers.call_error_handlers(ValueError("x"), {"queue": "q"})
     handlers.call_death_handlers(Job({"jid": "j"}), ValueError("x"))
-    assert told == [("error", "q"), ("death", "j")]
+    assert calls == [("error", "q"), ("death", "j")]
 
 
 def test_handler_cannot_change_the_job_of_the_next(registered):
-    told = []
+    calls = []
     handlers = Handlers(lambda *_: None)
 
     @public.on_error
@@ -64,12 +64,12 @@ def test_handler_cannot_change_the_job_of_the_next(registered):
     def spoil_too(job, error):
         job.clear()
 
-    public.on_error(lambda error, facts: told.append(facts["job"]))
-    public.on_death(lambda job, error: told.append(job))
+    public.on_error(lambda error, facts: calls.append(facts["job"]))
+    public.on_death(lambda job, error: calls.append(job))
     job = {"jid": "j"}
     handlers.call_error_handlers(ValueError("x"), {"job": job, "queue": "q"})
     handlers.call_death_handlers(Job(job), ValueError("x"))
-    assert told == [{"jid": "j"}, {"jid": "j"}]
+    assert calls == [{"jid": "j"}, {"jid": "j"}]
 
 
 @pytest.mark.proves("F30")

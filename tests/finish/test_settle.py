@@ -144,14 +144,14 @@ def test_last_failure_kills_and_calls_hook_then_handlers(bench, redis):
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "expected"),
     [({"retry": 0}, True), ({"retry": 0, "dead": False}, True), ({"retry": False}, False), ({}, False)],
     ids=["exhausted", "exhausted, not kept", "retry false", "retried"],
 )
-def test_retries_exhausted_is_called_only_when_used_up(bench, fields, told):
+def test_retries_exhausted_is_called_only_when_used_up(bench, fields, expected):
     calls = []
     bench.go(ERROR, worker(**hook("retries_exhausted", None, calls)), **fields)
-    assert bool(calls) == told
+    assert bool(calls) == expected
 
 
 @pytest.mark.parametrize("fields", [{"retry": False}, {"retry": 0, "dead": False}])

@@ -76,9 +76,9 @@ def test_redis_flags_malformed_flag_hides_no_other(redis, granted):
     with server_lines("info") as lines:
         flags.read()
         flags.read()
-        told = [line["flag"] for line in lines() if line["event_name"] == "flags.unreadable"]
+        logged = [line["flag"] for line in lines() if line["event_name"] == "flags.unreadable"]
     assert flags.names() == {"good"} == read_flags(redis).keys()
-    assert sorted(told) == sorted([*(name for name in GARBAGE if isinstance(name, str)), "no \\xff name"])
+    assert sorted(logged) == sorted([*(name for name in GARBAGE if isinstance(name, str)), "no \\xff name"])
 
 
 @each_row("data", GARBAGE.values())
@@ -158,8 +158,8 @@ def test_openfeature_failing_provider_keeps_last_values(provider, monkeypatch):
         monkeypatch.setattr("framework.flags.background.DEADLINE_S", 0.0)
         flags.read()
         assert flags.enabled("on")
-        told = {line["event_name"] for line in lines() if "event_name" in line}
-    assert told == {"flags.provider_error", "callback.timeout"}
+        logged = {line["event_name"] for line in lines() if "event_name" in line}
+    assert logged == {"flags.provider_error", "callback.timeout"}
     provider._flags["on"] = switch(False)
     go_on.set()
     until(flags.read, "what came late")

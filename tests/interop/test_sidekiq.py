@@ -36,7 +36,7 @@ NO_JSON = b"\xff no JSON {"
 
 
 def exact(value):
-    """Equality that tells True from 1 and 1 from 1.0."""
+    """Equality for which True, 1 and 1.0 are different."""
     return repr(value)
 
 
@@ -105,8 +105,8 @@ def test_shared_queue_leaves_ruby_its_jobs_unchanged(
     assert sorted(seen, key=str) == sorted(ran, key=str)  # each once
     assert not any(redis.zcard(key) for key in ("retry", "dead", "schedule"))
     assert redis.llen("queue:default") == 0
-    told = [line for line in process.lines() if line.get("event_name") == "class.foreign"]
-    assert sum(line["classes"]["Ruby::OnlyWorker"] for line in told) >= 21
+    logged = [line for line in process.lines() if line.get("event_name") == "class.foreign"]
+    assert sum(line["classes"]["Ruby::OnlyWorker"] for line in logged) >= 21
     assert not [line for line in process.lines() if line.get("class") == "Ruby::OnlyWorker"]
 
 

@@ -52,10 +52,10 @@ def arrived(data):
     return data if stays(data) else data.replace(b'"queue":"old"', b'"queue":"new"')
 
 
-def migration(redis, limit=None, tell=lambda _: None):
+def migration(redis, limit=None, report=lambda _: None):
     plan = MigrationPlan(FixedTarget("new", ["MoveWorker"], ()), ["old"], ["MoveWorker"])
     account, allowance = MigrationReport(), Quota(limit)
-    return QueueMigrator(redis, plan, account, allowance, tell), account, allowance
+    return QueueMigrator(redis, plan, account, allowance, report), account, allowance
 
 
 def waiting(redis, key):
@@ -68,7 +68,7 @@ def everything(redis):
 
 
 def tidy(redis):
-    """Tell whether only the keys of a finished migration are left."""
+    """Return whether only the keys of a finished migration are left."""
     return {key.decode() for key in redis.keys("*")} <= {OLD, NEW, keys.QUEUES, keys.STEADY_SINCE}
 
 
@@ -83,8 +83,8 @@ def test_migrate_queue_moves_jobs_and_keeps_order(redis, granted, small_pages, m
     jobs, there = mixed(60), job(1000, queue="new")
     redis.lpush(NEW, there)
     redis.lpush(OLD, *jobs)
-    told = []
-    queues, account, _ = migration(granted, tell=told.append)
+    counts = []
+    queues, account, _ = migration(granted, report=counts.append)
     if memory == "full":
         with full_memory(redis):
             queues.migrate("old")
@@ -94,7 +94,7 @@ def test_migrate_queue_moves_jobs_and_keeps_order(redis, granted, small_pages, m
     assert waiting(redis, NEW) == [there, *(arrived(data) for data in jobs if not stays(data))]
     assert account.moved == {("old", "new"): len([data for data in jobs if not stays(data)])}
     assert not account.still_receiving
-    assert sum(told) >= 60
+    assert sum(counts) >= 60
     assert redis.smembers(keys.QUEUES) == {b"old", b"new"}
     assert tidy(redis)
     before = redis.info("commandstats")["cmdstat_renamenx"]["calls"]
@@ -131,13 +131,13 @@ def test_migrate_queue_stop_request_puts_jobs_back(redis, granted, small_pages):
     jobs = mixed(60)
     redis.lpush(OLD, *jobs)
 
-    told = []
+    counts = []
 
     def stop(_count):
-        told.append(_count)
-        allowance.stopped = len(told) >= 3
+        counts.append(_count)
+        allowance.stopped = len(counts) >= 3
 
-    queues, account, allowance = migration(granted, tell=stop)
+    queues, account, allowance = migration(granted, report=stop)
     queues.migrate("old")
     movers = [data for data in jobs if not stays(data)]
     moved = account.moved.total()
@@ -184,7 +184,7 @@ def test_migrate_queue_replaced_key_says_where_jobs_are(redis, granted, small_pa
         redis.set(OLD, "no list")
 
     with pytest.raises(QueueReplacedError, match=ASIDE):
-        migration(granted, tell=replace)[0].migrate("old")
+        migration(granted, report=replace)[0].migrate("old")
     with pytest.raises(ResponseError, match="WRONGTYPE"):  # as the key of any queue
         migration(granted)[0].preview("old")
     redis.delete(OLD)
@@ -216,17 +216,17 @@ def test_migrate_queue_expired_lease_continues(redis, granted, small_pages, paus
     """What it had put aside is there, or others have put it back."""
     jobs = mixed(80)
     redis.lpush(OLD, *jobs)
-    told = []
+    counts = []
 
     def stop_and_wake(_count):
-        told.append(_count)
-        if len(told) == 4:
+        counts.append(_count)
+        if len(counts) == 4:
             expire(redis)
             if pause == "reaper":
                 assert reap(granted) > 0
                 assert not redis.exists(ASIDE)
 
-    migration(granted, tell=stop_and_wake)[0].migrate("old")
+    migration(granted, report=stop_and_wake)[0].migrate("old")
     assert waiting(redis, OLD) == [data for data in jobs if stays(data)]
     assert waiting(redis, NEW) == [arrived(data) for data in jobs if not stays(data)]
     assert tidy(redis)
@@ -238,15 +238,15 @@ def test_migrate_queue_two_at_once_lose_no_job(redis, granted, small_pages):
         redis.flushall()
         jobs = mixed(80)
         redis.lpush(OLD, *jobs)
-        told = []
+        counts = []
 
-        def second(_count, moment=moment, told=told):
-            told.append(_count)
-            if len(told) == moment:
+        def second(_count, moment=moment, counts=counts):
+            counts.append(_count)
+            if len(counts) == moment:
                 migration(granted)[0].migrate("old")
 
-        migration(granted, tell=second)[0].migrate("old")
-        assert len(told) >= moment
+        migration(granted, report=second)[0].migrate("old")
+        assert len(counts) >= moment
         assert waiting(redis, OLD) == [data for data in jobs if stays(data)]
         assert waiting(redis, NEW) == [arrived(data) for data in jobs if not stays(data)]
         assert tidy(redis)
@@ -315,7 +315,7 @@ def test_migrate_queue_concurrent_clients_lose_no_job(redis, granted, small_page
     if jobs:
         redis.lpush(OLD, *jobs)
     others = Others(redis, jobs, steps)
-    migration(granted, tell=others.act)[0].migrate("old")
+    migration(granted, report=others.act)[0].migrate("old")
     assert not redis.exists(ASIDE)
     migration(granted)[0].migrate("old")  # what came after the last look
     left = {True: waiting(redis, OLD), False: waiting(redis, NEW)}
@@ -389,14 +389,14 @@ def reap(redis):
     return Reaper(redis, lambda _: None, grace, SetLimits(100, 1000.0)).sweep()
 
 
-def struck(url, fault, folder, status):
-    """Migrate in a process of its own that is struck; return the names of the commands that it sent."""
+def interrupted(url, fault, folder, status):
+    """Migrate in a process of its own, with a fault; return the names of the commands that it sent."""
     sent = folder / "sent"
 
     def act():
         with sent.open("w", buffering=1) as file:
             install(Line(fault, lambda _number, name: file.write(f"{name}\n"), lambda: False, greetings=False))
-            with open_client(Endpoint(url), name="struck") as client:
+            with open_client(Endpoint(url), name="interrupted") as client:
                 migration(client)[0].migrate("old")
 
     assert forked(act) == status
@@ -411,12 +411,12 @@ def test_migrate_queue_struck_anywhere_next_run_completes(redis, granted, redis_
     jobs = mixed(20)
     movers = [data for data in jobs if not stays(data)]
     redis.lpush(OLD, *jobs)
-    names = struck(redis_url, None, tmp_path, 0)
+    names = interrupted(redis_url, None, tmp_path, 0)
     assert {"RENAMENX", "heartbeat", "migrate", "mark_dead", "unregister"} <= {*names}
     for at, name in enumerate(names, 1):
         redis.flushall()
         redis.lpush(OLD, *jobs)
-        struck(redis_url, Fault(at, way), tmp_path, -9 if way.startswith("die") else 1)
+        interrupted(redis_url, Fault(at, way), tmp_path, -9 if way.startswith("die") else 1)
         assert Counter(map(arrived, everything(redis).elements())) == Counter(map(arrived, jobs)), name
         if (at + WAYS.index(way)) % 2:
             expire(redis)

@@ -39,10 +39,10 @@ def arrived(data):
     return data.replace(b'"queue":"old"', b'"queue":"new"') if b"MoveWorker" in data else data
 
 
-def migration(redis, limit=None, tell=lambda _: None, sources=("old",)):
+def migration(redis, limit=None, report=lambda _: None, sources=("old",)):
     plan = MigrationPlan(FixedTarget("new", ["MoveWorker"], ()), sources, ["MoveWorker"])
     account, allowance = MigrationReport(), Quota(limit)
-    return SetMigrator(redis, plan, account, allowance, tell), account, allowance
+    return SetMigrator(redis, plan, account, allowance, report), account, allowance
 
 
 def there(redis):
@@ -53,13 +53,13 @@ def there(redis):
 def test_migrate_set_jobs_keep_their_time(redis, granted, monkeypatch, memory):
     monkeypatch.setattr(module, "PAGE", 10)
     members = fill(redis, 300)
-    told = []
-    mover, account, _ = migration(granted, tell=told.append)
+    counts = []
+    mover, account, _ = migration(granted, report=counts.append)
     moving = sum(b"MoveWorker" in data for data in members)
     mover.preview(SET)
     assert account.moved == {("old", "new"): moving}
     assert there(redis) == members
-    mover, account, _ = migration(granted, tell=told.append)
+    mover, account, _ = migration(granted, report=counts.append)
     if memory == "full":
         with full_memory(redis):
             mover.migrate(SET)
@@ -67,7 +67,7 @@ def test_migrate_set_jobs_keep_their_time(redis, granted, monkeypatch, memory):
         mover.migrate(SET)
     assert there(redis) == {arrived(data): score for data, score in members.items()}
     assert account.moved == {("old", "new"): moving}
-    assert sum(told) >= 2 * 300
+    assert sum(counts) >= 2 * 300
     again, account, _ = migration(granted)
     again.migrate(SET)
     assert not account.moved
@@ -125,13 +125,13 @@ def test_migrate_set_concurrent_clients_lose_no_job(redis, granted, redis_url):
     assert not [data for data in there(redis) if data != arrived(data)]
 
 
-def struck(url, fault, folder, status):
+def interrupted(url, fault, folder, status):
     sent = folder / "sent"
 
     def act():
         with sent.open("w", buffering=1) as file:
             install(Line(fault, lambda _number, name: file.write(f"{name}\n"), lambda: False, greetings=False))
-            with open_client(Endpoint(url), name="struck") as client:
+            with open_client(Endpoint(url), name="interrupted") as client:
                 migration(client)[0].migrate(SET)
 
     assert forked(act) == status
@@ -143,12 +143,12 @@ def struck(url, fault, folder, status):
 def test_migrate_set_struck_anywhere_next_run_completes(redis, granted, redis_url, tmp_path, way, monkeypatch):
     monkeypatch.setattr(module, "PAGE", 10)
     fill(redis, 25)
-    names = struck(redis_url, None, tmp_path, 0)
+    names = interrupted(redis_url, None, tmp_path, 0)
     assert names.count("replace") > 1
     for at in range(1, len(names) + 1):
         redis.flushall()
         members = fill(redis, 25)
-        struck(redis_url, Fault(at, way), tmp_path, -9 if way.startswith("die") else 1)
+        interrupted(redis_url, Fault(at, way), tmp_path, -9 if way.startswith("die") else 1)
         moved = {arrived(data): score for data, score in members.items()}
         assert {arrived(data): score for data, score in there(redis).items()} == moved
         assert redis.zcard(SET) == 25

@@ -476,6 +476,6 @@ def test_record_killed_process_loses_counts_of_one_heartbeat(site, redis):
     def counted():
         return redis.get("stat:processed"), redis.get("stat:failed")
 
-    until(lambda: counted() == (b"10", b"10"), "a beat tells, and all are acknowledged")
+    until(lambda: counted() == (b"10", b"10"), "a heartbeat reports them, and all are acknowledged")
     process.kill()
     assert counted() == (b"10", b"10")

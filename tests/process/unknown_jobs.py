@@ -15,13 +15,13 @@ class Base(ApplicationWorker, abstract=True):
     feature_category = "not_owned"
     queue = "default"
 
-    def tell(self, *values: object) -> None:
+    def record(self, *values: object) -> None:
         proofs.rpush("proof:ran", " ".join(map(str, (type(self).__name__, *values))))
 
 
 class OldWorker(Base):
     def perform(self, number: int) -> None:
-        self.tell(number)
+        self.record(number)
 
 
 if RELEASE == "old":
@@ -31,7 +31,7 @@ if RELEASE == "old":
         loggable_arguments = ("title",)
 
         def perform(self, title: str, pages: int = 1) -> None:
-            self.tell("of the old release", title)
+            self.record("of the old release", title)
 
 else:
 
@@ -39,14 +39,14 @@ else:
         version = 2
 
         def perform(self, title: str, pages: str) -> None:
-            self.tell(title, pages)
+            self.record(title, pages)
 
         def perform_v1(self, title: str, pages: int = 1) -> None:
-            self.tell("as before", title)
+            self.record("as before", title)
 
     class NewWorker(Base):
         def perform(self, number: int) -> None:
-            self.tell(number)
+            self.record(number)
 
     class LockedWorker(Base):
         status_expiration = timedelta(hours=1)
@@ -54,7 +54,7 @@ else:
         deduplicate = Deduplicate("until_executed", ttl=timedelta(hours=2))
 
         def perform(self, number: int) -> None:
-            self.tell(number)
+            self.record(number)
 
     class OddWorker(Base):
         def perform(self, then: str) -> None:

@@ -16,7 +16,7 @@ RELEASE = os.environ.get("RELEASE", "new")
 class Base(ApplicationWorker, abstract=True):
     feature_category = "not_owned"
 
-    def tell(self, *values: object) -> None:
+    def record(self, *values: object) -> None:
         proofs.rpush("proof:ran", " ".join(map(str, (type(self).__name__, self.job_version, *values))))
 
 
@@ -27,7 +27,7 @@ if RELEASE == "old":
         version = 1
 
         def perform(self, path: str, then: str = "end") -> None:
-            self.tell("perform", path)
+            self.record("perform", path)
             self.stop(then)
 
         def stop(self, then: str) -> None:
@@ -40,13 +40,13 @@ if RELEASE == "old":
         wire_name = "Old::ReportWorker"
 
         def perform(self, number: int) -> None:
-            self.tell("as it was called before", number)
+            self.record("as it was called before", number)
 
     class RemovedWorker(Base):
         wire_name = "RemovedWorker"
 
         def perform(self, secret: str) -> None:
-            self.tell(secret)
+            self.record(secret)
 
 else:
 
@@ -56,10 +56,10 @@ else:
         loggable_arguments = ("path",)
 
         async def perform(self, project_id: int, options: dict[str, Any], path: str = "") -> None:
-            self.tell("perform", project_id, path)
+            self.record("perform", project_id, path)
 
         def perform_v1(self, path: str, then: str = "end") -> None:
-            self.tell("perform_v1", path)
+            self.record("perform_v1", path)
             count = self._aw_job.get("retry_count")
             if then == "fail" and count is None:
                 raise ValueError(then)
@@ -79,5 +79,5 @@ else:
         aliases = ("Old::ReportWorker",)
 
         def perform(self, number: int) -> None:
-            self.tell(number)
+            self.record(number)
             self.log_extra(rows=number)

@@ -25,7 +25,7 @@ def client(server: EmbeddedServer) -> Redis:
 
 
 def wait_until_gone(pid: int) -> None:
-    """Return when the process ended; the kernel tells, no polling."""
+    """Return when the process ended; the kernel reports it, without polling."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -155,7 +155,7 @@ def said_pid(process: subprocess.Popen[str]) -> int:
     return int(process.stdout.readline())
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent died")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux notifies a process of the death of its parent")
 def test_embedded_server_ends_with_its_killed_parent(holders: Callable[[str], subprocess.Popen[str]]) -> None:
     parent = holders("bound")
     pid = said_pid(parent)

@@ -43,7 +43,7 @@ class Fleet(ABC):
         self.options = (concurrency, timeout_s)
         self.pids: dict[int, bytes] = {}
         """Every process of the fleet and its start: the system gives its number to another process within minutes."""
-        self.told: Counter[str] = Counter()
+        self.line_counts: Counter[str] = Counter()
         """The lines of the logs by event name, and by job status."""
         self.expected: dict[int, int] = {}
         """The exit status with which a process may end after a fault."""
@@ -100,7 +100,7 @@ class Fleet(ABC):
     @property
     def rolled(self) -> int:
         """Return how often every process has been replaced."""
-        return self.told["INFO cluster.restarted"]
+        return self.line_counts["INFO cluster.restarted"]
 
     def left(self) -> list[int]:
         """Return the processes of the fleet that still exist."""
@@ -113,7 +113,7 @@ class Fleet(ABC):
             lines += self._tail(path)
         for line in lines:
             name = line.get("event_name") or line.get("job_status")
-            self.told[f"{line.get('severity', '')} {name or 'other'}"] += 1
+            self.line_counts[f"{line.get('severity', '')} {name or 'other'}"] += 1
             if name == DIED:
                 self.deaths.append(f"{line.get('component')} of {line.get('pid')}: {line.get('exception.message')}")
             if name == "process.ready":

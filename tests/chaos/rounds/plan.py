@@ -24,7 +24,7 @@ class Round:
 
     name: str
     mode: str
-    """The name that tells it from the other rounds of its name."""
+    """The name that distinguishes it from the other rounds of its name."""
     fleet: Fleets
     """``bare``: the round starts successors of ended processes; ``cluster``: ``scripts/cluster`` does."""
     faults: tuple[Fault, ...]

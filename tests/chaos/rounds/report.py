@@ -125,7 +125,7 @@ def _print(head: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
 
 def _as_json(outcome: Outcome) -> dict[str, Any]:
     found, round_shards = outcome.account, (outcome.faulty, outcome.control)
-    told: Counter[str] = sum((round_shard.fleet.told for round_shard in round_shards), Counter())
+    line_counts: Counter[str] = sum((round_shard.fleet.line_counts for round_shard in round_shards), Counter())
     return {
         "round": outcome.name,
         "mode": outcome.mode,
@@ -142,7 +142,7 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
         "surprises": [end for round_shard in round_shards for end in round_shard.fleet.surprises],
         "untyped errors": [error for round_shard in round_shards for error in round_shard.producer.untyped],
         "refusals by text": outcome.faulty.producer.reasons,
-        "log lines": dict(told.most_common()),
+        "log lines": dict(line_counts.most_common()),
         "all recoveries (s)": sorted(round(seconds, 3) for seconds in found.recoveries),
         "all injections": [
             {**vars(injection), "forgotten": len(injection.forgotten)} for injection in outcome.injections

@@ -28,9 +28,9 @@ class RoundShard:
 
     def read(self) -> None:
         """Read the new records of the jobs."""
-        told = list(self.effects.fresh())
-        fresh = [effect for effect in told if effect.serial < ASIDE]
-        self.aside += [effect for effect in told if effect.serial >= ASIDE]
+        received = list(self.effects.fresh())
+        fresh = [effect for effect in received if effect.serial < ASIDE]
+        self.aside += [effect for effect in received if effect.serial >= ASIDE]
         before = len(self.done)
         self.seen += fresh
         self.done.update(effect.serial for effect in fresh if effect.kind == ENDED)

@@ -43,7 +43,7 @@ def check(site, *arguments):
     return site.run(str(ROOT / "scripts" / "check_compat"), "-r", "office", *arguments)
 
 
-def told(done):
+def result_of(done):
     return done.returncode, done.stdout.splitlines(), done.stderr
 
 
@@ -51,7 +51,7 @@ def told(done):
 def released(site):
     write(site, RELEASED)
     done = check(site, "--release", "4.1")
-    assert told(done) == (0, ["wrote workers/released.yml", "wrote workers/released.schema.json"], "")
+    assert result_of(done) == (0, ["wrote workers/released.yml", "wrote workers/released.schema.json"], "")
     return site
 
 
@@ -95,7 +95,7 @@ def test_manifest_has_one_parameter_per_line(released, day):
 
 def test_unsafe_change_fails_with_advice_and_safe_passes(released, day):
     write(released, UNSAFE)
-    assert told(check(released)) == (
+    assert result_of(check(released)) == (
         1,
         [
             "office.ImportWorker.perform: project_id no longer has a default: jobs without it may be in flight [default-dropped]",
@@ -117,10 +117,10 @@ def test_unsafe_change_fails_with_advice_and_safe_passes(released, day):
     assert refused.stderr.endswith("Nothing was written: jobs of release 4.1 would break.\n")
     assert (released.folder / "workers" / "released.yml").read_bytes() == before
     write(released, UNVERSIONED)
-    status, lines, _ = told(check(released))
+    status, lines, _ = result_of(check(released))
     assert (status, lines[0].endswith("[no-handler]")) == (1, True)
     write(released, SAFE)
-    status, lines, errors = told(check(released))
+    status, lines, errors = result_of(check(released))
     assert (status, errors) == (0, "")
     assert lines[0] == (
         "office.ImportWorker: version 3, not 2: its jobs wait until a process of this release fetches them [change]"
@@ -137,7 +137,7 @@ def test_without_queues_yml_the_queues_of_the_classes_are_served(site):
         "version = 2", 'version = 2\n    aliases = ("ImportWorker",)'
     )
     (site.folder / "office.py").write_text(renamed)
-    status, lines, errors = told(check(site))
+    status, lines, errors = result_of(check(site))
     assert "[queue-unserved]" not in "\n".join(lines)
     assert (status, errors) == (0, "")
 
@@ -162,7 +162,7 @@ def test_accept_remembers_worker_and_reason(released):
     content = yaml.safe_load((released.folder / "workers" / "released.yml").read_text())
     assert content["accepted"] == {"ImportWorker": "no import was pushed since May"}
     unknown = check(released, "--accept", "ImportWorkr", "--reason", "x")
-    assert told(unknown) == (2, [], "there is no worker 'ImportWorkr' (did you mean 'ImportWorker'?)\n")
+    assert result_of(unknown) == (2, [], "there is no worker 'ImportWorkr' (did you mean 'ImportWorker'?)\n")
 
 
 def test_former_queue_stays_served(site):
@@ -178,14 +178,14 @@ def test_former_queue_stays_served(site):
     assert check(site, "--release", "4.1").returncode == 0
     write_routed("slow")
     site.write("queues.yml", "queues: [[slow, 1]]")
-    status, lines, _ = told(check(site))
+    status, lines, _ = result_of(check(site))
     assert (status, lines[0].endswith("[queue-unserved]")) == (1, True)
     assert generated() == {"import", "quick", "slow"}
-    status, lines, _ = told(check(site, "--release", "4.2"))
+    status, lines, _ = result_of(check(site, "--release", "4.2"))
     assert status == 0
     # The processes of 4.2 are those that have the old queue to work off.
     assert generated() == {"import", "quick", "slow"}
-    assert told(check(site))[1][-1].endswith(": 0 findings, 0 changes")
+    assert result_of(check(site))[1][-1].endswith(": 0 findings, 0 changes")
 
 
 def test_another_manifest_is_a_file_or_a_revision(released):
@@ -200,9 +200,9 @@ def test_another_manifest_is_a_file_or_a_revision(released):
     kept.write_bytes((released.folder / "workers" / "released.yml").read_bytes())
     write(released, SAFE)
     assert check(released, "--release", "4.2").returncode == 0
-    assert told(check(released))[1][-1].endswith(": 0 findings, 0 changes")
+    assert result_of(check(released))[1][-1].endswith(": 0 findings, 0 changes")
     for against in ("kept.yml", "HEAD"):
-        status, lines, _ = told(check(released, "--against", against))
+        status, lines, _ = result_of(check(released, "--against", against))
         assert status == 0
         assert "against release 4.1 of" in lines[-1]
         assert lines[-1].endswith(": 0 findings, 1 change")

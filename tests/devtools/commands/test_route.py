@@ -303,5 +303,5 @@ def test_boot_warns_of_a_split_limit(limited, redis, second_redis):
     (line,) = process.find(event_name="boot.split")
     assert (line["severity"], line["name"], line["shards"]) == ("WARN", "queue/mail", ["second", "main"])
     assert "each shard keeps its limits and locks by itself" in line["message"]
-    told = limited.run("-c", "import limited, framework; framework.boot()")
-    assert "queue/mail (limits of the queue mail) has jobs on shards second and main" in told.stderr
+    started = limited.run("-c", "import limited, framework; framework.boot()")
+    assert "queue/mail (limits of the queue mail) has jobs on shards second and main" in started.stderr

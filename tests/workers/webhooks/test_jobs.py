@@ -102,7 +102,7 @@ def test_delivery_refused_ends_by_the_answer(
         with pytest.raises(error) as caught:
             DeliverWebhookWorker.perform_inline(event_id, hook_id)
         ids.add(receiver.requests[-1].headers["webhook-id"])
-    assert len(ids) == 1  # by which the receiver can tell the second attempt
+    assert len(ids) == 1  # by which the receiver recognizes the second attempt
     assert isinstance(caught.value, BusinessError) == (error is RefusedError)
     assert state(event_id, hook_id) == ("pending", status, str(caught.value))
     assert DeliverWebhookWorker.retry_in(0, caught.value, {}) == wait
