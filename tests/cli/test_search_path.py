@@ -96,7 +96,7 @@ def test_folder_named_like_a_dependency_hides_no_import(cold_site):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_required_module_stands_over_an_installed_one(cold_site):
+def test_required_module_overrides_an_installed_one(cold_site):
     """An installed package that the framework does not use has the name of the application's module."""
     installed = cold_site.folder / "site"
     installed.mkdir()
