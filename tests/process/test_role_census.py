@@ -198,6 +198,10 @@ def placed(client):
     client.zadd(f"{keys.limit('OneWorker')}:running", {f"{owner} in-hand": 4e9})
     client.hset(keys.limit("OneWorker"), mapping={"limit": 1, "share": 0})
     client.sadd(keys.LIMITS, "OneWorker")
+    held_job = encoded("OneWorker", jid="limited", queue="old").decode()
+    client.zadd(f"{keys.limit('OneWorker')}:turns", {"": 1})
+    client.zadd(f"{keys.limit('OneWorker')}:waiting:", {f'["old","limited"]\n{held_job}': 1})
+    client.sadd(keys.LIMITS_WAITING, keys.limit("OneWorker"))
     client.sadd(keys.PROCESSES, owner)
     client.hset(owner, mapping={"info": json.dumps({"queues": ["old"], "concurrency": 1}), "busy": 1, "quiet": "false"})
     for key, jid in ((keys.DEAD, "dead"), (keys.SCHEDULE, "late"), (keys.RETRY, "again")):
