@@ -21,10 +21,10 @@ PAGE = Path("docs") / "internals" / "reliability.md"
 _PART = re.compile(r"(?<=^<!-- matrix: )(?P<name>\w+)( -->\n).*?(?=^<!-- /matrix -->$)", re.MULTILINE | re.DOTALL)
 _TEST_NAME = re.compile(r"\btest_\w+")
 _HEADS = {
-    "faults": ("Fault", "Second runs, at most", "Until work goes on, at most"),
-    "requirements": ("What must hold",),
-    "invariants": ("What holds at every instant, or after every settling",),
-    "mutants": ("What was broken on purpose",),
+    "faults": ("Fault", "Second runs, at most", "Until work continues, at most"),
+    "requirements": ("Requirement",),
+    "invariants": ("Invariant",),
+    "mutants": ("Deliberate mistake",),
 }
 
 
