@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import IO, NoReturn
+from typing import IO
 
 IMPORTED = (
     *("click._textwrap", "getpass", "pickle", "structlog", "structlog.stdlib", "tomllib", "yaml"),
@@ -132,37 +132,57 @@ def import_everything() -> None:
 
 
 def serve(control: socket.socket) -> list[str] | None:
-    """Fork until the tests have ended; return in a forked child, with what it is to run."""
+    """Fork until the tests have ended; return in a forked child, with what it is to run.
+
+    Each process is a direct child: another process between the two, to wait for its end, would cost as much as the process.
+    """
+    child_ended, wakeup = socket.socketpair()
+    wakeup.setblocking(False)
+    signal.set_wakeup_fd(wakeup.fileno())
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler nothing is written to `wakeup`
+    reports: dict[int, int] = {}
     while True:
+        if child_ended in select.select([control, child_ended], [], [])[0]:
+            child_ended.recv(4096)
+            report_ends(reports)
+            continue
         message, files, _, _ = socket.recv_fds(control, 1, 4)
-        reap(block=not message)  # so that the processor time of all processes counts as that of the tests
         if not message:
+            while reports:  # so that the processor time of all processes counts as that of the tests
+                report_ends(reports, block=True)
             return None
-        if os.fork() == 0:
+        *streams, report = files
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            for one in (control, child_ended, wakeup):
+                one.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            child = os.fork()
-            if child:
-                mind(child, files[3])
-            return become(*files[:3])
-        for file in files:
-            os.close(file)
-
-
-def reap(*, block: bool) -> None:
-    """Wait for the minders that have ended, or for all of them."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, 0 if block else os.WNOHANG)[0]:
-            pass
+            return become(*streams)
+        reports[pid] = report
+        send(report, pid)
+        for stream in streams:
+            os.close(stream)
 
 
 # Not PR_SET_CHILD_SUBREAPER: the test session would inherit the orphans of every killed supervisor as zombies.
-def mind(child: int, report: int) -> NoReturn:
-    """Send the pid of the process, wait for its end, send its status; eight bytes each."""
-    os.write(report, b"%8d" % child)
-    _, status = os.waitpid(child, 0)
+def report_ends(reports: dict[int, int], *, block: bool = False) -> None:
+    """Send the status of each process that has ended; ``block``: wait until one has."""
+    while reports:
+        pid, status = os.waitpid(-1, 0 if block else os.WNOHANG)
+        if not pid:
+            return
+        block = False
+        report = reports.pop(pid)
+        send(report, os.waitstatus_to_exitcode(status))
+        os.close(report)
+
+
+def send(report: int, number: int) -> None:
+    """Send eight bytes to the test, which may have stopped waiting."""
     with contextlib.suppress(BrokenPipeError):
-        os.write(report, b"%8d" % os.waitstatus_to_exitcode(status))
-    os._exit(0)
+        os.write(report, b"%8d" % number)
 
 
 def become(request: int, out: int, err: int) -> list[str]:
