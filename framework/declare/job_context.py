@@ -35,7 +35,7 @@ class CancellationState(Protocol):
 
 
 class JobContext(Protocol):
-    """What a running job can ask: whether it was cancelled, and whether the process is stopping."""
+    """The questions that a running job can ask: whether it was cancelled, and whether the process is stopping."""
 
     def cancellation(self, jid: Jid) -> CancellationState:
         """Return the cancellation state. It is made at the first use, since most jobs never ask."""

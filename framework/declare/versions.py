@@ -55,7 +55,7 @@ def check_handler_names(faults: ErrorCollector, owner: type[Any]) -> None:
         if parts and (parts[2] or parts[3]) and nearest(parts[1].lower(), ("perform",), cutoff=_SIMILARITY_CUTOFF):
             hint = f" (did you mean 'perform_v{int(parts[3])}'?)" if parts[3] else ""
             faults.add(
-                f"{name!r} runs no jobs{hint}. What runs jobs of an older version is called perform_v<N>, such as perform_v0 or "
+                f"{name!r} runs no jobs{hint}. The method for jobs of an older version is called perform_v<N>, such as perform_v0 or "
                 f"perform_v1. A helper of your own: _{name}.",
                 name,
             )

@@ -205,7 +205,7 @@ class Reaper:
 
 @dataclass(frozen=True, slots=True)
 class _DeadProcess:
-    """What a dead process left: the ``length`` of its list, its youngest jobs, and the evidence of its runs."""
+    """The rest of a dead process: the ``length`` of its list, its youngest jobs, and the evidence of its runs."""
 
     valid_until: str
     length: int
@@ -215,7 +215,7 @@ class _DeadProcess:
 
 @dataclass(frozen=True, slots=True)
 class _Disposition:
-    """Where one job of a dead process goes, and the bytes stored there."""
+    """The destination of one job of a dead process, and the bytes stored there."""
 
     fetched: bytes
     destination: str

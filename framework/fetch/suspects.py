@@ -98,7 +98,7 @@ class SuspectRunner:
 
 @dataclass(frozen=True, slots=True)
 class RunEvidence:
-    """What a process has written about its runs: its concurrency (``None``: unknown) and the suspects it started."""
+    """The evidence that a process has written about its runs: its concurrency (``None``: unknown) and the suspects it started."""
 
     concurrency: int | None
     started_suspects: frozenset[bytes]

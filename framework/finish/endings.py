@@ -31,11 +31,11 @@ Line: TypeAlias = Literal["end", "single", "event", "none"]
 """The log line: ``JobLog.end``, ``JobLog.log_not_started``, an event of the process, or no line."""
 
 CountedBy: TypeAlias = Literal["script", "record", "no"]
-"""Who adds to ``stat:processed``: the script that acknowledges, the process record's heartbeat, or neither."""
+"""The writer that adds to ``stat:processed``: the script that acknowledges, the process record's heartbeat, or neither."""
 
 
 class Ending(NamedTuple):
-    """What one ending writes."""
+    """The log status, state, script and counters of one ending."""
 
     outcome: Outcome
     how: str

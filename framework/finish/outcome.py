@@ -12,7 +12,7 @@ from framework.errors import NewerVersionError, PayloadError, UnknownWorkerError
 from framework.types import Outcome
 
 DroppedBy: TypeAlias = Literal["job", "middleware", "feature_flag", "max_running_jobs", "retired_workers"]
-"""What dropped a job: the log field ``dropped_by``."""
+"""The cause that dropped a job: the log field ``dropped_by``."""
 
 HeldBy: TypeAlias = Literal["paused", "concurrency_limit"]
 """Why a policy holds a job: the log status of the job."""

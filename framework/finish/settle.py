@@ -48,7 +48,7 @@ RETRY_SOON_S = 10.0
 """A retry that is due within so many seconds may be due before the next poll: ``on_retry_soon`` is called."""
 
 MovedTo: TypeAlias = Literal["acknowledged", "retry", "dead", "deleted", "scheduled", "held", "interrupted", "lost"]
-"""Where a settled job is: ``lost`` means that another process owns it."""
+"""The place of a settled job: ``lost`` means that another process owns it."""
 
 
 @dataclass(frozen=True, slots=True)

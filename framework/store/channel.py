@@ -185,7 +185,7 @@ class Channel:
         if self._uses_tls:
             return connected.send(packet)
         try:
-            # What does not fit into the kernel's buffer is sent by `_send_rest`, within the deadline of the call.
+            # The part that does not fit into the kernel's buffer is sent by `_send_rest`, within the deadline of the call.
             return connected.send(packet, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return 0

@@ -1,1 +1,1 @@
-"""What leaves a trace: context that travels with jobs, structured logs."""
+"""Structured logs, counters, and the context that travels with jobs."""

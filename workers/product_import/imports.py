@@ -68,7 +68,7 @@ def path_to_stage(import_id: int) -> Path | None:
 
 
 def stage(import_id: int, spreadsheet: Spreadsheet) -> None:
-    """Record the rows and their batches, whole or not at all. What was recorded before stays."""
+    """Record the rows and their batches, whole or not at all. Rows recorded before stay."""
     # Read before the transaction: a large file takes seconds, and the database has one write lock.
     taken = list(spreadsheet.rows)
     sliced = [{"import_id": import_id, "number": n, **lines} for n, lines in enumerate(_batch_ranges(taken), 1)]
