@@ -11,7 +11,7 @@ from framework.wire import keys
 from tests.harness import encoded, full_memory, server_lines
 
 
-class Heard:
+class ReportRecorder:
     def __init__(self):
         self.reports = []
 
@@ -40,25 +40,25 @@ def test_held_alert_one_process_reports_old_jobs_only(redis, granted):
     wait_at_limit(redis, "OldWorker", "tenant-2", 3_600, full=True)
     wait_at_limit(redis, "YoungWorker", "", 100)
     pause(redis, "PausedWorker", 1_800, 10)
-    heard = Heard()
-    fleet = [HeldJobsAlert(granted, heard, 900) for _ in range(5)]
+    recorder = ReportRecorder()
+    alerts = [HeldJobsAlert(granted, recorder, 900) for _ in range(5)]
     for _ in range(2):
-        for process in fleet:
-            process.check()
-    assert heard.reports == [("waiting", "OldWorker", 3, 3_600), ("paused", "PausedWorker", 2, 1_800)]
+        for alert in alerts:
+            alert.check()
+    assert recorder.reports == [("waiting", "OldWorker", 3, 3_600), ("paused", "PausedWorker", 2, 1_800)]
     assert 0 < redis.ttl(keys.HELD_ALERT) <= held_jobs.CHECK_PERIOD_S
     redis.delete(keys.HELD_ALERT)  # it has run out
-    HeldJobsAlert(granted, heard, 900).check()
-    assert len(heard.reports) == 4
+    HeldJobsAlert(granted, recorder, 900).check()
+    assert len(recorder.reports) == 4
 
 
 def test_held_alert_many_young_jobs_are_reported(redis, granted, monkeypatch):
     monkeypatch.setattr(held_jobs, "ALERT_COUNT", 3)
     pause(redis, "ManyWorker", 1, 2, 3, 4)
     pause(redis, "FewWorker", 1, 2, 3)
-    heard = Heard()
-    HeldJobsAlert(granted, heard, 900).check()
-    assert [reports[:3] for reports in heard.reports] == [("paused", "ManyWorker", 4)]
+    recorder = ReportRecorder()
+    HeldJobsAlert(granted, recorder, 900).check()
+    assert [reports[:3] for reports in recorder.reports] == [("paused", "ManyWorker", 4)]
 
 
 def test_held_jobs_key_of_other_type_hides_no_other(redis):
@@ -73,11 +73,11 @@ def test_held_jobs_key_of_other_type_hides_no_other(redis):
 def test_held_alert_full_server_every_process_reports(redis, granted):
     """Held jobs may have filled the server; the processes cannot agree on a reporter then, so each reports."""
     pause(redis, "PausedWorker", 1_800)
-    heard = Heard()
+    recorder = ReportRecorder()
     with full_memory(redis):
         for _ in range(2):
-            HeldJobsAlert(granted, heard, 900).check()
-    assert len(heard.reports) == 2
+            HeldJobsAlert(granted, recorder, 900).check()
+    assert len(recorder.reports) == 2
 
 
 def test_held_alert_line_has_class_count_and_age(redis, granted):

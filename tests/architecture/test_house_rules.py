@@ -95,7 +95,7 @@ def test_public_class_names_are_unique() -> None:
     assert {name: files for name, files in places.items() if len(files) > 1} == {}
 
 
-def test_file_names_stand_at_most_twice() -> None:
+def test_file_names_are_used_at_most_twice() -> None:
     """Outside of policies/, where each folder has the same parts."""
     names = Counter(path.name for path in SOURCES if "policies" not in path.parts and path.name != "__init__.py")
     assert {name: count for name, count in names.items() if count > 2} == {}
@@ -141,7 +141,7 @@ def test_nothing_committed_belongs_to_one_machine(committed: dict[str, str], pat
     assert not found
 
 
-def test_the_lock_pins_everything_by_hash() -> None:
+def test_lock_pins_every_package_by_hash() -> None:
     for name in ("requirements.lock", "pip.lock"):
         text = (ROOT / "scripts" / name).read_text().replace("\\\n", " ")
         entries = [line for line in text.splitlines() if line.strip()]

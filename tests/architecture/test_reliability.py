@@ -12,7 +12,7 @@ from tests.proofs.proves_marks import UnreadableMarkError, names, shown_by
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def test_every_row_is_there_and_is_shown_or_says_why_not() -> None:
+def test_matrix_has_each_row_with_a_test_or_a_reason() -> None:
     matrix, wrong = read(ROOT)
     assert wrong == []
     assert {table: [row.name for row in rows] for table, rows in matrix.items()} == {
@@ -23,23 +23,23 @@ def test_every_row_is_there_and_is_shown_or_says_why_not() -> None:
     }
 
 
-def test_the_page_has_the_tables_of_today() -> None:
+def test_reliability_page_has_the_current_tables() -> None:
     page = (ROOT / PAGE).read_text()
     assert page == filled(page, read(ROOT)[0]), "run scripts/prove matrix --write"
 
 
-def test_the_page_names_no_test_that_is_not_there() -> None:
+def test_reliability_page_names_only_existing_tests() -> None:
     page = (ROOT / PAGE).read_text()
     assert unknown_tests(page, ROOT) == set()
-    assert unknown_tests(f"{page} test_nobody_has_written", ROOT) == {"test_nobody_has_written"}
+    assert unknown_tests(f"{page} test_that_does_not_exist", ROOT) == {"test_that_does_not_exist"}
 
 
-def test_the_command_says_what_is_wrong_with_status_1(tmp_path: Path) -> None:
+def test_matrix_check_reports_each_error_with_status_1(tmp_path: Path) -> None:
     """On a checkout with other tests: rows have lost theirs, a mark names no row, and the page a test that is not there."""
     for name in ("scripts", "framework", ".venv"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / PAGE).parent.mkdir(parents=True)
-    (tmp_path / PAGE).write_text(f"{(ROOT / PAGE).read_text()}\nShown by test_nobody_has_written.\n")
+    (tmp_path / PAGE).write_text(f"{(ROOT / PAGE).read_text()}\nShown by test_that_does_not_exist.\n")
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_one.py").write_text("@pytest.mark.proves('F53')\ndef test_it(): ...\n")
     code = (
@@ -54,7 +54,7 @@ def test_the_command_says_what_is_wrong_with_status_1(tmp_path: Path) -> None:
     assert "prove: F1: no test shows it and nothing says why" in done.stderr
     assert "F43: no test" not in done.stderr  # it says why
     assert "is out of date: scripts/prove matrix --write" in done.stderr
-    assert "docs/internals/reliability.md: there is no test_nobody_has_written" in done.stderr
+    assert "docs/internals/reliability.md: there is no test_that_does_not_exist" in done.stderr
 
 
 MARKED = """
@@ -76,7 +76,7 @@ def helper(): ...
 """
 
 
-def test_a_mark_is_found_wherever_pytest_takes_one(tmp_path: Path) -> None:
+def test_proves_mark_is_found_at_every_place(tmp_path: Path) -> None:
     (tmp_path / "test_marked.py").write_text(MARKED)
     found = [(one.test, one.row) for one in shown_by(tmp_path)]
     assert found == [
@@ -86,7 +86,7 @@ def test_a_mark_is_found_wherever_pytest_takes_one(tmp_path: Path) -> None:
     assert names(tmp_path) == {"test_marked", "test_cases", "TestClass", "test_within", "helper"}
 
 
-def test_a_mark_that_cannot_be_read_is_refused_with_its_place(tmp_path: Path) -> None:
+def test_unreadable_proves_mark_is_an_error_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "test_computed.py").write_text("@pytest.mark.proves(*ROWS)\ndef test_it(): ...\n")
     with pytest.raises(UnreadableMarkError, match=r"^test_computed\.py:1: "):
         shown_by(tmp_path)

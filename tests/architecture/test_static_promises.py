@@ -66,10 +66,10 @@ def test_python_takes_no_job_out_of_a_key() -> None:
 
 
 @pytest.mark.proves("R8")
-def test_only_scripts_that_write_too_take_a_job_out_of_a_key() -> None:
+def test_scripts_that_take_a_job_out_of_a_key_also_write() -> None:
     commands = {path.stem: set(re.findall(r"redis\.p?call\(\s*['\"](\w+)", path.read_text())) for path in SCRIPTS}
     assert commands
-    assert {name: taken for name, said in commands.items() if (taken := said & TAKING)} == MAY_TAKE
+    assert {name: taken for name, called in commands.items() if (taken := called & TAKING)} == MAY_TAKE
     assert not [
         name
         for name in MAY_TAKE

@@ -26,11 +26,11 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         return set(archive.namelist())
 
 
-def test_holds_the_package_and_nothing_else(names: set[str]) -> None:
+def test_wheel_has_only_the_package(names: set[str]) -> None:
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"framework", "application_worker"}
 
 
-def test_holds_every_source_script_and_the_typing_marker(names: set[str]) -> None:
+def test_wheel_has_each_source_script_and_typing_marker(names: set[str]) -> None:
     sources = [path for path in (ROOT / "framework").rglob("*") if path.suffix in (".py", ".lua", ".typed", ".yml")]
     assert {str(path.relative_to(ROOT)) for path in sources} - names == set()
     assert "framework/py.typed" in names
@@ -73,7 +73,7 @@ def test_long_description_keeps_code_and_absolute_links() -> None:
     assert long_description(readme) == f"# T\n\n{NOTE}{made}"
 
 
-def test_docs_and_messages_name_only_extras_there_are(metadata: Message) -> None:
+def test_docs_and_messages_name_only_existing_extras(metadata: Message) -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "framework").rglob("*.py")]
     texts = {path: path.read_text(encoding="utf-8") for path in pages}
     asked = re.compile(r"extras? `?\[?`?(\w+)`|PATH\[([\w,]+)\]|install_extra\(['\"](\w+)|checkout\[(\w+)\]")

@@ -102,7 +102,7 @@ def _more(results: Results, workload: Workload, result: Result) -> Iterator[str]
     ratio = times_reference(results, result, workload.figure)
     if ratio is not None and result.contestant != REFERENCE:
         yield f"{shown(ratio)}x {REFERENCE}"
-    for name in workload.beside:
+    for name in workload.details:
         if name in result.figures:
             yield f"{name} {shown(result.figures[name].median)}"
 

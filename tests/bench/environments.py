@@ -35,12 +35,12 @@ def pinned_versions(lock: str) -> list[str]:
 
 def sidekiq_version() -> str:
     """Return the versions of Sidekiq and Ruby; empty without them."""
-    said = []
+    versions = []
     for command in (["sidekiq", "--version"], ["ruby", "--version"]):
         if shutil.which(command[0]):
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=INSTALL_S)
-            said.append(" ".join(done.stdout.split()[:2]))
-    return ", ".join(said)
+            versions.append(" ".join(done.stdout.split()[:2]))
+    return ", ".join(versions)
 
 
 def _sidekiq() -> None:

@@ -33,7 +33,7 @@ def spread(series: Series) -> str:
 
 
 def others(result: Result, figure: str) -> str:
-    """Return the figures beside the main one."""
+    """Return the figures other than the main one."""
     kept = ((name, series) for name, series in result.figures.items() if name not in {figure, *LEFT_OUT})
     return "; ".join(f"{name} {shown(series.median)}" for name, series in kept)
 

@@ -122,7 +122,7 @@ TARGETS: tuple[Target, ...] = (
         "growth of memory over a million jobs (none; 1 MB is what the allocator moves by itself)", 1,
         _figure("memory", "growth_mb"), at_least=False, unit="MB",
     ),
-    Target("longest wait beside a free slot", 50, _figure("fairness", "max"), at_least=False, unit="ms"),
+    Target("longest wait while a slot is free", 50, _figure("fairness", "max"), at_least=False, unit="ms"),
 )  # fmt: skip
 
 

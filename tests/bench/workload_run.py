@@ -120,7 +120,7 @@ class WorkloadRun:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def extra_stores(self, count: int) -> list[Store]:
-        """Return so many Redis servers beside the first, the same ones at each call; they end with this run."""
+        """Return so many Redis servers in addition to the first, the same ones at each call; they end with this run."""
         while len(self._extra) < count:
             self._extra.append(self._another_store(f"redis-{len(self._extra) + 1}"))
         return self._extra[:count]

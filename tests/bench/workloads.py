@@ -25,8 +25,8 @@ class Workload:
     pinnable: bool = True
     once: bool = False
     """Whether one repetition is enough: the run compares parts of itself."""
-    beside: tuple[str, ...] = ()
-    """The figures that the chart names beside the bar."""
+    details: tuple[str, ...] = ()
+    """The figures that the chart names next to the bar."""
 
 
 def _ours(contestant: Contestant) -> bool:
@@ -46,21 +46,21 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload("bulk", "Push, 1,000 a call", "rate", "jobs/s", run=pushes.bulk, admits=pushes.admits_bulk),
     Workload(
         "latency", "Idle process: from push to start", "p50", "ms",
-        run=waits.latency, admits=_able("latency"), more_is_better=False, beside=("p99",),
+        run=waits.latency, admits=_able("latency"), more_is_better=False, details=("p99",),
     ),
     Workload(
         "latency10", "The same, over ten queues", "p50", "ms",
-        run=waits.latency_ten_queues, admits=waits.admits_ten_queues, more_is_better=False, beside=("p99",),
+        run=waits.latency_ten_queues, admits=waits.admits_ten_queues, more_is_better=False, details=("p99",),
     ),
     Workload(
         "idle", "An idle process", "cpu_percent", "% of a core",
         run=waits.idle, admits=waits.admits_idle, more_is_better=False, pinnable=False,
-        beside=("commands", "resident_mb"),
+        details=("commands", "resident_mb"),
     ),
     Workload(
         "idle10", "An idle process, ten queues", "cpu_percent", "% of a core",
         run=waits.idle_ten_queues, admits=waits.admits_ten_queues, more_is_better=False, pinnable=False,
-        beside=("commands", "resident_mb"),
+        details=("commands", "resident_mb"),
     ),
     Workload(
         "cpu", "Jobs of some 0.13 ms of processor time and one INCR", "rate", "jobs/s",
@@ -101,7 +101,7 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     Workload(
         "fairness", "Longest wait while a slot is free, slow and fast jobs, two processes", "max", "ms",
-        run=framework_only.fairness, admits=_ours, more_is_better=False, pinnable=False, once=True, beside=("p50", "p99"),
+        run=framework_only.fairness, admits=_ours, more_is_better=False, pinnable=False, once=True, details=("p50", "p99"),
     ),
 )  # fmt: skip
 

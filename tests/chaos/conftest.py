@@ -53,7 +53,7 @@ class Producer:
 
 
 class Scene:
-    """A Redis of the test's own that suffers the faults, beside the one (``proofs``) that only stores proofs."""
+    """A Redis of the test's own that has the faults; another one (``proofs``) only stores proofs."""
 
     def __init__(self, site: Site, server, client, proofs) -> None:
         self.site, self.server, self.client, self.proofs = site, server, client, proofs
@@ -76,7 +76,7 @@ class Scene:
         return self.site.start("-m", "framework", "cluster", "-r", "jobs", *named, REDIS_URL=self.url, **env)
 
     def module(self, name: str) -> str:
-        """Put a module of workers of this folder beside ``jobs``; return its name."""
+        """Copy a module of workers of this folder to the folder of ``jobs``; return its name."""
         shutil.copy(HERE / f"{name}.py", self.site.folder)
         return name
 
@@ -109,8 +109,8 @@ class Scene:
         again = {value: count for value, count in Counter(self.proven(name)).items() if count > 1}
         assert not again
 
-    def open_gate(self, name: str) -> None:
-        self.proofs.set(f"gate:{name}", 1)
+    def let_end(self, name: str) -> None:
+        self.proofs.set(f"let_end:{name}", 1)
 
     def settled(self, process: Process) -> None:
         """Return whether no job is in flight: all were acknowledged."""
@@ -143,5 +143,5 @@ def scene(short_path, make_server, redis, redis_url):
 
 @pytest.fixture
 def measured(request):
-    """Store a figure of a test beside its result: ``--junitxml=FILE -o junit_family=xunit1`` shows them."""
+    """Store a figure of a test with its result: ``--junitxml=FILE -o junit_family=xunit1`` shows them."""
     return lambda name, figure: request.node.user_properties.append((name, round(figure, 3)))

@@ -1,4 +1,4 @@
-"""Workers that harm their process; copied beside ``jobs`` as the module ``hostile_jobs``."""
+"""Workers that harm their process; copied to the folder of ``jobs`` as the module ``hostile_jobs``."""
 
 import asyncio
 import ctypes
@@ -73,7 +73,7 @@ class OddTextError(Exception):
 class SlowTextError(Exception):
     def __str__(self) -> str:
         time.sleep(0.2)
-        return "told at leisure"
+        return "a slow text"
 
 
 class EndlessTextError(Exception):

@@ -1,4 +1,4 @@
-"""Workers of the fault tests; copied beside their config as the module ``jobs``.
+"""Workers of the fault tests; copied to the folder of their config as the module ``jobs``.
 
 Their proofs go to the Redis that PROOF_URL names, which never has a fault.
 """
@@ -46,12 +46,12 @@ class ElsewhereWorker(Base):
         prove("note", value)
 
 
-class GateWorker(Base):
-    """Runs until its gate is open."""
+class LongWorker(Base):
+    """Runs until the test lets it end."""
 
     def perform(self, name: str) -> None:
         prove("begun", name)
-        while not proofs.exists(f"gate:{name}"):
+        while not proofs.exists(f"let_end:{name}"):
             time.sleep(0.02)
         prove("ended", name)
 

@@ -11,10 +11,10 @@ import pytest
 from tests.chaos.rounds.account import account
 from tests.chaos.rounds.effects import BEGUN, ENDED, Effect
 from tests.chaos.rounds.faults import NETWORK, PROCESS, REDIS, Fault, FaultInjector, Injection, lasting
-from tests.chaos.rounds.fleet import Life
 from tests.chaos.rounds.history import Files
 from tests.chaos.rounds.impact import impact
 from tests.chaos.rounds.timeline import Timeline, drawn
+from tests.chaos.rounds.worker_processes import Life
 from tests.harness import encoded
 from tests.tables import each_row
 
@@ -135,7 +135,7 @@ def test_plan_faults_of_one_family_never_overlap():
               for family in (PROCESS, REDIS, NETWORK) for number in range(2)]  # fmt: skip
     injector = FaultInjector(SimpleNamespace(), faults, (0.0, 0.0), random.Random(3), at_once=2)
     while len(injector.injections) < 30:
-        injector.look(time.monotonic())
+        injector.step(time.monotonic())
     injector.abandon()
     injections = injector.injections[:30]
     for start in range(0, 30, 6):
@@ -160,7 +160,7 @@ def test_fault_ended_early_heals():
 
     faults = [Fault("hole", NETWORK, act, lambda _: True, to_the_end=False)]
     injector = FaultInjector(SimpleNamespace(), faults, (0, 0), random.Random(3))
-    injector.look(1.0)
+    injector.step(1.0)
     assert (injector.busy, healed) == (True, [])
     injector.finish()
     assert (injector.busy, healed) == (False, [True])

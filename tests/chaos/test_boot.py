@@ -1,4 +1,4 @@
-"""Test the start of processes: before their Redis, and beside others with the same name."""
+"""Test the start of processes: before their Redis, and while another with the same name runs."""
 
 import signal
 import time
@@ -49,7 +49,7 @@ def test_second_process_with_same_identity_ends(scene):
     assert {identity.rpartition(":")[0] for identity in identities.values()} == {"web:1"}
     assert len(set(identities.values())) == 2
     for name in clones:
-        scene.enqueue("GateWorker", name, queue=name, jid=name)
+        scene.enqueue("LongWorker", name, queue=name, jid=name)
     scene.wait_for("begun", *clones)
 
     copy = clone("first", DYNO="web", FRAMEWORK_PROCESS_NONCE=identities["first"].rpartition(":")[2])
@@ -60,7 +60,7 @@ def test_second_process_with_same_identity_ends(scene):
     successor = clone("second", DYNO="web").ready()
     assert successor.identity not in identities.values()  # the jobs of its predecessor are not its own by name
     assert scene.client.llen(keys.working(successor.identity)) == 0
-    scene.open_gate("first")
+    scene.let_end("first")
     scene.wait_for("ended", "first")
     scene.settled(clones["first"])
     scene.once("begun")
@@ -68,8 +68,8 @@ def test_second_process_with_same_identity_ends(scene):
 
 
 PATCHES = {
-    "lease": "import framework.process.heartbeat as m; calls = []; beat = m.Lease.renew\n"
-    "def broken(self):\n    calls.append(1)\n    if len(calls) > 1: raise LookupError('a planted bug')\n    return beat(self)\n"
+    "lease": "import framework.process.heartbeat as m; calls = []; renew = m.Lease.renew\n"
+    "def broken(self):\n    calls.append(1)\n    if len(calls) > 1: raise LookupError('a planted bug')\n    return renew(self)\n"
     "m.Lease.renew = broken",
     "record": "import framework.process.record as m\nm.ProcessRecord.heartbeat = broken",
     "poller": "import framework.schedule.poller as m\nm.Poller.step = broken",
@@ -82,13 +82,13 @@ PATCHES = {
 
 @pytest.mark.proves("R4")
 def test_framework_thread_death_ends_process_and_is_logged(scene):
-    """Whichever it is, the process logs it and ends with status 1 within five seconds; its lease is released."""
+    """The process logs the dead thread and ends with status 1 within five seconds; its lease is released."""
     broken = "def broken(self, *_, **__): raise LookupError('a planted bug')\n"
     ends = "\nfrom framework.cli.worker import main; main()"
     started = {}
     for name, patch in PATCHES.items():
         scene.enqueue("AsyncNoteWorker", name, queue=name)
-        scene.enqueue("GateWorker", name, queue=name)  # the thread does not keep the process
+        scene.enqueue("LongWorker", name, queue=name)  # the thread does not keep the process
         code = f"{broken}{patch}{ends}"
         started[name] = scene.site.start("-c", code, "-r", "jobs", "-q", name, REDIS_URL=scene.url)
     for name, process in started.items():

@@ -29,7 +29,7 @@ def test_drain_at_tiny_switch_interval_runs_every_job(short_path):
 
 SOUND = {
     "jobs": 5, "accepted": 5, "component.died": 0, "lost": 0, "second runs": 3, "second runs allowed": 3, "left in Redis": {},
-    "surprises": [],
+    "unexpected ends and errors": [],
     "rights refused": [],
 }  # fmt: skip
 
@@ -38,7 +38,7 @@ SOUND = {
     "wrong",
     [
         {"accepted": 4}, {"component.died": 1}, {"lost": 1}, {"second runs": 4}, {"left in Redis": {"dead": 1}},
-        {"surprises": ["x"]},
+        {"unexpected ends and errors": ["x"]},
         {"rights refused": ["x"]},
     ],
     ids=str,
@@ -54,4 +54,4 @@ def test_pool_counts_dead_threads_from_the_log(tmp_path):
         '{"severity":"ERROR","event_name":"component.died"}\n{"severity":"INFO","event_name":"process.ready"}\n'
     )
     pool.read_log()
-    assert (pool.deaths, len(pool.surprises)) == (1, 1)
+    assert (pool.deaths, len(pool.unexpected)) == (1, 1)

@@ -16,7 +16,7 @@ def waiting(scene, queue="default"):
 def test_term_during_long_jobs_returns_them(scene):
     names = [f"job {number}" for number in range(12)]
     for name in names:
-        scene.enqueue("GateWorker", name, jid=name)
+        scene.enqueue("LongWorker", name, jid=name)
     process = scene.worker("-c", "4", "-t", "0.5").ready()
     scene.wait_for("begun", *names[:4])
     assert process.end() == 0
@@ -31,7 +31,7 @@ def test_term_during_long_jobs_returns_them(scene):
         b"queue:default",
     }  # those two expire by themselves
     for name in names:
-        scene.open_gate(name)
+        scene.let_end(name)
     successor = scene.worker("-c", "4").ready()
     scene.wait_for("ended", *names)
     scene.settled(successor)
@@ -40,7 +40,7 @@ def test_term_during_long_jobs_returns_them(scene):
 
 
 def test_quiet_process_fetches_no_more_jobs(scene):
-    scene.enqueue("GateWorker", "running")
+    scene.enqueue("LongWorker", "running")
     process = scene.worker("-c", "1").ready()
     scene.wait_for("begun", "running")
     process.send(signal.SIGTSTP)
@@ -48,7 +48,7 @@ def test_quiet_process_fetches_no_more_jobs(scene):
     values = [str(number) for number in range(5)]
     for value in values:
         scene.enqueue("NoteWorker", value, jid=value)
-    scene.open_gate("running")
+    scene.let_end("running")
     scene.wait_for("ended", "running")
     scene.settled(process)
     until(lambda: [job["jid"] for job in waiting(scene)] == values, "all wait in order")
@@ -74,7 +74,7 @@ def test_thread_hanging_in_c_code_does_not_keep_process(scene, kind):
 
 
 def test_second_term_ends_process_at_once(scene):
-    scene.enqueue("GateWorker", "long", jid="long")
+    scene.enqueue("LongWorker", "long", jid="long")
     process = scene.worker("-c", "2", "-t", "300").ready()
     scene.wait_for("begun", "long")
     process.send(signal.SIGTERM)
@@ -86,7 +86,7 @@ def test_second_term_ends_process_at_once(scene):
 def test_stack_dump_names_every_running_job(scene):
     names = [f"job {number}" for number in range(5)]
     for name in names:
-        scene.enqueue("GateWorker", name, jid=name)
+        scene.enqueue("LongWorker", name, jid=name)
     process = scene.worker("-c", "5", "-t", "0").ready()
     scene.wait_for("begun", *names)
     process.send(signal.SIGTTIN)
@@ -97,7 +97,7 @@ def test_stack_dump_names_every_running_job(scene):
 
 
 def test_term_without_redis_ends_process_and_loses_no_job(scene):
-    data = scene.enqueue("GateWorker", "long")
+    data = scene.enqueue("LongWorker", "long")
     process = scene.worker("-c", "2", "-t", "0.2").ready()
     identity = process.identity
     scene.wait_for("begun", "long")

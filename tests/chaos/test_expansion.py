@@ -19,7 +19,7 @@ worker()
 """
 
 
-def bomb(inside: bytes, name: str) -> bytes:
+def expanding_job(inside: bytes, name: str) -> bytes:
     """Return a compressed job whose second argument is ``inside``, over and over."""
     arguments = b'["%b",[%b1]]' % (name.encode(), inside)
     text = base64.b64encode(zlib.compress(arguments, 9)).decode()
@@ -44,17 +44,17 @@ def limited_worker(scene):
 
 @pytest.mark.campaign
 @pytest.mark.proves("R60")
-def test_compression_bombs_move_to_dead_set_undecoded(scene):
+def test_expanding_jobs_move_to_dead_set_undecoded(scene):
     process = limited_worker(scene).ready()
-    bombs = [bomb(element * count, f"bomb {number}") for number, (element, count) in enumerate(ABOVE)]
-    assert max(map(len, bombs)) < 300_000
-    for number, data in enumerate(bombs):
+    jobs = [expanding_job(element * count, f"job {number}") for number, (element, count) in enumerate(ABOVE)]
+    assert max(map(len, jobs)) < 300_000
+    for number, data in enumerate(jobs):
         scene.client.lpush("queue:default", data)
         scene.enqueue("NoteWorker", f"neighbour {number}")
     scene.wait_for("note", *(f"neighbour {number}" for number in range(len(ABOVE))), timeout_s=60)
     until(lambda: scene.client.zcard("dead") == len(ABOVE), "all in the dead set", 60)
     entries = {job["jid"]: job for job in scene.jobs_of("dead")}
-    for data in map(json.loads, bombs):
+    for data in map(json.loads, jobs):
         entry = entries[data["jid"]]
         assert {name: entry[name] for name in data} == data
         assert "size_limit.decoded_limit" in entry["error_message"]
@@ -74,7 +74,7 @@ def test_large_jobs_in_all_threads_wait_for_memory(scene):
     """Each is within the limits and takes most of the budget: they run one after the other, and small ones meanwhile."""
     process = limited_worker(scene).ready()
     rows = 1_100_000
-    large = [bomb(b"[7]," * rows, f"large {number}") for number in range(10)]
+    large = [expanding_job(b"[7]," * rows, f"large {number}") for number in range(10)]
     for data in large:
         scene.client.lpush("queue:default", data)
     until(lambda: scene.proven("rows"), "the first has run", 60)

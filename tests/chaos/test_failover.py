@@ -59,13 +59,13 @@ def test_failover_moves_all_connections_to_new_master(house, followed):
 
 def the_killed_master_is_followed(house, scene, producer):
     old, new = house.master, house.replica
-    assert producer.push("GateWorker", "one").get("jid")
+    assert producer.push("LongWorker", "one").get("jid")
     scene.wait_for("begun", "one")
     old.stop()
     until(lambda: house.all_name(new), "another master is named")
     began = time.monotonic()
     pushed(producer, "killed")
-    scene.open_gate("one")  # started on one master, is acknowledged on the other
+    scene.let_end("one")  # started on one master, is acknowledged on the other
     scene.wait_for("note", "killed", timeout_s=RESUMED_S + LOADED_S - (time.monotonic() - began))
     scene.wait_for("ended", "one")
     until(lambda: not new.client.keys("aw:working:*"), "acknowledged")
@@ -106,14 +106,14 @@ def no_sentinel_is_forgotten(house):
     house.sentinels[0].stop()
     failures: list[BaseException] = []
 
-    def look():
+    def look_up():
         try:
             for _ in range(100):
                 found.discover_master(NAME)
         except RedisError as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=look) for _ in range(8)]
+    threads = [threading.Thread(target=look_up) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

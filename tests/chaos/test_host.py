@@ -49,7 +49,7 @@ def test_clock_jump_moves_no_job_and_no_lease(scene):
     scene.site.warm = False  # an interpreter that is already started reads no `sitecustomize`
     process = scene.site.worker("-q", "default", "-c", "3", **env).ready()
     for jump in (HOUR, -HOUR, -DAY, 0):
-        scene.enqueue("GateWorker", f"long {jump}", jid=f"long {jump}")
+        scene.enqueue("LongWorker", f"long {jump}", jid=f"long {jump}")
         scene.wait_for("begun", f"long {jump}")
         clock.write_text(str(jump))
         now = _now(scene)
@@ -58,7 +58,7 @@ def test_clock_jump_moves_no_job_and_no_lease(scene):
         scene.enqueue("FailWorker", failing, jid=failing)
         due = until(lambda failing=failing: _due_of(scene, failing), "its retry is kept")
         assert now + 15 <= due <= _now(scene) + 25
-        scene.open_gate(f"long {jump}")
+        scene.let_end(f"long {jump}")
         scene.wait_for("note", f"due {jump}")
         assert _now(scene) >= now + 1
     scene.settled(process)
@@ -186,12 +186,12 @@ def test_process_without_files_or_threads_recovers(scene, measured):
     size = int((PROC / str(process.pid) / "statm").read_text().split()[0]) * resource.getpagesize()
     with limited(process.pid, resource.RLIMIT_AS, size + STACK // 2):
         for name in names:
-            scene.enqueue("GateWorker", name)
+            scene.enqueue("LongWorker", name)
         until(lambda: scene.proven("begun"), "those threads that there are work")
         assert process.popen.poll() is None
     scene.wait_for("begun", *names, timeout_s=10 + SLACK_S)
     for name in names:
-        scene.open_gate(name)
+        scene.let_end(name)
     scene.wait_for("ended", *names)
     assert process.end() == 0
     assert group.end() == 0

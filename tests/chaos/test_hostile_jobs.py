@@ -71,8 +71,8 @@ def test_forked_child_of_job_is_no_worker(scene):
     jobs = [(name, how) for name in ("ForkWorker", "AsyncForkWorker") for how in statuses]
     for name, how in jobs:
         scene.enqueue(name, how, jid=f"{name} {how}")
-    told = [f"{how} {status}" for how, status in statuses.items()] * 2
-    until(lambda: sorted(scene.proven("forked")) == sorted(told), "each parent has seen its child end")
+    expected = [f"{how} {status}" for how, status in statuses.items()] * 2
+    until(lambda: sorted(scene.proven("forked")) == sorted(expected), "each parent has seen its child end")
     scene.wait_for("note", "from a forked child")
     scene.enqueue("NoteWorker", "after")
     scene.wait_for("note", "after")
@@ -150,11 +150,11 @@ def test_jobs_that_kill_are_quarantined_and_others_run(scene, measured):
     counts = [line.get("aw_death_count", 0) for line in process.find(job_status="done")]
     # Once as a neighbour; and once more where a suspect outlasted its turn of 0.5 s on a busy machine (decision 30).
     assert max(counts) < 3
-    told = Counter(line["jid"] for line in process.find(job_status="quarantined"))
-    assert told
+    line_counts = Counter(line["jid"] for line in process.find(job_status="quarantined"))
+    assert line_counts
     # the process that quarantined a job may be killed by another before the line is written
-    assert told.keys() <= set(DEADLY)
-    assert set(told.values()) == {1}
+    assert line_counts.keys() <= set(DEADLY)
+    assert set(line_counts.values()) == {1}
 
 
 def _quarantined_in_s(scene, how):

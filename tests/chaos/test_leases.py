@@ -33,14 +33,14 @@ def test_killed_process_loses_its_jobs_after_its_lease(scene):
     """Both processes are without a supervisor, so only the lease shows that one of them is dead."""
     start = partial(scene.site.start, "-c", SCALED, "-r", "jobs", "-q", "default", "-c", "2", REDIS_URL=scene.url)
     first = start().ready()
-    scene.enqueue("GateWorker", "one", jid="one")
+    scene.enqueue("LongWorker", "one", jid="one")
     scene.wait_for("begun", "one")
     second = start().ready()
     first.kill()
     until(lambda: scene.proven("begun").count("one") == 2, "it runs in the other process")
     (line,) = second.find(job_status="recovered")
     assert line["jid"] == "one"
-    scene.open_gate("one")
+    scene.let_end("one")
     scene.wait_for("ended", "one")
     scene.settled(second)
     assert second.end() == 0
@@ -57,7 +57,7 @@ def test_lease_expiry_recovers_frozen_and_killed_only(scene, measured):
     frozen = scene.worker("-r", module, "-q", "held", "-q", "stream", "-c", str(SLOTS)).ready()
     scene.enqueue("HoldWorker", HELD_S, queue="holding", jid="holding")
     for name, queue in (("held", "held"), ("pulled 0", "pulled"), ("pulled 1", "pulled")):
-        scene.enqueue("GateWorker", name, queue=queue, jid=name)
+        scene.enqueue("LongWorker", name, queue=queue, jid=name)
     until(lambda: scene.proven("holding"), "the interpreter is held")
     scene.wait_for("begun", "held", "pulled 0", "pulled 1")
     values = [str(number) for number in range(3_000)]
@@ -86,7 +86,7 @@ def test_lease_expiry_recovers_frozen_and_killed_only(scene, measured):
     scene.wait_for("note", "after", timeout_s=5 + SLACK_S)
     measured("at_work_again_s", time.monotonic() - begun_at)
     for name in ("held", "pulled 0", "pulled 1"):
-        scene.open_gate(name)
+        scene.let_end(name)
     until(lambda: scene.proven("ended").count("held") == 2, "both runs of it end")
     until(lambda: frozen.find(job_status="fenced", queue="held"), "the end of the first is not written")
     until(lambda: scene.proven("held"), "the interpreter is given back")

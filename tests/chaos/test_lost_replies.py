@@ -7,7 +7,7 @@ import pytest
 from tests.harness import until
 
 FETCH = rb"EVAL(SHA)?\r\n.*queue:"
-PARK = rb"BLMOVE\r\n\$\d+\r\nqueue:"
+BLOCK = rb"BLMOVE\r\n\$\d+\r\nqueue:"
 """The call of a queue: at its boot a process also checks its right to the command, with another key."""
 PUSH = rb"LPUSH\r\n"
 TAKEN_AGAIN_S = 5.0
@@ -22,7 +22,7 @@ def test_fetch_with_lost_reply_runs_each_job_once(scene):
     """Three processes at once: one loses every odd reply for a while, one every even one, one that of a blocking call."""
     lost = {"odd": range(1, 20, 2), "even": range(2, 20, 2)}
     proxies, processes, values = {}, {}, {}
-    for name in (*lost, "parked"):
+    for name in (*lost, "blocked"):
         proxies[name] = scene.proxy()
         processes[name] = scene.worker("-q", name, "-c", "2", url=proxies[name].url)
     for name, process in processes.items():
@@ -31,8 +31,8 @@ def test_fetch_with_lost_reply_runs_each_job_once(scene):
     for name, numbers in lost.items():
         proxies[name].lose_replies(FETCH, numbers)
     # Its call is under way already: the next reply on that connection is lost.
-    until(lambda: any(re.search(PARK, link.last) for link in proxies["parked"].open), "parked")
-    proxies["parked"].lose_under_way(PARK)
+    until(lambda: any(re.search(BLOCK, link.last) for link in proxies["blocked"].open), "blocked")
+    proxies["blocked"].lose_under_way(BLOCK)
     for name, some in values.items():
         for value in some:
             scene.enqueue("NoteWorker", value, queue=name, jid=value.replace(" ", ""))

@@ -16,8 +16,8 @@ import pytest
 from tests.conftest import ROOT, short_folder
 from tests.proofs.crash_points.wire import QUIET, WAYS
 
-BEAT = "EXISTS,heartbeat"
-PARK = "CLIENT ID,BLMOVE"
+HEARTBEAT = "EXISTS,heartbeat"
+BLOCK = "CLIENT ID,BLMOVE"
 POLL = "TIME,ZCARD,ZCOUNT,ZCOUNT,ZRANGE,read_due"
 POLL_RETRY = "TIME,ZCARD,ZCOUNT,ZRANGE,read_due"
 RECORD = "RPOP,SADD,HSET,EXPIRE,SMEMBERS,INFO"
@@ -32,38 +32,38 @@ COMMANDS = {
     "bulk later": f"TIME,SET,{ONCE},ZADD,EVAL ?,EXEC",
     "push tracked": "SET,SADD,LPUSH",
     "push locked": "push_unique",
-    "schedule": f"push_delayed,{BEAT},{POLL},enqueue_due",
-    "run": f"{BEAT},fetch,fetch,{PARK}",
-    "run locked": f"{BEAT},fetch,start_locked,finish,fetch,{PARK}",
-    "blocked": f"{BEAT},fetch,{PARK},fetch,BLMOVE",
-    "run sync": f"{BEAT},fetch,fetch,fetch,{PARK}",
-    "run tracked": f"{BEAT},fetch,SET,set_status,fetch,{PARK}",
-    "suspect": f"{BEAT},fetch,note_start,fetch,{PARK}",
-    "unloaded": f"{BEAT},EVAL heartbeat,fetch,EVAL fetch,schedule,EVAL schedule,fetch,{PARK},{POLL_RETRY},"
+    "schedule": f"push_delayed,{HEARTBEAT},{POLL},enqueue_due",
+    "run": f"{HEARTBEAT},fetch,fetch,{BLOCK}",
+    "run locked": f"{HEARTBEAT},fetch,start_locked,finish,fetch,{BLOCK}",
+    "blocked": f"{HEARTBEAT},fetch,{BLOCK},fetch,BLMOVE",
+    "run sync": f"{HEARTBEAT},fetch,fetch,fetch,{BLOCK}",
+    "run tracked": f"{HEARTBEAT},fetch,SET,set_status,fetch,{BLOCK}",
+    "suspect": f"{HEARTBEAT},fetch,note_start,fetch,{BLOCK}",
+    "unloaded": f"{HEARTBEAT},EVAL heartbeat,fetch,EVAL fetch,schedule,EVAL schedule,fetch,{BLOCK},{POLL_RETRY},"
     "EVAL read_due,enqueue_due,"
     "EVAL enqueue_due,ZCOUNT,finish,EVAL finish,fetch,BLMOVE",
-    "retry": f"{BEAT},fetch,schedule,fetch,{PARK},{POLL_RETRY},enqueue_due,ZCOUNT,finish,fetch,BLMOVE",
-    "later": f"{BEAT},fetch,schedule,fetch,{PARK},{POLL},enqueue_due,finish,fetch,BLMOVE",
-    "dead": f"{BEAT},fetch,SET,kill,fetch,{PARK}",
-    "dropped": f"{BEAT},fetch,finish,fetch,{PARK}",
-    "discarded": f"{BEAT},fetch,SET,set_status,finish,fetch,{PARK}",
-    "retired": f"{BEAT},fetch,drop_retired,fetch,{PARK}",
-    "stop": f"{BEAT},{RECORD},fetch,requeue,SREM,DEL,mark_dead,unregister",
-    "cut off": f"{BEAT},{RECORD},fetch,interrupt,SREM,DEL,mark_dead,unregister",
-    "refused": f"{BEAT},{POLL},set_status,enqueue_due",
-    "cross": f"{BEAT},{POLL},enqueue_due,ZCOUNT,ZRANGE,read_due,TIME,ZMSCORE,receive_transfer,enqueue_due,EXPIRE",
-    "race": f"{BEAT},{POLL},{POLL},enqueue_due,enqueue_due",
-    "recover": f"{BEAT},mark_dead,DEL,SREM,SCAN,register_orphan,ZRANGEBYSCORE,inspect_dead,reclaim,reclaim,"
+    "retry": f"{HEARTBEAT},fetch,schedule,fetch,{BLOCK},{POLL_RETRY},enqueue_due,ZCOUNT,finish,fetch,BLMOVE",
+    "later": f"{HEARTBEAT},fetch,schedule,fetch,{BLOCK},{POLL},enqueue_due,finish,fetch,BLMOVE",
+    "dead": f"{HEARTBEAT},fetch,SET,kill,fetch,{BLOCK}",
+    "dropped": f"{HEARTBEAT},fetch,finish,fetch,{BLOCK}",
+    "discarded": f"{HEARTBEAT},fetch,SET,set_status,finish,fetch,{BLOCK}",
+    "retired": f"{HEARTBEAT},fetch,drop_retired,fetch,{BLOCK}",
+    "stop": f"{HEARTBEAT},{RECORD},fetch,requeue,SREM,DEL,mark_dead,unregister",
+    "cut off": f"{HEARTBEAT},{RECORD},fetch,interrupt,SREM,DEL,mark_dead,unregister",
+    "refused": f"{HEARTBEAT},{POLL},set_status,enqueue_due",
+    "cross": f"{HEARTBEAT},{POLL},enqueue_due,ZCOUNT,ZRANGE,read_due,TIME,ZMSCORE,receive_transfer,enqueue_due,EXPIRE",
+    "race": f"{HEARTBEAT},{POLL},{POLL},enqueue_due,enqueue_due",
+    "recover": f"{HEARTBEAT},mark_dead,DEL,SREM,SCAN,register_orphan,ZRANGEBYSCORE,inspect_dead,reclaim,reclaim,"
     "reclaim,inspect_dead,unregister,"
     "LRANGE,SCAN,ZRANGEBYSCORE,inspect_dead,unregister,LRANGE",
-    "limited": f"{BEAT},fetch,take_slot,fetch,{PARK},mark_dead,DEL,SREM,SCAN,register_orphan,ZRANGEBYSCORE,"
+    "limited": f"{HEARTBEAT},fetch,take_slot,fetch,{BLOCK},mark_dead,DEL,SREM,SCAN,register_orphan,ZRANGEBYSCORE,"
     "inspect_dead,reclaim,inspect_dead,unregister,"
     "LRANGE,take_slot,finish,fetch,take_slot,note_start,finish,fetch,BLMOVE",
-    "paused": f"{BEAT},TIME,HGETALL,fetch,hold_paused,fetch,{PARK},TIME,HGETALL,SMEMBERS,release_paused,"
+    "paused": f"{HEARTBEAT},TIME,HGETALL,fetch,hold_paused,fetch,{BLOCK},TIME,HGETALL,SMEMBERS,release_paused,"
     "release_paused,start_locked,finish,fetch,BLMOVE",
-    "reconcile": f"{BEAT},SCAN,register_orphan,ZRANGEBYSCORE,LRANGE,fetch,{PARK},SCAN,register_orphan,"
+    "reconcile": f"{HEARTBEAT},SCAN,register_orphan,ZRANGEBYSCORE,LRANGE,fetch,{BLOCK},SCAN,register_orphan,"
     "ZRANGEBYSCORE,LRANGE,kill,requeue",
-    "periodic": f"{BEAT},{RECORD},SCAN,ZRANGEBYSCORE,LRANGE,TIME,ZCARD,ZCOUNT,ZCOUNT,heartbeat",
+    "periodic": f"{HEARTBEAT},{RECORD},SCAN,ZRANGEBYSCORE,LRANGE,TIME,ZCARD,ZCOUNT,ZCOUNT,heartbeat",
 }
 """By scenario the commands of one job's life, in order; scripts by their names. Each of them has a fault in a case."""
 

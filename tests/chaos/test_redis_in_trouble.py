@@ -37,7 +37,7 @@ def at_work(scene, process, value):
 def test_lost_connections_lose_no_job(scene, how):
     proxy = scene.proxy()
     process = scene.worker("-c", "2", url=proxy.url).ready()
-    scene.enqueue("GateWorker", "one")
+    scene.enqueue("LongWorker", "one")
     scene.wait_for("begun", "one")
     if how == "reset":
         proxy.reset()
@@ -46,10 +46,10 @@ def test_lost_connections_lose_no_job(scene, how):
     else:
         (scene.server.stop if how == "clean restart" else scene.server.kill)()
         seen_trouble(process)
-        scene.open_gate("one")  # ends while Redis is away
+        scene.let_end("one")  # ends while Redis is away
         scene.wait_for("ended", "one")
         scene.server.start()
-    scene.open_gate("one")
+    scene.let_end("one")
     at_work(scene, process, "next")
     scene.once("begun")
     assert process.end() == 0
@@ -62,10 +62,10 @@ def test_producer_in_network_partition_gets_typed_errors(scene):
     process = scene.worker("-c", "2", url=proxy.url).ready()
     producer = scene.producer(url=proxy.url)
     assert producer.push("NoteWorker", "before")["jid"]
-    scene.enqueue("GateWorker", "one")
+    scene.enqueue("LongWorker", "one")
     scene.wait_for("begun", "one")
     proxy.swallow()
-    scene.open_gate("one")  # its acknowledgement is lost in the network
+    scene.let_end("one")  # its acknowledgement is lost in the network
     answer = producer.push("NoteWorker", "into the hole")
     assert (answer["error"], answer["maybe_written"]) == ("ShardUnavailableError", True)
     seen_trouble(process)
@@ -83,10 +83,10 @@ def test_producer_in_network_partition_gets_typed_errors(scene):
 def test_read_only_redis_is_survived(scene):
     process = scene.worker("-c", "2").ready()
     producer = scene.producer()
-    scene.enqueue("GateWorker", "one")
+    scene.enqueue("LongWorker", "one")
     scene.wait_for("begun", "one")
     scene.client.replicaof("127.0.0.1", 1)
-    scene.open_gate("one")
+    scene.let_end("one")
     answer = producer.push("NoteWorker", "refused")
     assert (answer["error"], answer["maybe_written"]) == ("ShardUnavailableError", False)
     assert "READONLY" in answer["text"].upper() or "read only" in answer["text"]
@@ -193,11 +193,11 @@ def full_disk(scene):
 def test_redis_that_cannot_save_loses_no_job(scene, disk):
     process = scene.worker("-c", "2").ready()
     producer = scene.producer()
-    scene.enqueue("GateWorker", "one")
+    scene.enqueue("LongWorker", "one")
     scene.enqueue("NoteWorker", "waiting", queue="later")
     scene.wait_for("begun", "one")
     with disk(scene):
-        scene.open_gate("one")
+        scene.let_end("one")
         answer = producer.push("NoteWorker", "refused")
         assert (answer["error"], answer["maybe_written"]) == ("ShardUnavailableError", False)
         assert "MISCONF" in answer["text"]
@@ -237,10 +237,10 @@ def test_redis_losing_its_scripts_loses_no_job(scene):
 def evalsha_is_denied_for_a_while(scene, process):
     """No command of the framework works without it, no job is lost, and the line names the command."""
     scene.client.execute_command("ACL", "SETUSER", "role-worker", "-evalsha")
-    scene.enqueue("GateWorker", "denied", jid="denied")
+    scene.enqueue("LongWorker", "denied", jid="denied")
     seen_trouble(process)
     scene.client.execute_command("ACL", "SETUSER", "role-worker", "+evalsha")
-    scene.open_gate("denied")
+    scene.let_end("denied")
     at_work(scene, process, "allowed again")
     scene.once("begun")
     assert "evalsha" in str(process.find(event_name="redis.failed")[0])

@@ -26,7 +26,7 @@ UNTOUCHED_S = 2.0
 
 
 class Pair:
-    """Shard ``second`` beside ``main``; who is ``cut_off`` reaches it through the proxy only."""
+    """Shards ``main`` and ``second``; a process that is ``cut_off`` reaches ``second`` through the proxy only."""
 
     def __init__(self, scene, server, proxy) -> None:
         self.scene, self.proxy = scene, proxy
@@ -96,7 +96,7 @@ def test_shard_partition_affects_only_its_own_jobs(scene, pair, measured):
     here = pair.worker("main", **pair.cut_off)
     lonely = pair.worker("second", **pair.cut_off).ready()
     here.ready()
-    pair.enqueue("GateWorker", "one")
+    pair.enqueue("LongWorker", "one")
     scene.wait_for("begun", "one")
     peer = pair.worker("second").ready()
     assert pushed(producer, "ElsewhereWorker", "before")[0]["jid"]
@@ -105,7 +105,7 @@ def test_shard_partition_affects_only_its_own_jobs(scene, pair, measured):
     pair.proxy.swallow()
     gone_at = time.monotonic()
     pushes_fail_soon(producer, measured)
-    measured("main_beside_a_hole_s", main_is_untouched(scene, producer, "beside"))
+    measured("main_during_a_hole_s", main_is_untouched(scene, producer, "during the hole"))
     until(lambda: scene.proven("begun") == ["one"] * 2, "the peer has taken over", TAKEN_OVER_S + LOADED_S)
     measured("taken_over_s", time.monotonic() - gone_at)
 
@@ -118,7 +118,7 @@ def test_shard_partition_affects_only_its_own_jobs(scene, pair, measured):
     pair.enqueue("NoteWorker", "after")
     scene.wait_for("note", "after", timeout_s=AT_WORK_S + LOADED_S)
     measured("at_work_s", time.monotonic() - back_at)
-    scene.open_gate("one")
+    scene.let_end("one")
     until(lambda: scene.proven("ended") == ["one"] * 2, "both runs of it end")
     until(lambda: lonely.find(job_status="fenced"), "the end of the first is not written")
 

@@ -59,7 +59,7 @@ def _note(value):
 
 @pytest.mark.proves("F4")
 def test_jobs_unfinished_at_deadline_run_elsewhere(scene, measured):
-    scene.enqueue("GateWorker", "long", jid="long")
+    scene.enqueue("LongWorker", "long", jid="long")
     first = scene.worker("-c", "2", "-t", "0.5").ready()
     scene.wait_for("begun", "long")
     second = scene.worker("-c", "2").ready()
@@ -72,7 +72,7 @@ def test_jobs_unfinished_at_deadline_run_elsewhere(scene, measured):
     assert ended_s <= 0.5 + 2 + SLACK_S
     measured("again_s", again_s)
     measured("ended_s", ended_s)
-    scene.open_gate("long")
+    scene.let_end("long")
     scene.wait_for("ended", "long")
     scene.settled(second)
     assert second.end() == 0
@@ -87,7 +87,7 @@ WAYS = {"term": (signal.SIGTERM,) * 2, "int": (signal.SIGINT,) * 2, "quit": (sig
 def test_second_signal_or_quit_ends_at_once_hangup_does_not(scene, measured):
     processes = {way: scene.worker("-q", way, "-c", "2", "-t", "300") for way in WAYS}
     for way, process in processes.items():
-        scene.enqueue("GateWorker", way, queue=way, jid=way)
+        scene.enqueue("LongWorker", way, queue=way, jid=way)
         process.ready()
         scene.wait_for("begun", way)
         process.send(signal.SIGHUP)
@@ -106,7 +106,7 @@ def test_second_signal_or_quit_ends_at_once_hangup_does_not(scene, measured):
 def test_term_to_process_group_counts_once(scene, measured):
     names = [f"job {number}" for number in range(4)]
     for name in names:
-        scene.enqueue("GateWorker", name, jid=name)
+        scene.enqueue("LongWorker", name, jid=name)
     group = scene.cluster("--processes", "2", "--max-concurrency", "2", "--timeout", "300")
     scene.wait_for("begun", *names)
     group.send(signal.SIGHUP)
@@ -120,7 +120,7 @@ def test_term_to_process_group_counts_once(scene, measured):
         pid = group.line(jid=name, job_status="start")["pid"]
         stays.append(name) if pid in ends else ends.update({pid: name})
     for name in ends.values():  # one of each child
-        scene.open_gate(name)
+        scene.let_end(name)
         group.line(jid=name, job_status="done")
     until(lambda: sum(map(scene.client.llen, scene.client.keys("aw:working:*"))) == 2, "the other two are held")
     assert scene.client.llen("queue:default") == 0  # the deadline holds

@@ -63,13 +63,13 @@ def busy(scene):
 def test_stalled_redis_makes_no_process_dead(scene, trouble):
     process = scene.worker("-c", "2").ready()
     peer = scene.worker("-q", "other").ready()
-    scene.enqueue("GateWorker", "one")
+    scene.enqueue("LongWorker", "one")
     scene.wait_for("begun", "one")
     with trouble(scene):
         until(lambda: process.find(event_name="redis.failed") and peer.find(event_name="redis.failed"), "both noticed")
     scene.enqueue("NoteWorker", "after")
     scene.wait_for("note", "after", timeout_s=2.0 + LOADED_S)
-    scene.open_gate("one")
+    scene.let_end("one")
     scene.wait_for("ended", "one")
     scene.settled(process)
     scene.once("begun")

@@ -18,15 +18,15 @@ from redis import Redis
 from demo.stop import StopSignal
 from tests.proofs import leftover_keys
 from tests.proofs.drain_jobs import FOLDER, LIFE, QUEUE, SWITCH_INTERVAL, DrainWorker, create_marks
-from tests.proofs.storm import prepared, run_folder, status_of, write_report
-from tests.proofs.storm_report import ACKNOWLEDGED_LATE
+from tests.proofs.kills import prepared, run_folder, status_of, write_report
+from tests.proofs.kills_report import ACKNOWLEDGED_LATE
 from tests.proofs.worker_pools import ClusterPool, WorkerPool, ended
 
 _MODULE = "tests.proofs.drain_jobs"
 _BATCH = 1_000
 _MOST_WAITING = 50_000
 """The most jobs that are pushed and have not run; processes never run out of jobs, and Redis stays small."""
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _LINE_S = 2.0
 _STANDSTILL_S = 60.0
 """The seconds without a run after which the missing jobs are lost."""
@@ -77,7 +77,7 @@ class Drain:
         """Push until every job has run, or no job runs any more."""
         started = moved = shown = time.monotonic()
         self.pool.start()
-        while not stop.wait(_LOOK_S) and self.done < self.jobs:
+        while not stop.wait(_POLL_S) and self.done < self.jobs:
             now = time.monotonic()
             self.seconds = now - started
             self.pool.restart_ended()
@@ -108,7 +108,7 @@ class Drain:
             "second runs allowed": self.kills * (self.pool.slots + ACKNOWLEDGED_LATE),
             "kills": self.kills,
             "left in Redis": left,
-            "surprises": self.pool.surprises[:20],
+            "unexpected ends and errors": self.pool.unexpected[:20],
             "seconds": round(self.seconds, 1),
             "jobs a second": round(self.done / max(0.1, self.seconds)),
         }
@@ -154,7 +154,7 @@ def broken(found: dict[str, Any]) -> list[str]:
         "no second run beyond what kills may repeat": found["second runs"] <= found["second runs allowed"],
         "nothing is left in Redis": not found["left in Redis"],
         "no right was refused": not found["rights refused"],
-        "nothing ended or failed by itself": not found["surprises"],
+        "nothing ended or failed by itself": not found["unexpected ends and errors"],
     }
     return [promise for promise, held in promises.items() if not held]
 
@@ -168,7 +168,7 @@ def show(found: dict[str, Any]) -> None:
         "second runs": f"{found['second runs']:,} (allowed {found['second runs allowed']:,}, by {found['kills']:,} kills)",
         "left in Redis": found["left in Redis"] or 0,
         "rights refused": found["rights refused"] or 0,
-        "surprises": found["surprises"] or 0,
+        "unexpected ends and errors": found["unexpected ends and errors"] or 0,
         "jobs a second": f"{found['jobs a second']:,} over {found['seconds']:,.0f} s, at a switch interval of "
         f"{found['switch interval']:g} s",
     }

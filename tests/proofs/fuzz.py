@@ -23,7 +23,7 @@ from tests.proofs.fuzz_worker import AT
 
 HELD, FOUND, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 _LINE_S = 2.0
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _HANGS_S = 30.0
 
 
@@ -122,7 +122,7 @@ class _Worker:
 
 def _watch(workers: list[_Worker], inputs: int, started: float, stop: StopSignal) -> None:
     shown = started
-    while not stop.wait(_LOOK_S):
+    while not stop.wait(_POLL_S):
         running = [worker.running for worker in workers]
         if not any(running):
             return

@@ -155,7 +155,7 @@ def check_frames(frames: list[bytes]) -> str:
     seen = record._process_info("h:1:abc", *(frames * 4)[:4])
     expect(seen.busy >= 0 and seen.slots >= 0, "slots are a count")
     most_advanced(frames)
-    heard = accepted_signals(record.ProcessRecord._take_signals(_reading(frames)))
+    signals = accepted_signals(record.ProcessRecord._take_signals(_reading(frames)))
     paused: list[Any] = []
     parts = SimpleNamespace(
         record=SimpleNamespace(client=SimpleNamespace(smembers=lambda _: set(frames))),
@@ -165,7 +165,7 @@ def check_frames(frames: list[bytes]) -> str:
     process._paused, process._log = [], SimpleNamespace(info=lambda *_, **__: None)
     launcher.Launcher._read_pauses(process)
     expect(all(isinstance(name, str) for names in paused for name in names), "names are text")
-    return "heard" if heard else "nothing"
+    return "signals" if signals else "nothing"
 
 
 def check_flag(data: bytes) -> str:

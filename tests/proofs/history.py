@@ -27,7 +27,7 @@ def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
         folder = RunFolder(Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var").resolve() / "prove").path
         seed = options.seed if options.seed is not None else secrets.randbelow(1_000_000)
         print(f"Seed {seed}; {options.run:g} s of kills, retries, jobs for later and lost replies", flush=True)
-        mixed = MixedLoadRun(root, folder, seed=seed, tell=partial(print, flush=True))
+        mixed = MixedLoadRun(root, folder, seed=seed, progress=partial(print, flush=True))
         mixed.run(options.run, stopped=lambda: stop.asked)
         places = [mixed.data]
         print(f"  {mixed.kills} kills; the history is {os.path.relpath(mixed.data)}", flush=True)

@@ -64,7 +64,7 @@ def registered(client: Redis) -> list[tuple[str, float]]:
     now = seconds + micros / 1e6
     members = cast("list[tuple[bytes, float]]", client.zrange(REGISTRY, 0, -1, withscores=True))
     # Below 0: its parent saw it die then.
-    return [(name.decode(errors="backslashreplace"), now - abs(beat)) for name, beat in members]
+    return [(name.decode(errors="backslashreplace"), now - abs(heartbeat)) for name, heartbeat in members]
 
 
 def settle(client: Redis, patience_s: float, alive: int) -> None:

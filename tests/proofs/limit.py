@@ -28,7 +28,7 @@ HELD, BROKEN, INTERRUPTED = 0, 1, 130
 PROCESSES, THREADS, LASTS_S, EVERY_S = 5, 10, 0.1, 2.0
 
 _AHEAD = 200
-_LOOK_S = 0.01
+_POLL_S = 0.01
 _STANDSTILL_S = 60.0
 _BASE = keys.limit("LimitProofWorker")
 
@@ -49,7 +49,7 @@ class _Half:
         """Return whether every job has ended."""
         began = time.monotonic()
         due, before = began + EVERY_S, self._done()
-        while (now := time.monotonic()) - began < seconds and not stop.wait(_LOOK_S):
+        while (now := time.monotonic()) - began < seconds and not stop.wait(_POLL_S):
             self._push(before)
             self._count_slots()
             if killing and now >= due:
@@ -57,7 +57,7 @@ class _Half:
                 self._kill()
         self.per_s = (self._done() - before) / (time.monotonic() - began)
         deadline = time.monotonic() + _STANDSTILL_S
-        while self._done() < before + self.pushed and time.monotonic() < deadline and not stop.wait(_LOOK_S):
+        while self._done() < before + self.pushed and time.monotonic() < deadline and not stop.wait(_POLL_S):
             self._count_slots()
         return self._done() == before + self.pushed
 
@@ -114,7 +114,7 @@ def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
 def _left(client: Redis, stop: StopSignal) -> list[str]:
     """Return the keys of the limit that remain after the last job; a slot is released after its job."""
     deadline = time.monotonic() + 5
-    while (found := client.keys(f"{_BASE}:*")) and time.monotonic() < deadline and not stop.wait(_LOOK_S):
+    while (found := client.keys(f"{_BASE}:*")) and time.monotonic() < deadline and not stop.wait(_POLL_S):
         pass
     client.delete(RUNNING)
     return sorted(key.decode() for key in found)
@@ -133,7 +133,7 @@ def _print_result(calm: _Half, killed: _Half, pool: _LimitPool, *, whole: bool, 
         *([f"{most_seen} ran at a time"] if most_seen > LIMIT else []),
         *([f"{max(calm.most, killed.most)} slots were taken"] if max(calm.most, killed.most) > LIMIT else []),
         *([f"left behind or refused: {', '.join(left)}"] if left else []),
-        *pool.surprises,
+        *pool.unexpected,
     ]
     for line in broken:
         print(f"BROKEN: {line}")

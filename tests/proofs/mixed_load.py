@@ -29,7 +29,7 @@ _LOST_REPLIES = range(4, 40, 6)
 _KILL_EVERY_S = 1.2
 _SEED_EVERY_S = 0.4
 _PATIENCE_S = 60.0
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _LINE_S = 2.0
 
 
@@ -41,10 +41,10 @@ class MixedLoadRun:
     """
 
     def __init__(
-        self, root: Path, folder: Path, *, seed: int = 0, tell: Callable[[str], object] = lambda _: None
+        self, root: Path, folder: Path, *, seed: int = 0, progress: Callable[[str], object] = lambda _: None
     ) -> None:
         self.data = folder / "redis"
-        self._tell = tell
+        self._progress = progress
         self._printed = 0.0
         self.kills = 0
         self._root = root
@@ -111,10 +111,10 @@ class MixedLoadRun:
         set_flag(client, Flag(pause_flag(_PAUSED), 100.0, "mixed"), None)
         while not self._children() and not stopped():
             self._watch("processes start")
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         begun = killed = seeded = now = time.monotonic()
         while not stopped() and (now - begun < seconds or (now - begun < _PATIENCE_S and not enough())):
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
             self._watch(f"{now - begun:.0f} of {seconds:g} s")
             now = time.monotonic()
             if now - seeded > _SEED_EVERY_S:
@@ -154,13 +154,13 @@ class MixedLoadRun:
                 raise RuntimeError(message)
             self._watch(f"{sum(left.values())} jobs are left")
             _hasten(client)
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def _watch(self, doing: str) -> None:
         """Print the progress every 2 s, and notice a process that ended by itself. Called often."""
         if time.monotonic() - self._printed > _LINE_S:
             self._printed = time.monotonic()
-            self._tell(f"  {doing}; {self.kills} kills")
+            self._progress(f"  {doing}; {self.kills} kills")
         for process in self._processes:
             if process.poll() is not None:
                 message = f"a process ended with {process.returncode}; logs are in {self._folder}"

@@ -29,7 +29,7 @@ def parse(doc: str | None) -> argparse.Namespace:
     prefixes.add_argument("--cuts", type=int, default=200, metavar="N", help="how many prefixes (default 200)")
     prefixes.add_argument("--seed", type=int, default=None, metavar="N", help="repeat the choices of an earlier run")
 
-    kills = proofs.add_parser("storm", help="kill jobs in flight by the thousand, and account for each")
+    kills = proofs.add_parser("kills", help="kill jobs in flight by the thousand, and account for each")
     kills.add_argument("--jobs", type=int, default=100_000, metavar="N", help="jobs to kill (default 100,000)")
     kills.add_argument("--mode", choices=("cluster", "bare"), default="cluster", help="what notices a death: scripts/cluster, "
                        "or the other processes when the lease has run out (default cluster)")  # fmt: skip

@@ -61,7 +61,7 @@ def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
     place = options.history
     if place is None:
         print(f"  a history of {_RUN_S:g} s is made: kills, retries, jobs for later, lost replies", flush=True)
-        mixed = MixedLoadRun(root, folder / "mixed", seed=seed, tell=partial(print, flush=True))
+        mixed = MixedLoadRun(root, folder / "mixed", seed=seed, progress=partial(print, flush=True))
         mixed.run(_RUN_S, stopped=lambda: stop.asked)
         place = mixed.data
     account, started, shown = Account(), time.monotonic(), 0.0

@@ -32,7 +32,7 @@ ROUND = 100
 """The number of histories of one seed."""
 
 _TELL_S = 2.0
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
 
 class Round(NamedTuple):
@@ -110,7 +110,7 @@ class _ChildProcesses:
         """Wait for the end of all rounds, or for the first finding, and print the progress."""
         printed = self._began
         while not stop.asked and self._found.empty() and any(child.is_alive() for child in self._children):
-            stop.wait(_LOOK_S)
+            stop.wait(_POLL_S)
             if time.monotonic() - printed >= _TELL_S:
                 printed = time.monotonic()
                 self._print_progress()

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tests.proofs.storm_jobs import QUEUE
+from tests.proofs.kills_jobs import QUEUE
 
 _PATIENCE_S = 30.0
 _LONGEST_LOG = 16 << 20
-_MODULE = "tests.proofs.storm_jobs"
+_MODULE = "tests.proofs.kills_jobs"
 
 
 class WorkerPool(ABC):
@@ -28,7 +28,7 @@ class WorkerPool(ABC):
         """The lines about a dead thread of the framework."""
         self.taken_back = 0
         """The lines about a job reclaimed from a dead process."""
-        self.surprises: list[str] = []
+        self.unexpected: list[str] = []
         """The errors in the log, and the unexpected ends of processes."""
         self._scripts = scripts
         self._log, self._errors = folder / "workers.log", folder / "workers.err"
@@ -49,7 +49,7 @@ class WorkerPool(ABC):
             os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> None:
-        """End every process in order; any other end is a surprise."""
+        """End every process in order; any other end is unexpected."""
         for process in self._started:
             process.send_signal(signal.SIGTERM)
         for process in self._started:
@@ -59,7 +59,7 @@ class WorkerPool(ABC):
                 process.kill()
                 status = process.wait()
             if status not in (0, -signal.SIGTERM):  # TERM can kill a process during its start
-                self.surprises.append(f"process {process.pid} ended with status {status} after TERM")
+                self.unexpected.append(f"process {process.pid} ended with status {status} after TERM")
         self._started = []
         self.read_log()
 
@@ -73,7 +73,7 @@ class WorkerPool(ABC):
         self.taken_back += text.count(b'"job_status":"recovered"')
         for line in text.splitlines():
             if b'"severity":"ERROR"' in line or (b'"event_name":"child.died"' in line and b'"status":-9' not in line):
-                self.surprises.append(line[:400].decode(errors="backslashreplace"))
+                self.unexpected.append(line[:400].decode(errors="backslashreplace"))
         if self._read > _LONGEST_LOG:
             os.truncate(self._log, 0)
             self._read = 0
@@ -100,7 +100,7 @@ class ClusterPool(WorkerPool):
     def restart_ended(self) -> None:
         for process in self._started:
             if process.poll() is not None:
-                self.surprises.append(f"scripts/cluster ended with status {process.returncode}")
+                self.unexpected.append(f"scripts/cluster ended with status {process.returncode}")
         self._started = [process for process in self._started if process.returncode is None]
 
 
@@ -115,7 +115,7 @@ class BarePool(WorkerPool):
         for process in [process for process in self._started if process.poll() is not None]:
             self._started.remove(process)
             if process.returncode != -signal.SIGKILL:
-                self.surprises.append(f"process {process.pid} ended with status {process.returncode}")
+                self.unexpected.append(f"process {process.pid} ended with status {process.returncode}")
             self._start()
 
     def _start(self) -> None:

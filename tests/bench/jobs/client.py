@@ -90,7 +90,7 @@ def _rate(count: int, began: float, used: float) -> dict[str, float]:
 
 
 def sleep_until(due: float) -> None:
-    # It blocks, also beside a loop: no other task must run, and a loop's timer would be less exact.
+    # It blocks, also in an event loop: no other task must run, and a loop's timer would be less exact.
     time.sleep(max(0.0, due - meter.clock()))
 
 

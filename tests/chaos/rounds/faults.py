@@ -61,7 +61,7 @@ def lasting(seconds: float) -> Steps:
 
 
 class FaultInjector:
-    """Injects faults into one shard when ``look`` is called, which is often; remembers every injection.
+    """Injects faults into one shard when ``step`` is called, which is often; remembers every injection.
 
     ``pause_s`` (least, most) is from the start of a fault to that of the next, ``rest_s`` the least from an end to a
     start.
@@ -89,11 +89,11 @@ class FaultInjector:
         """Return whether a fault is under way."""
         return bool(self._active)
 
-    def look(self, now: float, *, strike: bool = True) -> None:
+    def step(self, now: float, *, inject: bool = True) -> None:
         """Continue the faults under way; start another one if it is time."""
         for one in list(self._active):
             self._step(*one)
-        if strike and now >= self._next_at and len(self._active) < self._at_once and (chosen := self._draw()):
+        if inject and now >= self._next_at and len(self._active) < self._at_once and (chosen := self._draw()):
             self._next_at = max(now, self._next_at + self._rng.uniform(*self._pause_s))
             self._begin(chosen)
 

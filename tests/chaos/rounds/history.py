@@ -43,7 +43,7 @@ class Files:
     def cut_back(self, mark: bytes) -> frozenset[int]:
         """Remove everything after the command whose last word is ``mark``; return the serials pushed there.
 
-        The server must not run. The removed part stays beside the data, as a file of its own.
+        The server must not run. The removed part stays in the same folder, as a file of its own.
         """
         newest = self.paths[-1]
         data = newest.read_bytes()

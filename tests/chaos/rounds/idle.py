@@ -14,9 +14,9 @@ from redis import Redis
 
 from demo.folder import RunFolder
 from demo.stop import StopSignal
-from tests.chaos.rounds.fleet import PATIENCE_S
 from tests.chaos.rounds.run import BROKEN, HELD, INTERRUPTED, clear_environment, configured, environment
 from tests.chaos.rounds.stores import SingleStore
+from tests.chaos.rounds.worker_processes import PATIENCE_S
 
 CPU_PERCENT, COMMANDS_PER_S, RESIDENT_MB = 0.2, 5.0, 60.0
 """The most that an idle process may use (issue 3): of one core, with one queue or ten."""

@@ -5,7 +5,7 @@ from tests.chaos.rounds.round_shard import RoundShard
 from tests.servers.proxy import Proxy
 
 SLOW_S, DRIP_S, NARROW_BYTES_PER_S = 0.2, 2.0, 50_000
-_ANY_SCRIPT, _FETCH_OR_PARKED, _PUSH = rb"EVALSHA", rb"EVALSHA|BLMOVE", rb"LPUSH"
+_ANY_SCRIPT, _FETCH_OR_BLOCKED, _PUSH = rb"EVALSHA", rb"EVALSHA|BLMOVE", rb"LPUSH"
 
 
 def _proxy(round_shard: RoundShard) -> Proxy:
@@ -38,7 +38,7 @@ def black_hole(round_shard: RoundShard, _: Injection) -> Steps:
 @fault("lost replies", NETWORK)
 def lost_replies(round_shard: RoundShard, _: Injection) -> Steps:
     """Lose a reply with its connection, of some n-th scripts, a blocking call or a push; Redis has run the command."""
-    pattern = round_shard.rng.choice((_ANY_SCRIPT, _FETCH_OR_PARKED, _PUSH))
+    pattern = round_shard.rng.choice((_ANY_SCRIPT, _FETCH_OR_BLOCKED, _PUSH))
     numbers = {round_shard.rng.randint(1, 40) for _ in range(5)}
     _proxy(round_shard).lose_replies(pattern, numbers)
     yield from _then_healed(round_shard, 1.0)

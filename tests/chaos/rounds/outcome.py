@@ -44,7 +44,7 @@ class Outcome:
 
     name: str
     mode: str
-    fleet: str
+    supervision: str
     jobs: int
     slots: int
     seconds: float
@@ -92,7 +92,7 @@ class Outcome:
             Check(
                 "most extra runs by one injection at a process", f"{found.worst}", f"{allowed}", found.worst <= allowed
             ),
-            Check("extra runs by trouble in which nothing was forgotten", _counts(redis), "0", not redis),
+            Check("extra runs by faults in which nothing was forgotten", _counts(redis), "0", not redis),
             _none("extra runs without a cause", found.unexplained),
             Check("set aside (retry, dead, interrupted)", _counts(self.set_aside), "0", not self.set_aside),
         ]
@@ -101,7 +101,7 @@ class Outcome:
         found: list[Check] = []
         for kind, done in self.account.kinds.items():
             if done.recoveries:
-                limit = TAKEOVER_S if kind == "freeze" else RECOVERY_S[self.fleet]
+                limit = TAKEOVER_S if kind == "freeze" else RECOVERY_S[self.supervision]
                 found.append(_at_most(f"slowest recovery after {kind}", max(done.recoveries), limit))
             if done.resumed:
                 limit = NOTICED_S.get(kind, RESUMED_S)
@@ -110,8 +110,8 @@ class Outcome:
 
     def _capacity(self) -> list[Check]:
         seen = [injection.fewest for injection in self.injections if injection.fewest is not None]
-        least = self.faulty.fleet.processes - 1
-        promise = "fewest processes at work, at any look during a rolling restart"
+        least = self.faulty.workers.processes - 1
+        promise = "fewest processes at work, at any sample during a rolling restart"
         return [Check(promise, f"{min(seen)} of {least + 1}", f"{least}", min(seen) >= least)] if seen else []
 
     def _ends(self) -> list[Check]:
@@ -121,18 +121,18 @@ class Outcome:
             _none("untyped errors at the producers", untyped),
             _none(
                 "unexpected ends of processes",
-                [end for round_shard in round_shards for end in round_shard.fleet.surprises],
+                [end for round_shard in round_shards for end in round_shard.workers.unexpected],
             ),
             _none(
                 "threads of the framework that died",
-                [death for round_shard in round_shards for death in round_shard.fleet.deaths],
+                [death for round_shard in round_shards for death in round_shard.workers.deaths],
             ),
             _none("keys left", self.keys_left),
             _none("rights that a role lacks", self.refused),
             _none(
                 "instants at which a job was in no key, or two", [one for it in self.histories for one in it.violations]
             ),
-            _none("processes left", [pid for round_shard in round_shards for pid in round_shard.fleet.left()]),
+            _none("processes left", [pid for round_shard in round_shards for pid in round_shard.workers.left()]),
         ]
 
     def _control(self) -> list[Check]:
@@ -150,7 +150,7 @@ class Outcome:
         """Return the figures without a promise, and those behind the checks."""
         found, producer = self.account, self.faulty.producer
         times = found.recoveries
-        return self._valve_facts | {
+        return self._policy_facts | {
             "seconds": round(self.seconds, 1),
             "jobs": self.jobs,
             "runs": found.runs,
@@ -174,7 +174,7 @@ class Outcome:
         }
 
     @property
-    def _valve_facts(self) -> dict[str, Any]:
+    def _policy_facts(self) -> dict[str, Any]:
         found = self.policy_load
         if found is None:
             return {}
@@ -182,7 +182,7 @@ class Outcome:
             "limited jobs a second": round(found.per_second, 1),
             "pushes with keys": found.pushes,
             "of them dropped as duplicates": found.dropped,
-            "jobs held at a look, at most": found.parked,
+            "most held jobs in a sample": found.held,
         }
 
 
@@ -192,14 +192,14 @@ def _policy_load(found: Found, histories: Sequence[Verdict]) -> list[Check]:
     return [
         Check("limited jobs that ran at a time, at any instant", f"{found.most_running}", limit, not found.over),
         _none("begins beyond the limit of that instant", found.over),
-        Check("slots taken, at any look", f"{found.most_taken}", limit, found.most_taken <= LIMIT),
+        Check("slots taken, at any sample", f"{found.most_taken}", limit, found.most_taken <= LIMIT),
         Check("slots taken, at any instant of the server's file", f"{taken}", limit, taken <= LIMIT),
         _none("jobs with keys: lost", keyed.lost),
         _none("jobs with keys: extra runs without a cause", keyed.unexplained),
         _none("jobs with keys: two of a key at once", found.twins),
         _none("jobs with keys: begun while their class was paused", found.paused),
         _none("pushes dropped for a job that is over", found.stale),
-        _none("slots, locks and parked jobs left", found.left),
+        _none("slots, locks and held jobs left", found.left),
     ]
 
 

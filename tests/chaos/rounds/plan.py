@@ -15,7 +15,7 @@ from tests.chaos.rounds.redis_faults import REDIS_FAULTS, client_kill, full_memo
 from tests.chaos.rounds.replicated import ReplicatedStore
 from tests.chaos.rounds.stores import SingleStore, Store
 
-Fleets = Literal["bare", "cluster"]
+Supervision = Literal["bare", "cluster"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Round:
     name: str
     mode: str
     """The name that distinguishes it from the other rounds of its name."""
-    fleet: Fleets
+    supervision: Supervision
     """``bare``: the round starts successors of ended processes; ``cluster``: ``scripts/cluster`` does."""
     faults: tuple[Fault, ...]
     pause_s: tuple[float, float]
@@ -44,7 +44,7 @@ class Round:
     processes: int = 3
     """The number of workers of the shard with the faults, unless the options name another."""
     per_second: float | None = None
-    """The limited jobs that are pushed per second, and others with keys beside them (``policy_load``); ``None``: no
+    """The limited jobs that are pushed per second, and also jobs with keys (``policy_load``); ``None``: no
     such jobs.
     """
 
@@ -61,9 +61,9 @@ def _in_mode(rounds: list[Round], mode: str) -> list[Round]:
 
 
 def _kills(options: argparse.Namespace) -> list[Round]:
-    fleets: tuple[Fleets, ...] = ("bare", "cluster")
+    supervisions: tuple[Supervision, ...] = ("bare", "cluster")
     every = options.every or 0.7
-    return [Round("kill", fleet, fleet, (kill,), (every, every)) for fleet in fleets]
+    return [Round("kill", supervision, supervision, (kill,), (every, every)) for supervision in supervisions]
 
 
 def _freezes(_: argparse.Namespace) -> list[Round]:

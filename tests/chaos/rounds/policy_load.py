@@ -32,10 +32,10 @@ KEYS = 8
 
 LIMIT, _LOWERED = 5, 3
 RUNNING = keys.limit("LimitedWorker") + ":running"
-_SPAM_S = 0.02
-_SPAMMED = 4
-_LOOK_S = 0.05
-_HEARD_S = 3.0
+_PUSH_PERIOD_S = 0.02
+_PUSHES_AT_ONCE = 4
+_POLL_S = 0.05
+_APPLIED_S = 3.0
 """A lowered limit holds in all processes after a second and after the end of earlier jobs; plus time for a loaded
 machine.
 """
@@ -82,7 +82,7 @@ class Found:
     """Pushes that were dropped although no job of the key existed."""
     pushes: int
     dropped: int
-    parked: int
+    held: int
     """The most held jobs at a reading."""
     left: list[str]
     """The slots, locks and held jobs at the end."""
@@ -90,7 +90,7 @@ class Found:
 
 @dataclass
 class PolicyLoad:
-    """``look`` is called often during the round; jobs with keys are of the class ``keyed``, effects in ``folder``."""
+    """``step`` is called often during the round; jobs with keys are of the class ``keyed``, effects in ``folder``."""
 
     keyed: type[ApplicationWorker]
     client: Redis
@@ -104,11 +104,11 @@ class PolicyLoad:
     _pauses: list[float] = field(default_factory=list[float])
     """The times of the pause and the resume of the class."""
     _started: float = 0.0
-    _spammed: float = 0.0
-    _looked: float = 0.0
+    _pushed_at: float = 0.0
+    _sampled_at: float = 0.0
     _done: set[str] = field(default_factory=set[str])
     _most_taken: int = 0
-    _most_parked: int = 0
+    _most_held: int = 0
 
     def open(self) -> None:
         """Prepare before any process starts: processes read the limit at once."""
@@ -123,7 +123,7 @@ class PolicyLoad:
         write_limit(self.folder, limit)
         self._limits.append((time.monotonic(), limit))
 
-    def look(self, now: float) -> None:
+    def step(self, now: float) -> None:
         """Push equal jobs, make the planned changes, and read the state."""
         passed = (now - self._started) / self.seconds
         if passed > 1:
@@ -133,11 +133,11 @@ class PolicyLoad:
             if passed >= when and name not in self._done:
                 self._done.add(name)
                 act()
-        if now - self._spammed > _SPAM_S:
-            self._spammed = now
-            self._spam()
-        if now - self._looked > _LOOK_S:
-            self._looked = now
+        if now - self._pushed_at > _PUSH_PERIOD_S:
+            self._pushed_at = now
+            self._push_equal_jobs()
+        if now - self._sampled_at > _POLL_S:
+            self._sampled_at = now
             self._sample()
 
     def _finish(self) -> None:
@@ -166,8 +166,8 @@ class PolicyLoad:
             unset_flag(self.client, flag)
         self._pauses.append(time.monotonic())
 
-    def _spam(self) -> None:
-        for key in self.rng.choices(range(KEYS), k=_SPAMMED):
+    def _push_equal_jobs(self) -> None:
+        for key in self.rng.choices(range(KEYS), k=_PUSHES_AT_ONCE):
             at = time.monotonic()
             jid = self.keyed.perform_async(ASIDE + len(self.accepted), round(self.rng.uniform(5, 60), 1), key)
             push = Push(key, at, time.monotonic(), jid is not None)
@@ -177,8 +177,8 @@ class PolicyLoad:
 
     def _sample(self) -> None:
         self._most_taken = max(self._most_taken, int(self.client.zcard(RUNNING)))
-        parked = [key for key in _keys(self.client) if place_of(key) == HELD]
-        self._most_parked = max(self._most_parked, sum(int(self.client.zcard(cast("Any", key))) for key in parked))
+        held = [key for key in _keys(self.client) if place_of(key) == HELD]
+        self._most_held = max(self._most_held, sum(int(self.client.zcard(cast("Any", key))) for key in held))
 
     # --- at the end
 
@@ -204,7 +204,7 @@ class PolicyLoad:
             stale=[_shown(push, lives) for push in self.pushes if not push.accepted and not _lived(push, lives)],
             pushes=len(self.pushes),
             dropped=len(self.pushes) - len(self.accepted),
-            parked=self._most_parked,
+            held=self._most_held,
             left=self._left(),
         )
 
@@ -273,7 +273,7 @@ def _running(spans: Iterable[tuple[float, float]], limits: Sequence[tuple[float,
     for at, change in steps:
         running += change
         most = max(most, running)
-        known = limits[max(0, bisect.bisect_right(times, at - _HEARD_S) - 1) : bisect.bisect_right(times, at)]
+        known = limits[max(0, bisect.bisect_right(times, at - _APPLIED_S) - 1) : bisect.bisect_right(times, at)]
         allowed = max((limit for _, limit in known), default=0)
         if change > 0 and running > allowed:
             over.append(f"{running} at {at:.3f} with a limit of {allowed}")

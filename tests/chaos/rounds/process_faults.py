@@ -14,17 +14,17 @@ FREEZE_S = 22.0
 
 
 def _some_awake(round_shard: RoundShard) -> bool:
-    return bool(round_shard.fleet.awake)
+    return bool(round_shard.workers.awake)
 
 
 def _several_awake(round_shard: RoundShard) -> bool:
-    return len(round_shard.fleet.awake) > 1
+    return len(round_shard.workers.awake) > 1
 
 
 def _hit(round_shard: RoundShard, injection: Injection, number: int) -> None:
-    injection.pid = round_shard.rng.choice(round_shard.fleet.awake)
+    injection.pid = round_shard.rng.choice(round_shard.workers.awake)
     injection.at = time.monotonic()
-    round_shard.fleet.send(injection.pid, number)
+    round_shard.workers.send(injection.pid, number)
 
 
 @fault("kill", PROCESS, possible=_some_awake)
@@ -52,21 +52,21 @@ def term(round_shard: RoundShard, injection: Injection) -> Steps:
 def freeze(round_shard: RoundShard, injection: Injection) -> Steps:
     """Freeze one process until others have reclaimed its jobs; it wakes then."""
     _hit(round_shard, injection, signal.SIGSTOP)
-    round_shard.fleet.asleep.add(injection.pid)
+    round_shard.workers.asleep.add(injection.pid)
     try:
         yield from lasting(FREEZE_S)
     finally:
-        round_shard.fleet.asleep.discard(injection.pid)
-        round_shard.fleet.send(injection.pid, signal.SIGCONT)
+        round_shard.workers.asleep.discard(injection.pid)
+        round_shard.workers.send(injection.pid, signal.SIGCONT)
 
 
 @fault("roll", PROCESS, possible=_several_awake, to_the_end=True)
 def roll(round_shard: RoundShard, injection: Injection) -> Steps:
     """Replace every process, one by one, by the supervisor."""
-    rolled = round_shard.fleet.rolled
-    round_shard.fleet.roll()
-    while round_shard.fleet.rolled == rolled:
-        at_work = len(round_shard.fleet.living)
+    rolled = round_shard.workers.rolled
+    round_shard.workers.roll()
+    while round_shard.workers.rolled == rolled:
+        at_work = len(round_shard.workers.living)
         injection.fewest = at_work if injection.fewest is None else min(injection.fewest, at_work)
         yield
 

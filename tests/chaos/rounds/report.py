@@ -26,8 +26,8 @@ _KINDS = (
     "Resumed p50, max (s)",
 )
 _PRODUCERS = ("Round", "Accepted", "Refused", "In doubt", "Pushed again (ran twice)", "Slowest push", "Witnessed")
-_VALVES = (
-    "Round", "Limited jobs/s", "Of those without faults", "Most at a time", "Pushes with keys", "Dropped", "Parked, most",
+_POLICIES = (
+    "Round", "Limited jobs/s", "Of those without faults", "Most at a time", "Pushes with keys", "Dropped", "Held, most",
 )  # fmt: skip
 _CHECKS = ("Promise", "Found", "Allowed", "")
 
@@ -43,7 +43,7 @@ def show(outcomes: Sequence[Outcome]) -> None:
     print("\n### All rounds\n")
     _print(_ROUNDS, map(_round_row, outcomes))
     _print(_PRODUCERS, map(_producer_row, outcomes))
-    _print(_VALVES, _valve_rows(outcomes))
+    _print(_POLICIES, _policy_rows(outcomes))
     broken = sum(not outcome.held for outcome in outcomes)
     print("Every promise held." if not broken else f"{broken} of {len(outcomes)} rounds broke a promise.")
 
@@ -88,13 +88,13 @@ def _producer_row(outcome: Outcome) -> Iterator[str]:
     yield f"{len(producer.witnessed):,}"
 
 
-def _valve_rows(outcomes: Sequence[Outcome]) -> Iterator[Iterator[str]]:
+def _policy_rows(outcomes: Sequence[Outcome]) -> Iterator[Iterator[str]]:
     calm = next((one.policy_load.per_second for one in outcomes if one.policy_load and not one.injections), 0.0)
     for outcome in outcomes:
         if found := outcome.policy_load:
             share = f"{found.per_second / calm:.0%}" if calm and outcome.injections else ""
             facts = (f"{found.per_second:.0f}", share, f"{found.most_running}", f"{found.pushes:,}")
-            yield iter((outcome.title, *facts, f"{found.dropped:,}", f"{found.parked:,}"))
+            yield iter((outcome.title, *facts, f"{found.dropped:,}", f"{found.held:,}"))
 
 
 def _kind_row(name: str, kind: Kind) -> Iterator[str]:
@@ -125,7 +125,7 @@ def _print(head: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
 
 def _as_json(outcome: Outcome) -> dict[str, Any]:
     found, round_shards = outcome.account, (outcome.faulty, outcome.control)
-    line_counts: Counter[str] = sum((round_shard.fleet.line_counts for round_shard in round_shards), Counter())
+    line_counts: Counter[str] = sum((round_shard.workers.line_counts for round_shard in round_shards), Counter())
     return {
         "round": outcome.name,
         "mode": outcome.mode,
@@ -139,7 +139,7 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
         "keys left": outcome.keys_left,
         "rights refused": outcome.refused,
         "broken instants": [str(one) for history in outcome.histories for one in history.violations],
-        "surprises": [end for round_shard in round_shards for end in round_shard.fleet.surprises],
+        "unexpected ends": [end for round_shard in round_shards for end in round_shard.workers.unexpected],
         "untyped errors": [error for round_shard in round_shards for error in round_shard.producer.untyped],
         "refusals by text": outcome.faulty.producer.reasons,
         "log lines": dict(line_counts.most_common()),

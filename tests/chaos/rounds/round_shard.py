@@ -5,9 +5,9 @@ import time
 from dataclasses import dataclass, field
 
 from tests.chaos.rounds.effects import ASIDE, ENDED, Effect, Effects
-from tests.chaos.rounds.fleet import Fleet
 from tests.chaos.rounds.producer import Producer
 from tests.chaos.rounds.stores import Store
+from tests.chaos.rounds.worker_processes import WorkerProcesses
 
 
 @dataclass
@@ -15,7 +15,7 @@ class RoundShard:
     """One shard of a round: its Redis, its workers, its load, and the records of its jobs so far."""
 
     store: Store
-    fleet: Fleet
+    workers: WorkerProcesses
     producer: Producer
     effects: Effects
     rng: random.Random
@@ -40,5 +40,5 @@ class RoundShard:
     def stop(self) -> None:
         """End the load and the processes."""
         self.producer.stop()
-        self.fleet.stop()
+        self.workers.stop()
         self.read()

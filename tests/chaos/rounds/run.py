@@ -1,4 +1,4 @@
-"""``scripts/chaos run``: run all rounds, each with two shards and fleets of its own, then print the tables and the
+"""``scripts/chaos run``: run all rounds, each with two shards and worker processes of its own, then print the tables and the
 pictures.
 """
 
@@ -23,7 +23,6 @@ from tests.chaos.rounds import report
 from tests.chaos.rounds.account import account
 from tests.chaos.rounds.effects import ENDED, FOLDER, Effects
 from tests.chaos.rounds.faults import FaultInjector
-from tests.chaos.rounds.fleet import BareFleet, ClusterFleet, Fleet
 from tests.chaos.rounds.impact import impact
 from tests.chaos.rounds.jobs import ControlWorker, KeyedWorker, LimitedWorker, StampWorker
 from tests.chaos.rounds.outcome import Outcome
@@ -34,6 +33,7 @@ from tests.chaos.rounds.round_shard import RoundShard
 from tests.chaos.rounds.running_round import RunningRound
 from tests.chaos.rounds.stores import SingleStore, Store
 from tests.chaos.rounds.timeline import Timeline, drawn
+from tests.chaos.rounds.worker_processes import BareProcesses, ClusterProcesses, WorkerProcesses
 from tests.proofs import leftover_keys
 from tests.proofs.end_marks import STORES
 from tests.servers.guarded import credentials, lacking
@@ -50,7 +50,7 @@ never forgotten.
 
 _FOREIGN = ("FRAMEWORK_", "REDIS_URL")
 _LONGEST_NAME = "00-failover-witnessed"
-_FLEETS: dict[str, type[Fleet]] = {"bare": BareFleet, "cluster": ClusterFleet}
+_WORKER_PROCESSES: dict[str, type[WorkerProcesses]] = {"bare": BareProcesses, "cluster": ClusterProcesses}
 
 
 def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
@@ -168,12 +168,12 @@ def _round_shard(
     effects = folder / shard / "effects"
     effects.mkdir()
     marks = "" if chosen.forgets and shard == FAULTY else store.marks
-    fleet = _FLEETS[chosen.fleet](
+    workers = _WORKER_PROCESSES[chosen.supervision](
         root, folder / shard / "logs", environment(root, effects, marks), shard=shard, queue=str(worker.queue),
         processes=processes, concurrency=options.concurrency, timeout_s=chosen.timeout_s,
     )  # fmt: skip
     witness = store.witness if chosen.witnessed and shard == FAULTY else None
-    return RoundShard(store, fleet, Producer(worker, load, rng, witness), Effects(effects), rng)
+    return RoundShard(store, workers, Producer(worker, load, rng, witness), Effects(effects), rng)
 
 
 def _outcome(chosen: Round, running: RunningRound, options: argparse.Namespace, jobs: int) -> Outcome:
@@ -181,7 +181,7 @@ def _outcome(chosen: Round, running: RunningRound, options: argparse.Namespace, 
     return Outcome(
         name=chosen.name,
         mode=chosen.mode,
-        fleet=chosen.fleet,
+        supervision=chosen.supervision,
         jobs=jobs,
         slots=options.concurrency,
         seconds=time.monotonic() - running.started,
@@ -217,6 +217,6 @@ def _timeline(outcome: Outcome, running: RunningRound) -> Timeline:
         faulty=ends[0],
         control=ends[1],
         injections=outcome.injections,
-        lives=list(running.faulty.fleet.lives.values()),
+        lives=list(running.faulty.workers.lives.values()),
         recoveries=found.spans,
     )

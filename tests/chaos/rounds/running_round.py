@@ -9,7 +9,7 @@ from tests.chaos.rounds.faults import FaultInjector
 from tests.chaos.rounds.policy_load import PolicyLoad
 from tests.chaos.rounds.round_shard import RoundShard
 
-_LOOK_S = 0.02
+_POLL_S = 0.02
 _LINE_S = 2.0
 _START_S = 60.0
 _STANDSTILL_S = 60.0
@@ -39,7 +39,7 @@ class RunningRound:
         return self.faulty, self.control
 
     def run(self, stop: StopSignal) -> None:
-        """Inject faults until the time is over, then let the fleets finish; return when all is done or no job ends any
+        """Inject faults until the time is over, then let the worker processes finish; return when all is done or no job ends any
         more.
         """
         try:
@@ -54,15 +54,15 @@ class RunningRound:
         """
         for round_shard in self.round_shards:
             round_shard.producer.push_head_start()
-            round_shard.fleet.start()
+            round_shard.workers.start()
         deadline = time.monotonic() + _START_S
         while not self._whole:
-            if stop.wait(_LOOK_S):
+            if stop.wait(_POLL_S):
                 return False
             for round_shard in self.round_shards:
-                round_shard.fleet.tend()
+                round_shard.workers.tend()
             if time.monotonic() > deadline:
-                self.faulty.fleet.surprises.append(f"not all processes were ready within {_START_S:g} s")
+                self.faulty.workers.unexpected.append(f"not all processes were ready within {_START_S:g} s")
                 return False
         self.started = self.shown = time.monotonic()
         for round_shard in self.round_shards:
@@ -73,20 +73,20 @@ class RunningRound:
 
     def _play(self, stop: StopSignal) -> None:
         healed_at = 0.0
-        while not stop.wait(_LOOK_S):
+        while not stop.wait(_POLL_S):
             now = time.monotonic()
             for round_shard in self.round_shards:
-                round_shard.fleet.tend()
+                round_shard.workers.tend()
                 round_shard.read()
             passed = now - self.started
             if self.policy_load is not None:
-                self.policy_load.look(now)
+                self.policy_load.step(now)
             if passed > self.seconds - self.calm_s:
                 self.injector.finish()
-            self.injector.look(now, strike=self.calm_s <= passed <= self.seconds - self.calm_s)
+            self.injector.step(now, inject=self.calm_s <= passed <= self.seconds - self.calm_s)
             over = passed > self.seconds and not self.injector.busy
             healed_at = (healed_at or now) if over else 0.0
-            self._tell(now)
+            self._print_progress(now)
             done = self._all_done and self._whole
             if over and (done or now - max(healed_at, self.faulty.changed) > _STANDSTILL_S):
                 break
@@ -96,7 +96,9 @@ class RunningRound:
         """Return whether all processes are at work: a process stopped during its start ends early, and that would be a
         finding.
         """
-        return all(len(round_shard.fleet.living) >= round_shard.fleet.processes for round_shard in self.round_shards)
+        return all(
+            len(round_shard.workers.living) >= round_shard.workers.processes for round_shard in self.round_shards
+        )
 
     @property
     def _all_done(self) -> bool:
@@ -112,7 +114,7 @@ class RunningRound:
             gone(faulty.producer.accepted_at, self.injector.injections).keys() - faulty.done
         )
 
-    def _tell(self, now: float) -> None:
+    def _print_progress(self, now: float) -> None:
         if now - self.shown < _LINE_S:
             return
         self.shown = now
@@ -120,7 +122,7 @@ class RunningRound:
         again = sum(effect.kind == ENDED for effect in faulty.seen) - len(faulty.done)
         print(
             f"  {now - self.started:5.0f} s  {len(faulty.done):>8,} done, {faulty.producer.accepted - len(faulty.done):>6,} "
-            f"waiting, {again} ended again, {len(self.injector.injections)} injections, {len(faulty.fleet.living)} processes; "
+            f"waiting, {again} ended again, {len(self.injector.injections)} injections, {len(faulty.workers.living)} processes; "
             f"control {len(control.done):,} done",
             flush=True,
         )

@@ -1,4 +1,4 @@
-"""Share the number of limited jobs with the running workers, by a file beside their effects."""
+"""Share the number of limited jobs with the running workers, by a file in the folder of their effects."""
 
 from pathlib import Path
 

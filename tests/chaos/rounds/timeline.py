@@ -10,7 +10,7 @@ from itertools import count
 
 from tests.bench.svg import picture, text
 from tests.chaos.rounds.faults import Injection
-from tests.chaos.rounds.fleet import Life
+from tests.chaos.rounds.worker_processes import Life
 
 WIDTH, MARGIN, LEFT = 960, 24, 190
 SPAN = WIDTH - MARGIN - LEFT

@@ -191,7 +191,7 @@ def _run_steps(environment: CaseEnvironment, scenario: Scenario, batch: int, lin
         return
     workers = [worker, *_beyond(environment, scenario, NAME)]
     for one in workers:
-        one.beat()
+        one.heartbeat()
     settle(environment, workers)
     for one in workers:
         one.leave()
@@ -203,7 +203,7 @@ def _recover(environment: CaseEnvironment, scenario: Scenario, name: str, dead: 
     workers = [SteppedWorker(environment, name), *_beyond(environment, scenario, name)]
     gone = [identity for identity in environment.registered() if identity.rpartition(":")[2] not in (name, *dead, DEAD)]
     for worker in workers:
-        worker.beat()
+        worker.heartbeat()
         for one in dead:
             worker.mark_dead(f"points:1:{one}")
     environment.age(gone)

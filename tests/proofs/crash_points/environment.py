@@ -162,11 +162,11 @@ class CaseEnvironment:
         for client in self.clients.values():
             now = _seconds(client)
             for identity in identities:
-                beat = client.zscore(keys.REGISTRY, identity)
-                if beat is None:
+                heartbeat = client.zscore(keys.REGISTRY, identity)
+                if heartbeat is None:
                     continue
                 client.delete(keys.lease(identity))
-                client.zadd(keys.REGISTRY, {identity: (now - _SILENT_S) * (-1 if beat < 0 else 1)})
+                client.zadd(keys.REGISTRY, {identity: (now - _SILENT_S) * (-1 if heartbeat < 0 else 1)})
             client.set(keys.STEADY_SINCE, f"{now - _SILENT_S:.6f}", px=5_000)
 
     # --- what is checked

@@ -203,7 +203,7 @@ def _paused(environment: CaseEnvironment, batch: int) -> None:
 
 
 def _work(_environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
-    worker.beat()
+    worker.heartbeat()
     worker.work()
 
 
@@ -216,45 +216,45 @@ def _work_twice(environment: CaseEnvironment, worker: SteppedWorker, batch: int)
 
 def _schedule(environment: CaseEnvironment, worker: SteppedWorker, batch: int) -> None:
     _push_later(environment, jobs.PlainWorker, _serials(batch))
-    worker.beat()
+    worker.heartbeat()
     environment.make_due()
     worker.poll()
 
 
 def _arrive(environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
-    worker.beat()
+    worker.heartbeat()
     worker.arrival = lambda: _waiting(jobs.PlainWorker)(environment, 1)
     worker.work()
 
 
 def _stop(_environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
     jobs.stop_process[:] = [worker.stop]
-    worker.beat()
+    worker.heartbeat()
     worker.record()
     worker.work()
     worker.leave()
 
 
 def _promote(_environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
-    worker.beat()
+    worker.heartbeat()
     worker.poll()
 
 
 def _cross(_environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
-    worker.beat()
+    worker.heartbeat()
     worker.poll()
     worker.poll()
 
 
 def _race(environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
     """Let another poller move the due jobs after this one has read them."""
-    worker.beat()
+    worker.heartbeat()
     worker.overtaken_by(SteppedWorker(environment, RIVAL))
     worker.poll()
 
 
 def _recover(environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
-    worker.beat()
+    worker.heartbeat()
     worker.mark_dead(DEAD)
     worker.sweep()
     environment.age([DEAD])
@@ -263,7 +263,7 @@ def _recover(environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -
 
 def _wait_for_slot(_environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
     """Wait for the slot of a dead process: the jobs get it one after the other, and run."""
-    worker.beat()
+    worker.heartbeat()
     worker.work()
     worker.mark_dead(DEAD)
     worker.sweep()
@@ -272,7 +272,7 @@ def _wait_for_slot(_environment: CaseEnvironment, worker: SteppedWorker, _batch:
 
 def _park(environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
     """Hold the jobs of a paused class; after the pause they return to their queue and run."""
-    worker.beat()
+    worker.heartbeat()
     worker.learn()
     worker.work()
     environment.resume()
@@ -282,7 +282,7 @@ def _park(environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> N
 
 def _reconcile(environment: CaseEnvironment, worker: SteppedWorker, batch: int) -> None:
     """Return the jobs in the own working list whose fetch had no reply."""
-    worker.beat()
+    worker.heartbeat()
     place = keys.working(worker.identity)
     _waiting(jobs.PlainWorker, place)(environment, batch)
     environment.write_unreadable(UNREADABLE, place)
@@ -292,11 +292,11 @@ def _reconcile(environment: CaseEnvironment, worker: SteppedWorker, batch: int) 
 
 
 def _other_work(_environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
-    worker.beat()
+    worker.heartbeat()
     worker.record()
     worker.sweep()
     worker.poll()
-    worker.beat()
+    worker.heartbeat()
 
 
 def _dead_process_fate(serial: int) -> Fate:

@@ -67,7 +67,7 @@ class SteppedWorker:
         self._loops: dict[str, Any] = {loop.name: loop for loop in (self._launcher._lease_task, *self._launcher._tasks)}
         self._tap()
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Renew the lease; the first time as a process does at its start."""
         if self._started:
             self._step(self._loops["lease"])

@@ -79,18 +79,23 @@ class Fault:
 
 
 class Line:
-    """The numbered commands of one process. ``tell`` is called before each leaves, with its number and its name.
+    """The numbered commands of one process. ``on_command`` is called before each leaves, with its number and its name.
 
     ``is_blocked`` returns whether a server holds a blocking call. Greetings of connections have no number unless
     ``greetings``.
     """
 
     def __init__(
-        self, fault: Fault | None, tell: Callable[[int, str], None], is_blocked: Callable[[], bool], *, greetings: bool
+        self,
+        fault: Fault | None,
+        on_command: Callable[[int, str], None],
+        is_blocked: Callable[[], bool],
+        *,
+        greetings: bool,
     ) -> None:
         self.fault = fault
         self.is_blocked = is_blocked
-        self._tell = tell
+        self._on_command = on_command
         self._greetings = greetings
         self._count = 0
         self._open = True
@@ -100,7 +105,7 @@ class Line:
         if not self._open or (not self._greetings and _greets(words)):
             return 0
         self._count += 1
-        self._tell(self._count, name_of(words))
+        self._on_command(self._count, name_of(words))
         return self._count
 
     def faulted(self, number: int, *ways: Way) -> bool:

@@ -54,7 +54,7 @@ class Spot(NamedTuple):
         return self.key[len(_WORKING) :].decode() if self.key.startswith(_WORKING) else ""
 
 
-Look = dict[bytes, list[Spot]]
+JobSpots = dict[bytes, list[Spot]]
 """The places of each job."""
 
 Contents = list[tuple[bytes, list[bytes] | list[tuple[bytes, float]]]]
@@ -127,27 +127,27 @@ class JobModel:
         """Return the jobs that must be in some place."""
         return [jid for jid, job in self.jobs.items() if not job.over]
 
-    def see(self, look: Look, now: dict[str, float], *, operator: bool = False) -> list[str]:
-        """Check one command since the last look; ``now`` is each server's clock. Return the moves, in words."""
+    def see(self, job_spots: JobSpots, now: dict[str, float], *, operator: bool = False) -> list[str]:
+        """Check one command since the last observation; ``now`` is each server's clock. Return the moves, in words."""
         changed = [
-            (jid, look.get(jid, []))
-            for jid in dict.fromkeys([*self.jobs, *look])
-            if jid not in self.jobs or self.jobs[jid].spots != look.get(jid, [])
+            (jid, job_spots.get(jid, []))
+            for jid in dict.fromkeys([*self.jobs, *job_spots])
+            if jid not in self.jobs or self.jobs[jid].spots != job_spots.get(jid, [])
         ]
         for jid, spots in changed:
             self.jobs.setdefault(jid, Job(spots[0].data if spots else b""))
         moved = [(jid, spots) for jid, spots in changed if _bare(self.jobs[jid].spots) != _bare(spots)]
         for jid, spots in moved:
             self._check(jid, self.jobs[jid], spots, now, operator=operator)
-        self._check_order(moved, look)
+        self._check_order(moved, job_spots)
         moves = [f"{jid[-4:]!r}: {_text_of(self.jobs[jid].spots)} -> {_text_of(spots)}" for jid, spots in moved]
-        self.rebase(look)
+        self.rebase(job_spots)
         return moves
 
-    def rebase(self, look: Look) -> None:
+    def rebase(self, job_spots: JobSpots) -> None:
         """Accept the current contents: the clock was moved."""
         for jid, job in self.jobs.items():
-            job.spots = look.get(jid, [])
+            job.spots = job_spots.get(jid, [])
 
     def _check(self, jid: bytes, job: Job, spots: list[Spot], now: dict[str, float], *, operator: bool) -> None:
         self._single(jid, spots)
@@ -231,7 +231,7 @@ class JobModel:
             fell = isinstance(before, int) and (not isinstance(after, int) or after < before)
             self._must(not fell or transit(spot.data) is not None, "I6", jid, f"{name} fell from {before} to {after}")
 
-    def _check_order(self, moved: list[tuple[bytes, list[Spot]]], look: Look) -> None:
+    def _check_order(self, moved: list[tuple[bytes, list[Spot]]], job_spots: JobSpots) -> None:
         """Check that jobs of a queue are first fetched in the order of their arrival, and that returned jobs are next."""
         arrivals: list[tuple[int, bytes]] = []
         taken: dict[tuple[str, bytes], int] = {}
@@ -243,7 +243,7 @@ class JobModel:
             if queued and (not was or was[0].key.startswith(_PAUSED_JOBS)):
                 arrivals.append((queued[0].rank, jid))
             elif queued and was[0].kind != "queue":
-                self._check_return(jid, queued[0], look)
+                self._check_return(jid, queued[0], job_spots)
             elif was and job.arrived and not queued:
                 place = (was[0].shard, was[0].key)
                 taken[place] = max(taken.get(place, 0), job.arrived)
@@ -259,8 +259,8 @@ class JobModel:
             waits = 0 < job.arrived < youngest and any((spot.shard, spot.key) == place for spot in job.spots)
             self._must(not waits, "I12", jid, f"waits in {place[1]!r}, and one that came later was taken")
 
-    def _check_return(self, jid: bytes, spot: Spot, look: Look) -> None:
-        for other, spots in look.items():
+    def _check_return(self, jid: bytes, spot: Spot, job_spots: JobSpots) -> None:
+        for other, spots in job_spots.items():
             ahead = any(s.key == spot.key and s.shard == spot.shard and s.rank < spot.rank for s in spots)
             self._must(
                 not (self.jobs[other].arrived and ahead),

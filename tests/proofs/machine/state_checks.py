@@ -11,7 +11,7 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Failed, Malformed, Snoozed, UnknownClass
 from framework.wire import keys
 from tests.proofs.machine.interleaving import Act
-from tests.proofs.machine.job_model import Broken, Contents, JobModel, Look, spots_of
+from tests.proofs.machine.job_model import Broken, Contents, JobModel, JobSpots, spots_of
 from tests.proofs.machine.servers import SHARDS, Servers
 from tests.proofs.machine.worker import LIMIT, SERVED, SLOTS, Worker
 from tests.proofs.places import jid_of
@@ -35,7 +35,7 @@ class StateChecks:
         self._rested: set[bytes] = set()
         """The jobs that have been dead, or interrupted."""
         self._held: set[tuple[bytes, str]] = set()
-        """The jobs in the working lists of registered processes, at the last look."""
+        """The jobs in the working lists of registered processes, at the last observation."""
 
     def expect_lost_reply(self) -> None:
         """Expect that the jobs of a lost reply stay in a working list until they are found there."""
@@ -77,7 +77,7 @@ class StateChecks:
         """Check the current contents, after a step of ``by``; return the moves. A server that is down has its last
         contents.
         """
-        found: Look = {}
+        found: JobSpots = {}
         now: dict[str, float] = {}
         registered: set[str] = set()
         held: list[tuple[str, bytes, bytes]] = []
@@ -103,7 +103,7 @@ class StateChecks:
             self._check_pause(found, by)
         return self.model.see(found, now, operator=operator)
 
-    def _remember(self, name: str, found: Look, registered: set[str]) -> None:
+    def _remember(self, name: str, found: JobSpots, registered: set[str]) -> None:
         for jid, job in self.model.jobs.items():
             for spot in job.spots:
                 if spot.shard == name:
@@ -115,7 +115,7 @@ class StateChecks:
             if key.startswith(b"aw:working:") and len(members) > MOST_AT_ONCE + self._lost:
                 raise Broken(f"I16: {key!r} holds {len(members)} jobs")
 
-    def _check_holdings(self, found: Look, held: list[tuple[str, bytes, bytes]]) -> None:
+    def _check_holdings(self, found: JobSpots, held: list[tuple[str, bytes, bytes]]) -> None:
         """Check that a lock belongs to a job that may run, and a slot to a job in the working list of its process."""
         for shard, key, whose in held:
             identity, _, jid = whose.rpartition(b" ")
@@ -132,7 +132,7 @@ class StateChecks:
             if taken > LIMIT:
                 raise Broken(f"I10: {taken} slots of {key!r} on {shard} are taken")
 
-    def _check_twins(self, found: Look) -> None:
+    def _check_twins(self, found: JobSpots) -> None:
         """Check that only one of equal jobs exists on a shard, without those that an operator retried or that come from
         another shard.
         """
@@ -144,7 +144,7 @@ class StateChecks:
             if len(twins) > 1:
                 raise Broken(f"I9: equal jobs are alive on {shard}: {sorted(twins)}")
 
-    def _check_owners(self, found: Look, registered: set[str]) -> None:
+    def _check_owners(self, found: JobSpots, registered: set[str]) -> None:
         """Check that the owner of a job is registered. An unregistered process may get a job only before the next sweep
         registers it.
         """
@@ -156,7 +156,7 @@ class StateChecks:
                 raise Broken(f"I8: {jid!r} is in the working list of {owner}, which is not registered")
         self._held = {(jid, owner) for jid, owner in held if owner in registered}
 
-    def _check_takers(self, workers: list[Worker], found: Look, by: Act) -> None:
+    def _check_takers(self, workers: list[Worker], found: JobSpots, by: Act) -> None:
         """Check that no process reclaims a job from a process that lives and sends heartbeats, or had no chance to send
         one.
         """
@@ -170,7 +170,7 @@ class StateChecks:
                 if held and not any(spot.key == worker.list for spot in found.get(jid, [])):
                     raise Broken(f"I3: {jid!r} is taken by {by.owner} from {worker}, which lives")
 
-    def _check_pause(self, found: Look, by: Act) -> None:
+    def _check_pause(self, found: JobSpots, by: Act) -> None:
         """Check that a fetch made after its process learned of a pause takes no job from that queue."""
         paused = {f"queue:{name}".encode() for name in by.paused}
         if not paused or not isinstance(by.owner, Worker):

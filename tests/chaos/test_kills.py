@@ -1,4 +1,4 @@
-"""Test ``scripts/prove storm`` in short: the million is run by hand (docs/internals/proofs.md)."""
+"""Test ``scripts/prove kills`` in short: the million is run by hand (docs/internals/proofs.md)."""
 
 import json
 import os
@@ -8,24 +8,24 @@ import sys
 import pytest
 
 from tests.harness import ROOT
-from tests.proofs.storm_account import StormAccount
-from tests.proofs.storm_jobs import JOURNAL, Journal, Recorder, create_marks
-from tests.proofs.storm_report import broken
+from tests.proofs.kills_account import KillAccount
+from tests.proofs.kills_jobs import JOURNAL, Journal, Recorder, create_marks
+from tests.proofs.kills_report import broken
 from tests.tables import each_row
 
 
 @pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F1", "R18", "R24", "I1")
-def test_storm_accounts_for_all_jobs_killed_in_flight(short_path):
-    argv = [sys.executable, str(ROOT / "scripts" / "prove"), "storm", "--jobs", "3000", "--processes", "2"]
+def test_kills_accounts_for_all_jobs_killed_in_flight(short_path):
+    argv = [sys.executable, str(ROOT / "scripts" / "prove"), "kills", "--jobs", "3000", "--processes", "2"]
     env = {**os.environ, "FRAMEWORK_VAR_DIR": str(short_path)}
     done = subprocess.run(
         [*argv, "--concurrency", "1000"], env=env, capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Every promise held." in done.stdout
-    found = json.loads((short_path / "prove" / "storm" / "report.json").read_text())
+    found = json.loads((short_path / "prove" / "kills" / "report.json").read_text())
     assert (found["lost"], found["ended"], found["different jobs among them"]) == (0, 3000, 3000)
     assert found["kills"] >= 3
     assert found["runs"] == 3000 + found["killed in flight"] + found["ended and run again"]
@@ -38,7 +38,7 @@ class Worlds:
     def __init__(self, folder):
         self.folder = folder
         create_marks(folder, 5)
-        self.account = StormAccount(5)
+        self.account = KillAccount(5)
 
     def process(self):
         recorder = Recorder(self.folder)
@@ -52,7 +52,7 @@ def worlds(tmp_path):
     return Worlds(tmp_path)
 
 
-def test_storm_ledger_shows_jobs_in_flight_and_their_return(worlds):
+def test_kill_account_shows_jobs_in_flight_and_their_return(worlds):
     account = worlds.account
     first, life = worlds.process()
     assert [first.begin(serial) for serial in (0, 1, 2)] == [True] * 3
@@ -72,7 +72,7 @@ def test_storm_ledger_shows_jobs_in_flight_and_their_return(worlds):
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_storm_account_finds_second_run_without_kill(worlds, ended):
+def test_kill_account_finds_second_run_without_kill(worlds, ended):
     (first, life), (second, other) = worlds.process(), worlds.process()
     first.begin(4)
     if ended:
@@ -84,7 +84,7 @@ def test_storm_account_finds_second_run_without_kill(worlds, ended):
 
 
 SOUND = {
-    "jobs": 5, "accepted": 5, "lost": 0, "second runs without a kill": [], "set aside": {}, "surprises": [],
+    "jobs": 5, "accepted": 5, "lost": 0, "second runs without a kill": [], "set aside": {}, "unexpected ends and errors": [],
     "keys left": [], "rights refused": [],
     "most second runs by one kill": 3, "second runs allowed by one kill": 3,
 }  # fmt: skip
@@ -93,12 +93,13 @@ SOUND = {
 @each_row(
     "wrong",
     [
-        {"accepted": 4}, {"lost": 1}, {"second runs without a kill": ["x"]}, {"set aside": {"dead": 1}}, {"surprises": ["x"]},
+        {"accepted": 4}, {"lost": 1}, {"second runs without a kill": ["x"]}, {"set aside": {"dead": 1}},
+        {"unexpected ends and errors": ["x"]},
         {"rights refused": ["x"]},
         {"keys left": ["x"]}, {"most second runs by one kill": 4},
     ],
     ids=str,
 )  # fmt: skip
-def test_storm_report_detects_each_broken_promise(wrong):
+def test_kills_report_detects_each_broken_promise(wrong):
     assert broken(SOUND) == []
     assert len(broken({**SOUND, **wrong})) == 1

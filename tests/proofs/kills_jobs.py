@@ -1,4 +1,4 @@
-"""The job class of ``scripts/prove storm``, loaded with ``-r tests.proofs.storm_jobs``, and its records.
+"""The job class of ``scripts/prove kills``, loaded with ``-r tests.proofs.kills_jobs``, and its records.
 
 A record survives the ``kill -9`` of its process, as it is one store into a mapped file; and it is no system call, which
 would let other threads run between the job and its record.
@@ -17,7 +17,7 @@ from framework import ApplicationWorker
 from tests.proofs.end_marks import mark
 
 QUEUE = "killed"
-FOLDER = "STORM_FOLDER"
+FOLDER = "KILLS_FOLDER"
 """The environment variable that names the folder of the records."""
 
 MOST_JOBS = 1 << 27
@@ -100,7 +100,7 @@ def recorder() -> Recorder:
     return Recorder(Path(os.environ[FOLDER]))
 
 
-class StormWorker(ApplicationWorker):
+class KilledWorker(ApplicationWorker):
     """The first run waits until its process is killed; the next one ends at once."""
 
     feature_category = "not_owned"

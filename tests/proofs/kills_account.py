@@ -3,7 +3,7 @@
 from array import array
 from dataclasses import dataclass, field
 
-from tests.proofs.storm_jobs import Journal
+from tests.proofs.kills_jobs import Journal
 
 _WAITING, _RUNNING, _ENDED = 0, 1, 2
 
@@ -23,7 +23,7 @@ class Life:
     """The jobs that had ended in it and ran again: their acknowledgement was lost with it."""
 
 
-class StormAccount:
+class KillAccount:
     """The account of all records. A job is in flight when its run has started and not ended."""
 
     def __init__(self, jobs: int) -> None:

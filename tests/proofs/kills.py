@@ -1,4 +1,4 @@
-"""``scripts/prove storm``: kill jobs in flight by the thousand, and account for each.
+"""``scripts/prove kills``: kill jobs in flight by the thousand, and account for each.
 
 Async jobs need no thread, so one ``kill -9`` cuts off one job per slot of a process. The first run of each job waits to
 be killed, the next one ends at once. No more jobs are pushed than the processes can run with one process dead, so that
@@ -22,15 +22,15 @@ from demo.folder import RunFolder
 from demo.stop import StopSignal
 from framework.store.embedded import LONGEST_SOCKET_PATH
 from tests.proofs.end_marks import STORES
-from tests.proofs.storm_account import Life, StormAccount
-from tests.proofs.storm_jobs import FOLDER, JOURNAL, Journal, StormWorker, create_marks
-from tests.proofs.storm_report import account, broken, show
+from tests.proofs.kills_account import KillAccount, Life
+from tests.proofs.kills_jobs import FOLDER, JOURNAL, Journal, KilledWorker, create_marks
+from tests.proofs.kills_report import account, broken, show
 from tests.proofs.worker_pools import BarePool, ClusterPool, WorkerPool, ended
 from tests.servers.guarded import GuardedServer, as_role, with_all_rights
 
 HELD, BROKEN, INTERRUPTED = 0, 1, 130
 
-_LOOK_S = 0.005
+_POLL_S = 0.005
 _LINE_S = 2.0
 _STILL_S = 1.0
 """The seconds without a start or an end of a job after which the process with the most jobs in flight is killed."""
@@ -50,7 +50,7 @@ def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
     if min(options.jobs, options.processes, options.concurrency) < 1:
         print("scripts/prove: --jobs, --processes and --concurrency must be at least 1", file=sys.stderr)
         return 2
-    folder = run_folder(root, "storm")
+    folder = run_folder(root, "kills")
     if folder is None:
         return 2
     seed = options.seed if options.seed is not None else secrets.randbelow(1_000_000)
@@ -129,7 +129,7 @@ class KillCampaign:
 
     def __init__(self, pool: WorkerPool, records: Path, jobs: int, rng: random.Random, most_awaited: int) -> None:
         self.pool, self.records, self.jobs, self.rng = pool, records, jobs, rng
-        self.account = StormAccount(jobs)
+        self.account = KillAccount(jobs)
         self.accepted = 0
         self.seconds = 0.0
         self.living: dict[Life, float] = {}
@@ -144,7 +144,7 @@ class KillCampaign:
         """Push and kill until every job has been killed and has ended, or no job runs any more."""
         started = time.monotonic()
         self.pool.start()
-        while not stop.wait(_LOOK_S) and self.account.ended < self.jobs:
+        while not stop.wait(_POLL_S) and self.account.ended < self.jobs:
             now = time.monotonic()
             self.seconds = now - started
             self.pool.restart_ended()
@@ -164,7 +164,7 @@ class KillCampaign:
         for life in list(self.living):
             self.account.read(life)
             if ended(life.journal.pid):
-                self.pool.surprises.append(f"process {life.journal.pid} ended without a kill of this proof")
+                self.pool.unexpected.append(f"process {life.journal.pid} ended without a kill of this proof")
                 self._record_death(life, self._now_us())
         if self.account.runs + self.account.ended != before:
             self._moved = now
@@ -173,7 +173,7 @@ class KillCampaign:
         in_hand = self.accepted - self.account.ended - self.account.awaited
         room = min(self._most - in_hand, self.jobs - self.accepted, _BATCH)
         if room > 0:
-            StormWorker.perform_bulk([(serial,) for serial in range(self.accepted, self.accepted + room)])
+            KilledWorker.perform_bulk([(serial,) for serial in range(self.accepted, self.accepted + room)])
             self.accepted += room
 
     def _kill_if_due(self, now: float) -> None:

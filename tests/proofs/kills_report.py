@@ -1,4 +1,4 @@
-"""Report a run of ``scripts/prove storm``: the counts, the broken promises, and the table."""
+"""Report a run of ``scripts/prove kills``: the counts, the broken promises, and the table."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from redis import Redis
 
 from tests.proofs import leftover_keys
-from tests.proofs.storm_account import StormAccount
+from tests.proofs.kills_account import KillAccount
 from tests.proofs.worker_pools import WorkerPool
 
 ACKNOWLEDGED_LATE = 32
@@ -16,7 +16,7 @@ _SHOWN = 20
 _TEN_MILLION = 10_000_000
 
 
-def account(account: StormAccount, accepted: int, seconds: float, pool: WorkerPool, client: Redis) -> dict[str, Any]:
+def account(account: KillAccount, accepted: int, seconds: float, pool: WorkerPool, client: Redis) -> dict[str, Any]:
     """Return the account of the run, after the processes have ended."""
     lost = [serial for serial in account.lost() if serial < accepted]
     killed = [life for life in account.lives if life.killed_us is not None]
@@ -36,7 +36,7 @@ def account(account: StormAccount, accepted: int, seconds: float, pool: WorkerPo
         "second runs allowed by one kill": pool.slots + ACKNOWLEDGED_LATE,
         "second runs without a kill": account.unexplained[:_SHOWN],
         "set aside": leftover_keys.set_aside(client),
-        "surprises": pool.surprises[:_SHOWN],
+        "unexpected ends and errors": pool.unexpected[:_SHOWN],
         # The names of dead processes stay for 39 s and a sweep, and no process is left to sweep.
         "keys left": [leak for leak in leftover_keys.leaks(client) if not leak.startswith(leftover_keys.REGISTRY)],
         "log lines about recovered jobs": pool.taken_back,
@@ -56,7 +56,7 @@ def broken(found: dict[str, Any]) -> list[str]:
             found["most second runs by one kill"] <= found["second runs allowed by one kill"]
         ),
         "none was set aside": not found["set aside"],
-        "nothing ended or failed by itself": not found["surprises"],
+        "nothing ended or failed by itself": not found["unexpected ends and errors"],
         "no key is left": not found["keys left"],
         "no right was refused": not found["rights refused"],
     }
@@ -79,7 +79,7 @@ def show(found: dict[str, Any]) -> None:
         f"(allowed {found['second runs allowed by one kill']:,})",
         "second runs without a kill": found["second runs without a kill"] or 0,
         "set aside": found["set aside"] or 0,
-        "surprises": found["surprises"] or 0,
+        "unexpected ends and errors": found["unexpected ends and errors"] or 0,
         "keys left": found["keys left"] or 0,
         "rights refused": found["rights refused"] or 0,
         "from the kill to the next begin": ", ".join(f"{name} {value:.2f} s" for name, value in recovery.items()),

@@ -28,7 +28,7 @@ class Life:
     until: float = 0.0
 
 
-class Fleet(ABC):
+class WorkerProcesses(ABC):
     """Processes that serve the queue. ``living`` are those that logged that they are ready and have not ended."""
 
     def __init__(
@@ -42,12 +42,12 @@ class Fleet(ABC):
         self.processes = processes
         self.options = (concurrency, timeout_s)
         self.pids: dict[int, bytes] = {}
-        """Every process of the fleet and its start: the system gives its number to another process within minutes."""
+        """Each process that was started, and its start time: the system gives its number to another process within minutes."""
         self.line_counts: Counter[str] = Counter()
         """The lines of the logs by event name, and by job status."""
         self.expected: dict[int, int] = {}
         """The exit status with which a process may end after a fault."""
-        self.surprises: list[str] = []
+        self.unexpected: list[str] = []
         """The ends without a fault."""
         self.deaths: list[str] = []
         """The dead threads of the framework in processes, by name and error."""
@@ -69,7 +69,7 @@ class Fleet(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """End every process in order; one that does not end is killed, as a surprise."""
+        """End every process in order; one that does not end is killed, and counts as an unexpected end."""
 
     @property
     @abstractmethod
@@ -103,7 +103,7 @@ class Fleet(ABC):
         return self.line_counts["INFO cluster.restarted"]
 
     def left(self) -> list[int]:
-        """Return the processes of the fleet that still exist."""
+        """Return the started processes that still exist."""
         return [pid for pid, began in self.pids.items() if _alive(pid) and _began(pid) == began]
 
     def read_logs(self) -> list[dict[str, Any]]:
@@ -158,10 +158,10 @@ class Fleet(ABC):
         if pid in self.lives:
             self.lives[pid].until = time.monotonic()
         if self.expected.get(pid) != status:
-            self.surprises.append(f"process {pid} ended with status {status}")
+            self.unexpected.append(f"process {pid} ended with status {status}")
 
 
-class BareFleet(Fleet):
+class BareProcesses(WorkerProcesses):
     """``scripts/worker`` processes without a supervisor; the round starts a successor at once."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -206,7 +206,7 @@ class BareFleet(Fleet):
         self._processes[slot] = self._open(f"worker-{slot}", [worker, *flags])
 
 
-class ClusterFleet(Fleet):
+class ClusterProcesses(WorkerProcesses):
     """One ``scripts/cluster`` that runs the processes; its log names its children."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -232,7 +232,7 @@ class ClusterFleet(Fleet):
                 self._children.discard(pid)
                 self._judge(pid, int(line.get("status") or 0))
         if self._cluster is not None and self._cluster.poll() is not None:
-            self.surprises.append(f"scripts/cluster ended with status {self._cluster.returncode}")
+            self.unexpected.append(f"scripts/cluster ended with status {self._cluster.returncode}")
             self._cluster = None
 
     def stop(self) -> None:
@@ -247,10 +247,10 @@ class ClusterFleet(Fleet):
             status = self._cluster.wait()
         self._cluster = None
         if status:
-            self.surprises.append(f"scripts/cluster ended with status {status} after TERM")
+            self.unexpected.append(f"scripts/cluster ended with status {status} after TERM")
         self.tend()
         for pid in self.left():
-            self.surprises.append(f"process {pid} outlived scripts/cluster")
+            self.unexpected.append(f"process {pid} outlived scripts/cluster")
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
