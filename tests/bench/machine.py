@@ -17,7 +17,7 @@ class Cores:
     store: frozenset[int]
     worker: frozenset[int]
     producer: frozenset[int]
-    """Return the cores of the producer while a worker runs: those of Redis, as another machine would not disturb the
+    """The cores of the producer while a worker runs: those of Redis, as another machine would not disturb the
     worker.
     """
 
