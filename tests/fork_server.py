@@ -1,7 +1,7 @@
-"""Processes of tests, forked from a Python that has imported the framework and done nothing else: that costs half a second each.
+"""Fork the processes of tests from one Python that has imported the framework: a fork costs 6 ms, a new Python half a second.
 
-Such a process has a pid, session, folder, environment, streams and exit status of its own, and does whatever it does for real.
-What it is not: started by exec, with an interpreter that has imported nothing. Where that matters a test starts it cold.
+Such a process has a pid, session, folder, environment, streams and exit status of its own. The only difference to a process
+started by exec: its modules are already imported. Tests to which that matters start a new Python.
 """
 
 import atexit
@@ -29,9 +29,9 @@ IMPORTED = (
     *("click._textwrap", "getpass", "pickle", "structlog", "structlog.stdlib", "tomllib", "yaml"),
     *("sqlalchemy", "sqlalchemy.dialects.postgresql", "sqlalchemy.dialects.sqlite"),
 )
-"""What processes import beside the framework's own modules; all of these are imported before the first fork."""
+"""The modules that processes import beside the framework's own. They are imported before the first fork."""
 
-# --- the side of the tests ------------------------------------------------------------------------------------------
+# --- in the process of the tests ------------------------------------------------------------------------------------------
 
 
 class Forked:
@@ -71,7 +71,7 @@ class Forked:
 
 
 class ForkServer:
-    """Starts at the first process and ends with ``close``."""
+    """The client of the fork server. The server starts with the first process and ends with ``close``."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -90,7 +90,7 @@ class ForkServer:
     def run(
         self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], *, timeout: float = 60.0, together: bool = False
     ) -> "subprocess.CompletedProcess[str]":
-        """Run it to its end, as ``subprocess.run`` would; ``together``: what it says on stderr is between its other words."""
+        """Run a program to its end, as ``subprocess.run`` does; ``together``: stderr goes to stdout."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             process = self.start(argv, cwd, env, out, out if together else err)
             try:
@@ -98,8 +98,8 @@ class ForkServer:
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
-            said = [os.pread(stream.fileno(), 1 << 24, 0).decode() for stream in (out, err)]
-            return subprocess.CompletedProcess(argv, status, *said)
+            outputs = [os.pread(stream.fileno(), 1 << 24, 0).decode() for stream in (out, err)]
+            return subprocess.CompletedProcess(argv, status, *outputs)
 
     def close(self) -> None:
         if self._process is not None and self._control is not None:
@@ -118,11 +118,11 @@ class ForkServer:
 
 FORK_SERVER = ForkServer()
 
-# --- the side of the server -----------------------------------------------------------------------------------------
+# --- in the fork server -----------------------------------------------------------------------------------------
 
 
 def import_everything() -> None:
-    """Import all that a process may need: what a forked process imports itself, each of a thousand imports again."""
+    """Import all modules that a process may need: without this, each of a thousand processes imports them itself."""
     for name in IMPORTED:
         importlib.import_module(name)
     package = importlib.import_module("framework")
@@ -132,9 +132,9 @@ def import_everything() -> None:
 
 
 def serve(control: socket.socket) -> list[str] | None:
-    """Fork until the tests have ended; return in a forked child, with what it is to run.
+    """Fork until the tests have ended. In a forked child, return the arguments that it runs.
 
-    Each process is a direct child: another process between the two, to wait for its end, would cost as much as the process.
+    Each process is a direct child: a process between the two, which waits for the end, would cost as much again.
     """
     child_ended, wakeup = socket.socketpair()
     wakeup.setblocking(False)
@@ -148,7 +148,7 @@ def serve(control: socket.socket) -> list[str] | None:
             continue
         message, files, _, _ = socket.recv_fds(control, 1, 4)
         if not message:
-            while reports:  # so that the processor time of all processes counts as that of the tests
+            while reports:  # their processor time then counts as that of the tests
                 report_ends(reports, block=True)
             return None
         *streams, report = files
@@ -186,35 +186,35 @@ def send(report: int, number: int) -> None:
 
 
 def become(request: int, out: int, err: int) -> list[str]:
-    """Be the process that was asked for, as a fresh Python would be before its first line."""
+    """Take session, folder, streams and environment from the request, and return its arguments."""
     with os.fdopen(request, "rb") as file:
-        asked = json.load(file)
+        request_fields = json.load(file)
     os.setsid()
-    os.chdir(asked["cwd"])
+    os.chdir(request_fields["cwd"])
     for number, file in enumerate((os.open(os.devnull, os.O_RDONLY), out, err)):
         os.dup2(file, number)
     os.closerange(3, 256)
     os.environ.clear()
-    os.environ.update(asked["env"])
+    os.environ.update(request_fields["env"])
     sys.stdout.reconfigure(write_through="PYTHONUNBUFFERED" in os.environ)
     sys.dont_write_bytecode = "PYTHONDONTWRITEBYTECODE" in os.environ
-    return list(asked["argv"])
+    return list(request_fields["argv"])
 
 
 def run_to_end(arguments: Sequence[str]) -> None:
-    """Run what was asked for and end as Python does, without taking the interpreter apart.
+    """Run the program and end as Python does, but do not free the interpreter's objects.
 
-    That would touch, and so copy, every page that the process shares with the server: two thirds of the cost of a process.
-    An error, or a stream that cannot be written, takes the ordinary way.
+    Freeing them would write to, and so copy, every page shared with the server: two thirds of the cost of a process.
+    An error, or a stream that cannot be written, ends the process in the ordinary way.
     """
     status: object = None
     try:
         run(*arguments)
-    except SystemExit as wanted:
-        status = wanted.code
+    except SystemExit as exit_request:
+        status = exit_request.code
         if not isinstance(status, int | None):
             raise
-    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are not daemons
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -241,9 +241,9 @@ def run(first: str, *rest: str) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which then close
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the tests, which then close this server
     import_everything()
-    gc.freeze()  # what is shared is left alone by collections, that at the end of each process included
-    wanted = serve(socket.socket(fileno=int(sys.argv[1])))
-    if wanted:
-        run_to_end(wanted)
+    gc.freeze()  # no collection of a child touches the shared objects
+    argv = serve(socket.socket(fileno=int(sys.argv[1])))
+    if argv:
+        run_to_end(argv)

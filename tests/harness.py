@@ -1,4 +1,4 @@
-"""Shared by the tests of the core: waiting for a condition, in-process parts on a real server, real worker processes."""
+"""Help the tests of the core: wait for a condition, build parts on a real server, start real worker processes."""
 
 import base64
 import json
@@ -40,19 +40,19 @@ timings.use(replace(timings.STANDARD, record_period_s=0.2))
 from framework.cli.worker import main
 main()
 """
-"""A worker that writes its record, and reads what dashboards and `paused` say, five times a second instead of once in 5 s."""
+"""The code of a worker that writes its record and reads operators' requests and pauses each 0.2 s instead of each 5 s."""
 
 
 DIED = "component.died"
-"""The event that no process of a test may log, unless the test asks for it."""
+"""The event of a dead thread of the framework: a process of a test logs it only if the test asks for it."""
 
 
 def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 30.0) -> Any:
-    """Return what ``condition`` returns as soon as it is true; fail after ``timeout_s``, which no passing test waits for."""
+    """Return what ``condition`` returns as soon as it is true; fail after ``timeout_s``. A passing test never waits that long."""
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):
         if time.monotonic() > deadline:
-            pytest.fail(f"in vain: {what or condition}")
+            pytest.fail(f"not true within {timeout_s:g} s: {what or condition}")
         time.sleep(0.01)
     return found
 
@@ -60,7 +60,7 @@ def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 30.0)
 def between_steps(act: Callable[[], Any], interfere: Callable[[], Any]) -> Any:
     """Return what ``act`` returns, with ``interfere`` called between any two steps of the interpreter in the framework's code.
 
-    So every place is tried at which another thread could take over; no thread is needed for that.
+    This tries every place at which another thread could run; it needs no thread.
     """
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -81,7 +81,7 @@ def between_steps(act: Callable[[], Any], interfere: Callable[[], Any]) -> Any:
 
 @contextmanager
 def server_lines(level: str) -> Iterator[Callable[[], list[dict[str, Any]]]]:
-    """Make a pipe the server log; what it gives returns every line so far, parsed. The log is closed by the first look."""
+    """Make a pipe the server log; yield a function that closes the log and returns its lines, parsed."""
     reader, writer = os.pipe()
     logs.open_server_log(level, {}, writer)
 
@@ -109,7 +109,7 @@ class RecordingTracker:
 
 
 def forked(act: Callable[[], Any], timeout_s: int = 20) -> int:
-    """What ``act`` came to in a forked child: 0 when it returned, 1 when it raised, or below 0 when it hung."""
+    """Call ``act`` in a forked child; return 0 when it returned, 1 when it raised, a number below 0 when it hung."""
     child = os.fork()
     if not child:
         signal.alarm(timeout_s)
@@ -122,7 +122,7 @@ def forked(act: Callable[[], Any], timeout_s: int = 20) -> int:
 
 
 def payload(name: str = "Job", **fields: Any) -> dict[str, Any]:
-    """A payload as Sidekiq writes it."""
+    """Return a payload as Sidekiq writes it."""
     head = {"class": name, "args": [], "queue": "default", "jid": "ab" * 12, "retry": True}
     return {**head, "created_at": STARTED, "enqueued_at": STARTED, **fields}
 
@@ -132,26 +132,26 @@ def encoded(name: str = "Job", **fields: Any) -> bytes:
 
 
 def compressed(arguments: list[Any], **fields: Any) -> dict[str, Any]:
-    """A payload with its arguments as GitLab compresses them, by the standard library alone."""
+    """Return a payload with its arguments compressed as GitLab does it, by the standard library alone."""
     text = json.dumps(arguments, separators=(",", ":"), ensure_ascii=False).encode()
     marks = {"compressed": True, "original_job_size_bytes": len(text), "size_limiter": "validated"}
     return payload(**{"args": [base64.b64encode(zlib.compress(text, 5)).decode()], **marks, **fields})
 
 
 def is_metric(key: bytes) -> bool:
-    """Whether it is one of those that Sidekiq's Metrics page reads."""
+    """Return whether Sidekiq's Metrics page reads this key."""
     return re.fullmatch(rb"j\|\d{6,8}\|\d+:\d+|(h\|)?.+-\d+-\d+:\d+", key) is not None
 
 
 def unwrapped(data: bytes) -> bytes:
-    """The bytes that an object of the dead set stands for; it is one, or the test fails."""
+    """Return the malformed bytes that an object of the dead set carries; fail for any other object."""
     fields = json.loads(data)
     assert (fields["class"], fields["args"], fields["retry"]) == ("aw.Malformed", [], 0)
     return base64.b64decode(fields["aw_raw"], validate=True)
 
 
 def enqueue(redis: Redis, name: str, **fields: Any) -> bytes:
-    """Write a job as any producer of any language would."""
+    """Push a job as a producer of any language does."""
     data = encoded(name, **fields)
     queue = fields.get("queue", "default")
     redis.sadd(keys.QUEUES, queue)
@@ -160,7 +160,7 @@ def enqueue(redis: Redis, name: str, **fields: Any) -> bytes:
 
 
 def hold(redis: Redis, data: bytes, identity: str = IDENTITY, queue: str = "default") -> UnitOfWork:
-    """The job is in the working list of ``identity``, as after a fetch."""
+    """Put the job into the working list of ``identity``, as a fetch does."""
     redis.lpush(keys.working(identity), data)
     return UnitOfWork(queue, data)
 
@@ -171,7 +171,7 @@ def opened(url: str, name: str = "main") -> Shard:
 
 @contextmanager
 def full_memory(redis: Redis) -> Iterator[None]:
-    """Within the block the server is at maxmemory and refuses whatever may grow."""
+    """Keep the server at maxmemory within the block: it refuses all commands that may use more memory."""
     redis.config_set("maxmemory", 1)
     try:
         yield
@@ -180,11 +180,11 @@ def full_memory(redis: Redis) -> Iterator[None]:
 
 
 class Process:
-    """One real worker process (or supervisor) and the JSON lines it has written; ``warm``: of the fork server."""
+    """A real worker process or supervisor, and the JSON lines of its log; ``warm``: the fork server starts it."""
 
     def __init__(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], *, warm: bool = False) -> None:
         self.may_die = False
-        """Whether a thread of the framework may die in it: the test has asked for that."""
+        """Whether a thread of the framework may die in this process, because the test asks for it."""
         self.log = cwd / f"{time.monotonic_ns()}.log"
         self.errors = self.log.with_suffix(".err")
         with self.log.open("wb") as out, self.errors.open("wb") as err:
@@ -208,7 +208,7 @@ class Process:
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """Every whole line, parsed: a line that is no JSON fails the test."""
+        """Return every complete line, parsed; a line that is not JSON fails the test."""
         text = self.log.read_bytes()
         return [json.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
 
@@ -216,20 +216,20 @@ class Process:
         return [line for line in self.lines if all(line.get(name) == value for name, value in wanted.items())]
 
     def line(self, **wanted: Any) -> dict[str, Any]:
-        """The first line with these fields, as soon as it is there."""
+        """Wait for a line with these fields, and return the first."""
         self.may_die = self.may_die or wanted.get("event_name") == DIED
 
         def look() -> list[dict[str, Any]]:
             found = self.find(**wanted)
             if not found and self.popen.poll() is not None:
                 found = self.find(**wanted)
-                assert found, f"ended with {self.popen.returncode}; no line {wanted}: {self.story}"
+                assert found, f"ended with {self.popen.returncode}; no line {wanted}: {self.output}"
             return found
 
         return until(look, f"a line with {wanted}")[0]
 
     @property
-    def story(self) -> str:
+    def output(self) -> str:
         return f"{self.log.read_text()[-3000:]}\n{self.errors.read_text()[-3000:]}"
 
     def ready(self) -> "Process":
@@ -258,30 +258,30 @@ class Process:
 
     @property
     def deaths(self) -> list[str]:
-        """The lines about a dead thread of the framework, unless the test has asked for one (``line``, ``may_die``)."""
+        """Return the lines about dead threads of the framework, unless the test asks for one (``line``, ``may_die``)."""
         lines = self.log.read_text(errors="replace").splitlines() if not self.may_die else []
         return [line[:2_000] for line in lines if f'"event_name":"{DIED}"' in line]
 
 
-_OPERATING = ("migrate_jobs", "migrate-jobs", "jobs", "store")
-_READING = ("retired", "route")
+_OPERATOR_COMMANDS = ("migrate_jobs", "migrate-jobs", "jobs", "store")
+_READ_ONLY_COMMANDS = ("retired", "route")
 
 
 def role_of(argv: Sequence[str]) -> str:
-    """The role of what is started: a command by its name; everything else may run jobs and push."""
+    """Return the role of a program: a command has that of its name, all else is a worker."""
     name = argv[2] if tuple(argv[:2]) == ("-m", "framework") else Path(argv[0]).name
-    if name in _OPERATING:
+    if name in _OPERATOR_COMMANDS:
         return "operator"
-    return "read-only" if name in _READING else "worker"
+    return "read-only" if name in _READ_ONLY_COMMANDS else "worker"
 
 
 class Site:
-    """A small installation: a folder with config/ and a module ``jobs``; its processes end with the test.
+    """A small installation: a folder with config/ and a module ``jobs``. Its processes end with the test.
 
-    They have the rights of their roles, and no more, on each shard of config/redis.yml, unless that or its URL variable has others.
-    ``PROOF_URL``, where jobs of tests write that they ran, is that of a user with all rights.
+    On each shard of config/redis.yml they have the rights of their roles and no more, unless the file or the shard's URL variable
+    names other credentials. Jobs of tests write that they ran to ``PROOF_URL``, whose user has all rights.
 
-    ``warm``: its processes are forked from a Python that has imported the framework (``tests/fork_server.py``).
+    ``warm``: the fork server (``tests/fork_server.py``) starts its processes.
     """
 
     def __init__(self, folder: Path, url: str, second_url: str | None = None, *, warm: bool = False) -> None:
@@ -289,14 +289,14 @@ class Site:
         self.warm = warm
         self.url = url
         self.proofs_url = with_all_rights(url)
-        """Where jobs of tests write that they ran."""
+        """The URL to which jobs of tests write that they ran."""
         self.processes: list[Process] = []
         shutil.copy(SAMPLE_JOBS, folder / "jobs.py")
         shards = {"main": {"url": url}} | ({"second": {"url": second_url}} if second_url else {})
         self.write("redis.yml", {"shards": shards})
 
     def write(self, name: str, content: Any) -> None:
-        """JSON is YAML."""
+        """Write a file of config/, as JSON unless the content is text: JSON is YAML."""
         (self.folder / "config").mkdir(exist_ok=True)
         (self.folder / "config" / name).write_text(content if isinstance(content, str) else json.dumps(content))
 
@@ -306,8 +306,7 @@ class Site:
             **os.environ,
             "FRAMEWORK_CONFIG_DIR": str(self.folder / "config"),
             "PROOF_URL": self.proofs_url,
-            # Python takes bytecode for fresh when its source has the same size and second: that is so of a module that a
-            # test writes twice.
+            # A test may write a module twice within one second and with one size. Python would take its old bytecode for fresh.
             "PYTHONDONTWRITEBYTECODE": "1",
         }
 
@@ -321,11 +320,11 @@ class Site:
         return self.start(str(ROOT / "scripts" / "worker"), "-r", "jobs", *options, **env)
 
     def hurried_worker(self, *options: str, **env: str) -> Process:
-        """Start one whose record a test waits for: see ``HURRIED``."""
+        """Start a worker that writes its record often: see ``HURRIED``."""
         return self.start("-c", HURRIED, "-r", "jobs", *options, **env)
 
     def run(self, *argv: str, role: str | None = None, **env: str) -> "subprocess.CompletedProcess[str]":
-        """Run a Python command to its end; code is that of a producer, unless ``role`` says otherwise."""
+        """Run a Python command to its end; ``-c CODE`` runs as a producer, unless ``role`` names another role."""
         environment = self.environment(role or ("producer" if argv[0] == "-c" else role_of(argv)), **env)
         if self.warm:
             return FORK_SERVER.run(argv, self.folder, environment, timeout=40)
@@ -340,7 +339,7 @@ class Site:
         )
 
     def environment(self, role: str, **env: str) -> dict[str, str]:
-        """Of a process that has the rights of a role on each shard."""
+        """Return the environment of a process with the rights of a role on each shard."""
         found = {**self.env, **env}
         for shard in self._shards_without_credentials(found["FRAMEWORK_CONFIG_DIR"], found.get("REDIS_URL")):
             prefix = f"FRAMEWORK_SHARDS__{shard.upper()}__"
@@ -350,7 +349,7 @@ class Site:
         return found
 
     def _shards_without_credentials(self, config: str, main: str | None) -> Iterator[str]:
-        """The shards without credentials of their own; ``main``: the URL that stands in place of the file's."""
+        """Yield the shards without credentials of their own; ``main``: a URL that replaces that of the file."""
         try:
             shards = yaml.safe_load((Path(config) / "redis.yml").read_text())["shards"]
         except (OSError, yaml.YAMLError, TypeError, KeyError):

@@ -1,4 +1,4 @@
-"""A real PostgreSQL for the tests, from the system's binaries: one server per xdist worker that asks for it.
+"""Run a real PostgreSQL for the tests: one server per xdist worker that asks for it.
 
     postgres        the session's server                database        the URL of a database of the test's own, empty
     running(...)    a server with settings of its own   standby_of(...) a streaming replica, whose replay can be paused
@@ -25,7 +25,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 _QUICK = {
     "listen_addresses": "''",
     "fsync": "off",
@@ -38,7 +38,7 @@ _QUICK = {
     "wal_receiver_status_interval": "1s",
     "wal_retrieve_retry_interval": "100ms",
 }
-"""What a server is started with: durable enough for a test, and a replica that follows at once."""
+"""The settings of a server: no fsync, and replicas that follow at once."""
 
 
 def binaries() -> Path:
@@ -50,7 +50,7 @@ def binaries() -> Path:
         if (folder / "initdb").is_file() and (folder / "postgres").is_file():
             return folder
     message = (
-        "PostgreSQL is not installed: what stands on a database is NOT tested (`scripts/setup --system` brings it)"
+        "PostgreSQL is not installed: parts that use a database are NOT tested (`scripts/setup --system` installs it)"
     )
     if os.environ.get("CI") == "true":
         pytest.fail(message)
@@ -58,7 +58,7 @@ def binaries() -> Path:
 
 
 class Postgres:
-    """One server process and its data directory; ``url(name)`` is what SQLAlchemy and the settings take."""
+    """One server process and its data folder."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         self.folder = folder
@@ -72,16 +72,16 @@ class Postgres:
 
     def copy_of(self, primary: "Postgres") -> None:
         """Make a copy that follows ``primary`` as a streaming replica."""
-        come_from = ["-h", str(primary.folder), "-U", "postgres", "-X", "stream", "-c", "fast", "--no-sync"]
-        _run("pg_basebackup", "-D", self._data, "-R", *come_from)
+        source = ["-h", str(primary.folder), "-U", "postgres", "-X", "stream", "-c", "fast", "--no-sync"]
+        _run("pg_basebackup", "-D", self._data, "-R", *source)
 
     def start(self) -> "Postgres":
         """Start it and wait until it takes connections."""
         flags = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value.strip(chr(39))}")]
         with (self.folder / "log").open("ab") as log:
-            command = [*_as_another(), str(binaries() / "postgres"), "-D", self._data, *flags]
+            command = [*_unprivileged(), str(binaries() / "postgres"), "-D", self._data, *flags]
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while True:
             with suppress(psycopg.OperationalError):
                 self.execute("SELECT 1")
@@ -94,28 +94,28 @@ class Postgres:
         """End it: at once, as a crash would, or by SIGINT in good order."""
         if self._process is not None:
             self._process.send_signal(number)
-            self._process.wait(PATIENCE_S)
+            self._process.wait(TIMEOUT_S)
             self._process = None
 
     def url(self, database: str = "postgres") -> str:
-        """The URL of a database, for the settings and for SQLAlchemy."""
+        """Return the URL of a database, for the settings and for SQLAlchemy."""
         return f"postgresql+psycopg://postgres@/{database}?host={self.folder}"
 
     def connect(self, database: str = "postgres") -> "psycopg.Connection[Any]":
-        """A connection of the test's own, which commits each statement."""
+        """Open a connection that commits each statement."""
         return psycopg.connect(host=str(self.folder), dbname=database, user="postgres", autocommit=True)
 
     def execute(self, statement: str, database: str = "postgres") -> Any:
-        """The first value that a statement gives, or None."""
+        """Run a statement and return the first value of its result, or None."""
         with self.connect(database) as connection:
             cursor = connection.execute(sql.SQL(statement))  # type: ignore[arg-type]
             row = cursor.fetchone() if cursor.description else None
             return row[0] if row else None
 
-    # --- of a standby -------------------------------------------------------------------------------------------
+    # --- standby -------------------------------------------------------------------------------------------
 
     def pause_replay(self) -> None:
-        """It receives what the primary writes, and shows none of it, until ``resume_replay``."""
+        """Show no new writes of the primary until ``resume_replay``; they are still received."""
         self.execute("SELECT pg_wal_replay_pause()")
         self._wait_for("SELECT pg_get_wal_replay_pause_state() = 'paused'")
 
@@ -123,14 +123,14 @@ class Postgres:
         self.execute("SELECT pg_wal_replay_resume()")
 
     def catch_up(self, primary: "Postgres") -> None:
-        """Wait until it shows what ``primary`` has written by now."""
+        """Wait until this server shows all writes that ``primary`` has made so far."""
         position = primary.execute("SELECT pg_current_wal_lsn()")
         self._wait_for(f"SELECT pg_last_wal_replay_lsn() >= '{position}'::pg_lsn")
 
     def _wait_for(self, question: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while not self.execute(question):
-            assert time.monotonic() < deadline, f"in vain: {question}"
+            assert time.monotonic() < deadline, f"not true within {TIMEOUT_S:g} s: {question}"
             time.sleep(0.01)
 
     @property
@@ -140,7 +140,7 @@ class Postgres:
 
 @contextmanager
 def running(*initdb: str, **settings: str) -> Iterator[Postgres]:
-    """A server with these settings over the usual: ``running("--wal-segsize=1", archive_mode="on")``."""
+    """Run a server with these settings besides the usual: ``running("--wal-segsize=1", archive_mode="on")``."""
     with _own_folder() as folder:
         server = Postgres(folder, settings)
         server.create(*initdb)
@@ -150,7 +150,7 @@ def running(*initdb: str, **settings: str) -> Iterator[Postgres]:
 
 @contextmanager
 def standby_of(primary: Postgres, **settings: str) -> Iterator[Postgres]:
-    """A streaming replica that has caught up."""
+    """Run a streaming replica that has caught up."""
     with _own_folder() as folder:
         server = Postgres(folder, settings)
         server.copy_of(primary)
@@ -161,7 +161,7 @@ def standby_of(primary: Postgres, **settings: str) -> Iterator[Postgres]:
 
 @contextmanager
 def database_on(server: Postgres) -> Iterator[str]:
-    """The name of an empty database, dropped afterwards with its connections."""
+    """Make an empty database and yield its name; drop it afterwards, with its connections."""
     name = f"t_{uuid.uuid4().hex[:12]}"
     server.execute(f"CREATE DATABASE {name}")
     try:
@@ -193,7 +193,7 @@ def _started(server: Postgres) -> Iterator[None]:
 
 @contextmanager
 def _own_folder() -> Iterator[Path]:
-    """A folder of the user that runs the server, with a path short enough for a Unix socket."""
+    """Make a folder for the server's user, with a path short enough for a Unix socket."""
     folder = Path(tempfile.mkdtemp(prefix="aw-pg-", dir="/tmp"))
     try:
         if os.geteuid() == 0:
@@ -205,14 +205,14 @@ def _own_folder() -> Iterator[Path]:
 
 
 def _run(program: str, *arguments: str) -> None:
-    command = [*_as_another(), str(binaries() / program), *arguments]
+    command = [*_unprivileged(), str(binaries() / program), *arguments]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.fail(f"{program} ended with status {done.returncode}: {done.stderr[-2000:]}")
 
 
-def _as_another() -> list[str]:
-    """PostgreSQL refuses to run as root; on Linux it also ends (fast shutdown) when we do, were we killed."""
+def _unprivileged() -> list[str]:
+    """Return the start of a command that runs without root, which PostgreSQL refuses, and ends when this process is killed."""
     if not shutil.which("setpriv"):
         return []
     other = [f"--reuid={_account().pw_uid}", f"--regid={_account().pw_gid}", "--clear-groups"]

@@ -26,7 +26,7 @@ MOST_SHOWN = 10
 def pairwise(**columns: Iterable[Any]) -> pytest.MarkDecorator:
     """Parametrize with the product of the columns; rows that add no new pair of values are campaigns.
 
-    Most faults need one value or two to meet; those that need three are left to the campaigns.
+    Most faults need one or two certain values; the campaigns find those that need three.
     """
     lists = {name: list(values) for name, values in columns.items()}
     product = [
@@ -85,7 +85,7 @@ def each_row(
 
 
 class _Rows:
-    """The test itself, and the tables that its arguments come from."""
+    """A test and the tables of its arguments."""
 
     def __init__(self, test: Callable[..., None], tables: list[list[_Row]], around: Callable[[], Any]) -> None:
         self.test, self.tables, self.around = test, tables, around
@@ -106,7 +106,7 @@ def _wrapped(test: Callable[..., None], tables: list[list[_Row]], around: Callab
                     test(**_fresh(fixtures, number), **row)
             except (Exception, pytest.fail.Exception) as error:
                 failed.append(("-".join(name for name, _ in combined), error))
-        _judge(failed)
+        _raise_failures(failed)
 
     kept = [one for name, one in signature.parameters.items() if name not in given]
     run.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
@@ -125,7 +125,7 @@ def _fresh(fixtures: dict[str, Any], number: int) -> dict[str, Any]:
     return {**fixtures, "tmp_path": folder}
 
 
-def _judge(failed: list[tuple[str, BaseException]]) -> None:
+def _raise_failures(failed: list[tuple[str, BaseException]]) -> None:
     for name, error in failed:
         error.add_note(f"row: {name}")
     if len(failed) == 1:

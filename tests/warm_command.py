@@ -1,7 +1,7 @@
-"""A command for PATH whose processes the fork server starts: a shell script that asks for them and hands signals and status on.
+"""Make a command for PATH whose processes the fork server starts: a shell script that forwards signals and the exit status.
 
-It costs a hundredth of the half second in which Python starts and imports the framework. ``with WarmCommand(folder, program)``
-makes ``folder / program.name``; the process has the arguments, folder, environment and output of the script.
+A start costs a hundredth of the half second in which Python starts and imports the framework. ``with WarmCommand(folder,
+program)`` makes ``folder / program.name``; the process has the arguments, folder, environment and output of the script.
 """
 
 import os
@@ -18,7 +18,7 @@ SCRIPT = """#!/usr/bin/env bash
 answers=$(mktemp -u "{folder}/answers.XXXXXX")
 mkfifo "$answers"
 exec 3<>"$answers"
-(echo "$$ $answers" > "{requests}")  # in a shell of its own: the output of this one is read meanwhile
+(echo "$$ $answers" > "{requests}")  # in a subshell: a redirection here would replace the output that the server opens
 until read -r pid <&3; do :; done
 for signal in TERM INT HUP QUIT TSTP USR1 USR2; do trap "kill -$signal $pid 2>/dev/null" "$signal"; done
 until read -r status <&3; do :; done
@@ -27,7 +27,7 @@ exit "$status"
 
 
 class WarmCommand:
-    """Serves the requests of its script in threads, as long as its block lasts."""
+    """Serve the requests of the script in threads, as long as the ``with`` block lasts."""
 
     def __init__(self, folder: Path, program: Path) -> None:
         self._program = program
@@ -59,7 +59,7 @@ class WarmCommand:
                     threading.Thread(target=self._start(int(shell), answers), daemon=True).start()
 
     def _start(self, shell: int, answers: str) -> Callable[[], None]:
-        """Start what the script stands for; return what waits for its end and hands its status on."""
+        """Start the process of a script; return a function that waits for its end and sends its status to the script."""
         home = Path(f"/proc/{shell}")
         arguments = (home / "cmdline").read_bytes().decode().split("\0")[2:-1]  # after bash and the script
         environment = dict(one.split("=", 1) for one in (home / "environ").read_bytes().decode().split("\0") if one)

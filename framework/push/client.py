@@ -150,7 +150,7 @@ class Client:
     def push_up_to(self, request: PushRequest, limit: int, max_new: int | None = None) -> list[Jid]:
         """Write copies of a job until ``limit`` jobs of its class run or wait, at most ``max_new``; return the new ids.
 
-        The first call only asks how many are missing, so that no copy is prepared in vain. The script that writes decides again.
+        The first call only asks how many are missing, so that no unused copy is prepared. The script that writes decides again.
 
         Raises:
             Exception: as ``push``.

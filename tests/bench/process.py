@@ -55,7 +55,7 @@ class Child:
         """Raise RunFailed when the process has ended by itself."""
         status = self._popen.poll()
         if status is not None:
-            raise RunFailed(f"the process ended with status {status}; {self.story()}")
+            raise RunFailed(f"the process ended with status {status}; {self.output()}")
 
     def wait_for_end(self, longest_s: float, stopped: Callable[[], bool]) -> None:
         """Return when the process has ended with status 0; raise RunFailed for another, Stopped when the bench is asked
@@ -66,10 +66,10 @@ class Child:
             if stopped():
                 raise Stopped
             if time.monotonic() > deadline:
-                raise RunFailed(f"a client did not finish within {longest_s:g} s; {self.story()}")
+                raise RunFailed(f"a client did not finish within {longest_s:g} s; {self.output()}")
             time.sleep(0.01)
         if status:
-            raise RunFailed(f"a client ended with status {status}; {self.story()}")
+            raise RunFailed(f"a client ended with status {status}; {self.output()}")
 
     def end(self) -> None:
         """Send TERM, where there is a grace period, then KILL to the rest of the session."""

@@ -48,7 +48,7 @@ class Store:
             except RedisConnectionError as error:
                 if time.monotonic() > deadline:
                     self.close()
-                    raise RunFailed(f"redis-server does not answer: {error}; {self._child.story()}") from error
+                    raise RunFailed(f"redis-server does not answer: {error}; {self._child.output()}") from error
                 time.sleep(0.02)
             else:
                 return self

@@ -81,7 +81,7 @@ class Running:
             for child in self.children:
                 child.check()
             if now - changed > STALLED_S:
-                raise RunFailed(f"stuck at {seen} of {count} jobs for {STALLED_S:g} s; {self.children[0].story()}")
+                raise RunFailed(f"stuck at {seen} of {count} jobs for {STALLED_S:g} s; {self.children[0].output()}")
             time.sleep(LOOK_EVERY_S)
 
     def _look(self, now: float, count: int) -> None:

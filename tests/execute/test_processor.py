@@ -636,7 +636,7 @@ def test_refused_states_cost_no_job(slots, redis, is_async, how, place, after, m
     [("well", {}, "completed"), ("discard", {}, "discarded"), ("fail", {"retry": False}, "failed")],
 )
 def test_tracked_job_ends_while_redis_is_away(make_server, slots, redis, is_async, how, fields, after):
-    """The job leaves Redis only when Redis is back, and its last state is written then: no reader waits in vain."""
+    """The job leaves Redis only when Redis is back; its last state is written then, so a reader sees its end."""
     own = make_server()
     own_redis = own.open()
     ran = []

@@ -94,7 +94,7 @@ class Proxy:
         """Lose the reply to the request that a connection waits for, if it matches."""
         for link in self.open:
             if re.search(pattern, link.last, re.IGNORECASE):
-                link.doom = _Rule(re.compile(pattern), {1}, hang=False)
+                link.fault = _Rule(re.compile(pattern), {1}, hang=False)
 
     @property
     def open(self) -> "list[_Link]":
@@ -153,8 +153,8 @@ class Proxy:
                     link.client.sendall(self.refusal * count)
                     continue
                 with self._lock:
-                    if self._rule is not None and self._rule.strikes(data):
-                        link.doom = self._rule
+                    if self._rule is not None and self._rule.matches(data):
+                        link.fault = self._rule
                 link.last = data
                 self._squeeze(data)
                 link.server.sendall(data)
@@ -167,12 +167,12 @@ class Proxy:
                 self._squeeze(data)
                 if link.swallowed:
                     continue
-                if link.doom is None:
+                if link.fault is None:
                     self._give(link, data)
                     continue
                 self.lost.append(data)
-                link.client.sendall(data[: link.doom.passed])
-                if link.doom.hang:
+                link.client.sendall(data[: link.fault.passed])
+                if link.fault.hang:
                     link.swallowed = True
                 else:
                     link.reset()
@@ -203,7 +203,7 @@ class _Rule:
         self.pattern, self.numbers, self.hang, self.passed = pattern, numbers, hang, passed
         self._seen = 0
 
-    def strikes(self, data: bytes) -> bool:
+    def matches(self, data: bytes) -> bool:
         if self.pattern.search(data):
             self._seen += 1
             return self._seen in self.numbers
@@ -215,7 +215,7 @@ class _Link:
 
     def __init__(self, client: socket.socket, server: socket.socket, *, swallowed: bool) -> None:
         self.client, self.server, self.swallowed = client, server, swallowed
-        self.doom: _Rule | None = None
+        self.fault: _Rule | None = None
         self.last = b""
 
     def __enter__(self) -> None:

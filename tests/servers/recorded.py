@@ -1,4 +1,4 @@
-"""Run a server that keeps its whole history: ``scripts/prove history`` replays its append-only file."""
+"""Run a server that keeps all its writes in its append-only file, which ``scripts/prove history`` replays."""
 
 import shutil
 import time
@@ -10,7 +10,7 @@ _SETTINGS = {"auto-aof-rewrite-percentage": "0", "aof-timestamp-enabled": "yes"}
 
 
 class RecordedServer(GuardedServer):
-    """A server that never rewrites its append-only file, and writes the time into it."""
+    """A server whose append-only file is never rewritten and contains times."""
 
     def start(self) -> None:
         super().start()
@@ -19,13 +19,13 @@ class RecordedServer(GuardedServer):
                 client.config_set(name, value)
 
     def begin(self) -> None:
-        """Start with an empty history and no data: one round, one history."""
+        """Restart without data and with an empty append-only file."""
         self.stop()
         shutil.rmtree(self.data_dir / "appendonlydir", ignore_errors=True)
         self.start()
 
     def written(self) -> None:
-        """Return when every answered write is in the file: with a slow fsync a server holds it back for up to 2 s."""
+        """Wait until the file contains every answered write: during a slow fsync a server delays writes by up to 2 s."""
         deadline = time.monotonic() + _WRITTEN_S
         with self.open("recorded") as client:
             while client.info("persistence")["aof_buffer_length"] and time.monotonic() < deadline:

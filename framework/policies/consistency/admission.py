@@ -49,7 +49,7 @@ class ConsistencyPolicy:
         self._sleep = sleep
         self._log_limit = LogRateLimit(60.0)
         self._stalled_at: dict[DatabaseServer, int] = {}
-        """Positions of replicas for which a job has waited in vain: until they advance, no other job waits for them."""
+        """Positions of replicas that did not advance while a job waited: until they do, no other job waits for them."""
 
     def applies_to(self, declaration: Declaration) -> bool:
         """See ``AdmissionPolicy``: it applies to classes that may read from a replica of a configured database."""
