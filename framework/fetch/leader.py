@@ -178,9 +178,8 @@ class Leader:
 
     def _cancel_and_return_jobs(self, *, no_wait: bool = False) -> None:
         """Cancel every blocking call, and return their jobs and the buffered ones to the queues."""
-        self._in_flight.add(
-            self._blocking.cancel_all(no_wait=no_wait)
-        )  # kept in sight until it has gone back, whatever fails
+        # In flight first: if the return fails, the jobs are still known.
+        self._in_flight.add(self._blocking.cancel_all(no_wait=no_wait))
         self._return_buffer()
 
     def _arm_queues(self) -> None:
