@@ -64,9 +64,8 @@ def _reset_lock_after_fork() -> None:
     _binding.lock = threading.Lock()
 
 
-os.register_at_fork(
-    after_in_child=_reset_lock_after_fork
-)  # A thread of the parent may have held the lock while it made the client.
+# A thread of the parent may have held the lock while it made the client.
+os.register_at_fork(after_in_child=_reset_lock_after_fork)
 
 
 def bind(client: ClientPort) -> None:

@@ -387,9 +387,8 @@ def _requested_outcome(unit: UnitOfWork, error: BaseException) -> RunOutcome | N
     if has_type(error, PayloadError):
         return _malformed(unit, error)
     if has_type(error, RetryLater):
-        return Snoozed(
-            RetryLater(error.delay_s).delay_s, error.reason
-        )  # a new instance checks the delay of a subclass too
+        # A new instance checks the delay of a subclass too.
+        return Snoozed(RetryLater(error.delay_s).delay_s, error.reason)
     if has_type(error, Discard):
         return Discarded(error.reason)
     return None

@@ -27,10 +27,11 @@ _CHUNK = 1 << 16
 _ASCII, _LATIN_1, _WIDE, _ASTRAL = 1, 2, 3, 5
 """Bytes of memory per byte of a text by its widest character, including the copy made while parsing."""
 
+# Bytes of UTF-8 in characters below U+0100, U+10000.
 _OF_LATIN_1, _BELOW_ASTRAL = (
     bytes(range(0xC4)),
     bytes(range(0xF0)),
-)  # bytes of UTF-8 in characters below U+0100, U+10000
+)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _escapes_astral, _escapes_wide = re.compile(rb"\\u[dD][89a-fA-F]").search, re.compile(rb"\\u(?!00)").search
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}

@@ -215,7 +215,6 @@ def test_timeline_names_every_fault_without_script():
     kinds = [one.get("class") for one in root.iter(f"{SVG}rect")]
     assert (kinds.count("forgets"), kinds.count("forgets band")) == (2, 1)  # one of them in the legend
     lives = [one for one in root.iter(f"{SVG}path") if one.get("class") == "life"]
-    assert (
-        len({one.get("d").split(" ")[1].split("H")[0] for one in lives}) == 2
-    )  # the third follows the first in its row
+    # The third follows the first in its row.
+    assert len({one.get("d").split(" ")[1].split("H")[0] for one in lives}) == 2
     assert len([one for one in root.iter(f"{SVG}circle") if one.get("class") == "recovered"]) == 2

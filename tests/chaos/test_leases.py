@@ -97,9 +97,8 @@ def test_lease_expiry_recovers_frozen_and_killed_only(scene, measured):
         line["jid"] for line in frozen.lines[told_before:] if line.get("job_status") == "start" and at(line) > woken_at
     }
     assert "after" in begun
-    assert (
-        len(begun) <= 1 + SLOTS
-    )  # nothing of the prefetched, but each thread may have been about to start a job when it was stopped
+    # Nothing of the prefetched, but each thread may have been about to start a job when it was stopped.
+    assert len(begun) <= 1 + SLOTS
     assert len(frozen.find(event_name="lease.lost")) == 1
     assert len(scene.proven("held")) == 1
     again = Counter(scene.proven("note"))

@@ -102,9 +102,8 @@ def test_limits_sweep_frees_expired_slots_within_the_limit(jobs, redis):
     for jid in ("a", "b", "c", "d"):
         ask(redis, jid, 2)
     redis.zadd(keys.limit(REPORT) + ":running", {f"{OWNER} a": time.time() - 1})
-    assert (
-        jobs("limits", "sweep", "--json")["limits"][0]["freed"] == 0
-    )  # no process sends heartbeats: it may be an outage
+    # No process sends heartbeats: it may be an outage.
+    assert jobs("limits", "sweep", "--json")["limits"][0]["freed"] == 0
     redis.set(keys.STEADY_SINCE, time.time() - 60)
     assert jobs("limits", "sweep") == f"main: {REPORT}: 1 waiting job handed over, 1 slot freed that was not renewed\n"
     (done,) = jobs("limits", "sweep", REPORT, "--json")["limits"]

@@ -243,9 +243,8 @@ def on_the_wire(job):
         return None, data  # a lone surrogate, for one
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)  # one log, as in a process
+# One log, as in a process.
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     job=PAYLOADS,
     loggable=st.booleans(),

@@ -277,9 +277,8 @@ def test_stop_cancels_async_jobs_which_stay_in_flight(slots, redis):
     one.processor.cancel_async(20.0)
     until(lambda: one.processor.join(0.1))
     assert ends == [True] * 3
-    assert sorted(unit.data for unit in one.fetcher.in_flight.running()) == sorted(
-        data
-    )  # interrupted jobs stay in flight
+    # Interrupted jobs stay in flight.
+    assert sorted(unit.data for unit in one.fetcher.in_flight.running()) == sorted(data)
     assert redis.llen(WORKING) == 3
     assert redis.zcard(keys.RETRY) == 0
     assert one.lines(job_status="fail") == []

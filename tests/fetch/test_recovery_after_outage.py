@@ -43,9 +43,8 @@ def test_failed_acknowledgement_renews_blocking_calls(bench, redis, hole):
     until(lambda: len(one.units) == 2, "the next", SOON_S)
     assert [(lost.job.jid, lost.cause) for lost in one.recovered] == [("next", "lost reply")]
     assert one.answered == 1
-    until(
-        lambda: one.blocked_calls() == 1 and one.working() == [encoded(jid="next")]
-    )  # one call, not the dead one beside it
+    # One call, not the dead one beside it.
+    until(lambda: one.blocked_calls() == 1 and one.working() == [encoded(jid="next")])
 
 
 @pytest.mark.proves("F11", "R3")

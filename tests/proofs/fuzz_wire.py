@@ -113,9 +113,8 @@ def check_payload(data: bytes) -> str:
         _same(loads(changed), {**payload, "queue": "another", "retry_count": 1}), "what was not changed stays as it was"
     )
     _check_cut_off(data, payload)
-    kept = (
-        payload.keys() if fate.destination != keys.DEAD else set[str]()
-    )  # a payload that Ruby cannot display is wrapped there
+    # A payload that Ruby cannot display is wrapped there.
+    kept = payload.keys() if fate.destination != keys.DEAD else set[str]()
     expect(loads(fate.data).keys() >= kept, "what is taken back keeps its fields")
     return "read"
 

@@ -49,10 +49,11 @@ def test_acl_printed_line_is_taken_by_the_server(each_redis, name):
     found = each_redis.acl_getuser("printed")
     assert set(found["keys"]) == {f"~{pattern}" for pattern in (*role.keys, *role.optional_keys)}
     assert "+@all" not in found["commands"]
+    # It may not log in before an operator has given it a password.
     assert (found["passwords"], found["channels"]) == (
         [],
         [],
-    )  # it may not log in before an operator has given it a password
+    )
     each_redis.execute_command("ACL", "DELUSER", "printed")
 
 

@@ -192,10 +192,11 @@ def test_choice_override_decides_for_single_database(settings, now, postgres, st
     gone = settings["main"].model_copy(update={"replicas": (f"{settings['main'].replicas[0]}&port=1",)})
     one_gone = Databases({"main": settings["main"], "ci": gone})
     other = RecordedPolicy(one_gone)
+    # Neither a wait nor a retry helps ci.
     assert other(both, wal_locations={"main": new, "ci": old}) == (
         "primary",
         None,
-    )  # neither a wait nor a retry helps ci
+    )
     assert other.slept == []
     one_gone.dispose()
     only_ci = {"data_consistency": "always", "data_consistency_overrides": {"ci": "delayed"}}
