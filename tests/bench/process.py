@@ -82,10 +82,10 @@ class Child:
                 os.kill(pid, signal.SIGKILL)
         self._popen.wait()
 
-    def story(self) -> str:
-        """Return the last lines of the process and the place of its logs."""
-        words = b"".join(file.read_bytes()[-LAST_BYTES:] for file in (self.log, self.errors))
-        return f"logs {self.log} and .err end with:\n{words.decode(errors='replace').strip()}"
+    def output(self) -> str:
+        """Return the paths of the logs and their last bytes."""
+        ends = b"".join(file.read_bytes()[-LAST_BYTES:] for file in (self.log, self.errors))
+        return f"logs {self.log} and .err end with:\n{ends.decode(errors='replace').strip()}"
 
 
 def clean_environment() -> dict[str, str]:
