@@ -1,10 +1,12 @@
 """The schema of all_queues.yml says what the rules of the attributes say, no more and no less."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +23,12 @@ from tests.tables import each_row
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCHEMA = all_queues_schema([])
 ABSENT = object()
+
+
+@pytest.fixture(autouse=True)
+def _own_registry() -> Iterator[None]:
+    with registry.isolated():
+        yield
 
 
 def entry(**body: Any) -> dict[str, Any]:
