@@ -122,6 +122,30 @@ TARGETS: tuple[Target, ...] = (
         "growth of memory over a million jobs (none; 1 MB is what the allocator moves by itself)", 1,
         _figure("memory", "growth_mb"), at_least=False, unit="MB",
     ),
+    Target("processor time of a limited job, against a plain one", 1.6, _figure("policies", "limited_times"), at_least=False),
+    Target(
+        "processor time of a deduplicated job, against a plain one", 1.6, _figure("policies", "deduplicated_times"),
+        at_least=False,
+    ),
+    Target("processor time of a tracked job, against a plain one", 1.4, _figure("policies", "tracked_times"), at_least=False),
+    Target(
+        "processor time of a job with a health check, against a plain one", 1.1, _figure("policies", "health_times"),
+        at_least=False,
+    ),
+    Target(
+        "processor time of a job with all of them, against a plain one", 2.5, _figure("policies", "guidelines_times"),
+        at_least=False,
+    ),
+    Target("use of the slots of a full limit", 97, _figure("full_limit", "slot_percent"), unit="%"),
+    Target("idle push to start, limited and deduplicated, p50, against a plain one", 1.3, _figure("policy_latency", "times"),
+           at_least=False),
+    Target(
+        "processor time of a deduplicated push, against a plain one", 1.3,
+        _figure("policy_pushes", "push_deduplicated_times"), at_least=False,
+    ),
+    Target("rate of a deduplicated push, against a plain one", 0.8, _figure("policy_pushes", "push_deduplicated_share")),
+    Target("rate of a deduplicated bulk, against a plain one", 0.35, _figure("policy_pushes", "bulk_deduplicated_share")),
+    Target("rate of a tracked bulk, against a plain one", 0.6, _figure("policy_pushes", "bulk_tracked_share")),
     Target("longest wait while a slot is free", 50, _figure("fairness", "max"), at_least=False, unit="ms"),
 )  # fmt: skip
 

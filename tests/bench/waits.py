@@ -26,6 +26,15 @@ def latency_ten_queues(site: WorkloadRun) -> dict[str, float]:
     return _latency(site, TEN_QUEUES)
 
 
+def latency_of_policies(site: WorkloadRun) -> dict[str, float]:
+    """Measure the same for a limited and deduplicated class, beside a plain class."""
+    plain, guarded = (_latency(site, ONE_QUEUE, kind) for kind in ("latency", "guarded_latency"))
+    shown = {
+        f"{name}_{figure}": part[figure] for name, part in (("plain", plain), ("guarded", guarded)) for figure in part
+    }
+    return {"times": guarded["p50"] / plain["p50"], **shown}
+
+
 def idle(site: WorkloadRun) -> dict[str, float]:
     """Measure processor, commands and memory of a process without jobs."""
     return _idle(site, ONE_QUEUE)
@@ -45,12 +54,14 @@ def admits_idle(contestant: Contestant) -> bool:
     return not contestant.lines and not contestant.queueless
 
 
-def _latency(site: WorkloadRun, queues: tuple[str, ...]) -> dict[str, float]:
+def _latency(site: WorkloadRun, queues: tuple[str, ...], kind: str = "latency") -> dict[str, float]:
     count = 50 if site.given.quick else 500
     site.store.empty()
     with site.working(Launch("latency", queues=queues)) as running:
         _warm_up(site, running)
-        site.produce("latency", queues=list(queues), count=count, period_s=PERIOD_S)
+        # Only clients of the framework have kinds other than the first.
+        other = {} if kind == "latency" else {"kind": kind}
+        site.produce("latency", queues=list(queues), count=count, period_s=PERIOD_S, **other)
         running.wait_for(WARM_JOBS + PROBES + count)
         waited = [1000 * value for notes in running.meters.notes() for value in notes[WARM_JOBS:]]
     return {

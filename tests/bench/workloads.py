@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tests.bench import drains, framework_only, pushes, waits
+from tests.bench import drains, framework_only, policies, pushes, waits
 from tests.bench.contestants import Contestant
 from tests.bench.workload_run import WorkloadRun
 
@@ -81,6 +81,24 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload(
         "payload100k", "Jobs with 98 kB of arguments", "rate", "jobs/s",
         run=drains.PAYLOAD.run, prepare=drains.PAYLOAD.prepare, admits=_able("payload"),
+    ),
+    Workload(
+        "policies", "Cost of a no-op job of a class with all guidelines, against a plain class", "guidelines_times", "times",
+        run=policies.drains, admits=_ours, more_is_better=False,
+        details=("limited_times", "deduplicated_times", "tracked_times", "health_times"),
+    ),
+    Workload(
+        "policy_pushes", "Cost of a push of a class with all guidelines, against a plain class", "push_guidelines_times",
+        "times", run=policies.pushes, admits=_ours, more_is_better=False,
+        details=("push_deduplicated_times", "bulk_deduplicated_share", "bulk_tracked_share"),
+    ),
+    Workload(
+        "policy_latency", "Idle process, limited and deduplicated class: p50 against a plain class", "times", "times",
+        run=waits.latency_of_policies, admits=_ours, more_is_better=False, details=("plain_p50", "guarded_p50"),
+    ),
+    Workload(
+        "full_limit", "A limit of 5, jobs that wait 10 ms, 50 threads: use of the slots", "slot_percent", "%",
+        run=policies.full_limit, prepare=policies.prepare_full_limit, admits=_ours,
     ),
     Workload("shards1", "No-op jobs, one shard, one process", "rate", "jobs/s", run=framework_only.one_shard, admits=_ours),
     Workload(

@@ -13,7 +13,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import meter
@@ -24,64 +24,74 @@ PROBES = 5  # pushes before the first that is measured, so that none pays for th
 # just under the size from which the framework's client compresses, so that all move the same bytes
 PAYLOAD_BYTES = 98_000
 
+NUMBERED = frozenset({"plain", "health", "limited", "deduplicated", "tracked", "guidelines"})
+"""Kinds whose jobs have a number of their own: equal ones would be duplicates."""
+
 Pusher = Callable[..., Any]
 
 
-def arguments(kind: str) -> list[Any]:
-    """Return the arguments of a job of this kind when they carry no measurement."""
+def argument_lists(kind: str, numbers: range) -> Sequence[list[Any]]:
+    """Return the arguments of jobs of this kind when they carry no measurement."""
+    if kind in NUMBERED:
+        return [[number] for number in numbers]
     if kind == "payload":
-        return [base64.b64encode(random.Random(7).randbytes(PAYLOAD_BYTES * 3 // 4)).decode()]
-    return [meter.clock()] if kind == "latency" else []
+        text = base64.b64encode(random.Random(7).randbytes(PAYLOAD_BYTES * 3 // 4)).decode()
+        return [[text]] * len(numbers)
+    return [[meter.clock()] if kind == "latency" else []] * len(numbers)
 
 
 async def settled(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
-async def push_all(module: Any, kind: str, queue: str, count: int, args: list[Any]) -> None:
+async def push_all(module: Any, kind: str, queue: str, jobs: Sequence[list[Any]]) -> None:
     bulk = module.bulk_pusher(kind, queue)
     if bulk is None:
-        await push_one_by_one(module.pusher(kind, queue), count, args)
+        await push_one_by_one(module.pusher(kind, queue), jobs)
         return
-    for start in range(0, count, SLICE):
-        await settled(bulk([args] * min(SLICE, count - start)))
+    for start in range(0, len(jobs), SLICE):
+        await settled(bulk(jobs[start : start + SLICE]))
 
 
-async def push_one_by_one(push: Pusher, count: int, args: list[Any]) -> None:
+async def push_one_by_one(push: Pusher, jobs: Sequence[list[Any]]) -> None:
     if inspect.iscoroutinefunction(push):
-        for _ in range(count):
+        for args in jobs:
             await push(*args)
     else:
-        for _ in range(count):
+        for args in jobs:
             push(*args)
 
 
 async def fill(module: Any, kind: str, queues: list[str], count: int) -> dict[str, float]:
     """Spread ``count`` jobs evenly over the queues."""
-    args = arguments(kind)
+    jobs = argument_lists(kind, range(count))
     share, rest = divmod(count, len(queues))
+    start = 0
     for number, queue in enumerate(queues):
-        await push_all(module, kind, queue, share + (number < rest), args)
+        end = start + share + (number < rest)
+        await push_all(module, kind, queue, jobs[start:end])
+        start = end
     return {"count": count}
 
 
 async def push(module: Any, kind: str, count: int) -> dict[str, float]:
     """Push one at a time from one client."""
     pusher = module.pusher(kind, "default")
-    await push_one_by_one(pusher, WARM, arguments(kind))
+    await push_one_by_one(pusher, argument_lists(kind, range(WARM)))
+    jobs = argument_lists(kind, range(WARM, WARM + count))
     began, used = meter.clock(), time.process_time()
-    await push_one_by_one(pusher, count, arguments(kind))
+    await push_one_by_one(pusher, jobs)
     return _rate(count, began, used)
 
 
 async def bulk(module: Any, kind: str, count: int) -> dict[str, float]:
     """Push in calls of 1,000."""
     pusher = module.bulk_pusher(kind, "default")
-    jobs = [arguments(kind) for _ in range(SLICE)]
-    await settled(pusher(jobs))
+    await settled(pusher(argument_lists(kind, range(SLICE))))
+    jobs = argument_lists(kind, range(SLICE, SLICE + count // SLICE * SLICE))
     began, used = meter.clock(), time.process_time()
-    for _ in range(count // SLICE):
-        await settled(pusher(jobs))
+    for start in range(0, len(jobs), SLICE):
+        await settled(pusher(jobs[start : start + SLICE]))
     return _rate(count // SLICE * SLICE, began, used)
 
 
@@ -94,10 +104,12 @@ def sleep_until(due: float) -> None:
     time.sleep(max(0.0, due - meter.clock()))
 
 
-async def latency(module: Any, queues: list[str], count: int, period_s: float) -> dict[str, float]:
+async def latency(
+    module: Any, queues: list[str], count: int, period_s: float, kind: str = "latency"
+) -> dict[str, float]:
     """Push one job per period, each with the time just before its push."""
-    await push_one_by_one(module.pusher("noop", "default"), PROBES, [])
-    pushers = [module.pusher("latency", queue) for queue in queues]
+    await push_one_by_one(module.pusher("noop", "default"), [[]] * PROBES)
+    pushers = [module.pusher(kind, queue) for queue in queues]
     due = meter.clock()
     for number in range(count):
         due += period_s

@@ -8,7 +8,8 @@ from typing import Any
 import body
 
 import framework
-from framework import ApplicationWorker
+from framework import ApplicationWorker, DeferOnHealth
+from framework.health import Normal, Question, Signal, register
 
 
 class BenchWorker(ApplicationWorker, abstract=True):
@@ -58,6 +59,62 @@ class MixedWorker(BenchWorker):
         body.mixed(sent, pause_s)
 
 
+class NumberedWorker(BenchWorker, abstract=True):
+    """A no-op job with a number, so that no two jobs are duplicates. The policies of its subclasses are compared."""
+
+    def perform(self, _number: int) -> None:
+        body.noop()
+
+
+class Calm:
+    """A health indicator that never stops a job."""
+
+    def evaluate(self, _question: Question) -> Signal:
+        return Normal("always")
+
+
+register("calm", Calm())
+
+
+class PlainWorker(NumberedWorker):
+    pass
+
+
+class HealthWorker(NumberedWorker):
+    defer_on_health = DeferOnHealth(indicators=("calm",))
+
+
+class LimitedWorker(NumberedWorker):
+    concurrency_limit = 1_000
+
+
+class DeduplicatedWorker(NumberedWorker):
+    idempotent = True
+
+
+class TrackedWorker(NumberedWorker):
+    status_expiration = 600
+
+
+class GuidelinesWorker(NumberedWorker):
+    defer_on_health = DeferOnHealth(indicators=("calm",))
+    concurrency_limit = 1_000
+    idempotent = True
+    status_expiration = 600
+
+
+class FullLimitWorker(BenchWorker):
+    concurrency_limit = 5
+
+    def perform(self) -> None:
+        body.io()
+
+
+class GuardedLatencyWorker(LatencyWorker):
+    concurrency_limit = 1_000
+    idempotent = True
+
+
 WORKERS: dict[str, type[ApplicationWorker]] = {
     "noop": NoopWorker,
     "cpu": CpuWorker,
@@ -67,6 +124,14 @@ WORKERS: dict[str, type[ApplicationWorker]] = {
     "payload": PayloadWorker,
     "latency": LatencyWorker,
     "mixed": MixedWorker,
+    "plain": PlainWorker,
+    "health": HealthWorker,
+    "limited": LimitedWorker,
+    "deduplicated": DeduplicatedWorker,
+    "tracked": TrackedWorker,
+    "guidelines": GuidelinesWorker,
+    "full_limit": FullLimitWorker,
+    "guarded_latency": GuardedLatencyWorker,
 }
 
 
