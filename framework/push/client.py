@@ -1,73 +1,40 @@
 """Push requests to the shard of their class, through the client middlewares if there are any."""
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from framework.declare.bulk import CHUNK_SIZE, BulkChunk, bind_all, json_chunks
+from framework.declare.bulk import bind_all, json_chunks
 from framework.declare.declaration import Declaration
 from framework.declare.per_class import PerClass
-from framework.declare.request import BulkRequest, PushRequest, Route
-from framework.errors import ArgumentsError, ExceedLimitError, PayloadError
+from framework.declare.request import BulkRequest, DueTime, PushRequest, Route
+from framework.errors import ArgumentsError, PayloadError
 from framework.middleware.chain import Call
-from framework.push.bulk import BulkPush, PreparedChunk
+from framework.push.bulk import BulkPush
 from framework.push.lock_port import PushLocks
 from framework.push.middleware_push import MiddlewarePusher
 from framework.push.normalize import (
-    ExtraFields,
     ExtraFieldsFactory,
-    inherited_context,
     no_extra_fields,
     option_context,
     wire_value,
 )
+from framework.push.push_plan import PushPlan
 from framework.push.schedule_writer import ScheduleWriter
 from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimits
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.push.template import JobTemplate
+from framework.push.template_chunks import TemplateChunks, fit_chunks
+from framework.push.unique_push import UniquePush, with_lock_key
 from framework.route.router import Router
 from framework.shard.shard import Shard
 from framework.shard.shards import Shards
-from framework.telemetry import context
-from framework.types import Jid, Json
+from framework.types import Jid
 from framework.wire import keys
-from framework.wire.ids import generate_jid, generate_jids
+from framework.wire.ids import generate_jid
 from framework.wire.job import wire_timestamp_json
 from framework.wire.json import dumps_exact
-from framework.wire.status_key import StatusCommand, TrackedJob
-
-
-class PushPlan(NamedTuple):
-    """Hold everything that all jobs of one class with the same options share: destination, template, context, limits."""
-
-    declaration: Declaration
-    shard: Shard
-    template: JobTemplate
-    context: Mapping[str, Json]
-    status_ttl_s: int
-    """Seconds that their status is kept; 0 if they are not tracked."""
-    extra_fields: ExtraFields | None
-    raw_size_limit: int
-    """Arguments of fewer bytes are written without a size check; 0 if the class is deduplicated."""
-    deduplicates: bool
-
-    def ambient_fields(self) -> Mapping[str, Json]:
-        """Return the context fields and extra fields of a push made here and now."""
-        ambient = inherited_context(self.declaration)
-        if self.extra_fields is not None:
-            ambient = {**ambient, **self.extra_fields()}
-        return {**ambient, **self.context} if self.context else ambient
-
-    def tracked_job(self, jid: Jid) -> TrackedJob | None:
-        """Return the tracked job for a status, or ``None`` if the class is not tracked."""
-        return TrackedJob(jid, self.status_ttl_s) if self.status_ttl_s else None
-
-    def status_commands(self, jids: Sequence[Jid], times: Sequence[float | None]) -> list[StatusCommand]:
-        """Return the commands that record jobs as queued, now or for their due times."""
-        if not self.status_ttl_s:
-            return []
-        return [TrackedJob(jid, self.status_ttl_s).queued_command(at) for jid, at in zip(jids, times, strict=True)]
+from framework.wire.status_key import TrackedJob
 
 
 class Client:
@@ -103,6 +70,7 @@ class Client:
             self._schedule_writer,
             clock,
         )
+        self._locks = locks
         self._has_middleware = bool(middleware)
 
     def route(self, declaration: Declaration) -> Route:
@@ -134,9 +102,9 @@ class Client:
             arguments = dumps_exact(args, outer_levels=1)
         except PayloadError as error:
             raise ArgumentsError(declaration.wire_name, f"refused: {error.reason}") from error
+        if plan.unique is not None and (unique := plan.unique_push(scheduled=due is not None)) is not None:
+            return self._push_unique(plan, unique, arguments, due)
         if len(arguments) >= plan.raw_size_limit:
-            if plan.deduplicates:
-                return self._middleware_pusher.push(request)
             arguments = plan.template.fit_to_limit(arguments)
         jid, now = generate_jid(), wire_timestamp_json(self._clock())
         payload = plan.template.encode(arguments, jid.encode(), now, plan.ambient_fields(), scheduled=due is not None)
@@ -146,6 +114,18 @@ class Client:
         else:
             self._schedule_writer.write(plan.shard, payload, due, plan.tracked_job(jid))
         return jid
+
+    def _push_unique(self, plan: PushPlan, unique: UniquePush, arguments: bytes, due: DueTime | None) -> Jid | None:
+        """Write one job of a deduplicated class; return its id, or ``None`` for a duplicate."""
+        (lock_key,) = unique.lock_keys([arguments])
+        if len(arguments) >= plan.raw_size_limit:
+            arguments = plan.template.fit_to_limit(arguments)
+        if due is not None:
+            self._schedule_writer.check_clock(plan.shard)
+        jid, now, ambient = generate_jid(), wire_timestamp_json(self._clock()), plan.ambient_fields()
+        arguments = with_lock_key(arguments, lock_key)
+        payload = plan.template.encode(arguments, jid.encode(), now, ambient, scheduled=due is not None)
+        return unique.push(payload, lock_key, jid, ambient, due)
 
     def push_up_to(self, request: PushRequest, limit: int, max_new: int | None = None) -> list[Jid]:
         """Write copies of a job until ``limit`` jobs of its class run or wait, at most ``max_new``; return the new ids.
@@ -183,12 +163,13 @@ class Client:
         """
         signature = request.declaration.signature
         coercer = self._strict_arguments.coercer(request.declaration)
-        if self._has_middleware or request.declaration.deduplicates:
+        if self._has_middleware:
             prepare = self._middleware_pusher.chunk_source(request, bind_all(signature, request.args, coercer))
         else:
             plan = self._plan_for(request.declaration, request.options)
-            chunks = _fit_chunks(plan.template, json_chunks(signature, request.args, coercer))
-            prepare = _TemplateChunks(plan, request, chunks, self._clock, self._schedule_writer).prepare
+            unique = plan.unique_push(scheduled=request.due is not None)
+            chunks = fit_chunks(plan.template, json_chunks(signature, request.args, coercer), unique)
+            prepare = TemplateChunks(plan, request, chunks, unique, self._clock, self._schedule_writer).prepare
         if coercer is not None:
             coercer.log_complaints()
         return BulkPush(prepare).run()
@@ -215,117 +196,19 @@ class Client:
     def _make_plan(self, declaration: Declaration, options: Mapping[str, Any]) -> PushPlan:
         route = self._router.route_push(declaration, options)
         template = JobTemplate(declaration, route.queue, options, self._limiter)
-        status_ttl = options.get("status_expiration", declaration.status_expiration)
-        unique = declaration.deduplicates
+        shard = self._shards[route.shard]
+        status_expiration = options.get("status_expiration", declaration.status_expiration)
+        status_ttl_s = 0 if status_expiration is None else int(wire_value(status_expiration))
+        unique = None
+        if declaration.deduplicate is not None and declaration.deduplicates:
+            unique = UniquePush(declaration, declaration.deduplicate, self._locks, shard, route.queue, status_ttl_s)
         return PushPlan(
             declaration,
-            self._shards[route.shard],
+            shard,
             template,
             option_context(options),
-            status_ttl_s=0 if status_ttl is None else int(wire_value(status_ttl)),
-            extra_fields=self._extra_fields_for(declaration),
-            raw_size_limit=0 if unique else template.raw_size_limit,
-            deduplicates=unique,
+            status_ttl_s,
+            self._extra_fields_for(declaration),
+            template.raw_size_limit,
+            unique,
         )
-
-
-class _TemplateChunks:
-    """Prepare the chunks of one bulk without a dict per job. Frees the arguments of each prepared chunk."""
-
-    def __init__(
-        self,
-        plan: PushPlan,
-        request: BulkRequest,
-        pending: deque[bytes],
-        clock: Callable[[], float],
-        schedule_writer: ScheduleWriter,
-    ) -> None:
-        self._plan = plan
-        self._request = request
-        self._pending = pending
-        self._clock = clock
-        self._schedule_writer = schedule_writer
-        self._start = 0
-        self._first_due_at: float | None = None
-
-    def prepare(self) -> PreparedChunk | None:
-        """See ``BulkPush``."""
-        if not self._pending:
-            return None
-        request, plan, start, due = self._request, self._plan, self._start, self._request.due
-        if due is not None and self._first_due_at is None:
-            self._first_due_at = self._schedule_writer.first_due_at(plan.shard, due)
-        # JSON escapes every line break inside of a string, so each line is one job.
-        arguments = self._pending[0].split(b"\n")
-        *jids, token = generate_jids(len(arguments) + 1)
-        payloads = self._payloads(arguments, jids, scheduled=due is not None)
-        times: list[float] | None = None
-        if self._first_due_at is not None:
-            times = [self._first_due_at + request.delay_s_of(index) for index in range(start, start + len(jids))]
-        # Last: if a step above raises, `resume` prepares the same chunk again.
-        self._pending.popleft()
-        self._start += CHUNK_SIZE
-        return _TemplateChunk(plan, jids, payloads, times, token)
-
-    def _payloads(self, arguments: list[bytes], jids: list[Jid], *, scheduled: bool) -> list[bytes]:
-        plan, contexts, raw = self._plan, self._request.contexts, [jid.encode() for jid in jids]
-        now, ambient = wire_timestamp_json(self._clock()), plan.ambient_fields()
-        if contexts is None:
-            return plan.template.encode_many(arguments, raw, now, ambient, scheduled=scheduled)
-        job_contexts = contexts[self._start : self._start + CHUNK_SIZE]
-        return [
-            plan.template.encode(args, jid, now, {**ambient, **context.meta(extra)}, scheduled=scheduled)
-            for args, jid, extra in zip(arguments, raw, job_contexts, strict=True)
-        ]
-
-
-class _TemplateChunk:
-    """Write one chunk of a bulk whose payloads come from a template."""
-
-    def __init__(
-        self, plan: PushPlan, jids: list[Jid], payloads: list[bytes], times: Sequence[float] | None, token: str
-    ) -> None:
-        self._plan = plan
-        self._payloads = payloads
-        self._times = times
-        self._token = token
-        self._tried = False
-        self.jids: Sequence[Jid] = jids
-
-    def write(self) -> Sequence[Jid | None]:
-        """See ``PreparedChunk``."""
-        plan, times, shard = self._plan, self._times, self._plan.shard
-        # The token is checked before the statuses are written: the jobs of an earlier try may have started since, and
-        # `queued` must not overwrite their status.
-        if self._tried and shard.is_pushed(self._token):
-            return self.jids
-        self._tried = True
-        if times is None:
-            commands = plan.status_commands(self.jids, [None] * len(self.jids)) if plan.status_ttl_s else ()
-            shard.enqueue(plan.template.queue, self._payloads, self._token, commands)
-        else:
-            shard.schedule(
-                list(zip(times, self._payloads, strict=True)), self._token, plan.status_commands(self.jids, times)
-            )
-        return self.jids
-
-
-def _fit_chunks(template: JobTemplate, chunks: Iterable[BulkChunk]) -> deque[bytes]:
-    """Return the argument lines of all chunks, every job within the size limits.
-
-    Raises:
-        ExceedLimitError: names the first job that is too large.
-    """
-    fitted: deque[bytes] = deque()
-    for number, (lines, longest) in enumerate(chunks):
-        small = longest < template.raw_size_limit
-        fitted.append(lines if small else b"\n".join(_fit_lines(template, lines.split(b"\n"), number * CHUNK_SIZE)))
-    return fitted
-
-
-def _fit_lines(template: JobTemplate, lines: list[bytes], start: int) -> Iterator[bytes]:
-    for job, arguments in enumerate(lines, start):
-        try:
-            yield template.fit_to_limit(arguments)
-        except ExceedLimitError as error:
-            raise error.for_bulk_index(job) from None

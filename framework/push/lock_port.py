@@ -1,12 +1,12 @@
 """Declare what a push needs from the deduplication policy, which stands in a higher layer."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from framework.declare.declaration import Declaration
 from framework.declare.policy_options import Deduplicate
-from framework.declare.request import DueTime
 from framework.types import Jid, Payload
-from framework.wire.resources import LockRequest
+from framework.wire.resources import LockRequest, LockTerms
 from framework.wire.status_key import StatusCommand
 
 
@@ -21,15 +21,18 @@ class PushLocks(Protocol):
         """Set the lock key of a payload, computed from ``args``; an existing key is kept."""
         ...
 
+    def lock_keys(self, declaration: Declaration, arguments: Sequence[bytes]) -> list[str]:
+        """Return the lock keys of jobs pushed now, computed from their arguments as JSON."""
+        ...
+
+    def lock_terms(self, declaration: Declaration, policy: Deduplicate) -> LockTerms:
+        """Return what the lock requests of all jobs of a push share."""
+        ...
+
     def lock_request(
-        self,
-        payload: Payload,
-        declaration: Declaration,
-        policy: Deduplicate,
-        due: DueTime | None,
-        status_command: StatusCommand | None,
+        self, payload: Payload, declaration: Declaration, policy: Deduplicate, status_command: StatusCommand | None
     ) -> LockRequest:
-        """Return the request of a payload for the lock that it names; ``due`` if it goes to the schedule set."""
+        """Return the request of a due job for the lock that its payload names."""
         ...
 
     def log_duplicate(self, payload: Payload, declaration: Declaration, policy: Deduplicate, owner: Jid) -> None:

@@ -2,8 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from framework.declare import registry
 from framework.declare.bulk import CHUNK_SIZE
@@ -18,6 +17,7 @@ from framework.push.lock_port import PushLocks
 from framework.push.normalize import NO_CONTEXT, ExtraFields, ExtraFieldsFactory, Normalizer
 from framework.push.schedule_writer import ScheduleWriter
 from framework.push.size_limiter import SizeLimiter
+from framework.push.unique_chunk import UniqueBatch, UniqueChunk
 from framework.route.router import Router
 from framework.shard.routing_validator import RoutedScope
 from framework.shard.shard import Shard
@@ -25,6 +25,7 @@ from framework.shard.shards import Shards
 from framework.telemetry import context
 from framework.types import Jid, Json, Payload
 from framework.wire.ids import generate_jid, generate_jids
+from framework.wire.resources import IDEMPOTENCY_KEY, LockDetails, UniqueJobs, wal_positions_of
 from framework.wire.status_key import StatusCommand, tracked_job
 
 
@@ -78,8 +79,7 @@ class MiddlewarePusher:
         if policy is not None:
             if entry.due is not None:
                 self._schedule_writer.check_clock(shard)
-            batches = self._group_by_queue(declaration, policy, [entry])
-            return _DeduplicatedChunk(shard, batches, [entry], self._result_resolver(declaration, policy)).write()[0]
+            return self._unique_chunk(shard, declaration, policy, [entry]).write()[0]
         if entry.due is None:
             shard.enqueue_one(entry.queue, entry.data, _status_commands(entry))
         else:
@@ -137,40 +137,37 @@ class MiddlewarePusher:
             entries.append(entry)
         if policy is None:
             return _PlainChunk(shard, entries)
-        batches = self._group_by_queue(declaration, policy, entries)
-        return _DeduplicatedChunk(shard, batches, entries, self._result_resolver(declaration, policy), generate_jid())
+        return self._unique_chunk(shard, declaration, policy, entries, generate_jid())
 
-    def _group_by_queue(
-        self, declaration: Declaration, policy: Deduplicate, entries: Sequence[PreparedJob | None]
-    ) -> "list[_QueueBatch]":
-        """Group the jobs of a deduplicated class into one batch per queue, each job with its lock request."""
-        batches: dict[str | None, _QueueBatch] = {}
+    def _unique_chunk(
+        self,
+        shard: Shard,
+        declaration: Declaration,
+        policy: Deduplicate,
+        entries: Sequence[PreparedJob | None],
+        token: str = "",
+    ) -> UniqueChunk:
+        """Return the writer of a deduplicated class's jobs, in one batch per queue: a middleware may have changed the queue."""
+        by_queue: dict[str | None, dict[int, PreparedJob]] = {}
         for index, entry in enumerate(entries):
             if entry is not None:
-                queue = entry.queue if entry.due is None else None
-                batch = batches.setdefault(queue, _QueueBatch(queue))
-                batch.indexes.append(index)
-                batch.entries.append(entry)
-                batch.jobs.append(self._encode_with_lock_request(entry, declaration, policy))
-        return list(batches.values())
+                by_queue.setdefault(entry.queue if entry.due is None else None, {})[index] = entry
+        terms = self._locks.lock_terms(declaration, policy)
+        batches = [
+            UniqueBatch(
+                queue,
+                list(jobs),
+                UniqueJobs.of(terms, [job.data for job in jobs.values()], map(_lock_owner, jobs.values())),
+            )
+            for queue, jobs in by_queue.items()
+        ]
 
-    def _result_resolver(self, declaration: Declaration, policy: Deduplicate) -> "_ResolveResult":
-        """Return a function that maps a job and its lock's owner to the job's id, or to ``None`` for a duplicate."""
-
-        def resolve(entry: PreparedJob, owner: Jid) -> Jid | None:
-            if not owner or not declaration.idempotent:
-                return entry.jid
+        def log_duplicate(index: int, owner: Jid) -> None:
+            entry = entries[index]
+            assert entry is not None, "it was written"  # noqa: S101
             self._locks.log_duplicate(entry.payload, declaration, policy, owner)
-            return None
 
-        return resolve
-
-    def _encode_with_lock_request(
-        self, entry: PreparedJob, declaration: Declaration, policy: Deduplicate
-    ) -> tuple[bytes, bytes]:
-        commands = _status_commands(entry)
-        command = commands[0] if commands else None
-        return entry.data, self._locks.lock_request(entry.payload, declaration, policy, entry.due, command).encode()
+        return UniqueChunk(shard, batches, len(entries), log_duplicate if declaration.idempotent else None, token)
 
     def _build_payload(
         self,
@@ -244,6 +241,15 @@ def _status_commands(entry: PreparedJob) -> tuple[StatusCommand, ...]:
     return (found.queued_command(None if due is None else due.at),)
 
 
+def _lock_owner(entry: PreparedJob) -> tuple[str, Jid, LockDetails]:
+    """Return the lock key, the jid and the details of a job's lock request."""
+    commands = _status_commands(entry)
+    delay_s = None if entry.due is None else entry.due.delay_s
+    at = None if entry.due is None or delay_s is not None else entry.due.at
+    details = LockDetails(wal_positions_of(entry.payload), at, delay_s, commands[0][2:] if commands else ())
+    return entry.payload[IDEMPOTENCY_KEY], entry.jid, details
+
+
 class _PayloadChunks:
     """Prepare the chunks of one bulk push one after the other."""
 
@@ -311,53 +317,3 @@ class _PlainChunk:
         else:
             scheduled = [(entry.due.at, entry.data) for entry in entries if entry.due is not None]
             self._shard.schedule(scheduled, token, commands)
-
-
-@dataclass(slots=True)
-class _QueueBatch:
-    """Collect the jobs of a deduplicated class for one queue or the schedule set, with their indexes in the chunk."""
-
-    queue: str | None
-    indexes: list[int] = field(default_factory=list[int])
-    entries: list[PreparedJob] = field(default_factory=list[PreparedJob])
-    jobs: list[tuple[bytes, bytes]] = field(default_factory=list[tuple[bytes, bytes]])
-
-
-_ResolveResult: TypeAlias = Callable[[PreparedJob, Jid], Jid | None]
-
-
-class _DeduplicatedChunk:
-    """Write the jobs of one chunk of a deduplicated class: each with its lock, or not at all."""
-
-    def __init__(
-        self,
-        shard: Shard,
-        batches: Sequence[_QueueBatch],
-        entries: Sequence[PreparedJob | None],
-        resolve_result: _ResolveResult,
-        token: str = "",
-    ) -> None:
-        self._shard = shard
-        self._remaining = list(enumerate(batches))
-        self._results: list[Jid | None] = [None] * len(entries)
-        self._resolve_result = resolve_result
-        self._token = token
-        self._any_written = False
-        self.jids: Sequence[Jid] = [entry.jid for entry in entries if entry is not None]
-
-    def write(self) -> Sequence[Jid | None]:
-        """Write the remaining batches (see ``PreparedChunk``). A repeated batch in doubt returns the result of its first write."""
-        while self._remaining:
-            position, batch = self._remaining[0]
-            token = f"{self._token}:{position}" if self._token else ""
-            try:
-                owners = self._shard.enqueue_unique(batch.queue, batch.jobs, token)
-            except ShardUnavailableError as error:
-                error.maybe_written = error.maybe_written or self._any_written
-                raise
-            self._any_written = True
-            # Before the results: an error in them must not write the batch again.
-            del self._remaining[0]
-            for index, entry, owner in zip(batch.indexes, batch.entries, owners, strict=True):
-                self._results[index] = self._resolve_result(entry, owner)
-        return self._results

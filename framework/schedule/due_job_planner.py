@@ -142,7 +142,7 @@ class DueJobPlanner:
                 return b"", None
         tracked = tracked_job(payload)
         status_command = tracked.command("discarded") if tracked is not None else None
-        lock_request = self._locks.lock_request(payload, declaration, policy, None, status_command)
+        lock_request = self._locks.lock_request(payload, declaration, policy, status_command)
         on_duplicate = (
             partial(self._locks.log_duplicate, payload, declaration, policy) if declaration.idempotent else None
         )

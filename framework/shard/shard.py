@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import cast
 
 import redis
@@ -17,12 +18,13 @@ from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint, open_client
 from framework.store.script import PUSH_DELAYED, PUSH_UNIQUE, PUSH_UP_TO
 from framework.types import Jid
 from framework.wire import keys
+from framework.wire.resources import UniqueJobs
 from framework.wire.status_key import StatusCommand, TrackedJob
 
 # Members per ZADD; two arguments each.
 _SCHEDULE_CHUNK_SIZE = 500
-# Jobs per script: some milliseconds of the server's time.
-_UNIQUE_CHUNK_SIZE = 100
+# Jobs per script: two milliseconds of the server's time.
+_UNIQUE_CHUNK_SIZE = 500
 # A job that waits longer in its queue is no longer counted, so that a lost job is not counted forever.
 _RESERVATION_S = 600
 
@@ -131,8 +133,8 @@ class Shard:
         """
         return self._connection.is_written(keys.pushed(token))
 
-    def enqueue_unique(self, queue: str | None, entries: Sequence[tuple[bytes, bytes]], token: str = "") -> list[Jid]:
-        """Write jobs of a deduplicated class with their lock requests to a queue, or (``None``) to the ``schedule`` set.
+    def enqueue_unique(self, queue: str | None, jobs: UniqueJobs, token: str = "") -> list[Jid]:
+        """Write jobs of a deduplicated class with their locks to a queue, or (``None``) to the ``schedule`` set.
 
         Returns for each job the jid of the job that it duplicates, empty for none (``push_unique.lua``). ``token`` as in ``enqueue``.
 
@@ -141,20 +143,18 @@ class Shard:
         """
         names = (keys.QUEUES, keys.SCHEDULE if queue is None else keys.queue(queue))
         owners: list[Jid] = []
-        for start in range(0, len(entries), _UNIQUE_CHUNK_SIZE):
-            part = entries[start : start + _UNIQUE_CHUNK_SIZE]
-            token_key = keys.pushed(f"{token}:{start}") if token else ""
-            payloads, lock_requests = zip(*part, strict=True)
+        for start in range(0, len(jobs.payloads), _UNIQUE_CHUNK_SIZE):
+            terms, *columns = jobs.part(start, _UNIQUE_CHUNK_SIZE)
+            count, token_key = len(columns[0]), keys.pushed(f"{token}:{start}") if token else ""
+            arguments = (count, queue or "", token_key, TOKEN_MS, terms, *chain.from_iterable(columns))
             try:
-                reply = self._connection.run_script(
-                    PUSH_UNIQUE, names, (len(part), queue or "", token_key, TOKEN_MS, *payloads, *lock_requests)
-                )
+                reply = self._connection.run_script(PUSH_UNIQUE, names, arguments)
             except ShardUnavailableError as failure:
                 failure.maybe_written = failure.maybe_written or bool(owners)
                 raise
-            if len(reply) > len(part):
+            if len(reply) > count:
                 self._connection.log_queue_name_refused(reply.pop().decode(errors="replace"))
-            owners += [owner.decode() for owner in reply]
+            owners += map(bytes.decode, reply)
         return owners
 
     def enqueue_up_to(self, limit: str, most: int, jobs: Sequence[tuple[str, bytes, Jid]]) -> tuple[int, int]:

@@ -5,10 +5,10 @@ Each script that moves a job says what happens to them.
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from framework.types import Jid, Payload
 from framework.wire import keys
@@ -56,21 +56,59 @@ class Lock:
         return _milliseconds(self.ttl_s)
 
 
+class LockTerms(NamedTuple):
+    """Hold what the lock requests of one push share: the class, the lifetime, and the handling of duplicates."""
+
+    worker: str
+    ttl_s: float
+    drop_duplicate: bool
+    counter: str
+
+    def encode(self, details: "LockDetails") -> bytes:
+        """Return the argument of ``push_unique.lua`` with the details of all its jobs."""
+        fields = {
+            "class": self.worker,
+            "ttl_ms": _milliseconds(self.ttl_s),
+            "drops": self.drop_duplicate,
+            "counter": self.counter,
+        }
+        return dumps({**fields, **details.fields()})
+
+
+class LockDetails(NamedTuple):
+    """Hold what differs between the lock requests of one push, besides key and jid."""
+
+    wal_positions: Mapping[str, str]
+    due: float | None = None
+    """The due time in epoch seconds of a job for the schedule set: the lock lasts until then plus its lifetime."""
+    delay_s: float | None = None
+    """Instead of ``due``: the delay in seconds by Redis's clock, counted from the script that writes the job."""
+    status: tuple[Any, ...] = ()
+    """For a tracked job: the arguments of the SET that writes its status, without the key. Executed if the job is written."""
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of the script's argument."""
+        fields: dict[str, Any] = {"positions": dict(self.wal_positions)}
+        if self.due is not None:
+            fields["due"] = f"{self.due:.6f}"
+        if self.delay_s is not None:
+            fields["delay"] = f"{self.delay_s:.6f}"
+        if self.status:
+            fields["status"] = [str(word) for word in self.status]
+        return fields
+
+
 @dataclass(frozen=True, slots=True)
 class LockRequest:
-    """Request the lock for a job on its way to its queue; with ``drop_duplicate``, drop the job if another owns it."""
+    """Request the lock for a due job on its way to its queue; with ``drop_duplicate``, drop the job if another owns it."""
 
     lock: Lock
     drop_duplicate: bool
     counter: str
     """The counter series of dropped duplicates."""
     wal_positions: Mapping[str, str]
-    due: float | None = None
-    """The due time in epoch seconds of a job for the schedule set: the lock lasts until then plus its lifetime."""
-    delay_s: float | None = None
-    """Instead of ``due``: the delay in seconds by Redis's clock, counted from the script that writes the job."""
     status_command: StatusCommand | None = None
-    """The status command of a tracked job: executed at a push if the job is written, in a poll if it is dropped."""
+    """The status command of a tracked job, executed if the job is dropped."""
 
     def encode(self) -> bytes:
         """Return the argument of the scripts (``parts/lock_request.lua``)."""
@@ -83,13 +121,35 @@ class LockRequest:
             "counter": self.counter,
             "positions": dict(self.wal_positions),
         }
-        if self.due is not None:
-            fields["due"] = f"{self.due:.6f}"
-        if self.delay_s is not None:
-            fields["delay"] = f"{self.delay_s:.6f}"
         if self.status_command is not None:
             fields["mark"] = [str(word) for word in self.status_command]
         return dumps(fields)
+
+
+class UniqueJobs(NamedTuple):
+    """Hold the jobs of one step of ``push_unique.lua``, all of one class."""
+
+    terms: bytes
+    payloads: Sequence[bytes]
+    lock_keys: Sequence[str]
+    jids: Sequence[Jid]
+    details: Sequence[bytes] = ()
+    """Per job the details that replace those of the terms; empty if all jobs have the same."""
+
+    @classmethod
+    def of(
+        cls, terms: LockTerms, payloads: Sequence[bytes], owners: Iterable[tuple[str, Jid, LockDetails]]
+    ) -> "UniqueJobs":
+        """Return jobs with details of their own; ``owners`` has the lock key, the jid and the details of each."""
+        lock_keys, jids, details = zip(*owners, strict=True)
+        if all(one == details[0] for one in details):
+            return cls(terms.encode(details[0]), payloads, lock_keys, jids)
+        return cls(terms.encode(details[0]), payloads, lock_keys, jids, [dumps(one.fields()) for one in details])
+
+    def part(self, start: int, count: int) -> "UniqueJobs":
+        """Return ``count`` of the jobs from ``start`` on."""
+        part = slice(start, start + count)
+        return UniqueJobs(self.terms, self.payloads[part], self.lock_keys[part], self.jids[part], self.details[part])
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +218,19 @@ def lock_key(worker: str, arguments: bytes, since: int = 0) -> str:
     if b"{" in arguments:
         arguments = dumps_ordered(loads(arguments, None))
     # No wire name contains "@": the key of another method cannot equal the key of another class.
-    name = f"{worker}@{since}:" if since else f"{worker}:"
-    return keys.lock(hashlib.sha256(name.encode() + arguments).hexdigest())
+    return keys.lock(hashlib.sha256(_lock_prefix(worker, since) + arguments).hexdigest())
+
+
+def lock_keys(worker: str, arguments: Iterable[bytes], since: int = 0) -> list[str]:
+    """Return ``lock_key`` of each of the arguments."""
+    prefix, lock, sha256 = _lock_prefix(worker, since), keys.lock, hashlib.sha256
+    return [
+        lock_key(worker, one, since) if b"{" in one else lock(sha256(prefix + one).hexdigest()) for one in arguments
+    ]
+
+
+def _lock_prefix(worker: str, since: int) -> bytes:
+    return (f"{worker}@{since}:" if since else f"{worker}:").encode()
 
 
 def lock_of(payload: Payload, ttl_s: float | None = None) -> Lock | None:
@@ -170,7 +241,7 @@ def lock_of(payload: Payload, ttl_s: float | None = None) -> Lock | None:
     return Lock(key, jid, LOCK_TTL_S if ttl_s is None else ttl_s, str(payload.get("class")))
 
 
-def wal_positions_of(payload: Payload) -> dict[str, str]:
+def wal_positions_of(payload: Mapping[str, Any]) -> dict[str, str]:
     """Return the WAL positions that a run must see: the job's own, overridden by those of its duplicates.
 
     Invalid values are ignored.

@@ -16,7 +16,7 @@ from framework.store.script import (
     TAKE_SLOT,
 )
 from framework.telemetry.counters import SKIPPED_JOBS, series_name
-from framework.wire.resources import JobResources, Lock, LockRequest, Slot
+from framework.wire.resources import JobResources, Lock, LockDetails, LockTerms, Slot
 from tests.harness import encoded, until
 from tests.proofs.aof import History, HistoryError
 from tests.proofs.keyspace import UnknownCommandError
@@ -268,8 +268,9 @@ def test_prover_accepts_policies_of_the_real_scripts(proven):
     jobs = {jid: encoded(jid=jid) for jid in ("j1", "j2")}
     locks = {jid: Lock(f"aw:lock:{jid}", jid, 60.0, "A::B") for jid in jobs}
     for jid, data in jobs.items():
-        claim = LockRequest(locks[jid], True, "series", {}, None, None).encode()
-        assert PUSH_UNIQUE(proven.client, ["queues", "queue:default"], [1, "default", "", 0, data, claim]) == [b""]
+        terms = LockTerms("A::B", 60.0, True, "series").encode(LockDetails({}))
+        arguments = [1, "default", "", 0, terms, data, locks[jid].key, jid]
+        assert PUSH_UNIQUE(proven.client, ["queues", "queue:default"], arguments) == [b""]
     proven.fetch()
     for jid, state in (("j1", 1), ("j2", 0)):
         facts = [jobs[jid], f"me {jid}", jid, "default", 1, 60, "7", "", 0, "wait", ""]

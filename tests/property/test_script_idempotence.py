@@ -4,6 +4,7 @@ Compared is all that there is: lists in their order, members of sets and sorted 
 """
 
 import time
+from itertools import chain
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from framework.store import script
 from framework.store.script import Script
 from framework.wire.json import dumps
-from framework.wire.resources import Lock, LockRequest
+from framework.wire.resources import Lock, LockDetails, LockRequest, LockTerms, UniqueJobs
 
 LEASE, WORKING, QUEUE, QUEUES, SET, DEAD, REGISTRY, RUNS, BEATS = (
     *("lease", "working", "queue:q", "queues", "set", "dead", "registry", "runs", "beats"),
@@ -117,15 +118,16 @@ def at_the_door_behind_others(redis, jobs):
     at_the_door_in_hand(redis, jobs)
 
 
-def claim(number, **facts):
+def claim(number):
     return LockRequest(
-        Lock(f"aw:lock:{number}", f"j{number}", 60, "C"), drop_duplicate=True, counter="n", wal_positions={}, **facts
+        Lock(f"aw:lock:{number}", f"j{number}", 60, "C"), drop_duplicate=True, counter="n", wal_positions={}
     ).encode()
 
 
 def pushed(jobs, place, queue, token="", **facts):
-    claims = [claim(number, **facts) for number in range(len(jobs))]
-    return [QUEUES, place], [len(jobs), queue, token, 60_000, *jobs, *claims]
+    owners = [(f"aw:lock:{number}", f"j{number}", LockDetails({}, **facts)) for number in range(len(jobs))]
+    terms, *columns = UniqueJobs.of(LockTerms("C", 60, True, "n"), jobs, owners)
+    return [QUEUES, place], [len(jobs), queue, token, 60_000, terms, *chain.from_iterable(columns)]
 
 
 def claiming(call, jobs):
@@ -160,7 +162,7 @@ def due_with_tickets(redis, jobs):
 
 
 CALLS = {
-    "push_unique": (held, lambda jobs: pushed(jobs, QUEUE, "q", status_command=("SET", "status", "queued", "EX", 60))),
+    "push_unique": (held, lambda jobs: pushed(jobs, QUEUE, "q", status=("queued", "EX", 60))),
     "push_unique, due later": (held, lambda jobs: pushed(jobs, SET, "", due=now_plus(60))),
     "push_unique, due after a delay": (held, lambda jobs: pushed(jobs, SET, "", delay_s=60.0)),
     "push_unique, under a token": (held, lambda jobs: pushed(jobs, QUEUE, "q", token="token")),

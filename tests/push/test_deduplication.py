@@ -328,11 +328,11 @@ def test_bulk_failing_between_scripts_is_maybe_written(pusher, redis, redis_url)
             assert job.perform_async(-1)
             proxy.lose_replies(b"EVALSHA", {2})
             with pytest.raises(BulkPushError) as lost:
-                job.perform_bulk((number,) for number in range(250))
+                job.perform_bulk((number,) for number in range(1_200))
             assert lost.value.__cause__.maybe_written
-            jids = job.perform_bulk((number,) for number in range(250))
-            assert [jid is None for jid in jids] == [number < 200 for number in range(250)]
-            assert redis.llen("queue:default") == len(locks(redis)) == 251
+            jids = job.perform_bulk((number,) for number in range(1_200))
+            assert [jid is None for jid in jids] == [number < 1_000 for number in range(1_200)]
+            assert redis.llen("queue:default") == len(locks(redis)) == 1_201
         finally:
             shard.close()
 
@@ -404,6 +404,20 @@ def key_of(declaration, args, version=None):
     payload = {"class": "Job", "jid": "a", "version": declaration.version if version is None else version}
     Deduplicator().set_key(payload, declaration, args)
     return payload[IDEMPOTENCY_KEY]
+
+
+@settings(max_examples=100, database=None)
+@given(
+    args=st.lists(JSON, max_size=3), parameters=st.sampled_from(["*given", "a=None, b=0, c='x'"]), hook=st.booleans()
+)
+def test_lock_keys_of_json_equal_those_of_payloads(args, parameters, hook):
+    chosen = {"idempotency_arguments": classmethod(lambda cls, args: args[:1])} if hook else {}
+    with registry.isolated():
+        declaration = release(1, [0], parameters, **chosen).declaration()
+        assert Deduplicator().lock_keys(declaration, [dumps(args), b"[]"]) == [
+            key_of(declaration, args),
+            key_of(declaration, []),
+        ]
 
 
 PUSHES = {

@@ -11,7 +11,7 @@ from framework.shard import channel_pool
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from framework.wire import keys
-from framework.wire.resources import Lock, LockRequest
+from framework.wire.resources import LockDetails, LockTerms, UniqueJobs
 from tests.harness import full_memory, opened, until
 from tests.store.scripted import CLOSE, scripted
 from tests.tables import each_row
@@ -27,9 +27,7 @@ def shard(redis, redis_url):
     found.close()
 
 
-LOCK_REQUEST = LockRequest(
-    Lock("aw:lock:a", "jid", 60.0, "Job"), drop_duplicate=True, counter="c", wal_positions={}
-).encode()
+TERMS = LockTerms("Job", 60.0, drop_duplicate=True, counter="c").encode(LockDetails({}))
 
 
 def connections(redis):
@@ -194,7 +192,7 @@ def test_enqueue_with_a_refused_queue_name_is_written(shard, redis, caplog):
     redis.set(keys.QUEUES, "text")
     shard.enqueue_one("default", b"1")
     shard.enqueue("default", [b"2", b"3"], "token")
-    assert shard.enqueue_unique("default", [(b"4", LOCK_REQUEST)]) == [""]
+    assert shard.enqueue_unique("default", UniqueJobs(TERMS, [b"4"], ["aw:lock:a"], ["jid"])) == [""]
     assert redis.lrange("queue:default", 0, -1) == [b"4", b"3", b"2", b"1"]
     (line,) = caplog.records
     assert line.levelname == "WARNING"

@@ -21,6 +21,7 @@ from framework.store.deadline import SLOWEST_BYTES_PER_S, Deadline
 from framework.store.script import HEARTBEAT
 from framework.timings import STANDARD
 from framework.wire import keys
+from framework.wire.resources import UniqueJobs
 from tests.harness import IDENTITY, until
 from tests.servers.guarded import with_all_rights
 from tests.servers.proxy import Proxy
@@ -128,7 +129,7 @@ PUSHES = {
     "one": lambda shard: shard.enqueue_one("q", b"job"),
     "bulk": lambda shard: shard.enqueue("q", [b"job"] * 1_000, "token"),
     "later": lambda shard: shard.schedule([(1.0, b"job")], "token"),
-    "unique": lambda shard: shard.enqueue_unique("q", [(b"job", b"")]),
+    "unique": lambda shard: shard.enqueue_unique("q", UniqueJobs(b"{}", [b"job"], ["aw:lock:a"], ["jid"])),
     "states": lambda shard: shard.states(["a"]),
 }
 

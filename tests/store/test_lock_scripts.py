@@ -1,6 +1,7 @@
 """Check the scripts that use locks, on each server: the owner, the time to live, duplicates, and a full memory."""
 
 from contextlib import nullcontext
+from itertools import chain
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,7 +22,17 @@ from framework.store.script import (
     START_LOCKED,
     TAKE_SLOT,
 )
-from framework.wire.resources import MAX_TTL_MS, JobResources, Lock, LockRequest, Slot
+from framework.wire import keys
+from framework.wire.resources import (
+    MAX_TTL_MS,
+    JobResources,
+    Lock,
+    LockDetails,
+    LockRequest,
+    LockTerms,
+    Slot,
+    UniqueJobs,
+)
 from tests.harness import full_memory
 
 WORKING, QUEUE, QUEUES, SET, DEAD, COUNTERS = "working", "queue:q", "queues", "schedule", "dead", "aw:counters"
@@ -45,8 +56,16 @@ def claim(jid, key=KEY, *, drops=True, positions=None, **facts):
     ).encode()
 
 
-def push(redis, *claims, data=DATA, place=QUEUE, queue="q"):
-    reply = PUSH_UNIQUE(redis, [QUEUES, place], [len(claims), queue, "", 0, *[data] * len(claims), *claims])
+def job(jid, key=KEY, positions=None, **facts):
+    """Return the lock key, the jid and the details of a job to push."""
+    return key, jid, LockDetails(positions or {}, **facts)
+
+
+def push(redis, *jobs, drops=True, data=DATA, place=QUEUE, queue="q"):
+    """Push jobs by one call of the script, and return the owners that it names."""
+    count = len(jobs)
+    terms, *columns = UniqueJobs.of(LockTerms("C", 60.0, drops, "n"), [data] * count, jobs)
+    reply = PUSH_UNIQUE(redis, [QUEUES, place], [count, queue, "", 0, terms, *chain.from_iterable(columns)])
     return [found.decode() for found in reply]
 
 
@@ -67,9 +86,9 @@ def now(redis):
 
 
 def test_push_unique_free_lock_writes_one_job(redis):
-    assert push(redis, claim("a"), claim("b"), claim("c", "aw:lock:y")) == ["", "a", ""]
-    assert push(redis, claim("d")) == ["a"]
-    assert push(redis, claim("a")) == [""]  # the same push once more: it is in
+    assert push(redis, job("a"), job("b"), job("c", "aw:lock:y")) == ["", "a", ""]
+    assert push(redis, job("d")) == ["a"]
+    assert push(redis, job("a")) == [""]  # the same push once more: it is in
     assert redis.lrange(QUEUE, 0, -1) == [DATA, DATA]
     assert redis.smembers(QUEUES) == {b"q"}
     fields = redis.hgetall(KEY)
@@ -82,19 +101,19 @@ def test_push_unique_free_lock_writes_one_job(redis):
 
 def test_push_unique_scheduled_job_keeps_lock_until_due_and_ttl(redis):
     due = now(redis) + 1_000
-    assert push(redis, claim("a", due=due), place=SET, queue="") == [""]
+    assert push(redis, job("a", due=due), place=SET, queue="") == [""]
     assert redis.zscore(SET, DATA) == pytest.approx(due, abs=0.001)
     assert 1_040_000 < redis.pttl(KEY) <= 1_060_000
-    assert push(redis, claim("b", "past", due=1.0), place=SET, queue="") == [""]
+    assert push(redis, job("b", "past", due=1.0), place=SET, queue="") == [""]
     assert 50_000 < redis.pttl("past") <= 60_000
-    assert push(redis, claim("c", "far", due=1e15), place=SET, queue="") == [""]
+    assert push(redis, job("c", "far", due=1e15), place=SET, queue="") == [""]
     assert redis.pttl("far") > MAX_TTL_MS / 2
     assert redis.exists(QUEUES) == 0
 
 
 def test_push_unique_kept_duplicate_names_the_lock_owner(redis):
     owned(redis, 'odd "jid"\\')
-    assert push(redis, claim("b", drops=False)) == ['odd "jid"\\']
+    assert push(redis, job("b"), drops=False) == ['odd "jid"\\']
     assert redis.lrange(QUEUE, 0, -1) == [DATA[:-1] + b',"duplicate-of":"odd \\"jid\\"\\\\"}']
     assert owner(redis) == 'odd "jid"\\'
     assert redis.hget(KEY, "duplicates") is None
@@ -102,35 +121,35 @@ def test_push_unique_kept_duplicate_names_the_lock_owner(redis):
 
 
 def test_push_unique_writes_status_of_written_jobs_only(redis):
-    mark = ("SET", "status", "queued", "EX", 60)
+    status = ("queued", "EX", 60)
     owned(redis, "a")
-    push(redis, claim("b", status_command=mark))
-    assert not redis.exists("status")
-    push(redis, claim("a2", "other", status_command=mark))
-    assert redis.get("status") == b"queued"
+    push(redis, job("b", status=status))
+    assert not redis.exists(keys.status("b"))
+    push(redis, job("a2", "other", status=status))
+    assert redis.get(keys.status("a2")) == b"queued"
 
 
 @pytest.mark.parametrize("place", [QUEUE, SET])
 def test_push_unique_refused_leaves_no_job_and_no_lock(redis, place):
     queue, due = ("q", None) if place == QUEUE else ("", 5.0)
-    claims = [claim("a", due=due), claim("b", "aw:lock:y", due=due)]
+    jobs = [job("a", due=due), job("b", "aw:lock:y", due=due)]
     with full_memory(redis), pytest.raises(OutOfMemoryError):
-        push(redis, *claims, place=place, queue=queue)
+        push(redis, *jobs, place=place, queue=queue)
     assert redis.keys("*") == []
     redis.set(place, "of another type")
     with pytest.raises(ResponseError, match="WRONGTYPE"):
-        push(redis, *claims, place=place, queue=queue)
+        push(redis, *jobs, place=place, queue=queue)
     assert redis.keys("aw:*") == []
     owned(redis, "z")
     with full_memory(redis), pytest.raises(OutOfMemoryError):  # the owner of the lock cannot record the duplicate
-        push(redis, *claims, place=place, queue=queue)
+        push(redis, *jobs, place=place, queue=queue)
     assert redis.hgetall(KEY) == {b"jid": b"z"}
 
 
 @pytest.mark.parametrize("spoil", [lambda redis: redis.set(KEY, 1), lambda redis: redis.hset(KEY, "a", 1)])
 def test_lock_key_of_wrong_type_is_overwritten(redis, spoil):
     spoil(redis)
-    assert push(redis, claim("a")) == [""]
+    assert push(redis, job("a")) == [""]
     assert redis.hgetall(KEY).keys() == {b"v", b"jid", b"class", b"since"}
 
 
@@ -157,7 +176,7 @@ def value(position):
 def test_lock_keeps_newest_valid_position_per_database(redis, start, duplicates):
     owned(redis, "a", **({} if start is None else {"wal:main": start}))
     for positions in duplicates:
-        assert push(redis, claim("b", positions=positions)) == ["a"]
+        assert push(redis, job("b", positions=positions)) == ["a"]
     for database in ("main", "ci", "wal:x"):
         seen = [position for positions in duplicates if value(position := positions.get(database, ""))]
         seen += [start] if database == "main" and start is not None and value(start) else []

@@ -1,7 +1,7 @@
 """Decide which pushes are deduplicated, compute the lock key of a job, and log duplicates (GitLab's guideline)."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from datetime import timedelta
 from typing import Any, cast
@@ -9,7 +9,6 @@ from typing import Any, cast
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.declare.policy_options import Deduplicate
-from framework.declare.request import DueTime
 from framework.declare.signature import JobSignature
 from framework.declare.worker import ApplicationWorker
 from framework.telemetry import logs
@@ -18,7 +17,16 @@ from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Jid, Payload
 from framework.wire.job import version_of
 from framework.wire.json import dumps, loads
-from framework.wire.resources import IDEMPOTENCY_KEY, Lock, LockRequest, lock_key, lock_of, wal_positions_of
+from framework.wire.resources import (
+    IDEMPOTENCY_KEY,
+    Lock,
+    LockRequest,
+    LockTerms,
+    lock_key,
+    lock_keys,
+    lock_of,
+    wal_positions_of,
+)
 from framework.wire.status_key import StatusCommand
 
 COUNTER = "sidekiq_jobs_deduplicated_total"
@@ -66,21 +74,25 @@ class Deduplicator:
                 declaration.wire_name, significant, declaration.signature_since(version)
             )
 
-    def lock_request(
-        self,
-        payload: Payload,
-        declaration: Declaration,
-        policy: Deduplicate,
-        due: DueTime | None,
-        status_command: StatusCommand | None,
-    ) -> LockRequest:
-        """Return the request of a payload for its lock. ``due`` is the due time of a job for the schedule set."""
-        ttl_s, jid = policy.ttl.total_seconds(), str(payload["jid"])
-        lock = Lock(payload[IDEMPOTENCY_KEY], jid, ttl_s, declaration.wire_name)
+    def lock_keys(self, declaration: Declaration, arguments: Sequence[bytes]) -> list[str]:
+        """Return the lock keys of jobs pushed now, as ``set_key`` computes them; ``arguments`` are JSON."""
+        signature = declaration.signature_for(declaration.version)
+        if signature.json_defaults or self._has_hook(declaration):
+            arguments = [self._significant_arguments(declaration, signature, loads(one, None)) for one in arguments]
+        return lock_keys(declaration.wire_name, arguments, declaration.signature_since(declaration.version))
+
+    def lock_terms(self, declaration: Declaration, policy: Deduplicate) -> LockTerms:
+        """Return what the lock requests of all jobs of a push share."""
         series = series_name(COUNTER, {"worker": declaration.wire_name, "strategy": policy.strategy})
-        delay_s = None if due is None else due.delay_s
-        at = None if due is None or delay_s is not None else due.at
-        return LockRequest(lock, declaration.idempotent, series, wal_positions_of(payload), at, delay_s, status_command)
+        return LockTerms(declaration.wire_name, policy.ttl.total_seconds(), declaration.idempotent, series)
+
+    def lock_request(
+        self, payload: Payload, declaration: Declaration, policy: Deduplicate, status_command: StatusCommand | None
+    ) -> LockRequest:
+        """Return the request of a due job for its lock."""
+        terms = self.lock_terms(declaration, policy)
+        lock = Lock(payload[IDEMPOTENCY_KEY], str(payload["jid"]), terms.ttl_s, terms.worker)
+        return LockRequest(lock, terms.drop_duplicate, terms.counter, wal_positions_of(payload), status_command)
 
     def log_duplicate(self, payload: Payload, declaration: Declaration, policy: Deduplicate, owner: Jid) -> None:
         """Log a dropped duplicate, with GitLab's fields."""
@@ -106,14 +118,14 @@ class Deduplicator:
         The hook receives every argument, with defaults filled in. A failing hook is ignored and all arguments count. Without a
         hook the defaults are left out, so that the key stays the same when a release adds a parameter with a default.
         """
-        worker: Any = registry.find(declaration.wire_name)
         # A client middleware may have put in anything.
         if not isinstance(args, list):
             return dumps(args)
         given = cast("list[Any]", args)
         shortest = dumps(signature.without_defaults(given))
-        if worker is None or worker.idempotency_arguments.__func__ is _DEFAULT_HOOK:
+        if not self._has_hook(declaration):
             return shortest
+        worker: Any = registry.find(declaration.wire_name)
         try:
             # A copy: what the hook changes in its list does not change the job.
             chosen: Any = worker.idempotency_arguments(loads(dumps(signature.with_defaults(given)), None))
@@ -123,6 +135,10 @@ class Deduplicator:
         except Exception as error:  # noqa: BLE001 - an application's hook may raise anything; the push goes on
             self._hook_failed(declaration, error)
             return shortest
+
+    def _has_hook(self, declaration: Declaration) -> bool:
+        worker: Any = registry.find(declaration.wire_name)
+        return worker is not None and worker.idempotency_arguments.__func__ is not _DEFAULT_HOOK
 
     def _hook_failed(self, declaration: Declaration, error: Exception) -> None:
         self._log_limit.warning(

@@ -1,7 +1,6 @@
 -- read_lock_request(text): decode a lock request (wire/resources.py: LockRequest), nil for '' and nil.
--- due_of(claim): when a job for the schedule set is due, in seconds of this server's clock, at a time or after a delay; else nil.
 -- rival(claim): the jid of another job that owns the lock, nil when it is free or the job's own.
--- obtain(claim): give the lock to the job until it is due and for its ttl; the notes of a lock that it already owns stay.
+-- obtain(claim): give the lock to the job for its ttl; the notes of a lock that it already owns stay.
 -- drop_duplicate(claim): count a duplicate that is not written, and note it in the lock with its WAL positions, so that the owner's
 --         run sees the newest of them and knows that there were duplicates. Returns the error of a full server.
 -- marked(data, jid): a payload that is written nevertheless, with the jid of the job whose duplicate it is. It is a JSON object.
@@ -11,27 +10,17 @@ local function read_lock_request(text)
   return cjson.decode(text)
 end
 
-local function due_of(claim)
-  if claim.delay then return redis_now() + tonumber(claim.delay) end
-  return claim.due and tonumber(claim.due)
-end
-
 local function rival(claim)
   local jid = owner_of(claim.key)
   return jid ~= claim.jid and jid or nil
 end
 
 local function obtain(claim)
-  local keep_ms = claim.ttl_ms
-  local due = due_of(claim)
-  if due then
-    local wait_s = due - redis_now()
-    keep_ms = math.min(math.floor(keep_ms + math.max(0, wait_s) * 1000), 9007199254740991)
-  end
+  local keep_ms = string.format('%.0f', claim.ttl_ms)
   if owner_of(claim.key) == claim.jid then
-    redis.call('PEXPIRE', claim.key, string.format('%.0f', keep_ms))
+    redis.call('PEXPIRE', claim.key, keep_ms)
   else
-    take_lock(claim.key, claim.jid, claim.class, string.format('%.0f', keep_ms))
+    take_lock(claim.key, claim.jid, claim.class, keep_ms)
   end
 end
 
