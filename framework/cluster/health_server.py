@@ -102,7 +102,7 @@ def _child_status(child: Child, timings: Timings) -> dict[str, Any]:
         "state": state.state.name.lower() if runs else "dead",
         "busy": state.busy if runs else 0,
         "fetches": serves(child, timings),
-        "beat_age_s": round(now - state.heartbeat_at, 3) if runs and state.heartbeat_at else None,
+        "heartbeat_age_s": round(now - state.heartbeat_at, 3) if runs and state.heartbeat_at else None,
         "fetch_age_s": round(now - state.fetched_at, 3) if runs and state.fetched_at else None,
         "restarts": child.restarts,
     }

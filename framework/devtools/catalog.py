@@ -18,7 +18,7 @@ ALL_QUEUES_HEADER = f"""\
 
 QUEUES_HEADER = """\
 # This file is generated: run application-worker generate-queues after changing workers or routing rules, and commit it.
-# What a worker process without -q listens to: [queue or namespace, weight]. A namespace stands for itself and for all
+# The queues of a worker process without -q: [queue or namespace, weight]. A namespace stands for itself and for all
 # its queues. While all have work, a queue is asked first with the chance weight / sum of weights; weights all 1 mean
 # random order. Give a worker another `weight` (1 low, 2 medium, 3 high, 5 very high) rather than editing here.
 """

@@ -79,13 +79,13 @@ def test_readiness_needs_a_fetching_child_per_group(asked):
     status, shown = asked.ask("/readiness")
     assert (status, shown["reasons"]) == (200, [])
     first, second, _ = shown["children"]
-    assert 0 <= first.pop("beat_age_s") < 30
+    assert 0 <= first.pop("heartbeat_age_s") < 30
     assert 0 <= first.pop("fetch_age_s") < 30
     assert first == {
         "name": "a", "pid": asked.group.children[0].pid, "shard": "main", "queues": ["default", "mails"],
         "state": "ready", "busy": 2, "fetches": True, "restarts": 0,
     }  # fmt: skip
-    assert (second["state"], second["fetches"], second["beat_age_s"]) == ("starting", False, None)
+    assert (second["state"], second["fetches"], second["heartbeat_age_s"]) == ("starting", False, None)
 
 
 @pytest.mark.parametrize("limit", ["fetch_silence_limit_s", "lease_s"])

@@ -16,7 +16,7 @@ from framework.cli.project import Project, load_project
 from framework.cli.terminal import echo, echo_json, echo_text
 from framework.command_line import command
 from framework.devtools.compat import manifest
-from framework.devtools.compat.compare import ReleaseComparison, ServedByFleet, count_findings
+from framework.devtools.compat.compare import ReleaseComparison, ServedQueues, count_findings
 from framework.devtools.compat.findings import CompatFinding
 from framework.devtools.compat.manifest import Manifest
 from framework.errors import ConfigurationError, ConfigurationProblem
@@ -112,9 +112,7 @@ def _compare(project: Project, last: Manifest, today: Manifest) -> list[CompatFi
     served = [line.name for line in settings.queues] or {
         queue for shard in settings.shards for queue in queues_on(project.router, project.declarations.values(), shard)
     }
-    return ReleaseComparison(
-        last, today, ServedByFleet(served, list(settings.shards), settings.config_label)
-    ).findings()
+    return ReleaseComparison(last, today, ServedQueues(served, list(settings.shards), settings.config_label)).findings()
 
 
 def _refuse_breaking(project: Project, last: Manifest | None, today: Manifest) -> None:

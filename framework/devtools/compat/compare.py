@@ -18,7 +18,7 @@ from framework.devtools.compat.renames import likely_renames
 from framework.route.rule_checks import serves
 
 
-class ServedByFleet(NamedTuple):
+class ServedQueues(NamedTuple):
     """The queues and shards that today's processes serve: by config/queues.yml, or without it the queues of the classes."""
 
     queues: Collection[str]
@@ -30,10 +30,10 @@ class ServedByFleet(NamedTuple):
 class ReleaseComparison:
     """Compare ``today`` with ``last``, on the date ``today.day``."""
 
-    def __init__(self, last: Manifest, today: Manifest, fleet: ServedByFleet) -> None:
+    def __init__(self, last: Manifest, today: Manifest, served: ServedQueues) -> None:
         self._last = last
         self._today = today
-        self._fleet = fleet
+        self._served = served
         self._renames = likely_renames(last, today)
 
     def findings(self) -> list[CompatFinding]:
@@ -67,7 +67,7 @@ class ReleaseComparison:
             return findings.retired(name, old)
         heir = self._renames.get(name)
         return (
-            findings.vanished(name, old, self._fleet.config_label)
+            findings.vanished(name, old, self._served.config_label)
             if heir is None
             else findings.rename_without_alias(name, old, heir, self._today.workers[heir])
         )
@@ -85,7 +85,7 @@ class ReleaseComparison:
         for name, since in self._last.retired.items():
             if name not in self._today.retired and self._today.find_worker(name) is None:
                 yield findings.retirement_dropped(
-                    name, since, self._fleet.config_label, maybe_in_flight=self._maybe_in_flight(since)
+                    name, since, self._served.config_label, maybe_in_flight=self._maybe_in_flight(since)
                 )
 
     def _new(self) -> Iterator[CompatFinding]:
@@ -152,8 +152,8 @@ class ReleaseComparison:
     # --- queues
 
     def _queues(self, name: str, old: ReleasedWorker, new: ReleasedWorker | None) -> Iterator[CompatFinding]:
-        if old.shard not in self._fleet.shards:
-            yield findings.shard_vanished(name, old, self._fleet.config_label)
+        if old.shard not in self._served.shards:
+            yield findings.shard_vanished(name, old, self._served.config_label)
             return
         if new is not None and new.shard != old.shard:
             yield findings.shard_changed(name, old, new)
@@ -161,7 +161,7 @@ class ReleaseComparison:
         for queue in old.queues:
             if queue not in kept:
                 yield findings.queue_changed(
-                    name, old, new, queue, self._fleet.config_label, served=serves(self._fleet.queues, queue)
+                    name, old, new, queue, self._served.config_label, served=serves(self._served.queues, queue)
                 )
 
     def _maybe_in_flight(self, since: date) -> bool:

@@ -30,7 +30,7 @@ ahead, and the dead set, are not covered."""
 
 HEADER = f"""\
 # yaml-language-server: $schema={SCHEMA_NAME}
-# What jobs in flight may look like: the workers as they were last released. application-worker check-compat compares today's with it.
+# The workers as last released: jobs in flight have these shapes. application-worker check-compat compares today's workers with them.
 # Written by `application-worker check-compat --release NAME` when a release is cut; not to be edited.
 """
 MAX_BYTES = 16 * 1024 * 1024

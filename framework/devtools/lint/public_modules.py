@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 
 PUBLIC_MODULES: Mapping[str, str] = {
-    "context": "context of requests and jobs (`bound`, `current`): who caused a job, carried along to the jobs that it pushes",
-    "databases": "the application's databases: which server this job may read from, and that it has written",
+    "context": "context of requests and jobs (`bound`, `current`): who caused a job, passed on to the jobs that it pushes",
+    "databases": "the application's databases: choose the server that this job reads from, note its writes",
     "errors": "every error of the framework, with its fields",
     "handlers": "error and death handlers: `on_error`, `on_death`",
-    "health": "indicators of your own for `defer_on_health`: `register`, and their answers",
+    "health": "your own indicators for `defer_on_health`: `register`, and their answers",
     "middleware": "middlewares around pushes and runs: the chains `client` and `server`",
-    "pause": "strategies of your own for `pause_control`: `register`",
+    "pause": "your own strategies for `pause_control`: `register`",
     "sharding": "the Redis of a worker's jobs for application code: `router`, `allow_unrouted`",
     "status": "the state of a tracked job, by its id",
-    "throttling": "signals of load of your own that lower concurrency limits: `register`",
+    "throttling": "your own load signals, which lower concurrency limits: `register`",
     "types": "types for annotations: `Json`, `Payload`, `Jid` and the words of attributes",
 }
 """Module within ``framework`` -> its purpose. The names that `framework` itself exports are public too."""

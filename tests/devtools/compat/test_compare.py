@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.declare import registry
-from framework.devtools.compat.compare import ReleaseComparison, ServedByFleet
+from framework.devtools.compat.compare import ReleaseComparison, ServedQueues
 from framework.devtools.compat.manifest import accept_worker, manifest_text, next_manifest, parse_manifest, snapshot
 from framework.route.router import Router
 from framework.settings.model import RoutingRule
@@ -45,7 +45,7 @@ def workers(source, day=DAY, *, rules=(("*", "default"),), retired=(), strict="r
 def compared(old, new, *, served=("default",), shards=("main", "second")):
     last = parse_manifest(manifest_text(old), "workers/released.yml")
     assert last == old
-    return ReleaseComparison(last, new, ServedByFleet(served, shards)).findings()
+    return ReleaseComparison(last, new, ServedQueues(served, shards)).findings()
 
 
 def codes(found):
