@@ -35,7 +35,9 @@ class UniqueChunk:
         self._on_duplicate = on_duplicate
         self._token = token
         self._any_written = False
-        self.jids: Sequence[Jid] = [jid for batch in batches for jid in batch.jobs.jids]
+        # In the order of the chunk: a middleware may have spread it over several queues.
+        by_index = {i: jid for batch in batches for i, jid in zip(batch.indexes, batch.jobs.jids, strict=True)}
+        self.jids: Sequence[Jid] = [by_index[index] for index in sorted(by_index)]
 
     def write(self) -> Sequence[Jid | None]:
         """Write the remaining batches (see ``PreparedChunk``). A repeated batch in doubt returns the result of its first write."""

@@ -102,6 +102,18 @@ def test_resume_after_a_lost_reply_writes_every_job_once(far, redis, middleware,
     assert all(TOKEN_S - 60 < redis.ttl(token) <= TOKEN_S for token in tokens)
 
 
+@pytest.mark.parametrize("kind", ["plain", "twice"])
+def test_jids_in_doubt_of_two_queues_keep_the_order_of_the_jobs(far, redis, kind):
+    far.open(Split)
+    job = worker(queue="default", **KINDS[kind])
+    job.perform_bulk([(-1,)])
+    redis.flushall()
+    far.proxy.lose_replies(rb"LPUSH|\nqueue:", {1})
+    error = failed(lambda: job.perform_bulk((number,) for number in range(10)))
+    assert error.resume() == error.in_doubt
+    assert jids_of(redis) == dict(enumerate(error.in_doubt))
+
+
 @pytest.mark.parametrize("kind", ["plain", "tracked", "deduplicated", "twice"])
 def test_resume_writes_no_job_that_has_run_meanwhile(far, redis, kind):
     """A worker has run the chunk in doubt and released its locks: only the token shows that it was written."""
