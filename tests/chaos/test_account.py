@@ -15,7 +15,7 @@ from tests.chaos.rounds.history import Files
 from tests.chaos.rounds.impact import impact
 from tests.chaos.rounds.timeline import Timeline, drawn
 from tests.chaos.rounds.worker_processes import Life
-from tests.harness import encoded
+from tests.harness import encoded, until
 from tests.tables import each_row
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -179,19 +179,21 @@ def test_witness_after_rollback_names_the_lost_pushes(make_server):
     files = Files(server.data_dir)
     with server.open() as client:
         push(client, 1, 2)
+        # While an fsync lasts, Redis answers first and writes its file later.
+        until(lambda: files.pushed_since({}) == {1, 2}, "the file has the first pushes")
         before = files.now
         push(client, 3)
         client.set("chaos:mark", "here 7")
         push(client, 4)
         push(client, 5, 6)
-        assert files.pushed_since({}) == {1, 2, 3, 4, 5, 6}
+        until(lambda: files.pushed_since({}) == {1, 2, 3, 4, 5, 6}, "the file has every push")
         assert files.pushed_since(before) == {3, 4, 5, 6}
         server.kill()
         assert files.cut_back(b"here 7") == {4, 5, 6}
         server.start()
         assert client.llen("queue:chaos") == 3
         push(client, 8)
-        assert files.pushed_since({}) == {1, 2, 3, 8}
+        until(lambda: files.pushed_since({}) == {1, 2, 3, 8}, "the file has the push after the restart")
 
 
 # --- the picture

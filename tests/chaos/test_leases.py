@@ -38,8 +38,7 @@ def test_killed_process_loses_its_jobs_after_its_lease(scene):
     second = start().ready()
     first.kill()
     until(lambda: scene.proven("begun").count("one") == 2, "it runs in the other process")
-    (line,) = second.find(job_status="recovered")
-    assert line["jid"] == "one"
+    until(lambda: [line["jid"] for line in second.find(job_status="recovered")] == ["one"], "its line is written")
     scene.let_end("one")
     scene.wait_for("ended", "one")
     scene.settled(second)
