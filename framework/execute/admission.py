@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from framework.declare.declaration import Declaration
 from framework.declare.per_class import PerClass
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import RunOutcome
 from framework.types import Payload
+from framework.wire.resources import Lock, Slot
 
 
 @dataclass(slots=True)
@@ -37,14 +38,65 @@ class AdmissionPolicy(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class AdmissionTerms:
+    """Hold what the policies of one job ask of ``admit.lua``: a slot, and the start of its lock."""
+
+    slot: Slot | None = None
+    limit: int = 0
+    share: int = 0
+    """The most slots of one scope; 0 for no maximum."""
+    slot_ttl_s: int = 0
+    scope: str = ""
+    waiting_since: float | None = None
+    """Since when the job has waited for a slot, in epoch seconds; ``None`` if it has not waited."""
+    lock: Lock | None = None
+    keeps_lock: bool = False
+
+
+@runtime_checkable
+class GroupedPolicy(Protocol):
+    """A policy whose question one script can answer for many jobs at once (``GroupAdmission``).
+
+    Its ``admit`` reads the answer in ``request.unit.admission``, and asks for the job alone if there is none.
+    """
+
+    def may_wait(self, declaration: Declaration) -> bool:
+        """Return whether ``prepare`` runs code of the application for this class."""
+        ...
+
+    def prepare(self, request: AdmissionRequest, terms: AdmissionTerms) -> None:
+        """Add to ``terms`` what this policy asks for the job. May raise redis errors."""
+        ...
+
+
+class ClassPolicies(NamedTuple):
+    """The policies that concern one class, in their order."""
+
+    gates: tuple[AdmissionPolicy, ...]
+    """Those that answer from memory."""
+    steps: tuple[AdmissionPolicy, ...]
+    """Those that ask Redis."""
+    grouped: tuple[GroupedPolicy, ...]
+    """The steps, if one script can answer all of them; else empty."""
+    may_wait: bool
+    """Whether the question runs code of the application, which may be slow."""
+
+    @property
+    def can_group(self) -> bool:
+        """Return whether one script can answer all steps."""
+        return len(self.grouped) == len(self.steps)
+
+
 class AdmissionChain:
-    """The policies in their order. A job pays only for those that concern its class."""
+    """The policies in their order: ``gates`` answer from memory, ``steps`` ask Redis. A job pays for those of its class only."""
 
-    def __init__(self, policies: Sequence[AdmissionPolicy] = ()) -> None:
-        self._policies = tuple(policies)
-        self._by_class = PerClass[tuple[AdmissionPolicy, ...]](self._select)
+    def __init__(self, steps: Sequence[AdmissionPolicy] = (), gates: Sequence[AdmissionPolicy] = ()) -> None:
+        self._gates = tuple(gates)
+        self._steps = tuple(steps)
+        self._by_class = PerClass[ClassPolicies](self._select)
 
-    def policies_for(self, declaration: Declaration) -> tuple[AdmissionPolicy, ...]:
+    def policies_for(self, declaration: Declaration) -> ClassPolicies:
         """Return the policies that concern the class."""
         return self._by_class.get(declaration)
 
@@ -52,5 +104,9 @@ class AdmissionChain:
         """Ask every policy about every class again, after a change (a flag was set)."""
         self._by_class.clear()
 
-    def _select(self, declaration: Declaration) -> tuple[AdmissionPolicy, ...]:
-        return tuple(policy for policy in self._policies if policy.applies_to(declaration))
+    def _select(self, declaration: Declaration) -> ClassPolicies:
+        gates = tuple(policy for policy in self._gates if policy.applies_to(declaration))
+        steps = tuple(policy for policy in self._steps if policy.applies_to(declaration))
+        grouped = tuple(policy for policy in steps if isinstance(policy, GroupedPolicy))
+        may_wait = bool(gates) or any(policy.may_wait(declaration) for policy in grouped)
+        return ClassPolicies(gates, steps, grouped, may_wait)

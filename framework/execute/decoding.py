@@ -62,6 +62,14 @@ class PayloadDecoder:
             unit.payload_without_args = {name: value for name, value in payload.items() if name != "args"}
         return payload
 
+    def is_small(self, unit: UnitOfWork) -> bool:
+        """Return whether a payload stays below all limits, whatever it holds: ``decode_small`` reads it without waiting."""
+        return len(unit.data) <= self._small_bytes
+
+    def decode_small(self, unit: UnitOfWork) -> Payload:
+        """Return the payload of a job that ``is_small``. Raises PayloadError."""
+        return decode(unit.data, None)
+
     def decompress(self, payload: Payload, unit: UnitOfWork, run: MemoryReservation) -> None:
         """Decompress the arguments of a payload in place; raises as ``decode`` does."""
         if payload.get(COMPRESSED):

@@ -10,9 +10,6 @@ from contextlib import ExitStack, suppress
 from types import CoroutineType, MappingProxyType
 from typing import Any, NoReturn, cast
 
-from redis.exceptions import NoPermissionError, RedisError, ResponseError
-
-from framework.backoff import backoff_s
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import (
@@ -23,18 +20,17 @@ from framework.errors import (
     RetryLater,
     Shutdown,
 )
-from framework.execute.admission import AdmissionChain, AdmissionPolicy, AdmissionRequest
+from framework.execute.admission import AdmissionChain, AdmissionRequest
 from framework.execute.decoding import PayloadDecoder
 from framework.execute.job_log import JobLog, StartLine
+from framework.execute.policy_decision import AdmitTogether, PolicyDecision
 from framework.execute.stats import RunningJobs
 from framework.execute.unknown import UnknownClassDelays
 from framework.fetch.suspects import SuspectRunner, is_suspect
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.finish.endings import POLICY_REFUSED, RIGHT_REFUSED
 from framework.finish.outcome import (
     SUCCEEDED,
     AwaitsTurn,
-    Deferred,
     Discarded,
     Failed,
     Interrupted,
@@ -47,20 +43,16 @@ from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call, ChainInvocation
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.telemetry import context
-from framework.telemetry.logs import error_fields
 from framework.typeguards import has_type
 from framework.types import Payload
 from framework.wire.job import BUFFERED_AT, DEATH_COUNT, count_of, version_of
 from framework.wire.malformed import dead_set_entry
-from framework.wire.resources import IDEMPOTENCY_KEY, JobResources, Slot, lock_of, reservations
+from framework.wire.resources import IDEMPOTENCY_KEY, resources_of
 from framework.wire.status_key import STATUS_EXPIRATION, TrackedJob, tracked_job
 
 NO_RETIRED_CLASSES: Mapping[str, str] = MappingProxyType({})
 NO_POLICIES = AdmissionChain()
 DEFAULT_UNKNOWN_CLASSES = UnknownClassDelays()
-_FIRST_BACKOFF_S, _MAX_BACKOFF_S = 0.05, 2.0  # between two tries of a policy while Redis is away
-_MAX_REFUSALS = 4  # so many answers with an error are tried again, within a second; then the job is deferred
-_REFUSED_DELAY_S = 30.0
 _MIDDLEWARE_STOPPED = Discarded("a server middleware did not yield", "middleware")
 
 
@@ -126,6 +118,7 @@ class Executor:
         retired: Mapping[str, str] = NO_RETIRED_CLASSES,
         admission: AdmissionChain = NO_POLICIES,
         unknown: UnknownClassDelays = DEFAULT_UNKNOWN_CLASSES,
+        admit_together: AdmitTogether | None = None,
     ) -> None:
         self._middleware = middleware
         self._log = log
@@ -138,6 +131,7 @@ class Executor:
         self._retired = retired
         self._admission = admission
         self._unknown = unknown
+        self._policy_decision = PolicyDecision(decoding, ensure_fetching, log, running_jobs, admit_together)
         # An attribute, which a fork replaces: no job pays for a check whether it runs in a forked child.
         self._on_job_return: Callable[[Execution], None] = self._stop_clocks
 
@@ -149,7 +143,8 @@ class Executor:
         """Run one fetched job in the caller's context, to its end or to its ``coroutine``. Raises nothing."""
         run = Execution(unit)
         try:
-            run.payload = payload = self._decoding.decode(unit, run)
+            prepared = unit.prepared
+            run.payload = payload = prepared.payload if prepared is not None else self._decoding.decode(unit, run)
         except PayloadError as error:
             run.outcome = _malformed(unit, error)
             return run
@@ -163,8 +158,10 @@ class Executor:
         try:
             if run.worker is not None:
                 run.declaration = run.worker.declaration()
-            if IDEMPOTENCY_KEY in payload or BUFFERED_AT in payload:
-                unit.resources = _resources_of(unit, payload, run.declaration)
+            if (IDEMPOTENCY_KEY in payload or BUFFERED_AT in payload) and unit.admission is None:
+                ttl_s = None if run.declaration is None else run.declaration.lock_ttl_s
+                name = payload["class"] if run.declaration is None else run.declaration.wire_name
+                unit.resources = resources_of(payload, unit.data, unit.queue, ttl_s, name)
             context.enter_job(payload)
             # Before the policies: a job that cannot run in this process takes no slot, and keeps its lock.
             if (run.declaration is None or "version" in payload) and (
@@ -172,8 +169,7 @@ class Executor:
             ):
                 run.outcome = unknown
                 return run
-            policies = self._admission.policies_for(run.declaration) if run.declaration is not None else ()
-            if not policies or self._admit(run, policies):
+            if run.declaration is None or self._is_admitted(run, run.declaration):
                 run.admitted = True
                 run.started_log = self._log.start(payload, unit, run.declaration)
                 self._perform(run, payload)
@@ -218,43 +214,20 @@ class Executor:
         with run.passage:
             await run.coroutine
 
-    def _admit(self, run: Execution, policies: tuple[AdmissionPolicy, ...]) -> bool:
-        """Ask every policy; return whether all admit the job. Else the run has the outcome of the first that does not."""
-        assert run.payload is not None and run.declaration is not None, "policies are found by class"  # noqa: S101, PT018
-        self._decoding.decompress(run.payload, run.unit, run)
-        self._ensure_fetching()
-        request = AdmissionRequest(run.unit, run.payload, run.declaration, run.worker)
-        for policy in policies:
-            outcome = self._ask_policy(policy, request)
-            if outcome is not None:
-                run.outcome = outcome
-                return False
+    def _is_admitted(self, run: Execution, declaration: Declaration) -> bool:
+        """Return whether every policy of the class admits the job. Else the run has the outcome of the first that does not."""
+        policies = self._admission.policies_for(declaration)
+        if not policies.gates and not policies.steps and run.tracked is None:
+            return True
+        assert run.payload is not None, "its class is known"  # noqa: S101
+        request = AdmissionRequest(run.unit, run.payload, declaration, run.worker)
+        outcome = self._policy_decision.ask(request, policies, run)
+        if outcome is not None:
+            run.outcome = outcome
+            return False
         # The time of the policies is not part of the job's duration.
         run.started, run.started_cpu = time.perf_counter(), time.thread_time()
         return True
-
-    def _ask_policy(self, policy: AdmissionPolicy, request: AdmissionRequest) -> RunOutcome | None:
-        """Ask one policy until Redis answers. Meanwhile the lease of this process protects the job in the working list.
-
-        If Redis answers with an error each time, the job is deferred, which frees its thread. If a right is missing, the job is
-        deferred at once: it must not run without the policy's answer, so its class waits until the right is granted.
-        """
-        failures = refused = 0
-        while True:
-            try:
-                return policy.admit(request)
-            except NoPermissionError as error:
-                self._log.right_refused(request.declaration, error)
-                return Deferred(_REFUSED_DELAY_S, RIGHT_REFUSED, error_fields(error))
-            except (RedisError, ConnectionError) as error:
-                if self._running_jobs.stopping:
-                    return Interrupted()
-                refused += isinstance(error, ResponseError)
-                if refused > _MAX_REFUSALS:
-                    return Deferred(_REFUSED_DELAY_S, POLICY_REFUSED, error_fields(error))
-                self._log.policy_unavailable(request.unit, error)
-                failures += 1
-                time.sleep(backoff_s(failures, _FIRST_BACKOFF_S, _MAX_BACKOFF_S))
 
     def _perform(self, run: Execution, payload: Payload) -> None:
         declaration = run.declaration
@@ -280,7 +253,7 @@ class Executor:
     def _call_job(self, run: Execution, declaration: Declaration, payload: Payload, *, suspected: bool) -> None:
         """Write the start of a suspect, and call ``perform`` through the middleware."""
         instance = run.instance
-        if run.tracked is not None:
+        if run.tracked is not None and run.unit.admission is None:
             self._status_writer.write(run.tracked, "running")
         if suspected:
             run.announced = True
@@ -319,16 +292,6 @@ class Executor:
             return  # no end line is written
         if run.coroutine is None:  # no clock measures the processor time of one async job
             run.cpu_s = time.thread_time() - run.started_cpu
-
-
-def _resources_of(unit: UnitOfWork, payload: Payload, declaration: Declaration | None) -> JobResources | None:
-    """Return the resources of a fetched job: its lock, and the slots reserved for it while it waited."""
-    lock = lock_of(payload, None if declaration is None else declaration.lock_ttl_s)
-    slots: list[Slot] = []
-    if BUFFERED_AT in payload:
-        name = payload["class"] if declaration is None else declaration.wire_name
-        slots = reservations(payload, unit.data, (name, f"queue/{unit.queue}"))
-    return JobResources(lock, slots) if lock is not None or slots else None
 
 
 def _exit_child(run: Execution) -> NoReturn:

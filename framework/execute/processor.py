@@ -229,7 +229,10 @@ class Processor:
         if run.started_log is not None:
             self._write_end(run, SUCCEEDED_ENDING, None)
         if _is_acknowledged_with_others(run):
-            self._fetcher.finish(run.unit)
+            if run.tracked is None and run.unit.resources is None:
+                self._fetcher.finish(run.unit)
+            else:
+                self._settler.acknowledge_with_others(run.unit, run.tracked)
         else:
             run.unit.performing_since = 0.0
             self._retry_until_done(run.unit, partial(self._settle, run, None))
@@ -318,12 +321,16 @@ class Processor:
 
 
 def _is_acknowledged_with_others(run: Execution) -> bool:
-    """Return whether a successful job is acknowledged with others: it is untracked, without resources, and needs no confirmation."""
-    return run.tracked is None and run.unit.resources is None and not _awaits_acknowledgement(run)
+    """Return whether a successful job is acknowledged with others: nothing waits for its confirmation."""
+    unit = run.unit
+    return (unit.resources is None or unit.acknowledged_with_others) and not _awaits_acknowledgement(run)
 
 
 def _awaits_acknowledgement(run: Execution) -> bool:
-    return run.declaration is not None and run.declaration.ack == "sync"
+    """Return whether a job is acknowledged before its place is free: its class says so, or its hook needs the slot."""
+    if run.declaration is not None and run.declaration.ack == "sync":
+        return True
+    return run.outcome is SUCCEEDED and run.instance is not None and run.instance._aw_on_success is not None  # pyright: ignore[reportPrivateUsage]
 
 
 # Weak: a hook of a fork cannot be unregistered, and must not keep a stopped processor in memory.

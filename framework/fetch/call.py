@@ -9,6 +9,7 @@ from redis.exceptions import NoScriptError
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.channel import Channel
 from framework.store.script import FETCH
+from framework.text import decode_escaped
 from framework.wire import keys
 
 
@@ -26,6 +27,8 @@ class FetchReply:
     source_queues: list[str]
     """The queues that the units came from."""
     wanted: int
+    release_errors: list[str]
+    """Errors of locks, slots or statuses that acknowledged jobs did not release or write."""
 
 
 @dataclass(slots=True)
@@ -66,6 +69,10 @@ class FetchCall:
             *[unit.data for unit in ended],
             *[quota for _, quota in queues],
         )
+        # Last and only where needed, so that a job that holds nothing costs no argument.
+        for position, unit in enumerate(ended, 1):
+            if unit.released_on_ack:
+                arguments += (position, unit.released_on_ack)
         self._channel.send(FETCH.by_digest(*arguments))
         self._request = _FetchRequest(names, wanted, arguments, now)
 
@@ -94,10 +101,14 @@ class FetchCall:
 def _parse_reply(request: _FetchRequest, reply: list[Any]) -> FetchReply:
     units: list[UnitOfWork] = []
     source_queues: list[str] = []
-    # Behind three fixed values the reply has pairs: the position of a queue, from 1, and its jobs.
+    release_errors: list[str] = []
+    # Behind three fixed values the reply has pairs: the position of a queue, from 1, and its jobs; or 0 and an error.
     for position in range(3, len(reply), 2):
+        if not reply[position]:
+            release_errors.append(decode_escaped(reply[position + 1]))
+            continue
         queue = request.queues[int(reply[position]) - 1]
         source_queues.append(queue)
         units += [UnitOfWork(queue, data, request.sent_at) for data in reply[position + 1]]
     wrong_type = [request.queues[int(position) - 1] for position in reply[2]]
-    return FetchReply(bool(reply[0]), reply[1], wrong_type, units, source_queues, request.wanted)
+    return FetchReply(bool(reply[0]), reply[1], wrong_type, units, source_queues, request.wanted, release_errors)

@@ -23,6 +23,9 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.timings import STANDARD, Timings
 from framework.wire import keys
 
+MAX_GROUP = 32
+"""The most jobs that are taken along when one is admitted: enough that a round trip costs a job little."""
+
 NO_LIMITS: Mapping[str, int] = MappingProxyType({})
 
 
@@ -79,6 +82,19 @@ class Fetcher:
             self._wake_one()
         elif self._leader.sleeping_long and (self.in_flight.buffer or self._pipeline.unfinished):
             self._leader.wake()
+
+    def take_next(self) -> list[UnitOfWork]:
+        """Take the buffered units that start next, so that one call admits them; ``put_back`` must follow.
+
+        While jobs are quick, these are more than there is free capacity: a unit that then waits longer than ``STALLED_S`` returns
+        to its queue with what it got.
+        """
+        in_flight = self.in_flight
+        return in_flight.take_next(MAX_GROUP if self._pipeline.quick else min(MAX_GROUP, in_flight.free_capacity))
+
+    def put_back(self, units: list[UnitOfWork]) -> None:
+        """Make the units the oldest in the buffer again."""
+        self.in_flight.put_back_next(units)
 
     def finish(self, unit: UnitOfWork, *, settled: bool = False) -> None:
         """End the unit's job. ``settled``: the job has left the working list already (retry, dead set)."""

@@ -35,6 +35,8 @@ class InFlight:
         # By `id`, since two units may have the same bytes.
         self._running: dict[int, UnitOfWork] = {}
         self._by_id: dict[int, UnitOfWork] = {}
+        self._being_admitted: dict[int, UnitOfWork] = {}
+        """Units that a thread has taken along to ask for their admission: neither buffered nor running for one round trip."""
 
     @property
     def free_capacity(self) -> int:
@@ -81,6 +83,30 @@ class InFlight:
         self.last_started_at = now
         self._running[id(unit)] = unit
         return unit
+
+    @property
+    def waiting(self) -> int:
+        """How many units have not started."""
+        return len(self.buffer) + len(self._being_admitted)
+
+    def take_next(self, most: int) -> list[UnitOfWork]:
+        """Take at most ``most`` buffered units, oldest first; ``put_back_next`` must follow. They stay in flight."""
+        taken: list[UnitOfWork] = []
+        try:
+            while len(taken) < most:
+                unit = self.buffer.popleft()
+                self._being_admitted[id(unit)] = unit
+                taken.append(unit)
+        except IndexError:  # the buffer is empty
+            pass
+        return taken
+
+    def put_back_next(self, units: Sequence[UnitOfWork]) -> None:
+        """Make the units the oldest in the buffer again."""
+        # Buffer first: a reader of all units that have not started must not miss one.
+        self.buffer.extendleft(reversed(units))
+        for unit in units:
+            self._being_admitted.pop(id(unit), None)
 
     def put_back(self, unit: UnitOfWork) -> None:
         """Undo ``start``: the unit becomes the oldest in the buffer again."""
@@ -156,8 +182,11 @@ class InFlight:
         return list(self._running.values())
 
     def buffered(self) -> list[UnitOfWork]:
-        """The units whose jobs have not started, oldest first."""
-        return list(self.buffer)
+        """The units whose jobs have not started."""
+        # In this order: a unit that goes back to the buffer meanwhile is found at least once.
+        being_admitted = list(self._being_admitted.values())
+        buffered = list(self.buffer)
+        return [*buffered, *(unit for unit in being_admitted if unit not in buffered)]
 
     def unfinished(self) -> list[UnitOfWork]:
         """The units whose jobs run or have not started, in any order; none is missed if it changes its state meanwhile."""

@@ -47,6 +47,9 @@ class FetchEvents(Protocol):
     def fenced(self, unit: UnitOfWork) -> None:
         """An acknowledgement came too late: another process owns the job, which runs again."""
 
+    def release_failed(self, error: str) -> None:
+        """Redis refused a lock, slot or status of an acknowledged job."""
+
     def lease_lost(self) -> None:
         """The lease has expired; nothing is fetched until a heartbeat renews it."""
 
@@ -222,7 +225,7 @@ class FetchPipeline:
     def _wanted(self) -> int:
         if self.queues_empty or self.closed:
             return 0
-        return self._prefetch.wanted(self._in_flight.free_capacity, len(self._in_flight.buffer))
+        return self._prefetch.wanted(self._in_flight.free_capacity, self._in_flight.waiting)
 
     def _acknowledge_and_wait(self) -> bool:
         """Acknowledge without fetching, and wait for the reply; return whether the lease is held. Raises redis errors."""
@@ -265,6 +268,8 @@ class FetchPipeline:
         self._process_limits.fetch_ended()
         for position in reply.fenced:
             self._events.fenced(confirmed[position - 1])
+        for error in reply.release_errors:
+            self._events.release_failed(error)
         for queue in reply.wrong_type_queues:
             self._events.queue_wrong_type(queue)
         if not reply.lease_held:

@@ -1,12 +1,40 @@
 """Hold one fetched job: its bytes, the queue they came from, and the facts of its run."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from framework.types import Payload
 from framework.wire.resources import JobResources, Lock
+from framework.wire.status_key import StatusCommand
 
 FIRST_ASYNC_RUN_ID = 1 << 40
 """The first run id of async jobs: above every thread identifier."""
+
+
+ADMITTED, FENCED = 1, -1
+"""States of an ``Admission``: the job may start; another process owns it."""
+
+
+class Admission(NamedTuple):
+    """The answer of ``admit.lua`` for one job: its state, the slots taken, the limit, and the waiting jobs of its scope."""
+
+    state: int
+    taken: int
+    limit: int
+    waiting: int
+
+
+@dataclass(slots=True)
+class Preparation:
+    """What was decided about a buffered job before it starts, together with others (``execute/group_admission.py``)."""
+
+    payload: Payload
+    admission: Admission | None = None
+    """The answer for all steps of its class; ``None``: the job is to be asked for alone."""
+    gate_outcome: object | None = None
+    """The outcome that a gate has decided, which is asked once."""
+    queued_command: StatusCommand | None = None
+    """Writes the state of a tracked job that returns to its queue before it has started."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,9 +57,13 @@ class UnitOfWork:
     """Its lock and slots; ``None`` for most jobs, which have neither."""
     released_lock: Lock | None = None
     """The lock that was released at its start; if the job returns to its queue, it takes the lock again if that is free."""
+    released_on_ack: str = ""
+    """The script argument for what its acknowledgement releases and writes (``parts/release.lua``); empty for nothing."""
     extra_fields: Payload | None = None
     """Fields that a policy adds to the payload if the job is delayed or retried."""
 
+    prepared: Preparation | None = None
+    """What was decided about the job before its start; ``None`` for a job that is decoded when it starts."""
     payload_without_args: Payload | None = None
     """The decoded fields of a large running job, so that a reader of running jobs need not decode them again."""
 
@@ -43,7 +75,28 @@ class UnitOfWork:
     def resources_on_requeue(self) -> str:
         """Return the script argument for its resources when it returns to its queue; empty for none."""
         # Read once: the thread of the job may release them meanwhile.
-        released, resources = self.released_lock, self.resources
+        released, resources, prepared = self.released_lock, self.resources, self.prepared
+        status = prepared.queued_command if prepared is not None and not self.started_at else None
         if released is not None:
-            return JobResources(released, resources.slots if resources is not None else []).on_requeue()
-        return resources.on_requeue() if resources is not None else ""
+            return JobResources(released, resources.slots if resources is not None else []).on_requeue(status)
+        if resources is None:
+            return JobResources().on_requeue(status) if status is not None else ""
+        return resources.on_requeue(status)
+
+    @property
+    def acknowledged_with_others(self) -> bool:
+        """Whether its acknowledgement may wait for those of others: no duplicate may cause one more run."""
+        return self.resources is None or self.resources.next_run is None
+
+    @property
+    def admission(self) -> Admission | None:
+        """The answer of the script that has asked for this job and others; ``None`` if it is to be asked for alone."""
+        return None if self.prepared is None else self.prepared.admission
+
+    def release_lock(self, lock: Lock) -> None:
+        """Note that the job has released its lock. Without other resources it then ends without releasing anything."""
+        self.released_lock = lock
+        if self.resources is not None:
+            self.resources.lock = None
+            if not self.resources.slots:
+                self.resources = None

@@ -81,9 +81,7 @@ DEFERRED_REFUSED = Ending(Outcome.DEFERRED, "Redis refuses a policy", "single", 
 UNKNOWN_CLASS = Ending(Outcome.DEFERRED, "unknown class", "single", "deferred", "queued", "schedule", "no")
 FOREIGN_RETURNED = Ending(Outcome.DEFERRED, "foreign class, returned", "none", "", None, "requeue", "no")
 FOREIGN_DELAYED = Ending(Outcome.DEFERRED, "foreign class, delayed", "none", "", "queued", "schedule", "no")
-HELD_BY_LIMIT = Ending(
-    Outcome.HELD, "by a limit", "single", "concurrency_limit", None, "take_slot", "no", counter=_LIMITED
-)
+HELD_BY_LIMIT = Ending(Outcome.HELD, "by a limit", "single", "concurrency_limit", None, "admit", "no", counter=_LIMITED)
 HELD_BY_PAUSE = Ending(Outcome.HELD, "by a pause", "single", "paused", None, "hold_paused", "no")
 RETURNED = Ending(Outcome.INTERRUPTED, "returned to its queue", "event", "interrupted", None, "interrupt", "no")
 INTERRUPTED_TOO_OFTEN = Ending(Outcome.INTERRUPTED, "too often", "event", "quarantined", "failed", "interrupt", "no")
@@ -92,7 +90,7 @@ QUARANTINED = Ending(Outcome.INTERRUPTED, "by too many deaths", "event", "quaran
 CLASS_NOT_FOUND = Ending(
     Outcome.INTERRUPTED, "unknown class for too long", "event", "quarantined", "failed", "kill", "no"
 )
-# The job had run: its own line, counters and state were written before the acknowledgement was fenced.
+# The job had run: its own line and counters were written before the acknowledgement was fenced; the owner writes its state.
 LOST_AT_END = Ending(Outcome.LOST, "at the end of a run", "event", "fenced", None, "fetch", "no")
 LOST_BEFORE_RUN = Ending(Outcome.LOST, "before the run", "single", "fenced", None, "take_slot", "no")
 

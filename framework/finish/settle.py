@@ -39,7 +39,7 @@ from framework.types import JobState, Payload
 from framework.wire import keys
 from framework.wire.job import UNKNOWN_COUNT, decode
 from framework.wire.payload_edit import rewrite
-from framework.wire.resources import Lock, NextRun
+from framework.wire.resources import JobResources, Lock, NextRun
 from framework.wire.set_limits import INTERRUPTED_SET_LIMITS, SetLimits
 from framework.wire.status_key import TrackedJob
 
@@ -124,15 +124,18 @@ class Settler:
         """Move the job to its next place and free its place in this process; return where the job is.
 
         ``confirmed``: free the place only after Redis has confirmed the acknowledgement (``ack = "sync"``).
-        The script that moves a ``tracked`` job writes its state too. A job that leaves Redis by its acknowledgement gets its last
+        The script that moves a ``tracked`` job writes its state too. Only a job with a confirmed acknowledgement gets its last
         state before: if the process is killed in between, the job runs again and is ``running`` again.
         """
         match outcome:
             case Succeeded() | Discarded():
+                ending = DISCARDED if isinstance(outcome, Discarded) else SUCCEEDED
+                if not confirmed and unit.acknowledged_with_others:
+                    self.acknowledge_with_others(unit, tracked, ending.state)
+                    return SettleResult("acknowledged")
                 if tracked is not None:
-                    ending = DISCARDED if isinstance(outcome, Discarded) else SUCCEEDED
                     self._status_writer.write_last(tracked, ending.state)
-                return self._remove(unit, confirmed=confirmed, done=True)
+                return self._remove(unit, done=True)
             case Failed(error):
                 assert decision is not None, "a failure is settled after decide_retry"  # noqa: S101
                 return self._fail(unit, error, decision, tracked)
@@ -150,19 +153,25 @@ class Settler:
             case _:
                 assert_never(outcome)
 
-    def _remove(self, unit: UnitOfWork, *, confirmed: bool = False, done: bool = False) -> SettleResult:
+    def acknowledge_with_others(
+        self, unit: UnitOfWork, tracked: TrackedJob | None, state: JobState | None = SUCCEEDED.state
+    ) -> None:
+        """End a unit that is ``acknowledged_with_others``: ``fetch.lua`` releases its resources and writes its last state."""
+        if unit.resources is not None or tracked is not None:
+            status = tracked.command(state) if tracked is not None and state is not None else None
+            unit.released_on_ack = (unit.resources or JobResources()).on_end(status)
+        self._fetcher.finish(unit)
+
+    def _remove(self, unit: UnitOfWork, *, done: bool = False) -> SettleResult:
         """Remove the job from Redis: by its acknowledgement, or by a script that also releases its resources.
 
         If the job is ``done`` and a duplicate arrived during its run, the same script enqueues the one more run.
         """
-        if unit.resources is not None:
-            gone = self._complete(unit, done=done)
-            self._finish_unit(unit)
-            return SettleResult("acknowledged" if gone else "lost")
-        if confirmed:
+        if unit.resources is None:
             return self._acknowledge_confirmed(unit)
-        self._fetcher.finish(unit)
-        return SettleResult("acknowledged")
+        gone = self._complete(unit, done=done)
+        self._finish_unit(unit)
+        return SettleResult("acknowledged" if gone else "lost")
 
     def _complete(self, unit: UnitOfWork, *, done: bool = False) -> bool:
         """Remove a job with resources from Redis, and release these; return whether this process owned the job."""

@@ -130,6 +130,14 @@ class ProcessEvents:
             queue=queue,
         )
 
+    def release_failed(self, error: str) -> None:
+        self._rate_limit.error(
+            "release",
+            f"the lock, slot or state of a finished job was refused and expires: {error}. See `{command('acl worker')}`",
+            "job.release_failed",
+            shard=self._shard,
+        )
+
     def fetch_failed(self, error: BaseException) -> None:
         self.redis_failed("fetcher", error)
 

@@ -117,6 +117,7 @@ WORKER = Role(
     (
         *PRODUCER.scripts,
         *(
+            script.ADMIT,
             script.TAKE_SLOT,
             script.REGISTER_ORPHAN,
             script.NOTE_START,

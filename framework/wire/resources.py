@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 
 from framework.types import Jid, Payload
 from framework.wire import keys
+from framework.wire.job import BUFFERED_AT
 from framework.wire.json import dumps, dumps_ordered, loads
 from framework.wire.status_key import StatusCommand
 
@@ -53,7 +54,7 @@ class Lock:
     @property
     def ttl_ms(self) -> int:
         """Return its lifetime in milliseconds."""
-        return _milliseconds(self.ttl_s)
+        return milliseconds(self.ttl_s)
 
 
 class LockTerms(NamedTuple):
@@ -68,7 +69,7 @@ class LockTerms(NamedTuple):
         """Return the argument of ``push_unique.lua`` with the details of all its jobs."""
         fields = {
             "class": self.worker,
-            "ttl_ms": _milliseconds(self.ttl_s),
+            "ttl_ms": milliseconds(self.ttl_s),
             "drops": self.drop_duplicate,
             "counter": self.counter,
         }
@@ -182,9 +183,9 @@ class JobResources:
     next_run: Callable[[], NextRun] | None = None
     """Builds the rerun to write if a duplicate was pushed while the job ran; ``None`` if the class has no reruns."""
 
-    def on_end(self) -> str:
-        """Return the script argument for a job that ends for good: all resources are released."""
-        return self._encode(None)
+    def on_end(self, status: StatusCommand | None = None) -> str:
+        """Return the script argument for a job that ends for good: all resources are released, and ``status`` is written."""
+        return self._encode(None, status=status)
 
     def on_delay(self, delay_s: float) -> str:
         """Return the script argument for a job that runs again in ``delay_s`` or later: it keeps only its lock."""
@@ -194,19 +195,34 @@ class JobResources:
         """Return the script argument for a job that is held for an unknown time: it keeps its lock for ``HELD_LOCK_S``."""
         return self._encode(HELD_LOCK_S)
 
-    def on_requeue(self) -> str:
+    def on_requeue(self, status: StatusCommand | None = None) -> str:
         """Return the script argument for a job that returns to its queue: as ``on_delay``, and a free lock is taken again."""
-        return self._encode(0.0, retake_lock=True)
+        return self._encode(0.0, retake_lock=True, status=status)
 
-    def _encode(self, delay_s: float | None, *, retake_lock: bool = False) -> str:
+    def _encode(self, delay_s: float | None, *, retake_lock: bool = False, status: StatusCommand | None = None) -> str:
         fields: dict[str, Any] = {"slots": [{"base": slot.base, "member": slot.member} for slot in self.slots]}
         if self.lock is not None:
-            keep_ms = 0 if delay_s is None else _milliseconds(delay_s + self.lock.ttl_s)
+            keep_ms = 0 if delay_s is None else milliseconds(delay_s + self.lock.ttl_s)
             fields["lock"] = {"key": self.lock.key, "owner": self.lock.owner, "keep_ms": keep_ms}
             fields["lock"]["after_ms"] = self.lock.ttl_ms
             if retake_lock:
                 fields["lock"]["class"] = self.lock.worker
+        if status is not None:
+            fields["status"] = _status_fields(status)
         return dumps(fields).decode()
+
+
+def _status_fields(status: StatusCommand) -> list[str]:
+    """Return the key, the state and the seconds of a SET command with EX."""
+    _, key, state, _, ttl_s = status
+    return [str(key), str(state), str(ttl_s)]
+
+
+def resources_of(payload: Payload, data: bytes, queue: str, lock_ttl_s: float | None, name: str) -> JobResources | None:
+    """Return the resources of a fetched job of the class ``name``: its lock, and the slots reserved for it while it waited."""
+    lock = lock_of(payload, lock_ttl_s)
+    slots = reservations(payload, data, (name, f"queue/{queue}")) if BUFFERED_AT in payload else []
+    return JobResources(lock, slots) if lock is not None or slots else None
 
 
 def lock_key(worker: str, arguments: bytes, since: int = 0) -> str:
@@ -285,5 +301,6 @@ def _is_position(name: Any, one: Any) -> bool:
     return isinstance(name, str) and len(name) <= _MAX_NAME and isinstance(one, str) and bool(_POSITION(one))
 
 
-def _milliseconds(seconds: float) -> int:
+def milliseconds(seconds: float) -> int:
+    """Return whole milliseconds, at least one, that Redis and Lua's numbers can hold."""
     return max(1, int(min(seconds * 1000, MAX_TTL_MS)))

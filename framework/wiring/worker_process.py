@@ -12,10 +12,12 @@ import redis
 from framework import middleware, timings
 from framework.admin.held_jobs import HeldJobsAlert
 from framework.declare import queue_facts, registry
+from framework.execute.admission import AdmissionChain
 from framework.execute.cancellation import Cancellations
 from framework.execute.decoding import PayloadDecoder
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Executor
+from framework.execute.group_admission import GroupAdmission
 from framework.execute.job_log import JobLog
 from framework.execute.processor import Processor
 from framework.execute.stats import RunningJobs
@@ -211,19 +213,10 @@ def build_worker(
     fetcher = Fetcher(fetching, identity, order, in_flight, events, reconciler, settings.process_limits, waits)
     runs = RunningJobs(in_flight.running, cancellations := Cancellations(shard.client))
     policies = open_policies(settings, events.tracker, shard, upkeep, identity)
-    executor = Executor(
-        middleware.server.compile(),
-        log,
-        runs,
-        PayloadDecoder(runs, settings.size_limit.decompressed_limit, decoded_limit, budget),
-        fetcher.ensure_fetching,
-        SuspectRunner(shard.client, identity, options.slots, waits),
-        StrictArgumentsCheck(settings.strict_arguments),
-        states,
-        settings.retired_workers,
-        policies.admission,
-        UnknownClassDelays(settings.foreign_classes, settings.unknown_class_max_wait),
-    )
+    decoding = PayloadDecoder(runs, settings.size_limit.decompressed_limit, decoded_limit, budget)
+    suspects = SuspectRunner(shard.client, identity, options.slots, waits)
+    together = GroupAdmission(shard.client, identity, fetcher, decoding, policies.admission, states)
+    executor = _executor(settings, log, runs, decoding, fetcher, suspects, states, policies.admission, together)
     poll_timing = PollTiming(upkeep, settings.poll_interval)
     settler = _settler(settings, shard.client, identity, fetcher, events, dead_set, poll_timing, states, waits)
     detector = FailureDetector(waits.lease_s, waits.heartbeat_period_s)
@@ -254,6 +247,33 @@ def build_worker(
 
 def _open_clients(shard: Shard, *roles: str) -> "list[redis.Redis]":
     return [shard.open_client(role, read_timeout_s=COMMAND_TIMEOUT_S) for role in roles]
+
+
+def _executor(
+    settings: Settings,
+    log: JobLog,
+    runs: RunningJobs,
+    decoding: PayloadDecoder,
+    fetcher: Fetcher,
+    suspects: SuspectRunner,
+    states: StatusWriter,
+    admission: AdmissionChain,
+    together: GroupAdmission,
+) -> Executor:
+    return Executor(
+        middleware.server.compile(),
+        log,
+        runs,
+        decoding,
+        fetcher.ensure_fetching,
+        suspects,
+        StrictArgumentsCheck(settings.strict_arguments),
+        states,
+        settings.retired_workers,
+        admission,
+        UnknownClassDelays(settings.foreign_classes, settings.unknown_class_max_wait),
+        together.admit,
+    )
 
 
 def _settler(

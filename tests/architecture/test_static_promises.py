@@ -33,11 +33,11 @@ MAY_TAKE = {
     "release_paused": {"ZREM"},
     "release_waiting": {"ZREM"},  # no member
     "replace": {"ZREM"},
+    "request_slot": {"LREM", "ZREM"},
     "requeue": {"LREM"},
     "restore": {"RPOP"},
     "schedule": {"LREM"},
     "slots": {"ZPOPMIN", "ZREM"},
-    "take_slot": {"LREM", "ZREM"},
     "trim": {"ZPOPMIN", "ZREM"},  # out of the dead set, whose jobs have ended
     "unregister": {"ZREM"},  # an identity
 }

@@ -34,19 +34,19 @@ COMMANDS = {
     "push locked": "push_unique",
     "schedule": f"push_delayed,{HEARTBEAT},{POLL},enqueue_due",
     "run": f"{HEARTBEAT},fetch,fetch,{BLOCK}",
-    "run locked": f"{HEARTBEAT},fetch,start_locked,finish,fetch,{BLOCK}",
+    "run locked": f"{HEARTBEAT},fetch,admit,fetch,{BLOCK}",
     "blocked": f"{HEARTBEAT},fetch,{BLOCK},fetch,BLMOVE",
     "run sync": f"{HEARTBEAT},fetch,fetch,fetch,{BLOCK}",
-    "run tracked": f"{HEARTBEAT},fetch,SET,set_status,fetch,{BLOCK}",
+    "run tracked": f"{HEARTBEAT},fetch,admit,fetch,{BLOCK}",
     "suspect": f"{HEARTBEAT},fetch,note_start,fetch,{BLOCK}",
     "unloaded": f"{HEARTBEAT},EVAL heartbeat,fetch,EVAL fetch,schedule,EVAL schedule,fetch,{BLOCK},{POLL_RETRY},"
     "EVAL read_due,enqueue_due,"
-    "EVAL enqueue_due,ZCOUNT,finish,EVAL finish,fetch,BLMOVE",
-    "retry": f"{HEARTBEAT},fetch,schedule,fetch,{BLOCK},{POLL_RETRY},enqueue_due,ZCOUNT,finish,fetch,BLMOVE",
-    "later": f"{HEARTBEAT},fetch,schedule,fetch,{BLOCK},{POLL},enqueue_due,finish,fetch,BLMOVE",
-    "dead": f"{HEARTBEAT},fetch,SET,kill,fetch,{BLOCK}",
+    "EVAL enqueue_due,ZCOUNT,fetch,BLMOVE",
+    "retry": f"{HEARTBEAT},fetch,schedule,fetch,{BLOCK},{POLL_RETRY},enqueue_due,ZCOUNT,fetch,BLMOVE",
+    "later": f"{HEARTBEAT},fetch,schedule,fetch,{BLOCK},{POLL},enqueue_due,fetch,BLMOVE",
+    "dead": f"{HEARTBEAT},fetch,admit,kill,fetch,{BLOCK}",
     "dropped": f"{HEARTBEAT},fetch,finish,fetch,{BLOCK}",
-    "discarded": f"{HEARTBEAT},fetch,SET,set_status,finish,fetch,{BLOCK}",
+    "discarded": f"{HEARTBEAT},fetch,admit,fetch,{BLOCK}",
     "retired": f"{HEARTBEAT},fetch,drop_retired,fetch,{BLOCK}",
     "stop": f"{HEARTBEAT},{RECORD},fetch,requeue,SREM,DEL,mark_dead,unregister",
     "cut off": f"{HEARTBEAT},{RECORD},fetch,interrupt,SREM,DEL,mark_dead,unregister",
@@ -56,11 +56,11 @@ COMMANDS = {
     "recover": f"{HEARTBEAT},mark_dead,DEL,SREM,SCAN,register_orphan,ZRANGEBYSCORE,inspect_dead,reclaim,reclaim,"
     "reclaim,inspect_dead,unregister,"
     "LRANGE,SCAN,ZRANGEBYSCORE,inspect_dead,unregister,LRANGE",
-    "limited": f"{HEARTBEAT},fetch,take_slot,fetch,{BLOCK},mark_dead,DEL,SREM,SCAN,register_orphan,ZRANGEBYSCORE,"
+    "limited": f"{HEARTBEAT},fetch,admit,fetch,{BLOCK},mark_dead,DEL,SREM,SCAN,register_orphan,ZRANGEBYSCORE,"
     "inspect_dead,reclaim,inspect_dead,unregister,"
-    "LRANGE,take_slot,finish,fetch,take_slot,note_start,finish,fetch,BLMOVE",
+    "LRANGE,admit,fetch,take_slot,note_start,fetch,BLMOVE",
     "paused": f"{HEARTBEAT},TIME,HGETALL,fetch,hold_paused,fetch,{BLOCK},TIME,HGETALL,SMEMBERS,release_paused,"
-    "release_paused,start_locked,finish,fetch,BLMOVE",
+    "release_paused,admit,fetch,BLMOVE",
     "reconcile": f"{HEARTBEAT},SCAN,register_orphan,ZRANGEBYSCORE,LRANGE,fetch,{BLOCK},SCAN,register_orphan,"
     "ZRANGEBYSCORE,LRANGE,kill,requeue",
     "periodic": f"{HEARTBEAT},{RECORD},SCAN,ZRANGEBYSCORE,LRANGE,TIME,ZCARD,ZCOUNT,ZCOUNT,heartbeat",

@@ -9,6 +9,7 @@ from framework.execute.admission import AdmissionChain
 from framework.execute.decoding import PayloadDecoder
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Executor
+from framework.execute.group_admission import GroupAdmission
 from framework.execute.job_log import JobLog
 from framework.execute.processor import Processor
 from framework.execute.stats import RunningJobs
@@ -38,6 +39,7 @@ class ProcessorBench:
     def __init__(self, redis, url, slots, middleware, policies=(), budget=None, **options):
         self.redis = redis
         redis.set(keys.lease(IDENTITY), 1, px=60_000)
+        self.release_errors: list[str] = []
         self.failed, self.bad, self.fenced_units, self.settle_errors, self.died, self.fetch_errors = (
             [] for _ in range(6)
         )
@@ -68,7 +70,8 @@ class ProcessorBench:
             StrictArgumentsCheck(),
             states,
         )
-        executor = Executor(*parts, admission=self.policies, **options)
+        together = GroupAdmission(self.shard.client, IDENTITY, self.fetcher, decoding, self.policies, states)
+        executor = Executor(*parts, admission=self.policies, admit_together=together.admit, **options)
         settler = Settler(
             self.shard.client,
             IDENTITY,
@@ -103,6 +106,9 @@ class ProcessorBench:
 
     def queue_wrong_type(self, queue):
         raise AssertionError(queue)
+
+    def release_failed(self, error):
+        self.release_errors.append(error)
 
     def lease_lost(self):
         pass

@@ -55,6 +55,9 @@ class FetcherBench:
     def queue_wrong_type(self, queue):
         self.refused.append(queue)
 
+    def release_failed(self, error):
+        self.errors.append(error)
+
     def lease_lost(self):
         self.lost += 1
 

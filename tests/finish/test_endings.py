@@ -58,9 +58,14 @@ class EndingBench:
 
     def _recording(self, original):
         def run(script, *arguments):
+            reply = None
+            if script.name == "admit":
+                reply = original(script, *arguments)
+                if all(state != 0 for state, *_ in reply):
+                    return reply  # it has held no job, so it has moved none
             if script.name not in NO_MOVES and script.name not in self.moves:
                 self.moves.append(script.name)
-            return original(script, *arguments)
+            return original(script, *arguments) if reply is None else reply
 
         return run
 
@@ -281,9 +286,9 @@ def test_endings_have_log_statuses_of_the_reference():
     assert [ending.log_status for ending in ENDINGS if ending.log_status and f"`{ending.log_status}`" not in page] == []
 
 
-def test_tracked_job_has_its_last_state_before_a_lost_ack(bench, redis):
-    """The state is written first, so a job whose acknowledgement is fenced says that it has completed."""
+def test_fenced_acknowledgement_writes_no_last_state(bench, redis):
+    """The process that owns the job now runs it again and writes its states."""
     bench.run(lambda self: redis.delete(WORKING) and None)
-    assert state(redis, JID) == "completed"
+    assert state(redis, JID) == "running"
     (line,) = bench.processor.lines(job_status="done")
     assert line["jid"] == JID

@@ -688,8 +688,6 @@ def test_state_is_written_with_the_move(bench, redis, outcome, fields, state, li
 @pytest.mark.parametrize(
     ("outcome", "fields", "state"),
     [
-        (Succeeded(), {}, "completed"),
-        (Discarded("enough"), {}, "discarded"),
         (ERROR, {"retry": False}, "failed"),
         (ERROR, {"retry": 0, "dead": False}, "failed"),
         (REFUSED, {}, "failed"),
@@ -699,6 +697,13 @@ def test_last_state_is_written_before_the_acknowledgement(bench, outcome, fields
     bench.go(outcome, status_expiration=60, **fields)
     assert bench.states == [(TrackedJob("ab" * 12, 60), state, 1)]
     assert bench.finished == [(bench.unit, False)]
+
+
+@pytest.mark.parametrize(("outcome", "state"), [(Succeeded(), "completed"), (Discarded("enough"), "discarded")])
+def test_acknowledgement_carries_the_last_state(bench, outcome, state):
+    bench.go(outcome, status_expiration=60)
+    assert json.loads(bench.unit.released_on_ack)["status"] == [STATUS, state, "60"]
+    assert (bench.states, bench.finished) == ([], [(bench.unit, False)])
 
 
 @pytest.mark.proves("R22")

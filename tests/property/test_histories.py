@@ -300,7 +300,7 @@ def test_fenced_process_releases_no_lock_of_another(state):
 @pytest.mark.proves("I10", "R42")
 def test_fenced_job_takes_no_slot(state):
     push(state, "a", kind="limited")
-    processor = stand_before(state, 0, "processor-0", "take_slot")
+    processor = stand_before(state, 0, "processor-0", "admit")
     state.freeze(which=0)
     state.pass_time(seconds=45, beating=True)
     state.turn(which=0, part="reaper")

@@ -118,6 +118,24 @@ def at_the_door_behind_others(redis, jobs):
     at_the_door_in_hand(redis, jobs)
 
 
+def admitted(jobs, limit):
+    """The first job has everything: a limit, a lock and a state."""
+    terms = {
+        "class": "C",
+        "limit": str(limit),
+        "share": "0",
+        "ttl_s": "180",
+        "keep_ms": "0",
+        "hold_ms": 1,
+        "after_ms": 1,
+    }
+    job = at_the_door(jobs, limit)[1][0]
+    return [WORKING, "aw:limit:C", "aw:lock:1", "status"], [
+        dumps([terms]),
+        *(1, job, "me j1", "j1", "q", "", "", 1, 60),
+    ]
+
+
 def claim(number):
     return LockRequest(
         Lock(f"aw:lock:{number}", f"j{number}", 60, "C"), drop_duplicate=True, counter="n", wal_positions={}
@@ -166,6 +184,8 @@ CALLS = {
     "push_unique, due later": (held, lambda jobs: pushed(jobs, SET, "", due=now_plus(60))),
     "push_unique, due after a delay": (held, lambda jobs: pushed(jobs, SET, "", delay_s=60.0)),
     "push_unique, under a token": (held, lambda jobs: pushed(jobs, QUEUE, "q", token="token")),
+    "admit": (at_the_door_in_hand, lambda jobs: admitted(jobs, 1)),
+    "admit, and wait": (at_the_door_behind_others, lambda jobs: admitted(jobs, 2)),
     "take_slot": (at_the_door_in_hand, lambda jobs: at_the_door(jobs, 1)),
     "take_slot, and wait": (at_the_door_behind_others, lambda jobs: at_the_door(jobs, 2)),
     "register_orphan": (held, lambda jobs: ([REGISTRY, "lease of no process"], ["me"])),
@@ -192,6 +212,7 @@ CALLS = {
     "inspect_dead": (left_behind, lambda jobs: ([LEASE, WORKING, REGISTRY, RUNS, BEATS], ["me", 10, 15, 18])),
     "renew_children": (dead_and_empty, lambda jobs: ([REGISTRY, LEASE], [15_000, 6, 120, 0, 1, "me"])),
     "fetch": (held, lambda jobs: ([LEASE, WORKING, QUEUE], [60_000, 0, len(jobs) - 1, *jobs[1:], 9])),
+    "fetch, holding": (holding, lambda jobs: ([LEASE, WORKING, QUEUE], [60_000, 0, 1, jobs[0], 9, 1, HOLDS])),
     "push_up_to": (limited, filled),
     "unregister": (dead_and_empty, lambda jobs: ([LEASE, WORKING, REGISTRY, "processes", RUNS], ["me", 50])),
     "receive_transfer": (held, landed),

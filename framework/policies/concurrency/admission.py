@@ -6,15 +6,15 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from framework.declare.declaration import Declaration
-from framework.execute.admission import AdmissionRequest
+from framework.execute.admission import AdmissionRequest, AdmissionTerms
 from framework.finish.outcome import Discarded, Held, Lost, RunOutcome
 from framework.policies.concurrency.limits import QUEUE_PREFIX, Limits
-from framework.policies.concurrency.slots import LimitSlots, SlotResult, release_reservation
+from framework.policies.concurrency.slots import SLOT_TTL_S, LimitSlots, SlotResult, release_reservation
 from framework.store.script import is_wrong_type
 from framework.telemetry.counters import counters
 from framework.telemetry.logs import logger
 from framework.telemetry.rate_limit import LogRateLimit
-from framework.wire.job import BUFFERED_AT
+from framework.wire.job import BUFFERED_AT, timestamp
 
 DEFERRED_JOBS = "sidekiq_concurrency_limit_deferred_jobs_total"
 _log_limit = LogRateLimit(60.0)
@@ -34,10 +34,30 @@ class ClassLimit:
     def admit(self, request: AdmissionRequest) -> RunOutcome | None:
         """Take a slot for the job; without a free slot, hold it at the limit."""
         declaration, limits = request.declaration, self._limits
+        answer = request.unit.admission
+        if answer is not None:
+            result = SlotResult.of(answer.state, answer[1:])
+            return _outcome_of(result, request, declaration.wire_name, limits.scope(declaration, request.payload))
         limit = limits.class_limit(declaration)
         scope = limits.scope(declaration, request.payload)
         share = limits.scope_share(declaration, limit)
         return _admit(self._slots, request, declaration.wire_name, limit, scope, share)
+
+    def may_wait(self, declaration: Declaration) -> bool:
+        """See ``GroupedPolicy``: the limit or the scope may be a function of the application."""
+        scope = declaration.concurrency_scope
+        return callable(declaration.concurrency_limit) or (scope is not None and callable(scope.by))
+
+    def prepare(self, request: AdmissionRequest, terms: AdmissionTerms) -> None:
+        """See ``GroupedPolicy``."""
+        declaration, limits = request.declaration, self._limits
+        terms.slot = self._slots.slot_of(request.unit, request.payload, declaration.wire_name)
+        terms.limit = limits.class_limit(declaration)
+        terms.scope = limits.scope(declaration, request.payload)
+        terms.share = limits.scope_share(declaration, terms.limit)
+        terms.slot_ttl_s = SLOT_TTL_S
+        terms.waiting_since = timestamp(request.payload.get(BUFFERED_AT))
+        self._slots.record(request.unit, terms.slot)
 
 
 class CapacityLimit:
@@ -88,10 +108,12 @@ class QueueLimit:
 def _admit(
     slots: LimitSlots, request: AdmissionRequest, name: str, limit: int, scope: str = "", share: int = 0
 ) -> RunOutcome | None:
-    declaration = request.declaration
     result = _take_slot(slots, request, name, limit, scope=scope, share=share)
-    if result is None:
-        return None
+    return None if result is None else _outcome_of(result, request, name, scope)
+
+
+def _outcome_of(result: SlotResult, request: AdmissionRequest, name: str, scope: str) -> RunOutcome | None:
+    declaration = request.declaration
     if result.state == "taken":
         if BUFFERED_AT in request.payload:
             _call_hook(request, "on_concurrency_limit_resumed", request.worker.on_concurrency_limit_resumed)

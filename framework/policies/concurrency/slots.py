@@ -29,6 +29,11 @@ class SlotResult(NamedTuple):
     limit: int
     waiting: int
 
+    @classmethod
+    def of(cls, state: int, counts: Iterable[int]) -> "SlotResult":
+        """Return the result for a state of the scripts and their three counts."""
+        return cls(_STATES[state], *counts)
+
 
 # Decisions 126 and 127: slots are work-conserving, first-come first-served, and leased.
 class LimitSlots:
@@ -37,6 +42,19 @@ class LimitSlots:
     def __init__(self, client: "redis.Redis", identity: str) -> None:
         self._client = client
         self._identity = identity
+
+    def slot_of(self, unit: UnitOfWork, payload: Payload, name: str) -> Slot:
+        """Return the slot of the limit ``name`` that a job of this process takes."""
+        return Slot(keys.limit(name), slot_member(self._identity, slot_id(payload, unit.data)))
+
+    def record(self, unit: UnitOfWork, slot: Slot) -> None:
+        """Add a slot to the unit's resources, before it is requested.
+
+        So it is released too if the reply is lost, or if another thread gives the job back meanwhile.
+        """
+        resources = unit.resources = unit.resources or JobResources()
+        if slot not in resources.slots:
+            resources.slots.append(slot)
 
     def take(
         self,
@@ -55,21 +73,18 @@ class LimitSlots:
         no maximum. Without a free slot, the job leaves the working list and waits; with ``may_wait=False`` it is
         refused and nothing changes. The unit holds a slot that was taken, and releases it with its other resources.
         """
-        base, jid = keys.limit(name), slot_id(payload, unit.data)
-        slot = Slot(base, slot_member(self._identity, jid))
         resources = unit.resources = unit.resources or JobResources()
+        slot, jid = self.slot_of(unit, payload, name), slot_id(payload, unit.data)
+        base = slot.base
         others = resources.on_hold() if resources.lock is not None or resources.slots else ""
         since = timestamp(payload.get(BUFFERED_AT))
         stamped = "" if since is None else f"{since:.6f}"
         mode = "wait" if may_wait else "refuse"
         arguments = [unit.data, slot.member, jid, unit.queue, limit, SLOT_TTL_S, stamped, scope, share, mode, others]
-        # Recorded before the request: if the reply is lost, or another thread gives the job back meanwhile, the slot is
-        # released too.
-        if slot not in resources.slots:
-            resources.slots.append(slot)
+        self.record(unit, slot)
         reply: Any = TAKE_SLOT(self._client, [keys.working(self._identity), base], arguments)
         state, *counts = reply
-        result = SlotResult(_STATES[state], *counts)
+        result = SlotResult.of(state, counts)
         # The script has turned a reservation for this job into the slot, or has released it.
         released = {slot_member("", jid)} | ({slot.member} if result.state != "taken" else set[str]())
         resources.slots = [one for one in resources.slots if one.base != base or one.member not in released]

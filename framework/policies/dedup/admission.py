@@ -9,7 +9,7 @@ import redis
 from redis.exceptions import ResponseError
 
 from framework.declare.declaration import Declaration
-from framework.execute.admission import AdmissionPolicy, AdmissionRequest
+from framework.execute.admission import AdmissionPolicy, AdmissionRequest, AdmissionTerms
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import RunOutcome
 from framework.policies.dedup.next_run import next_run
@@ -72,6 +72,17 @@ class DedupLock:
         """See ``AdmissionPolicy``."""
         return declaration.deduplicates
 
+    def may_wait(self, declaration: Declaration) -> bool:
+        """See ``GroupedPolicy``: ``prepare`` runs no code of the application."""
+        del declaration
+        return False
+
+    def prepare(self, request: AdmissionRequest, terms: AdmissionTerms) -> None:
+        """See ``GroupedPolicy``. Not called for classes that ``consistency`` applies to: that is no grouped policy."""
+        policy = request.declaration.deduplicate
+        terms.lock = _lock_of(request.unit) if policy is not None else None
+        terms.keeps_lock = policy is not None and policy.strategy == "until_executed"
+
     def admit(self, request: AdmissionRequest) -> RunOutcome | None:
         """See ``AdmissionPolicy``: every job passes, unless ``consistency`` decides otherwise."""
         lock, declaration, policy = _lock_of(request.unit), request.declaration, request.declaration.deduplicate
@@ -79,14 +90,16 @@ class DedupLock:
             return None
         keep_lock = policy.strategy == "until_executed"
         consistency = self._consistency if self._consistency and self._consistency.applies_to(declaration) else None
-        if consistency is None:
+        if request.unit.admission is not None:
+            pass  # the script has started the lock with the job
+        elif consistency is None:
             self._start_locked(lock, request.payload, keep_lock=keep_lock, unseen="0")
         else:
             outcome = self._start_with_positions(lock, request, consistency, keep_lock=keep_lock)
             if outcome is not None:
                 return outcome
         if not keep_lock:
-            _release(request.unit, lock)
+            request.unit.release_lock(lock)
         elif policy.if_deduplicated and declaration.idempotent and not request.payload.get(RESCHEDULED_ONCE):
             assert request.unit.resources is not None, "it has a lock"  # noqa: S101
             request.unit.resources.next_run = partial(next_run, request.unit, policy, self._clock)
@@ -116,15 +129,6 @@ class DedupLock:
 
 def _lock_of(unit: UnitOfWork) -> Lock | None:
     return None if unit.resources is None else unit.resources.lock
-
-
-def _release(unit: UnitOfWork, lock: Lock) -> None:
-    """Remove the lock from the unit; a unit without resources then ends without a script of its own."""
-    unit.released_lock = lock
-    if unit.resources is not None:
-        unit.resources.lock = None
-        if not unit.resources.slots:
-            unit.resources = None
 
 
 def _position(field: bytes, value: bytes) -> list[bytes]:

@@ -1,13 +1,15 @@
--- Acknowledge and count finished jobs (parts/count.lua), and fetch new ones, in one step.
+-- Acknowledge and count finished jobs (parts/count.lua), release what they hold, and fetch new ones, in one step.
 -- KEYS    1 lease  2 working list  3.. queues in the order of the fetch
 -- ARGV    1 lease in ms  2 how many jobs are wanted (1,000 at most come)  3 number of acknowledgements  then their payloads
 --         then per queue its quota: the most jobs before the other queues had their turn; below 0: the most jobs at all
+--         then per acknowledged job that holds something: its position (from 1), what it holds (parts/release.lua)
 -- RETURN  { lease held (1/0), { positions (from 1) of acknowledged jobs that the process no longer owned },
 --           { positions (from 1) of queues whose key is no list },
---           queue's position (from 1), { payloads, oldest first }, ... }
+--           queue's position (from 1), { payloads, oldest first }, ...
+--           0, the error of a lock, slot or status that an acknowledged job did not release or write, ... }
 -- COST    O(A*W + Q + F): A acknowledgements, W working list (a few dozen), Q queues, F jobs fetched; a thousand empty queues
 --         take a quarter of a millisecond
--- CRASH   before: nothing happened, the finished jobs stay in the working list and run again after recovery.
+-- CRASH   before: nothing happened, the finished jobs stay in the working list with what they hold, and run again after recovery.
 --         after, reply lost: acknowledged jobs are gone (they were done); fetched ones are in the working list, where
 --         reconciliation (alive) or the reaper (dead) finds them.
 -- PEXPIRE first: proves that the process still owns the list, and at maxmemory lets LPUSH pass. No lease, no fetch.
@@ -17,13 +19,24 @@ local working = KEYS[2]
 -- Lua unpacks some 8,000 values at most, and a script that fails after its RPOP has lost the jobs: the rest comes next time.
 local wanted = math.min(tonumber(ARGV[2]), 1000)
 local acknowledged = tonumber(ARGV[3])
-local fenced = {}
+local fenced, holds, errors = {}, {}, {}
+for i = 2 + acknowledged + #KEYS, #ARGV, 2 do holds[tonumber(ARGV[i])] = ARGV[i + 1] end
 for i = 1, acknowledged do
-  if redis.call('LREM', working, -1, ARGV[3 + i]) == 0 then fenced[#fenced + 1] = i end
+  if redis.call('LREM', working, -1, ARGV[3 + i]) == 0 then
+    fenced[#fenced + 1] = i
+  elseif holds[i] then
+    -- An ACL may refuse it, and Lua does not roll back: the jobs behind it are acknowledged all the same.
+    local done, failed = pcall(release, holds[i])
+    if failed then errors[#errors + 1] = done and failed or failed.err or tostring(failed) end
+  end
 end
 if acknowledged > #fenced then count_processed(acknowledged - #fenced) end
 local refused = {}
 local reply = { held, fenced, refused }
+for _, error in ipairs(errors) do
+  reply[#reply + 1] = 0
+  reply[#reply + 1] = error
+end
 if held == 0 or wanted <= 0 then return reply end
 
 local function take(i, most)

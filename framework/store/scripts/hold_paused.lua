@@ -21,7 +21,8 @@ if redis.call('LREM', KEYS[1], -1, ARGV[1]) == 0 then return 0 end
 local last = redis.pcall('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')
 if last[2] and tonumber(last[2]) >= since then since = tonumber(last[2]) + 0.000001 end
 -- Two jobs of the very same bytes stay two.
-local lock, copy = lock_for_ticket(ARGV[8]), 1
+local holds = ARGV[8] and ARGV[8] ~= '' and cjson.decode(ARGV[8]) or nil
+local lock, copy = lock_for_ticket(holds), 1
 local ticket = cjson.encode(lock and { ARGV[2], copy, lock } or { ARGV[2] })
 while type(redis.pcall('ZSCORE', KEYS[2], ticket .. '\n' .. ARGV[1])) == 'string' do
   copy = copy + 1
@@ -34,5 +35,5 @@ if type(added) == 'table' and added.err then
 end
 redis.pcall('SADD', KEYS[3], ARGV[3])
 if ARGV[6] ~= '' then redis.pcall('SET', KEYS[5], ARGV[6], 'PX', ARGV[7]) end
-release(ARGV[8])
+release_resources(holds)
 return 1

@@ -11,7 +11,7 @@ from framework.declare import port, registry
 from framework.execute.execution import Execution
 from framework.execute.job_log import JobLog
 from framework.fetch.reaper import mark_dead
-from framework.fetch.unit_of_work import UnitOfWork
+from framework.fetch.unit_of_work import ADMITTED, UnitOfWork
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from framework.telemetry import logs
@@ -261,6 +261,9 @@ class SimulatedCluster:
                 raise Broken(f"{component} died: {error!r}") from error
 
     def _started(self, worker: Worker, unit: UnitOfWork) -> None:
+        prepared = unit.prepared
+        if prepared is not None and prepared.admission is not None and prepared.admission.state != ADMITTED:
+            return  # it was held, or lost, with the job before it: only its line is written
         self.checks.started(worker, unit)
 
     def _ended(self, worker: Worker, run: Execution) -> None:

@@ -23,8 +23,7 @@ local function take_lock(key, jid, class, keep_ms, now)
 end
 
 local function lock_for_ticket(holds)
-  if not holds or holds == '' then return nil end
-  local lock = cjson.decode(holds).lock
+  local lock = holds and holds.lock
   return lock and { lock.key, lock.owner, lock.after_ms }
 end
 

@@ -1,14 +1,15 @@
--- release(holds): release a job's resources, in the same step that removes the job from its place.
+-- release(holds): release a job's resources, in the same step that removes the job from its place. Returns the error of the status.
 -- holds   JSON, '' or nil for nothing:
 --           lock   {key, owner, keep_ms, class}: deleted when `owner` still owns it; with keep_ms above 0 it stays for this time
 --                  instead, and with a class it is taken again if it is free: the job goes back to its queue
 --           slots  [{base, member}, ...]: each is freed, and in the same step given to a job that waits for one (parts/slots.lua)
+--           status [key, state, seconds that it is kept] of a tracked job
+-- release_resources(held): the same of a table.
 -- CRASH   as the step that they belong to: a job that left its place without a release would block others until a TTL.
 -- Called after the job was found at its place: a fenced process has nothing to release, as the process that recovered the
 -- job holds the same. The keys are in the JSON, as a shard is one server; nothing is written to a key of another type.
-local function release(holds)
-  if not holds or holds == '' then return end
-  local held = cjson.decode(holds)
+local function release_resources(held)
+  if not held then return end
   local lock = held.lock
   if lock then
     local owner = owner_of(lock.key)
@@ -27,5 +28,12 @@ local function release(holds)
   for _, slot in ipairs(held.slots) do
     if free_slot(slot.base, slot.member) then hand_over(slot.base, redis_now(), 20) end
   end
+  local status = held.status
+  local written = status and redis.pcall('SET', status[1], status[2], 'EX', status[3])
+  if type(written) == 'table' and written.err then return written.err end
+end
+
+local function release(holds)
+  if holds and holds ~= '' then return release_resources(cjson.decode(holds)) end
 end
 

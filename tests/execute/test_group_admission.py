@@ -1,0 +1,209 @@
+"""Jobs that are admitted together: one call for many, each with its own answer, and nothing kept by a job that does not start."""
+
+import json
+import threading
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from framework.declare import registry
+from framework.execute import group_admission
+from framework.policies.concurrency.admission import ClassLimit
+from framework.policies.concurrency.limits import FleetSlots, Limits
+from framework.policies.concurrency.slots import LimitSlots
+from framework.policies.dedup.admission import DedupLock
+from framework.wire import keys
+from tests.execute.processor_bench import WORKING, ProcessorBench, state, worker
+from tests.harness import IDENTITY, enqueue, until
+
+BASE = keys.limit("Job")
+ALL = {"concurrency_limit": 100, "idempotent": True}
+
+
+@pytest.fixture
+def start(redis, redis_url):
+    """Return a function that starts a process with the policies of limits and locks."""
+    made = []
+
+    def started(slots=1, *, quick=True):
+        one = ProcessorBench(redis, redis_url, slots, ())
+        client = one.shard.client
+        one.policies._steps = (
+            ClassLimit(LimitSlots(client, IDENTITY), Limits(FleetSlots(client))),
+            DedupLock(client),
+        )
+        if quick:  # as if ten thousands of jobs had ended: jobs are fetched ahead of free capacity
+            one.fetcher._pipeline._prefetch._per_second = 100_000.0
+        made.append(one)
+        return one.start()
+
+    with registry.isolated():
+        yield started
+        for one in made:
+            one.stop()
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Count the jobs of each call of the script."""
+    counted, script = [], group_admission.ADMIT
+
+    def admit(client, names, arguments):
+        counted.append((len(arguments) - 1) // 9)
+        return script(client, names, arguments)
+
+    monkeypatch.setattr(group_admission, "ADMIT", admit)
+    return counted
+
+
+def lock_of(number):
+    return keys.lock(f"of {number}")
+
+
+def push(redis, count, **fields):
+    for number in range(count):
+        redis.hset(lock_of(number), "jid", str(number))
+        enqueue(
+            redis,
+            "Job",
+            jid=str(number),
+            args=[number],
+            idempotency_key=lock_of(number),
+            status_expiration=60,
+            **fields,
+        )
+
+
+def held_keys(redis):
+    return redis.keys("aw:lock:*"), redis.zrange(f"{BASE}:running", 0, -1), redis.keys(f"{BASE}:waiting:*")
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["def", "async"])
+def test_buffered_jobs_are_admitted_by_few_calls(start, calls, redis, is_async):
+    ran = []
+
+    def perform(self, number: int):
+        ran.append(number)
+
+    async def perform_async(self, number: int):
+        ran.append(number)
+
+    worker(perform_async if is_async else perform, **ALL)
+    push(redis, 60)
+    one = start(60)
+    until(one.done)
+    assert sorted(ran) == list(range(60))
+    assert sum(calls) >= 60  # a job that waits for 10 ms on a busy machine is admitted again
+    assert max(calls) > 20
+    assert held_keys(redis) == ([], [], [])
+    assert {state(redis, str(number)) for number in range(60)} == {"completed"}
+    assert (one.died, one.untold, one.release_errors) == ([], [], [])
+
+
+def test_each_job_of_a_call_gets_its_own_answer(start, calls, redis):
+    begun, end = threading.Event(), threading.Event()
+
+    def perform(self, number: int):
+        begun.set()
+        end.wait(20)
+
+    worker(perform, concurrency_limit=1, idempotent=True)
+    push(redis, 8)
+    one = start()
+    assert begun.wait(20)
+    assert calls[0] > 1
+    end.set()
+    until(lambda: one.done() and not redis.keys(f"{BASE}:waiting:*"))
+    statuses = [line["job_status"] for line in one.lines()]
+    assert statuses.count("done") == 8
+    assert statuses.count("concurrency_limit") >= calls[0] - 1
+    assert held_keys(redis) == ([], [], [])
+
+
+def test_admitted_job_that_returns_to_its_queue_keeps_nothing_but_its_lock(start, calls, redis):
+    begun, end = threading.Event(), threading.Event()
+
+    def perform(self, number: int):
+        begun.set()
+        end.wait(20)
+
+    worker(perform, **ALL)
+    push(redis, 3)
+    one = start()
+    assert begun.wait(20)
+    assert calls == [3]
+    # With the only place taken, the other two return after 10 ms, in the step that releases what they got.
+    until(lambda: redis.llen("queue:default") == 2)
+    waiting = [json.loads(data)["jid"] for data in redis.lrange("queue:default", 0, -1)]
+    assert redis.zrange(f"{BASE}:running", 0, -1) == [f"{IDENTITY} 0".encode()]
+    assert waiting == ["2", "1"]
+    assert [state(redis, str(number)) for number in range(3)] == ["running", "queued", "queued"]
+    assert not redis.exists(lock_of(0))
+    assert [redis.hget(lock_of(number), "jid") for number in (1, 2)] == [b"1", b"2"]
+    end.set()
+    until(one.done)
+    assert held_keys(redis) == ([], [], [])
+
+
+@pytest.mark.parametrize("runs", [False, True], ids=["not run", "reply lost"])
+def test_jobs_of_a_failed_call_are_asked_for_alone(start, redis, monkeypatch, runs):
+    ran, script = [], group_admission.ADMIT
+
+    def fail(client, names, arguments):
+        if runs:
+            script(client, names, arguments)
+        raise RedisConnectionError("no reply")
+
+    monkeypatch.setattr(group_admission, "ADMIT", fail)
+    worker(lambda self, number: ran.append(number), **ALL)
+    push(redis, 20)
+    one = start()
+    until(one.done)
+    assert sorted(ran) == list(range(20))
+    assert held_keys(redis) == ([], [], [])
+    assert {state(redis, str(number)) for number in range(20)} == {"completed"}
+
+
+def test_jobs_that_another_process_owns_do_not_run(start, redis, monkeypatch):
+    ran, script = [], group_admission.ADMIT
+
+    def take_away(client, names, arguments):
+        redis.delete(WORKING)
+        return script(client, names, arguments)
+
+    monkeypatch.setattr(group_admission, "ADMIT", take_away)
+    worker(lambda self, number: ran.append(number), **ALL)
+    push(redis, 5)
+    one = start()
+    until(one.done)
+    assert ran == []
+    assert {line["job_status"] for line in one.lines()} == {"fenced"}
+    assert not redis.exists(f"{BASE}:running")
+    assert [redis.hget(lock_of(number), "jid") for number in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_job_with_an_unusable_limit_is_asked_for_alone_and_runs(start, redis):
+    ran = []
+    redis.set(BASE, "no hash")
+    worker(lambda self, number: ran.append(number), **ALL)
+    push(redis, 5)
+    one = start()
+    until(one.done)
+    assert sorted(ran) == list(range(5))
+    assert {state(redis, str(number)) for number in range(5)} == {"completed"}
+    assert redis.keys("aw:lock:*") == []
+
+
+def test_jobs_that_must_be_asked_for_alone_are_not_taken_along(start, calls, redis):
+    ran = []
+    worker(lambda self, *args: ran.append(args), **ALL)
+    push(redis, 1)
+    enqueue(redis, "Job", jid="versioned", args=[1], version=0, idempotency_key=lock_of("v"))
+    redis.lpush("queue:default", b"no JSON")
+    enqueue(redis, "Unknown", jid="unknown")
+    enqueue(redis, "Job", jid="last", args=[2], idempotency_key=lock_of("l"))
+    one = start()
+    until(one.done)
+    assert calls[0] == 2  # the first job and the last
+    assert len(ran) == 3
+    assert (len(one.bad), one.unknown) == (1, ["Unknown"])

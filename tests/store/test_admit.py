@@ -1,0 +1,123 @@
+"""``admit.lua`` does for each of its jobs what ``take_slot``, ``start_locked`` and a SET do for one."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from framework.store.script import ADMIT, START_LOCKED, TAKE_SLOT
+from framework.wire import keys
+from framework.wire.json import dumps
+
+ME = "host:1:0"
+WORKING = keys.working(ME)
+BASE = keys.limit("C")
+TERMS = {"class": "C", "hold_ms": 90_000, "after_ms": 60_000}
+
+JOBS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "ours": st.sampled_from([True, True, True, False]),
+            "scope": st.sampled_from(["", "", "a", "b"]),
+            "lock": st.sampled_from([None, "own", "free", "of another"]),
+            "tracked": st.booleans(),
+            "waited": st.booleans(),
+        }
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def payload(number):
+    return dumps({"class": "C", "jid": f"j{number}"})
+
+
+def prepare(redis, jobs, *, waiting):
+    redis.flushall()
+    for number, job in enumerate(jobs):
+        if job["ours"]:
+            redis.lpush(WORKING, payload(number))
+        if job["lock"] in ("own", "of another"):
+            redis.hset(keys.lock(str(number)), "jid", f"j{number}" if job["lock"] == "own" else "other")
+            redis.pexpire(keys.lock(str(number)), 50_000)
+    for number in range(waiting):
+        redis.zadd(f"{BASE}:waiting:", {b'["q","w%d"]\n{"w":%d}' % (number, number): number})
+        redis.zadd(f"{BASE}:turns", {"": 1})
+        redis.sadd("aw:limits:waiting", BASE)
+
+
+def contents(redis):
+    """Return every key without the times by the server's clock."""
+    found = {}
+    for key in sorted(redis.keys("*")):
+        kind = redis.type(key)
+        if kind == b"zset":
+            found[key] = [line.split(b',"concurrency_limit_buffered_at":')[0] for line in redis.zrange(key, 0, -1)]
+        elif kind == b"hash":
+            found[key] = {name: value for name, value in redis.hgetall(key).items() if name != b"since"}
+        elif kind == b"list":
+            found[key] = [line.split(b',"concurrency_limit_buffered_at":')[0] for line in redis.lrange(key, 0, -1)]
+        else:
+            found[key] = redis.get(key) if kind == b"string" else redis.smembers(key)
+        found[key, "expires"] = redis.ttl(key) > 0
+    return found
+
+
+def one_by_one(redis, jobs, limit, share, keep_ms):
+    states = []
+    for number, job in enumerate(jobs):
+        lock, jid, state = keys.lock(str(number)), f"j{number}", [1, 0, 0, 0]
+        if limit is not None:
+            held = {"key": lock, "owner": jid, "keep_ms": 90_000, "after_ms": 60_000}
+            holds = dumps({"lock": held, "slots": []}) if job["lock"] else ""
+            facts = [payload(number), f"{ME} {jid}", jid, "q", limit, 180, "7.000000" if job["waited"] else ""]
+            state = TAKE_SLOT(redis, [WORKING, BASE], [*facts, job["scope"], share, "wait", holds])
+        elif not job["ours"]:
+            state = [-1, 0, 0, 0]
+        if state[0] == 1 and job["lock"]:
+            START_LOCKED(redis, [lock], [jid, "C", keep_ms, "0"])
+        if state[0] == 1 and job["tracked"]:
+            redis.set(keys.status(jid), "running", ex=60)
+        states.append(state)
+    return states
+
+
+def together(redis, jobs, limit, share, keep_ms):
+    limited = {} if limit is None else {"limit": str(limit), "share": str(share), "ttl_s": "180"}
+    names, arguments = [WORKING], []
+    for number, job in enumerate(jobs):
+        jid = f"j{number}"
+        names += [] if limit is None else [BASE]
+        names += [keys.lock(str(number))] if job["lock"] else []
+        names += [keys.status(jid)] if job["tracked"] else []
+        since = "7.000000" if job["waited"] else ""
+        arguments += [1, payload(number), f"{ME} {jid}", jid, "q", since, job["scope"]]
+        arguments += [int(bool(job["lock"])), 60 if job["tracked"] else 0]
+    return ADMIT(redis, names, [dumps([{**TERMS, **limited, "keep_ms": str(keep_ms)}]), *arguments])
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    jobs=JOBS,
+    limit=st.sampled_from([None, -1, 0, 1, 2, 5]),
+    share=st.sampled_from([0, 1, 2]),
+    keep_ms=st.sampled_from([0, 60_000]),
+    waiting=st.integers(0, 3),
+)
+def test_admit_equals_the_steps_of_one_job_each(redis, jobs, limit, share, keep_ms, waiting):
+    found = []
+    for way in (one_by_one, together):
+        prepare(redis, jobs, waiting=waiting)
+        found.append((way(redis, jobs, limit, share, keep_ms), contents(redis)))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("wrong", [BASE, f"{BASE}:running", keys.lock("1")])
+def test_admit_reports_an_error_for_its_job_only(redis, wrong):
+    jobs = [{"ours": True, "scope": "", "lock": lock, "tracked": False, "waited": False} for lock in (None, "own")]
+    prepare(redis, jobs, waiting=0)
+    redis.delete(wrong)
+    redis.rpush(wrong, "a list")
+    states = [state for state, *_ in together(redis, jobs, 5, 0, 60_000)]
+    assert states == ([1, 1] if wrong == keys.lock("1") else [3, 3])
+    assert redis.llen(WORKING) == 2
