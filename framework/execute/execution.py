@@ -221,12 +221,14 @@ class Executor:
             return True
         assert run.payload is not None, "its class is known"  # noqa: S101
         request = AdmissionRequest(run.unit, run.payload, declaration, run.worker)
+        asked_before = run.unit.admission is not None
         outcome = self._policy_decision.ask(request, policies, run)
         if outcome is not None:
             run.outcome = outcome
             return False
-        # The time of the policies is not part of the job's duration.
-        run.started, run.started_cpu = time.perf_counter(), time.thread_time()
+        # The time of the policies is not part of the job's duration. If they were asked before, it took none.
+        if not asked_before:
+            run.started, run.started_cpu = time.perf_counter(), time.thread_time()
         return True
 
     def _perform(self, run: Execution, payload: Payload) -> None:

@@ -140,7 +140,9 @@ class GroupAdmission:
         if state == _ERROR or prepared is None:
             return
         resources, terms = unit.resources, one.terms
-        if resources is not None and terms.slot is not None:
+        # Only a job that has waited may have a reservation: for most admitted jobs there is nothing to remove.
+        settled = state == ADMITTED and terms.waiting_since is None
+        if resources is not None and terms.slot is not None and not settled:
             # The script has turned a reservation for this job into the slot, or has released it.
             released = {slot_member("", slot_id(one.request.payload, unit.data))}
             if state != ADMITTED:
