@@ -263,8 +263,8 @@ def _check_reserved_names(faults: ErrorCollector, cls: type[Any], base: type[Any
         for name in sorted(taken & vars(owner).keys()):
             value = vars(owner)[name]
             if not isinstance(value, classmethod):  # perform_async and the like may be wrapped.
-                said = f"{name} = {short_repr(value)}{_inherited_from_note(owner, cls)}"
-                message = f"{said} is not allowed: it hides the framework's own {name}. Give it another name, such as _{name}."
+                fact = f"{name} = {short_repr(value)}{_inherited_from_note(owner, cls)}"
+                message = f"{fact} is not allowed: it hides the framework's own {name}. Give it another name, such as _{name}."
                 faults.add(message, name)
 
 
@@ -276,9 +276,9 @@ def _check_hooks(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> Non
         hook = vars(owner)[name]
         wanted = inspect.signature(getattr(base, name))
         if not isinstance(hook, classmethod):
-            said = f"{name} = {short_repr(hook)}{_inherited_from_note(owner, cls)}"
+            fact = f"{name} = {short_repr(hook)}{_inherited_from_note(owner, cls)}"
             message = (
-                f"{said} is not allowed: the hook is called on the class. Write def {name}{wanted} under @classmethod."
+                f"{fact} is not allowed: the hook is called on the class. Write def {name}{wanted} under @classmethod."
             )
             faults.add(message, name)
             continue
@@ -297,8 +297,10 @@ def _check_hooks(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> Non
 
 
 def _check_category(faults: ErrorCollector, attributes: Mapping[str, Any]) -> None:
-    said = any(fault.attribute and closest_name(fault.attribute, ("feature_category",)) for fault in faults.errors)
-    if attributes["feature_category"] is None and not said:
+    is_reported = any(
+        fault.attribute and closest_name(fault.attribute, ("feature_category",)) for fault in faults.errors
+    )
+    if attributes["feature_category"] is None and not is_reported:
         message = (
             "feature_category is required: a name from feature_categories.yml of the config folder, or 'not_owned'. (A base class "
             "that is not to run itself: class Base(ApplicationWorker, abstract=True).)"

@@ -72,10 +72,10 @@ def check_constraints(
         if not invalid_attributes.isdisjoint(rule.attribute_names()):
             continue
         if attributes[rule.attribute] == rule.value and attributes[rule.other_attribute] in rule.forbidden_values:
-            said = ", ".join(
+            fact = ", ".join(
                 f"{name} = {attributes[name]!r}{inherited_from.get(name, '')}" for name in rule.attribute_names()
             )
-            message = f"{said}: {rule}, as {rule.reason}. {rule.remedy}"
+            message = f"{fact}: {rule}, as {rule.reason}. {rule.remedy}"
             faults.add(message, rule.attribute)
     _check_database_overrides(faults, attributes)
 

@@ -118,9 +118,9 @@ class UnboundPerform(_FunctionProxy):
         # A JSON value is an argument of a job. Any other object may stand for an instance, as in a unit test.
         if not args or args[0] is None or isinstance(args[0], str | int | float | list | tuple | dict):
             push, here = _PUSH_NOW_CALL.format(self._owner.__qualname__), _INLINE_CALL.format(self._owner.__qualname__)
-            said = f"{self.function.__name__} is called by the process that runs the job"
+            fact = f"{self.function.__name__} is called by the process that runs the job"
             raise MisuseError(
-                qualified_name(self._owner), f"{said}. To push a job, write {push}; to run one here and now, {here}"
+                qualified_name(self._owner), f"{fact}. To push a job, write {push}; to run one here and now, {here}"
             )
         return self.function(*args, **kwargs)
 

@@ -30,8 +30,8 @@ def warn_about_class(cls: type[Any], base: type[Any], defining_classes: Mapping[
         owner = defining_classes.get(name)
         if owner is None or not _is_not_inherited(cls, base, owner) or vars(owner)[name] == vars(base)[name]:
             continue
-        said = f"{qualified_name(cls)}: {name} = {short_repr(vars(owner)[name])}"
-        _warn(f"{said} has no effect yet: {missing}. {_ADVICE}.")
+        fact = f"{qualified_name(cls)}: {name} = {short_repr(vars(owner)[name])}"
+        _warn(f"{fact} has no effect yet: {missing}. {_ADVICE}.")
 
 
 def warn_about_options(worker: type[Any], worker_name: str, options: Iterable[str]) -> None:

@@ -218,8 +218,8 @@ def check_method(worker: str, name: str, method: Any) -> None:
     """Raise DeclarationError unless ``method``, as it stands in the class, can be called on an instance and run a job."""
     found: object = method
     if isinstance(method, (staticmethod, classmethod, type)) or not callable(method) or not hasattr(method, "__get__"):
-        said = f"{name} = {short_repr(found)} is not allowed."
-        raise DeclarationError(worker, f"{said} Allowed: an ordinary method, def {name}(self, ...).", attribute=name)
+        fact = f"{name} = {short_repr(found)} is not allowed."
+        raise DeclarationError(worker, f"{fact} Allowed: an ordinary method, def {name}(self, ...).", attribute=name)
     if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
         raise DeclarationError(worker, f"{name} holds a yield, so a call would run nothing.", attribute=name)
 
@@ -234,12 +234,12 @@ def check_self_parameter(worker: str, name: str, method: Callable[..., Any]) -> 
     if first is not None and first.kind in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
         if first.name == "self" or first.name.startswith("_"):
             return
-        said = f"its first parameter, {first.name!r}, would be given the worker's instance"
+        fact = f"its first parameter, {first.name!r}, would be given the worker's instance"
     else:
-        said = "it would be called with the worker's instance, and has no parameter for it"
+        fact = "it would be called with the worker's instance, and has no parameter for it"
     parameters = str(signature)[1:]
     wanted = f"(self{parameters}" if parameters.startswith(")") else f"(self, {parameters}"
-    raise DeclarationError(worker, f"{name} needs self: {said}. Write def {name}{wanted}.", attribute=name)
+    raise DeclarationError(worker, f"{name} needs self: {fact}. Write def {name}{wanted}.", attribute=name)
 
 
 def build_signature(

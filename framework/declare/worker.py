@@ -321,8 +321,8 @@ def _install_perform_descriptor(cls: type[ApplicationWorker]) -> None:
 def _reject_identity_on_abstract(faults: ErrorCollector, cls: type[ApplicationWorker]) -> None:
     for name in ("wire_name", "aliases"):
         if vars(cls).get(name):
-            said = f"{name} = {vars(cls)[name]!r}"
-            message = f"{said} belongs to a class that runs, and this one is abstract; declare it in the subclass."
+            fact = f"{name} = {vars(cls)[name]!r}"
+            message = f"{fact} belongs to a class that runs, and this one is abstract; declare it in the subclass."
             faults.add(message, name)
 
 

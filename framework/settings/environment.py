@@ -56,10 +56,10 @@ def drop_overridden_urls(from_files: dict[str, Any], from_environment: dict[str,
 
     A url and sentinels exclude each other, so one of them in a variable replaces the other in a file.
     """
-    shards, said = from_files.get("shards", {"main": {"url": DEFAULT_URL}}), from_environment.get("shards")
-    if not is_mapping(shards) or not is_mapping(said):
+    shards, overrides = from_files.get("shards", {"main": {"url": DEFAULT_URL}}), from_environment.get("shards")
+    if not is_mapping(shards) or not is_mapping(overrides):
         return {**from_files, "shards": shards}
-    kept = {name: _drop_overridden_url(shard, said.get(name)) for name, shard in shards.items()}
+    kept = {name: _drop_overridden_url(shard, overrides.get(name)) for name, shard in shards.items()}
     return {**from_files, "shards": kept}
 
 

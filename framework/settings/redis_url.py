@@ -91,14 +91,14 @@ def _parse_server_url(url: str) -> RedisUrl:
     if not port_is_fine or not (parts.path if parts.scheme == "unix" else parts.hostname):
         raise ValueError("has no server, for example redis://127.0.0.1:6379/0")
     _check_database(parts)
-    said = _parse_query(parts.query, of_sentinels=False)
-    path = "" if said.get("database") is not None and parts.scheme != "unix" else parts.path
+    parsed = _parse_query(parts.query, of_sentinels=False)
+    path = "" if parsed.get("database") is not None and parts.scheme != "unix" else parts.path
     return RedisUrl(
         address=f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}",
         username=_decoded(parts.username),
         password=_decoded(parts.password),
         uses_tls=parts.scheme == "rediss",
-        **said,
+        **parsed,
     )
 
 
@@ -121,14 +121,14 @@ def _parse_sentinel_url(scheme: str, rest: str) -> RedisUrl:
             "has a user name without a password: write user:password@ before the hosts, or :password@ for no user name"
         )
     of_path: dict[str, Any] = {"database": int(database)} if database else {}
-    said = of_path | _parse_query(query, of_sentinels=True)
+    parsed = of_path | _parse_query(query, of_sentinels=True)
     return RedisUrl(
         sentinels=sentinels,
         sentinel_name=unquote(name),
         username=_decoded(username),
         password=_decoded(password),
         uses_tls=scheme == "rediss+sentinel",
-        **said,
+        **parsed,
     )
 
 
@@ -154,7 +154,7 @@ def _check_database(parts: SplitResult) -> None:
 
 def _parse_query(query: str, *, of_sentinels: bool) -> dict[str, Any]:
     """Return the settings of the parameters. Raises ValueError for an unknown one, and names the right place for a known one."""
-    said: dict[str, Any] = {}
+    parsed: dict[str, Any] = {}
     tls: dict[str, Any] = {}
     parameters: dict[str, str] = {}
     allowed = (*_COMMON_PARAMETERS, *_TLS_PARAMETERS, *(_SENTINEL_PARAMETERS if of_sentinels else ()))
@@ -164,17 +164,17 @@ def _parse_query(query: str, *, of_sentinels: bool) -> dict[str, Any]:
             tls[key], parameters[key] = read(name, value), name
         elif name in _COMMON_PARAMETERS:
             key, read = _COMMON_PARAMETERS[name]
-            said[key] = read(name, value)
+            parsed[key] = read(name, value)
         elif of_sentinels and name in _SENTINEL_PARAMETERS:
-            said[name] = _SENTINEL_PARAMETERS[name](name, value)
+            parsed[name] = _SENTINEL_PARAMETERS[name](name, value)
         else:
             advice = (
                 _misplaced_parameter_advice(name) or f"{did_you_mean(name, allowed)}; allowed: {', '.join(allowed)}"
             )
             raise ValueError(f"has an unknown parameter {name!r}{advice}")
-    if said.get("sentinel_username") and not said.get("sentinel_password"):
+    if parsed.get("sentinel_username") and not parsed.get("sentinel_password"):
         raise ValueError("has a sentinel_username without a sentinel_password: give both, or neither")
-    return {**said, "tls": tls, "parameters": parameters} if tls else said
+    return {**parsed, "tls": tls, "parameters": parameters} if tls else parsed
 
 
 def _misplaced_parameter_advice(name: str) -> str | None:

@@ -104,12 +104,14 @@ class ShardSettings(Section):
     @property
     def effective_tls(self) -> TlsSettings | None:
         """TLS to the Redis, ``None``: without. Merges the url's parameters and ``tls``."""
-        said = self.url_parts
-        if not said.uses_tls and self.tls is None:
+        url_settings = self.url_parts
+        if not url_settings.uses_tls and self.tls is None:
             return None
-        if not said.tls:  # Nothing to merge, so no file is read a second time.
+        if not url_settings.tls:  # Nothing to merge, so no file is read a second time.
             return self.tls or TlsSettings()
-        return TlsSettings.model_validate({**said.tls, **(self.tls.model_dump(exclude_unset=True) if self.tls else {})})
+        return TlsSettings.model_validate(
+            {**url_settings.tls, **(self.tls.model_dump(exclude_unset=True) if self.tls else {})}
+        )
 
     @property
     def effective_sentinel_tls(self) -> TlsSettings | None:
@@ -149,29 +151,38 @@ class ShardSettings(Section):
 
     @model_validator(mode="after")
     def _check_tls(self) -> "ShardSettings":
-        said = self.url_parts
+        url_settings = self.url_parts
         if self.tls is not None and self.url.startswith("unix://"):
             raise ValueError("tls and a unix:// url exclude each other: remove one of them")
-        if self.tls is None and "tls" in self.model_fields_set and said.uses_tls:
-            secure, plain = ("rediss+sentinel", "redis+sentinel") if said.sentinels else ("rediss", "redis")
+        if self.tls is None and "tls" in self.model_fields_set and url_settings.uses_tls:
+            secure, plain = ("rediss+sentinel", "redis+sentinel") if url_settings.sentinels else ("rediss", "redis")
             raise ValueError(f"tls: false contradicts the {secure}:// url: write {plain}://, or remove tls")
-        if said.tls and not said.uses_tls and self.tls is None:
-            parameter = next(iter(said.parameters.values()))
+        if url_settings.tls and not url_settings.uses_tls and self.tls is None:
+            parameter = next(iter(url_settings.parameters.values()))
             raise ValueError(f"the url's {parameter} is about TLS: write rediss:// for redis://, or remove {parameter}")
-        for key, value in said.tls.items():
+        for key, value in url_settings.tls.items():
             own = getattr(self.tls, key) if self.tls is not None and key in self.tls.model_fields_set else value
             if str(own) != str(value):
-                raise ValueError(f"tls.{key} and the url's {said.parameters[key]} contradict each other: remove one")
-        if said.tls:
-            self._check_tls_files(said)
+                raise ValueError(
+                    f"tls.{key} and the url's {url_settings.parameters[key]} contradict each other: remove one"
+                )
+        if url_settings.tls:
+            self._check_tls_files(url_settings)
         return self
 
-    def _check_tls_files(self, said: RedisUrl) -> None:
+    def _check_tls_files(self, url_settings: RedisUrl) -> None:
         try:
             _ = self.effective_tls
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            of = next((f"{said.parameters[str(key)]}: " for key in first["loc"] if str(key) in said.parameters), "")
+            of = next(
+                (
+                    f"{url_settings.parameters[str(key)]}: "
+                    for key in first["loc"]
+                    if str(key) in url_settings.parameters
+                ),
+                "",
+            )
             raise ValueError(f"the url's {of}{first['msg'].removeprefix('Value error, ')}") from None
 
     def _check_sentinel_name(self) -> None:

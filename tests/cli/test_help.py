@@ -68,9 +68,9 @@ def test_help_is_whole_sentences(name: str) -> None:
     assert first.endswith(".")
     assert len(first) <= 100, first
     for word, option in options(command).items():
-        said = option.help or ""
-        assert said[:1].isupper(), (word, said)
-        assert said.endswith("."), (word, said)
+        help_text = option.help or ""
+        assert help_text[:1].isupper(), (word, help_text)
+        assert help_text.endswith("."), (word, help_text)
 
 
 @each_row(
@@ -88,14 +88,14 @@ def test_help_of_a_group_has_each_sentence_whole(name: str) -> None:
 
 @each_row("word", SHARED)
 def test_option_is_worded_alike_everywhere(word: str) -> None:
-    said = {
+    texts = {
         (option.help, option.multiple, *option.opts)
         for name, command in COMMANDS.items()
         if name not in OF_ONE_SHARD or word != "--shard"
         for option in [options(command).get(word)]
         if option is not None
     }
-    assert len(said) == 1, said
+    assert len(texts) == 1, texts
 
 
 def test_table_of_the_guide_is_that_of_the_commands() -> None:

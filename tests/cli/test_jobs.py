@@ -78,9 +78,9 @@ def test_limits_show_slots_holders_and_waiting_jobs(jobs, redis):
 def test_limits_set_assigns_free_slots_at_once(jobs, redis):
     for jid in ("a", "b", "c"):
         ask(redis, jid, 1)
-    said = jobs("limits", "set", REPORT, "2", "--reason", "month's end", "--for", "1h30m")
+    printed = jobs("limits", "set", REPORT, "2", "--reason", "month's end", "--for", "1h30m")
     assert (
-        said
+        printed
         == f"main: {REPORT}: at most 2 at a time, for 1 h 30 min; 1 waiting job handed over, 0 slots freed that were not renewed\n"
     )
     assert redis.lrange("queue:default", 0, -1)[0].startswith(encoded(REPORT, jid="b")[:-1])
@@ -127,9 +127,9 @@ def test_locks_delete_only_the_lock_that_was_shown(site, jobs, redis):
         [keys.lock("0"), "first"],
         [keys.lock("1"), "second"],
     ]
-    said = jobs("locks", "delete", keys.lock("0"), "--yes")
-    assert "is held for " in said
-    assert said.endswith("main: deleted\n")
+    printed = jobs("locks", "delete", keys.lock("0"), "--yes")
+    assert "is held for " in printed
+    assert printed.endswith("main: deleted\n")
     assert redis.exists(keys.lock("0"), keys.lock("1")) == 1
     refused = site.run(COMMAND, "locks", "delete", keys.lock("1"))  # no terminal to confirm on
     assert refused.returncode == 1
@@ -246,8 +246,8 @@ def test_deferred_run_now_keeps_rate_and_count(jobs, redis):
     before = time.time()
     unknown = jobs("deferred", "run-now", "Nobody", "--json", "-r", "jobs", status=1)
     assert unknown["run_now"] == [{"shard": "main", "jobs": 0, "of": 0}]
-    said = jobs("deferred", "run-now", REPORT, "--percent", "50", "--rate", "10")
-    assert said == f"main: 5 of 10 deferred jobs of {REPORT} become due, the last in 0 s\n"
+    printed = jobs("deferred", "run-now", REPORT, "--percent", "50", "--rate", "10")
+    assert printed == f"main: 5 of 10 deferred jobs of {REPORT} become due, the last in 0 s\n"
     due = [score for _, score in redis.zrange(keys.SCHEDULE, 0, 4, withscores=True)]
     assert [round(later - due[0], 1) for later in due] == [0.0, 0.1, 0.2, 0.3, 0.4]
     assert due[0] == pytest.approx(before, abs=5)
@@ -354,7 +354,7 @@ def test_explain_names_every_policy_and_its_remedy(jobs, redis):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "printed"),
     [
         (["limits", "Office::ReprotWorker"], "did you mean 'Office::ReportWorker'?"),
         (["limits", "queue/defualt"], "no limit, worker class or queue (queue/NAME) is named 'queue/defualt'"),
@@ -365,15 +365,15 @@ def test_explain_names_every_policy_and_its_remedy(jobs, redis):
         (["locks", "NoopWroker", "1", "-r", "jobs"], "did you mean 'NoopWorker'?"),
     ],
 )
-def test_jobs_unknown_name_status_1(site, redis, words, said):
+def test_jobs_unknown_name_status_1(site, redis, words, printed):
     ask(redis, "a", 2)
     done = site.run(COMMAND, *words)
     assert (done.returncode, done.stdout) == (1, "")
-    assert said in done.stderr
+    assert printed in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "printed"),
     [
         (["limits", "set", REPORT, "5", "--for", "1h"], "--reason"),
         (["limits", "set", REPORT, "5", "--reason", " ", "--for", "1h"], "--reason is empty"),
@@ -387,11 +387,11 @@ def test_jobs_unknown_name_status_1(site, redis, words, said):
         (["hled"], "did you mean 'held'?"),
     ],
 )
-def test_wrong_usage_names_the_way_out(site, redis, words, said):
+def test_wrong_usage_names_the_way_out(site, redis, words, printed):
     ask(redis, "a", 2)
     done = site.run(COMMAND, *words)
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert printed in done.stderr
 
 
 @pytest.mark.parametrize(

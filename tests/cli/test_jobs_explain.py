@@ -143,17 +143,17 @@ def test_unreachable_shard_is_reported_and_others_are_shown(site, explain, redis
 
 
 @pytest.mark.parametrize(
-    ("options", "status", "said"),
+    ("options", "status", "message"),
     [
         (["explain", " "], 2, "JID is empty"),
         (["explain", JID, "--shard", "mian"], 2, "did you mean 'main'?"),
         (["explian", JID], 2, "did you mean 'explain'?"),
     ],
 )
-def test_wrong_usage_names_the_remedy(site, options, status, said):
+def test_wrong_usage_names_the_remedy(site, options, status, message):
     done = site.run(COMMAND, *options)
     assert (done.returncode, done.stdout) == (status, "")
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_explain_without_loadable_classes_explains_the_rest(site, redis):

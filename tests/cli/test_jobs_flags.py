@@ -34,8 +34,8 @@ def jobs(site):
 
 
 def test_flags_set_on_every_shard_have_reason_and_end(jobs, redis, second_redis):
-    said = jobs("drop", "NoopWorker", "--percent", "30", *WHY)
-    assert said.splitlines() == [
+    output = jobs("drop", "NoopWorker", "--percent", "30", *WHY)
+    assert output.splitlines() == [
         "main: 30 % of the jobs of NoopWorker are dropped, for 2 h (drop_jobs_NoopWorker)",
         "second: 30 % of the jobs of NoopWorker are dropped, for 2 h (drop_jobs_NoopWorker)",
         "Every process knows within 5 s.",

@@ -171,7 +171,7 @@ def test_a_mapping_by_queue_and_by_class(called, redis):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ([], "Give the target of the jobs"),
         (["--follow-rules", "--to", "x"], "Give the target of the jobs"),
@@ -186,11 +186,11 @@ def test_a_mapping_by_queue_and_by_class(called, redis):
         (["--follow-rules", "--limit", "0"], "--limit"),
     ],
 )
-def test_wrong_usage_is_told_and_nothing_moves(called, redis, options, said):
+def test_wrong_usage_is_reported_and_nothing_moves(called, redis, options, message):
     enqueue(redis, "ReportWorker")
     done = called("queued", *options)
     assert done.exit_code == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert redis.llen("queue:default") == 1
     done = called("queud", "--follow-rules")
     assert (done.exit_code, "did you mean 'queued'?" in done.stderr) == (2, True)
@@ -279,7 +279,7 @@ def test_migrate_on_a_terminal_shows_a_bar_and_ctrl_c_restores(office, redis):
         until(lambda: redis.llen("queue:reports"), "jobs on their way")
         assert redis.exists(aside)
         running.send_signal(signal.SIGINT)
-        said, _ = running.communicate(timeout=30)
+        message, _ = running.communicate(timeout=30)
     shown = b""
     while part := read(control):
         shown += part
@@ -289,7 +289,7 @@ def test_migrate_on_a_terminal_shows_a_bar_and_ctrl_c_restores(office, redis):
     assert b"a second" in shown
     assert b"Stopped: the remaining jobs stay in their queues." in shown
     moved = {data.replace(b'"queue":"reports"', b'"queue":"default"') for data in redis.lrange("queue:reports", 0, -1)}
-    assert f"queued: {len(moved):,} jobs moved" in said
+    assert f"queued: {len(moved):,} jobs moved" in message
     assert 0 < len(moved) < 500
     assert redis.lrange("queue:default", 0, -1)[::-1] == [data for data in jobs if data not in moved]
     assert not redis.exists(aside, keys.REGISTRY)

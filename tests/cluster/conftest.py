@@ -26,8 +26,8 @@ def children(process, kind="started"):
 
 def ask(process: Process, path: str, method: str = "GET") -> tuple[int, dict]:
     """What the supervisor answers about its health."""
-    said = process.line(event_name="health.listening")
-    connection = HTTPConnection(said["host"], said["port"], timeout=10)
+    event = process.line(event_name="health.listening")
+    connection = HTTPConnection(event["host"], event["port"], timeout=10)
     try:
         connection.request(method, path)
         reply = connection.getresponse()

@@ -258,7 +258,7 @@ def test_health_host_names_address_and_perhaps_port(host, port, where):
 
 
 @each_row(
-    ("host", "port", "said"),
+    ("host", "port", "message"),
     [
         ("[::1", 8080, "is no address"),
         ("a b", 8080, "is no address"),
@@ -268,8 +268,8 @@ def test_health_host_names_address_and_perhaps_port(host, port, where):
         ("[::1]:99999", None, "from 0 to 65,535"),
     ],
 )
-def test_health_host_that_is_no_address_is_refused(host, port, said):
-    with pytest.raises(click.UsageError, match=said):
+def test_health_host_that_is_no_address_is_refused(host, port, message):
+    with pytest.raises(click.UsageError, match=message):
         read_cluster_options(**OPTIONS, health_host=host, health_port=port)
 
 

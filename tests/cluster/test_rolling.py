@@ -50,7 +50,7 @@ class Load(Meanwhile):
 
 
 class Samples(Meanwhile):
-    """How many processes were ready, as the supervisor said over HTTP."""
+    """How many processes were ready, as the supervisor reports over HTTP."""
 
     def __init__(self, process):
         super().__init__()

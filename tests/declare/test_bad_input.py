@@ -212,13 +212,13 @@ def test_misspelt_attribute_names_the_nearest(name: str):
 @each_row("name", ATTRIBUTES, around=registry.isolated)
 def test_annotation_without_value_is_refused(name: str):
     slip = slip_of(name)
-    for said in (name, slip):
-        members = {key: value for key, value in body(__annotations__={said: "high"}).items() if key != name}
+    for annotated in (name, slip):
+        members = {key: value for key, value in body(__annotations__={annotated: "high"}).items() if key != name}
         error = refused("SampleWorker", (ApplicationWorker,), members)
-        assert (error.worker, error.attribute) == (PLACE, said)
-        assert f"{said}: 'high' is an annotation without a value" in str(error)
+        assert (error.worker, error.attribute) == (PLACE, annotated)
+        assert f"{annotated}: 'high' is an annotation without a value" in str(error)
         assert f"Write {name} = ...; allowed: {ATTRIBUTES[name].validator.allowed}." in str(error)
-        assert ("did you mean" in str(error)) is (said == slip)
+        assert ("did you mean" in str(error)) is (annotated == slip)
 
 
 def test_annotated_value_counts_as_value():

@@ -26,8 +26,8 @@ def caught() -> Iterator[list[warnings.WarningMessage]]:
         yield found
 
 
-def declared(bases: tuple[type[Any], ...] = (ApplicationWorker,), **said: Any) -> type[Any]:
-    body = {"feature_category": "not_owned", "perform": lambda self: None, **said}
+def declared(bases: tuple[type[Any], ...] = (ApplicationWorker,), **attributes: Any) -> type[Any]:
+    body = {"feature_category": "not_owned", "perform": lambda self: None, **attributes}
     return type("PosterWorker", bases, {"__module__": "posters", **body})
 
 
@@ -46,9 +46,11 @@ def test_class_with_an_attribute_warns_at_its_line(caught, name):
     assert warning.filename == __file__
 
 
-@pytest.mark.parametrize("said", [{"timeout": None}, {"track": False}, {"expires_in": None}, {"status_expiration": 5}])
-def test_class_without_ineffective_attributes_is_silent(caught, said):
-    declared(**said)
+@pytest.mark.parametrize(
+    "attributes", [{"timeout": None}, {"track": False}, {"expires_in": None}, {"status_expiration": 5}]
+)
+def test_class_without_ineffective_attributes_is_silent(caught, attributes):
+    declared(**attributes)
     assert not caught
 
 

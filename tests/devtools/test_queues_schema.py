@@ -48,7 +48,7 @@ def test_schema_is_valid_and_has_the_fields_in_order():
     assert items["additionalProperties"] is False
 
 
-def test_the_committed_file_validates_against_the_committed_schema():
+def test_committed_file_validates_against_the_schema():
     schema = json.loads((ROOT / "workers" / catalog.SCHEMA_NAME).read_text())
     file = ROOT / "workers" / "all_queues.yml"
     jsonschema.Draft202012Validator(schema).validate(read_yaml(file))

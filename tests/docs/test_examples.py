@@ -77,7 +77,7 @@ class Reader:
         self.folder = folder
         path = os.pathsep.join([str(commands), str(BIN), os.environ["PATH"]])
         self.environment = {**os.environ, "PATH": path, "REDIS_URL": redis_url, "PYTHONUNBUFFERED": "1"}
-        self.said = ""
+        self.stdout = ""
         self.background: list[subprocess.Popen[bytes]] = []
         self.log = folder / "background.log"
 
@@ -95,8 +95,8 @@ class Reader:
             case ("bash", "background"):
                 self.start(block.text)
             case ("text", "output"):
-                if not pattern(block.text.rstrip()).fullmatch(self.said.rstrip()):
-                    raise Differs(f"the example printed\n{self.said}")
+                if not pattern(block.text.rstrip()).fullmatch(self.stdout.rstrip()):
+                    raise Differs(f"the example printed\n{self.stdout}")
             case ("text", "log"):
                 for line in block.text.splitlines():
                     self.wait_for(line)
@@ -116,7 +116,7 @@ class Reader:
             text=True,
             timeout=PATIENCE_S,
         )
-        self.said = done.stdout
+        self.stdout = done.stdout
         if done.returncode:
             raise Differs(f"status {done.returncode}\n{done.stdout}")
 
@@ -124,7 +124,7 @@ class Reader:
         done = FORK_SERVER.run(
             ["-W", "error", "-c", text], self.folder, self.environment, timeout=PATIENCE_S, together=True
         )
-        self.said = done.stdout
+        self.stdout = done.stdout
         if done.returncode:
             raise Differs(f"status {done.returncode}\n{done.stdout}")
 

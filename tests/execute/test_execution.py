@@ -195,8 +195,8 @@ ODD = b'{"class":"Job","jid":"j","args":["7",1e999,' + b"[" * 70 + b"]" * 70 + b
 
 
 @pytest.mark.parametrize("data", [encoded(args=["7"], jid="j"), ODD], ids=["text", "what we would not write"])
-@pytest.mark.parametrize(("setting", "said"), [("warn", None), ("off", None), ("raise", "warn"), ("warn", "off")])
-def test_wrong_argument_types_run_where_the_mode_allows(run, caplog, data, setting, said):
+@pytest.mark.parametrize(("setting", "declared"), [("warn", None), ("off", None), ("raise", "warn"), ("warn", "off")])
+def test_wrong_argument_types_run_where_the_mode_allows(run, caplog, data, setting, declared):
     worker(lambda self, number, *more: seen.append(number))  # a class that takes anything
     assert run(data=data, strictness=StrictArgumentsCheck("raise")).outcome.__class__ is (
         Failed if data is ODD else Succeeded
@@ -206,13 +206,13 @@ def test_wrong_argument_types_run_where_the_mode_allows(run, caplog, data, setti
     def perform(self, number: int, *more: int):
         seen.append(number)
 
-    worker(perform, strict_arguments=said)
+    worker(perform, strict_arguments=declared)
     strictness = StrictArgumentsCheck(setting)
     for _ in range(3):
         assert run(data=data, strictness=strictness).outcome == Succeeded()
     assert seen == ["7"] * 3
     lines = [record.getMessage() for record in caplog.records if record.name == "framework"]
-    if (said or setting) == "off":
+    if (declared or setting) == "off":
         assert lines == []
         return
     (line,) = lines

@@ -120,7 +120,7 @@ def test_each_job_of_a_call_gets_its_own_answer(start, calls, redis):
     assert held_keys(redis) == ([], [], [])
 
 
-def test_admitted_job_that_returns_to_its_queue_keeps_nothing_but_its_lock(start, calls, redis):
+def test_admitted_job_that_returns_keeps_only_its_lock(start, calls, redis):
     begun, end = threading.Event(), threading.Event()
 
     def perform(self, number: int):

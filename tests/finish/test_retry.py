@@ -129,7 +129,7 @@ def test_dead_false_deletes_instead_of_killing():
 
 @each_row("job", [payload(), payload(retry=25, retry_for=10)])
 @each_row(
-    ("said", "buries", "decision", "exhausted"),
+    ("own_fields", "buries", "decision", "exhausted"),
     [
         ({}, False, Delete, True),
         ({}, True, Kill, None),
@@ -137,8 +137,8 @@ def test_dead_false_deletes_instead_of_killing():
         ({"retry": False}, True, Delete, False),
     ],
 )
-def test_business_error_is_not_retried(job, said, buries, decision, exhausted):
-    found = RetryPolicy(keeps_business_failures=buries).decide({**job, **said}, None, BusinessError("closed"))
+def test_business_error_is_not_retried(job, own_fields, buries, decision, exhausted):
+    found = RetryPolicy(keeps_business_failures=buries).decide({**job, **own_fields}, None, BusinessError("closed"))
     assert (type(found), getattr(found, "exhausted", None)) == (decision, exhausted)
     assert getattr(found, "business", decision is Kill) == (decision is Kill)
     assert ("discarded_at" in found.payload) == bool(exhausted)
@@ -259,8 +259,8 @@ def test_class_fills_fields_missing_in_the_payload():
 
 def test_payload_fields_override_the_class():
     declared = {"retry_for": timedelta(minutes=1), "retry_queue": "slow", "dead": False, "backtrace": True, "retry": 3}
-    said = {"retry_for": 3600, "retry_queue": "other", "dead": True, "backtrace": False, "retry": 9}
-    decision = judge(payload(failed_at=NOW - 61, retry_count=5, **said), cls=worker(**declared))
+    own_fields = {"retry_for": 3600, "retry_queue": "other", "dead": True, "backtrace": False, "retry": 9}
+    decision = judge(payload(failed_at=NOW - 61, retry_count=5, **own_fields), cls=worker(**declared))
     assert isinstance(decision, Retry)
     assert decision.payload["queue"] == "other"
     assert "error_backtrace" not in decision.payload

@@ -179,11 +179,11 @@ class Process:
             )
 
     def wait_for(self, word: str) -> None:
-        def said() -> bool:
+        def is_printed() -> bool:
             assert self._process.poll() is None, self.output.read_text()
             return word in self.output.read_text()
 
-        poll_until(said, f"{word!r} in its output")
+        poll_until(is_printed, f"{word!r} in its output")
 
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.output.read_text().splitlines()]
@@ -247,7 +247,7 @@ def ruby_server(
 
 @pytest.fixture
 def noted(redis: "Redis") -> Callable[..., list[Any]]:
-    """`noted("ruby", 3)`: what the workers of one side said, when they have said three things."""
+    """`noted("ruby", 3)`: the notes of the workers of one side, once there are three."""
 
     def read(side: str, count: int) -> list[Any]:
         key = f"interop:{side}"

@@ -61,8 +61,8 @@ def _print_attributes(names: Sequence[str]) -> None:
 
 def _attribute_text(name: str) -> str:
     one = ATTRIBUTES[name]
-    said = map(with_local_commands, (one.meaning, one.allowed, default_text(name), one.effect, one.trap))
-    texts = zip(_LABELS, said, strict=True)
+    cells = map(with_local_commands, (one.meaning, one.allowed, default_text(name), one.effect, one.trap))
+    texts = zip(_LABELS, cells, strict=True)
     lines = [
         _wrap_with_indent(f"  {label:8} ", text)
         for label, text in (*texts, *(("Rule", rule) for rule in constraint_texts(name)))

@@ -30,25 +30,25 @@ def read_application(here: Path) -> LintedApplication:
     folder = find_config_dir(os.environ.get("FRAMEWORK_CONFIG_DIR") or None, here, [])
     label = display_path(folder, here) if folder is not None else "config"
     from_files = read_files(folder, label, []) if folder is not None else {}
-    said = merge_nested(from_files, read_environment(os.environ, [])[0])
-    modules = _modules(said.get("workers_module"), here)
+    configured = merge_nested(from_files, read_environment(os.environ, [])[0])
+    modules = _modules(configured.get("workers_module"), here)
     released, retired, file = _released(
-        said.get("generated_files", "workers"), folder.parent if folder else here, label
+        configured.get("generated_files", "workers"), folder.parent if folder else here, label
     )
     known = ApplicationFacts(
-        categories=_names(said.get("feature_categories")) or None,
+        categories=_names(configured.get("feature_categories")) or None,
         categories_file=f"{label}/feature_categories.yml",
         released=released,
         released_file=file,
-        retired={*retired, *_names(said.get("retired_workers"))},
+        retired={*retired, *_names(configured.get("retired_workers"))},
         modules={name: place for name, place in modules.items() if place is not None},
     )
     return LintedApplication(modules, label, known)
 
 
-def _modules(said: Any, here: Path) -> dict[str, Path | None]:
+def _modules(configured: Any, here: Path) -> dict[str, Path | None]:
     try:
-        listed = validators.split_list(said)
+        listed = validators.split_list(configured)
     except ValueError:
         listed = None
     names = [str(name) for name in listed] if is_list(listed) and listed else ["workers"]

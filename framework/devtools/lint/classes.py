@@ -66,16 +66,16 @@ class SourceClass:
 
     def value(self, name: str) -> Any:
         """Return the value of an attribute: declared, else the framework's default, else UNKNOWN."""
-        said = self.attribute(name)
-        if said is not None:
-            return said.value
+        attribute = self.attribute(name)
+        if attribute is not None:
+            return attribute.value
         return vars(ApplicationWorker)[name] if self.complete else UNKNOWN
 
     def location_of(self, name: str) -> FindingLocation | None:
         """Return the place of a finding about an attribute; None for an abstract class that does not declare it."""
-        said = self.attribute(name)
-        if said is not None and said.owner.module.linted:
-            return FindingLocation(said.owner, said.node, of_value=True)
+        attribute = self.attribute(name)
+        if attribute is not None and attribute.owner.module.linted:
+            return FindingLocation(attribute.owner, attribute.node, of_value=True)
         return None if self.abstract else FindingLocation(self, self.node, of_value=False)
 
     def handlers(self) -> Iterator[tuple["SourceClass", Function]]:
@@ -90,20 +90,20 @@ class SourceClass:
     @cached_property
     def wire_names(self) -> tuple[str, ...]:
         """The declared wire name, else one for each possible name of the module; empty if it is UNKNOWN."""
-        said = self.own_attributes.get("wire_name")
-        if said is not None and said.value:
-            return (said.value,) if isinstance(said.value, str) else ()
+        attribute = self.own_attributes.get("wire_name")
+        if attribute is not None and attribute.value:
+            return (attribute.value,) if isinstance(attribute.value, str) else ()
         name = self._name_in_module()
         return tuple(dict.fromkeys(wire_name(module, name) for module in self.workspace.import_names(self.module)))
 
     @property
     def aliases(self) -> tuple[str, ...] | None:
         """The declared former names; None if only running code shows them."""
-        said = self.own_attributes.get("aliases")
-        if said is None:
+        attribute = self.own_attributes.get("aliases")
+        if attribute is None:
             return ()
-        listed = isinstance(said.value, tuple | list)
-        return tuple(map(str, cast("Sequence[object]", said.value))) if listed else None
+        listed = isinstance(attribute.value, tuple | list)
+        return tuple(map(str, cast("Sequence[object]", attribute.value))) if listed else None
 
     @property
     def is_cron(self) -> bool:

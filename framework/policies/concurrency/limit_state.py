@@ -156,9 +156,9 @@ def assign_free_slots(client: "redis.Redis", name: str) -> tuple[int, int]:
 
 def _limit(name: str, fields: Any, running: Any, now: float) -> LimitState:
     pairs = cast("dict[bytes, bytes]", fields) if isinstance(fields, dict) else {}
-    said = {decode_escaped(key): decode_escaped(value) for key, value in pairs.items()}
-    application, chosen = _number(said.get("limit")), _override(said)
-    current, current_until = _number(said.get("current")), _time(said.get("current_until")) or 0.0
+    stored = {decode_escaped(key): decode_escaped(value) for key, value in pairs.items()}
+    application, chosen = _number(stored.get("limit")), _override(stored)
+    current, current_until = _number(stored.get("current")), _time(stored.get("current_until")) or 0.0
     limit, until = application, None
     source: LimitSource = "unset" if application is None else "application"
     if chosen is not None and (chosen.until is None or chosen.until > now):
@@ -166,7 +166,7 @@ def _limit(name: str, fields: Any, running: Any, now: float) -> LimitState:
     elif current is not None and current_until > now and 0 < current < (application or 0):
         limit, source, until = current, "throttled", current_until
     count = running if isinstance(running, int) else 0
-    return LimitState(name, limit, source, application, until, chosen, _number(said.get("share")) or 0, count)
+    return LimitState(name, limit, source, application, until, chosen, _number(stored.get("share")) or 0, count)
 
 
 def _override(fields: dict[str, str]) -> LimitOverride | None:

@@ -58,8 +58,8 @@ class FleetSlots:
         pipeline: Any = self._client.pipeline(transaction=False)
         for identity in found:
             pipeline.hget(keys.process(decode_escaped(identity)), "slots")
-        said: list[bytes | None] = pipeline.execute()
-        return sum(int(slots) for slots in said if slots is not None and slots.isdigit())
+        slot_counts: list[bytes | None] = pipeline.execute()
+        return sum(int(slots) for slots in slot_counts if slots is not None and slots.isdigit())
 
 
 @dataclass(slots=True)

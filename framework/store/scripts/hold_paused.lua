@@ -11,10 +11,10 @@
 --         [queue, copy, lock] (parts/lock.lua), and its payload's bytes; the score is since when, of Redis's clock, and above every
 --         other's: they go back in the order in which they came.
 if ARGV[5] ~= '' then
-  local said = redis.pcall('HGET', KEYS[4], ARGV[4])
+  local stored = redis.pcall('HGET', KEYS[4], ARGV[4])
   -- An ACL that refuses the question does not say that the pause has ended.
-  if type(said) == 'table' and string.find(said.err, 'WRONGTYPE', 1, true) ~= 1 then return said end
-  if said ~= ARGV[5] then return -1 end
+  if type(stored) == 'table' and string.find(stored.err, 'WRONGTYPE', 1, true) ~= 1 then return stored end
+  if stored ~= ARGV[5] then return -1 end
 end
 local since = redis_now()
 if redis.call('LREM', KEYS[1], -1, ARGV[1]) == 0 then return 0 end

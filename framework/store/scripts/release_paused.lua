@@ -9,8 +9,8 @@
 -- COST    O(n log N)
 -- CRASH   before: held. after: in its queue. Any number of callers may run at once: the ZREM that finds a job moves it.
 -- To the left end: at the right end each page would overtake the earlier ones. ZREM first, which is allowed at maxmemory.
-local said = redis.pcall('HGET', KEYS[4], ARGV[2])
-if (said or '') ~= ARGV[3] and type(said) ~= 'table' then return { -1, 0, 0 } end
+local stored = redis.pcall('HGET', KEYS[4], ARGV[2])
+if (stored or '') ~= ARGV[3] and type(stored) ~= 'table' then return { -1, 0, 0 } end
 if ARGV[4] == 'heed' and redis.call('EXISTS', KEYS[5]) == 1 then return { -1, 0, 0 } end
 local first = tonumber(ARGV[7])
 local page = redis.pcall('ZRANGE', KEYS[1], first, first + tonumber(ARGV[5]) - 1, 'WITHSCORES')

@@ -6,9 +6,9 @@
 -- COST    O(1)
 -- CRASH   nothing moves. Redis's clock decides; a repeated call takes one step only. HDEL is allowed at maxmemory, and first.
 local base, limit, now = KEYS[1], tonumber(ARGV[1]), redis_now()
-local said = redis.call('HMGET', base, 'current', 'current_until', 'throttled_at')
-local current, at = tonumber(said[1]), tonumber(said[3]) or 0
-if not current or (tonumber(said[2]) or 0) <= now or current > limit then current = limit end
+local fields = redis.call('HMGET', base, 'current', 'current_until', 'throttled_at')
+local current, at = tonumber(fields[1]), tonumber(fields[3]) or 0
+if not current or (tonumber(fields[2]) or 0) <= now or current > limit then current = limit end
 local pause = ARGV[2] == 'none' and tonumber(ARGV[4]) or tonumber(ARGV[3])
 -- A clock that went back must not delay a step.
 if at <= now and now - at < pause then return { current, current } end

@@ -50,11 +50,11 @@ def test_without_arguments_every_attribute_is_listed_in_its_group():
 
 def test_one_attribute_is_explained_whole():
     done = run("retry", "urgency")
-    said, retry, urgency = words(done.stdout), ATTRIBUTES["retry"], ATTRIBUTES["urgency"]
+    output, retry, urgency = words(done.stdout), ATTRIBUTES["retry"], ATTRIBUTES["urgency"]
     assert done.returncode == 0
     for text in (retry.meaning, retry.allowed, "Default True", retry.effect, retry.trap, urgency.trap):
-        assert words(text) in said
-    assert all(str(rule) in said and rule.reason in said and rule.remedy in said for rule in CONSTRAINTS)
+        assert words(text) in output
+    assert all(str(rule) in output and rule.reason in output and rule.remedy in output for rule in CONSTRAINTS)
     assert "forbids" not in run("tags").stdout
 
 

@@ -146,9 +146,9 @@ def test_programs_read_json(released):
     write(released, UNVERSIONED)
     done = check(released, "--json")
     assert (done.returncode, done.stderr) == (1, "")
-    said = json.loads(done.stdout)
-    assert (said["release"], said["workers"], said["findings"], said["changes"]) == ("4.1", 1, 1, 0)
-    finding = said["found"][0]
+    message = json.loads(done.stdout)
+    assert (message["release"], message["workers"], message["findings"], message["changes"]) == ("4.1", 1, 1, 0)
+    finding = message["found"][0]
     assert (finding["code"], finding["fails"], finding["worker"]) == ("no-handler", True, "ImportWorker")
     assert finding["place"] == "office.ImportWorker.version"
     assert finding["write"] == ["def perform_v2(self, path: str, sheets: list[int] | None = None) -> None: ..."]
@@ -212,7 +212,7 @@ def test_another_manifest_is_a_file_or_a_revision(released):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("release: [", "line 2, column 1"),
         ("release: '1'\nday: soon\n", "day: "),
@@ -224,13 +224,13 @@ def test_another_manifest_is_a_file_or_a_revision(released):
     ],
     ids=["no YAML", "no day", "a slip", "no type"],
 )
-def test_invalid_manifest_is_reported(site, text, said):
+def test_invalid_manifest_is_reported(site, text, message):
     write(site, RELEASED)
     (site.folder / "workers").mkdir()
     (site.folder / "workers" / "released.yml").write_text(text)
     done = check(site)
     assert (done.returncode, done.stdout) == (78, "")
-    assert f"workers/released.yml: {said}" in done.stderr
+    assert f"workers/released.yml: {message}" in done.stderr
 
 
 @pytest.mark.parametrize(

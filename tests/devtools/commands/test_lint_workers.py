@@ -65,11 +65,11 @@ def test_the_forms_for_programs(site: Path):
     assert (clean.returncode, json.loads(clean.stdout)) == (0, [])
     odd = site / "workers" / "a,b%.py"
     odd.write_text(worker("weight = 0"))
-    said = run(site, "--format", "github", str(odd)).stdout
-    assert said.startswith(
+    output = run(site, "--format", "github", str(odd)).stdout
+    assert output.startswith(
         "::error file=workers/a%2Cb%25.py,line=5,col=5,endLine=5,title=SEW018::MailWorker.weight is refused"
     )
-    assert said.count("\n") == 1
+    assert output.count("\n") == 1
 
 
 def test_codes_may_be_chosen(site: Path):
@@ -98,15 +98,15 @@ def test_wrong_usage(arguments: tuple[str, ...], message: str, site: Path):
 
 def test_every_code_is_listed_and_explained(site: Path):
     assert [line.split()[0] for line in run(site, "--list").stdout.splitlines()] == list(RULES)
-    said = run(site, *(word for code in RULES for word in ("--explain", code))).stdout
-    words = " ".join(said.split())
+    output = run(site, *(word for code in RULES for word in ("--explain", code))).stdout
+    words = " ".join(output.split())
     for rule in RULES.values():
         fix = rule.fix.replace("application-worker attributes", "scripts/attributes")
         fix = fix.replace("application-worker lint-workers", "scripts/lint_workers")
         assert all(text in words for text in (f"{rule.code} {rule.name}: {rule.summary}", rule.why, f"Fix: {fix}."))
         for text in (*rule.bad.strip().splitlines(), *rule.good.splitlines()):
-            assert text in said
-    assert said.count("It cannot be suppressed.") == 4
+            assert text in output
+    assert output.count("It cannot be suppressed.") == 4
 
 
 @each_row("rule", RULES.values(), ids=RULES)
@@ -142,14 +142,14 @@ def test_sets_are_selected_by_name(site: Path):
     assert run(site, "--select", "default").returncode == 0
     assert run(site, "--select", "default,SEW001").returncode == 1
     pyproject = site / "pyproject.toml"
-    for said, status in (
+    for output, status in (
         ("", 0),
         ('select = ["default"]', 0),
         ('select = ["gitlab"]', 1),
         ('select = ["SEW002", "gitlab"]', 1),
     ):
-        pyproject.write_text(f"[tool.lint_workers]\n{said}\n")
-        assert run(site).returncode == status, said
+        pyproject.write_text(f"[tool.lint_workers]\n{output}\n")
+        assert run(site).returncode == status, output
     (site / "workers" / "mail.py").write_text(worker("weight = 0"))
     assert run(site, "--select", "default").returncode == 1
     assert run(site, "--select", "gitlab").returncode == 1
@@ -208,37 +208,37 @@ def test_moved_class_is_told_by_the_manifest_of_the_setting(tmp_path: Path):
     files = {"redis.yml": "", "application.yml": "workers_module: shop\ngenerated_files: made\n"}
     write(tmp_path, {f"config/{name}": text for name, text in files.items()})
 
-    def said(**variables: str) -> tuple[int, str]:
+    def checked(**variables: str) -> tuple[int, str]:
         done = FORK_SERVER.run([str(ROOT / "scripts" / "lint_workers")], tmp_path, {**os.environ, **variables})
         assert not done.stderr
         return done.returncode, done.stdout
 
-    assert said()[0] == 0
+    assert checked()[0] == 0
     write(
         tmp_path,
         {"workers/released.yml": "workers: {MailWorker: {}}", "made/all_queues.yml": "- worker_name: MailWorker"},
     )
-    status, text = said()
+    status, text = checked()
     assert status == 1
     assert text.startswith(
         "shop/mail/sending.py:4:1: SEW032 the wire name of MailWorker is Mail::MailWorker, which made/all_q"
     )
     assert 'write wire_name = "MailWorker" to keep the name, or aliases = ("MailWorker",) to take the new one' in text
-    assert said(FRAMEWORK_GENERATED_FILES=str(tmp_path / "none"))[0] == 0
-    assert said(FRAMEWORK_RETIRED_WORKERS='{"MailWorker": "gone"}')[0] == 0
-    assert said(FRAMEWORK_GENERATED_FILES=str(tmp_path / "workers"))[1].count("SEW032") == 2
+    assert checked(FRAMEWORK_GENERATED_FILES=str(tmp_path / "none"))[0] == 0
+    assert checked(FRAMEWORK_RETIRED_WORKERS='{"MailWorker": "gone"}')[0] == 0
+    assert checked(FRAMEWORK_GENERATED_FILES=str(tmp_path / "workers"))[1].count("SEW032") == 2
 
     released = {"made/released.yml": "workers: {Old::MailWorker: {place: shop.old.mail.MailWorker}}"}
     write(tmp_path, released)
-    assert 'write wire_name = "Old::MailWorker" to keep the name' in said()[1]
+    assert 'write wire_name = "Old::MailWorker" to keep the name' in checked()[1]
     write(tmp_path, {"shop/old/__init__.py": "", "shop/old/mail.py": worker()})
-    assert said()[0] == 0
+    assert checked()[0] == 0
     (tmp_path / "shop" / "old" / "mail.py").unlink()
-    assert said()[0] == 1
+    assert checked()[0] == 1
     write(tmp_path, {"made/released.yml": "workers: {Old::MailWorker: {}}\nretired: {Old::MailWorker: 2026-01-01}"})
-    assert said()[0] == 0
+    assert checked()[0] == 0
     write(tmp_path, {"made/released.yml": "[", "made/all_queues.yml": "- 1\n- {worker_name: [x]}\n"})
-    assert said()[0] == 0
+    assert checked()[0] == 0
 
 
 def test_the_hook_of_the_guide(site: Path):

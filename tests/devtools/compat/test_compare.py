@@ -136,7 +136,7 @@ SAFE = {
     "a default": ("a: int", "a: int = 3", "a has a default"),
     "another default": ("a: int = 1", "a: int = 2", "jobs without a mean 2 now, not 1"),
     "any number of them": ("a: int", "*a: int", "do not take all that perform takes now"),
-    "not said any more": ("a: int", "a", "a takes Any, not only int"),
+    "no longer declared": ("a: int", "a", "a takes Any, not only int"),
     "a field more": ("a: dict[str, int]", "a: dict[str, Any]", "a takes dict[str, Any]"),
 }
 

@@ -46,7 +46,7 @@ def test_invalid_suppression_is_found(lines: tuple[str, ...], wanted: list[tuple
     assert codes(look({"workers/mail.py": worker(*lines)})) == wanted
 
 
-def test_the_head_of_a_class_or_function_or_handler_may_take_lines(look: Look):
+def test_heads_of_definitions_and_handlers_may_take_lines(look: Look):
     text = (
         "from datetime import datetime\nfrom framework import ApplicationWorker, Deduplicate\n"
         "from workers.base import TeamWorker\n\n\n"

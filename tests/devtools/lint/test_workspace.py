@@ -131,7 +131,7 @@ def test_a_name_that_is_assigned_twice_is_no_constant(look: Look):
     assert not look({"workers/mail.py": worker("idempotent = AGAIN", head=head)})
 
 
-def test_a_finding_may_have_a_fix_of_its_own_and_braces_in_its_words(look: Look):
+def test_finding_may_have_its_own_fix_and_braces(look: Look):
     (one,) = look({"workers/mail.py": worker("data_consistency = 'delayed'", "retry = 0")})
     assert (one.code, one.fix) == ("SEW018", "Take 'sticky' or 'always', or allow retries.")
     unknown, refused = look({"workers/mail.py": worker("feature_category = '{0}{a}{'")})

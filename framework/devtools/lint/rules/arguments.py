@@ -103,8 +103,8 @@ def _key_of(node: ast.expr, module: Module, classes: ClassIndex) -> ast.expr | N
 def _non_string_key(node: ast.expr, module: Module, classes: ClassIndex) -> str | None:
     """Return the part of a key's annotation that is known to be no str, as text; else None."""
     match node:
-        case ast.Subscript(value=ast.Name(id="Literal") | ast.Attribute(attr="Literal"), slice=said):
-            words = said.elts if isinstance(said, ast.Tuple) else [said]
+        case ast.Subscript(value=ast.Name(id="Literal") | ast.Attribute(attr="Literal"), slice=declared):
+            words = declared.elts if isinstance(declared, ast.Tuple) else [declared]
             other = (one.value for one in words if isinstance(one, ast.Constant) and not isinstance(one.value, str))
             return next((f"Literal[{word!r}]" for word in other), None)
         case ast.Constant(value=None):
@@ -171,12 +171,14 @@ def _is_kind(found: SourceClass, kinds: frozenset[str]) -> bool:
 
 
 def _secrets(worker: SourceClass, _: ClassIndex) -> Matches:
-    said = worker.own_attributes.get("loggable_arguments")
-    if said is None or not is_tuple(said.value):
+    declared = worker.own_attributes.get("loggable_arguments")
+    if declared is None or not is_tuple(declared.value):
         return
-    for name in said.value:
+    for name in declared.value:
         if isinstance(name, str) and _SECRET.search(name):
-            yield Match(worker.module, said.node, f"{worker.name} shows its argument {name!r} to every reader of logs")
+            yield Match(
+                worker.module, declared.node, f"{worker.name} shows its argument {name!r} to every reader of logs"
+            )
             return
 
 

@@ -13,19 +13,19 @@ _BEGINNINGS = ("atomic", "begin", "begin_nested")
 
 
 def _consistency(worker: SourceClass, _: ClassIndex) -> Matches:
-    said = worker.attribute("data_consistency")
-    if said is None and worker.complete:
+    declared = worker.attribute("data_consistency")
+    if declared is None and worker.complete:
         yield from match_at(worker.location_of("data_consistency"), "{} does not declare how fresh its reads must be")
-    elif said is not None and said.value == "always":
+    elif declared is not None and declared.value == "always":
         yield from match_at(worker.location_of("data_consistency"), "{} sends every read to the primary database")
 
 
 def _scheduled_duplicates(worker: SourceClass, _: ClassIndex) -> Matches:
-    said, consistency = worker.attribute("deduplicate"), worker.value("data_consistency")
-    if said is None or consistency not in ("sticky", "delayed") or not isinstance(said.expression, ast.Call):
+    declared, consistency = worker.attribute("deduplicate"), worker.value("data_consistency")
+    if declared is None or consistency not in ("sticky", "delayed") or not isinstance(declared.expression, ast.Call):
         return
-    words = [word.arg for word in said.expression.keywords]
-    if "including_scheduled" not in words and None not in words and _strategy(said.expression) != "none":
+    words = [word.arg for word in declared.expression.keywords]
+    if "including_scheduled" not in words and None not in words and _strategy(declared.expression) != "none":
         message = (
             f"{{}} has data_consistency {consistency!r} and does not declare whether scheduled jobs count as duplicates"
         )

@@ -41,11 +41,11 @@ def _unknown_category(worker: SourceClass, _: ClassIndex) -> Matches:
 
 
 def _refused(worker: SourceClass, _: ClassIndex) -> Matches:
-    for name, said in worker.own_attributes.items():
-        reason = _reason(name, said)
+    for name, declared in worker.own_attributes.items():
+        reason = _reason(name, declared)
         if reason is not None:
             yield Match(
-                worker.module, said.node, f"{worker.name}.{name} is refused when the class is created: {reason}"
+                worker.module, declared.node, f"{worker.name}.{name} is refused when the class is created: {reason}"
             )
     for name, node in worker.bare_annotations:
         match = None if name.startswith("_") or name in worker.own_attributes else closest_name(name, ATTRIBUTES)
@@ -60,26 +60,28 @@ def _refused(worker: SourceClass, _: ClassIndex) -> Matches:
             yield from match_at(worker.location_of(rule.attribute), f"{{}}: {rule}, as {rule.reason}", rule.remedy)
 
 
-def _reason(name: str, said: AttributeValue) -> str | None:
+def _reason(name: str, declared: AttributeValue) -> str | None:
     if name.startswith("_") or name.isupper() or name == "perform":
         return None
     if name not in ATTRIBUTES:
         slip = closest_name(name, ATTRIBUTES)
-        plain = said.value is not UNKNOWN or slip is not None
-        return f"it is no attribute{did_you_mean(name, ATTRIBUTES)}" if plain and said.expression is not None else None
-    if said.value is UNKNOWN:
+        plain = declared.value is not UNKNOWN or slip is not None
+        return (
+            f"it is no attribute{did_you_mean(name, ATTRIBUTES)}" if plain and declared.expression is not None else None
+        )
+    if declared.value is UNKNOWN:
         return None
     try:
-        ATTRIBUTES[name].validator(said.value)
+        ATTRIBUTES[name].validator(declared.value)
     except InvalidValue as error:
-        return f"{short_repr(said.value)} is not allowed; allowed: {error}"
+        return f"{short_repr(declared.value)} is not allowed; allowed: {error}"
     return None
 
 
 def _no_effect(worker: SourceClass, _: ClassIndex) -> Matches:
     for name, missing in ATTRIBUTES_WITHOUT_EFFECT.items():
-        said = worker.attribute(name)
-        if said is not None and said.value != vars(ApplicationWorker)[name]:
+        declared = worker.attribute(name)
+        if declared is not None and declared.value != vars(ApplicationWorker)[name]:
             yield from match_at(worker.location_of(name), f"{{}}.{name} has no effect yet: {missing}")
 
 

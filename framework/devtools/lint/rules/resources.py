@@ -20,8 +20,8 @@ _MAX_CRON_RETRIES = 3
 
 
 def _random(worker: SourceClass, _: ClassIndex) -> Matches:
-    for attribute, said in worker.own_attributes.items():
-        for node in _calls_at_class_creation(said.expression):
+    for attribute, declared in worker.own_attributes.items():
+        for node in _calls_at_class_creation(declared.expression):
             name = worker.module.dotted(node.func) or ""
             if name.startswith(_RANDOM):
                 yield Match(worker.module, node, f"{worker.name}.{attribute} has another random value in every process")
@@ -38,8 +38,8 @@ def _calls_at_class_creation(expression: ast.expr | None) -> Iterator[ast.Call]:
 
 
 def _own_queue(worker: SourceClass, _: ClassIndex) -> Matches:
-    said = worker.attribute("queue")
-    if said is not None and said.value is not None:
+    declared = worker.attribute("queue")
+    if declared is not None and declared.value is not None:
         yield from match_at(worker.location_of("queue"), "{} names its queue, which no routing rule can change")
 
 

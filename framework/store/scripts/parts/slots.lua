@@ -18,12 +18,12 @@ end
 
 -- Return the effective limit: the operators' override, else the application's limit, lowered by throttling; nil without any.
 local function limit_of(base, now)
-  local said = redis.pcall('HMGET', base, 'override', 'override_until', 'limit', 'current', 'current_until')
-  if said.err then return nil end
-  local override = read_limit(said[1])
-  if override and (tonumber(said[2]) or math.huge) > now then return override end
-  local limit, current = read_limit(said[3]), read_limit(said[4])
-  if limit and limit > 0 and current and (tonumber(said[5]) or 0) > now then return math.min(limit, current) end
+  local fields = redis.pcall('HMGET', base, 'override', 'override_until', 'limit', 'current', 'current_until')
+  if fields.err then return nil end
+  local override = read_limit(fields[1])
+  if override and (tonumber(fields[2]) or math.huge) > now then return override end
+  local limit, current = read_limit(fields[3]), read_limit(fields[4])
+  if limit and limit > 0 and current and (tonumber(fields[5]) or 0) > now then return math.min(limit, current) end
   return limit
 end
 
