@@ -22,6 +22,7 @@ from framework.execute.decoding import PayloadDecoder
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.suspects import is_suspect
 from framework.fetch.unit_of_work import ADMITTED, Admission, Preparation, UnitOfWork
+from framework.finish.outcome import Held, Lost
 from framework.finish.status_writer import StatusWriter
 from framework.store.script import ADMIT
 from framework.text import decode_escaped
@@ -104,6 +105,7 @@ class GroupAdmission:
             # Noted, since a gate may count or draw lots.
             unit.prepared.gate_outcome = gate.admit(request)
             if unit.prepared.gate_outcome is not None:
+                unit.prepared.moved = isinstance(unit.prepared.gate_outcome, Held | Lost)
                 return None
         return self._candidate(request, tracked, policies)
 
@@ -157,6 +159,7 @@ class GroupAdmission:
                 if len(reply) > 4:
                     error = redis.ResponseError(decode_escaped(reply[4]))
                     self._status_writer.on_write_failed(one.tracked, _RUNNING, error)
+        prepared.moved = state != ADMITTED
         prepared.admission = Admission(state, *reply[1:4])
 
 

@@ -143,6 +143,11 @@ class InFlight:
         """Send the same acknowledgements again: their reply was lost (LREM finds nothing the second time)."""
         self.sent = 0
 
+    @property
+    def oldest_returnable(self) -> UnitOfWork | None:
+        """The oldest buffered unit that can return to its queue; ``None`` if there is none."""
+        return next((unit for unit in list(self.buffer) if not unit.has_moved), None)
+
     def take_buffer(self) -> list[UnitOfWork]:
         """Empty the buffer and return its units, oldest first; they stay in flight until ``remove``."""
         taken: list[UnitOfWork] = []

@@ -227,7 +227,7 @@ class Leader:
     def _wait_timeout_s(self) -> float:
         if self._in_flight.replies.poll_requested:
             return 0.0
-        if self._in_flight.buffer or self._pipeline.unfinished:
+        if self._pipeline.unfinished or (self._in_flight.buffer and self._in_flight.oldest_returnable is not None):
             return STALLED_S
         if self._pipeline.closed or not self._in_flight.free_capacity:
             return self._timings.block_timeout_s
@@ -263,13 +263,15 @@ class Leader:
     def _stalled(self) -> bool:
         """Whether the buffered jobs have waited long enough for capacity."""
         in_flight = self._in_flight
-        if not in_flight.buffer or in_flight.free_capacity:
+        if not in_flight.buffer or in_flight.free_capacity or (oldest := in_flight.oldest_returnable) is None:
             return False
-        return self.stepped_at - max(in_flight.last_started_at, in_flight.buffer[0].fetched_at) >= STALLED_S
+        return self.stepped_at - max(in_flight.last_started_at, oldest.fetched_at) >= STALLED_S
 
     def _return_buffer(self) -> None:
-        """Return the buffered jobs to the head of their queues."""
-        units = self._in_flight.take_buffer()
+        """Return the buffered jobs to the head of their queues. Jobs that have moved already wait on for a thread."""
+        taken = self._in_flight.take_buffer()
+        units = [unit for unit in taken if not unit.has_moved]
+        self._in_flight.buffer.extendleft(unit for unit in reversed(taken) if unit.has_moved)
         try:
             requeue(self._client, self._identity, [(unit, unit.data) for unit in units])
         except BaseException:

@@ -33,6 +33,8 @@ class Preparation:
     """The answer for all steps of its class; ``None``: the job is to be asked for alone."""
     gate_outcome: object | None = None
     """The outcome that a gate has decided, which is asked once."""
+    moved: bool = False
+    """Whether the job has left the working list: it is held or lost, and waits only for a thread that writes its line."""
     queued_command: StatusCommand | None = None
     """Writes the state of a tracked job that returns to its queue before it has started."""
 
@@ -82,6 +84,11 @@ class UnitOfWork:
         if resources is None:
             return JobResources().on_requeue(status) if status is not None else ""
         return resources.on_requeue(status)
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the job has left the working list before a thread was free for it."""
+        return self.prepared is not None and self.prepared.moved
 
     @property
     def acknowledged_with_others(self) -> bool:
