@@ -1,4 +1,4 @@
-"""Compress arguments as GitLab does: deflate at level 5, encode in base64, mark the payload."""
+"""Compress arguments as GitLab does: deflate, encode in base64, mark the payload."""
 
 import base64
 import binascii
@@ -8,19 +8,19 @@ from functools import partial
 
 from framework.errors import PayloadError, PayloadLimitError
 from framework.types import Payload
+from framework.wire.deflate import deflate
 from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, measure
 from framework.wire.json import dumps, loads
 
 COMPRESSED = "compressed"
 ORIGINAL_SIZE = "original_job_size_bytes"
-_LEVEL = 5
 # Bytes per call of the inflater. The input chunk is small because zlib copies its unconsumed rest after each call.
 _INPUT_CHUNK, _OUTPUT_CHUNK = 1 << 12, 1 << 16
 
 
 def deflate_arguments(arguments_json: bytes) -> bytes:
     """Return the one string that stores compressed arguments; it needs no escapes in JSON."""
-    return base64.b64encode(zlib.compress(arguments_json, _LEVEL))
+    return base64.b64encode(deflate(arguments_json))
 
 
 def decompress_arguments(

@@ -41,7 +41,7 @@ ADMIN = {"deferred", "explain", "limits", "locks", "pauses", "purge", "search", 
 PROGRAMS = {f"framework.admin.{module}" for module in ADMIN} | {"framework.devtools", "framework.migrate"}
 LINT, COMPAT = {"framework.devtools.lint"}, {"framework.devtools.compat"}
 
-CLIENT = {"redis", "yaml", "framework.wiring", "framework.push", "framework.execute", "framework.settings.load"}
+CLIENT = {"redis", "yaml", "isal", "framework.wiring", "framework.push", "framework.execute", "framework.settings.load"}
 """Loaded by the first push."""
 
 LIGHT = FOREIGN | LOGS | PROCESS | PROGRAMS
