@@ -72,6 +72,7 @@ class GroupAdmission:
         first = self._candidate(request, tracked, policies)
         request.unit.prepared = Preparation(request.payload)
         taken = self._fetcher.take_next()
+        self._fetcher.ensure_acknowledging()
         try:
             others = [found for unit in taken if (found := self._join(unit, request.declaration)) is not None]
             self._ask([first, *others])

@@ -1,7 +1,7 @@
 """Ask the policies of a class about a job that is about to start, until Redis answers."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Protocol, TypeAlias, cast
 
@@ -62,17 +62,19 @@ class PolicyDecision:
         if unit.admission is None:
             if policies.gates or policies.steps:
                 self._decoding.decompress(request.payload, unit, run)
-            # A gate may run code of the application, and a step waits for Redis.
-            self._ensure_fetching()
-            for gate in policies.gates:
-                if (outcome := self._ask_policy(gate, request)) is not None:
+            if policies.gates:
+                self._ensure_fetching()  # a gate may run code of the application
+                if (outcome := self._ask_each(policies.gates, request)) is not None:
                     return outcome
             self._ask_together(request, policies, run.tracked)
         admission = unit.admission
         if admission is not None and admission.state == FENCED:
             return Lost()
-        for step in policies.steps:
-            if (outcome := self._ask_policy(step, request)) is not None:
+        return self._ask_each(policies.steps, request)
+
+    def _ask_each(self, policies: Iterable[AdmissionPolicy], request: AdmissionRequest) -> RunOutcome | None:
+        for policy in policies:
+            if (outcome := self._ask_policy(policy, request)) is not None:
                 return outcome
         return None
 
@@ -83,6 +85,8 @@ class PolicyDecision:
         if self._admit_together is not None and policies.can_group and not is_suspect(request.payload):
             with suppress(RedisError, OSError):
                 self._admit_together(request, tracked, policies)
+        if request.unit.admission is None:
+            self._ensure_fetching()  # each step waits for Redis now, and perhaps long
 
     def _ask_policy(self, policy: AdmissionPolicy, request: AdmissionRequest) -> RunOutcome | None:
         """Ask one policy until Redis answers. Meanwhile the lease of this process protects the job in the working list.

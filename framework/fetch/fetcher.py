@@ -83,6 +83,14 @@ class Fetcher:
         elif self._leader.sleeping_long and (self.in_flight.buffer or self._pipeline.unfinished):
             self._leader.wake()
 
+    def ensure_acknowledging(self) -> None:
+        """Before a short call to Redis: make sure that a thread sends the acknowledgements, if there are any.
+
+        Otherwise no thread is woken for so short a time: it would ask the same Redis, and compete for the interpreter.
+        """
+        if self._pipeline.unfinished:
+            self.ensure_fetching()
+
     def take_next(self) -> list[UnitOfWork]:
         """Take the buffered units that start next, so that one call admits them; ``put_back`` must follow.
 
