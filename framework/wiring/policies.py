@@ -11,14 +11,14 @@ from framework.flags.redis_flags import RedisFlags
 from framework.policies.concurrency.admission import CapacityLimit, ClassLimit, QueueLimit
 from framework.policies.concurrency.limits import FleetSlots, Limits
 from framework.policies.concurrency.slots import LimitSlots
-from framework.policies.concurrency.sweeper import LimitSweeper as LimitKeeper
+from framework.policies.concurrency.sweeper import LimitSweeper
 from framework.policies.concurrency.throttle import Throttle
 from framework.policies.consistency.admission import ConsistencyPolicy
 from framework.policies.dedup.admission import DedupLock, DedupPositions
 from framework.policies.defer.flags import DeferFlag, DropFlag, SkipTracker
 from framework.policies.pause import strategies
 from framework.policies.pause.admission import PausePolicy
-from framework.policies.pause.resumer import PauseResumer as PauseKeeper
+from framework.policies.pause.resumer import PauseResumer
 from framework.policies.pause.state import PauseState
 from framework.policies.pause.strategies import PauseStrategies
 from framework.settings.model import Settings
@@ -87,9 +87,9 @@ def open_policies(
     admission = AdmissionChain(steps, gates)
     # Throttling before the sweep of the limits, which assigns the slots that throttling has freed.
     maintenance = (
-        PauseKeeper(maintenance_client, pauses).resume_ended,
+        PauseResumer(maintenance_client, pauses).resume_ended,
         Throttle(maintenance_client, limits).adjust,
-        LimitKeeper(maintenance_client, limits, admission.invalidate).sweep,
+        LimitSweeper(maintenance_client, limits, admission.invalidate).sweep,
         skips.warn_stale,
     )
     return Policies(admission, refresh, maintenance)
