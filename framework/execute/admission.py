@@ -73,27 +73,30 @@ class GroupedPolicy(Protocol):
 class ClassPolicies(NamedTuple):
     """The policies that concern one class, in their order."""
 
-    gates: tuple[AdmissionPolicy, ...]
-    """Those that answer from memory."""
-    steps: tuple[AdmissionPolicy, ...]
+    local: tuple[AdmissionPolicy, ...]
+    """Those that answer from the memory of the process."""
+    remote: tuple[AdmissionPolicy, ...]
     """Those that ask Redis."""
     grouped: tuple[GroupedPolicy, ...]
-    """The steps, if one script can answer all of them; else empty."""
+    """The remote policies that one script can answer for many jobs at once."""
     may_wait: bool
     """Whether the question runs code of the application, which may be slow."""
 
     @property
     def can_group(self) -> bool:
-        """Return whether one script can answer all steps."""
-        return len(self.grouped) == len(self.steps)
+        """Return whether one script can answer all remote policies."""
+        return len(self.grouped) == len(self.remote)
 
 
 class AdmissionChain:
-    """The policies in their order: ``gates`` answer from memory, ``steps`` ask Redis. A job pays for those of its class only."""
+    """Hold the policies in their order: first the ``local`` ones, then the ``remote`` ones, which ask Redis.
 
-    def __init__(self, steps: Sequence[AdmissionPolicy] = (), gates: Sequence[AdmissionPolicy] = ()) -> None:
-        self._gates = tuple(gates)
-        self._steps = tuple(steps)
+    A job pays only for the policies that concern its class.
+    """
+
+    def __init__(self, remote: Sequence[AdmissionPolicy] = (), local: Sequence[AdmissionPolicy] = ()) -> None:
+        self._local = tuple(local)
+        self._remote = tuple(remote)
         self._by_class = PerClass[ClassPolicies](self._select)
 
     def policies_for(self, declaration: Declaration) -> ClassPolicies:
@@ -105,8 +108,8 @@ class AdmissionChain:
         self._by_class.clear()
 
     def _select(self, declaration: Declaration) -> ClassPolicies:
-        gates = tuple(policy for policy in self._gates if policy.applies_to(declaration))
-        steps = tuple(policy for policy in self._steps if policy.applies_to(declaration))
-        grouped = tuple(policy for policy in steps if isinstance(policy, GroupedPolicy))
-        may_wait = bool(gates) or any(policy.may_wait(declaration) for policy in grouped)
-        return ClassPolicies(gates, steps, grouped, may_wait)
+        local = tuple(policy for policy in self._local if policy.applies_to(declaration))
+        remote = tuple(policy for policy in self._remote if policy.applies_to(declaration))
+        grouped = tuple(policy for policy in remote if isinstance(policy, GroupedPolicy))
+        may_wait = bool(local) or any(policy.may_wait(declaration) for policy in grouped)
+        return ClassPolicies(local, remote, grouped, may_wait)

@@ -217,7 +217,7 @@ class Executor:
     def _is_admitted(self, run: Execution, declaration: Declaration) -> bool:
         """Return whether every policy of the class admits the job. Else the run has the outcome of the first that does not."""
         policies = self._admission.policies_for(declaration)
-        if not policies.gates and not policies.steps and run.tracked is None:
+        if not policies.local and not policies.remote and run.tracked is None:
             return True
         assert run.payload is not None, "its class is known"  # noqa: S101
         request = AdmissionRequest(run.unit, run.payload, declaration, run.worker)

@@ -65,7 +65,7 @@ class GroupAdmission:
         self._status_writer = status_writer
 
     def admit(self, request: AdmissionRequest, tracked: TrackedJob | None, policies: ClassPolicies) -> None:
-        """Ask for a job that is about to start, whose gates are open, and for buffered jobs that start next.
+        """Ask for a job that is about to start, which every local policy admits, and for buffered jobs that start next.
 
         The answers are in ``UnitOfWork.admission``; a job without one is to be asked for alone. Raises redis errors.
         """
@@ -98,15 +98,15 @@ class GroupAdmission:
         if not policies.can_group or (policies.may_wait and declaration is not first):
             return None
         tracked = tracked_job(payload)
-        if not policies.steps and tracked is None:
+        if not policies.remote and tracked is None:
             return None
         unit.resources = resources_of(payload, unit.data, unit.queue, declaration.lock_ttl_s, declaration.wire_name)
         request = AdmissionRequest(unit, payload, declaration, worker)
-        for gate in policies.gates:
-            # Noted, since a gate may count or draw lots.
-            unit.prepared.gate_outcome = gate.admit(request)
-            if unit.prepared.gate_outcome is not None:
-                unit.prepared.moved = isinstance(unit.prepared.gate_outcome, Held | Lost)
+        for policy in policies.local:
+            # Kept, since a second answer could differ: a flag may concern a random share of the jobs.
+            unit.prepared.local_outcome = policy.admit(request)
+            if unit.prepared.local_outcome is not None:
+                unit.prepared.moved = isinstance(unit.prepared.local_outcome, Held | Lost)
                 return None
         return self._candidate(request, tracked, policies)
 
@@ -137,7 +137,7 @@ class GroupAdmission:
         return (number, unit.data, member, jid, unit.queue, since, terms.scope, int(terms.lock is not None), ttl_s)
 
     def _apply(self, one: _Candidate, reply: list[Any]) -> None:
-        """Note the answer on the unit. Before the unit is in the buffer: a job that returns to its queue gives back what it got."""
+        """Record the answer on the unit, before the unit is in the buffer: a job that returns to its queue releases what it has."""
         state, unit = int(reply[0]), one.request.unit
         prepared = unit.prepared
         if state == _ERROR or prepared is None:

@@ -20,8 +20,10 @@ from framework.telemetry.logs import error_fields
 from framework.wire.compress import COMPRESSED
 from framework.wire.status_key import TrackedJob
 
-_FIRST_BACKOFF_S, _MAX_BACKOFF_S = 0.05, 2.0  # between two tries of a policy while Redis is away
-_MAX_REFUSALS = 4  # so many answers with an error are tried again, within a second; then the job is deferred
+# Between two tries of a policy while Redis does not answer.
+_FIRST_BACKOFF_S, _MAX_BACKOFF_S = 0.05, 2.0
+# Tries after an answer with an error, within a second; then the job is deferred.
+_MAX_REFUSALS = 4
 _REFUSED_DELAY_S = 30.0
 
 AdmitTogether: TypeAlias = Callable[[AdmissionRequest, TrackedJob | None, ClassPolicies], None]
@@ -54,23 +56,23 @@ class PolicyDecision:
     def ask(self, request: AdmissionRequest, policies: ClassPolicies, run: AdmittedRun) -> RunOutcome | None:
         """Return ``None`` if every policy admits the job, else the outcome of the first that does not.
 
-        What was asked together with the jobs before this one is not asked again. Raises PayloadError and Shutdown.
+        A policy that has answered together with an earlier job is not asked again. Raises PayloadError and Shutdown.
         """
         unit = request.unit
-        if unit.prepared is not None and unit.prepared.gate_outcome is not None:
-            return cast("RunOutcome", unit.prepared.gate_outcome)
+        if unit.prepared is not None and unit.prepared.local_outcome is not None:
+            return cast("RunOutcome", unit.prepared.local_outcome)
         if unit.admission is None:
-            if policies.gates or policies.steps:
+            if policies.local or policies.remote:
                 self._decoding.decompress(request.payload, unit, run)
-            if policies.gates:
-                self._ensure_fetching()  # a gate may run code of the application
-                if (outcome := self._ask_each(policies.gates, request)) is not None:
+            if policies.local:
+                self._ensure_fetching()  # a local policy may run code of the application
+                if (outcome := self._ask_each(policies.local, request)) is not None:
                     return outcome
             self._ask_together(request, policies, run.tracked)
         admission = unit.admission
         if admission is not None and admission.state == FENCED:
             return Lost()
-        return self._ask_each(policies.steps, request)
+        return self._ask_each(policies.remote, request)
 
     def _ask_each(self, policies: Iterable[AdmissionPolicy], request: AdmissionRequest) -> RunOutcome | None:
         for policy in policies:
@@ -79,9 +81,9 @@ class PolicyDecision:
         return None
 
     def _ask_together(self, request: AdmissionRequest, policies: ClassPolicies, tracked: TrackedJob | None) -> None:
-        """Ask by one call for this job and those that start next. If Redis fails, each step of each job is asked alone."""
-        if not policies.steps and (tracked is None or request.payload.get(COMPRESSED)):
-            return  # arguments that cannot be read are found first: such a job is never `running`
+        """Ask by one call for this job and those that start next. If Redis fails, each policy is asked about each job alone."""
+        if not policies.remote and (tracked is None or request.payload.get(COMPRESSED)):
+            return  # unreadable arguments are found first: the state of such a job is never `running`
         if self._admit_together is not None and policies.can_group and not is_suspect(request.payload):
             with suppress(RedisError, OSError):
                 self._admit_together(request, tracked, policies)

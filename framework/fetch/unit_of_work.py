@@ -30,9 +30,9 @@ class Preparation:
 
     payload: Payload
     admission: Admission | None = None
-    """The answer for all steps of its class; ``None``: the job is to be asked for alone."""
-    gate_outcome: object | None = None
-    """The outcome that a gate has decided, which is asked once."""
+    """The answer for all remote policies of its class; ``None``: the job is to be asked for alone."""
+    local_outcome: object | None = None
+    """The outcome that a local policy has decided. The policy is asked once."""
     moved: bool = False
     """Whether the job has left the working list: it is held or lost, and waits only for a thread that writes its line."""
     queued_command: StatusCommand | None = None

@@ -64,7 +64,7 @@ def open_policies(
     slots = LimitSlots(client, identity)
     limits = Limits(FleetSlots(maintenance_client), settings.limits, by_urgency=settings.concurrency_limit_by_urgency)
     consistency = ConsistencyPolicy(databases_of(settings))
-    gates: tuple[AdmissionPolicy, ...] = (
+    local: tuple[AdmissionPolicy, ...] = (
         # First, so that a job which an operator drops is not held before.
         DropFlag(flags, skips),
         # Before the deferring policies: a held job costs nothing, and a deferred one comes back repeatedly.
@@ -73,7 +73,7 @@ def open_policies(
         DeferFlag(flags, skips, settings.flags.defer_delay),
         open_health_policy(settings, tracker),
     )
-    steps: tuple[AdmissionPolicy, ...] = (
+    remote: tuple[AdmissionPolicy, ...] = (
         # The queue's slot first: a job that waits for a slot of its class releases the slot of its queue.
         QueueLimit(slots, limits),
         ClassLimit(slots, limits),
@@ -84,7 +84,7 @@ def open_policies(
         consistency,
         DedupLock(client, consistency),
     )
-    admission = AdmissionChain(steps, gates)
+    admission = AdmissionChain(remote, local)
     # Throttling before the sweep of the limits, which assigns the slots that throttling has freed.
     maintenance = (
         PauseResumer(maintenance_client, pauses).resume_ended,

@@ -34,7 +34,7 @@ def jobs(site):
 
 
 def ask(redis, jid, limit, base=REPORT, scope="", share=0, **fields):
-    """A process asks for a slot, as its gate does; return whether it has one."""
+    """A process asks for a slot, as the policy of its limit does; return whether it has one."""
     unit = hold(redis, encoded(fields.pop("name", base), jid=jid, **fields), OWNER)
     arguments = [unit.data, f"{OWNER} {jid}", jid, "default", limit, 180, "", scope, share, "wait", ""]
     return TAKE_SLOT(redis, [keys.working(OWNER), keys.limit(base)], arguments)[0] == 1

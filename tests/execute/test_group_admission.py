@@ -28,7 +28,7 @@ def start(redis, redis_url):
     def started(slots=1, *, quick=True):
         one = ProcessorBench(redis, redis_url, slots, ())
         client = one.shard.client
-        one.policies._steps = (
+        one.policies._remote = (
             ClassLimit(LimitSlots(client, IDENTITY), Limits(FleetSlots(client))),
             DedupLock(client),
         )

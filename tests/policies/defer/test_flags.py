@@ -47,14 +47,14 @@ def skips(flags, monkeypatch):
 
 def test_flag_policies_without_flags_apply_to_no_class(redis, flags, skips, entry):
     drop, run = DropFlag(flags, skips), DeferFlag(flags, skips, 300)
-    chain = AdmissionChain(gates=[drop, run])
+    chain = AdmissionChain(local=[drop, run])
     flags.read()
-    assert chain.policies_for(entry.declaration).gates == ()
+    assert chain.policies_for(entry.declaration).local == ()
     set_flag(redis, Flag(run_flag("FloodWorker"), 50), None)
     set_flag(redis, Flag(drop_flag("OtherWorker"), 50), None)
     assert flags.read()
     chain.invalidate()
-    assert chain.policies_for(entry.declaration).gates == (run,)
+    assert chain.policies_for(entry.declaration).local == (run,)
     unset_flag(redis, run_flag("FloodWorker"))
     flags.read()
     assert run.admit(entry) is None
@@ -70,9 +70,9 @@ def test_flag_policies_flag_set_meanwhile_is_seen(entry):
             return before
 
     policy = ChangingPolicy()
-    chain = AdmissionChain(gates=[policy])
-    assert chain.policies_for(entry.declaration).gates == ()
-    assert chain.policies_for(entry.declaration).gates == (policy,)
+    chain = AdmissionChain(local=[policy])
+    assert chain.policies_for(entry.declaration).local == ()
+    assert chain.policies_for(entry.declaration).local == (policy,)
 
 
 def test_defer_flag_share_runs_and_rest_is_spread(redis, flags, skips, entry):
