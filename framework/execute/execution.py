@@ -61,16 +61,16 @@ class Execution:
 
     __slots__ = (
         "admitted",
-        "announced",
         "coroutine",
         "cpu_s",
         "declaration",
         "duration_s",
         "instance",
+        "middleware_exits",
         "outcome",
-        "passage",
         "payload",
         "reserved",
+        "start_noted",
         "started",
         "started_cpu",
         "started_log",
@@ -90,19 +90,20 @@ class Execution:
         self.started_log: StartLine | None = None
         self.tracked: TrackedJob | None = None
         self.started = self.started_cpu = self.duration_s = self.cpu_s = 0.0
-        self.passage: ExitStack | None = None
+        self.middleware_exits: ExitStack | None = None
+        """Ends the middlewares around the coroutine."""
         self.coroutine: Coroutine[Any, Any, Any] | None = None
-        """The coroutine of an ``async def perform``: the run continues with it on the event loop."""
+        """The coroutine of an ``async def perform``, with which the run continues on the event loop."""
         self.admitted = False
         """Whether every policy has admitted the job."""
-        self.announced = False
-        """Whether its start was written to Redis, because the job is a suspect."""
+        self.start_noted = False
+        """Whether the start of the job was written to Redis, because it is a suspect."""
 
 
 class Executor:
-    """Run units; shared by all threads of a process. ``ensure_fetching`` is called before code that may be slow.
+    """Run units. All threads of a process share one executor.
 
-    ``retired`` has the wire names of removed classes, with the reasons.
+    It calls ``ensure_fetching`` before code that may be slow. ``retired`` has the wire names of removed classes, with the reasons.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class Executor:
         self._admission = admission
         self._unknown = unknown
         self._policy_decision = PolicyDecision(decoding, ensure_fetching, log, running_jobs, admit_together)
-        # An attribute, which a fork replaces: no job pays for a check whether it runs in a forked child.
+        # A fork replaces this attribute. So no run pays for a check whether it is in a forked child.
         self._on_job_return: Callable[[Execution], None] = self._stop_clocks
 
     def after_fork_in_child(self) -> None:
@@ -208,14 +209,14 @@ class Executor:
 
     async def _await_job(self, run: Execution) -> None:
         assert run.coroutine is not None, "only async jobs are completed"  # noqa: S101
-        if run.passage is None:
+        if run.middleware_exits is None:
             await run.coroutine
             return
-        with run.passage:
+        with run.middleware_exits:
             await run.coroutine
 
     def _is_admitted(self, run: Execution, declaration: Declaration) -> bool:
-        """Return whether every policy of the class admits the job. Else the run has the outcome of the first that does not."""
+        """Return whether every policy of the class admits the job; if one does not, set the outcome of the run."""
         policies = self._admission.policies_for(declaration)
         if not policies.local and not policies.remote and run.tracked is None:
             return True
@@ -226,7 +227,7 @@ class Executor:
         if outcome is not None:
             run.outcome = outcome
             return False
-        # The time of the policies is not part of the job's duration. If they were asked before, it took none.
+        # The duration of the job excludes the wait for its policies. Policies that have answered before caused none.
         if not asked_before:
             run.started, run.started_cpu = time.perf_counter(), time.thread_time()
         return True
@@ -237,14 +238,16 @@ class Executor:
             run.outcome = Retired(payload["class"], self._retired[payload["class"]])
             return
         self._decoding.decompress(payload, run.unit, run)
-        if run.reserved:  # the wait for memory is not part of the job's duration
+        # The duration of the job excludes the wait for memory.
+        if run.reserved:
             run.started, run.started_cpu = time.perf_counter(), time.thread_time()
         run.instance = instance = new_instance(run.worker, payload)
         instance._aw_run = self._running_jobs
         suspected = is_suspect(payload)
         if declaration.is_async:
             if suspected:
-                run.outcome = AwaitsTurn()  # in one thread for all: a process may hold thousands of async suspects
+                # One thread starts all of them in turn: a process may hold thousands of async suspects.
+                run.outcome = AwaitsTurn()
                 return
             if run.tracked is not None:
                 self._ensure_fetching()
@@ -258,9 +261,10 @@ class Executor:
         if run.tracked is not None and run.unit.admission is None:
             self._status_writer.write(run.tracked, "running")
         if suspected:
-            run.announced = True
+            run.start_noted = True
             self._suspect_runner.begin(run.unit.data, count_of(payload, DEATH_COUNT))
-            if self._running_jobs.stopping:  # the stop came before its turn: the job returns unchanged
+            # The process stops before the turn of this job: the job returns to its queue unchanged.
+            if self._running_jobs.stopping:
                 run.outcome = Interrupted()
                 return
             run.started = time.perf_counter()
@@ -274,10 +278,11 @@ class Executor:
                 return
             run.coroutine = call_perform(instance, declaration, payload, self._strictness)
             if run.coroutine is not None:
-                run.passage = stack.pop_all()  # the middleware ends after the coroutine
+                # The middlewares end after the coroutine.
+                run.middleware_exits = stack.pop_all()
 
     def _outcome(self, run: Execution, error: BaseException) -> RunOutcome:
-        """Return the outcome for an error; even SystemExit and KeyboardInterrupt only fail this job."""
+        """Return the outcome for an error. Even SystemExit and KeyboardInterrupt fail only this job."""
         try:
             requested = _requested_outcome(run.unit, error)
         except BaseException:  # noqa: BLE001 - an application's subclass may lack the attributes of its base: the job fails
@@ -287,12 +292,14 @@ class Executor:
         return requested or Failed(error)
 
     def _stop_clocks(self, run: Execution) -> None:
-        if run.announced:
+        if run.start_noted:
             self._suspect_runner.end(run.unit.data)
         run.duration_s = time.perf_counter() - run.started
         if run.started_log is None and run.outcome is SUCCEEDED:
-            return  # no end line is written
-        if run.coroutine is None:  # no clock measures the processor time of one async job
+            # No end line is written.
+            return
+        # No clock measures the processor time of one async job.
+        if run.coroutine is None:
             run.cpu_s = time.thread_time() - run.started_cpu
 
 
@@ -348,7 +355,7 @@ def new_instance(worker: Any, payload: Payload) -> Any:
 
 
 def _requested_outcome(unit: UnitOfWork, error: BaseException) -> RunOutcome | None:
-    """Return the outcome that a job requested by its error, ``None`` for a failure. Attributes of a subclass may raise."""
+    """Return the outcome that a job requests by its error, ``None`` for a failure. Attributes of a subclass may raise."""
     if has_type(error, PayloadError):
         return _malformed(unit, error)
     if has_type(error, RetryLater):
@@ -360,5 +367,5 @@ def _requested_outcome(unit: UnitOfWork, error: BaseException) -> RunOutcome | N
 
 
 def _malformed(unit: UnitOfWork, error: PayloadError) -> Malformed:
-    """Build the dead set member once: a settlement that is tried again after a lost reply looks for the same bytes."""
+    """Build the member of the dead set once: a settlement that is repeated after a lost reply looks for the same bytes."""
     return Malformed(error, dead_set_entry(unit.data, error, time.time(), unit.queue))

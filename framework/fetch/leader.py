@@ -20,21 +20,27 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.timings import Timings
 
 STALLED_S = 0.010
-"""A buffered job returns to its queue if no job has started for so long; no acknowledgement waits longer."""
+"""A buffered job returns to its queue if no job has started for this time. No acknowledgement waits longer."""
 
 BURST_S = 0.001
-"""A blocking call that returns a job sooner than this means that more jobs wait: fetch in bulk next."""
+"""If a blocking call returns a job sooner than this, more jobs wait: the next fetch is in bulk."""
 
-_SUSPENDED_S = 1.0  # a wait that took so much longer: the process was stopped or the machine suspended
-_LEASE_RETRY_S = 0.5  # between two checks whether the lease is held again
-_FIRST_BACKOFF_S = 0.1
-_MAX_BACKOFF_S = 2.0  # between two tries to reach Redis
-_MAX_BACKOFF_AFTER_ERROR_S = 0.5  # so that a lasting framework error reaches its rate limit and ends the process
+# A wait that exceeds its timeout by more than this shows that the process was stopped or the machine suspended.
+_SUSPENDED_S = 1.0
+# Between two checks whether the lease is held again.
+_LEASE_RETRY_S = 0.5
+# Between two tries to reach Redis.
+_FIRST_BACKOFF_S, _MAX_BACKOFF_S = 0.1, 2.0
+# Short, so that a lasting error of the framework exceeds the error rate that ends the process.
+_MAX_BACKOFF_AFTER_ERROR_S = 0.5
 
 
 # Decision 38: the leader-follower pattern, without a fetcher thread.
 class Leader:
-    """``run`` is for one thread at a time, the holder of ``lock``; every other method is safe from any thread."""
+    """Wait for jobs on behalf of all threads. Only the holder of ``lock`` calls ``run`` and ``shutdown``.
+
+    Every other method is safe from any thread.
+    """
 
     def __init__(
         self,
@@ -72,7 +78,7 @@ class Leader:
         self._blocking.wake()
 
     def rearm(self) -> None:
-        """Cancel every blocking call and arm new ones: other queues are served than before."""
+        """Cancel every blocking call and arm new ones, since the served queues have changed."""
         self._rearm_requested = True
         self.wake()
 
@@ -114,7 +120,7 @@ class Leader:
                 self._back_off(_MAX_BACKOFF_AFTER_ERROR_S)
 
     def shutdown(self) -> None:
-        """Cancel every blocking call and return the buffered jobs; for the holder of ``lock``. Raises redis errors."""
+        """Cancel every blocking call and return the buffered jobs. Raises redis errors."""
         try:
             self._cancel_and_return_jobs()
         finally:
@@ -131,15 +137,16 @@ class Leader:
             self._recover()
             return
         if self._rearm_requested or pipeline.closed:
-            # Before the work: a request that arrives meanwhile makes another step.
+            # Cleared before the work: a request that arrives meanwhile causes another step.
             self._rearm_requested = False
             pipeline.drain_reply()
             self._cancel_and_return_jobs()
         if self._needs_sweep and self.stepped_at - self._swept_at >= self._timings.queue_sweep_period_s:
-            # Time for a fetch from the queues without a blocking call.
+            # The next fetch also reads the queues without a blocking call.
             self._swept_at, pipeline.queues_empty = self.stepped_at, False
         if self._stalled():
-            pipeline.drain_reply()  # its jobs are younger: returned later, they would precede the older ones
+            # The jobs of the reply are younger than the buffered ones. Returned later, they would run before them.
+            pipeline.drain_reply()
             self._return_buffer()
         # While jobs are buffered, the threads that run jobs make the next round trip, unless no job may start before it.
         if pipeline.fetch_and_wait() and (self._in_flight.acknowledgements_full or not self._in_flight.buffer):
@@ -153,15 +160,15 @@ class Leader:
             self._drop_idle_connections()
         if self._pipeline.suspended:
             self._cancel_and_return_jobs()
-        self._pipeline.probe(self._on_redis_back)
+        self._pipeline.probe(self._on_redis_recovered)
         if self._pipeline.suspended:
             self._stopping.wait(_LEASE_RETRY_S)
 
-    def _on_redis_back(self) -> None:
+    def _on_redis_recovered(self) -> None:
         """Cancel the blocking calls from before the failure, and return the jobs of lost replies.
 
-        A connection may be dead without a sign (a network that drops its packets). Redis would serve its blocking call before
-        any other for up to ``Timings.block_timeout_s``, and the process would not learn of the job.
+        A network that drops packets closes no connection. So Redis may still hold a blocking call of a dead connection, for up to
+        ``Timings.block_timeout_s``. It would give the next job to this call first, and the process would not receive it.
         """
         self._cancel_and_return_jobs(no_wait=True)
         self._reconciler.reconcile_idle()
@@ -171,21 +178,22 @@ class Leader:
         self._client.connection_pool.disconnect(inuse_connections=False)
 
     def _back_off(self, max_s: float) -> None:
-        """Close every connection, since the address may lead to another server, and wait: 50 ms at first, ``max_s`` at most."""
+        """Close every connection, since the address may lead to another server, and wait: 50 ms at first, at most ``max_s``."""
         self._blocking.drop_connections()
         self._drop_idle_connections()
         self._stopping.wait(backoff_s(self._pipeline.failures, _FIRST_BACKOFF_S, max_s, jitter=0.5))
 
     def _cancel_and_return_jobs(self, *, no_wait: bool = False) -> None:
         """Cancel every blocking call, and return their jobs and the buffered ones to the queues."""
-        # In flight first: if the return fails, the jobs are still known.
+        # In flight first: if the return to the queues fails, the process still knows the jobs.
         self._in_flight.add(self._blocking.cancel_all(no_wait=no_wait))
         self._return_buffer()
 
     def _arm_queues(self) -> None:
         """Arm a blocking call at every queue that has none, while there is capacity for its job."""
         pipeline, blocking = self._pipeline, self._blocking
-        self._process_limits.keep_blocking_only(blocking.queues)  # a failure may have ended calls
+        # A failure may have ended calls: their reservations end too.
+        self._process_limits.keep_blocking_only(blocking.queues)
         if not self.queue_unwatched:
             return
         for name in pipeline.queues[:MAX_BLOCKED_QUEUES]:
@@ -208,7 +216,7 @@ class Leader:
             ):
                 return
             began = clock()
-            # Before the count: a request that arrives in between stays, and costs at most one poll more.
+            # Cleared before the poll is counted: a request that arrives in between stays set, and costs at most one more poll.
             replies.poll_requested = False
             replies.polls_started += 1
             arrived = self._blocking.wait(timeout_s)
@@ -218,7 +226,7 @@ class Leader:
         finally:
             self.sleeping = self.sleeping_long = False
         if clock() - began > timeout_s + _SUSPENDED_S:
-            # The process was stopped meanwhile, and its lease may have expired: the jobs wait until `probe` finds it held.
+            # The process was stopped meanwhile, and its lease may have expired: jobs wait until `probe` finds the lease held.
             self._pipeline.suspend()
         self._receive(arrived)
         # Last: the reconciler relies on the jobs of an ended poll being in flight.
@@ -244,7 +252,7 @@ class Leader:
         )
 
     def _receive(self, arrived: list[tuple[str, bytes, float]]) -> None:
-        """Buffer the jobs of blocking calls; without capacity, or if no more are fetched, return them at once."""
+        """Buffer the jobs of blocking calls. Without capacity, or after the last fetch, return them to their queues at once."""
         now = clock()
         self._in_flight.add([UnitOfWork(queue, data, now) for queue, data, _ in arrived])
         self._process_limits.keep_blocking_only(self._blocking.queues)
@@ -276,7 +284,8 @@ class Leader:
             requeue(self._client, self._identity, [(unit, unit.data) for unit in units])
         except BaseException:
             for unit in units:
-                unit.fetched_at = 0.0  # it may be in its queue again: too old to start, so `probe` decides
+                # The job may be in its queue again. At this age it cannot start before `probe` has decided.
+                unit.fetched_at = 0.0
             self._in_flight.buffer.extendleft(reversed(units))
             raise
         self._in_flight.remove(units)

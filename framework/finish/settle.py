@@ -1,4 +1,4 @@
-"""Move a job to its next place by its outcome: one case per outcome, one atomic script per case."""
+"""Move a job out of the working list by its outcome: one case per outcome, one atomic script per case."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,12 +43,13 @@ from framework.wire.resources import JobResources, Lock, NextRun
 from framework.wire.set_limits import INTERRUPTED_SET_LIMITS, SetLimits
 from framework.wire.status_key import TrackedJob
 
-_RUNS_AGAIN = 2  # reply of finish.lua: it has enqueued the one more run that a duplicate asked for
+# Reply of finish.lua: it has enqueued one more run, which a duplicate asked for.
+_RUNS_AGAIN = 2
 RETRY_SOON_S = 10.0
 """A retry that is due within so many seconds may be due before the next poll: ``on_retry_soon`` is called."""
 
 MovedTo: TypeAlias = Literal["acknowledged", "retry", "dead", "deleted", "scheduled", "held", "interrupted", "lost"]
-"""The place of a settled job: ``lost`` means that another process owns it."""
+"""Where a settled job is. ``lost`` means that another process owns it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +122,11 @@ class Settler:
         *,
         confirmed: bool = False,
     ) -> SettleResult:
-        """Move the job to its next place and free its place in this process; return where the job is.
+        """Move the job out of the working list, free its capacity in this process, and return where the job is.
 
-        ``confirmed``: free the place only after Redis has confirmed the acknowledgement (``ack = "sync"``).
+        ``confirmed``: free the capacity only after Redis has confirmed the acknowledgement (``ack = "sync"``).
         The script that moves a ``tracked`` job writes its state too. Only a job with a confirmed acknowledgement gets its last
-        state before: if the process is killed in between, the job runs again and is ``running`` again.
+        state earlier: if the process is killed in between, the job runs again and is ``running`` again.
         """
         match outcome:
             case Succeeded() | Discarded():
@@ -141,7 +142,8 @@ class Settler:
                 return self._fail(unit, error, decision, tracked)
             case Snoozed() | Deferred() | ForeignClass() | UnknownClass():
                 return self._delay(unit, outcome, tracked)
-            case Held() | Lost():  # the policy's script has moved the job, or found that another process owns it
+            # The policy's script has moved the job, or found that another process owns it.
+            case Held() | Lost():
                 self._finish_unit(unit)
                 return SettleResult("held" if isinstance(outcome, Held) else "lost")
             case Retired(name):
@@ -149,7 +151,8 @@ class Settler:
             case Malformed(error, stored):
                 return self._kill(unit, stored, None, error, tracked)
             case Interrupted() | AwaitsTurn():
-                return SettleResult("interrupted")  # still in flight: the shutdown returns it to its queue
+                # The job is still in flight: the shutdown returns it to its queue.
+                return SettleResult("interrupted")
             case _:
                 assert_never(outcome)
 
@@ -165,39 +168,39 @@ class Settler:
     def _remove(self, unit: UnitOfWork, *, done: bool = False) -> SettleResult:
         """Remove the job from Redis: by its acknowledgement, or by a script that also releases its resources.
 
-        If the job is ``done`` and a duplicate arrived during its run, the same script enqueues the one more run.
+        If the job is ``done`` and a duplicate arrived during its run, the same script enqueues one more run.
         """
         if unit.resources is None:
             return self._acknowledge_confirmed(unit)
-        gone = self._complete(unit, done=done)
+        removed = self._complete(unit, done=done)
         self._finish_unit(unit)
-        return SettleResult("acknowledged" if gone else "lost")
+        return SettleResult("acknowledged" if removed else "lost")
 
     def _complete(self, unit: UnitOfWork, *, done: bool = False) -> bool:
         """Remove a job with resources from Redis, and release these; return whether this process owned the job."""
         names, arguments = [self._working], [unit.data, _resources_on_end(unit)]
-        holds = unit.resources
-        next_run = holds.next_run() if done and holds is not None and holds.next_run is not None else None
-        if next_run is not None and holds is not None and holds.lock is not None:
-            names += [keys.QUEUES, keys.queue(next_run.queue), holds.lock.key]
-            arguments += _next_run_arguments(holds.lock, next_run)
-        gone: Any = self._run_tracked(unit, FINISH, names, arguments)
-        if gone == _RUNS_AGAIN and next_run is not None:
+        resources = unit.resources
+        next_run = resources.next_run() if done and resources is not None and resources.next_run is not None else None
+        if next_run is not None and resources is not None and resources.lock is not None:
+            names += [keys.QUEUES, keys.queue(next_run.queue), resources.lock.key]
+            arguments += _next_run_arguments(resources.lock, next_run)
+        reply: Any = self._run_tracked(unit, FINISH, names, arguments)
+        if reply == _RUNS_AGAIN and next_run is not None:
             next_run.on_written()
-        # Not found after a lost reply: the earlier try of this process has removed it.
-        return bool(gone) or unit.data in self._in_doubt
+        # A job that is not found after a lost reply was removed by the earlier try of this process.
+        return bool(reply) or unit.data in self._in_doubt
 
     def _acknowledge_confirmed(self, unit: UnitOfWork) -> SettleResult:
-        """Acknowledge the job and wait for the reply before its place is free.
+        """Acknowledge the job and wait for the reply before its capacity is free.
 
-        So no other job starts in this place that could kill the process before the acknowledgement arrived.
+        So no job that starts instead of it can kill the process before the acknowledgement has arrived.
         """
         # The fetch script without queues only acknowledges.
         reply: Any = self._run_tracked(unit, FETCH, [self._lease, self._working], [self._lease_ms, 0, 1, unit.data])
         _, fenced, _ = reply
-        gone = not fenced or unit.data in self._in_doubt
+        removed = not fenced or unit.data in self._in_doubt
         self._finish_unit(unit)
-        return SettleResult("acknowledged" if gone else "lost")
+        return SettleResult("acknowledged" if removed else "lost")
 
     def _fail(
         self, unit: UnitOfWork, error: BaseException, decision: RetryDecision, tracked: TrackedJob | None
@@ -206,14 +209,13 @@ class Settler:
             case Delete(payload, args):
                 if tracked is not None:
                     self._status_writer.write_last(tracked, DELETED.state)
-                held = unit.resources is not None
+                has_resources = unit.resources is not None
                 # Before the handlers: this script may be tried again, and the handlers must be called once.
-                gone = self._complete(unit) if held else True
-                if gone:
+                if removed := not has_resources or self._complete(unit):
                     self._handlers.call_death_handlers(job_for_hooks(payload, args), error)
                 self._in_doubt.discard(unit.data)
-                self._fetcher.finish(unit, settled=held)
-                return SettleResult("deleted" if gone else "lost", payload)
+                self._fetcher.finish(unit, settled=has_resources)
+                return SettleResult("deleted" if removed else "lost", payload)
             case Retry(payload, delay_s):
                 data, status = rewrite(unit.data, payload), _status_write(tracked, RETRIED.state, delay_s)
                 settled = self._schedule(unit, keys.RETRY, data, delay_s, status, "retry", payload)
@@ -235,8 +237,8 @@ class Settler:
         moved_to: MovedTo,
         payload: Payload | None = None,
     ) -> SettleResult:
-        holds = unit.resources.on_delay(delay_s) if unit.resources is not None else ""
-        moved: Any = self._run_move(SCHEDULE, unit, target, [data, f"{delay_s:.6f}"], status, holds)
+        resources = unit.resources.on_delay(delay_s) if unit.resources is not None else ""
+        moved: Any = self._run_move(SCHEDULE, unit, target, [data, f"{delay_s:.6f}"], status, resources)
         if not moved and self._already_moved(unit, target, data):
             moved = 1
         self._finish_unit(unit)
@@ -247,7 +249,7 @@ class Settler:
     ) -> SettleResult:
         business = decision is not None and decision.business
         trimmed = self._move_to_set(unit, keys.DEAD, data, self._dead_set, tracked, business=business)
-        # Before the place is free: a slow handler must delay this place only, not a job that starts in it.
+        # Before the capacity is free: a slow handler must not delay a job that starts instead of this one.
         if trimmed >= 0 and decision is not None:
             self._handlers.call_death_handlers(job_for_hooks(decision.payload, decision.args), error)
         self._finish_unit(unit)
@@ -275,7 +277,7 @@ class Settler:
             unit, REQUEUE, names, [1, unit.data, data, unit.queue, unit.resources_on_requeue()]
         )
         if not moved and unit.data not in self._in_doubt:
-            # Another process owns the job, or the key of its queue is no list. In the second case the job waits in the schedule set.
+            # Another process owns the job, or the key of its queue is no list. Then the job moves to the schedule set.
             return self._schedule(
                 unit, keys.SCHEDULE, delayed_payload(unit, ForeignClass(1.0, count)), 1.0, None, "scheduled"
             )
@@ -311,13 +313,13 @@ class Settler:
         return 0 if trimmed < 0 and self._already_moved(unit, target, data) else int(trimmed)
 
     def _remove_retired(self, unit: UnitOfWork, name: str, tracked: TrackedJob | None) -> SettleResult:
-        # The script counts the job only if it removed it. So the count is right even if its reply is lost and it runs twice.
+        # The script counts only a job that it removed. So the count is right even if a reply is lost and it runs twice.
         dropped: Any = self._run_move(
             DROP_RETIRED, unit, keys.RETIRED, [name], _status_write(tracked, RETIRED.state), _resources_on_end(unit)
         )
-        gone = bool(dropped) or unit.data in self._in_doubt
+        removed = bool(dropped) or unit.data in self._in_doubt
         self._finish_unit(unit)
-        return SettleResult("deleted" if gone else "lost")
+        return SettleResult("deleted" if removed else "lost")
 
     def _run_move(
         self,
@@ -332,7 +334,7 @@ class Settler:
         names, arguments = [self._working, target], [unit.data, *more]
         if status is not None:
             names.append(keys.status(status.tracked.jid))
-            arguments += [status.word, status.lifetime_s]
+            arguments += [status.state, status.lifetime_s]
         elif resources:
             arguments += ["", 0]
         if resources:
@@ -340,10 +342,10 @@ class Settler:
         try:
             return self._run_tracked(unit, script, names, arguments)
         except NoPermissionError as error:
-            # Redis refuses a script before it runs. The status key may be the missing right: move the job without its state.
+            # Redis refuses a script before it runs. The right to the status key may be missing: move the job without its state.
             if status is None:
                 raise
-            self._status_writer.on_write_failed(status.tracked, status.word, error)
+            self._status_writer.on_write_failed(status.tracked, status.state, error)
             return self._run_move(script, unit, target, more, None, resources)
 
     def _run_tracked(self, unit: UnitOfWork, script: Script, names: list[str], arguments: list[Any]) -> Any:
@@ -355,7 +357,7 @@ class Settler:
             raise
 
     def _already_moved(self, unit: UnitOfWork, target: str, data: bytes) -> bool:
-        """Return whether an earlier try of this process moved the job and lost its reply: ``target`` holds these very bytes."""
+        """Return whether an earlier try of this process, with a lost reply, moved the job: ``target`` holds the same bytes."""
         if unit.data not in self._in_doubt:
             return False
         score: Any = self._client.zscore(target, data)
@@ -370,14 +372,12 @@ class _StatusWrite(NamedTuple):
     """The state that a script writes with its move."""
 
     tracked: TrackedJob
-    word: JobState
+    state: JobState
     lifetime_s: int
 
 
-def _status_write(tracked: TrackedJob | None, word: JobState | None, waits_s: float = 0.0) -> _StatusWrite | None:
-    if tracked is None or word is None:
-        return None
-    return _StatusWrite(tracked, word, tracked.lifetime_s(waits_s))
+def _status_write(tracked: TrackedJob | None, state: JobState | None, delay_s: float = 0.0) -> _StatusWrite | None:
+    return None if tracked is None or state is None else _StatusWrite(tracked, state, tracked.lifetime_s(delay_s))
 
 
 def _exhausted(decision: RetryDecision) -> bool:

@@ -98,7 +98,7 @@ class Client:
             return self._middleware_pusher.push(request)
         plan = self._plan_for(declaration, options)
         try:
-            # One level: the arguments are a field of the payload, whose nesting is limited as a whole.
+            # The arguments are one level deep in the payload, and the nesting limit is that of the payload.
             arguments = dumps_exact(args, outer_levels=1)
         except PayloadError as error:
             raise ArgumentsError(declaration.wire_name, f"refused: {error.reason}") from error
@@ -130,21 +130,21 @@ class Client:
     def push_up_to(self, request: PushRequest, limit: int, max_new: int | None = None) -> list[Jid]:
         """Write copies of a job until ``limit`` jobs of its class run or wait, at most ``max_new``; return the new ids.
 
-        The first call only asks how many are missing, so that no unused copy is prepared. The script that writes decides again.
-
-        Raises:
-            Exception: as ``push``.
+        The first call only asks how many are missing, so that no unused copy is prepared. The script that writes counts again.
+        Raises as ``push``.
         """
         if limit <= 0:
             return []
         request = self._checked(request)
         shard, base = self.shard(request), keys.limit(request.declaration.wire_name)
         _, missing = shard.enqueue_up_to(base, limit, ())
-        entries = self._middleware_pusher.prepare_copies(request, missing if max_new is None else min(max_new, missing))
-        if not entries:
+        prepared = self._middleware_pusher.prepare_copies(
+            request, missing if max_new is None else min(max_new, missing)
+        )
+        if not prepared:
             return []
-        written, _ = shard.enqueue_up_to(base, limit, [(entry.queue, entry.data, entry.jid) for entry in entries])
-        return [entry.jid for entry in entries[:written]]
+        written, _ = shard.enqueue_up_to(base, limit, [(job.queue, job.data, job.jid) for job in prepared])
+        return [job.jid for job in prepared[:written]]
 
     def payload_bytes(self, request: PushRequest) -> bytes | None:
         """Return the bytes that ``push`` would write now, or ``None`` if a client middleware drops the job. Writes nothing."""
@@ -153,13 +153,13 @@ class Client:
     def push_bulk(self, request: BulkRequest) -> list[Jid | None]:
         """Write jobs in chunks of 1,000, one round trip each; return ids in input order, ``None`` for dropped jobs.
 
-        The arguments of all jobs are checked before the first write. So are their sizes, unless there is a client middleware,
-        which may change them.
+        The arguments of all jobs are checked before the first write. Their sizes are too, unless a client middleware may still
+        change the arguments.
 
         Raises:
             ArgumentsError, ExceedLimitError: a job is refused; nothing was written.
-            BulkPushError: a shard failed; or in a later chunk a client middleware raised or left a job too large. The error
-                says which jobs are written and which may be, and can be resumed.
+            BulkPushError: a shard failed, or in a later chunk a client middleware raised or made a job too large. The error
+                names the jobs that are written and those that may be. ``resume()`` continues it.
         """
         signature = request.declaration.signature
         coercer = self._strict_arguments.coercer(request.declaration)

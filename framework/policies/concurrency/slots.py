@@ -44,13 +44,13 @@ class LimitSlots:
         self._identity = identity
 
     def slot_of(self, unit: UnitOfWork, payload: Payload, name: str) -> Slot:
-        """Return the slot of the limit ``name`` that a job of this process takes."""
+        """Return the slot that a job of this process takes of the limit ``name``."""
         return Slot(keys.limit(name), slot_member(self._identity, slot_id(payload, unit.data)))
 
     def record(self, unit: UnitOfWork, slot: Slot) -> None:
         """Add a slot to the unit's resources, before it is requested.
 
-        So it is released too if the reply is lost, or if another thread gives the job back meanwhile.
+        So the slot is released even if the reply is lost, or if another thread returns the job meanwhile.
         """
         resources = unit.resources = unit.resources or JobResources()
         if slot not in resources.slots:
@@ -78,9 +78,21 @@ class LimitSlots:
         base = slot.base
         others = resources.on_hold() if resources.lock is not None or resources.slots else ""
         since = timestamp(payload.get(BUFFERED_AT))
-        stamped = "" if since is None else f"{since:.6f}"
+        waiting_since = "" if since is None else f"{since:.6f}"
         mode = "wait" if may_wait else "refuse"
-        arguments = [unit.data, slot.member, jid, unit.queue, limit, SLOT_TTL_S, stamped, scope, share, mode, others]
+        arguments = [
+            unit.data,
+            slot.member,
+            jid,
+            unit.queue,
+            limit,
+            SLOT_TTL_S,
+            waiting_since,
+            scope,
+            share,
+            mode,
+            others,
+        ]
         self.record(unit, slot)
         reply: Any = TAKE_SLOT(self._client, [keys.working(self._identity), base], arguments)
         state, *counts = reply
@@ -92,14 +104,14 @@ class LimitSlots:
 
 
 def release_reservation(unit: UnitOfWork, payload: Payload, name: str) -> None:
-    """Add a slot that may be reserved for the job to the unit's resources: it is released when the job ends."""
+    """Add to the unit's resources a slot that may be reserved for the job, so that the end of the job releases it."""
     resources = unit.resources = unit.resources or JobResources()
     resources.slots += reservations(payload, unit.data, (name,))
 
 
 def renew_slots(client: "redis.Redis", units: Iterable[UnitOfWork]) -> None:
     """Renew the slots that these jobs hold; send nothing if they hold none. Raises redis errors."""
-    # Read each attribute once: the job's own thread may replace it at any time.
+    # Each attribute is read once: the thread of the job may replace it at any time.
     held = [slot for unit in units if (resources := unit.resources) is not None for slot in tuple(resources.slots)]
     if held:
         RENEW_SLOTS(client, [f"{slot.base}:running" for slot in held], [SLOT_TTL_S, *(slot.member for slot in held)])
