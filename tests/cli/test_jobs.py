@@ -298,7 +298,7 @@ def test_purge_without_time_is_not_completed(redis):
     assert (done.dropped, done.completed) == (0, False)
 
 
-def test_counters_are_summed_over_shards_as_prometheus_reads_them(site, jobs, redis, second_redis, second_redis_url):
+def test_counters_sum_all_shards_in_the_format_of_prometheus(site, jobs, redis, second_redis, second_redis_url):
     site.write("redis.yml", {"shards": {"main": {"url": site.url}, "second": {"url": second_redis_url}}})
     series = 'sidekiq_jobs_skipped_total{action="dropped",worker="A"}'
     redis.hset(keys.COUNTERS, mapping={series: 3, "other_total{}": 1})

@@ -31,7 +31,7 @@ def test_the_documentation_of_this_checkout_is_up_to_date():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_without_arguments_every_attribute_is_listed_in_its_group():
+def test_no_arguments_lists_every_attribute_in_its_group():
     done = run()
     assert (done.returncode, done.stderr) == (0, "")
     assert max(map(len, done.stdout.splitlines())) <= 100

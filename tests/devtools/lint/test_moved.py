@@ -22,7 +22,7 @@ def moved(found: list[LintFinding]) -> list[str]:
     return [f"{one.path.name}:{one.line}" for one in found if one.code == "SEW032"]
 
 
-def test_module_that_became_a_package_is_found_with_line_to_write(look: Look):
+def test_module_that_became_a_package_is_found_with_the_fix(look: Look):
     (one,) = look(
         PACKAGE | {MOVED: worker()}, known=ApplicationFacts(released=MAIL, released_file="generated/released.yml")
     )
