@@ -248,7 +248,8 @@ class UnroutedCallError(FrameworkError):
 class UnknownShardError(FrameworkError, KeyError):
     """Report a shard name that the configuration does not have."""
 
-    __str__ = Exception.__str__  # KeyError's shows the repr of its message
+    # `KeyError.__str__` shows the repr of the message.
+    __str__ = Exception.__str__
 
 
 class QueryError(FrameworkError):

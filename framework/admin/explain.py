@@ -246,7 +246,8 @@ class Explainer:
         if unknown := self._unknown_class(payload):
             return unknown
         if declarations is not None:
-            name = declarations[name].wire_name  # policies know a class by its present name only
+            # Policies know a class by its present name only.
+            name = declarations[name].wire_name
         queue = str(payload.get("queue", ""))
         return [blocker for read in self._policies for blocker in read(name, queue)]
 

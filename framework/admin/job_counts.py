@@ -87,7 +87,8 @@ def _elements(client: "redis.Redis", key: bytes, place: str) -> Iterator[tuple[s
             yield place, page
             start += PAGE_SIZE
     except ResponseError as error:
-        if not is_wrong_type(error):  # a key of another type holds no jobs
+        # A key of another type holds no jobs.
+        if not is_wrong_type(error):
             raise
 
 

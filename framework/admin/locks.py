@@ -87,7 +87,8 @@ def _read_page(client: "redis.Redis", page: list[bytes]) -> Iterator[HeldLock]:
     replies: list[Any] = pipeline.execute(raise_on_error=False)
     for index, key in enumerate(page):
         fields, left_ms = replies[2 * index], replies[2 * index + 1]
-        if isinstance(fields, ResponseError) or b"jid" not in fields:  # expired meanwhile, or not a lock
+        # Expired meanwhile, or not a lock.
+        if isinstance(fields, ResponseError) or b"jid" not in fields:
             continue
         text = {
             decode_escaped(name): decode_escaped(value) for name, value in cast("dict[bytes, bytes]", fields).items()

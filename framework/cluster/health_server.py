@@ -176,7 +176,8 @@ class HealthServer(ThreadingHTTPServer):
 
     def _connection_to_close(self, source: str) -> Any:
         """Return the connection to close for one more of ``source``, or ``None`` below the limits."""
-        opened = self._open.copy()  # oldest first
+        # Oldest first.
+        opened = self._open.copy()
         counts = Counter(one.source for one in opened.values())
         if counts[source] < _MOST_OF_AN_ADDRESS:
             if len(opened) < _MOST_REQUESTS:
@@ -213,7 +214,8 @@ def _source(host: str) -> str:
 
 def _close_connection(request: socket.socket) -> None:
     """Shut a connection down; the thread that serves it then closes it."""
-    with suppress(OSError):  # the connection has just ended
+    # The connection has just ended.
+    with suppress(OSError):
         request.shutdown(socket.SHUT_RDWR)
 
 

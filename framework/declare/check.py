@@ -90,7 +90,8 @@ def build_declaration(
     if perform is not None:
         with faults.collect():
             signature = build_signature(faults.worker, perform, strict=strict)
-    if not faults.has_error_in("version"):  # Without a valid version it is not known which handlers are older.
+    # Without a valid version it is not known which handlers are older.
+    if not faults.has_error_in("version"):
         with faults.collect():
             handlers = versions.read_handlers(faults.worker, cls, attributes["version"], loggable, strict=strict)
     if signature is not None:
@@ -262,7 +263,8 @@ def _check_reserved_names(faults: ErrorCollector, cls: type[Any], base: type[Any
     for owner in (cls, *_mixins(cls, base)):
         for name in sorted(taken & vars(owner).keys()):
             value = vars(owner)[name]
-            if not isinstance(value, classmethod):  # perform_async and the like may be wrapped.
+            # perform_async and the like may be wrapped.
+            if not isinstance(value, classmethod):
                 fact = f"{name} = {short_repr(value)}{_inherited_from_note(owner, cls)}"
                 message = f"{fact} is not allowed: it hides the framework's own {name}. Give it another name, such as _{name}."
                 faults.add(message, name)

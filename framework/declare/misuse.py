@@ -64,7 +64,8 @@ class ForeignMethod:
         if any(self._name in vars(one) for one in owner.__mro__ if one is not self._base):
             asked: Any = owner if instance is None else instance
             return getattr(super(self._base, asked), self._name)  # pyright: ignore[reportUnknownArgumentType]
-        worker = getattr(instance, "_worker", owner)  # The worker of a Setter.
+        # The worker of a Setter.
+        worker = getattr(instance, "_worker", owner)
         called = worker.__qualname__
         raise NoSuchMethodError(
             qualified_name(worker), f"there is no {self._name}: {FOREIGN_METHODS[self._name].format(called)}"

@@ -52,7 +52,8 @@ def check_context(value: object) -> dict[str, Json]:
         raise InvalidValue(f"{_CONTEXT_ALLOWED}; this is a {type(value).__name__}")
     facts = dict(cast("Mapping[str, Json]", value))
     try:
-        check_strict_json(facts)  # One level deeper, as the payload holds them.
+        # One level deeper, as the payload holds them.
+        check_strict_json(facts)
     except NotJsonError as error:
         raise InvalidValue(f"{_CONTEXT_ALLOWED}; context{error.path} {error.reason}") from None
     if "" in facts:

@@ -260,7 +260,8 @@ def _missing_module_message(name: str) -> str:
     siblings = [module.name for module in pkgutil.iter_modules(folders)]
     near = nearest_word(last, siblings)
     meant = near and f"{parent}.{near}".removeprefix(".")
-    if parent and last == "py":  # The user gave the name of a file instead of the module's.
+    # The user gave the name of a file instead of the module's.
+    if parent and last == "py":
         meant = parent
     hint = f" (did you mean {meant!r}?)" if meant else ""
     return (

@@ -102,7 +102,8 @@ class ApplicationWorker:
         _install_perform_descriptor(cls)
         registry.register(cls)
 
-    if not TYPE_CHECKING:  # To a type checker the class takes no arguments, as object does.
+    # To a type checker the class takes no arguments, as object does.
+    if not TYPE_CHECKING:
 
         def __init__(self, *given: object, **named: object) -> None:
             if given or named:
@@ -306,7 +307,8 @@ class ApplicationWorker:
 
 
 def _setter_of(cls: type[Performs[P]]) -> Setter[P]:
-    worker: Any = cls  # Not cast(): that is a call, and every push comes through here.
+    # Not cast(): that is a call, and every push comes through here.
+    worker: Any = cls
     made: Setter[P] | None = worker._aw_setter
     return Setter(cls, worker.declaration(), NO_OPTIONS) if made is None else made
 

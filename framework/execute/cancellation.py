@@ -50,7 +50,8 @@ class Cancellations:
             return cancellation
         with self._lock:
             self._watched.add(cancellation)
-        if running_loop() is None:  # an async job must not wait for Redis: `refresh` updates it
+        # An async job must not wait for Redis: `refresh` updates it.
+        if running_loop() is None:
             with suppress(RedisError, OSError):
                 self._query([cancellation])
         return cancellation
@@ -79,5 +80,6 @@ class Cancellations:
         for one in found:
             pipeline.hsetnx(keys.iteration(one.jid), _CURSOR, _NO_CURSOR)
             pipeline.expire(keys.iteration(one.jid), ITERATION_TTL_S)
-        with suppress(RedisError, OSError):  # refused, or maxmemory: the cancellation is valid without it
+        # Refused, or maxmemory: the cancellation is valid without it.
+        with suppress(RedisError, OSError):
             pipeline.execute(raise_on_error=False)

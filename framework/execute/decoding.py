@@ -55,7 +55,8 @@ class PayloadDecoder:
             PayloadError: the payload cannot be read, or exceeds a limit.
             Shutdown: the process stops before there is memory.
         """
-        if len(unit.data) <= self._small_bytes:  # almost all payloads: no counting, no allocation
+        # Almost all payloads: no counting, no allocation.
+        if len(unit.data) <= self._small_bytes:
             return decode(unit.data, None)
         payload = decode(unit.data, self._decoded_limit, partial(self._reserve, unit, run))
         if run.reserved:

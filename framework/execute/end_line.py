@@ -29,7 +29,8 @@ def end_fields(run: Execution, decision: RetryDecision | None) -> dict[str, Any]
         return None
     more = {**_retry_fields(decision), **_outcome_fields(run)}
     if not run.admitted and run.payload and LOAD_BALANCING_STRATEGY in run.payload:
-        more[LOAD_BALANCING_STRATEGY] = run.payload[LOAD_BALANCING_STRATEGY]  # no start line had it
+        # No start line had it.
+        more[LOAD_BALANCING_STRATEGY] = run.payload[LOAD_BALANCING_STRATEGY]
     if extra and run.declaration is not None:
         prefix = queue_name(run.declaration.wire_name, None)
         more.update({f"extra.{prefix}_worker.{name}": value for name, value in dict(extra).items()})

@@ -81,7 +81,8 @@ class EventLoop:
             task = self._running_loop().create_task(coroutine, context=context, name=name)
             self._tasks.add(task)
             task.add_done_callback(self._ended)
-            self._submitted.popleft()  # last, so that `idle` sees it in one of the two
+            # Last, so that `idle` sees it in one of the two.
+            self._submitted.popleft()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -43,8 +43,10 @@ from framework.wire.resources import DUPLICATE_OF, RESCHEDULED_ONCE
 
 FILTERED = "[FILTERED]"
 _FILTERED_TEXT = f'"{FILTERED}"'
-_MAX_ARGUMENTS = 10_240  # characters of all arguments together (GitLab: 10 KiB)
-_MAX_EXTRA = 4_096  # characters of one field that came with the payload
+# Characters of all arguments together (GitLab: 10 KiB).
+_MAX_ARGUMENTS = 10_240
+# Characters of one field that came with the payload.
+_MAX_EXTRA = 4_096
 # Combinations of field names that are cached: they come from the wire, so their number has no bound.
 _MAX_SHAPES = 512
 _LOG_INTERVAL_S = 30.0
@@ -250,7 +252,8 @@ class JobLog:
                 bare = object_text({name: value for name, value in fields.items() if name != "feature_category"})[1:-1]
         label = f"{json_text(shorten(name))[1:-1]} JID-"
         known = _ClassFields(declaration, label, object_text(fields)[1:-1], loggable, bare, by_version)
-        if declaration is not None:  # unknown names come from the wire, so their number has no bound
+        # Unknown names come from the wire, so their number has no bound.
+        if declaration is not None:
             self._class_fields[name, queue] = known
         return known
 

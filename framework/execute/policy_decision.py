@@ -83,7 +83,8 @@ class PolicyDecision:
     def _ask_together(self, request: AdmissionRequest, policies: ClassPolicies, tracked: TrackedJob | None) -> None:
         """Ask by one call for this job and those that start next. If Redis fails, each policy is asked about each job alone."""
         if not policies.remote and (tracked is None or request.payload.get(COMPRESSED)):
-            return  # unreadable arguments are found first: the state of such a job is never `running`
+            # Unreadable arguments are found first: the state of such a job is never `running`.
+            return
         if self._admit_together is not None and policies.can_group and not is_suspect(request.payload):
             with suppress(RedisError, OSError):
                 self._admit_together(request, tracked, policies)

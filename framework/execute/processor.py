@@ -161,7 +161,8 @@ class Processor:
                     self._start_in_turn(run, context)
                 else:
                     context.run(self._finish_run, run, counts)
-                del context, run  # else an idle thread keeps the arguments of its last job in memory
+                # Otherwise an idle thread keeps the arguments of its last job in memory.
+                del context, run
         except BaseException as error:  # noqa: BLE001 - a worker thread must not end unseen
             self._events.component_died(threading.current_thread().name, error)
 
@@ -172,7 +173,8 @@ class Processor:
 
     def _take_turn(self, run: Execution, context: Context) -> None:
         if self._running_jobs.stopping:
-            return  # the shutdown returns the job to its queue
+            # The shutdown returns the job to its queue.
+            return
         context.run(self._executor.begin_in_turn, run)
         if run.outcome is SUCCEEDED and run.coroutine is not None:
             self._loop.submit(self._run_async(run), context, str(run.instance.jid))
@@ -218,7 +220,8 @@ class Processor:
             else:
                 self._finish_other(run, counts)
         finally:
-            if run.reserved:  # almost no run has reserved memory: the check is cheaper than the call
+            # Almost no run has reserved memory: the check is cheaper than the call.
+            if run.reserved:
                 self._executor.release_memory(run)
 
     def _finish_succeeded(self, run: Execution, counts: ThreadCounts) -> None:
@@ -262,7 +265,8 @@ class Processor:
     def _count(self, counts: ThreadCounts, run: Execution, ending: Ending) -> None:
         outcome = run.outcome
         if ending.processed == "no":
-            return  # it has not run; and Sidekiq counts no payload that cannot be read
+            # The job has not run, or its payload cannot be read: Sidekiq does not count it either.
+            return
         counts.processed += 1
         if ending.processed == "record":
             counts.uncounted += 1
@@ -274,7 +278,8 @@ class Processor:
                 metrics.record_run(run.duration_s)
         if isinstance(outcome, Failed):
             if run.declaration is not None and has_type(outcome.error, BusinessError):
-                counters.add(BUSINESS_FAILED, run.declaration.wire_name)  # the system worked as designed
+                # The system worked as designed.
+                counters.add(BUSINESS_FAILED, run.declaration.wire_name)
             else:
                 counts.failed += 1
 

@@ -18,7 +18,8 @@ _MAX_DELAY_S = 60.0
 _MAX_FOREIGN_DELAY_S = 5.0
 """Longest delay of another application's job: the processes of that application may be idle meanwhile."""
 
-_MAX_NAMES = 1_000  # names come from the wire, so their number has no bound
+# Names come from the wire, so their number has no bound.
+_MAX_NAMES = 1_000
 
 
 # Decision 160: a job of an unknown class waits and spends no retry.
@@ -96,7 +97,8 @@ class UnknownClassDelays:
             if len(self._nearest) >= _MAX_NAMES:
                 self._nearest.clear()
             self._nearest[name] = registry.nearest_name(name)
-        return self._nearest.get(name)  # another thread may have cleared the cache: the message then has no hint
+        # Another thread may have cleared the cache: the message then has no hint.
+        return self._nearest.get(name)
 
 
 def _ran_since(payload: Payload, first: float) -> bool:

@@ -70,7 +70,8 @@ class BlockingMoves:
 
     def wake(self) -> None:
         """End the current or next ``wait`` at once; safe from any thread."""
-        with contextlib.suppress(BlockingIOError):  # the socket is full of wake-ups
+        # The socket is full of wake-ups.
+        with contextlib.suppress(BlockingIOError):
             self._wake_writer.send(b"\0")
 
     def arm(self, queue: str) -> None:
@@ -102,7 +103,8 @@ class BlockingMoves:
             call: _BlockedCall = key.data
             if not call.queue:
                 self._idle.remove(call)
-                self._close(call)  # Redis has closed an idle connection
+                # Redis has closed an idle connection.
+                self._close(call)
                 continue
             queue, waited = call.queue, time.monotonic() - call.armed_at
             try:
@@ -113,7 +115,8 @@ class BlockingMoves:
             if data is not None:
                 arrived.append((queue, data, waited))
         if arrived:
-            return arrived  # the queue of a failed call gets another call, which raises the error
+            # The queue of a failed call gets another call, which raises the error.
+            return arrived
         if failure is not None:
             raise failure
         self._check_overdue()
@@ -143,7 +146,8 @@ class BlockingMoves:
             try:
                 data = self._read_reply(call)
             except RedisError:
-                continue  # the connection broke: a job it may have moved is in the working list, where the reconciler finds it
+                # The connection broke: a job it may have moved is in the working list, where the reconciler finds it.
+                continue
             if data is not None:
                 arrived.append(UnitOfWork(queue, data))
         return arrived
@@ -182,7 +186,8 @@ class BlockingMoves:
         try:
             reply = call.channel.read()
         except ResponseError:
-            self._close(call)  # Redis refused the call: no job was moved
+            # Redis refused the call: no job was moved.
+            self._close(call)
             raise
         except BaseException:
             self._close_unanswered(call)
@@ -214,7 +219,8 @@ class BlockingMoves:
         self._unanswered.clear()
 
     def _close(self, call: _BlockedCall) -> None:
-        with contextlib.suppress(KeyError, ValueError, OSError):  # a failed channel has closed itself
+        # A failed channel has closed itself.
+        with contextlib.suppress(KeyError, ValueError, OSError):
             self._selector.unregister(call.descriptor)
         call.channel.close()
 

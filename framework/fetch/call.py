@@ -83,7 +83,8 @@ class FetchCall:
         try:
             reply = self._read(request)
         finally:
-            self._request = None  # only now: `pending` must stay true until the reply has been read
+            # Only now: `pending` must stay true until the reply has been read.
+            self._request = None
         return _parse_reply(request, reply)
 
     def close(self) -> None:

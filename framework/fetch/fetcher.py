@@ -146,7 +146,8 @@ class Fetcher:
     def shutdown(self, timeout_s: float) -> None:
         """After ``stop``: end the calls under way and return the buffered jobs. Raises redis errors."""
         if not self._leader.lock.acquire(timeout=timeout_s):
-            return  # the leader hangs in a call to Redis: the launcher returns the jobs in flight
+            # The leader hangs in a call to Redis: the launcher returns the jobs in flight.
+            return
         try:
             self._pipeline.flush()
             self._leader.shutdown()
@@ -188,7 +189,8 @@ class Fetcher:
                 self._leader.lock.release()
         else:
             if self._leader.sleeping_long and self._leader.queue_unwatched:
-                self._leader.wake()  # the leader fell asleep when there was no capacity, and armed no blocking call
+                # The leader fell asleep when there was no capacity, and armed no blocking call.
+                self._leader.wake()
             self.threads.wait(self._work_available)
         return None
 

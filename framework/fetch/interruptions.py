@@ -26,7 +26,8 @@ from framework.wire.status_key import tracked_job
 MAX_INTERRUPTIONS = 3
 """Default limit of either count (GitLab's); the class or ``max_retries_after_interruption`` may set another."""
 
-_REFUSED, _FENCED, _GIVEN_UP = -1, 0, 2  # replies of interrupt.lua; above _GIVEN_UP: how many jobs were trimmed
+# Replies of interrupt.lua; above _GIVEN_UP: how many jobs were trimmed.
+_REFUSED, _FENCED, _GIVEN_UP = -1, 0, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +94,13 @@ def interrupt(
 
 
 def _count_interruption(unit: UnitOfWork, ran_s: float, limit: InterruptionLimit) -> _Interruption:
-    payload = decode(unit.data, None)  # without a memory limit: the job runs, so its payload was decoded before
+    # Without a memory limit: the job runs, so its payload was decoded before.
+    payload = decode(unit.data, None)
     payload[INTERRUPTED_COUNT] = count_of(payload, INTERRUPTED_COUNT) + 1
     gives_up = limit.reached(payload, INTERRUPTED_COUNT)
     if gives_up:
-        payload["queue"] = unit.queue  # some producers omit it, and a retry from the set needs it
+        # Some producers omit it, and a retry from the set needs it.
+        payload["queue"] = unit.queue
     try:
         data = rewrite(unit.data, payload)
     except PayloadError:  # a count that is too large, for example

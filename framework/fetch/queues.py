@@ -108,11 +108,13 @@ class QueueRotation:
         self._hot = {name: weights[name] for name in source_queues if name in weights}
         if self._hot_only:
             if not enough:
-                self._sweep_at = 0.0  # the hot queues had too few jobs: read the cold ones next
+                # The hot queues had too few jobs: read the cold ones next.
+                self._sweep_at = 0.0
             return
         self._none_found = self._none_found and not source_queues
         if source_queues and self._strict:
-            self._remaining.clear()  # strict order: the next round starts with the most important queue again
+            # Strict order: the next round starts with the most important queue again.
+            self._remaining.clear()
         self.all_checked = self._none_found and not self._remaining
 
     def _candidates(self, now: float) -> Sequence[tuple[str, int]]:
@@ -128,7 +130,8 @@ class QueueRotation:
         """Return the queues of a cold fetch: all, or the next part of very many."""
         if not self._remaining:
             self._none_found = True
-            in_order = self._strict or len(self._served) <= MAX_QUEUES_PER_FETCH  # `next` draws their order
+            # `next` draws the order of weighted queues.
+            in_order = self._strict or len(self._served) <= MAX_QUEUES_PER_FETCH
             self._remaining = list(self._served) if in_order else self._order.draw(self._served)
         part, self._remaining = self._remaining[:MAX_QUEUES_PER_FETCH], self._remaining[MAX_QUEUES_PER_FETCH:]
         self.all_checked = not self._remaining

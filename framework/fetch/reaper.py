@@ -33,7 +33,8 @@ from framework.wire.status_key import TrackedJob, tracked_job
 
 # Jobs per inspection: a page of payloads is decoded in memory at once.
 _PAGE = 50
-_MAX_RESTORED_JOBS, _MAX_RESTORED_BYTES = 500, 1_000_000  # of one step: half a millisecond of Redis's time
+# The most that one step restores: half a millisecond of Redis's time.
+_MAX_RESTORED_JOBS, _MAX_RESTORED_BYTES = 500, 1_000_000
 # Decision 73: every sweep looks for working lists without an owner.
 _SCAN_COUNT = 500
 """Keys that one sweep scans for working lists without an owner: a tenth of a millisecond of Redis's time."""
@@ -134,7 +135,8 @@ class Reaper:
             results = self._reclaim_page(identity, found)
             moved += sum(result > 0 for result in results)
             if -1 in results or not any(results):
-                break  # its owner is alive, or another reaper returns the same jobs
+                # Its owner is alive, or another reaper returns the same jobs.
+                break
         queue = keys.migrated_queue(identity)
         if queue is not None and moved:
             self._on_recovered(RecoveredJob(identity, Job(), keys.queue(queue), migration_jobs=moved))
@@ -179,7 +181,8 @@ class Reaper:
                 )
         for result in results:
             if isinstance(result, RedisError):
-                raise result  # the jobs that moved were reported above
+                # The jobs that moved were reported above.
+                raise result
         return results
 
     def _restore_page(self, identity: str, queue: str, dead: "_DeadProcess") -> list[int]:
@@ -243,7 +246,8 @@ def _disposition(
     if start_state == "started" and limit.reached(payload, DEATH_COUNT):
         return _Disposition(data, keys.INTERRUPTED, "", changed, payload, tracked_job(payload))
     if may_exceed(len(data), LARGE_PAYLOAD):
-        payload["args"] = []  # a page of large jobs would take much memory, and no caller reads the arguments
+        # A page of large jobs would take much memory, and no caller reads the arguments.
+        payload["args"] = []
     return _Disposition(data, keys.queue(queue), queue, changed, payload)
 
 

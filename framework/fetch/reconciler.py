@@ -76,7 +76,8 @@ class Reconciler:
 
     def _not_in_memory(self) -> list[bytes]:
         """Return the payloads that are in the list and not in memory, oldest first."""
-        known = self._in_flight.payloads()  # before the list is read: a job fetched in between is at worst a candidate
+        # Before the list is read: a job fetched in between is at worst a candidate.
+        known = self._in_flight.payloads()
         listed = cast("list[bytes]", self._client.lrange(keys.working(self._identity), 0, -1))
         return [data for data in reversed(listed) if data not in known]
 

@@ -39,7 +39,8 @@ class WorkerThreads:
             try:
                 self._waiting.remove(lock)
             except ValueError:
-                pass  # another thread has popped the lock: its release has come or is about to
+                # Another thread has popped the lock: its release has come or is about to.
+                pass
             else:
                 return
         lock.acquire()

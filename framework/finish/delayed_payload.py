@@ -30,7 +30,8 @@ DelayedOutcome: TypeAlias = Snoozed | Deferred | ForeignClass | UnknownClass
 def delayed_payload(unit: UnitOfWork, outcome: DelayedOutcome) -> bytes:
     """Return the payload for the schedule set, with the fields that say why the job waits."""
     payload = payload_leaving_queue(unit)
-    payload.pop("enqueued_at", None)  # Sidekiq's form of a job outside of queues
+    # Sidekiq's form of a job outside of queues.
+    payload.pop("enqueued_at", None)
     match outcome:
         case Snoozed():
             pass
@@ -39,7 +40,8 @@ def delayed_payload(unit: UnitOfWork, outcome: DelayedOutcome) -> bytes:
         case ForeignClass(count=count):
             payload[UNKNOWN_COUNT] = count
         case UnknownClass(error, count=count, since=since):
-            clear_error(payload)  # an old backtrace would belong to another error
+            # An old backtrace would belong to another error.
+            clear_error(payload)
             payload.update({"error_class": error_class(error), "error_message": error_message(error, MAX_MESSAGE)})
             payload.update({UNKNOWN_COUNT: count, UNKNOWN_SINCE: wire_timestamp(since)})
     return rewrite(unit.data, payload)
@@ -49,8 +51,11 @@ def payload_leaving_queue(unit: UnitOfWork) -> Payload:
     """Return the payload with its queue, without the fields that say how it came there or why it waited."""
     payload = decode(unit.data, None)
     clear_unknown_class(payload)
-    payload["queue"] = unit.queue  # some producers omit it, and a retry from the set needs it
-    payload.pop(TRANSFER, None)  # a Ruby poller may have enqueued the job during a transfer between shards
-    payload.pop(BUFFERED_AT, None)  # it has had its slot
+    # Some producers omit it, and a retry from the set needs it.
+    payload["queue"] = unit.queue
+    # A Ruby poller may have enqueued the job during a transfer between shards.
+    payload.pop(TRANSFER, None)
+    # The job has had its slot.
+    payload.pop(BUFFERED_AT, None)
     payload.update(unit.extra_fields or {})
     return payload

@@ -13,7 +13,8 @@ from framework.typeguards import has_type
 EXPECTED_ERRORS = (RetryError, FlowControl, BusinessError)
 """Errors that a job raises on purpose: neither error handlers nor the error tracker get them."""
 
-_MAX_TAG = 200  # characters of a tag that Sentry keeps
+# Sentry keeps so many characters of a tag.
+_MAX_TAG = 200
 
 
 class JobReporter:

@@ -154,7 +154,8 @@ class RetryPolicy:
             retry_for = retry_for.total_seconds()
         first = timestamp(payload.get("failed_at"))
         if isinstance(retry_for, int | float) and not isinstance(retry_for, bool) and first is not None:
-            return retry_for < self.clock() - first  # excludes the count since Sidekiq 8.1
+            # Since Sidekiq 8.1 `retry_for` replaces the count.
+            return retry_for < self.clock() - first
         return count >= limit
 
     def _delay_s(self, chosen: object, count: int) -> float:

@@ -115,7 +115,8 @@ def _signature_problem(
     call: Any = inspect.getattr_static(middleware, "call", None)
     if call is None:
         return "it has no method call"
-    plain: Any = getattr(call, "__func__", call)  # of a staticmethod, or a classmethod
+    # The function of a staticmethod or classmethod.
+    plain: Any = getattr(call, "__func__", call)
     function = inspect.unwrap(plain)
     if inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function):
         return "its call is async: write def, which serves async jobs too"

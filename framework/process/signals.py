@@ -75,7 +75,8 @@ class SignalQueue:
         try:
             ready, _, _ = select.select([self._reader], [], [], timeout_s)
         except OSError:
-            return  # see ``damaged``
+            # See ``damaged``.
+            return
         if ready:
             with contextlib.suppress(BlockingIOError):
                 for number in self._reader.recv(256):

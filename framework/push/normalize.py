@@ -49,7 +49,8 @@ class Normalizer:
         if job_context:
             payload.update(job_context)
         if context.CORRELATION_ID not in payload:
-            payload[context.CORRELATION_ID] = jid  # the id of a chain's first job is the chain's correlation id
+            # The id of a chain's first job is the chain's correlation id.
+            payload[context.CORRELATION_ID] = jid
         if options:
             payload.update(option_fields(options))
         return payload

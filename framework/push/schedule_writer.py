@@ -12,8 +12,10 @@ from framework.wire.status_key import TrackedJob
 SKEW_S = 2.0
 """The clock difference between a host and Redis from which a warning is logged."""
 
-_LOG_INTERVAL_S = 3_600.0  # between two warnings about one shard
-_CLOCK_CHECK_PERIOD_S = 60.0  # between two clock checks of pushes whose due time does not need Redis's clock
+# Between two warnings about one shard.
+_LOG_INTERVAL_S = 3_600.0
+# Between two clock checks of pushes whose due time does not need Redis's clock.
+_CLOCK_CHECK_PERIOD_S = 60.0
 
 
 class ScheduleWriter:
@@ -57,7 +59,8 @@ class ScheduleWriter:
         try:
             now = shard.time()
         except ShardUnavailableError:
-            return  # the push itself raises this error
+            # The push itself raises this error.
+            return
         self._warn_if_skewed(shard, began, now)
 
     def _warn_if_skewed(self, shard: Shard, began: float, now: float) -> None:

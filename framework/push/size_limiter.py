@@ -80,7 +80,8 @@ class SizeLimiter:
             if size > limits.decompressed_limit:
                 raise ExceedLimitError(worker, size, limits.decompressed_limit, setting="size_limit.decompressed_limit")
             text = deflate_arguments(arguments)
-            deflated_size = len(text) + 4  # its two quotes, two brackets
+            # Two quotes and two brackets are added.
+            deflated_size = len(text) + 4
             # Base64 adds a third: incompressible arguments (an image, a cipher text) may fit only uncompressed.
             if limits.limit and deflated_size > limits.limit >= size:
                 return EncodedArguments(None, marker_fields)

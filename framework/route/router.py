@@ -150,7 +150,8 @@ class Router:
 
     def worker_attributes(self, declaration: Declaration) -> WorkerAttributes:
         """Return the attributes of a worker that rules can match."""
-        return worker_attributes(queue_facts.queue_facts(declaration, {}))  # no rule can ask for a weight
+        # No rule can ask for a weight.
+        return worker_attributes(queue_facts.queue_facts(declaration, {}))
 
     def explain(self, declaration: Declaration) -> list[RuleMatch]:
         """Return the result of each rule for a worker, in order. The first match decides."""

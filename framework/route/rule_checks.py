@@ -101,7 +101,8 @@ class RuleChecks:
     def _unused(self, index: int) -> Iterator[RuleFinding]:
         query = self._compiled_rules[index].query
         if not query.alternatives:
-            return  # a last rule for all workers is meant for future classes
+            # A last rule for all workers is meant for future classes.
+            return
         matching = [name for name, facts in self._attributes.items() if query.matches(facts)]
         if not matching:
             message = f"no worker matches {query}: correct it, or delete the rule"

@@ -94,7 +94,8 @@ class DueJobPlanner:
 
     def _plan(self, source: str, member: bytes) -> DueAction | ShardTransfer:
         payload = decode(member, self._limiter.limits.decoded_limit, self._reserve)
-        lock = lock_of(payload, None)  # read before the middlewares, which may change the payload
+        # Read before the middlewares, which may change the payload.
+        lock = lock_of(payload, None)
         destination = self._destinations.resolve(payload)
         remote = self._transfer.is_remote(destination.shard)
         if remote and not isinstance(payload.get(TRANSFER), str):
@@ -159,7 +160,8 @@ class DueJobPlanner:
         with RoutedScope((destination.shard,)), invocation as reached_end:
             pass
         if reached_end and to_json(payload["args"]) == before:
-            payload.update(stored)  # unchanged arguments keep their compressed bytes
+            # Unchanged arguments keep their compressed bytes.
+            payload.update(stored)
         elif reached_end:
             self._limit_size(payload, None if worker is None else worker.declaration())
         return reached_end

@@ -25,7 +25,8 @@ PAGE_SIZE = 100
 UNMOVABLE_DELAY_S = 60
 """The delay of a job that cannot be moved: a page of such jobs must not block the due jobs behind it."""
 
-_WRONG_TYPE_DELAY_S = 30.0  # until a set whose key has another type is checked again
+# Until a set whose key has another type is checked again.
+_WRONG_TYPE_DELAY_S = 30.0
 
 
 class Poller:

@@ -14,7 +14,8 @@ ClassPatterns: TypeAlias = tuple[Annotated[str, AfterValidator(validators.class_
 
 
 def _check_retired(value: Any) -> Any:
-    if value is None:  # A key whose entries are commented out.
+    # All entries of the key are commented out.
+    if value is None:
         return {}
     if not is_mapping(value):
         raise ValueError("must map class names to reasons, for example {'Reports::MonthlyWorker': 'removed in 4.2'}")

@@ -27,7 +27,8 @@ def is_settings_path(location: Sequence[int | str]) -> bool:
     """Whether a setting, a part of one, or a user's own name is allowed at this path."""
     kind: Any = Settings
     for step in location:
-        if get_origin(kind) in (Union, UnionType):  # Of several types one may have parts.
+        # One of several types may have parts.
+        if get_origin(kind) in (Union, UnionType):
             return True
         kind = _inner_annotation(kind, step)
         if kind is None:

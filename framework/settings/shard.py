@@ -107,7 +107,8 @@ class ShardSettings(Section):
         url_settings = self.url_parts
         if not url_settings.uses_tls and self.tls is None:
             return None
-        if not url_settings.tls:  # Nothing to merge, so no file is read a second time.
+        # Nothing to merge, so no file is read a second time.
+        if not url_settings.tls:
             return self.tls or TlsSettings()
         return TlsSettings.model_validate(
             {**url_settings.tls, **(self.tls.model_dump(exclude_unset=True) if self.tls else {})}

@@ -48,7 +48,8 @@ def key_path(name: str) -> tuple[str, ...]:
 
 def _is_known(name: str, path: Sequence[str]) -> bool:
     if name.startswith(ENV_PREFIX) and path[0] in CASE_SENSITIVE_KEYS:
-        return True  # Its capitals are lost, so it is refused, with the right way to set it.
+        # Its capitals are lost, so it is refused, with the right way to set it.
+        return True
     if name != name.upper():
         return False
     if len(path) == 1 and path[0] in ("env", *FOLDER_VARIABLES, *INTERNAL_VARIABLES):

@@ -27,7 +27,8 @@ from framework.store.script import Script
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.wire.status_key import StatusCommand
 
-_LOG_INTERVAL_S = 60.0  # between two warnings about refused statuses, or queue names
+# Between two warnings about refused statuses, or queue names.
+_LOG_INTERVAL_S = 60.0
 _RETRYABLE = (RedisConnectionError, BusyLoadingError, ReadOnlyError)
 """Errors that a new connection to the address, resolved again, may not meet."""
 
@@ -35,7 +36,8 @@ _TRANSACTION_REFUSED = (
     "no permission to record the push in a transaction, so it is not known whether the jobs were written; "
     "`application-worker acl producer` prints the rights"
 )
-_BEFORE_WRITES = 3  # commands of a transaction before its first write: WATCH, PEXPIRE, MULTI
+# Commands of a transaction before its first write: WATCH, PEXPIRE, MULTI.
+_BEFORE_WRITES = 3
 
 pack = cast("Callable[[tuple[Any, ...]], bytes]", hiredis.pack_command)
 
@@ -94,7 +96,8 @@ class ShardConnection:
             try:
                 self._write_all(transaction.remaining_commands(), 0, ())
             except ShardUnavailableError as again:
-                again.maybe_written = True  # the other jobs are written
+                # The other jobs are written.
+                again.maybe_written = True
                 raise
 
     def _write_all(
@@ -152,7 +155,8 @@ class ShardConnection:
             self._channel_pool.acquire(), packet, command_count, queue_command_count, status_commands, job_commands
         )
         if failure is not None and not failure.maybe_written and _is_retryable(failure.__cause__):
-            self._channel_pool.close()  # the other connections lead to the same server
+            # The other connections lead to the same server.
+            self._channel_pool.close()
             failure = self._attempt(
                 self._channel_pool.new_channel(began),
                 packet,
@@ -223,11 +227,13 @@ class ShardConnection:
         self, channel: Channel, answers: Sequence[Any], queue_command_count: int, job_commands: slice
     ) -> ShardUnavailableError | None:
         done, queued = answers[-1], answers[queue_command_count:-1]
-        if done is None:  # the token exists: an earlier try wrote the chunk
+        # The token exists: an earlier try wrote the chunk.
+        if done is None:
             return None
         if isinstance(done, list):
             return self._check_replies(answers[:queue_command_count], cast("list[Any]", done)[job_commands])
-        channel.close()  # the connection may still be inside of a transaction
+        # The connection may still be inside of a transaction.
+        channel.close()
         if isinstance(queued[_BEFORE_WRITES - 1], RedisError):
             # The ACL refuses MULTI: Redis executed the following commands at once, and the token proves nothing.
             self._tokens_refused = True
@@ -270,10 +276,12 @@ class ShardConnection:
     ) -> None:
         """Delete the statuses of refused jobs, and log refused statuses. The reply of a status never decides about its job."""
         refused = [reply for reply in replies[: len(status_commands)] if isinstance(reply, RedisError)]
-        if failure is None and refused:  # an ACL without the keys of statuses
+        # The ACL of the user lacks the keys of statuses.
+        if failure is None and refused:
             self.log_status_refused(refused[0])
         elif failure is not None and not failure.maybe_written and len(refused) < len(status_commands):
-            with suppress(RedisError):  # if this fails too, the statuses expire
+            # If this fails too, the statuses expire.
+            with suppress(RedisError):
                 channel.call("UNLINK", *(command[1] for command in status_commands))
 
     def run_script(self, script: Script, keys: Sequence[str], arguments: Sequence[Any]) -> Any:

@@ -134,7 +134,8 @@ def _log_in(connection: Any) -> None:
     except NoPermissionError as error:
         logging.getLogger("framework").debug("connections to Redis stay without a name: %s", error)
     if not by_hello:
-        with contextlib.suppress(ResponseError):  # before Redis 6.2, and behind proxies
+        # Redis before 6.2 and some proxies refuse the command.
+        with contextlib.suppress(ResponseError):
             connection.handshake_metadata = connection.read_response()
 
 

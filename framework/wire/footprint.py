@@ -99,7 +99,8 @@ class Footprint:
         if structure is None:
             outside = chunk
             self._quotes += chunk.count(b'"')
-            self._width = _ASTRAL if b"\\" in chunk else self._width  # an escape may stand for any character
+            # An escape may stand for any character.
+            self._width = _ASTRAL if b"\\" in chunk else self._width
         else:
             outside = structure.outside(chunk)
             self._quotes = structure.quotes

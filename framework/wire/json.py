@@ -30,7 +30,8 @@ def dumps(value: object) -> bytes:
     data = _encode(value)
     if b"NaN" in data or b"Infinity" in data:
         _refuse_non_finite(value)
-        loads(data, None)  # finds what the walk does not, such as NaN in a middleware's tuple
+        # Finds what the walk does not, such as NaN in a middleware's tuple.
+        loads(data, None)
     # Counting two bytes is far cheaper than parsing: only data that may be too deep or too long is checked.
     if len(data) > _UNCHECKED_BYTES or data.count(b"[") + data.count(b"{") > MAX_NESTING:
         _refuse_unreadable(data)

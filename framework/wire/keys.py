@@ -97,7 +97,8 @@ def owner(working_list: str) -> str:
     return working_list.removeprefix(_WORKING)
 
 
-_MIGRATION = "aw:migration:"  # has the form host:pid:nonce of an identity, with a pid that no process has
+# Has the form host:pid:nonce of an identity, with a pid that no process has.
+_MIGRATION = "aw:migration:"
 
 
 def migration_identity(queue_name: str) -> str:

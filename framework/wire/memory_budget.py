@@ -11,7 +11,8 @@ from collections.abc import Callable
 DECODING_BUDGET = 256_000_000
 """The default budget in bytes."""
 
-_STOP_CHECK_S = 0.1  # between two checks whether the process stops
+# Between two checks whether the process stops.
+_STOP_CHECK_S = 0.1
 
 
 # Decision 170: first come, first served, so that small requests do not pass a large one for ever.

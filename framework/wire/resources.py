@@ -38,7 +38,8 @@ MAX_TTL_MS = (1 << 53) - 1
 """The largest exact integer of Lua's numbers. Redis accepts somewhat more."""
 
 _MAX_POSITIONS = 32
-_MAX_NAME = 63  # of a database
+# The longest name of a database.
+_MAX_NAME = 63
 _POSITION = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}").fullmatch
 
 

@@ -18,7 +18,8 @@ _FORGET_AFTER_S = 365 * 86_400
 """Sweeps by an operator never make a shard forget a limit that no process knows."""
 
 _BATCH = 100
-_MAX_NUMBER = 1e12  # epoch seconds, or jobs
+# The largest valid number, of epoch seconds or of jobs.
+_MAX_NUMBER = 1e12
 
 
 @dataclass(frozen=True, slots=True)

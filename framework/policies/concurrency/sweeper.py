@@ -21,8 +21,10 @@ FORGET_AFTER_S = 60
 _KEY_PREFIX = keys.limit("")
 # Clocks of hosts differ. Redis checks the exact end of an override for each job.
 _CLOCK_TOLERANCE_S = 60.0
-_PAGE = 100  # jobs of one step: a few milliseconds of Redis's time
-_MAX_PER_LIMIT_S = 2.0  # for one limit, then the others have theirs
+# The jobs of one step take a few milliseconds of Redis's time.
+_PAGE = 100
+# The longest time for one limit, so that the others are swept too.
+_MAX_PER_LIMIT_S = 2.0
 _LOG_INTERVAL_S = 60.0
 
 
@@ -136,7 +138,8 @@ class LimitSweeper:
         if worker is None:
             return None
         if worker.declaration().wire_name != name:
-            return 0, 0  # an alias: its waiting jobs return to their queues, and then wait under the new name
+            # An alias: its waiting jobs return to their queues, and then wait under the new name.
+            return 0, 0
         limit = self._limits.class_limit(worker.declaration())
         return limit, self._limits.scope_share(worker.declaration(), limit)
 

@@ -51,7 +51,8 @@ class DedupPositions:
         except ResponseError as error:
             if not is_wrong_type(error):
                 raise
-            return {}  # a key of another type is not a lock, as in every script
+            # A key of another type is not a lock, as in every script.
+            return {}
 
 
 class DedupLock:
@@ -91,7 +92,8 @@ class DedupLock:
         keep_lock = policy.strategy == "until_executed"
         consistency = self._consistency if self._consistency and self._consistency.applies_to(declaration) else None
         if request.unit.admission is not None:
-            pass  # the script has started the lock with the job
+            # The script has started the lock with the job.
+            pass
         elif consistency is None:
             self._start_locked(lock, request.payload, keep_lock=keep_lock, unseen="0")
         else:

@@ -31,7 +31,8 @@ from framework.wire.status_key import StatusCommand
 
 COUNTER = "sidekiq_jobs_deduplicated_total"
 _DEFAULT_HOOK: Any = vars(ApplicationWorker)["idempotency_arguments"].__func__
-_LOG_INTERVAL_S = 60.0  # between two lines about one class's hook, or one flag
+# Between two lines about one class's hook, or one flag.
+_LOG_INTERVAL_S = 60.0
 
 
 def flag_always_on(shard: str, flag: str) -> bool:

@@ -121,7 +121,8 @@ class HealthChecker:
             signal = Unknown(f"it did not respond within {self._timeout_s:g} s")
         with self._lock:
             if self._pending.get(key) is not check:
-                return check.signal.result()  # it responded at the last moment
+                # The check responded at the last moment.
+                return check.signal.result()
             self._store_signal(key, signal)
         self._events.unknown(key.indicator, key.database, signal, TimeoutError(signal.reason))
         return signal
@@ -163,7 +164,8 @@ class HealthChecker:
     def _store_signal(self, key: _CheckKey, signal: Signal) -> None:
         """Cache a signal; the caller holds the lock."""
         now = time.monotonic()
-        if len(self._signals) >= _MAX_CACHED:  # a resolver may name any tables
+        # A resolver may name any tables.
+        if len(self._signals) >= _MAX_CACHED:
             self._signals = {one: answer for one, answer in self._signals.items() if answer.valid_until > now}
         if len(self._signals) >= _MAX_CACHED:
             self._signals = {}

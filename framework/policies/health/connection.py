@@ -109,7 +109,8 @@ def _driver() -> "type[psycopg.Connection[Any]]":
         deadline = _NO_DEADLINE
 
         def wait(self, gen: Any, interval: float = _POLL_S, timeout: float | None = None) -> Any:
-            del timeout  # the driver has a timeout of its own since 3.3
+            # The driver has a timeout of its own since 3.3.
+            del timeout
             return super().wait(_run_until(gen, self.deadline), min(interval, _POLL_S))
 
     return Bounded
