@@ -123,11 +123,12 @@ def clear_flags(
         )
     on = ShardCommand(names)
     name = worker if percent is None else resolve_class(worker, modules)
-    gone = [drop_flag(name)] if percent is not None else [drop_flag(name), run_flag(name)]
+    cleared = [drop_flag(name)] if percent is not None else [drop_flag(name), run_flag(name)]
+    none = "no flag of the class" if percent is None else "no drop flag of the class"
     found = False
-    for shard, ended in on.each(lambda one: [flag for flag in gone if unset_flag(one.client, flag)]):
+    for shard, ended in on.each(lambda one: [flag for flag in cleared if unset_flag(one.client, flag)]):
         found = found or bool(ended)
-        echo(f"{shard}: {', '.join(ended) or 'no flag of the class'} {'ended' if ended else 'was set'}")
+        echo(f"{shard}: {', '.join(ended) or none} {'ended' if ended else 'was set'}")
     if percent is not None and reason is not None and lasts_s is not None:
         set_flag_on_shards(on, run_flag(name), percent, reason, lasts_s, f"{percent} % of the jobs of {name} run")
     on.exit_if_unanswered()
