@@ -47,21 +47,21 @@ _SEPARATOR = re.compile(r"[&|]")
 _MAX_FAULTS = 20
 
 
-class Fault(NamedTuple):
+class QueryFault(NamedTuple):
     """Hold one error in a query: its character (from 0) and the reason."""
 
     position: int
     reason: str
 
 
-def _messages(query: str, faults: Sequence[Fault]) -> list[str]:
+def _messages(query: str, faults: Sequence[QueryFault]) -> list[str]:
     """Return each fault as a message with a caret under its character; of more than ``_MAX_FAULTS`` the first ones."""
     shown = [_with_caret(query, fault) for fault in faults[:_MAX_FAULTS]]
     more = len(faults) - len(shown)
     return [*shown, f"and {more} more in the same query"] if more else shown
 
 
-def _with_caret(query: str, fault: Fault) -> str:
+def _with_caret(query: str, fault: QueryFault) -> str:
     start = max(0, fault.position - _BEFORE)
     before, after = "..." if start else "", "..." if len(query) > fault.position + _AFTER else ""
     # A character outside of ASCII may be wider or narrower than one column and would move the caret; the reason names it.
@@ -152,7 +152,7 @@ class _Parser:
         self.text = text
         self.position = 0
         self.closed = closed
-        self.faults: dict[object, Fault] = {}
+        self.faults: dict[object, QueryFault] = {}
 
     def query(self) -> WorkerQuery:
         if self.text.strip() == "*":
@@ -234,10 +234,10 @@ class _Parser:
             return
         one = "the one before it" if start == 0 else "the one at its end" if self.position == len(self.text) else ""
         code = "" if self.text[start] == " " else f" (U+{ord(self.text[start]):04X})"
-        self.faults.setdefault("space", Fault(start, f"a query has no spaces{one and ': remove ' + one}{code}"))
+        self.faults.setdefault("space", QueryFault(start, f"a query has no spaces{one and ': remove ' + one}{code}"))
 
     def record_fault(self, position: int, reason: str) -> None:
-        self.faults[position] = Fault(position, reason)
+        self.faults[position] = QueryFault(position, reason)
 
     def fail_term(self, reason: str) -> NoReturn:
         character = self.text[self.position : self.position + 1]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.bench.contestants import Contestant
 from tests.bench.environments import prepared
-from tests.bench.errors import RunFailed, Skipped, Stopped
+from tests.bench.errors import ContestantSkipped, RunFailed, Stopped
 from tests.bench.figures import Series, shown
 from tests.bench.machine import Cores, available_cores, on_cores
 from tests.bench.progress import say
@@ -89,7 +89,7 @@ class Campaign:
     def _bring(self, contestant: Contestant) -> bool:
         try:
             self._environments[contestant.name] = prepared(contestant, self._plan.environments)
-        except Skipped as reason:
+        except ContestantSkipped as reason:
             self._trouble(f"{contestant.name} is skipped: {reason}")
             return False
         return True

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.bench.contestants import Contestant
-from tests.bench.errors import Skipped
+from tests.bench.errors import ContestantSkipped
 from tests.bench.progress import say
 
 LOCKS = Path(__file__).resolve().parent / "locks"
@@ -18,8 +18,10 @@ LAST_LINES = 5
 
 
 def prepared(contestant: Contestant, parent: Path) -> Path | None:
-    """Return the folder of its environment, created if needed; None when it needs none. Raises Skipped when it cannot
-    be created.
+    """Return the folder of the contestant's environment, created if needed; None when it needs none.
+
+    Raises:
+        ContestantSkipped: the environment cannot be created.
     """
     if contestant.ruby:
         _sidekiq()
@@ -48,7 +50,7 @@ def _sidekiq() -> None:
         return
     command = ["apt-get", "install", "-y", "--no-install-recommends", "ruby-sidekiq"]
     if os.geteuid() != 0 or not shutil.which("apt-get"):
-        raise Skipped(f"Sidekiq is not installed; as root on Debian: {' '.join(command)}")
+        raise ContestantSkipped(f"Sidekiq is not installed; as root on Debian: {' '.join(command)}")
     say("installing ruby-sidekiq")
     _run(["apt-get", "update"])
     _run(command)
@@ -98,7 +100,9 @@ def _run(command: list[str]) -> None:
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired as error:
-        raise Skipped(f"`{' '.join(command)}` did not finish within {INSTALL_S:g} s; run it by hand") from error
+        raise ContestantSkipped(
+            f"`{' '.join(command)}` did not finish within {INSTALL_S:g} s; run it by hand"
+        ) from error
     if done.returncode:
         last = "\n".join((done.stdout + done.stderr).strip().splitlines()[-LAST_LINES:])
-        raise Skipped(f"`{' '.join(command)}` failed:\n{last}")
+        raise ContestantSkipped(f"`{' '.join(command)}` failed:\n{last}")

@@ -1,7 +1,7 @@
 """Define the errors of a campaign that do not end it."""
 
 
-class Skipped(Exception):
+class ContestantSkipped(Exception):
     """A contestant cannot take part here; the text gives the reason and a remedy."""
 
 

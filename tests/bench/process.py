@@ -17,7 +17,7 @@ STOP_S = 5.0
 LAST_BYTES = 2000
 
 
-class Child:
+class BenchProcess:
     """A process that leads a session of its own; after the ``with`` block no process of that session is left."""
 
     def __init__(

@@ -12,7 +12,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from tests.bench.errors import RunFailed
-from tests.bench.process import Child, clean_environment
+from tests.bench.process import BenchProcess, clean_environment
 
 BOOT_S = 10.0
 QUEUE_DB, COPY_DB, JOB_DB = 0, 1, 2
@@ -30,7 +30,7 @@ class Store:
         folder.mkdir(parents=True)
         self.port = free_port()
         persistence = ["--appendonly", "yes", "--appendfsync", "everysec"] if aof else ["--appendonly", "no"]
-        self._child = Child(
+        self._child = BenchProcess(
             [binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "", *persistence],
             env=clean_environment(),
             cwd=folder,

@@ -16,7 +16,7 @@ from tests.bench.contestants import JOBS, Contestant, Launch, interpreter
 from tests.bench.errors import RunFailed, Stopped
 from tests.bench.machine import Cores, cpu_seconds
 from tests.bench.meters import Meters, Reading
-from tests.bench.process import STOP_S, Child, clean_environment
+from tests.bench.process import STOP_S, BenchProcess, clean_environment
 from tests.bench.store import Store, free_port
 
 LOOK_EVERY_S = 0.05
@@ -52,7 +52,7 @@ class Sample:
 class Running:
     """A running worker: one process, or several that share the queues."""
 
-    children: list[Child]
+    children: list[BenchProcess]
     meters: Meters
     stores: list[Store]
     stopped: Callable[[], bool]
@@ -140,11 +140,11 @@ class WorkloadRun:
 
     def producing(
         self, action: str, *, cores: frozenset[int] | None = None, ports: Mapping[str, int] | None = None, **given: Any
-    ) -> Child:
+    ) -> BenchProcess:
         """Yield the contestant's own client, started."""
         own = self.contestant.environment(self.store.port, self.folder, ports)
         self._runs += 1
-        return Child(
+        return BenchProcess(
             [self._python, *self.contestant.client, action, json.dumps(given)],
             env=clean_environment() | own,
             cwd=self.folder,
@@ -164,7 +164,7 @@ class WorkloadRun:
         with ExitStack() as stack:
             children = [
                 stack.enter_context(
-                    Child(
+                    BenchProcess(
                         self.contestant.worker(self._python, launch),
                         env=clean_environment() | own | {"BENCH_CONCURRENCY": str(launch.concurrency)},
                         cwd=folder, log=folder / f"worker-{number}.log", cores=self.given.cores.worker,
@@ -184,7 +184,7 @@ class WorkloadRun:
         listening = free_port()
         argv = [sys.executable, str(JOBS / "proxy.py"), str(listening), str(port), str(self.given.delay_ms)]
         proxy = self._stack.enter_context(
-            Child(
+            BenchProcess(
                 argv, env=clean_environment(), cwd=self.folder, log=self.folder / "proxy.log",
                 cores=self.given.cores.store,
             )

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.chaos.rounds.outcome import RECOVERY_S
+from tests.chaos.rounds.round_result import RECOVERY_S
 from tests.harness import ROOT, until
 
 CHAOS = [sys.executable, str(ROOT / "scripts" / "chaos")]

@@ -182,11 +182,11 @@ def test_log_count_refuses_missing_and_double_lines(tmp_path: Path, entries: lis
 
 def test_worker_session_leaves_no_process(tmp_path: Path):
     from tests.bench.machine import available_cores, session_members
-    from tests.bench.process import Child
+    from tests.bench.process import BenchProcess
 
     command = ["sh", "-c", "sleep 100 & echo here; wait"]
     cores = frozenset(available_cores())
-    with Child(command, env=dict(os.environ), cwd=tmp_path, log=tmp_path / "child.log", cores=cores) as child:
+    with BenchProcess(command, env=dict(os.environ), cwd=tmp_path, log=tmp_path / "child.log", cores=cores) as child:
         until(lambda: "here" in child.log.read_text())
         leader = min(child.pids)
         assert len(child.pids) == 2

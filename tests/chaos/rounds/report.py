@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.rounds.account import DOUBT, Kind, percentile
-from tests.chaos.rounds.outcome import Outcome
+from tests.chaos.rounds.round_result import RoundResult
 
 _ROUNDS = (
     "Round", "Injections", "Jobs", "Cut off", "Lost", "Forgotten", "Extra runs (most by one injection)",
@@ -32,7 +32,7 @@ _POLICIES = (
 _CHECKS = ("Promise", "Found", "Allowed", "")
 
 
-def show(outcomes: Sequence[Outcome]) -> None:
+def show(outcomes: Sequence[RoundResult]) -> None:
     """Print the results; broken promises are marked."""
     for outcome in outcomes:
         print(f"\n### Round {outcome.title}\n")
@@ -48,7 +48,7 @@ def show(outcomes: Sequence[Outcome]) -> None:
     print("Every promise held." if not broken else f"{broken} of {len(outcomes)} rounds broke a promise.")
 
 
-def write(outcomes: Sequence[Outcome], options: argparse.Namespace, seed: int, paths: Sequence[Path]) -> None:
+def write(outcomes: Sequence[RoundResult], options: argparse.Namespace, seed: int, paths: Sequence[Path]) -> None:
     """Write the same as JSON, with the log lines by event and every injection."""
     content = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -61,7 +61,7 @@ def write(outcomes: Sequence[Outcome], options: argparse.Namespace, seed: int, p
         path.write_text(json.dumps(content, indent=1, default=_plain) + "\n")
 
 
-def _round_row(outcome: Outcome) -> Iterator[str]:
+def _round_row(outcome: RoundResult) -> Iterator[str]:
     found, other = outcome.account, outcome.impact
     yield outcome.title
     yield f"{len(outcome.injections):,}"
@@ -76,7 +76,7 @@ def _round_row(outcome: Outcome) -> Iterator[str]:
     yield f"{other.throughput:.0%}, {other.p99_during * 1000:.0f} ms ({other.slower:.1f}x)"
 
 
-def _producer_row(outcome: Outcome) -> Iterator[str]:
+def _producer_row(outcome: RoundResult) -> Iterator[str]:
     producer = outcome.faulty.producer
     doubtful = sum(count for name, count in producer.refusals.items() if "maybe written" in name)
     yield outcome.title
@@ -88,7 +88,7 @@ def _producer_row(outcome: Outcome) -> Iterator[str]:
     yield f"{len(producer.witnessed):,}"
 
 
-def _policy_rows(outcomes: Sequence[Outcome]) -> Iterator[Iterator[str]]:
+def _policy_rows(outcomes: Sequence[RoundResult]) -> Iterator[Iterator[str]]:
     calm = next((one.policy_load.per_second for one in outcomes if one.policy_load and not one.injections), 0.0)
     for outcome in outcomes:
         if found := outcome.policy_load:
@@ -123,7 +123,7 @@ def _print(head: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
     print()
 
 
-def _as_json(outcome: Outcome) -> dict[str, Any]:
+def _as_json(outcome: RoundResult) -> dict[str, Any]:
     found, round_shards = outcome.account, (outcome.faulty, outcome.control)
     line_counts: Counter[str] = sum((round_shard.workers.line_counts for round_shard in round_shards), Counter())
     return {

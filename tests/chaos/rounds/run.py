@@ -25,10 +25,10 @@ from tests.chaos.rounds.effects import ENDED, FOLDER, Effects
 from tests.chaos.rounds.faults import FaultInjector
 from tests.chaos.rounds.impact import impact
 from tests.chaos.rounds.jobs import ControlWorker, KeyedWorker, LimitedWorker, StampWorker
-from tests.chaos.rounds.outcome import Outcome
 from tests.chaos.rounds.plan import Round, planned
 from tests.chaos.rounds.policy_load import PolicyLoad
 from tests.chaos.rounds.producer import Load, Producer
+from tests.chaos.rounds.round_result import RoundResult
 from tests.chaos.rounds.round_shard import RoundShard
 from tests.chaos.rounds.running_round import RunningRound
 from tests.chaos.rounds.stores import SingleStore, Store
@@ -63,7 +63,7 @@ def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
     seed = options.seed if options.seed is not None else secrets.randbelow(1_000_000)
     print(f"Seed {seed}; logs, effects and pictures under {os.path.relpath(folder)}", flush=True)
     clear_environment()
-    outcomes: list[Outcome] = []
+    outcomes: list[RoundResult] = []
     for number, chosen in enumerate(planned(options)):
         place = folder / f"{number}-{chosen.name}-{chosen.mode}".replace(" ", "-")
         outcomes.append(_round(root, place, chosen, options, seed, stop))
@@ -114,7 +114,7 @@ def environment(
 
 def _round(
     root: Path, folder: Path, chosen: Round, options: argparse.Namespace, seed: int, stop: StopSignal
-) -> Outcome:
+) -> RoundResult:
     folder.mkdir()
     rng = random.Random(f"{seed} {chosen.name} {chosen.mode}")
     with ExitStack() as stack:
@@ -176,9 +176,9 @@ def _round_shard(
     return RoundShard(store, workers, Producer(worker, load, rng, witness), Effects(effects), rng)
 
 
-def _outcome(chosen: Round, running: RunningRound, options: argparse.Namespace, jobs: int) -> Outcome:
+def _outcome(chosen: Round, running: RunningRound, options: argparse.Namespace, jobs: int) -> RoundResult:
     faulty, control, injections = running.faulty, running.control, running.injector.injections
-    return Outcome(
+    return RoundResult(
         name=chosen.name,
         mode=chosen.mode,
         supervision=chosen.supervision,
@@ -205,7 +205,7 @@ def _outcome(chosen: Round, running: RunningRound, options: argparse.Namespace, 
     )
 
 
-def _timeline(outcome: Outcome, running: RunningRound) -> Timeline:
+def _timeline(outcome: RoundResult, running: RunningRound) -> Timeline:
     ends = [[effect.at for effect in round_shard.seen if effect.kind == ENDED] for round_shard in running.round_shards]
     found = outcome.account
     return Timeline(

@@ -82,7 +82,7 @@ _MOVES = {
 
 
 @dataclass
-class Job:
+class ObservedJob:
     """One job and its observed places."""
 
     first: bytes
@@ -113,7 +113,7 @@ class JobModel:
     """Checks each step by the contents before and after it."""
 
     def __init__(self) -> None:
-        self.jobs: dict[bytes, Job] = {}
+        self.jobs: dict[bytes, ObservedJob] = {}
         self._arrivals = 0
 
     def permit(self, jid: bytes, owner: str, targets: set[str]) -> None:
@@ -135,7 +135,7 @@ class JobModel:
             if jid not in self.jobs or self.jobs[jid].spots != job_spots.get(jid, [])
         ]
         for jid, spots in changed:
-            self.jobs.setdefault(jid, Job(spots[0].data if spots else b""))
+            self.jobs.setdefault(jid, ObservedJob(spots[0].data if spots else b""))
         moved = [(jid, spots) for jid, spots in changed if _bare(self.jobs[jid].spots) != _bare(spots)]
         for jid, spots in moved:
             self._check(jid, self.jobs[jid], spots, now, operator=operator)
@@ -149,7 +149,7 @@ class JobModel:
         for jid, job in self.jobs.items():
             job.spots = job_spots.get(jid, [])
 
-    def _check(self, jid: bytes, job: Job, spots: list[Spot], now: dict[str, float], *, operator: bool) -> None:
+    def _check(self, jid: bytes, job: ObservedJob, spots: list[Spot], now: dict[str, float], *, operator: bool) -> None:
         self._single(jid, spots)
         if not job.spots:
             self._must(not job.over, "I4", jid, f"has ended and is back, in {_text_of(spots)}")
@@ -185,7 +185,7 @@ class JobModel:
         self._must(len(owners) <= 1, "I3", jid, f"is in {len(owners)} working lists")
 
     def _check_move(
-        self, jid: bytes, job: Job, before: Spot, after: Spot | None, now: float, *, operator: bool
+        self, jid: bytes, job: ObservedJob, before: Spot, after: Spot | None, now: float, *, operator: bool
     ) -> None:
         if after is not None and (before.key, before.data) == (after.key, after.data):
             return
@@ -206,7 +206,7 @@ class JobModel:
         if target == "working":
             job.permits.pop(after.key.decode().removeprefix("aw:working:"), None)  # type: ignore[union-attr]
 
-    def _check_end(self, jid: bytes, job: Job, before: Spot) -> None:
+    def _check_end(self, jid: bytes, job: ObservedJob, before: Spot) -> None:
         if before.kind in _DUE and before.duplicates and self._has_twin(jid):
             return
         crossed = before.kind in _DUE and transit(before.data) is not None
@@ -218,7 +218,7 @@ class JobModel:
         alive = [spot for other, job in self.jobs.items() if other != jid for spot in job.spots]
         return any(other.duplicates and other.kind not in ("dead", "interrupted") for other in alive)
 
-    def _check_bytes(self, jid: bytes, job: Job, spot: Spot) -> None:
+    def _check_bytes(self, jid: bytes, job: ObservedJob, spot: Spot) -> None:
         if not readable(jid):
             return
         was, now = _fields(job.first), _fields(spot.data)

@@ -39,7 +39,7 @@ class Check(NamedTuple):
 
 
 @dataclass
-class Outcome:
+class RoundResult:
     """The result of one round."""
 
     name: str
