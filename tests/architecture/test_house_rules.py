@@ -5,7 +5,7 @@ import re
 import subprocess
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -85,14 +85,24 @@ def test_files_are_small() -> None:
     assert not long
 
 
-def test_public_class_names_are_unique() -> None:
-    """One name means one thing, wherever a reader meets it."""
+def public_classes(paths: Iterable[Path]) -> dict[str, list[str]]:
     places: dict[str, list[str]] = {}
-    for path in SOURCES:
+    for path in paths:
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(relative(path))
-    assert {name: files for name, files in places.items() if len(files) > 1} == {}
+    return places
+
+
+def test_public_class_names_are_unique() -> None:
+    """One name means one thing, wherever a reader meets it."""
+    assert {name: files for name, files in public_classes(SOURCES).items() if len(files) > 1} == {}
+
+
+def test_tooling_reuses_no_class_name_of_the_package() -> None:
+    folders = [ROOT / "tests" / name for name in ("bench", "proofs", "chaos/rounds", "servers")]
+    tooling = public_classes(path for folder in folders for path in folder.rglob("*.py"))
+    assert {name: files for name, files in tooling.items() if name in public_classes(SOURCES)} == {}
 
 
 def test_file_names_are_used_at_most_twice() -> None:
