@@ -138,6 +138,13 @@ def compressed(arguments: list[Any], **fields: Any) -> dict[str, Any]:
     return payload(**{"args": [base64.b64encode(zlib.compress(text, 5)).decode()], **marks, **fields})
 
 
+def decompressed(job: dict[str, Any]) -> dict[str, Any]:
+    """Return a payload with readable arguments: with the extra ``fast`` they are compressed to other bytes."""
+    if not job.get("compressed"):
+        return job
+    return {**job, "args": json.loads(zlib.decompress(base64.b64decode(job["args"][0])))}
+
+
 def is_metric(key: bytes) -> bool:
     """Return whether Sidekiq's Metrics page reads this key."""
     return re.fullmatch(rb"j\|\d{6,8}\|\d+:\d+|(h\|)?.+-\d+-\d+:\d+", key) is not None

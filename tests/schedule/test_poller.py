@@ -23,7 +23,7 @@ from framework.wire import keys
 from framework.wire.json import dumps
 from framework.wire.memory_budget import MemoryBudget
 from framework.wire.set_limits import SetLimits
-from tests.harness import compressed, encoded, full_memory, opened, payload, until, unwrapped
+from tests.harness import compressed, decompressed, encoded, full_memory, opened, payload, until, unwrapped
 
 LONG_AGO = 1_000_000_000.0
 FAR = 99_999_999_999.0
@@ -300,7 +300,10 @@ def test_poller_limits_arguments_changed_by_middlewares(redis, redis_url, events
 
     redis.zadd(keys.RETRY, {dumps(before): LONG_AGO})
     poller(redis_url, events, middleware, limiter=SizeLimiter(SMALL, None)).poll()
-    assert [{**job, "enqueued_at": after["enqueued_at"]} for job in queued(redis)] == [after]
+    found = [{**job, "enqueued_at": after["enqueued_at"]} for job in queued(redis)]
+    if before == after:
+        assert found == [after]  # the same bytes
+    assert [decompressed(job) for job in found] == [decompressed(after)]
     assert events.failed == []
 
 
