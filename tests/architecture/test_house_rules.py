@@ -102,7 +102,8 @@ def test_public_class_names_are_unique() -> None:
 def test_tooling_reuses_no_class_name_of_the_package() -> None:
     folders = [ROOT / "tests" / name for name in ("bench", "proofs", "chaos/rounds", "servers")]
     tooling = public_classes(path for folder in folders for path in folder.rglob("*.py"))
-    assert {name: files for name, files in tooling.items() if name in public_classes(SOURCES)} == {}
+    package = public_classes(SOURCES)
+    assert {name: files for name, files in tooling.items() if name in package} == {}
 
 
 def test_file_names_are_used_at_most_twice() -> None:
