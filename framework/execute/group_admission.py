@@ -146,12 +146,8 @@ class GroupAdmission:
         # Only a job that has waited may have a reservation: for most admitted jobs there is nothing to remove.
         settled = state == ADMITTED and terms.waiting_since is None
         if resources is not None and terms.slot is not None and not settled:
-            # The script has turned a reservation for this job into the slot, or has released it.
-            released = {slot_member("", slot_id(one.request.payload, unit.data))}
-            if state != ADMITTED:
-                released.add(terms.slot.member)
-            base = terms.slot.base
-            resources.slots = [slot for slot in resources.slots if slot.base != base or slot.member not in released]
+            jid = slot_id(one.request.payload, unit.data)
+            resources.note_answer(terms.slot, jid, taken=state == ADMITTED)
         if state == ADMITTED:
             if terms.lock is not None and not terms.keeps_lock:
                 unit.release_lock(terms.lock)

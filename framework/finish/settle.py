@@ -136,7 +136,7 @@ class Settler:
                     return SettleResult("acknowledged")
                 if tracked is not None:
                     self._status_writer.write_last(tracked, ending.state)
-                return self._remove(unit, done=True)
+                return self._remove(unit)
             case Failed(error):
                 assert decision is not None, "a failure is settled after decide_retry"  # noqa: S101
                 return self._fail(unit, error, decision, tracked)
@@ -165,14 +165,14 @@ class Settler:
             unit.released_on_ack = (unit.resources or JobResources()).on_end(status)
         self._fetcher.finish(unit)
 
-    def _remove(self, unit: UnitOfWork, *, done: bool = False) -> SettleResult:
+    def _remove(self, unit: UnitOfWork) -> SettleResult:
         """Remove the job from Redis: by its acknowledgement, or by a script that also releases its resources.
 
-        If the job is ``done`` and a duplicate arrived during its run, the same script enqueues one more run.
+        If a duplicate arrived during its run, the same script enqueues one more run.
         """
         if unit.resources is None:
             return self._acknowledge_confirmed(unit)
-        removed = self._complete(unit, done=done)
+        removed = self._complete(unit, done=True)
         self._finish_unit(unit)
         return SettleResult("acknowledged" if removed else "lost")
 

@@ -184,6 +184,14 @@ class JobResources:
     next_run: Callable[[], NextRun] | None = None
     """Builds the rerun to write if a duplicate was pushed while the job ran; ``None`` if the class has no reruns."""
 
+    def note_answer(self, slot: Slot, jid: str, *, taken: bool) -> None:
+        """Note the answer to a job's request for ``slot``: without the slot, the job holds none of this limit.
+
+        The script has turned a reservation for the job into the slot, or has released it.
+        """
+        gone = {slot_member("", jid)} | (set[str]() if taken else {slot.member})
+        self.slots = [one for one in self.slots if one.base != slot.base or one.member not in gone]
+
     def on_end(self, status: StatusCommand | None = None) -> str:
         """Return the script argument for a job that ends for good: all resources are released, and ``status`` is written."""
         return self._encode(None, status=status)

@@ -97,9 +97,7 @@ class LimitSlots:
         reply: Any = TAKE_SLOT(self._client, [keys.working(self._identity), base], arguments)
         state, *counts = reply
         result = SlotResult.of(state, counts)
-        # The script has turned a reservation for this job into the slot, or has released it.
-        released = {slot_member("", jid)} | ({slot.member} if result.state != "taken" else set[str]())
-        resources.slots = [one for one in resources.slots if one.base != base or one.member not in released]
+        resources.note_answer(slot, jid, taken=result.state == "taken")
         return result
 
 
