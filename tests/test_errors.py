@@ -32,7 +32,7 @@ def test_picture_shows_every_class_below_its_base() -> None:
     assert drawn() == {name: one.__bases__[0].__name__ for name, one in classes.items()}
 
 
-def test_every_framework_error_stands_in_the_tree() -> None:
+def test_tree_contains_every_framework_error() -> None:
     elsewhere = {
         f"{path.relative_to(FOLDER)}: {node.name}"
         for path in FOLDER.rglob("*.py")

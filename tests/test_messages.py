@@ -15,5 +15,5 @@ from tests.tables import each_row
         (7, ""),
     ],
 )
-def test_what_is_offered_to_whoever_misspells(word, hint):
+def test_did_you_mean_suggests_the_nearest_known_word(word, hint):
     assert did_you_mean(word, ["urgent", "cronjob", "default"]) == hint

@@ -119,13 +119,13 @@ def test_look_up_accepts_odd_ids(say):
     ],
 )
 @each_row("call", [status.look_up, status.num_running, status.all_completed, status.completed_jids])
-def test_look_up_refuses_what_is_no_id(shards, jids, error, words, call):
+def test_look_up_of_invalid_id_is_refused(shards, jids, error, words, call):
     with pytest.raises(error, match=words):
         call(jids)
 
 
 @pytest.mark.parametrize("call", [status.of, status.running, status.completed, status.ended])
-def test_of_refuses_what_is_no_id(shards, call):
+def test_status_functions_with_invalid_id_are_refused(shards, call):
     for wrong, error in (("", ValueError), (None, TypeError), (["a"], TypeError)):
         with pytest.raises(error):
             call(wrong)

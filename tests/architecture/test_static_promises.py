@@ -51,7 +51,7 @@ def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
 
 
 @pytest.mark.proves("R8")
-def test_python_takes_no_job_out_of_a_key() -> None:
+def test_python_code_takes_no_job_out_of_a_key() -> None:
     """Neither by a method of a client nor as a command of its own in a packet. The one that is: signals of a dashboard."""
     taking = [
         f"{path.relative_to(ROOT)}: {word.upper()}"

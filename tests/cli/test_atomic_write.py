@@ -103,7 +103,7 @@ def write_no_utf8(project: Path) -> None:
     ],
     ids=lambda value: value.__name__ if callable(value) else None,
 )
-def test_a_refused_run_changes_nothing(project, command, spoil, status, words):
+def test_commands_refused_run_changes_no_file(project, command, spoil, status, words):
     spoil(project)
     before = contents(project)
     done = run(project, *command)
@@ -149,7 +149,7 @@ def test_write_all_read_only_folder_keeps_old_files(project, command, folder):
     assert contents(project) == before
 
 
-def test_checking_writes_nothing(project):
+def test_commands_check_or_explain_writes_no_file(project):
     before = contents(project)
     for command in (
         (*GENERATE, "--check"),

@@ -28,21 +28,21 @@ def started(request, site):
     return run, lambda line: form.format(line if before else line.replace("-", "_", 1))
 
 
-def test_message_of_a_command_names_it_as_started(started):
+def test_message_names_the_command_as_started(started):
     run, form = started
     done = run("check-compat", "-r", "jobs")
     assert done.returncode == 78
     assert f"Write the first with `{form('check-compat')} --release NAME` and" in done.stderr
 
 
-def test_usage_of_a_command_names_it_as_started(started):
+def test_usage_names_the_command_as_started(started):
     run, form = started
     assert run("generate-queues", "--help").stdout.startswith(f"Usage: {form('generate-queues')} [OPTIONS]")
     wrong = run("jobs", "explain")
     assert wrong.stderr.startswith(f"Usage: {form('jobs')} explain [OPTIONS] JID\nTry '{form('jobs')} explain --help'")
 
 
-def test_text_of_the_catalog_names_commands_as_started(started):
+def test_catalog_text_names_commands_as_started(started):
     run, form = started
     printed = " ".join(run("attributes", "weight").stdout.split())
     assert f"`{form('generate-queues')}`" in printed
@@ -55,7 +55,7 @@ def test_text_of_the_catalog_names_commands_as_started(started):
         ((CONSOLE, "cluster"), "application-worker generate-queues"),
     ],
 )
-def test_children_of_a_cluster_name_commands_as_it_does(site, program, named):
+def test_cluster_children_name_commands_as_the_cluster(site, program, named):
     site.write("application.yml", {"workers_module": "jobs"})
     group = site.start(*program, "default", "--timeout", "1")
     assert f"run {named} and commit" in group.line(event_name="queues.stale")["message"]

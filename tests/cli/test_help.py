@@ -76,7 +76,7 @@ def test_help_is_whole_sentences(name: str) -> None:
 @each_row(
     "name", [name for name, one in COMMANDS.items() if isinstance(one, click.Group)], ids=lambda name: name or "all"
 )
-def test_help_of_a_group_has_each_sentence_whole(name: str) -> None:
+def test_group_help_has_whole_sentences(name: str) -> None:
     group = COMMANDS[name]
     assert isinstance(group, click.Group)
     words = " ".join(page(name).split())
@@ -87,7 +87,7 @@ def test_help_of_a_group_has_each_sentence_whole(name: str) -> None:
 
 
 @each_row("word", SHARED)
-def test_option_is_worded_alike_everywhere(word: str) -> None:
+def test_option_shared_by_commands_has_one_text(word: str) -> None:
     texts = {
         (option.help, option.multiple, *option.opts)
         for name, command in COMMANDS.items()
@@ -98,7 +98,7 @@ def test_option_is_worded_alike_everywhere(word: str) -> None:
     assert len(texts) == 1, texts
 
 
-def test_table_of_the_guide_is_that_of_the_commands() -> None:
+def test_guide_table_of_options_matches_the_commands() -> None:
     rows = ["| Command | `-r` | `--shard` | `--json` |", "|---|---|---|---|"]
     for name, command in COMMANDS.items():
         if not isinstance(command, click.Group):

@@ -175,7 +175,7 @@ def test_locks_by_class_and_arguments_finds_the_lock_of_a_push(site, jobs, redis
     assert site.run("-c", PUSH).stdout.strip() not in ("None", jid)
 
 
-def test_limits_of_a_running_worker_set_and_clear(site, jobs, redis):
+def test_limits_set_and_clear_reach_a_running_worker(site, jobs, redis):
     shutil.copy(ROOT / "tests" / "policies" / "concurrency" / "limited_jobs.py", site.folder / "jobs.py")
     worker = site.worker("-q", "default", "-c", "3").ready()
     for jid in ("first", "second"):
@@ -387,7 +387,7 @@ def test_jobs_unknown_name_status_1(site, redis, words, printed):
         (["hled"], "did you mean 'held'?"),
     ],
 )
-def test_wrong_usage_names_the_way_out(site, redis, words, printed):
+def test_jobs_wrong_usage_names_the_remedy(site, redis, words, printed):
     ask(redis, "a", 2)
     done = site.run(COMMAND, *words)
     assert (done.returncode, done.stdout) == (2, "")
@@ -397,7 +397,7 @@ def test_wrong_usage_names_the_way_out(site, redis, words, printed):
 @pytest.mark.parametrize(
     "words", [["limits"], ["locks"], ["held"], ["paused"], ["deferred"], ["counters"], ["limits", "sweep"]]
 )
-def test_unreachable_shard_hides_no_other(site, redis, words):
+def test_jobs_unreachable_shard_hides_no_other(site, redis, words):
     site.write("redis.yml", {"shards": {"away": {"url": "redis://127.0.0.1:1/0"}, "main": {"url": site.url}}})
     done = site.run(COMMAND, *words)
     assert done.returncode == 1
@@ -445,7 +445,7 @@ def fill(redis, odd):
 
 @pytest.mark.refused("default *:full", "default *:turns")  # limits whose names are no names of ours
 @pytest.mark.parametrize("odd", [b"inf", b"\xff\xfe", b"9" * 400])
-def test_garbage_in_any_key_breaks_no_command(site, redis, odd):
+def test_jobs_invalid_value_in_any_key_fails_no_command(site, redis, odd):
     runner, problems = CliRunner(), []
     for words in COMMANDS:
         redis.flushall()

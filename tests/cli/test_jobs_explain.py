@@ -134,7 +134,7 @@ def test_explain_unknown_job_lists_possible_reasons(site, redis):
     assert done.stdout.endswith("  - its status on main: completed\n")
 
 
-def test_unreachable_shard_is_reported_and_others_are_shown(site, explain, redis):
+def test_explain_unreachable_shard_is_reported(site, explain, redis):
     site.write("redis.yml", {"shards": {"away": {"url": "redis://127.0.0.1:1/0"}, "main": {"url": site.url}}})
     enqueue(redis, "NoopWorker", jid=JID)
     report = explain(status=1)
@@ -150,7 +150,7 @@ def test_unreachable_shard_is_reported_and_others_are_shown(site, explain, redis
         (["explian", JID], 2, "did you mean 'explain'?"),
     ],
 )
-def test_wrong_usage_names_the_remedy(site, options, status, message):
+def test_explain_wrong_usage_names_the_remedy(site, options, status, message):
     done = site.run(COMMAND, *options)
     assert (done.returncode, done.stdout) == (status, "")
     assert message in done.stderr

@@ -66,7 +66,7 @@ def test_flags_set_on_every_shard_have_reason_and_end(jobs, redis, second_redis)
     assert jobs("flags") == "No flag is set.\n"
 
 
-def test_unreadable_flag_is_shown_as_not_set(jobs, redis):
+def test_flags_unreadable_flag_is_shown_as_not_set(jobs, redis):
     redis.hset(keys.FLAGS, "run_jobs_NoopWorker", "garbage")
     assert "main run_jobs_NoopWorker - - - cannot be read and counts as not set" in " ".join(jobs("flags").split())
     assert json.loads(jobs("flags", "--json"))["flags"] == [
@@ -120,14 +120,14 @@ def test_jobs_unknown_class_status_1(site, jobs, redis, words):
         jobs(*words.format("NoopWorker").split())
 
 
-def test_jobs_unknown_class_among_broken_ones_status_1(site, jobs):
+def test_jobs_unknown_class_with_import_error_status_1(site, jobs):
     """Whether it is a class cannot be known when the classes do not load: that is said."""
     site.write("application.yml", {"workers_module": "missing_module"})
     assert "it is not known whether NoopWorker is one" in jobs("resume", "NoopWorker", status=1)
 
 
 @pytest.mark.parametrize("verb", ["pause", "drop", "defer"])
-def test_flag_on_a_shard_that_refuses_says_which_know(site, jobs, redis, second_redis, verb):
+def test_flag_refused_by_one_shard_names_both_shards(site, jobs, redis, second_redis, verb):
     """One shard refuses the write (its key is of another type): the sentence at the end names who knows and who does not."""
     second_redis.set(keys.FLAGS, "no hash")
     done = site.run(COMMAND, verb, "NoopWorker", *WHY)
@@ -144,7 +144,7 @@ def test_flag_on_a_shard_that_refuses_says_which_know(site, jobs, redis, second_
     assert done.stderr.splitlines()[-1].startswith("Not carried out on main and second: ")
 
 
-def test_resume_on_a_shard_that_refuses_says_which_know(site, redis, second_redis):
+def test_resume_refused_by_one_shard_names_both_shards(site, redis, second_redis):
     second_redis.set(keys.FLAGS, "no hash")
     done = site.run(COMMAND, "resume", "NoopWorker", "-r", "jobs")
     assert done.returncode == 1

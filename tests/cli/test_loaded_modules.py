@@ -85,7 +85,7 @@ def test_command_loads_only_what_it_uses(cold_site: Site, command: str) -> None:
     assert not found_in(loaded, CASES[command]), done.stderr
 
 
-def test_worker_loads_nothing_that_is_not_set(cold_site: Site) -> None:
+def test_worker_without_settings_loads_no_optional_module(cold_site: Site) -> None:
     process = cold_site.start("-c", SHOWING, "worker", "-r", "jobs", "-q", "default").ready()
     assert process.end(signal.SIGTERM) == 0
     loaded = (cold_site.folder / "modules.txt").read_text()
@@ -93,7 +93,7 @@ def test_worker_loads_nothing_that_is_not_set(cold_site: Site) -> None:
     assert not found_in(loaded, FOREIGN | PROGRAMS | {"framework.cluster"})
 
 
-def test_every_command_of_the_table_is_one() -> None:
+def test_table_of_commands_names_existing_commands() -> None:
     """The table is text: each line names a command of that name, and a sentence."""
     assert {name: main.commands[name].name for name in main.commands} == {name: name for name in COMMANDS}
     assert [entry.help for entry in COMMANDS.values() if not entry.help.endswith(".") or len(entry.help) > 70] == []

@@ -138,7 +138,7 @@ def test_migrate_follow_rules_lists_skipped_without_arguments(migrate, redis, se
 
 
 @pytest.mark.parametrize(("what", "key"), [("scheduled", "schedule"), ("retry", "retry"), ("dead", "dead")])
-def test_jobs_of_a_set_get_their_queue(called, redis, what, key):
+def test_migrate_set_changes_the_queue_of_its_jobs(called, redis, what, key):
     score = 1_900_000_000.123456
     redis.zadd(key, {encoded("ReportWorker", queue="old"): score, encoded("Ruby::Job", queue="old"): score, b"\xff": 1})
     done = called(what, "--follow-rules", "--shard", "main")
@@ -155,7 +155,7 @@ def test_jobs_of_a_set_get_their_queue(called, redis, what, key):
     )
 
 
-def test_a_mapping_by_queue_and_by_class(called, redis):
+def test_migrate_mapping_by_queue_and_class_moves_jobs(called, redis):
     fill(redis)
     done = called("queued", "--from", "urgent", "--to", "reports")
     assert "main   urgent  reports  1" in done.stdout
@@ -186,7 +186,7 @@ def test_a_mapping_by_queue_and_by_class(called, redis):
         (["--follow-rules", "--limit", "0"], "--limit"),
     ],
 )
-def test_wrong_usage_is_reported_and_nothing_moves(called, redis, options, message):
+def test_migrate_wrong_usage_moves_no_job(called, redis, options, message):
     enqueue(redis, "ReportWorker")
     done = called("queued", *options)
     assert done.exit_code == 2
@@ -196,7 +196,7 @@ def test_wrong_usage_is_reported_and_nothing_moves(called, redis, options, messa
     assert (done.exit_code, "did you mean 'queued'?" in done.stderr) == (2, True)
 
 
-def test_invalid_configuration_status_78(office, called):
+def test_migrate_invalid_configuration_status_78(office, called):
     office.write("routing.yml", {"routing_rules": [["tags~heavy", "reports"]]})
     assert called("queued", "--follow-rules").exit_code == 78
 
@@ -260,7 +260,7 @@ migrate_jobs()
 """The command, which after its first page waits for the signal that stops it."""
 
 
-def test_migrate_on_a_terminal_shows_a_bar_and_ctrl_c_restores(office, redis):
+def test_migrate_in_a_terminal_shows_a_bar_ctrl_c_restores(office, redis):
     jobs = [encoded("ReportWorker" if number % 2 else "MailWorker", args=[number]) for number in range(1_000)]
     redis.sadd(keys.QUEUES, "default")
     redis.lpush("queue:default", *jobs)

@@ -116,7 +116,7 @@ USAGE = [
 
 
 @each_row(("arguments", "message"), USAGE)
-def test_wrong_usage_ends_with_2(project, arguments, message):
+def test_commands_wrong_usage_status_2(project, arguments, message):
     before = files(project)
     ended = CliRunner().invoke(main, arguments.split() if isinstance(arguments, str) else arguments)
     assert (ended.exit_code, ended.stdout) == (2, "")
@@ -139,7 +139,7 @@ def test_wrong_usage_ends_with_2(project, arguments, message):
         "check-compat",
     ],
 )
-def test_broken_configuration_status_78_for_every_command(project, command):
+def test_commands_invalid_configuration_status_78(project, command):
     (project / "config" / "redis.yml").write_text("shrds: {main: {url: embedded}}")
     before = files(project)
     ended = CliRunner().invoke(main, command.split())
@@ -157,7 +157,7 @@ def test_broken_configuration_status_78_for_every_command(project, command):
         ("no_jobs", "no_jobs: no worker class is defined there: name the module of the workers with -r"),
     ],
 )
-def test_modules_without_workers_end_with_78(project, command, module, message):
+def test_commands_modules_without_workers_status_78(project, command, module, message):
     from framework.declare import registry
 
     before = files(project)
@@ -174,7 +174,7 @@ def test_cluster_missing_module_starts_no_child(project):
     assert "optional_jbos: no module of that name (did you mean 'optional_jobs'?)" in ended.stderr
 
 
-def test_a_cluster_waits_as_long_as_the_settings_say(project, monkeypatch):
+def test_cluster_timeout_comes_from_the_settings(project, monkeypatch):
     (project / "config" / "application.yml").write_text("timeout: 7.5")
 
     def planned(*options):
@@ -186,7 +186,7 @@ def test_a_cluster_waits_as_long_as_the_settings_say(project, monkeypatch):
     assert planned("--timeout", "0") == "--shard main -t 0 -c 10 -q a\n"
 
 
-def test_store_without_place_is_reported(project, monkeypatch):
+def test_store_without_folder_is_reported(project, monkeypatch):
     (project / "config" / "redis.yml").write_text("shards: {main: {url: embedded}}")
     monkeypatch.setenv("FRAMEWORK_VAR_DIR", "/proc/nowhere")
     ended = CliRunner().invoke(main, ["store", "start"])
@@ -207,7 +207,7 @@ def read(tmp_path):
     return of
 
 
-def test_a_file_in_sidekiqs_form(read):
+def test_config_file_in_sidekiq_form_is_read(read):
     text = "concurrency: 5\ntimeout: 8.5\nshard: s\nrequire: jobs\nqueues: [a, [b, 2], 'c,3', [d]]\nproduction: {concurrency: 7}\n"
     queues = (("a", 0), ("b", 2), ("c", 3), ("d", 0))
     wanted = FileOptions(concurrency=5, timeout=8.5, shard="s", queues=queues, require=("jobs",))
@@ -217,13 +217,13 @@ def test_a_file_in_sidekiqs_form(read):
         assert read(empty) == FileOptions()
 
 
-def test_limits_of_queues_as_sidekiq_limit_fetch_has_them(read):
+def test_config_file_limits_of_sidekiq_limit_fetch_are_read(read):
     text = ":limits:\n  a: 5\n  :b: '2'\nprocess_limits: {a: 1}\nproduction: {limits: {c: 1}}\n"
     assert read(text) == FileOptions(limits={"a": 5, "b": 2}, process_limits={"a": 1})
     assert read(text, "production") == FileOptions(limits={"c": 1}, process_limits={"a": 1})
 
 
-def test_rubys_symbols(read):
+def test_config_file_ruby_symbols_are_read(read):
     text = ":concurrency: 5\n:queues:\n  - :a\n  - [b, 2]\n  - - :c\n    - 3\n:test:\n  :concurrency: 1\n"
     assert read(text) == FileOptions(concurrency=5, queues=(("a", 0), ("b", 2), ("c", 3)))
     assert read(text, "test").concurrency == 1
@@ -241,13 +241,13 @@ def test_config_file_other_sidekiq_keys_have_no_effect(read):
     )
 
 
-def test_tag_and_labels_of_the_file_are_read(read):
+def test_config_file_tag_and_labels_are_read(read):
     assert read(":tag: shop\n:labels: [a, b c]") == FileOptions(tag="shop", labels=("a", "b c"))
     assert read("labels: one").labels == ("one",)
 
 
 @pytest.mark.parametrize("text", ["tag: 5", "tag: ''", 'labels: ["a\\u001b[2J"]', "labels: [a, []]"])
-def test_a_tag_that_cannot_be_shown_is_refused(read, text):
+def test_config_file_unprintable_tag_is_refused(read, text):
     with pytest.raises(ConfigurationError, match="a text of 1 to 100 characters that can be printed"):
         read(text)
 
@@ -314,7 +314,7 @@ def test_config_file_invalid_value_names_file_and_key(read, content, key, messag
     assert message in problem.message
 
 
-def test_all_faults_of_a_file_are_listed(read):
+def test_config_file_with_several_errors_lists_all(read):
     with pytest.raises(ConfigurationError) as caught:
         read("concurrency: x\nqueues: [5]\ntest: {timeout: x}\nproduction: {shrad: s}")
     assert [problem.key for problem in caught.value.problems] == [

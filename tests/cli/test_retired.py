@@ -28,13 +28,13 @@ def unserved(shard, queue):
     return f"  no running process of {shard} serves the queue {queue}: {way_out}\n"
 
 
-def test_nothing_is_retired(look):
+def test_retired_empty_setting_is_reported(look):
     done = look()
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "No class is retired: the setting retired_workers (config/application.yml) is empty.\n"
 
 
-def test_counts_leftovers_and_verdicts_on_every_shard(site, look, redis, second_redis, second_redis_url):
+def test_retired_shows_counts_and_remaining_jobs_per_shard(site, look, redis, second_redis, second_redis_url):
     site.write("redis.yml", {"shards": {"main": {"url": site.url}, "second": {"url": second_redis_url}}})
     redis.hset(keys.RETIRED, mapping={"Old::Worker": 12, "GoneWorker": 3, "AncientWorker": 4})
     second_redis.hset(keys.RETIRED, "Old::Worker", 1)
@@ -74,7 +74,7 @@ def test_retired_unserved_queue_names_the_command(look, redis):
     )
 
 
-def test_one_class_alone_and_through_the_other_entry(site, look):
+def test_retired_one_class_shows_only_that_class(site, look):
     retired = {"Old::Worker": "merged", "GoneWorker": "x"}
     done = look("GoneWorker", retired=retired)
     assert done.stdout.splitlines()[0] == "GoneWorker: x"
@@ -92,7 +92,7 @@ def test_retired_unknown_name_suggests_the_nearest(look, name):
     assert "no class 'Nobody' is retired; retired: GoneWorker" in done.stderr
 
 
-def test_unreachable_shard_is_reported_and_others_are_shown(site, look, redis):
+def test_retired_unreachable_shard_is_reported(site, look, redis):
     site.write("redis.yml", {"shards": {"away": {"url": "redis://127.0.0.1:1/0"}, "main": {"url": site.url}}})
     enqueue(redis, "Old")
     done = look(retired={"Old": "x", "Gone": "y"})
@@ -113,7 +113,7 @@ def test_retired_wrong_type_of_counts_is_reported(look, redis):
     assert "Traceback" not in done.stderr
 
 
-def test_invalid_configuration_status_78(look):
+def test_retired_invalid_configuration_status_78(look):
     done = look(retired={"old worker": "x"})
     assert done.returncode == 78
     assert "FRAMEWORK_RETIRED_WORKERS.old worker" in done.stderr

@@ -49,7 +49,7 @@ def test_file_named_framework_stops_no_command(cold_site, run):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_children_of_a_cluster_run_beside_a_folder_framework(cold_site):
+def test_cluster_children_run_beside_a_folder_framework(cold_site):
     shadow(cold_site.folder)
     group = cold_site.start(CONSOLE, "cluster", "-r", "jobs", "default", "--timeout", "1")
     group.line(event_name="process.ready")

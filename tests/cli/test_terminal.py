@@ -106,7 +106,7 @@ def invoke(site, redis, monkeypatch):
 
 
 @pytest.mark.parametrize("look", LOOKS, ids=lambda look: " ".join(map(ascii, look[1:]))[:30])
-def test_command_that_shows_hostile_names_prints_no_control(invoke, redis, look):
+def test_commands_with_hostile_names_print_no_control(invoke, redis, look):
     fill(redis)
     done = invoke(*look)
     assert "Traceback" not in done.output
@@ -120,7 +120,7 @@ def test_command_that_shows_hostile_names_prints_no_control(invoke, redis, look)
 @pytest.mark.parametrize(
     "words", [["explain", JID], ["limits"], ["flags"], ["locks"], ["held"], ["paused"], ["deferred"]]
 )
-def test_json_of_hostile_names_holds_them_escaped(invoke, redis, words):
+def test_json_of_hostile_names_is_escaped(invoke, redis, words):
     fill(redis)
     done = invoke(jobs, *words, "--json")
     assert acting(done.stdout) == set()
@@ -197,7 +197,7 @@ def test_columns_of_any_cells_are_one_line_each_and_aligned(rows):
         (click.UsageError(f"no {EVIL}"), "no Evil\\x1b]52"),
     ],
 )
-def test_error_of_a_command_prints_no_control(raised, shown):
+def test_command_error_prints_no_control_character(raised, shown):
     @click.command()
     @reports_errors
     def command():
@@ -209,7 +209,7 @@ def test_error_of_a_command_prints_no_control(raised, shown):
     assert acting(done.output) == set()
 
 
-def test_error_of_several_lines_in_front_of_explain_keeps_them(site, redis, invoke):
+def test_explain_error_of_several_lines_keeps_them(site, redis, invoke):
     fill(redis)
     site.write("routing.yml", {"routing_rules": [["urgncy=high", "x"]]})
     done = invoke(jobs, "explain", JID)
@@ -217,19 +217,19 @@ def test_error_of_several_lines_in_front_of_explain_keeps_them(site, redis, invo
     assert "\\n" not in done.stderr
 
 
-def test_acl_for_a_user_that_cannot_be_printed_is_refused():
+def test_acl_for_an_unprintable_user_is_refused():
     for name in ("a b", "", "a\x1bb", "a\u200bb", "a\tb"):
         done = CliRunner().invoke(acl, ["producer", "--user", name])
         assert (done.exit_code, done.stdout) == (2, "")
 
 
-def test_acl_line_is_one_line_and_whole():
+def test_acl_prints_one_whole_line():
     for role in ROLES:
         done = CliRunner().invoke(acl, [role])
         assert done.stdout == acl_line(ROLES[role], role) + "\n"
 
 
-def test_counters_with_hostile_names_stay_readable_to_prometheus(invoke, redis):
+def test_counters_with_hostile_names_are_valid_prometheus(invoke, redis):
     """One line that Prometheus does not read would cost it all the others of the file."""
     fill(redis)
     redis.hset(keys.COUNTERS, 'ok{worker="' + "x" * (MOST + 1) + '"}', 3)

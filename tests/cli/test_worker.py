@@ -39,7 +39,7 @@ def run(site, *options, **env):
         (("extra",), "extra"),
     ],
 )
-def test_wrong_usage_ends_with_2(site, options, words):
+def test_worker_wrong_usage_status_2(site, options, words):
     ended = run(site, *options)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert words in ended.stderr
@@ -59,7 +59,7 @@ def test_wrong_usage_ends_with_2(site, options, words):
         ("feature_categories.yml", {"feature_categories": {"search": {}}}, "owner"),
     ],
 )
-def test_broken_configuration_ends_with_78(site, file, content, words):
+def test_worker_invalid_configuration_status_78(site, file, content, words):
     site.write(file, content)
     ended = run(site, "-r", "jobs", "-q", "default")
     assert (ended.returncode, ended.stdout) == (78, "")
@@ -80,7 +80,7 @@ def test_broken_configuration_ends_with_78(site, file, content, words):
     ],
     ids=["missing", "raises", "syntax", "exits", "declaration", "shard"],
 )
-def test_workers_that_do_not_load_end_with_78(site, code, words):
+def test_worker_module_with_import_error_status_78(site, code, words):
     (site.folder / "broken.py").write_text(code)
     ended = run(site, "-r", "broken")
     assert (ended.returncode, ended.stdout) == (78, "")
@@ -88,28 +88,28 @@ def test_workers_that_do_not_load_end_with_78(site, code, words):
     assert "Traceback" not in ended.stderr
 
 
-def test_an_unknown_module_ends_with_78(site):
+def test_worker_unknown_module_status_78(site):
     ended = run(site, "-r", "no_such_module", "-r", "jobs")
     assert ended.returncode == 78
     assert "no_such_module" in ended.stderr
     assert str(site.folder) in ended.stderr
 
 
-def test_a_missing_config_folder_ends_with_78(site):
+def test_worker_missing_config_folder_status_78(site):
     ended = run(site, "-r", "jobs", FRAMEWORK_CONFIG_DIR="/does/not/exist")
     assert ended.returncode == 78
     assert "FRAMEWORK_CONFIG_DIR" in ended.stderr
 
 
 @pytest.mark.parametrize("command", [("-m", "framework", "worker"), (WORKER,)], ids=["module", "script"])
-def test_help_is_given(site, command):
+def test_worker_help_is_printed(site, command):
     ended = site.run(*command, "--help")
     assert ended.returncode == 0
     for option in ("--queue", "--concurrency", "--shard", "--timeout", "--require", "--environment", "--config"):
         assert option in ended.stdout
 
 
-def test_prints_of_a_module_do_not_reach_the_log(site):
+def test_worker_module_output_does_not_reach_the_log(site):
     (site.folder / "loud.py").write_text("print('hello from an import')")
     process = site.worker("-r", "loud", "-q", "default").ready()
     assert process.end() == 0
@@ -133,7 +133,7 @@ def slots(site, *options, **env):
     return info["concurrency"], info["queues"], info["capsules"]["default"]["mode"]
 
 
-def test_flags_beat_environment_beats_file_beats_settings(site):
+def test_worker_option_overrides_environment_file_settings(site):
     site.write("application.yml", {"concurrency": 2})
     file = site.folder / "worker.yml"
     file.write_text(":concurrency: 3\n:queues:\n  - [a, 2]\n  - b\nproduction:\n  concurrency: 4\n")
@@ -144,12 +144,12 @@ def test_flags_beat_environment_beats_file_beats_settings(site):
     assert slots(site, "-C", str(file), "-c", "6", "-q", "z", FRAMEWORK_CONCURRENCY="5") == (6, ["z"], "strict")
 
 
-def test_without_q_the_generated_queues_are_served(site):
+def test_worker_without_queues_serves_the_generated_ones(site):
     site.write("queues.yml", {"queues": [["a", 1], ["b", 1]]})
     assert slots(site)[1:] == (["a", "b"], "random")
 
 
-def test_a_namespace_stands_for_its_queues(site):
+def test_worker_namespace_serves_its_queues(site):
     (site.folder / "named.py").write_text(
         "from framework import ApplicationWorker\n"
         "class OneWorker(ApplicationWorker):\n    feature_category = 'not_owned'\n    queue_namespace = 'ns'\n"
@@ -159,14 +159,14 @@ def test_a_namespace_stands_for_its_queues(site):
     assert slots(site, "-r", "named", "-q", "ns", "-q", "plain")[1] == ["ns", "ns:one", "ns:two", "plain"]
 
 
-def test_the_modules_setting_names_what_is_loaded(site, redis, proofs):
+def test_worker_modules_setting_names_the_loaded_modules(site, redis, proofs):
     enqueue(redis, "NoopWorker")
     process = site.start(WORKER, "-q", "default", FRAMEWORK_WORKERS_MODULE="jobs")
     proofs("noop")
     assert process.end() == 0
 
 
-def test_environment_beats_file_for_queues_modules_timeout(site, redis, proofs, release):
+def test_worker_environment_overrides_the_file(site, redis, proofs, release):
     file = site.folder / "worker.yml"
     file.write_text("queues: [a]\nrequire: no_such_module\ntimeout: 600\n")
     enqueue(redis, "LongWorker", args=["one"], queue="b")
@@ -181,7 +181,7 @@ def test_environment_beats_file_for_queues_modules_timeout(site, redis, proofs, 
     assert process.end() == 0
 
 
-def test_flags_beat_the_file_for_shard_and_environment(site, second_redis_url):
+def test_worker_options_override_shard_and_environment(site, second_redis_url):
     site.write("redis.yml", {"shards": {"main": {"url": site.url}, "second": {"url": second_redis_url}}})
     file = site.folder / "worker.yml"
     file.write_text("shard: second\nproduction: {queues: [p]}\ntest: {queues: [t]}\n")
@@ -200,7 +200,7 @@ def test_flags_beat_the_file_for_shard_and_environment(site, second_redis_url):
 # --- processes that would silently serve no job -----------------------------------------------------------------------------
 
 
-def test_misspelt_queue_is_warned_about_and_served(site):
+def test_worker_misspelt_queue_is_served_with_a_warning(site):
     site.write("application.yml", {"limits": {"defautl": 2, "else": 2, "default": 9}, "process_limits": {"nop": 1}})
     process = site.worker("-q", "defualt", "-q", "else", "-q", "noop").ready()
     assert process.end() == 0
@@ -215,7 +215,7 @@ def test_misspelt_queue_is_warned_about_and_served(site):
     assert process.line(event_name="process.ready")["queues"] == ["defualt", "else", "noop"]
 
 
-def test_a_generated_queue_and_a_namespace_are_not_warned_of(site):
+def test_worker_known_queue_or_namespace_gives_no_warning(site):
     (site.folder / "named.py").write_text(
         WORKER_CLASS.format("queue_namespace = 'cronjob'") + WORKER_CLASS.replace("Odd", "Even").format("")
     )
@@ -225,14 +225,14 @@ def test_a_generated_queue_and_a_namespace_are_not_warned_of(site):
     assert process.find(event_name="boot.unknown_queue") == []
 
 
-def test_no_worker_class_at_all_is_warned_of(site):
+def test_worker_without_worker_classes_warns(site):
     (site.folder / "empty.py").write_text("")
     process = site.start(WORKER, "-r", "empty", "-q", "default").ready()
     assert process.end() == 0
     assert process.line(event_name="boot.no_workers")["severity"] == "WARN"
 
 
-def test_keys_of_the_file_without_effect_are_told_on_stderr(site):
+def test_worker_file_keys_without_effect_warn_on_stderr(site):
     file = site.folder / "worker.yml"
     file.write_text(":strict: true\n:max_retries: 3\n")
     process = site.worker("-C", str(file)).ready()
@@ -245,7 +245,7 @@ def test_keys_of_the_file_without_effect_are_told_on_stderr(site):
     ]
 
 
-def test_an_unknown_shard_in_the_file_ends_with_78(site):
+def test_worker_unknown_shard_in_the_file_status_78(site):
     file = site.folder / "worker.yml"
     file.write_text("shard: mian")
     ended = run(site, "-C", str(file), "-r", "jobs")

@@ -96,14 +96,14 @@ def registered(redis, silent_s=10.0, lease_ms=2_000):
 
 
 @pytest.mark.proves("R23")
-def test_a_late_child_keeps_its_lease(redis, granted, keeper, sleeper):
+def test_child_leases_late_child_keeps_its_lease(redis, granted, keeper, sleeper):
     registered(granted)
     keeper()
     until(lambda: redis.pttl(keys.lease(ME)) > 10_000)
 
 
 @pytest.mark.proves("F6")
-def test_a_stopped_child_does_not_and_is_left_alone(redis, granted, keeper, group, sleeper):
+def test_child_leases_stopped_child_expires_and_is_not_killed(redis, granted, keeper, group, sleeper):
     sleeper.send_signal(signal.SIGSTOP)
     until(lambda: not can_run(sleeper.pid))
     registered(granted, lease_ms=300)
@@ -124,7 +124,7 @@ def test_child_leases_silent_child_is_killed_not_renewed(redis, granted, keeper,
 
 
 @pytest.mark.proves("F7")
-def test_after_an_outage_a_living_child_gets_its_lease_back(make_server, keeper, group, reports, sleeper):
+def test_child_leases_after_an_outage_are_renewed(make_server, keeper, group, reports, sleeper):
     server = make_server()
     client = open_client(Endpoint(server.url), name="keeper", read_timeout_s=0.2)
     registered(client, lease_ms=400)
@@ -186,13 +186,13 @@ def test_child_leases_stop_marks_the_last_death(redis, granted, keeper):
     assert not redis.exists(keys.lease(ME))
 
 
-def test_sweep_signal_without_handler_is_harmless(sleeper):
+def test_sweep_signal_without_handler_is_ignored(sleeper):
     sleeper.send_signal(SWEEP)
     sleeper.send_signal(signal.SIGTERM)
     assert sleeper.wait(10) == -signal.SIGTERM
 
 
-def test_whether_a_process_works(sleeper):
+def test_can_run_is_false_for_stopped_and_dead_processes(sleeper):
     assert can_run(sleeper.pid)
     sleeper.send_signal(signal.SIGSTOP)
     until(lambda: not can_run(sleeper.pid))

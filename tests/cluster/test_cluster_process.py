@@ -67,7 +67,7 @@ def test_cluster_killing_job_is_quarantined_others_run(cluster, site, redis, pro
     assert redis.zcard(keys.INTERRUPTED) == 1
 
 
-def test_groups_copies_and_the_end(cluster, redis, proofs):
+def test_cluster_starts_groups_and_stops_them_in_order(cluster, redis, proofs):
     process = cluster("default,side", "other", "--processes", "2", "--max-concurrency", "1")
     until(lambda: len(process.find(event_name="process.ready")) == 4, "four workers")
     ready = process.find(event_name="process.ready")
@@ -83,7 +83,7 @@ def test_groups_copies_and_the_end(cluster, redis, proofs):
     assert redis.scard(keys.PROCESSES) == 0
 
 
-def test_quiet_reaches_the_children(cluster, redis):
+def test_cluster_quiet_signal_reaches_the_children(cluster, redis):
     process = cluster("default")
     process.line(event_name="process.ready")
     process.send(signal.SIGUSR1)  # the older word for TSTP
@@ -148,7 +148,7 @@ def test_cluster_starts_one_child_per_planned_shard(site, second_redis_url):
     assert process.end() == 0
 
 
-def test_a_plan_may_be_looked_at_first(site):
+def test_cluster_dry_run_prints_the_plan(site):
     shown = site.run(
         "-m", "framework", "cluster", "a,b", "c", "--processes", "2", "--max-concurrency", "3", "--dryrun", "-r", "jobs"
     )
@@ -166,6 +166,6 @@ def test_a_plan_may_be_looked_at_first(site):
         (("a", "--processes", "0"), 2, "--processes"),
     ],
 )
-def test_wrong_usage(site, options, status, words):
+def test_cluster_wrong_usage_is_refused(site, options, status, words):
     shown = site.run("-m", "framework", "cluster", *options)
     assert (shown.returncode, words in shown.stderr, shown.stdout) == (status, True, "")

@@ -89,7 +89,7 @@ def test_readiness_needs_a_fetching_child_per_group(asked):
 
 
 @pytest.mark.parametrize("limit", ["fetch_silence_limit_s", "lease_s"])
-def test_that_a_process_lives_is_not_enough(asked, limit):
+def test_readiness_of_process_that_does_not_fetch_is_503(asked, limit):
     asked.well("a", "c")
     asked.health._timings = replace(STANDARD, **{limit: -1.0})  # its fetches, or its beats, are not answered any more
     assert asked.ask("/readiness")[0] == 503
@@ -120,14 +120,14 @@ def test_liveness_needs_the_loop_and_half_of_the_children(asked):
     assert asked.ask("/liveness")[0] == 200
 
 
-def test_while_it_ends_it_lives_and_is_not_ready(asked):
+def test_stopping_group_is_live_and_not_ready(asked):
     asked.well("a", "c")
     asked.group.stop(0)
     assert asked.ask("/liveness")[0] == 200
     assert asked.ask("/readiness")[1]["reasons"][0] == "stopping"
 
 
-def test_other_questions_get_no_answer(asked):
+def test_health_server_other_requests_are_refused(asked):
     assert asked.ask("/liveness?verbose=1")[0] == 200
     assert asked.ask("/readiness", "HEAD") == (503, None)
     assert asked.ask("/")[0] == 404
@@ -138,7 +138,7 @@ def test_other_questions_get_no_answer(asked):
     connection.close()
 
 
-def test_slow_request_has_seconds_in_all_and_no_more(asked, monkeypatch):
+def test_health_server_slow_request_has_a_total_deadline(asked, monkeypatch):
     monkeypatch.setattr(module, "_DEADLINE_S", 1.5)
     slow = asked.connect()
     with pytest.raises(OSError):  # a byte now and then does not prolong it
@@ -186,7 +186,7 @@ def test_liveness_beside_200_silent_and_slow_ones_answers(asked):
         one.close()
 
 
-def test_one_more_takes_the_oldest_of_the_address_with_most(asked, monkeypatch):
+def test_health_server_full_closes_oldest_of_busiest_address(asked, monkeypatch):
     monkeypatch.setattr(module, "_MOST_REQUESTS", 20)
 
     def connect(source):
@@ -202,7 +202,7 @@ def test_one_more_takes_the_oldest_of_the_address_with_most(asked, monkeypatch):
         one.close()
 
 
-def test_each_network_of_ipv6_counts_as_one_address():
+def test_health_server_ipv6_network_counts_as_one_address():
     sources = map(
         module._source, ("2001:db8:1:2::1", "2001:db8:1:2:ffff::9", "2001:db8:1:3::1", "::ffff:10.0.0.1", "10.0.0.1")
     )
@@ -218,7 +218,7 @@ def test_each_network_of_ipv6_counts_as_one_address():
         ("localhost", ["localhost"], []),
     ],
 )
-def test_server_at_an_address_answers_at_its_families(asked, host, reached, missed):
+def test_health_server_answers_at_each_address_family(asked, host, reached, missed):
     server = HealthServer(asked.health, host, 0)
     server.start()
     port = server.server_address[1]

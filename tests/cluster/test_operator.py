@@ -63,7 +63,7 @@ def systemd(short_path):
 
 
 @pytest.mark.campaign
-def test_a_child_that_grows_is_replaced_and_systemd_hears_of_all(cluster, site, redis, proofs, release, systemd):
+def test_growing_child_is_replaced_and_systemd_is_notified(cluster, site, redis, proofs, release, systemd):
     (site.folder / "growing.py").write_text(GROWING)
     process = cluster(
         "default", "-r", "growing", "--max-rss", "200", "--rss-grace", "0.3", "--hard-rss", "500", "--health-port", "0",
@@ -134,7 +134,7 @@ def test_children_of_killed_supervisor_finish_jobs_and_end(cluster, site, redis,
     assert process.line(event_name="process.stopped")["finished"]
 
 
-def test_a_group_whose_child_does_not_end_in_order_ends_with_1(cluster, site, proofs, redis):
+def test_group_with_a_killed_child_ends_with_status_1(cluster, site, proofs, redis):
     process = cluster("default", "--processes", "2", "--timeout", "0.1")
     until(lambda: len(process.find(event_name="process.ready")) == 2)
     frozen = children(process)[0]

@@ -64,7 +64,7 @@ def by_shard(*selectors, **selection):
 EVERYTHING = [("main", "default search:find"), ("far", "mail old_jobs search spare"), ("side", "later mine")]
 
 
-def test_where_jobs_go_and_may_be_left():
+def test_places_include_routed_and_remaining_jobs():
     found = places(retired=["GoneWorker"])
     assert found.routed == {
         "default": ("main",),
@@ -106,11 +106,11 @@ def test_where_jobs_go_and_may_be_left():
         ("search:*", {"shards": ["main"]}, [("main", "search:find search:index")]),
     ],
 )
-def test_selectors(selector, selection, wanted):
+def test_plan_selector_chooses_its_queues(selector, selection, wanted):
     assert by_shard(selector, **selection) == wanted
 
 
-def test_each_group_has_its_processes_for_each_of_its_shards():
+def test_plan_group_has_its_processes_on_each_shard():
     found = planned("*", "mail", size=GroupSize(slots=10, processes=2))
     assert [(one.name, one.shard) for one in found] == [
         ("worker-0-0", "main"),
@@ -124,7 +124,7 @@ def test_each_group_has_its_processes_for_each_of_its_shards():
     ]
 
 
-def test_a_queue_weighs_as_often_as_its_group_names_it():
+def test_plan_repeated_queue_has_a_higher_weight():
     (one,) = planned("mail,search,mail", shards=["far"])
     assert one.queues == {"mail": 2, "search": 1}
     assert one.spec(5, ["jobs"]).argv[-6:] == ["jobs", "--no-namespaces", "-q", "mail,2", "-q", "search,1"]
@@ -157,7 +157,7 @@ def test_plan_literal_name_gets_no_namespaces():
         (80, None, 99, 80),
     ],
 )
-def test_slots(least, most, queues, slots):
+def test_plan_slots_follow_queues_within_limits(least, most, queues, slots):
     known = places([entry(f"A{number}Worker") for number in range(queues)], ())
     (one,) = planned("*", known=known, size=GroupSize(10, least=least, most=most))
     assert (len(one.queues), one.slots) == (queues, slots)
@@ -196,21 +196,21 @@ def test_slots(least, most, queues, slots):
         ),
     ],
 )
-def test_what_means_nothing_is_refused(selector, selection, reason):
+def test_plan_invalid_selector_is_refused(selector, selection, reason):
     with pytest.raises(SelectorError) as caught:
         planned(selector, **selection)
     assert reason in str(caught.value)
     assert str(caught.value).startswith(f"group {selector!r}: ")
 
 
-def test_a_namespace_is_not_served_where_it_has_no_queue():
+def test_plan_namespace_without_queue_on_shard_is_refused():
     known = places(ENTRIES[:2], ())
     assert by_shard("search", known=known) == [("main", "search search:find search:index")]
     with pytest.raises(SelectorError, match="has no queue on far; its queues are on main"):
         planned("search", known=known, shards=["far"])
 
 
-def test_no_worker_and_no_rule_is_no_queue():
+def test_plan_without_workers_and_rules_is_refused():
     with pytest.raises(SelectorError, match="there is no queue"):
         planned("*", known=places([], ()))
 
@@ -234,7 +234,7 @@ def test_plan_malformed_generated_entry_is_refused(facts, message):
     assert "application-worker generate-queues" in problem.message
 
 
-def test_remarks():
+def test_plan_warns_of_unknown_and_unserved_queues():
     def remarks(*selectors, **selection):
         planner = Planner(places(), Selection(**selection))
         return planner.warnings(planner.plan(selectors, GroupSize(slots=1)))
@@ -346,7 +346,7 @@ def oracle(selector, entries, rules, *, by_query, negate, shards):
     st.lists(st.sampled_from(SHARDS), unique=True, max_size=2),
     st.data(),
 )
-def test_a_plan_serves_what_a_plain_reading_says(entries, rules, by_query, negate, shards, data):
+def test_plan_of_any_selector_agrees_with_the_oracle(entries, rules, by_query, negate, shards, data):
     selector = data.draw(_queries if by_query else _names)
     known = places(entries, rules)
     wanted = oracle(selector, entries, rules, by_query=by_query, negate=negate, shards=shards)
@@ -384,7 +384,7 @@ def cluster(*arguments):
     return CliRunner().invoke(main, ["cluster", *arguments])
 
 
-def test_a_dry_run_prints_lines_for_people_and_for_a_shell(project):
+def test_dry_run_prints_comments_and_shell_commands(project):
     shown = cluster("mail,default", "search:*", "--dryrun", "--min-concurrency", "3", "-t", "5", "-r", "jobs")
     assert (shown.exit_code, shown.stderr) == (0, "")
     comments, commands = shown.stdout.splitlines()[::2], shown.stdout.splitlines()[1::2]
@@ -399,7 +399,7 @@ def test_a_dry_run_prints_lines_for_people_and_for_a_shell(project):
     assert argv[1:] == options.split()
 
 
-def test_queues_are_listed(project):
+def test_list_queues_prints_groups_shards_and_queues(project):
     shown = cluster("mail,default", "--list-queues", "--processes", "2", "-n")
     assert (shown.exit_code, shown.stderr) == (0, "")
     assert shown.stdout.splitlines() == [
@@ -410,7 +410,7 @@ def test_queues_are_listed(project):
     ]
 
 
-def test_a_remark_does_not_stand_among_the_lines(project):
+def test_dry_run_prints_warnings_on_stderr(project):
     shown = cluster("defualt", "--dryrun")
     assert (shown.exit_code, len(shown.stdout.splitlines())) == (0, 2)
     assert "(did you mean 'default'?)" in shown.stderr
@@ -418,7 +418,7 @@ def test_a_remark_does_not_stand_among_the_lines(project):
 
 @each_row("arguments", [("*",), ("search:*",), ("urgency=high", "--queue-selector"), ("mail", "--negate")])
 @each_row("text", [None, "5", "[", "- {worker_name: MailWorker}"])
-def test_what_needs_the_generated_file_says_how_to_get_one(project, arguments, text):
+def test_plan_without_generated_file_names_the_command(project, arguments, text):
     file = project / "workers" / "all_queues.yml"
     file.unlink() if text is None else file.write_text(text)
     refused = cluster(*arguments)
@@ -436,7 +436,7 @@ def test_plan_invalid_rule_is_refused_before_start(project):
     assert "unknown attribute 'urgncy'" in refused.stderr
 
 
-def test_a_thousand_workers_are_planned_in_well_under_a_second(project):
+def test_plan_of_a_thousand_workers_takes_under_a_second(project):
     others = dict.fromkeys(("feature_category", "weight", "version", "retry", "idempotent", "deduplicate"), "not_owned")
     many = [entry(f"Work{number}Worker", queue_namespace=f"ns{number % 20}", **others) for number in range(1000)]
     text = "\n".join(f"- {json.dumps(one)}" for one in many)

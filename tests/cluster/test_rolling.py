@@ -114,7 +114,7 @@ class WhichWorker(Base):
 
 
 @pytest.mark.campaign
-def test_a_release_is_rolled_out_and_a_broken_one_is_not(cluster, site, redis, proofs, release):
+def test_rolling_restart_of_broken_release_keeps_the_old(cluster, site, redis, proofs, release):
     """The folder is entered by a name that each deployment leads elsewhere; meanwhile a child dies, and TERM comes."""
     current = site.folder / "current"
 

@@ -141,7 +141,7 @@ def test_rollout_overdue_drain_is_stopped_then_killed(group, monkeypatch):
     assert (one.least, set(one.pids) & set(before)) == (2, set())
 
 
-def test_asked_again_in_the_midst_it_replaces_the_replaced_too(group):
+def test_rollout_requested_again_replaces_all_children_again(group):
     one = group()
     one.hold()
     one.rollout.begin()
@@ -182,7 +182,7 @@ def test_rollout_failing_new_child_stops_replacement(group, monkeypatch):
     assert [event.name for event in one.events if event.kind == "not_ready"] == ["a"]
 
 
-def test_the_cure_comes_first_to_who_does_not_serve(group):
+def test_rollout_replaces_children_that_do_not_serve_first(group):
     one = group()
     one.mode("refuse")
     os.kill(one.pids[1], signal.SIGKILL)
@@ -193,7 +193,7 @@ def test_the_cure_comes_first_to_who_does_not_serve(group):
     assert one.events_of("replaced") == [("replaced", "b"), ("replaced", "a")]
 
 
-def test_a_single_one_waits_for_the_drained_unless_it_is_urgent(group):
+def test_rollout_replacement_waits_for_drain_unless_urgent(group):
     one = group()
     a, b = one.supervisor.children
     one.hold()
@@ -212,7 +212,7 @@ def test_a_single_one_waits_for_the_drained_unless_it_is_urgent(group):
     assert one.least == 2
 
 
-def test_quiet_ends_it_and_who_dies_then_is_not_replaced(group):
+def test_rollout_quiet_cancels_it_and_dead_child_stays_dead(group):
     one = group()
     before = one.pids
     one.mode("hang")

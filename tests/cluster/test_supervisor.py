@@ -119,7 +119,7 @@ def test_supervisor_refused_first_start_ends_the_group(house):
     assert (one.supervisor.failure, one.children[0].restarts, one.kinds().count("started")) == (78, 0, 2)
 
 
-def test_a_restart_that_the_configuration_refuses_is_tried_again(house):
+def test_supervisor_restart_with_status_78_is_retried(house):
     one = house(
         "import pathlib, signal; ran = pathlib.Path(FILE); ran.exists() and exit(78); "
         "ran.touch(); print('up', flush=True); signal.pause()".replace("FILE", repr(str(house.folder / "ran")))
@@ -149,7 +149,7 @@ def test_supervisor_child_killed_early_restarts_with_backoff(house):
     assert max(pauses[:4]) < 1.0 < pauses[6]
 
 
-def test_stop_ends_all_and_starts_none_again(house):
+def test_supervisor_stop_ends_all_and_restarts_none(house):
     one = house(WAITS, 2)
     one.up(0).up(1)
     one.supervisor.run_in_thread()
@@ -174,7 +174,7 @@ def test_supervisor_child_ignoring_stop_is_killed_and_dead(house, monkeypatch):
 
 
 @pytest.mark.proves("R63", "R64", "R65")
-def test_the_nonce_and_the_environment_reach_the_child_by_exec(house):
+def test_supervisor_child_gets_nonce_and_environment(house):
     one = house(
         "import os; print('up', os.environ['FRAMEWORK_PROCESS_NONCE'], os.environ['MARK'], os.getpid(), flush=True)"
     )
@@ -219,7 +219,7 @@ def test_supervisor_stuck_child_is_killed_and_replaced(house):
     assert one.children[1].restarts == 0
 
 
-def test_a_signal_may_be_meant_for_one_shard(house):
+def test_supervisor_signal_for_a_shard_reaches_only_it(house):
     one = house(WAITS, 2)
     one.up(0).up(1)
     one.supervisor.forward(signal.SIGKILL, "shard-1")
@@ -232,7 +232,7 @@ RESPAWNS = int(os.environ.get("PROVE_RESPAWNS", "50"))
 
 
 @pytest.mark.proves("R63", "R64")
-def test_no_start_hangs_amid_threads_that_log(tmp_path):
+def test_supervisor_start_beside_logging_threads_returns(tmp_path):
     """Children are started by exec: they never hold a lock of a thread of the supervisor."""
     over = threading.Event()
     log = logging.FileHandler(tmp_path / "log")
@@ -257,7 +257,7 @@ def test_no_start_hangs_amid_threads_that_log(tmp_path):
         log.close()
 
 
-def test_child_that_never_starts_waits_five_seconds_at_most(tmp_path):
+def test_supervisor_failing_start_waits_5_s_at_most(tmp_path):
     child = Child(ChildSpec("child", ["true"], "main", {}, tmp_path / "child.log"))
     for _ in range(1_100):  # 2 to this power is no float
         child.plan_restart(failed=True, longest_s=5.0)

@@ -26,7 +26,7 @@ def systemd(monkeypatch):
         yield heard
 
 
-def test_what_is_said_and_that_news_are_said_once(systemd):
+def test_systemd_status_is_sent_once_per_change(systemd):
     one = SystemdNotifier()
     assert "NOTIFY_SOCKET" not in os.environ
     one.ready()

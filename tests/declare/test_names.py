@@ -31,7 +31,7 @@ from tests.tables import each_row
     ],
     around=registry.isolated,
 )
-def test_wire_name(module: str, class_name: str, expected: str):
+def test_wire_name_of_module_and_class(module: str, class_name: str, expected: str):
     assert wire_name(module, class_name) == expected
 
 
@@ -52,7 +52,7 @@ def test_wire_name(module: str, class_name: str, expected: str):
     ],
     around=registry.isolated,
 )
-def test_queue_name(name: str, namespace: str | None, expected: str):
+def test_queue_name_of_wire_name_and_namespace(name: str, namespace: str | None, expected: str):
     assert queue_name(name, namespace) == expected
 
 

@@ -115,7 +115,7 @@ def test_set_warns_once_for_each_option_of_a_class(caught):
     assert (caught[-1].filename, caught[-1].lineno) == (__file__, line)
 
 
-def test_set_of_a_child_warns_besides_its_parent(caught):
+def test_set_of_a_child_warns_in_addition_to_its_parent(caught):
     parent = declared()
     child = declared((parent,), wire_name="Child")
     parent.set(track=True)

@@ -260,7 +260,7 @@ _VALUES = st.recursive(
 
 
 @given(st.lists(_VALUES, max_size=4))
-def test_arguments_that_pass_arrive_unchanged(args: list[Any]):
+def test_accepted_arguments_arrive_unchanged(args: list[Any]):
     def perform(self, a=None, b=None, *more): ...
 
     try:

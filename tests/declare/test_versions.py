@@ -75,7 +75,7 @@ def test_is_async_needs_every_handler_async(now, before, is_async):
     assert make(perform=now, version=1, perform_v0=before).declaration().is_async is is_async
 
 
-def test_job_version_outside_of_a_job_is_the_classs():
+def test_job_version_outside_of_a_job_is_that_of_the_class():
     base = make(version=2)
     assert base().job_version == 2
     assert make(base, name="ChildWorker").job_version == 2

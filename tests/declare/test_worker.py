@@ -327,7 +327,7 @@ def test_idempotent_alone_deduplicates_until_executing():
 
 
 @each_row(("retry", "limit"), [(True, 25), (False, None), (0, 0), (3, 3)], around=registry.isolated)
-def test_retry_limit(retry: Any, limit: int | None):
+def test_retry_limit_of_retry_attribute(retry: Any, limit: int | None):
     assert declare(retry=retry).retry_limit() == limit
     assert declare(retry=retry).retry_limit(default=7) == (7 if retry is True else limit)
 
@@ -482,7 +482,7 @@ def test_bulk_error_names_the_wrong_job(recorder: Any, jobs: Any, words: str):
     assert recorder.bulks == []
 
 
-def test_bulk_times():
+def test_bulk_schedule_of_times_and_batches():
     clock = lambda: NOW  # noqa: E731 - a constant
     due, pace = bulk_schedule("W", 60, 2, 10, clock)
     assert due == DueTime(NOW + 60, 60.0)
@@ -575,7 +575,7 @@ def test_bulk_in_accepts_a_generator(recorder: Any):
     assert [bulk.delay_s_of(index) for index in range(len(jids))] == [0, 0, 10, 10, 20]
 
 
-def test_inline_and_route_go_through_the_port(recorder: Any):
+def test_inline_and_route_use_the_port(recorder: Any):
     worker = make()
     worker.set(retry=0).perform_inline(1)
     ran, request = recorder.inline[0]
@@ -632,7 +632,7 @@ def test_port_factory_lock_is_renewed_in_a_forked_child(recorder: Any):
     assert status == 0
 
 
-def test_instance_without_process_answers(caplog: pytest.LogCaptureFixture):
+def test_instance_without_process_has_default_values(caplog: pytest.LogCaptureFixture):
     worker = make()()
     assert (worker.jid, worker.job_version, worker.cancelled, worker.interrupted) == ("", 0, False, False)
     worker.log_extra(files=3)

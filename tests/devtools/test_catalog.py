@@ -46,5 +46,5 @@ def test_queue_weights_of_namespace_come_from_the_table():
     assert catalog.queue_weights(declarations, {}, {"ns": 2}) == [("mix:c", 1), ("mix:d", 3), ("ns", 4)]
 
 
-def test_shared_queues_are_found():
+def test_catalog_shared_queues_are_found():
     assert catalog.shared_queues([declare("AWorker"), declare("A"), declare("BWorker")]) == {"a": ["A", "AWorker"]}

@@ -48,7 +48,7 @@ def test_schema_is_valid_and_has_the_fields_in_order():
     assert items["additionalProperties"] is False
 
 
-def test_committed_file_validates_against_the_schema():
+def test_schema_accepts_the_committed_file():
     schema = json.loads((ROOT / "workers" / catalog.SCHEMA_NAME).read_text())
     file = ROOT / "workers" / "all_queues.yml"
     jsonschema.Draft202012Validator(schema).validate(read_yaml(file))
@@ -72,7 +72,7 @@ def test_committed_file_validates_against_the_schema():
     ],
     around=registry.isolated,
 )
-def test_every_entry_that_a_class_can_have_is_valid(body: dict[str, Any]):
+def test_schema_accepts_every_entry_of_a_class(body: dict[str, Any]):
     jsonschema.Draft202012Validator(SCHEMA).validate([entry(**body)])
 
 
@@ -116,7 +116,7 @@ def test_every_entry_that_a_class_can_have_is_valid(body: dict[str, Any]):
     ],
     around=registry.isolated,
 )
-def test_a_mutated_entry_is_invalid(field: str, value: Any):
+def test_schema_mutated_entry_is_invalid(field: str, value: Any):
     mutated = {**entry(), field: value}
     if value is ABSENT:
         del mutated[field]
@@ -124,13 +124,13 @@ def test_a_mutated_entry_is_invalid(field: str, value: Any):
     assert not holds([mutated])
 
 
-def test_the_file_is_a_list_of_mappings():
+def test_schema_accepts_only_a_list_of_mappings():
     assert holds([])
     assert not holds({})
     assert not holds([[]])
 
 
-def test_known_categories_close_the_vocabulary():
+def test_schema_with_known_categories_refuses_others():
     schema = all_queues_schema(["search", "billing"])
     assert holds([entry(feature_category="search"), entry(feature_category="not_owned")], schema)
     assert not holds([entry(feature_category="x")], schema)
@@ -147,7 +147,7 @@ _VALUES = (
 
 
 @given(st.sampled_from((*_PLAIN, "retry", "data_consistency", "pause_control", "shard", "queue")), _VALUES)
-def test_the_schema_allows_what_the_rule_of_the_attribute_allows(field: str, value: Any):
+def test_schema_agrees_with_the_attribute_validator(field: str, value: Any):
     try:
         ATTRIBUTES[field].validator(value)
     except InvalidValue:

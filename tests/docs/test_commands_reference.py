@@ -35,12 +35,12 @@ def sections() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", [name for name, one in COMMANDS.items() if name and options(one)])
-def test_page_has_each_option_of_a_command(name: str) -> None:
+def test_commands_page_has_each_option_of_a_command(name: str) -> None:
     rows = dict(ROW.findall(sections()[name]))
     wanted = options(COMMANDS[name])
     assert rows.keys() == wanted.keys()
     assert {word: rows[word] for word, value in wanted.items() if value} == {w: v for w, v in wanted.items() if v}
 
 
-def test_page_has_no_other_command() -> None:
+def test_commands_page_has_no_other_command() -> None:
     assert sections().keys() == {name for name, one in COMMANDS.items() if name and options(one)}

@@ -38,7 +38,7 @@ def shown(default: Any) -> str:
     return f"`{json.dumps(default, default=str)}`".replace('"', "")
 
 
-def test_the_table_of_variables_is_the_model():
+def test_table_of_variables_matches_the_settings_model():
     known = dict(
         entry
         for key, field in Settings.model_fields.items()

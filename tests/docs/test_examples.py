@@ -172,7 +172,7 @@ def replicated(postgres: Postgres) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
-def test_examples(page: Path, reader: Reader, request: pytest.FixtureRequest) -> None:
+def test_page_examples_run_and_print_their_output(page: Path, reader: Reader, request: pytest.FixtureRequest) -> None:
     if "$REPLICA_URL" in page.read_text():
         reader.environment.update(request.getfixturevalue("replicated"))
     if page in STRANGERS:
@@ -189,7 +189,7 @@ def test_examples(page: Path, reader: Reader, request: pytest.FixtureRequest) ->
 
 
 @each_row("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
-def test_links_lead_somewhere(page: Path) -> None:
+def test_page_links_have_existing_targets(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
     broken = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
     assert not broken

@@ -9,14 +9,14 @@ from tests.cli.test_help import COMMANDS
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "exit_codes.md"
 
 
-def test_page_has_a_row_for_each_code() -> None:
+def test_exit_codes_page_has_a_row_for_each_code() -> None:
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
     assert [(int(code), name) for code, name in rows] == [
         (code, name) for name, code in vars(exit_codes).items() if name.startswith("EXIT_")
     ]
 
 
-def test_page_names_only_commands_that_exist() -> None:
+def test_exit_codes_page_names_only_existing_commands() -> None:
     code_1 = PAGE.read_text().partition("\n## Code 1\n")[2]
     cells = re.findall(r"^\| (`[^|]*`) \|", code_1, re.MULTILINE)
     names = {name.split(" --")[0] for cell in cells for name in re.findall(r"`([^`]+)`", cell)}

@@ -22,14 +22,14 @@ def known_keys() -> set[str]:
     return keys
 
 
-def test_every_key_has_a_row() -> None:
+def test_keys_page_has_a_row_for_every_key() -> None:
     cells = re.findall(r"^\| (`[^|]*`(?:, `[^|]*`)*) \|", PAGE.read_text().replace("\\|", "!"), re.MULTILINE)
     rows = {PLACEHOLDER.split(name)[0] for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
     missing = {key for key in known_keys() if not any(key.replace("|", "!") in row for row in rows)}
     assert missing == set()
 
 
-def test_every_script_has_a_row() -> None:
+def test_keys_page_has_a_row_for_every_script() -> None:
     page = (ROOT / "docs" / "internals" / "redis.md").read_text()
     rows = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
     assert rows == {path.stem for path in (ROOT / "framework" / "store" / "scripts").glob("*.lua")}

@@ -63,7 +63,7 @@ def written_fields() -> set[str]:
     return fields - NO_FIELDS
 
 
-def test_every_event_has_a_row() -> None:
+def test_log_events_page_has_a_row_for_every_event() -> None:
     rows, written = names("log_events.md"), written_events()
     assert written - rows == set()
     literals = {
@@ -75,12 +75,12 @@ def test_every_event_has_a_row() -> None:
     assert rows - written - {name for name in literals if not NO_EVENTS.match(name)} == set()
 
 
-def test_every_field_has_a_row() -> None:
+def test_log_fields_page_has_a_row_for_every_field() -> None:
     rows = names("log_fields.md")
     assert {name for name in written_fields() - rows if not name.startswith("_")} == set()
 
 
-def test_every_status_has_a_row() -> None:
+def test_log_fields_page_has_a_row_for_every_status() -> None:
     from framework.finish.endings import ENDINGS
 
     rows = names("log_fields.md", section="Job status")

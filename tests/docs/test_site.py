@@ -27,7 +27,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str]:
 
 @pytest.mark.campaign  # half a minute of a processor
 @pytest.mark.timeout(400)
-def test_site_is_complete_and_stands_alone(site: dict[Path, str]) -> None:
+def test_site_is_complete_and_loads_no_remote_file(site: dict[Path, str]) -> None:
     root = min(site, key=lambda path: len(path.parts)).parent
     pages = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")}
     assert pages <= {path.relative_to(root) for path in site}

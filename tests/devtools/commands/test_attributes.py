@@ -26,12 +26,12 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_the_documentation_of_this_checkout_is_up_to_date():
+def test_attributes_pages_of_this_checkout_are_current():
     done = run("--check")
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_no_arguments_lists_every_attribute_in_its_group():
+def test_attributes_without_arguments_lists_all_by_group():
     done = run()
     assert (done.returncode, done.stderr) == (0, "")
     assert max(map(len, done.stdout.splitlines())) <= 100
@@ -48,7 +48,7 @@ def test_no_arguments_lists_every_attribute_in_its_group():
     assert "feature_category required" in words(done.stdout)
 
 
-def test_one_attribute_is_explained_whole():
+def test_attributes_of_a_name_prints_the_whole_text():
     done = run("retry", "urgency")
     output, retry, urgency = words(done.stdout), ATTRIBUTES["retry"], ATTRIBUTES["urgency"]
     assert done.returncode == 0
@@ -58,19 +58,19 @@ def test_one_attribute_is_explained_whole():
     assert "forbids" not in run("tags").stdout
 
 
-def test_an_unknown_name_is_answered_with_the_nearest():
+def test_attributes_unknown_name_suggests_the_nearest():
     done = run("retry", "urgancy")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "there is no attribute 'urgancy' (did you mean 'urgency'?)\n"
 
 
 @pytest.mark.parametrize("arguments", [("retry", "--write"), ("--check", "--write"), ("--check", "--docs", "nowhere")])
-def test_wrong_usage(arguments: tuple[str, ...]):
+def test_attributes_wrong_usage_status_2(arguments: tuple[str, ...]):
     done = run(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
 
 
-def test_write_fills_what_check_finds_stale(tmp_path: Path):
+def test_attributes_write_updates_stale_pages(tmp_path: Path):
     docs = tmp_path / "docs"
     (docs / "guide").mkdir(parents=True)
     page, other = docs / "guide" / "retries.md", docs / "other.md"
@@ -91,7 +91,7 @@ def test_write_fills_what_check_finds_stale(tmp_path: Path):
     assert (again.returncode, page.read_text()) == (0, text)
 
 
-def test_a_page_may_have_several_parts_and_text_between():
+def test_fill_page_keeps_text_between_generated_parts():
     page = (
         "a\n<!-- attributes: rules -->\n<!-- /attributes -->\nb\n<!-- attributes: status -->\n<!-- /attributes -->\nc\n"
     )
@@ -122,12 +122,12 @@ def test_generated_parts_have_every_attribute():
         ("<!-- attributes: status -->\n<!-- attributes: retries -->\n<!-- /attributes -->", "2: .* of status"),
     ],
 )  # fmt: skip
-def test_markers_that_do_not_hold_are_named_with_their_line(page: str, message: str):
+def test_fill_page_invalid_marker_is_named_with_its_line(page: str, message: str):
     with pytest.raises(PageError, match=message):
         fill_page(page)
 
 
-def test_invalid_page_status_1_writes_nothing(tmp_path: Path):
+def test_attributes_invalid_page_status_1_writes_no_page(tmp_path: Path):
     (tmp_path / "a.md").write_text("<!-- attributes: status -->\n<!-- /attributes -->\n")
     (tmp_path / "b.md").write_text("<!-- attributes: status -->\n")
     done = run("--write", "--docs", str(tmp_path))
@@ -136,7 +136,7 @@ def test_invalid_page_status_1_writes_nothing(tmp_path: Path):
     assert (tmp_path / "a.md").read_text() == "<!-- attributes: status -->\n<!-- /attributes -->\n"
 
 
-def test_every_attribute_belongs_to_a_group_and_says_something():
+def test_every_attribute_has_a_group_and_texts():
     assert {one.group for one in ATTRIBUTES.values()} == set(GROUPS)
     for name, one in ATTRIBUTES.items():
         for text in (one.meaning, one.effect, one.trap):
@@ -145,7 +145,7 @@ def test_every_attribute_belongs_to_a_group_and_says_something():
             assert "|" not in text, name  # it would end the cell of a table
 
 
-def test_the_installed_command_knows_it_too():
+def test_attributes_runs_as_an_installed_command():
     done = subprocess.run(
         [sys.executable, "-m", "framework", "attributes", "queue"],
         capture_output=True,
@@ -157,7 +157,7 @@ def test_the_installed_command_knows_it_too():
 
 
 @each_row("page", sorted((ROOT / "docs/reference/attributes").glob("*.md")), ids=lambda page: page.stem)
-def test_a_page_shows_the_attributes_of_its_group_first(page: Path):
+def test_page_of_a_group_starts_with_its_attributes(page: Path):
     wanted = "rules" if page.stem == "index" else page.stem
     assert wanted == "rules" or wanted in GROUPS
     markers = [line for line in page.read_text().splitlines() if line.startswith("<!-- attributes: ")]

@@ -128,7 +128,7 @@ def test_unsafe_change_fails_with_advice_and_safe_passes(released, day):
     assert lines[-1].endswith("0 findings, 1 change")
 
 
-def test_without_queues_yml_the_queues_of_the_classes_are_served(site):
+def test_check_compat_without_queues_yml_serves_class_queues(site):
     """As a worker process does then: a renamed class that keeps its queue as an alias has one, and `default` is not served."""
     write(site, RELEASED)
     assert check(site, "--release", "4.1").returncode == 0
@@ -142,7 +142,7 @@ def test_without_queues_yml_the_queues_of_the_classes_are_served(site):
     assert (status, errors) == (0, "")
 
 
-def test_programs_read_json(released):
+def test_check_compat_json_has_every_finding(released):
     write(released, UNVERSIONED)
     done = check(released, "--json")
     assert (done.returncode, done.stderr) == (1, "")
@@ -154,7 +154,7 @@ def test_programs_read_json(released):
     assert finding["write"] == ["def perform_v2(self, path: str, sheets: list[int] | None = None) -> None: ..."]
 
 
-def test_accept_remembers_worker_and_reason(released):
+def test_check_compat_accept_stores_worker_and_reason(released):
     write(released, UNSAFE)
     done = check(released, "--accept", "ImportWorker", "--reason", "no import was pushed since May")
     assert done.returncode == 0
@@ -165,7 +165,7 @@ def test_accept_remembers_worker_and_reason(released):
     assert result_of(unknown) == (2, [], "there is no worker 'ImportWorkr' (did you mean 'ImportWorker'?)\n")
 
 
-def test_former_queue_stays_served(site):
+def test_check_compat_former_queue_is_still_served(site):
     def write_routed(queue):
         write(site, RELEASED | {"methods": f'queue = "{queue}"\n\n    {RELEASED["methods"]}'})
 
@@ -188,7 +188,7 @@ def test_former_queue_stays_served(site):
     assert result_of(check(site))[1][-1].endswith(": 0 findings, 0 changes")
 
 
-def test_another_manifest_is_a_file_or_a_revision(released):
+def test_check_compat_against_a_file_or_a_git_revision(released):
     def git(*arguments):
         words = ["git", "-C", str(released.folder), "-c", "user.name=a", "-c", "user.email=a@b.invalid", *arguments]
         subprocess.run(words, check=True, capture_output=True)
@@ -224,7 +224,7 @@ def test_another_manifest_is_a_file_or_a_revision(released):
     ],
     ids=["no YAML", "no day", "a slip", "no type"],
 )
-def test_invalid_manifest_is_reported(site, text, message):
+def test_check_compat_invalid_manifest_status_78(site, text, message):
     write(site, RELEASED)
     (site.folder / "workers").mkdir()
     (site.folder / "workers" / "released.yml").write_text(text)
@@ -244,18 +244,18 @@ def test_invalid_manifest_is_reported(site, text, message):
         ("x",),
     ],
 )
-def test_conflicting_options_are_usage_errors(released, arguments):
+def test_check_compat_conflicting_options_are_refused(released, arguments):
     assert check(released, *arguments).returncode == 2
 
 
-def test_unimportable_workers_are_reported(released):
+def test_check_compat_unimportable_workers_are_reported(released):
     (released.folder / "office.py").write_text("import nowhere_to_be_found\n")
     done = check(released)
     assert (done.returncode, done.stdout) == (78, "")
     assert "office: it imports 'nowhere_to_be_found', which is not installed" in done.stderr
 
 
-def test_the_committed_manifest_fits_the_committed_workers(site):
+def test_committed_manifest_fits_the_committed_workers(site):
     done = site.run(str(ROOT / "scripts" / "check_compat"), FRAMEWORK_CONFIG_DIR=str(ROOT / "config"))
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     schema = json.loads((ROOT / "workers" / "released.schema.json").read_text())

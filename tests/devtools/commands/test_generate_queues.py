@@ -61,7 +61,7 @@ def run_cold(cwd: Path, *arguments: str, **env: str) -> subprocess.CompletedProc
     )
 
 
-def test_it_writes_its_files_and_finds_them_fresh(project: Path):
+def test_generate_queues_files_pass_its_check(project: Path):
     written = run(project, "-r", "shop")
     assert (written.returncode, written.stderr) == (0, "")
     assert written.stdout.splitlines() == [
@@ -85,7 +85,7 @@ def test_it_writes_its_files_and_finds_them_fresh(project: Path):
     assert not list(project.glob("*/*.tmp"))
 
 
-def test_check_lists_missing_surplus_and_changed(project: Path):
+def test_generate_queues_check_lists_all_differences(project: Path):
     run(project, "-r", "shop")
     text = WORKERS.replace("IndexWorker", "SearchWorker").replace("weight = 3", "weight = 5")
     (project / "shop.py").write_text(text)
@@ -101,7 +101,7 @@ def test_check_lists_missing_surplus_and_changed(project: Path):
     ]
 
 
-def test_check_finds_absent_broken_and_edited_files(project: Path):
+def test_generate_queues_check_finds_invalid_files(project: Path):
     checked = run(project, "-r", "shop", "--check")
     assert checked.returncode == 1
     assert "workers/all_queues.yml: does not exist" in checked.stderr
@@ -115,7 +115,7 @@ def test_check_finds_absent_broken_and_edited_files(project: Path):
     assert "not a list of workers" in run(project, "-r", "shop", "--check").stderr
 
 
-def test_check_covers_the_schema(project: Path):
+def test_generate_queues_check_covers_the_schema(project: Path):
     run(project, "-r", "shop")
     file = project / "workers/all_queues.schema.json"
     (project / "config" / "feature_categories.yml").write_text("feature_categories: {search: {owner: team}}")
@@ -128,7 +128,7 @@ def test_check_covers_the_schema(project: Path):
     assert "workers/all_queues.schema.json: does not exist" in run(project, "-r", "shop", "--check").stderr
 
 
-def test_two_workers_of_one_generated_queue_are_refused(project: Path):
+def test_generate_queues_shared_generated_queue_is_refused(project: Path):
     with (project / "shop.py").open("a") as file:
         file.write(WORKERS.replace("MailWorker", "Mail").replace("IndexWorker", "OtherWorker"))
     refused = run(project, "-r", "shop")
@@ -136,7 +136,7 @@ def test_two_workers_of_one_generated_queue_are_refused(project: Path):
     assert "Mail and MailWorker have the same generated queue mail" in refused.stderr
 
 
-def test_configuration_errors_end_with_78(project: Path):
+def test_generate_queues_invalid_configuration_status_78(project: Path):
     missing = run(project, "-r", "no_such_module")
     assert missing.returncode == 78
     assert "no_such_module: no module of that name" in missing.stderr
@@ -148,7 +148,7 @@ def test_configuration_errors_end_with_78(project: Path):
     assert not (project / "workers").exists()
 
 
-def test_the_committed_files_are_fresh(tmp_path: Path):
+def test_committed_queue_files_are_current(tmp_path: Path):
     del tmp_path
     checked = run(ROOT, "--check")
     assert checked.returncode == 0, checked.stderr
@@ -168,7 +168,7 @@ class {name}(ApplicationWorker):
 """
 
 
-def test_import_order_hash_seed_and_locale_do_not_matter(project: Path):
+def test_generate_queues_output_ignores_order_seed_locale(project: Path):
     names = [f"W{number}Worker" for number in range(12)]
     for number, name in enumerate(names):
         urgency = ("high", "low", "throttled")[number % 3]
@@ -191,7 +191,7 @@ def test_import_order_hash_seed_and_locale_do_not_matter(project: Path):
 
 
 @pytest.mark.campaign
-def test_reader_beside_several_writers_sees_whole_files(project: Path):
+def test_generate_queues_reader_sees_only_whole_files(project: Path):
     run(project, "-r", "shop")
     file = project / "workers/all_queues.yml"
     fresh = file.read_text()
@@ -210,7 +210,7 @@ def test_reader_beside_several_writers_sees_whole_files(project: Path):
     assert not list(project.glob("*/*.tmp"))
 
 
-def test_a_folder_that_cannot_be_written_is_said(project: Path):
+def test_generate_queues_unwritable_folder_is_reported(project: Path):
     (project / "workers").write_text("a file is in the way")
     refused = run(project, "-r", "shop")
     assert refused.returncode == 78
@@ -266,7 +266,7 @@ def explain(project: Path, name: str) -> list[str]:
     return [" ".join(line.split()) for line in done.stdout.splitlines()]
 
 
-def test_explain_says_where_each_fact_comes_from(project: Path):
+def test_generate_queues_explain_names_source_of_each_fact(project: Path):
     made = "made from the wire name: without the suffix Worker, underscored"
     differently = "a line of its own, as the workers of mix do not weigh the same"
     lines = explain(project, "AWorker")
@@ -302,14 +302,14 @@ def test_explain_says_where_each_fact_comes_from(project: Path):
     assert "[d, 3] serves d (its generated name): a line of its own, as the worker has no namespace" in lines
 
 
-def test_a_queue_of_a_former_name_says_whose_it_is(project: Path):
+def test_generate_queues_explain_names_owner_of_alias_queue(project: Path):
     (project / "shop.py").write_text(WORKERS.replace("weight = 3", "aliases = ('Post::OldWorker',)"))
     done = run(project, "-r", "shop", "--explain", "MailWorker")
     line = "[post_old, 3] serves post_old (jobs of its alias Post::OldWorker may wait there): a line of its own"
     assert line in [one.strip() for one in done.stdout.splitlines()]
 
 
-def test_the_queue_of_a_retired_class_stays_until_its_entry_goes(project: Path):
+def test_generate_queues_keeps_queues_of_retired_classes(project: Path):
     """No other queue holds its remaining jobs, which processes drop and count."""
     retired = {
         "FRAMEWORK_RETIRED_WORKERS": '{"Old::FaxWorker": "gone", "Search::Worker": "gone", "MailWorker2": "gone"}'
@@ -324,7 +324,7 @@ def test_the_queue_of_a_retired_class_stays_until_its_entry_goes(project: Path):
     assert "surplus old_fax" in run(project, "-r", "shop", "--check").stderr
 
 
-def test_an_unknown_worker_is_named_with_the_nearest(project: Path):
+def test_generate_queues_unknown_worker_suggests_nearest(project: Path):
     unknown = run(project, "-r", "shop", "--explain", "MailWorkr")
     assert (unknown.returncode, unknown.stderr) == (2, "there is no worker 'MailWorkr' (did you mean 'MailWorker'?)\n")
     both = run(project, "-r", "shop", "--explain", "MailWorker", "--check")

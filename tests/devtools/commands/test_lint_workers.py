@@ -32,13 +32,13 @@ def site(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_workers_of_this_checkout_pass():
+def test_lint_of_this_checkout_has_no_findings():
     done = run(ROOT)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(r"\d+ workers in \d+ files: 0 findings\n", done.stdout)
 
 
-def test_findings_name_place_code_and_fix_and_end_with_1(site: Path):
+def test_lint_finding_names_place_code_and_fix_status_1(site: Path):
     done = run(site)
     first, last = done.stdout.splitlines()
     rule = RULES["SEW001"]
@@ -50,7 +50,7 @@ def test_findings_name_place_code_and_fix_and_end_with_1(site: Path):
     assert run(site, "workers/post.py").stdout == "1 worker in 1 file: 0 findings\n"
 
 
-def test_the_forms_for_programs(site: Path):
+def test_lint_output_formats_for_programs(site: Path):
     (one,) = json.loads(run(site, "--format", "json").stdout)
     assert {name: one[name] for name in ("path", "line", "column", "end_line", "code", "name", "fix")} == {
         "path": "workers/mail.py",
@@ -72,7 +72,7 @@ def test_the_forms_for_programs(site: Path):
     assert output.count("\n") == 1
 
 
-def test_codes_may_be_chosen(site: Path):
+def test_lint_select_and_ignore_choose_codes(site: Path):
     assert run(site, "--ignore", "SEW001,SEW002").returncode == 0
     assert run(site, "--select", "SEW002", "--select", "SEW003").returncode == 0
     assert run(site, "--select", "SEW001").returncode == 1
@@ -90,13 +90,13 @@ def test_codes_may_be_chosen(site: Path):
         (("--format", "jsno"), "(did you mean 'json'?)"),
     ],
 )
-def test_wrong_usage(arguments: tuple[str, ...], message: str, site: Path):
+def test_lint_wrong_usage_status_2(arguments: tuple[str, ...], message: str, site: Path):
     done = run(site, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
 
 
-def test_every_code_is_listed_and_explained(site: Path):
+def test_lint_lists_and_explains_every_code(site: Path):
     assert [line.split()[0] for line in run(site, "--list").stdout.splitlines()] == list(RULES)
     output = run(site, *(word for code in RULES for word in ("--explain", code))).stdout
     words = " ".join(output.split())
@@ -110,7 +110,7 @@ def test_every_code_is_listed_and_explained(site: Path):
 
 
 @each_row("rule", RULES.values(), ids=RULES)
-def test_texts_of_a_code_fit_their_places(rule):
+def test_lint_code_has_well_formed_texts(rule):
     for text in (rule.summary, rule.why):
         assert text.endswith(".")
     assert not rule.fix.endswith(".")
@@ -118,7 +118,7 @@ def test_texts_of_a_code_fit_their_places(rule):
     assert rule.name == rule.name.lower()
 
 
-def test_configuration(site: Path):
+def test_lint_configuration_of_pyproject_is_used(site: Path):
     pyproject = site / "pyproject.toml"
     pyproject.write_text(STRICT + 'per-file-ignores = { "workers/m*.py" = ["SEW001"] }\n')
     assert run(site).returncode == 0
@@ -138,7 +138,7 @@ def test_configuration(site: Path):
     assert run(site).returncode == 78
 
 
-def test_sets_are_selected_by_name(site: Path):
+def test_lint_rule_set_is_selected_by_name(site: Path):
     assert run(site, "--select", "default").returncode == 0
     assert run(site, "--select", "default,SEW001").returncode == 1
     pyproject = site / "pyproject.toml"
@@ -168,7 +168,7 @@ def test_worker_of_getting_started_passes_by_default(tmp_path: Path):
 
 
 @pytest.mark.parametrize("setting", ["file", "environment"])
-def test_without_a_path_workers_module_is_looked_at(tmp_path: Path, setting: str):
+def test_lint_without_path_reads_the_workers_module(tmp_path: Path, setting: str):
     write(
         tmp_path, {"shop/__init__.py": "", "shop/jobs.py": worker("weight = 0"), "shop/other.py": worker("weight = 0")}
     )
@@ -189,7 +189,7 @@ def test_without_a_path_workers_module_is_looked_at(tmp_path: Path, setting: str
     assert "as workers_module in " in done.stderr
 
 
-def test_categories_are_those_of_the_file(site: Path):
+def test_lint_categories_come_from_the_file(site: Path):
     categories = site / "config" / "feature_categories.yml"
     categories.parent.mkdir()
     categories.write_text("feature_categories: {global_saerch: {owner: a, description: b}}\n")
@@ -202,7 +202,7 @@ def test_categories_are_those_of_the_file(site: Path):
     assert run(site, "--select", "SEW017").returncode == 0
 
 
-def test_moved_class_is_told_by_the_manifest_of_the_setting(tmp_path: Path):
+def test_lint_moved_class_is_found_by_the_manifest(tmp_path: Path):
     """The manifest counts before all_queues.yml, below the folder of the setting; names retired there or by a setting are held."""
     write(tmp_path, {"shop/__init__.py": "", "shop/mail/__init__.py": "", "shop/mail/sending.py": worker()})
     files = {"redis.yml": "", "application.yml": "workers_module: shop\ngenerated_files: made\n"}
@@ -241,7 +241,7 @@ def test_moved_class_is_told_by_the_manifest_of_the_setting(tmp_path: Path):
     assert checked()[0] == 0
 
 
-def test_the_hook_of_the_guide(site: Path):
+def test_lint_hook_of_the_guide_runs(site: Path):
     page = (ROOT / "docs" / "reference" / "lint.md").read_text()
     text = re.search(r"```yaml file=\.pre-commit-config\.yaml\n(.*?)```", page, re.DOTALL)
     assert text is not None

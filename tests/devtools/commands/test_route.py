@@ -51,7 +51,7 @@ def route(site, *arguments):
     return site.run(str(ROOT / "scripts" / "route"), "-r", "office", *arguments)
 
 
-def test_the_table_is_aligned(office):
+def test_route_table_is_aligned(office):
     shown = route(office)
     assert (shown.returncode, shown.stderr) == (0, "")
     assert shown.stdout.splitlines() == [
@@ -68,7 +68,7 @@ def test_the_table_is_aligned(office):
     assert route(office, "PlainWorker").stdout.endswith("(none: the generated name on main)\n")
 
 
-def test_explain_shows_each_rule_and_overrides(office):
+def test_route_explain_shows_each_rule_and_overrides(office):
     assert route(office, "--explain", "PinnedWorker", "FastWorker").stdout.splitlines() == [
         "PinnedWorker: queue mine on shard second (rule *)",
         "  no match  urgency=high  (not urgency=high: urgency is low): queue urgent, shard main",
@@ -82,13 +82,13 @@ def test_explain_shows_each_rule_and_overrides(office):
     ]
 
 
-def test_unknown_workers_are_named_with_the_nearest(office):
+def test_route_unknown_worker_suggests_the_nearest(office):
     unknown = route(office, "FastWorkr", "PlainWorker", "--explain")
     assert (unknown.returncode, unknown.stdout) == (2, "")
     assert unknown.stderr == "there is no worker 'FastWorkr' (did you mean 'FastWorker'?)\n"
 
 
-def test_lint_with_pins_only_status_0(office):
+def test_route_lint_with_pins_only_status_0(office):
     linted = route(office, "--lint")
     assert (linted.returncode, linted.stderr) == (0, "")
     assert linted.stdout.splitlines() == [
@@ -98,7 +98,7 @@ def test_lint_with_pins_only_status_0(office):
     ]
 
 
-def test_lint_with_findings_status_1_findings_first(office):
+def test_route_lint_with_findings_status_1_findings_first(office):
     rules = [["urgency=high", "urgent"], ["urgency=high&tags=a", "x"], ["worker_name=PlainWorkr", "y"], ["*", None]]
     office.write("routing.yml", {"routing_rules": rules})
     office.write("queues.yml", {"queues": [["urgent", 3], ["mine", 1], ["office", 1]]})
@@ -122,7 +122,7 @@ def test_lint_with_findings_status_1_findings_first(office):
         assert line.startswith(start)
 
 
-def test_without_queues_yml_the_queues_of_all_classes_are_served(office):
+def test_route_lint_without_queues_yml_serves_class_queues(office):
     (office.folder / "config" / "queues.yml").unlink()
     office.write("routing.yml", {"routing_rules": [["*", "default"]]})
     linted = route(office, "--lint")
@@ -131,11 +131,11 @@ def test_without_queues_yml_the_queues_of_all_classes_are_served(office):
 
 
 @pytest.mark.parametrize("arguments", [("--lint", "FastWorker"), ("--lint", "--explain"), ("--live",)])
-def test_conflicting_options_are_usage_errors(office, arguments):
+def test_route_conflicting_options_are_refused(office, arguments):
     assert route(office, *arguments).returncode == 2
 
 
-def test_the_committed_rules_have_no_findings(site):
+def test_route_lint_of_committed_rules_has_no_findings(site):
     linted = site.run(str(ROOT / "scripts" / "route"), "--lint", FRAMEWORK_CONFIG_DIR=str(ROOT / "config"))
     assert (linted.returncode, linted.stderr) == (0, ""), linted.stdout
 
@@ -148,7 +148,7 @@ def live(site):
 RUBY, QUIET, ODD = (f"host:{number}:00000000000a" for number in range(5, 8))
 
 
-def test_live_asks_each_shard_what_its_processes_serve(office, redis, second_redis):
+def test_route_live_shows_the_served_queues_of_each_shard(office, redis, second_redis):
     enqueue(second_redis, "RubyWorker", queue="ruby")
     enqueue(redis, "FastWorker", queue="old")
     redis.set("queue:odd", "no list")
@@ -171,7 +171,7 @@ def test_live_asks_each_shard_what_its_processes_serve(office, redis, second_red
     assert live(office) == (0, [])
 
 
-def test_live_unreachable_shard_is_named_and_skipped(office, redis):
+def test_route_live_unreachable_shard_is_named_and_skipped(office, redis):
     office.write("redis.yml", {"shards": {"main": {"url": office.url}, "second": {"url": "redis://127.0.0.1:1/0"}}})
     enqueue(redis, "FastWorker", queue="old")
     status, lines = live(office)
@@ -237,11 +237,11 @@ def splits(site, *options):
     return shown.returncode, [line for line in shown.stdout.splitlines() if line.endswith("[split]")]
 
 
-def test_lint_of_one_shard_for_each_class_is_silent(limited):
+def test_route_lint_of_one_shard_per_class_has_no_findings(limited):
     assert splits(limited) == (0, [])
 
 
-def test_lint_of_a_former_name_elsewhere_names_the_split(limited):
+def test_route_lint_alias_on_another_shard_names_the_split(limited):
     rules = [["worker_name=OldReportWorker", "old", "main"], ["tags=heavy", "heavy", "second"], ["*", "default"]]
     limited.write("routing.yml", {"routing_rules": rules})
     status, (line,) = splits(limited)
@@ -255,7 +255,7 @@ def test_lint_of_a_former_name_elsewhere_names_the_split(limited):
     assert "equal jobs run at the same time, one on each shard" in line
 
 
-def test_lint_of_a_limited_queue_on_two_shards_names_it(limited):
+def test_route_lint_limited_queue_on_two_shards_names_it(limited):
     limited.write("application.yml", {"limits": {"mail": 3, "heavy": 2}})
     status, (line,) = splits(limited)
     assert status == 1
@@ -265,7 +265,7 @@ def test_lint_of_a_limited_queue_on_two_shards_names_it(limited):
     )
 
 
-def test_lint_after_changed_rules_names_the_last_release(limited):
+def test_route_lint_changed_rules_names_the_last_release(limited):
     limited.run(str(ROOT / "scripts" / "check_compat"), "-r", "limited", "--release", "7")
     assert splits(limited) == (0, [])
     limited.write("routing.yml", {"routing_rules": [["*", "default"]]})
@@ -275,7 +275,7 @@ def test_lint_after_changed_rules_names_the_last_release(limited):
     assert "(main: its route; second: its route in release 7)" in line
 
 
-def test_lint_live_finds_limited_jobs_of_another_shard(limited, redis, second_redis):
+def test_route_lint_live_finds_limited_jobs_elsewhere(limited, redis, second_redis):
     """Queues, schedule, retry, working lists and parked places count; the dead set and classes without limits do not."""
     enqueue(second_redis, "ReportWorker", queue="heavy")  # at home
     enqueue(redis, "FreeWorker", queue="old")
@@ -297,7 +297,7 @@ def test_lint_live_finds_limited_jobs_of_another_shard(limited, redis, second_re
 
 
 @pytest.mark.refused("role-producer srandmember")  # a producer may not look for queues that no process serves
-def test_boot_warns_of_a_split_limit(limited, redis, second_redis):
+def test_worker_boot_warns_of_a_limit_on_two_shards(limited, redis, second_redis):
     limited.write("application.yml", {"limits": {"mail": 3}})
     process = limited.worker("-q", "default", "-c", "1", "-r", "limited").ready()
     (line,) = process.find(event_name="boot.split")

@@ -56,7 +56,7 @@ def changes(found):
     return " | ".join(one.message for one in found if not one.fails)
 
 
-def test_unchanged_workers_have_no_findings():
+def test_compare_unchanged_workers_have_no_findings():
     body = (
         "version = 2\naliases = ('OldWorker',)\ndef perform(self, a: int, *rest: str): ...\ndef perform_v1(self): ..."
     )
@@ -84,7 +84,7 @@ ARGUMENTS = {
 
 
 @each_row(("old", "new", "expected"), [(one, two, list(rest)) for one, two, *rest in ARGUMENTS.values()], ids=ARGUMENTS)
-def test_incompatible_arguments_are_found_and_advice_works(old, new, expected):
+def test_compare_finds_incompatible_arguments_with_remedy(old, new, expected):
     before = workers(f"version = 1\ndef perform(self, {old}): ...")
     found = compared(before, workers(f"version = 1\ndef perform(self, {new}): ..."))
     assert codes(found) == expected
@@ -142,13 +142,13 @@ SAFE = {
 
 
 @each_row(("old", "new", "expected"), SAFE.values(), ids=SAFE)
-def test_safe_changes_pass_and_are_reported(old, new, expected):
+def test_compare_safe_change_is_reported_as_change(old, new, expected):
     found = compared(workers(f"def perform(self, {old}): ..."), workers(f"def perform(self, {new}): ..."))
     assert codes(found) == []
     assert expected in changes(found)
 
 
-def test_class_without_strict_types_checks_only_the_count():
+def test_compare_without_strict_types_checks_only_the_count():
     loose = "strict_arguments = 'warn'\n"
     assert (
         codes(compared(workers("def perform(self, a: int): ..."), workers(f"{loose}def perform(self, a: str): ...")))
@@ -161,7 +161,7 @@ def test_class_without_strict_types_checks_only_the_count():
     assert codes(compared(workers(old), workers(new, strict="off"))) == ["added-without-default"]
 
 
-def test_raised_version_needs_a_handler_of_the_former():
+def test_compare_raised_version_needs_the_former_handler():
     old = workers("version = 2\ndef perform(self, path: str): ...")
     found = compared(old, workers("version = 3\ndef perform(self, project_id: int): ..."))
     assert codes(found) == ["no-handler"]
@@ -189,13 +189,13 @@ def test_version_raised_without_retries_is_no_finding(retry):
     assert codes(compared(old, workers(f"retry = {retry}\ndef perform(self, path: str, mode: str = 'x'): ..."))) == []
 
 
-def test_a_lowered_version_is_refused():
+def test_compare_lowered_version_is_refused():
     found = compared(workers("version = 2\ndef perform(self): ..."), workers("version = 1\ndef perform(self): ..."))
     assert codes(found) == ["version-lowered"]
     assert found[0].write[0] == "version = 3"
 
 
-def test_versions_before_the_last_are_remembered_for_a_month():
+def test_manifest_keeps_former_versions_for_a_month():
     first = workers("version = 1\ndef perform(self, a: int): ...")
     second = next_manifest(workers("version = 2\ndef perform(self, a: int): ...", DAY + timedelta(5), name="2"), first)
     assert second.workers["SomeWorker"].former_versions == {1: DAY + timedelta(5)}
@@ -208,7 +208,7 @@ def test_versions_before_the_last_are_remembered_for_a_month():
     assert next_manifest(late, second).workers["SomeWorker"].former_versions == {2: DAY + timedelta(36)}
 
 
-def test_a_handler_may_go_a_month_after_its_version():
+def test_compare_handler_is_needed_for_a_month():
     with_handler = "version = 1\ndef perform(self, a: str): ...\ndef perform_v0(self, a: int): ..."
     last = next_manifest(workers(with_handler, name="2"), workers("def perform(self, a: int): ...", DAY - timedelta(9)))
     without = "version = 1\ndef perform(self, a: str): ..."
@@ -220,7 +220,7 @@ def test_a_handler_may_go_a_month_after_its_version():
     assert "perform_v0 was removed" in changes(late)
 
 
-def test_vanished_worker_must_be_retired_or_aliased():
+def test_compare_removed_worker_must_be_retired_or_aliased():
     old = workers({"FaxWorker": "def perform(self, number: str): ...", "KeptWorker": "def perform(self): ..."})
     kept = {"KeptWorker": "def perform(self): ..."}
     found = compared(old, workers(kept))
@@ -237,7 +237,7 @@ def test_vanished_worker_must_be_retired_or_aliased():
     assert codes(compared(last, workers(kept, DAY + timedelta(31)))) == []
 
 
-def test_a_rename_is_seen_and_asks_for_an_alias():
+def test_compare_renamed_worker_needs_an_alias():
     old = workers({"StatsWorker": "def perform(self, year: int): ...", "OtherWorker": "def perform(self): ..."})
     body = "def perform(self, year: int): ..."
     other = {"OtherWorker": "def perform(self): ..."}
@@ -257,7 +257,7 @@ def test_a_rename_is_seen_and_asks_for_an_alias():
     ]
 
 
-def test_module_that_became_a_package_names_both_cures():
+def test_compare_module_to_package_names_both_remedies():
     """``shop/jobs.py`` becomes ``shop/jobs/hello.py``: the name on the wire follows the packages."""
     body = "def perform(self, year: int): ..."
     old = workers({"HelloWorker": body}, module="shop.jobs")
@@ -273,7 +273,7 @@ def test_module_that_became_a_package_names_both_cures():
         assert codes(compared(old, mended)) == []
 
 
-def test_an_alias_may_go_a_month_after_the_rename():
+def test_compare_alias_is_needed_for_a_month():
     body = "def perform(self): ..."
     last = next_manifest(
         workers({"NewWorker": f"aliases = ('OldWorker',)\n{body}"}, name="2"),
@@ -289,7 +289,7 @@ def test_an_alias_may_go_a_month_after_the_rename():
     assert again.workers["NewWorker"].aliases == {"OldWorker": DAY}
 
 
-def test_former_queue_is_served_or_reported():
+def test_compare_former_queue_is_served_or_reported():
     body = "queue_namespace = 'shop'\nretry_queue = 'later'\ndef perform(self): ..."
     old = workers(body, rules=[("*", None)])
     new = workers("queue_namespace = 'shop'\ndef perform(self): ...", rules=[("*", "fast")])
@@ -318,7 +318,7 @@ def test_changed_shard_is_reported_and_removed_shard_fails():
     assert codes(compared(old, new, shards=["main"])) == ["shard-vanished"]
 
 
-def test_new_worker_is_a_change():
+def test_compare_new_worker_is_a_change():
     both = {"SomeWorker": "def perform(self): ...", "NewWorker": "retry = 0\ndef perform(self, x: int): ..."}
     found = compared(workers("def perform(self): ..."), workers(both))
     assert codes(found) == []
@@ -328,7 +328,7 @@ def test_new_worker_is_a_change():
     )
 
 
-def test_accepted_worker_is_not_compared():
+def test_compare_accepted_worker_is_not_compared():
     old = workers({"SomeWorker": "def perform(self, a: int = 5): ...", "GoneWorker": "def perform(self): ..."})
     new = workers("def perform(self, a: int): ...", DAY + timedelta(1))
     assert codes(compared(old, new)) == ["vanished", "default-dropped"]
@@ -340,7 +340,7 @@ def test_accepted_worker_is_not_compared():
     assert next_manifest(new, twice).accepted == {}
 
 
-def test_the_same_release_again_changes_no_date():
+def test_manifest_of_same_release_keeps_its_dates():
     body = "version = 1\ndef perform(self): ...\ndef perform_v0(self): ..."
     first = next_manifest(workers(body), workers("def perform(self): ...", name="0"))
     assert next_manifest(workers(body, DAY + timedelta(3)), first) == first

@@ -162,7 +162,7 @@ QUICK = settings(
 )
 
 
-def test_of_any_two_types_the_verdict_holds():
+def test_is_subset_of_any_two_types_agrees_with_adapters():
     """Each of them against each, on what callers pass and on odd values beside it."""
     odd = [
         None,

@@ -38,11 +38,11 @@ def test_module_that_became_a_package_is_found_with_the_fix(look: Look):
 
 
 @pytest.mark.parametrize("line", ['wire_name = "MailWorker"', 'aliases = ("MailWorker",)', "aliases = ['MailWorker']"])
-def test_class_that_says_the_released_name_is_not_found(line: str, look: Look):
+def test_moved_class_with_released_wire_name_is_not_found(line: str, look: Look):
     assert not moved(look(PACKAGE | {MOVED: worker(line)}, known=ApplicationFacts(released=MAIL)))
 
 
-def test_class_that_says_another_name_is_found_at_that_line(look: Look):
+def test_moved_class_with_other_wire_name_is_found_there(look: Look):
     (one,) = look(PACKAGE | {MOVED: worker('wire_name = "Post::MailWorker"')}, known=ApplicationFacts(released=MAIL))
     assert (one.code, one.line) == ("SEW032", 5)
     assert one.message.startswith("the wire name of MailWorker is Post::MailWorker, which")
@@ -72,7 +72,7 @@ def test_released_class_with_an_unknown_base_has_its_name(look: Look):
 
 
 @pytest.mark.parametrize("line", ["wire_name = compute()", "aliases = FORMER"])
-def test_names_that_only_running_tells_are_not_found(line: str, look: Look):
+def test_moved_class_with_computed_name_is_not_found(line: str, look: Look):
     known = ApplicationFacts(released=MAIL)
     assert not moved(look(PACKAGE | {MOVED: worker(line)}, known=known))
     assert not moved(
@@ -82,18 +82,18 @@ def test_names_that_only_running_tells_are_not_found(line: str, look: Look):
     )
 
 
-def test_removed_on_purpose_is_not_found(look: Look):
+def test_moved_class_of_retired_name_is_not_found(look: Look):
     assert not look(PACKAGE | {MOVED: worker()}, known=ApplicationFacts(released=MAIL, retired=("MailWorker",)))
 
 
-def test_without_a_release_nothing_is_found(look: Look):
+def test_moved_class_without_a_release_is_not_found(look: Look):
     assert not look(PACKAGE | {MOVED: worker()}, known=ApplicationFacts())
     assert not look(
         PACKAGE | {MOVED: worker()}, known=ApplicationFacts(released={"EmailWorker": "", "Mail::MailWorker": ""})
     )
 
 
-def test_abstract_class_neither_moves_nor_has_a_name(look: Look):
+def test_moved_abstract_class_is_not_found(look: Look):
     base = "TeamWorker, abstract=True"
     known = ApplicationFacts(released=MAIL)
     assert not look(PACKAGE | {MOVED: worker(bases=base)}, known=known)
@@ -123,7 +123,7 @@ def test_nested_class_has_the_name_of_its_outer_class(look: Look):
     )
 
 
-def test_two_released_names_are_both_said(look: Look):
+def test_moved_class_with_two_released_names_names_both(look: Look):
     (one,) = look(
         PACKAGE | {MOVED: worker()}, known=ApplicationFacts(released={"A::MailWorker": "", "B::MailWorker": ""})
     )
@@ -132,7 +132,7 @@ def test_two_released_names_are_both_said(look: Look):
     assert 'aliases = ("A::MailWorker",) or aliases = ("B::MailWorker",) to take' in one.fix
 
 
-def test_two_classes_are_both_found_and_name_each_other(look: Look):
+def test_moved_class_with_two_candidates_names_each_other(look: Look):
     files = PACKAGE | {MOVED: worker(), "workers/post/__init__.py": "", "workers/post/mail.py": worker()}
     first, second = look(files, known=ApplicationFacts(released=MAIL))
     assert first.message.endswith("jobs of MailWorker (or it became workers.post.mail.MailWorker)")
@@ -141,12 +141,12 @@ def test_two_classes_are_both_found_and_name_each_other(look: Look):
     assert not look(files, known=ApplicationFacts(released=MAIL))
 
 
-def test_while_a_file_is_unreadable_nothing_is_found(look: Look):
+def test_moved_class_beside_unreadable_file_is_not_found(look: Look):
     files = PACKAGE | {MOVED: worker(), "workers/mail_old.py": "def broken(:\n"}
     assert [code for code, _ in codes(look(files, known=ApplicationFacts(released=MAIL)))] == ["SEW100"]
 
 
-def test_classes_of_other_modules_of_the_process_are_known(tmp_path: Path):
+def test_moved_class_loaded_from_other_module_is_not_found(tmp_path: Path):
     write(tmp_path, {"shop/__init__.py": "", "shop/sub/__init__.py": "", "shop/sub/mail.py": worker()})
     write(tmp_path, {"bills/__init__.py": "", "bills/mail.py": worker()})
 
@@ -175,7 +175,7 @@ def test_class_at_its_released_place_is_known_without_settings(tmp_path: Path):
 
 
 @pytest.mark.parametrize("listed", [{}, {"shop.jobs": "shop/jobs"}])
-def test_packages_without_init_have_their_whole_name(tmp_path: Path, listed: dict[str, str]):
+def test_moved_class_in_package_without_init_has_full_name(tmp_path: Path, listed: dict[str, str]):
     write(tmp_path, {"shop/jobs/mail.py": worker(), "shop/jobs/post/new.py": worker(name="Post")})
     modules = {name: tmp_path / place for name, place in listed.items()}
     for path, released in (("shop/jobs/mail.py", "Jobs::MailWorker"), ("shop/jobs/post/new.py", "Jobs::PostWorker")):

@@ -36,6 +36,6 @@ def test_public_modules_are_those_that_the_guide_shows():
     assert all(f"`{name}`" in page for name in framework.__all__)
 
 
-def test_is_public_knows_what_is_inside_of_a_module():
+def test_is_public_distinguishes_module_from_its_members():
     assert all(is_public(name) for name in (*PUBLIC_MODULES, *RESERVED_MODULES, "health.register", "middleware.server"))
     assert not any(is_public(name) for name in ("wiring", "store", "healthy", "pause_", "policies.pause"))

@@ -10,7 +10,7 @@ HERE = "# here"
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_the_examples_of_a_code_are_what_they_say(rule: LintRule, look: Look):
+def test_rule_examples_have_the_marked_findings(rule: LintRule, look: Look):
     wanted = [(rule.code, number) for number, line in enumerate(rule.bad.splitlines(), 1) if line.endswith(HERE)]
     assert wanted
     if rule.code == "SEW101":

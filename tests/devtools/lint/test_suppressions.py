@@ -22,7 +22,7 @@ from tests.devtools.lint.conftest import Look, codes, worker
         ),
     ],
 )
-def test_on_the_line_within_the_statement_or_directly_above(lines: tuple[str, ...], look: Look):
+def test_suppression_at_or_above_the_statement_holds(lines: tuple[str, ...], look: Look):
     assert not look({"workers/mail.py": worker(*lines)})
 
 
@@ -42,11 +42,11 @@ def test_on_the_line_within_the_statement_or_directly_above(lines: tuple[str, ..
         (("idempotent = True  # SEW101: does no harm",), [("SEW102", 5)]),
     ],
 )
-def test_invalid_suppression_is_found(lines: tuple[str, ...], wanted: list[tuple[str, int]], look: Look):
+def test_suppression_invalid_is_found(lines: tuple[str, ...], wanted: list[tuple[str, int]], look: Look):
     assert codes(look({"workers/mail.py": worker(*lines)})) == wanted
 
 
-def test_heads_of_definitions_and_handlers_may_take_lines(look: Look):
+def test_suppression_in_a_head_of_several_lines_holds(look: Look):
     text = (
         "from datetime import datetime\nfrom framework import ApplicationWorker, Deduplicate\n"
         "from workers.base import TeamWorker\n\n\n"
@@ -60,7 +60,7 @@ def test_heads_of_definitions_and_handlers_may_take_lines(look: Look):
     assert codes(look({"workers/mail.py": text})) == [("SEW103", 24)]
 
 
-def test_text_that_looks_like_one_is_none(look: Look):
+def test_suppression_in_a_string_is_ignored(look: Look):
     lines = ('NOTE = "# SEW001: in a string"', "# GitLab's rule SEW001: see the guide")
     assert not look({"workers/mail.py": worker(*lines)})
 
@@ -76,7 +76,7 @@ def test_suppression_in_a_base_holds_for_its_children(look: Look):
     assert codes(look({"workers/silent.py": unexcused})) == [("SEW007", 5)]
 
 
-def test_suppression_of_unselected_code_is_not_judged(look: Look, tmp_path):
+def test_suppression_of_unselected_code_is_not_checked(look: Look, tmp_path):
     file = {"workers/mail.py": worker("idempotent = True  # SEW001: does no harm")}
     assert codes(look(file)) == [("SEW103", 5)]
     for config in (

@@ -489,7 +489,7 @@ def f(w: type[TeamWorker], session: object) -> None:
 
 
 @pytest.mark.parametrize(("code", "text"), CASES.items(), ids=CASES)
-def test_just_what_is_marked_is_found(code: str, text: str, look: Look, tmp_path):
+def test_rule_finds_exactly_the_marked_lines(code: str, text: str, look: Look, tmp_path):
     text = HEAD + text
     wanted = {number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# here")}
     found = look(

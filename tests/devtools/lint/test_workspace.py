@@ -15,7 +15,7 @@ from framework.devtools.lint.workspace import ApplicationFacts, Workspace, read_
 from tests.devtools.lint.conftest import CATEGORIES, Look, codes, worker, write
 
 
-def test_nothing_is_imported_or_run(look: Look):
+def test_lint_imports_and_runs_no_worker_module(look: Look):
     assert not look({"workers/loud.py": "raise SystemExit('imported')\n"})
 
 
@@ -32,7 +32,7 @@ def test_nothing_is_imported_or_run(look: Look):
         "try:\n    from workers.exports import Base\nexcept ImportError:\n    from workers.base import TeamWorker as Base",
     ],
 )
-def test_a_base_is_followed_into_other_files(head: str, look: Look):
+def test_lint_base_class_in_another_file_is_found(head: str, look: Look):
     files = {
         "workers/exports/__init__.py": "from .inner import Base\n",
         "workers/exports/inner.py": "from workers.base import TeamWorker as Base\n",
@@ -54,7 +54,7 @@ def test_lint_reports_given_files_and_reads_the_package(look: Look):
     assert not look(files, "workers/base.py")
 
 
-def test_the_first_of_the_mro_decides_falsy_values_too(look: Look):
+def test_lint_first_class_of_the_mro_decides_the_value(look: Look):
     mixin = "class Loose:\n    idempotent = False{}\n    defer_on_health = None"
     head = f"from workers.base import TeamWorker\n{mixin}"
     suppressed = worker(bases="Loose, TeamWorker", head=head.format("  # SEW001: every user may be told twice"))
@@ -62,7 +62,7 @@ def test_the_first_of_the_mro_decides_falsy_values_too(look: Look):
     assert not look({"workers/mail.py": worker(bases="TeamWorker, Loose", head=head.format(""))})
 
 
-def test_constants_are_followed(look: Look):
+def test_lint_value_of_a_constant_is_known(look: Look):
     head = "from workers import names\nfrom workers.base import TeamWorker"
     files = {
         "workers/names.py": 'TICKS = "cronjob"\n',
@@ -86,11 +86,11 @@ def test_constants_are_followed(look: Look):
         worker("idempotent = False", "for x in y:", "    if x:", "        idempotent = True"),
     ],
 )
-def test_what_only_running_it_would_tell_is_no_finding(text: str, look: Look):
+def test_lint_computed_value_is_no_finding(text: str, look: Look):
     assert not look({"workers/mail.py": text})
 
 
-def test_unparsable_file_is_found_and_others_are_checked(look: Look):
+def test_lint_unparsable_file_is_found_others_are_checked(look: Look):
     found = look(
         {
             "workers/a.py": "def broken(:\n",
@@ -108,14 +108,14 @@ def test_unparsable_file_is_found_and_others_are_checked(look: Look):
     assert (found[0].line, found[0].column) == (1, 12)
 
 
-def test_hidden_and_generated_folders_are_left_out(look: Look):
+def test_lint_hidden_and_generated_folders_are_skipped(look: Look):
     broken = "def broken(:\n"
     names = (".hidden/a.py", "__pycache__/b.py", "build/c.py", "folder.py/readme.txt", "open/d.py")
     (one,) = look({f"workers/{name}": broken for name in names})
     assert one.path.name == "d.py"
 
 
-def test_a_star_brings_the_framework_too(look: Look):
+def test_lint_star_import_of_the_framework_is_known(look: Look):
     head = "from workers.base import *\nfrom framework import *"
     assert {code for code, _ in codes(look({"workers/mail.py": worker(bases="ApplicationWorker", head=head)}))} == {
         "SEW001",
@@ -126,12 +126,12 @@ def test_a_star_brings_the_framework_too(look: Look):
     assert not look({"workers/mail.py": worker(bases="TeamWorker", head=head)})
 
 
-def test_a_name_that_is_assigned_twice_is_no_constant(look: Look):
+def test_lint_name_assigned_twice_is_no_constant(look: Look):
     head = "from workers.base import TeamWorker\nAGAIN = False\nif __debug__:\n    AGAIN = True"
     assert not look({"workers/mail.py": worker("idempotent = AGAIN", head=head)})
 
 
-def test_finding_may_have_its_own_fix_and_braces(look: Look):
+def test_lint_finding_has_its_own_fix_and_keeps_braces(look: Look):
     (one,) = look({"workers/mail.py": worker("data_consistency = 'delayed'", "retry = 0")})
     assert (one.code, one.fix) == ("SEW018", "Take 'sticky' or 'always', or allow retries.")
     unknown, refused = look({"workers/mail.py": worker("feature_category = '{0}{a}{'")})
@@ -139,12 +139,12 @@ def test_finding_may_have_its_own_fix_and_braces(look: Look):
     assert refused.code == "SEW018"
 
 
-def test_columns_count_characters(look: Look):
+def test_lint_column_counts_characters(look: Look):
     head = "from workers.base import TeamWorker\ndef f(worker: type[TeamWorker]) -> None:\n    'é'; worker.perform_bulk([])"
     assert [(one.line, one.column) for one in look({"workers/mail.py": worker(head=head)})] == [(3, 10)]
 
 
-def test_excluded_files_are_not_looked_at_even_when_named(look: Look, tmp_path: Path):
+def test_lint_excluded_file_is_skipped_even_when_named(look: Look, tmp_path: Path):
     files = {"workers/samples/bad.py": "def broken(:\n"}
     assert len(look(files)) == 1
     config = LintConfig(tmp_path, SETS[GITLAB], exclude=("workers/samples",))
@@ -152,7 +152,7 @@ def test_excluded_files_are_not_looked_at_even_when_named(look: Look, tmp_path: 
     assert not look(files, "workers/samples/bad.py", config=config)
 
 
-def test_files_outside_of_any_package_know_their_neighbours(tmp_path: Path):
+def test_lint_file_outside_of_packages_finds_its_imports(tmp_path: Path):
     base = "from framework import ApplicationWorker\nclass Base(ApplicationWorker, abstract=True):\n    retry = 3\n"
     write(tmp_path, {"jobs/base.py": base, "jobs/mail.py": worker(bases="Base", head="from base import Base")})
     tree, wanted = read_workspace([tmp_path / "jobs" / "mail.py"], tmp_path, lambda _: False)
@@ -160,7 +160,7 @@ def test_files_outside_of_any_package_know_their_neighbours(tmp_path: Path):
     assert ({one.code for one in found}, workers) == ({"SEW001", "SEW005", "SEW007", "SEW016"}, 1)
 
 
-def test_a_thousand_workers(tmp_path: Path):
+def test_lint_of_a_thousand_workers_finds_each_error(tmp_path: Path):
     texts = {n: worker(f"retry = {3 if n % 100 else -1}", name=f"Job{n}") for n in range(1000)}
     write(tmp_path, {f"workers/job_{n}.py": text for n, text in texts.items()})
     tree, wanted = read_workspace([tmp_path / "workers"], tmp_path, lambda _: False, ApplicationFacts(CATEGORIES))
@@ -232,7 +232,7 @@ def programs(draw: st.DrawFn) -> str:
 
 @hypothesis.settings(max_examples=200)
 @hypothesis.given(programs() | st.text() | st.binary())
-def test_no_source_makes_it_fail(source: str | bytes):
+def test_lint_of_any_source_raises_no_error(source: str | bytes):
     data = source if isinstance(source, bytes) else source.encode(errors="surrogatepass")
     tree = Workspace(known=ApplicationFacts(CATEGORIES, released={"X::DWorker": "workers.y.DWorker"}))
     path = Path("workers/x.py")
