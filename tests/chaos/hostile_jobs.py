@@ -119,7 +119,7 @@ class AsyncRaiseWorker(Base):
         raise error
 
 
-class BottomWorker(Base):
+class RecursionWorker(Base):
     """Recurses to the limit of recursion, and uses the framework on the way back."""
 
     def perform(self) -> None:
@@ -190,7 +190,7 @@ def _fork(how: str) -> None:
         NoteWorker.perform_async("from a forked child")
 
 
-class FamilyWorker(Base):
+class ChildrenWorker(Base):
     """Has children of all kinds, and leaves two of them running; reports their ids."""
 
     def perform(self) -> None:
@@ -208,7 +208,7 @@ class FamilyWorker(Base):
             time.sleep(60)
 
 
-class DeafWorker(Base):
+class UnstoppableWorker(Base):
     """Hangs where no signal and no exception helps."""
 
     def perform(self, how: str) -> None:
@@ -233,7 +233,7 @@ class HoldWorker(Base):
         prove("held", os.getpid())
 
 
-class TalkWorker(Base):
+class LogWorker(Base):
     """Reports how many milliseconds a log line takes."""
 
     def perform(self) -> None:

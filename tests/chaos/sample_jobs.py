@@ -56,7 +56,7 @@ class LongWorker(Base):
         prove("ended", name)
 
 
-class UnspeakableError(Exception):
+class UnprintableError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")
 
@@ -67,7 +67,7 @@ class FailWorker(Base):
     def perform(self, kind: str) -> None:
         prove("failing", kind)
         if kind == "unspeakable":
-            raise UnspeakableError
+            raise UnprintableError
         if kind == "huge":
             raise ValueError("x" * 1_000_000)
         if kind == "bytes":

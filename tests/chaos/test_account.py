@@ -148,14 +148,14 @@ def test_plan_faults_of_one_family_never_overlap():
 def test_fault_ended_early_heals():
     healed, kept = [], []
 
-    def hole():
+    def black_hole():
         try:
             yield from lasting(60)
         finally:
             healed.append(True)
 
     def act(_, __):
-        kept.append(hole())  # so that no garbage collection heals it
+        kept.append(black_hole())  # so that no garbage collection heals it
         return kept[0]
 
     faults = [Fault("hole", NETWORK, act, lambda _: True, to_the_end=False)]

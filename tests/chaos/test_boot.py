@@ -18,9 +18,9 @@ def test_process_started_before_redis_works_soon_after(scene, measured):
     for one in (process, group):
         assert one.line(event_name="boot.waiting")["exception.class"] == "redis.exceptions.ConnectionError"
     assert BOOT_PATIENCE_S == 60
-    impatient = scene.worker()
-    impatient.line(event_name="boot.waiting")
-    assert impatient.end(signal.SIGQUIT) == 0
+    waiting = scene.worker()
+    waiting.line(event_name="boot.waiting")
+    assert waiting.end(signal.SIGQUIT) == 0
     scene.server.start()
     there_at = time.time()
     for one in (process, group):

@@ -19,7 +19,7 @@ LOADED_S = 5.0
 
 
 @pytest.fixture(scope="module")
-def house():
+def store():
     from tests.conftest import short_folder
 
     with short_folder() as folder, ReplicatedStore(folder / "house") as store:
@@ -28,10 +28,10 @@ def house():
 
 
 @pytest.fixture
-def followed(house, scene):
+def worker_and_producer(store, scene):
     """Start a worker process and a producer, configured with sentinels."""
     scene.site.write(
-        "redis.yml", {"shards": {"main": {name: house.settings[name] for name in ("sentinels", "sentinel_name")}}}
+        "redis.yml", {"shards": {"main": {name: store.settings[name] for name in ("sentinels", "sentinel_name")}}}
     )
     process = scene.site.worker("-q", "default", "-c", "2").ready()
     producer = Producer(scene.site)
@@ -47,22 +47,22 @@ def pushed(producer, *values):
 @pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F9")
-def test_failover_moves_all_connections_to_new_master(house, followed):
-    scene, process, producer = followed
+def test_failover_moves_all_connections_to_new_master(store, worker_and_producer):
+    scene, process, producer = worker_and_producer
     pushed(producer, "before")
     scene.wait_for("note", "before")
-    the_killed_master_is_followed(house, scene, producer)
-    the_replaced_master_is_left(house, scene, producer)
+    check_killed_master_is_followed(store, scene, producer)
+    check_replaced_master_is_left(store, scene, producer)
     assert process.end() == 0
-    no_sentinel_is_forgotten(house)
+    check_every_sentinel_is_asked(store)
 
 
-def the_killed_master_is_followed(house, scene, producer):
-    old, new = house.master, house.replica
+def check_killed_master_is_followed(store, scene, producer):
+    old, new = store.master, store.replica
     assert producer.push("LongWorker", "one").get("jid")
     scene.wait_for("begun", "one")
     old.stop()
-    until(lambda: house.all_name(new), "another master is named")
+    until(lambda: store.all_name(new), "another master is named")
     began = time.monotonic()
     pushed(producer, "killed")
     scene.let_end("one")  # started on one master, is acknowledged on the other
@@ -74,20 +74,20 @@ def the_killed_master_is_followed(house, scene, producer):
     until(lambda: old.follows(new.port), "the killed one follows")
 
 
-def the_replaced_master_is_left(house, scene, producer):
+def check_replaced_master_is_left(store, scene, producer):
     """The old master is demoted some ten seconds after its replacement, and forgets the writes until then."""
-    old, new = house.master, house.replica
-    until(lambda: in_order(house), "a change is ordered")
-    until(lambda: house.all_name(new), "another master is named")
+    old, new = store.master, store.replica
+    until(lambda: order_failover(store), "a change is ordered")
+    until(lambda: store.all_name(new), "another master is named")
     until(lambda: not connected(old), "no client is connected to the old one", RESUMED_S + LOADED_S)
     assert old.role() == "master", "it was demoted before the clients had to notice themselves"
     pushed(producer, "followed 1", "followed 2")
     scene.wait_for("note", "followed 1", "followed 2")
 
 
-def in_order(house):
+def order_failover(store):
     try:
-        return house.sentinels[0].client.execute_command("SENTINEL", "FAILOVER", NAME)
+        return store.sentinels[0].client.execute_command("SENTINEL", "FAILOVER", NAME)
     except RedisError:  # the replica that was just a master is not yet fit
         return False
 
@@ -96,14 +96,14 @@ def connected(node):
     return [one["name"] for one in node.client.client_list() if one["name"].startswith("framework")]
 
 
-def no_sentinel_is_forgotten(house):
+def check_every_sentinel_is_asked(store):
     """Threads look the master up at once, while one sentinel is down, and then another: each is asked as long as it
     takes.
     """
-    addresses = tuple(("127.0.0.1", one.port) for one in house.sentinels)
+    addresses = tuple(("127.0.0.1", one.port) for one in store.sentinels)
     client = open_client(Endpoint("", addresses, NAME), name="tests")
     found = client.connection_pool.sentinel_manager
-    house.sentinels[0].stop()
+    store.sentinels[0].stop()
     failures: list[BaseException] = []
 
     def look_up():
@@ -120,9 +120,9 @@ def no_sentinel_is_forgotten(house):
         thread.join()
     assert not failures
     ports = {one.connection_pool.connection_kwargs["port"] for one in found.sentinels}
-    assert ports == {one.port for one in house.sentinels}
-    house.sentinels[0].start()
-    house.sentinels[1].stop()
-    house.sentinels[2].stop()
+    assert ports == {one.port for one in store.sentinels}
+    store.sentinels[0].start()
+    store.sentinels[1].stop()
+    store.sentinels[2].stop()
     assert client.time()
     client.close()

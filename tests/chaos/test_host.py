@@ -140,7 +140,7 @@ def test_unread_log_output_delays_no_job_and_losses_are_counted(scene, measured)
             os.close(writer)
             jids = [str(number) for number in range(500)]
             for jid in jids:
-                scene.enqueue("TalkWorker", jid=jid)
+                scene.enqueue("LogWorker", jid=jid)
             took_ms = [float(value) for value in until(lambda: _all_of(scene, "talked", len(jids)), "all have run")]
             measured("a_line_ms_p50", sorted(took_ms)[len(took_ms) // 2])
             assert sorted(took_ms)[len(took_ms) // 2] < 1

@@ -30,7 +30,7 @@ def test_job_side_effects_stay_within_the_job(scene):
     """One process survives all of it, and a thousand jobs more."""
     process = scene.worker("-r", scene.module("hostile_jobs"), "-c", "3").ready()
     failing = [("RaiseWorker", what) for what in RAISED] + [("AsyncRaiseWorker", what) for what in ASYNC]
-    failing += [("SettingsWorker", what) for what in REFUSED_SETTINGS] + [("BottomWorker", None)]
+    failing += [("SettingsWorker", what) for what in REFUSED_SETTINGS] + [("RecursionWorker", None)]
     harmless = [("ResultWorker", what) for what in RESULTS] + [("SettingsWorker", what) for what in SETTINGS]
     for name, what in failing + harmless:
         scene.enqueue(name, *([what] if what else []), jid=f"{name} {what}")
@@ -94,7 +94,7 @@ AS_SUBREAPER = "import ctypes; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0); from fra
 def test_programs_left_by_job_end_with_its_process(scene):
     options = ["-r", "jobs", "-r", scene.module("hostile_jobs"), "default", "--max-concurrency", "1"]
     process = scene.site.start("-c", AS_SUBREAPER, *options, REDIS_URL=scene.url)
-    scene.enqueue("FamilyWorker", jid="family", aw_death_count=2, aw_suspect=True)  # quarantined by its death
+    scene.enqueue("ChildrenWorker", jid="family", aw_death_count=2, aw_suspect=True)  # quarantined by its death
     (family,) = until(lambda: scene.proven("family"), "the job has its children")
     worker, stray, daemon = map(int, family.split())
     for pid in (stray, daemon):

@@ -32,7 +32,7 @@ def test_kills_accounts_for_all_jobs_killed_in_flight(short_path):
     assert found["log lines about recovered jobs"] > 0
 
 
-class Worlds:
+class KillRecords:
     """An account of five jobs, and processes with records of the test."""
 
     def __init__(self, folder):
@@ -48,19 +48,19 @@ class Worlds:
 
 
 @pytest.fixture
-def worlds(tmp_path):
-    return Worlds(tmp_path)
+def records(tmp_path):
+    return KillRecords(tmp_path)
 
 
-def test_kill_account_shows_jobs_in_flight_and_their_return(worlds):
-    account = worlds.account
-    first, life = worlds.process()
+def test_kill_account_shows_jobs_in_flight_and_their_return(records):
+    account = records.account
+    first, life = records.process()
     assert [first.begin(serial) for serial in (0, 1, 2)] == [True] * 3
     first.end(2)
     account.read(life)
     account.mark_dead(life, killed_us=0)
     assert (account.killed, account.killed_jobs, account.awaited, account.ended) == (2, 2, 2, 1)
-    second, other = worlds.process()
+    second, other = records.process()
     for serial in (0, 2):
         assert not second.begin(serial)
         second.end(serial)
@@ -72,15 +72,15 @@ def test_kill_account_shows_jobs_in_flight_and_their_return(worlds):
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_kill_account_finds_second_run_without_kill(worlds, ended):
-    (first, life), (second, other) = worlds.process(), worlds.process()
+def test_kill_account_finds_second_run_without_kill(records, ended):
+    (first, life), (second, other) = records.process(), records.process()
     first.begin(4)
     if ended:
         first.end(4)
-    worlds.account.read(life)
+    records.account.read(life)
     second.begin(4)
-    worlds.account.read(other)
-    assert len(worlds.account.unexplained) == 1
+    records.account.read(other)
+    assert len(records.account.unexplained) == 1
 
 
 SOUND = {

@@ -79,7 +79,7 @@ def test_lease_expiry_recovers_frozen_and_killed_only(scene, measured):
     runner.send(signal.SIGTSTP)
     runner.line(event_name="process.quiet")
     scene.enqueue("NoteWorker", "after", queue="stream", jid="after")
-    woken_at, told_before = time.time(), len(frozen.lines)
+    woken_at, reported_before = time.time(), len(frozen.lines)
     begun_at = time.monotonic()
     frozen.send(signal.SIGCONT)
     scene.wait_for("note", "after", timeout_s=5 + SLACK_S)
@@ -93,7 +93,9 @@ def test_lease_expiry_recovers_frozen_and_killed_only(scene, measured):
         assert process.end() == 0
 
     begun = {
-        line["jid"] for line in frozen.lines[told_before:] if line.get("job_status") == "start" and at(line) > woken_at
+        line["jid"]
+        for line in frozen.lines[reported_before:]
+        if line.get("job_status") == "start" and at(line) > woken_at
     }
     assert "after" in begun
     # Nothing of the prefetched, but each thread may have been about to start a job when it was stopped.

@@ -7,7 +7,7 @@ import pytest
 from tests.chaos.test_redis_in_trouble import at_work
 from tests.harness import until
 
-TOLD_S = 10.0
+REPORTED_S = 10.0
 """Promised from the return of Redis until the loss is logged."""
 
 
@@ -24,7 +24,7 @@ def test_redis_back_without_data_is_logged(scene):
     until(lambda: not scene.server.running)
     shutil.rmtree(scene.server.data_dir / "appendonlydir")
     scene.server.start()
-    until(lambda: process.find(event_name="shard.data_loss"), "the loss is logged", TOLD_S)
+    until(lambda: process.find(event_name="shard.data_loss"), "the loss is logged", REPORTED_S)
     assert not scene.client.exists("queue:later")
     scene.let_end("one")
     scene.wait_for("ended", "one")

@@ -66,8 +66,8 @@ def test_account_finds_equal_jobs_and_leaked_locks(policy_load):
     push(policy_load, 1, 4, accepted=True)
     well = [ran(ASIDE, 1.1, 3), ran(ASIDE + 1, 4.1, 5), ran(ASIDE + 2, 4.2, 5)]
     seen = found(policy_load, aside=well)
-    assert (seen.twins, seen.stale, seen.pushes, seen.dropped, seen.keyed.lost) == ([], [], 4, 1, [])
-    assert found(policy_load, aside=[ran(ASIDE, 1.1, 4.5), *well[1:]]).twins
+    assert (seen.equal_jobs, seen.stale, seen.pushes, seen.dropped, seen.keyed.lost) == ([], [], 4, 1, [])
+    assert found(policy_load, aside=[ran(ASIDE, 1.1, 4.5), *well[1:]]).equal_jobs
     assert found(policy_load, aside=well[:2]).keyed.lost == [2]
     push(policy_load, 0, 7, accepted=False)
     (stale,) = found(policy_load, aside=well).stale

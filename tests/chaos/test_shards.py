@@ -21,7 +21,7 @@ AT_WORK_S = 15.0
 """Promised from the end of a network partition until the processes in it work again."""
 LOADED_S = 5.0
 """The time that a loaded machine may add to a promise of seconds."""
-UNTOUCHED_S = 2.0
+UNAFFECTED_S = 2.0
 """A push and its run that wait for no deadline of another shard take less, on any machine."""
 
 
@@ -60,7 +60,7 @@ def pushed(producer, name, value):
     return answer, time.monotonic() - began
 
 
-def main_is_untouched(scene, producer, label):
+def check_main_is_unaffected(scene, producer, label):
     """Run twenty jobs of main, one after the other; return the median time from the push to the run."""
     took = []
     for number in range(20):
@@ -69,11 +69,11 @@ def main_is_untouched(scene, producer, label):
         assert answer["jid"]
         scene.wait_for("note", f"{label} {number}")
         took.append(time.monotonic() - began)
-        assert took[-1] < UNTOUCHED_S
+        assert took[-1] < UNAFFECTED_S
     return sorted(took)[10]
 
 
-def pushes_fail_soon(producer, measured):
+def check_pushes_fail_soon(producer, measured):
     """Check that the first push waits for its answer, and that of the next, within a second, none does."""
     answer, took_s = pushed(producer, "ElsewhereWorker", "into the hole")
     assert (answer["error"], answer["shard"], answer["maybe_written"]) == ("ShardUnavailableError", "second", True)
@@ -94,18 +94,18 @@ def pushes_fail_soon(producer, measured):
 def test_shard_partition_affects_only_its_own_jobs(scene, pair, measured):
     producer, another = (scene.producer(**pair.cut_off) for _ in range(2))
     here = pair.worker("main", **pair.cut_off)
-    lonely = pair.worker("second", **pair.cut_off).ready()
+    partitioned = pair.worker("second", **pair.cut_off).ready()
     here.ready()
     pair.enqueue("LongWorker", "one")
     scene.wait_for("begun", "one")
     peer = pair.worker("second").ready()
     assert pushed(producer, "ElsewhereWorker", "before")[0]["jid"]
-    measured("main_before_s", main_is_untouched(scene, producer, "before"))
+    measured("main_before_s", check_main_is_unaffected(scene, producer, "before"))
 
     pair.proxy.swallow()
     gone_at = time.monotonic()
-    pushes_fail_soon(producer, measured)
-    measured("main_during_a_hole_s", main_is_untouched(scene, producer, "during the hole"))
+    check_pushes_fail_soon(producer, measured)
+    measured("main_during_a_hole_s", check_main_is_unaffected(scene, producer, "during the hole"))
     until(lambda: scene.proven("begun") == ["one"] * 2, "the peer has taken over", TAKEN_OVER_S + LOADED_S)
     measured("taken_over_s", time.monotonic() - gone_at)
 
@@ -120,15 +120,15 @@ def test_shard_partition_affects_only_its_own_jobs(scene, pair, measured):
     measured("at_work_s", time.monotonic() - back_at)
     scene.let_end("one")
     until(lambda: scene.proven("ended") == ["one"] * 2, "both runs of it end")
-    until(lambda: lonely.find(job_status="fenced"), "the end of the first is not written")
+    until(lambda: partitioned.find(job_status="fenced"), "the end of the first is not written")
 
     pair.proxy.delay_s = 2.0
     slow = threading.Thread(target=pushed, args=(another, "ElsewhereWorker", "slow"))
     slow.start()
-    measured("main_beside_a_slow_one_s", main_is_untouched(scene, producer, "slow"))
+    measured("main_beside_a_slow_one_s", check_main_is_unaffected(scene, producer, "slow"))
     slow.join()
     pair.proxy.heal()
     scene.wait_for("note", "slow")
     assert "into the hole" not in scene.proven("note")
     assert [line["jid"] for line in peer.find(job_status="recovered")] == ["one"]
-    assert [process.end() for process in (here, lonely, peer)] == [0, 0, 0]
+    assert [process.end() for process in (here, partitioned, peer)] == [0, 0, 0]

@@ -138,7 +138,7 @@ def test_term_to_process_group_counts_once(scene, measured):
 def test_hanging_process_is_killed_at_deadline_and_job_returns(scene, measured):
     kinds = ["swallows", "ignores", "holds the interpreter"]
     for kind in kinds:
-        scene.enqueue("DeafWorker", kind, jid=kind)
+        scene.enqueue("UnstoppableWorker", kind, jid=kind)
     module = scene.module("hostile_jobs")
     group = scene.cluster("-r", module, "--processes", "3", "--max-concurrency", "1", "--timeout", "0.5")
     scene.wait_for("begun", *kinds)

@@ -45,11 +45,11 @@ def busy(scene):
     """Run another client's endless script: after 50 ms the server answers BUSY to all clients."""
     scene.client.config_set("busy-reply-threshold", 50)
 
-    def hog():
+    def block_server():
         with open_client(Endpoint(scene.url), name="hog", read_timeout_s=60.0) as client, suppress(RedisError):
             client.eval("while true do end", 0)
 
-    thread = threading.Thread(target=hog)
+    thread = threading.Thread(target=block_server)
     thread.start()
     until(lambda: "busy" in refusal(scene.client).lower(), "the server is busy")
     yield

@@ -62,11 +62,11 @@ GENERATE = ("generate-queues", "-r", "shop")
 PAGES = ("attributes", "--write", "--docs", "docs")
 
 
-def spoil_routing(project: Path) -> None:
+def break_routing(project: Path) -> None:
     (project / "config" / "routing.yml").write_text("routing_rules: [['urgency=hihg', urgent]]")
 
 
-def spoil_worker(project: Path) -> None:
+def break_worker(project: Path) -> None:
     (project / "shop.py").write_text(WORKERS.replace("high", "hihg"))
 
 
@@ -78,7 +78,7 @@ def put_a_folder_in_the_way(project: Path) -> None:
     (project / "workers" / "all_queues.schema.json").mkdir()
 
 
-def spoil_a_marker(project: Path) -> None:
+def break_marker(project: Path) -> None:
     (project / "docs" / "inner" / "b.md").write_text(PAGE.replace("retries", "retires"))
 
 
@@ -87,10 +87,10 @@ def write_no_utf8(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "spoil", "status", "words"),
+    ("command", "break_project", "status", "words"),
     [
-        (GENERATE, spoil_routing, 78, "did you mean 'high'"),
-        (GENERATE, spoil_worker, 78, "did you mean 'high'"),
+        (GENERATE, break_routing, 78, "did you mean 'high'"),
+        (GENERATE, break_worker, 78, "did you mean 'high'"),
         (GENERATE, share_a_queue, 1, "have the same generated queue mail"),
         (
             GENERATE,
@@ -98,13 +98,13 @@ def write_no_utf8(project: Path) -> None:
             1,
             "all_queues.schema.json cannot be written: it is a folder",
         ),
-        (PAGES, spoil_a_marker, 1, "did you mean 'retries'?"),
+        (PAGES, break_marker, 1, "did you mean 'retries'?"),
         (PAGES, write_no_utf8, 1, "b.md:'utf-8' codec can't decode"),
     ],
     ids=lambda value: value.__name__ if callable(value) else None,
 )
-def test_commands_refused_run_changes_no_file(project, command, spoil, status, words):
-    spoil(project)
+def test_commands_refused_run_changes_no_file(project, command, break_project, status, words):
+    break_project(project)
     before = contents(project)
     done = run(project, *command)
     assert (done.returncode, done.stdout) == (status, "")

@@ -33,7 +33,7 @@ def jobs(site):
     return run
 
 
-def ask(redis, jid, limit, base=REPORT, scope="", share=0, **fields):
+def take_slot(redis, jid, limit, base=REPORT, scope="", share=0, **fields):
     """A process asks for a slot, as the policy of its limit does; return whether it has one."""
     unit = hold(redis, encoded(fields.pop("name", base), jid=jid, **fields), OWNER)
     arguments = [unit.data, f"{OWNER} {jid}", jid, "default", limit, 180, "", scope, share, "wait", ""]
@@ -45,7 +45,7 @@ def rows(text):
     return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in text.splitlines()[1:]]
 
 
-def put_off(redis, count, worker=REPORT, by="feature_flag", after=600):
+def defer_jobs(redis, count, worker=REPORT, by="feature_flag", after=600):
     now = time.time()
     fields = {"deferred": True, "deferred_by": by, "deferred_count": 3, "created_at": now - 3_600}
     for number in range(count):
@@ -54,8 +54,8 @@ def put_off(redis, count, worker=REPORT, by="feature_flag", after=600):
 
 def test_limits_show_slots_holders_and_waiting_jobs(jobs, redis):
     assert jobs("limits") == "No limit is known: no job with a limit has run.\n"
-    assert [ask(redis, jid, 2) for jid in ("a", "b", "c", "d")] == [True, True, False, False]
-    assert ask(redis, "e", 0, base="Office::FreeWorker")
+    assert [take_slot(redis, jid, 2) for jid in ("a", "b", "c", "d")] == [True, True, False, False]
+    assert take_slot(redis, "e", 0, base="Office::FreeWorker")
     shown = rows(jobs("limits"))
     assert [row[:4] + row[4:5] for row in shown] == [
         ["main", REPORT, "2/2", "application", "2"],
@@ -77,7 +77,7 @@ def test_limits_show_slots_holders_and_waiting_jobs(jobs, redis):
 
 def test_limits_set_assigns_free_slots_at_once(jobs, redis):
     for jid in ("a", "b", "c"):
-        ask(redis, jid, 1)
+        take_slot(redis, jid, 1)
     printed = jobs("limits", "set", REPORT, "2", "--reason", "month's end", "--for", "1h30m")
     assert (
         printed
@@ -91,7 +91,7 @@ def test_limits_set_assigns_free_slots_at_once(jobs, redis):
     assert jobs("limits", "set", REPORT, "-1", "--reason", "stop", "--for", "1m").startswith(
         f"main: {REPORT}: no job runs, "
     )
-    assert not ask(redis, "f", 100)
+    assert not take_slot(redis, "f", 100)
     assert jobs("limits", "clear", REPORT).startswith(f"main: {REPORT}: the application's limit holds")
     assert jobs("limits", "clear", REPORT).startswith(f"main: {REPORT}: nothing was set; 0 ")
     redis.hset(keys.limit(REPORT), mapping={"override": 7, "override_until": time.time() - 1})  # it has ended
@@ -100,7 +100,7 @@ def test_limits_set_assigns_free_slots_at_once(jobs, redis):
 
 def test_limits_sweep_frees_expired_slots_within_the_limit(jobs, redis):
     for jid in ("a", "b", "c", "d"):
-        ask(redis, jid, 2)
+        take_slot(redis, jid, 2)
     redis.zadd(keys.limit(REPORT) + ":running", {f"{OWNER} a": time.time() - 1})
     # No process sends heartbeats: it may be an outage.
     assert jobs("limits", "sweep", "--json")["limits"][0]["freed"] == 0
@@ -204,8 +204,8 @@ def test_limits_set_and_clear_reach_a_running_worker(site, jobs, redis):
 
 def test_held_shows_the_oldest_first_and_alerts(site, jobs, redis):
     assert jobs("held") == "No job is held.\n"
-    ask(redis, "a", 1)
-    ask(redis, "b", 1)
+    take_slot(redis, "a", 1)
+    take_slot(redis, "b", 1)
     waited = time.time() - 3_600
     redis.zadd(keys.paused_jobs("MailWorker"), {b'["default"]\n' + encoded("MailWorker"): waited})
     assert jobs("held", "--alert-after", "2h").splitlines()[1].startswith("main   paused   MailWorker")
@@ -236,8 +236,8 @@ def test_paused_shows_operator_and_strategy(jobs, redis):
 
 
 def test_deferred_run_now_keeps_rate_and_count(jobs, redis):
-    put_off(redis, 10)
-    put_off(redis, 3, worker="MailWorker", by="database_health_check")
+    defer_jobs(redis, 10)
+    defer_jobs(redis, 3, worker="MailWorker", by="database_health_check")
     redis.zadd(keys.SCHEDULE, {encoded(REPORT, jid="plain", args=['"deferred":']): time.time() + 600})
     assert [row[:4] + row[5:6] for row in rows(jobs("deferred"))] == [
         ["main", REPORT, "feature_flag", "10", "3 times"],
@@ -269,9 +269,9 @@ def park(redis, worker, jid, **fields):
 def test_held_drop_matches_all_given_fields(site, jobs, redis):
     lock = {"idempotency_key": keys.lock("mine"), "status_expiration": 60}
     redis.hset(keys.lock("mine"), "jid", "mine")
-    ask(redis, "runs", 1)
-    ask(redis, "mine", 1, **{"meta.user": "ann", **lock})
-    ask(redis, "next", 1, **{"meta.user": "bob"})
+    take_slot(redis, "runs", 1)
+    take_slot(redis, "mine", 1, **{"meta.user": "ann", **lock})
+    take_slot(redis, "next", 1, **{"meta.user": "bob"})
     park(redis, "MailWorker", "also-mine")
     park(redis, "MailWorker", "anns-too", **{"meta.user": "joann", "args": ["ann"]})
     park(redis, "MailWorker", "number", **{"meta.user": "zoe", "meta.project": 12})
@@ -310,7 +310,7 @@ def test_counters_sum_all_shards_in_the_format_of_prometheus(site, jobs, redis, 
 
 def test_counters_has_gauges_of_limits(jobs, redis):
     for jid in ("a", "b", "c"):
-        ask(redis, jid, 1)
+        take_slot(redis, jid, 1)
     gauges = dict(
         line.rsplit(" ", 1) for line in jobs("counters").splitlines() if line.startswith(("sidekiq_c", "held"))
     )
@@ -328,8 +328,8 @@ def test_counters_has_gauges_of_limits(jobs, redis):
 
 def test_explain_names_every_policy_and_its_remedy(jobs, redis):
     for jid in ("a", "b", "c"):
-        ask(redis, jid, 1, base="NoopWorker")
-    ask(redis, "q", 1, base="queue/default", name="OtherWorker")
+        take_slot(redis, jid, 1, base="NoopWorker")
+    take_slot(redis, "q", 1, base="queue/default", name="OtherWorker")
     enqueue(redis, "NoopWorker", jid="waits")
     for name in (drop_flag, run_flag, pause_flag):
         set_flag(redis, Flag(name("NoopWorker"), 0 if name is run_flag else 100, "incident 7", "ann"), 600)
@@ -340,8 +340,8 @@ def test_explain_names_every_policy_and_its_remedy(jobs, redis):
     assert reasons["paused"]["why"] == "NoopWorker is paused by ann: incident 7"
     assert reasons["paused"]["remedy"].startswith("scripts/jobs resume NoopWorker; by itself in ")
     shared = {"base": "TenantWorker", "scope": "ann", "share": 1}
-    assert ask(redis, "bens", 5, **{**shared, "scope": "ben"})
-    assert [ask(redis, jid, 5, **shared) for jid in ("s", "t")] == [True, False]
+    assert take_slot(redis, "bens", 5, **{**shared, "scope": "ben"})
+    assert [take_slot(redis, jid, 5, **shared) for jid in ("s", "t")] == [True, False]
     (shared_out,) = jobs("explain", "t", "--json")["found"]
     assert [one["code"] for one in shared_out["reasons"]] == ["share_reached", "no_process", "unknown_class"]
     assert shared_out["reasons"][0]["why"].startswith(
@@ -366,7 +366,7 @@ def test_explain_names_every_policy_and_its_remedy(jobs, redis):
     ],
 )
 def test_jobs_unknown_name_status_1(site, redis, words, printed):
-    ask(redis, "a", 2)
+    take_slot(redis, "a", 2)
     done = site.run(COMMAND, *words)
     assert (done.returncode, done.stdout) == (1, "")
     assert printed in done.stderr
@@ -388,7 +388,7 @@ def test_jobs_unknown_name_status_1(site, redis, words, printed):
     ],
 )
 def test_jobs_wrong_usage_names_the_remedy(site, redis, words, printed):
-    ask(redis, "a", 2)
+    take_slot(redis, "a", 2)
     done = site.run(COMMAND, *words)
     assert (done.returncode, done.stdout) == (2, "")
     assert printed in done.stderr

@@ -56,7 +56,7 @@ def migrate(office):
 
 
 @pytest.fixture
-def called(office, monkeypatch):
+def invoke_migrate(office, monkeypatch):
     """The same in this process, which costs no start."""
     monkeypatch.setenv("FRAMEWORK_CONFIG_DIR", str(office.folder / "config"))
     monkeypatch.syspath_prepend(str(office.folder))
@@ -68,8 +68,8 @@ def called(office, monkeypatch):
 
 
 def unserved(queue, shard="main"):
-    way_out = f"start one with `scripts/worker --shard {shard} -q {queue}`"
-    return f"no running process of {shard} serves the queue {queue}: {way_out}\n"
+    remedy = f"start one with `scripts/worker --shard {shard} -q {queue}`"
+    return f"no running process of {shard} serves the queue {queue}: {remedy}\n"
 
 
 def fill(redis):
@@ -138,32 +138,32 @@ def test_migrate_follow_rules_lists_skipped_without_arguments(migrate, redis, se
 
 
 @pytest.mark.parametrize(("what", "key"), [("scheduled", "schedule"), ("retry", "retry"), ("dead", "dead")])
-def test_migrate_set_changes_the_queue_of_its_jobs(called, redis, what, key):
+def test_migrate_set_changes_the_queue_of_its_jobs(invoke_migrate, redis, what, key):
     score = 1_900_000_000.123456
     redis.zadd(key, {encoded("ReportWorker", queue="old"): score, encoded("Ruby::Job", queue="old"): score, b"\xff": 1})
-    done = called(what, "--follow-rules", "--shard", "main")
+    done = invoke_migrate(what, "--follow-rules", "--shard", "main")
     assert done.exit_code == 0
     assert done.stdout.endswith(f"{what}: 1 job moved, 2 left in place\n")
     assert redis.zscore(key, encoded("ReportWorker", queue="reports")) == score
     assert redis.zcard(key) == 3
     redis.delete(key)
     redis.set(key, "no set")
-    done = called(what, "--follow-rules")
+    done = invoke_migrate(what, "--follow-rules")
     assert (done.exit_code, done.stdout) == (
         0,
         f"not scanned: {key} of main has no jobs\n{what}: 0 jobs moved, 0 left in place\n",
     )
 
 
-def test_migrate_mapping_by_queue_and_class_moves_jobs(called, redis):
+def test_migrate_mapping_by_queue_and_class_moves_jobs(invoke_migrate, redis):
     fill(redis)
-    done = called("queued", "--from", "urgent", "--to", "reports")
+    done = invoke_migrate("queued", "--from", "urgent", "--to", "reports")
     assert "main   urgent  reports  1" in done.stdout
     assert json.loads(redis.lindex("queue:reports", 0))["aw_queue"] == "reports"
-    done = called("queued", "--from", "old_report", "--to", "reports")
+    done = invoke_migrate("queued", "--from", "old_report", "--to", "reports")
     assert done.exit_code == 0  # as when the command is run again, and Redis has forgotten the queue
     assert done.stderr == "no queue is named 'old_report' there (did you mean 'old_reports'?)\n"
-    done = called("queued", "--class", "Ruby::Job", "--to", "ruby", "--limit", "2")
+    done = invoke_migrate("queued", "--class", "Ruby::Job", "--to", "ruby", "--limit", "2")
     assert "main   default  ruby  2" in done.stdout
     assert done.stderr.splitlines()[0] == "there is no worker 'Ruby::Job'; the command searched for jobs of this name"
     assert [json.loads(data)["jid"] for data in redis.lrange("queue:ruby", 0, -1)] == ["r1", "r0"]
@@ -186,58 +186,58 @@ def test_migrate_mapping_by_queue_and_class_moves_jobs(called, redis):
         (["--follow-rules", "--limit", "0"], "--limit"),
     ],
 )
-def test_migrate_wrong_usage_moves_no_job(called, redis, options, message):
+def test_migrate_wrong_usage_moves_no_job(invoke_migrate, redis, options, message):
     enqueue(redis, "ReportWorker")
-    done = called("queued", *options)
+    done = invoke_migrate("queued", *options)
     assert done.exit_code == 2
     assert message in done.stderr
     assert redis.llen("queue:default") == 1
-    done = called("queud", "--follow-rules")
+    done = invoke_migrate("queud", "--follow-rules")
     assert (done.exit_code, "did you mean 'queued'?" in done.stderr) == (2, True)
 
 
-def test_migrate_invalid_configuration_status_78(office, called):
+def test_migrate_invalid_configuration_status_78(office, invoke_migrate):
     office.write("routing.yml", {"routing_rules": [["tags~heavy", "reports"]]})
-    assert called("queued", "--follow-rules").exit_code == 78
+    assert invoke_migrate("queued", "--follow-rules").exit_code == 78
 
 
-def test_migrate_unreachable_shard_status_75_others_done(office, called, redis):
+def test_migrate_unreachable_shard_status_75_others_done(office, invoke_migrate, redis):
     office.write("redis.yml", {"shards": {"main": {"url": office.url}, "second": {"url": "redis://127.0.0.1:1/0"}}})
     enqueue(redis, "ReportWorker")
-    done = called("queued", "--follow-rules")
+    done = invoke_migrate("queued", "--follow-rules")
     assert done.exit_code == 75
     assert "shard 'second' is unavailable: redis://127.0.0.1:1/0: " in done.stderr
     assert "Run the command again when Redis answers" in done.stderr
     assert redis.llen("queue:reports") == 1
 
 
-def test_migrate_jobs_left_behind_status_1(called, redis):
+def test_migrate_jobs_left_behind_status_1(invoke_migrate, redis):
     enqueue(redis, "ReportWorker")
     redis.set("queue:reports", "no list")
-    done = called("queued", "--follow-rules")
+    done = invoke_migrate("queued", "--follow-rules")
     assert done.exit_code == 1
     assert "wrong type: the key of the target queue is not a list" in done.stdout
     assert redis.llen("queue:default") == 1
 
 
-def test_migrate_to_unserved_or_paused_queue_is_reported(called, redis):
+def test_migrate_to_unserved_or_paused_queue_is_reported(invoke_migrate, redis):
     enqueue(redis, "ReportWorker")
     redis.sadd(keys.PAUSED, "default")
     redis.sadd(keys.PROCESSES, "ruby:1:00ab00ab00ab")
     redis.hset("ruby:1:00ab00ab00ab", mapping={"info": json.dumps({"queues": ["reports"]}), "quiet": "false"})
-    done = called("queued", "--from", "default", "--to", "reprots", "--dry-run", "--shard", "main")
+    done = invoke_migrate("queued", "--from", "default", "--to", "reprots", "--dry-run", "--shard", "main")
     assert "serves the queue reprots (did you mean 'reports'?): start one with" in done.stderr
-    done = called("queued", "--follow-rules")
+    done = invoke_migrate("queued", "--follow-rules")
     assert done.stderr == "the queue default of main is paused, and reports is not: its jobs run there\n"
 
 
-def test_migrate_after_kill_finds_the_jobs_set_aside(called, redis):
+def test_migrate_after_kill_finds_the_jobs_set_aside(invoke_migrate, redis):
     """Also when its name is in no list of queues."""
     holder = keys.migration_identity("forgotten")
     redis.lpush(keys.working(holder), encoded("ReportWorker", queue="forgotten"))
     redis.zadd(keys.REGISTRY, {holder: redis.time()[0]})
-    assert "main   forgotten  reports  1" in called("queued", "--follow-rules", "--dry-run").stdout
-    assert called("queued", "--follow-rules").exit_code == 0
+    assert "main   forgotten  reports  1" in invoke_migrate("queued", "--follow-rules", "--dry-run").stdout
+    assert invoke_migrate("queued", "--follow-rules").exit_code == 0
     assert redis.lrange("queue:reports", 0, -1) == [encoded("ReportWorker", queue="reports")]
     assert not redis.exists(keys.REGISTRY, keys.working(holder), keys.lease(holder))
 

@@ -14,7 +14,7 @@ COMMAND = str(ROOT / "scripts" / "retired")
 
 
 @pytest.fixture
-def look(site):
+def run_retired(site):
     """Run the command with these retired workers."""
 
     def run(*names, retired=None, **env):
@@ -24,17 +24,17 @@ def look(site):
 
 
 def unserved(shard, queue):
-    way_out = f"start one with `scripts/worker --shard {shard} -q {queue}`"
-    return f"  no running process of {shard} serves the queue {queue}: {way_out}\n"
+    remedy = f"start one with `scripts/worker --shard {shard} -q {queue}`"
+    return f"  no running process of {shard} serves the queue {queue}: {remedy}\n"
 
 
-def test_retired_empty_setting_is_reported(look):
-    done = look()
+def test_retired_empty_setting_is_reported(run_retired):
+    done = run_retired()
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "No class is retired: the setting retired_workers (config/application.yml) is empty.\n"
 
 
-def test_retired_shows_counts_and_remaining_jobs_per_shard(site, look, redis, second_redis, second_redis_url):
+def test_retired_shows_counts_and_remaining_jobs_per_shard(site, run_retired, redis, second_redis, second_redis_url):
     site.write("redis.yml", {"shards": {"main": {"url": site.url}, "second": {"url": second_redis_url}}})
     redis.hset(keys.RETIRED, mapping={"Old::Worker": 12, "GoneWorker": 3, "AncientWorker": 4})
     second_redis.hset(keys.RETIRED, "Old::Worker", 1)
@@ -42,7 +42,7 @@ def test_retired_shows_counts_and_remaining_jobs_per_shard(site, look, redis, se
     redis.zadd(keys.RETRY, {encoded("Old::Worker", jid="r"): 1})
     enqueue(second_redis, "Old::Worker", queue="reports")
     enqueue(second_redis, "AncientWorker")
-    done = look(retired={"Old::Worker": "merged into ReportWorker in 4.2", "GoneWorker": "nobody reads it"})
+    done = run_retired(retired={"Old::Worker": "merged into ReportWorker in 4.2", "GoneWorker": "nobody reads it"})
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (
         "Old::Worker: merged into ReportWorker in 4.2\n"
@@ -63,20 +63,20 @@ def test_retired_shows_counts_and_remaining_jobs_per_shard(site, look, redis, se
     assert redis.llen("queue:reports") == 1  # it only looks
 
 
-def test_retired_unserved_queue_names_the_command(look, redis):
+def test_retired_unserved_queue_names_the_command(run_retired, redis):
     """Otherwise its jobs wait for ever, and nothing says why."""
     for queue in ("kept", "left"):
         enqueue(redis, "Old", queue=queue)
     redis.sadd(keys.PROCESSES, "ruby:1:00ab00ab00ab")
     redis.hset("ruby:1:00ab00ab00ab", mapping={"info": json.dumps({"queues": ["kept"]}), "quiet": "false"})
-    assert look(retired={"Old": "x"}).stdout == (
+    assert run_retired(retired={"Old": "x"}).stdout == (
         f"Old: x\n  main  dropped 0, waiting 2: queue kept 1, queue left 1\n{unserved('main', 'left')}  2 waiting\n"
     )
 
 
-def test_retired_one_class_shows_only_that_class(site, look):
+def test_retired_one_class_shows_only_that_class(site, run_retired):
     retired = {"Old::Worker": "merged", "GoneWorker": "x"}
-    done = look("GoneWorker", retired=retired)
+    done = run_retired("GoneWorker", retired=retired)
     assert done.stdout.splitlines()[0] == "GoneWorker: x"
     assert "Old::Worker" not in done.stdout
     again = site.run("-m", "framework", "retired", "GoneWorker", FRAMEWORK_RETIRED_WORKERS=json.dumps(retired))
@@ -84,18 +84,18 @@ def test_retired_one_class_shows_only_that_class(site, look):
 
 
 @pytest.mark.parametrize("name", ["GoenWorker", "", "no name at all"])
-def test_retired_unknown_name_suggests_the_nearest(look, name):
-    done = look(name, "Nobody", retired={"GoneWorker": "x"})
+def test_retired_unknown_name_suggests_the_nearest(run_retired, name):
+    done = run_retired(name, "Nobody", retired={"GoneWorker": "x"})
     assert (done.returncode, done.stdout) == (2, "")
     assert f"no class {name!r} is retired" in done.stderr
     assert ("did you mean 'GoneWorker'?" in done.stderr) == (name == "GoenWorker")
     assert "no class 'Nobody' is retired; retired: GoneWorker" in done.stderr
 
 
-def test_retired_unreachable_shard_is_reported(site, look, redis):
+def test_retired_unreachable_shard_is_reported(site, run_retired, redis):
     site.write("redis.yml", {"shards": {"away": {"url": "redis://127.0.0.1:1/0"}, "main": {"url": site.url}}})
     enqueue(redis, "Old")
-    done = look(retired={"Old": "x", "Gone": "y"})
+    done = run_retired(retired={"Old": "x", "Gone": "y"})
     assert done.returncode == 1
     assert "shard 'away' is unavailable: redis://127.0.0.1:1/0: " in done.stderr
     assert "Traceback" not in done.stderr
@@ -105,16 +105,16 @@ def test_retired_unreachable_shard_is_reported(site, look, redis):
     )
 
 
-def test_retired_wrong_type_of_counts_is_reported(look, redis):
+def test_retired_wrong_type_of_counts_is_reported(run_retired, redis):
     redis.set(keys.RETIRED, "x")
-    done = look(retired={"Old": "x"})
+    done = run_retired(retired={"Old": "x"})
     assert done.returncode == 1
     assert "WRONGTYPE" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_retired_invalid_configuration_status_78(look):
-    done = look(retired={"old worker": "x"})
+def test_retired_invalid_configuration_status_78(run_retired):
+    done = run_retired(retired={"old worker": "x"})
     assert done.returncode == 78
     assert "FRAMEWORK_RETIRED_WORKERS.old worker" in done.stderr
 

@@ -27,7 +27,7 @@ from framework.telemetry.visible import MOST, visible, visible_json
 from framework.wire import keys
 from tests.harness import ROOT, encoded, hold
 
-EVIL = (
+HOSTILE = (
     "Evil\x1b]52;c;ZXZpbA==\x07\x1b[2J\x1b[1A\r\nFORGED  why       nothing\u202e\u2066\u200b\u200f\u061c\x9b31m\u2028\u2029\x00\x7f"
     "\ufeff\U000e0041\xad"
 )
@@ -35,58 +35,66 @@ JID = "f" * 24
 FORBIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
-def acting(text):
+def control_characters(text):
     """What of a text acts on a terminal or is not seen; line ends may stand there."""
     return {char for char in text if unicodedata.category(char) in FORBIDDEN} - {"\n"}
 
 
 def fill(redis):
     """Every place that the commands read names it."""
-    job = {"queue": EVIL, "error_class": EVIL, "error_message": EVIL, "deferred_by": EVIL, "aw_shard": EVIL}
-    data = encoded(EVIL, jid=JID, idempotency_key=keys.lock(EVIL), **job)
-    name = f"queue:{EVIL}".encode("utf-8", "surrogatepass")
-    redis.sadd(keys.QUEUES, EVIL)
+    job = {
+        "queue": HOSTILE,
+        "error_class": HOSTILE,
+        "error_message": HOSTILE,
+        "deferred_by": HOSTILE,
+        "aw_shard": HOSTILE,
+    }
+    data = encoded(HOSTILE, jid=JID, idempotency_key=keys.lock(HOSTILE), **job)
+    name = f"queue:{HOSTILE}".encode("utf-8", "surrogatepass")
+    redis.sadd(keys.QUEUES, HOSTILE)
     redis.lpush(name, data)
-    redis.lpush("queue:default", data, encoded("NoopWorker", jid=EVIL))
+    redis.lpush("queue:default", data, encoded("NoopWorker", jid=HOSTILE))
     now = time.time()
     redis.zadd(
-        keys.SCHEDULE, {encoded(EVIL, jid=JID, deferred=True, deferred_count=2, created_at=now - 9, **job): now + 60}
+        keys.SCHEDULE, {encoded(HOSTILE, jid=JID, deferred=True, deferred_count=2, created_at=now - 9, **job): now + 60}
     )
     for place in (keys.RETRY, keys.DEAD, keys.INTERRUPTED):
         redis.zadd(place, {data: now - 5})
-    hold(redis, data, f"{EVIL}:7:0123456789ab")
-    redis.sadd(keys.PAUSED, EVIL)
-    redis.hset(keys.lock(EVIL), mapping={"jid": JID, "class": EVIL, "since": now, "duplicates": 3})
-    set_override(redis, EVIL, LimitOverride(3, now + 600, EVIL, EVIL))
-    redis.zadd(f"{keys.limit(EVIL)}:running", {f"{EVIL} {JID}": now + 60})
-    redis.zadd(f"{keys.limit(EVIL)}:waiting:{EVIL}", {b"[1]\n" + data: now - 3_600})
-    redis.sadd(keys.LIMITS_WAITING, keys.limit(EVIL))
-    redis.sadd(keys.PAUSED_CLASSES, EVIL)
-    redis.zadd(keys.paused_jobs(EVIL), {b"[1]\n" + data: now - 3_600})
-    for flag in (pause_flag(EVIL), drop_flag(EVIL), EVIL):
-        set_flag(redis, Flag(flag, 50, EVIL, EVIL), 600)
-    redis.hset(keys.COUNTERS, f'{EVIL}{{worker="{EVIL}"}}', 7)
-    redis.hset(keys.RETIRED, EVIL, 7)
-    redis.set(keys.status(JID), EVIL)
-    info = json.dumps({"queues": [EVIL], "weights": [{EVIL: 1}], "concurrency": 1, "identity": EVIL, "tag": EVIL})
-    redis.sadd(keys.PROCESSES, f"{EVIL}:7:0123456789ab")
+    hold(redis, data, f"{HOSTILE}:7:0123456789ab")
+    redis.sadd(keys.PAUSED, HOSTILE)
+    redis.hset(keys.lock(HOSTILE), mapping={"jid": JID, "class": HOSTILE, "since": now, "duplicates": 3})
+    set_override(redis, HOSTILE, LimitOverride(3, now + 600, HOSTILE, HOSTILE))
+    redis.zadd(f"{keys.limit(HOSTILE)}:running", {f"{HOSTILE} {JID}": now + 60})
+    redis.zadd(f"{keys.limit(HOSTILE)}:waiting:{HOSTILE}", {b"[1]\n" + data: now - 3_600})
+    redis.sadd(keys.LIMITS_WAITING, keys.limit(HOSTILE))
+    redis.sadd(keys.PAUSED_CLASSES, HOSTILE)
+    redis.zadd(keys.paused_jobs(HOSTILE), {b"[1]\n" + data: now - 3_600})
+    for flag in (pause_flag(HOSTILE), drop_flag(HOSTILE), HOSTILE):
+        set_flag(redis, Flag(flag, 50, HOSTILE, HOSTILE), 600)
+    redis.hset(keys.COUNTERS, f'{HOSTILE}{{worker="{HOSTILE}"}}', 7)
+    redis.hset(keys.RETIRED, HOSTILE, 7)
+    redis.set(keys.status(JID), HOSTILE)
+    info = json.dumps(
+        {"queues": [HOSTILE], "weights": [{HOSTILE: 1}], "concurrency": 1, "identity": HOSTILE, "tag": HOSTILE}
+    )
+    redis.sadd(keys.PROCESSES, f"{HOSTILE}:7:0123456789ab")
     redis.hset(
-        f"{EVIL}:7:0123456789ab", mapping={"info": info, "busy": 1, "beat": now, "quiet": "false", "concurrency": 1}
+        f"{HOSTILE}:7:0123456789ab", mapping={"info": info, "busy": 1, "beat": now, "quiet": "false", "concurrency": 1}
     )
 
 
 LOOKS = [
     [jobs, "explain", JID],
     [jobs, "limits"],
-    [jobs, "limits", "show", EVIL.replace("\x00", "")],
+    [jobs, "limits", "show", HOSTILE.replace("\x00", "")],
     [jobs, "flags"],
     [jobs, "locks"],
-    [jobs, "locks", "show", EVIL.replace("\x00", "")],
+    [jobs, "locks", "show", HOSTILE.replace("\x00", "")],
     [jobs, "held"],
     [jobs, "paused"],
     [jobs, "deferred"],
     [jobs, "counters"],
-    [jobs, "pause", EVIL.replace("\x00", ""), "--reason", "x", "--for", "2h"],
+    [jobs, "pause", HOSTILE.replace("\x00", ""), "--reason", "x", "--for", "2h"],
     [route, "--lint", "--live", "-r", "jobs"],
     [migrate_jobs, "queued", "--follow-rules", "--dry-run", "-r", "jobs"],
     [migrate_jobs, "queued", "--from", "default", "--to", "other", "--dry-run", "-r", "jobs"],
@@ -112,7 +120,7 @@ def test_commands_with_hostile_names_print_no_control(invoke, redis, look):
     assert "Traceback" not in done.output
     assert done.exception is None or isinstance(done.exception, SystemExit)
     printed = done.stdout + done.stderr
-    assert acting(printed) == set(), printed
+    assert control_characters(printed) == set(), printed
     assert "\r" not in printed
     assert not [line for line in printed.split("\n") if line.startswith(("FORGED", "[2J"))]
 
@@ -123,8 +131,8 @@ def test_commands_with_hostile_names_print_no_control(invoke, redis, look):
 def test_json_of_hostile_names_is_escaped(invoke, redis, words):
     fill(redis)
     done = invoke(jobs, *words, "--json")
-    assert acting(done.stdout) == set()
-    assert EVIL in strings(json.loads(done.stdout))
+    assert control_characters(done.stdout) == set()
+    assert HOSTILE in strings(json.loads(done.stdout))
 
 
 def strings(value):
@@ -141,7 +149,7 @@ def test_explain_in_a_real_terminal_shows_escapes(site, redis):
     fill(redis)
     done = site.run(str(ROOT / "scripts" / "jobs"), "explain", JID)
     assert done.returncode == 0
-    assert acting(done.stdout + done.stderr) == set()
+    assert control_characters(done.stdout + done.stderr) == set()
     lines = done.stdout.splitlines()
     assert lines[0].startswith(f"{JID}: Evil\\x1b]52;c;ZXZpbA==\\x07\\x1b[2J\\x1b[1A\\r\\nFORGED  why")
     assert all(re.match(r"$|\w{24}: |  (where|since|due|holds|why|released) |its status", line) for line in lines), (
@@ -158,7 +166,7 @@ TEXTS = st.text(
 def test_visible_of_any_text_has_no_forbidden_character(text, most):
     shown = visible(text)
     assert shown.isprintable()
-    assert not acting(shown)
+    assert not control_characters(shown)
     assert "\n" not in shown
     assert visible(shown) == shown
     if text.isprintable():
@@ -174,7 +182,7 @@ def test_visible_of_a_long_text_is_cut():
 def test_visible_json_of_any_value_means_the_same(value):
     text = json.dumps(value, ensure_ascii=False)
     shown = visible_json(text)
-    assert acting(shown) == set()
+    assert control_characters(shown) == set()
     assert json.loads(shown) == json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass"))
 
 
@@ -182,7 +190,7 @@ def test_visible_json_of_any_value_means_the_same(value):
 def test_columns_of_any_cells_are_one_line_each_and_aligned(rows):
     lines = list(columns([["A", "B", "C"], *rows, ["語語語語", "b", "c"], ["x", "b", "c"]]))
     assert len(lines) == len(rows) + 3
-    assert not acting("".join(lines))
+    assert not control_characters("".join(lines))
     assert not any("\n" in line for line in lines)
     # Four wide characters take as many columns as eight narrow ones: the next cell begins at the same place.
     wide, narrow = lines[-2], lines[-1]
@@ -192,9 +200,9 @@ def test_columns_of_any_cells_are_one_line_each_and_aligned(rows):
 @pytest.mark.parametrize(
     ("raised", "shown"),
     [
-        (FrameworkError(f"it says {EVIL}"), "it says Evil\\x1b]52"),
-        (ValueError(EVIL), "ValueError: Evil\\x1b]52"),
-        (click.UsageError(f"no {EVIL}"), "no Evil\\x1b]52"),
+        (FrameworkError(f"it says {HOSTILE}"), "it says Evil\\x1b]52"),
+        (ValueError(HOSTILE), "ValueError: Evil\\x1b]52"),
+        (click.UsageError(f"no {HOSTILE}"), "no Evil\\x1b]52"),
     ],
 )
 def test_command_error_prints_no_control_character(raised, shown):
@@ -206,7 +214,7 @@ def test_command_error_prints_no_control_character(raised, shown):
     done = CliRunner().invoke(command)
     assert done.exit_code in (1, 2)
     assert shown in done.output
-    assert acting(done.output) == set()
+    assert control_characters(done.output) == set()
 
 
 def test_explain_error_of_several_lines_keeps_them(site, redis, invoke):

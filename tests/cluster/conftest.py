@@ -12,7 +12,7 @@ from tests.process.conftest import proofs, release, site
 __all__ = ["proofs", "release", "site"]
 
 
-def gone(pid):
+def has_ended(pid):
     """Whether a process has ended (its parent or init reaps it)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
@@ -24,7 +24,7 @@ def children(process, kind="started"):
     return [line["child_pid"] for line in process.find(event_name=f"child.{kind}")]
 
 
-def ask(process: Process, path: str, method: str = "GET") -> tuple[int, dict]:
+def read_health(process: Process, path: str, method: str = "GET") -> tuple[int, dict]:
     """What the supervisor answers about its health."""
     event = process.line(event_name="health.listening")
     connection = HTTPConnection(event["host"], event["port"], timeout=10)
@@ -45,5 +45,5 @@ def cluster(site):
     yield start
     for process in site.processes:  # a supervisor that a failed test leaves has children of its own
         for line in process.lines:
-            if "child_pid" in line and not gone(line["child_pid"]):
+            if "child_pid" in line and not has_ended(line["child_pid"]):
                 os.kill(line["child_pid"], signal.SIGKILL)

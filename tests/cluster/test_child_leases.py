@@ -17,7 +17,7 @@ from framework.timings import STANDARD
 from framework.wire import keys
 from tests.harness import until
 
-ME = "host:1:000000000abc"
+IDENTITY = "host:1:000000000abc"
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
@@ -35,7 +35,7 @@ class Reports:
         self.dead.append(error)
 
 
-class Group:
+class ChildrenRecorder:
     """The children that a keeper asks about, and what it does to them."""
 
     def __init__(self):
@@ -54,7 +54,7 @@ class Group:
 
 @pytest.fixture
 def group():
-    return Group()
+    return ChildrenRecorder()
 
 
 @pytest.fixture
@@ -62,15 +62,15 @@ def reports():
     return Reports()
 
 
-OFTEN = replace(STANDARD, child_renewal_period_s=0.02, heartbeat_period_s=0.025, silence_limit_s=60.0)
+SHORT_PERIODS = replace(STANDARD, child_renewal_period_s=0.02, heartbeat_period_s=0.025, silence_limit_s=60.0)
 
 
 @pytest.fixture
-def keeper(redis, group, reports):
+def start_leases(redis, group, reports):
     made = []
 
     def make(client=redis, **options):
-        made.append(ChildLeases("main", client, reports, replace(OFTEN, **options)))
+        made.append(ChildLeases("main", client, reports, replace(SHORT_PERIODS, **options)))
         made[-1].start(group)
         return made[-1]
 
@@ -83,7 +83,7 @@ def keeper(redis, group, reports):
 @pytest.fixture
 def sleeper(group):
     process = subprocess.Popen(SLEEPER)
-    group.children[ME] = process.pid
+    group.children[IDENTITY] = process.pid
     yield process
     process.kill()
     process.wait()
@@ -91,99 +91,99 @@ def sleeper(group):
 
 def registered(redis, silent_s=10.0, lease_ms=2_000):
     """A child that beat a while ago and whose lease would run out soon."""
-    Lease(redis, ME, 2, FailureDetector(15.0, 3.0), replace(STANDARD, lease_s=lease_ms / 1000)).renew()
-    redis.zadd(keys.REGISTRY, {ME: redis.time()[0] - silent_s})
+    Lease(redis, IDENTITY, 2, FailureDetector(15.0, 3.0), replace(STANDARD, lease_s=lease_ms / 1000)).renew()
+    redis.zadd(keys.REGISTRY, {IDENTITY: redis.time()[0] - silent_s})
 
 
 @pytest.mark.proves("R23")
-def test_child_leases_late_child_keeps_its_lease(redis, granted, keeper, sleeper):
+def test_child_leases_late_child_keeps_its_lease(redis, granted, start_leases, sleeper):
     registered(granted)
-    keeper()
-    until(lambda: redis.pttl(keys.lease(ME)) > 10_000)
+    start_leases()
+    until(lambda: redis.pttl(keys.lease(IDENTITY)) > 10_000)
 
 
 @pytest.mark.proves("F6")
-def test_child_leases_stopped_child_expires_and_is_not_killed(redis, granted, keeper, group, sleeper):
+def test_child_leases_stopped_child_expires_and_is_not_killed(redis, granted, start_leases, group, sleeper):
     sleeper.send_signal(signal.SIGSTOP)
     until(lambda: not can_run(sleeper.pid))
     registered(granted, lease_ms=300)
-    keeper(silence_limit_s=0.0)
-    until(lambda: not redis.exists(keys.lease(ME)), "the lease runs out")
+    start_leases(silence_limit_s=0.0)
+    until(lambda: not redis.exists(keys.lease(IDENTITY)), "the lease runs out")
     assert not group.killed
     sleeper.send_signal(signal.SIGCONT)
     until(lambda: group.killed)  # it works, and its silence is too long
 
 
 @pytest.mark.proves("R69")
-def test_child_leases_silent_child_is_killed_not_renewed(redis, granted, keeper, group, sleeper):
+def test_child_leases_silent_child_is_killed_not_renewed(redis, granted, start_leases, group, sleeper):
     registered(granted, lease_ms=60_000)
-    keeper(silence_limit_s=1.0)
+    start_leases(silence_limit_s=1.0)
     until(lambda: group.killed)
-    assert group.killed[0] == (ME, 1)  # counted since the parent itself sees Redis up
-    assert redis.pttl(keys.lease(ME)) <= 60_000
+    assert group.killed[0] == (IDENTITY, 1)  # counted since the parent itself sees Redis up
+    assert redis.pttl(keys.lease(IDENTITY)) <= 60_000
 
 
 @pytest.mark.proves("F7")
-def test_child_leases_after_an_outage_are_renewed(make_server, keeper, group, reports, sleeper):
+def test_child_leases_after_an_outage_are_renewed(make_server, start_leases, group, reports, sleeper):
     server = make_server()
     client = open_client(Endpoint(server.url), name="keeper", read_timeout_s=0.2)
     registered(client, lease_ms=400)
-    keeper(client)
+    start_leases(client)
     os.kill(server.pid, signal.SIGSTOP)
     until(lambda: len(reports.failed) > 3)
     os.kill(server.pid, signal.SIGCONT)
     until(lambda: reports.back)
-    assert client.pttl(keys.lease(ME)) > 10_000
+    assert client.pttl(keys.lease(IDENTITY)) > 10_000
     client.close()
 
 
-def test_child_leases_lease_expired_with_redis_up_stays_gone(redis, granted, keeper, sleeper):
+def test_child_leases_lease_expired_with_redis_up_stays_gone(redis, granted, start_leases, sleeper):
     registered(granted)
-    redis.delete(keys.lease(ME))
-    keeper()
+    redis.delete(keys.lease(IDENTITY))
+    start_leases()
 
     def checks():
         return redis.info("commandstats").get("cmdstat_zmscore", {"calls": 0})["calls"]
 
     before = checks()
     until(lambda: checks() > before + 3, "it has checked the leases")
-    assert not redis.exists(keys.lease(ME))
+    assert not redis.exists(keys.lease(IDENTITY))
 
 
-def test_child_leases_death_is_marked_and_siblings_sweep(redis, granted, keeper, group):
+def test_child_leases_death_is_marked_and_siblings_sweep(redis, granted, start_leases, group):
     registered(granted, lease_ms=60_000)
-    redis.sadd(keys.PROCESSES, ME)
-    one = keeper(child_renewal_period_s=60.0)
+    redis.sadd(keys.PROCESSES, IDENTITY)
+    one = start_leases(child_renewal_period_s=60.0)
     until(lambda: one._task.steps == 2, "it rests")
-    one.mark_dead(ME)
+    one.mark_dead(IDENTITY)
     until(lambda: group.signals)
     assert group.signals == [(SWEEP, "main")]
-    assert not redis.exists(keys.lease(ME), keys.PROCESSES)
-    assert redis.zscore(keys.REGISTRY, ME) < 0
+    assert not redis.exists(keys.lease(IDENTITY), keys.PROCESSES)
+    assert redis.zscore(keys.REGISTRY, IDENTITY) < 0
 
 
-def test_child_leases_death_in_outage_is_marked_afterwards(make_server, keeper, group, reports):
+def test_child_leases_death_in_outage_is_marked_afterwards(make_server, start_leases, group, reports):
     server = make_server()
     client = open_client(Endpoint(server.url), name="keeper", read_timeout_s=0.2)
     registered(client, lease_ms=60_000)
-    one = keeper(client)
+    one = start_leases(client)
     server.stop()
-    one.mark_dead(ME)
+    one.mark_dead(IDENTITY)
     until(lambda: reports.failed)
     server.start()
     until(lambda: group.signals)
-    assert client.zscore(keys.REGISTRY, ME) < 0
+    assert client.zscore(keys.REGISTRY, IDENTITY) < 0
     client.close()
 
 
-def test_child_leases_stop_marks_the_last_death(redis, granted, keeper):
+def test_child_leases_stop_marks_the_last_death(redis, granted, start_leases):
     registered(granted, lease_ms=60_000)
-    one = keeper(child_renewal_period_s=60.0)
+    one = start_leases(child_renewal_period_s=60.0)
     until(lambda: one._task.steps == 2)
     one.stop()
-    one.mark_dead(ME)  # the loop is gone
+    one.mark_dead(IDENTITY)  # the loop is gone
     one.stop()
-    assert not redis.exists(keys.lease(ME))
+    assert not redis.exists(keys.lease(IDENTITY))
 
 
 def test_sweep_signal_without_handler_is_ignored(sleeper):

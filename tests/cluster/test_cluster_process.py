@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from framework.wire import keys
-from tests.cluster.conftest import children, gone
+from tests.cluster.conftest import children, has_ended
 from tests.harness import enqueue, until
 
 
@@ -27,7 +27,7 @@ def test_cluster_killed_child_is_replaced_and_job_recovered(cluster, redis, proo
     assert proofs("ended:one") == [second]
     process.line(job_status="done", jid="j1")
     assert process.end() == 0
-    assert all(gone(pid) for pid in children(process))
+    assert all(has_ended(pid) for pid in children(process))
     left = {key for key in redis.keys("*") if key.startswith((b"aw:working", b"aw:lease"))}
     assert left == set()
 
@@ -78,7 +78,7 @@ def test_cluster_starts_groups_and_stops_them_in_order(cluster, redis, proofs):
     proofs("begun:one")
     assert process.end(signal.SIGINT) == 0
     assert len(children(process, "stopped")) == 4
-    assert all(gone(pid) for pid in children(process))
+    assert all(has_ended(pid) for pid in children(process))
     assert redis.llen("queue:default") == 1  # given back
     assert redis.scard(keys.PROCESSES) == 0
 
@@ -102,7 +102,7 @@ def test_cluster_unknown_worker_module_ends_the_group(site, redis):
     assert "'biling' is not in config/feature_categories.yml (did you mean 'billing'?)" in shown.stderr
     lines = [json.loads(line) for line in shown.stdout.splitlines()]
     assert {line["status"] for line in lines if line.get("event_name") == "child.died"} == {78}
-    assert all(gone(line["child_pid"]) for line in lines if "child_pid" in line)
+    assert all(has_ended(line["child_pid"]) for line in lines if "child_pid" in line)
 
 
 SHOP = """

@@ -19,32 +19,34 @@ from framework.cluster.supervisor import Supervisor
 from framework.errors import ConfigurationError
 from framework.process.shared_state import ProcessState
 from framework.timings import STANDARD
-from tests.cluster.test_supervisor import Guard
+from tests.cluster.test_supervisor import LeaseRecorder
 from tests.harness import until
 from tests.tables import each_row
 
 SLEEPS = "import time; time.sleep(600)"
 
 
-class Asked:
+class ServedGroup:
     def __init__(self):
         queues = [("a", ("default", "mails")), ("b", ("default", "mails")), ("c", ("search",))]
         argv = [sys.executable, "-I", "-S", "-c", SLEEPS]
-        self.group = Supervisor([ChildSpec(name, argv, "main", queues=names) for name, names in queues], leases=Guard())
+        self.group = Supervisor(
+            [ChildSpec(name, argv, "main", queues=names) for name, names in queues], leases=LeaseRecorder()
+        )
         self.health = GroupHealth(self.group)
         self.server = HealthServer(self.health, "127.0.0.1", 0)
         self.group.start()
         self.server.start()
 
-    def board(self, name):
+    def shared_state_of(self, name):
         return next(child.shared_state for child in self.group.children if child.name == name)
 
-    def well(self, *names):
+    def set_ready(self, *names):
         for name in names:
-            self.board(name).note_heartbeat()
-            self.board(name).publish(ProcessState.READY, 2, time.monotonic())
+            self.shared_state_of(name).note_heartbeat()
+            self.shared_state_of(name).publish(ProcessState.READY, 2, time.monotonic())
 
-    def ask(self, path, method="GET"):
+    def request(self, path, method="GET"):
         connection = http.client.HTTPConnection(*self.server.server_address, timeout=10)
         connection.request(method, path)
         reply = connection.getresponse()
@@ -57,90 +59,90 @@ class Asked:
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def served(monkeypatch):
     monkeypatch.setattr(module, "_CHECK_PERIOD_S", 0.05)
-    made = Asked()
+    made = ServedGroup()
     yield made
     made.server.shutdown()
     made.server.server_close()
     made.group.stop(0)
 
 
-def test_readiness_needs_a_fetching_child_per_group(asked):
-    status, shown = asked.ask("/readiness")
+def test_readiness_needs_a_fetching_child_per_group(served):
+    status, shown = served.request("/readiness")
     assert (status, shown["status"]) == (503, "unavailable")
     assert shown["reasons"] == [
         "no process fetches the jobs of main: default,mails",
         "no process fetches the jobs of main: search",
     ]
-    asked.well("a")
-    assert asked.ask("/readiness")[1]["reasons"] == ["no process fetches the jobs of main: search"]
-    asked.well("c")
-    status, shown = asked.ask("/readiness")
+    served.set_ready("a")
+    assert served.request("/readiness")[1]["reasons"] == ["no process fetches the jobs of main: search"]
+    served.set_ready("c")
+    status, shown = served.request("/readiness")
     assert (status, shown["reasons"]) == (200, [])
     first, second, _ = shown["children"]
     assert 0 <= first.pop("heartbeat_age_s") < 30
     assert 0 <= first.pop("fetch_age_s") < 30
     assert first == {
-        "name": "a", "pid": asked.group.children[0].pid, "shard": "main", "queues": ["default", "mails"],
+        "name": "a", "pid": served.group.children[0].pid, "shard": "main", "queues": ["default", "mails"],
         "state": "ready", "busy": 2, "fetches": True, "restarts": 0,
     }  # fmt: skip
     assert (second["state"], second["fetches"], second["heartbeat_age_s"]) == ("starting", False, None)
 
 
 @pytest.mark.parametrize("limit", ["fetch_silence_limit_s", "lease_s"])
-def test_readiness_of_process_that_does_not_fetch_is_503(asked, limit):
-    asked.well("a", "c")
-    asked.health._timings = replace(STANDARD, **{limit: -1.0})  # its fetches, or its beats, are not answered any more
-    assert asked.ask("/readiness")[0] == 503
-    assert asked.ask("/liveness")[0] == 200  # which no new start would mend
-    asked.health._timings = STANDARD
-    asked.board("a").publish(ProcessState.QUIET, 0, None)
-    asked.board("c").publish(ProcessState.DRAINING, 0, None)
-    assert len(asked.ask("/readiness")[1]["reasons"]) == 2
+def test_readiness_of_process_that_does_not_fetch_is_503(served, limit):
+    served.set_ready("a", "c")
+    served.health._timings = replace(STANDARD, **{limit: -1.0})  # its fetches, or its beats, are not answered any more
+    assert served.request("/readiness")[0] == 503
+    assert served.request("/liveness")[0] == 200  # which no new start would mend
+    served.health._timings = STANDARD
+    served.shared_state_of("a").publish(ProcessState.QUIET, 0, None)
+    served.shared_state_of("c").publish(ProcessState.DRAINING, 0, None)
+    assert len(served.request("/readiness")[1]["reasons"]) == 2
 
 
-def test_liveness_needs_the_loop_and_half_of_the_children(asked):
-    assert asked.ask("/liveness")[0] == 200
-    asked.health._timings = replace(STANDARD, loop_limit_s=-1.0)
-    status, shown = asked.ask("/liveness")
+def test_liveness_needs_the_loop_and_half_of_the_children(served):
+    assert served.request("/liveness")[0] == 200
+    served.health._timings = replace(STANDARD, loop_limit_s=-1.0)
+    status, shown = served.request("/liveness")
     assert (status, "loop has not run" in shown["reasons"][0]) == (503, True)
-    asked.health._timings = STANDARD
+    served.health._timings = STANDARD
     time_of = module.time.monotonic
-    asked.well("a", "b", "c")
-    asked.health._timings = replace(STANDARD, stuck_s=0.3)
-    until(lambda: asked.ask("/liveness")[0] == 503)
-    assert asked.ask("/liveness")[1]["reasons"] == ["stuck for more than 0.3 s: a, b, c"]
-    asked.health._timings = replace(STANDARD, stuck_s=60.0)
+    served.set_ready("a", "b", "c")
+    served.health._timings = replace(STANDARD, stuck_s=0.3)
+    until(lambda: served.request("/liveness")[0] == 503)
+    assert served.request("/liveness")[1]["reasons"] == ["stuck for more than 0.3 s: a, b, c"]
+    served.health._timings = replace(STANDARD, stuck_s=60.0)
     for name in "bc":
-        asked.board(name)._cells[2] = time_of() - 100
-        next(child for child in asked.group.children if child.name == name).started_at -= 100
-    assert asked.ask("/liveness")[1]["reasons"] == ["stuck for more than 60 s: b, c"]
-    asked.well("b")
-    assert asked.ask("/liveness")[0] == 200
+        served.shared_state_of(name)._cells[2] = time_of() - 100
+        next(child for child in served.group.children if child.name == name).started_at -= 100
+    assert served.request("/liveness")[1]["reasons"] == ["stuck for more than 60 s: b, c"]
+    served.set_ready("b")
+    assert served.request("/liveness")[0] == 200
 
 
-def test_stopping_group_is_live_and_not_ready(asked):
-    asked.well("a", "c")
-    asked.group.stop(0)
-    assert asked.ask("/liveness")[0] == 200
-    assert asked.ask("/readiness")[1]["reasons"][0] == "stopping"
+def test_stopping_group_is_live_and_not_ready(served):
+    served.set_ready("a", "c")
+    served.group.stop(0)
+    assert served.request("/liveness")[0] == 200
+    assert served.request("/readiness")[1]["reasons"][0] == "stopping"
 
 
-def test_health_server_other_requests_are_refused(asked):
-    assert asked.ask("/liveness?verbose=1")[0] == 200
-    assert asked.ask("/readiness", "HEAD") == (503, None)
-    assert asked.ask("/")[0] == 404
-    connection = http.client.HTTPConnection(*asked.server.server_address, timeout=10)
+def test_health_server_other_requests_are_refused(served):
+    assert served.request("/liveness?verbose=1")[0] == 200
+    assert served.request("/readiness", "HEAD") == (503, None)
+    assert served.request("/")[0] == 404
+    connection = http.client.HTTPConnection(*served.server.server_address, timeout=10)
     connection.request("POST", "/liveness")
     reply = connection.getresponse()
     assert (reply.status, reply.headers["Server"]) == (501, "application-worker")
     connection.close()
 
 
-def test_health_server_slow_request_has_a_total_deadline(asked, monkeypatch):
+def test_health_server_slow_request_has_a_total_deadline(served, monkeypatch):
     monkeypatch.setattr(module, "_DEADLINE_S", 1.5)
-    slow = asked.connect()
+    slow = served.connect()
     with pytest.raises(OSError):  # a byte now and then does not prolong it
         while True:
             slow.sendall(b"G")
@@ -150,8 +152,8 @@ def test_health_server_slow_request_has_a_total_deadline(asked, monkeypatch):
                     raise ConnectionResetError
             except TimeoutError:
                 continue
-    until(lambda: not asked.server._open, "no request is open")
-    assert asked.ask("/liveness")[0] == 200
+    until(lambda: not served.server._open, "no request is open")
+    assert served.request("/liveness")[0] == 200
     slow.close()
 
 
@@ -166,35 +168,35 @@ def is_open(connection):
         return False
 
 
-def test_liveness_beside_200_silent_and_slow_ones_answers(asked):
+def test_liveness_beside_200_silent_and_slow_ones_answers(served):
     """None of them has had its seconds when the answer comes."""
-    silent = [asked.connect() for _ in range(200)]
-    assert asked.ask("/liveness")[0] == 200
-    slow = [asked.connect() for _ in range(20)]
+    silent = [served.connect() for _ in range(200)]
+    assert served.request("/liveness")[0] == 200
+    slow = [served.connect() for _ in range(20)]
     for one in slow:
         one.sendall(b"GET /liveness HTTP/1.1\r\nX-A: ")
     for number in range(30):
         for one in slow:
             if is_open(one):
                 one.sendall(b"a")
-        assert asked.ask("/liveness" if number % 2 else "/readiness")[0] in (200, 503)
-        silent.append(asked.connect())
-    assert len(asked.server._open) <= module._MOST_OF_AN_ADDRESS
+        assert served.request("/liveness" if number % 2 else "/readiness")[0] in (200, 503)
+        silent.append(served.connect())
+    assert len(served.server._open) <= module._MOST_OF_AN_ADDRESS
     until(lambda: sum(map(is_open, silent)) <= module._MOST_OF_AN_ADDRESS, "the oldest gave way")
     assert is_open(silent[-1])
     for one in (*silent, *slow):
         one.close()
 
 
-def test_health_server_full_closes_oldest_of_busiest_address(asked, monkeypatch):
+def test_health_server_full_closes_oldest_of_busiest_address(served, monkeypatch):
     monkeypatch.setattr(module, "_MOST_REQUESTS", 20)
 
     def connect(source):
-        return socket.create_connection(asked.server.server_address, timeout=10, source_address=(source, 0))
+        return socket.create_connection(served.server.server_address, timeout=10, source_address=(source, 0))
 
     many = [connect("127.0.0.2") for _ in range(14)]
     few = [connect("127.0.0.3") for _ in range(6)]
-    until(lambda: len(asked.server._open) == 20, "it is full")
+    until(lambda: len(served.server._open) == 20, "it is full")
     probe = connect("127.0.0.4")
     until(lambda: not is_open(many[0]), "the oldest of the many gives way")
     assert all(map(is_open, [*many[1:], *few, probe]))
@@ -218,8 +220,8 @@ def test_health_server_ipv6_network_counts_as_one_address():
         ("localhost", ["localhost"], []),
     ],
 )
-def test_health_server_answers_at_each_address_family(asked, host, reached, missed):
-    server = HealthServer(asked.health, host, 0)
+def test_health_server_answers_at_each_address_family(served, host, reached, missed):
+    server = HealthServer(served.health, host, 0)
     server.start()
     port = server.server_address[1]
     try:
@@ -273,26 +275,26 @@ def test_health_host_that_is_no_address_is_refused(host, port, message):
         read_cluster_options(**OPTIONS, health_host=host, health_port=port)
 
 
-def test_health_server_used_port_is_refused_before_start(asked):
-    port = asked.server.server_address[1]
+def test_health_server_used_port_is_refused_before_start(served):
+    port = served.server.server_address[1]
     with pytest.raises(ConfigurationError, match=rf"cannot listen at 127.0.0.1:{port} .*choose a free port"):
-        HealthServer(asked.health, "127.0.0.1", port)
+        HealthServer(served.health, "127.0.0.1", port)
 
 
 def test_shared_state_is_read_through_its_descriptor_only(monkeypatch):
     from framework.process.shared_state import SHARED_STATE_VARIABLE, SharedState
 
-    theirs, descriptor = SharedState.create()
+    created, descriptor = SharedState.create()
     monkeypatch.setenv(SHARED_STATE_VARIABLE, str(descriptor))
     own = SharedState.from_environment()
     assert not Path(f"/proc/self/fd/{descriptor}").exists()
     own.publish(ProcessState.QUIET, 3, 7.0)
-    assert (theirs.state, theirs.busy, theirs.fetched_at, theirs.heartbeat_at) == (ProcessState.QUIET, 3, 7.0, 0.0)
-    assert theirs.main_thread_at > 0
+    assert (created.state, created.busy, created.fetched_at, created.heartbeat_at) == (ProcessState.QUIET, 3, 7.0, 0.0)
+    assert created.main_thread_at > 0
     own.publish(ProcessState.STOPPING, 0, None)
-    assert theirs.fetched_at == 7.0
-    lonely = SharedState.from_environment()  # the variable is gone
-    lonely.publish(ProcessState.READY, 1, 1.0)
-    assert theirs.state is ProcessState.STOPPING
+    assert created.fetched_at == 7.0
+    unshared = SharedState.from_environment()  # the variable is gone
+    unshared.publish(ProcessState.READY, 1, 1.0)
+    assert created.state is ProcessState.STOPPING
     monkeypatch.setenv(SHARED_STATE_VARIABLE, "9999")
     assert SharedState.from_environment().state is ProcessState.STARTING

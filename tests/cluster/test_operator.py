@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from framework.wire import keys
-from tests.cluster.conftest import ask, children, gone
+from tests.cluster.conftest import children, has_ended, read_health
 from tests.harness import encoded, until
 
 GROWING = """
@@ -26,7 +26,7 @@ class GrowWorker(Base):
         LongWorker.perform(self, "grown")
 """
 
-WATCHFUL = """
+CHECKS_MEMORY_OFTEN = """
 from framework.cluster import memory
 memory.CHECK_S, memory.MIN_AGE_S = 0.1, 0.0
 from framework.cli.main import main
@@ -39,17 +39,17 @@ class Systemd:
 
     def __init__(self, path):
         self.path = path
-        self.heard = []
+        self.messages = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(str(path))
         self._socket.setblocking(False)
 
-    def words(self):
+    def notifications(self):
         try:
             while True:
-                self.heard.append(self._socket.recv(4096).decode())
+                self.messages.append(self._socket.recv(4096).decode())
         except BlockingIOError:
-            return [word for word in self.heard if not word.startswith(("STATUS=", "WATCHDOG="))]
+            return [word for word in self.messages if not word.startswith(("STATUS=", "WATCHDOG="))]
 
     def close(self):
         self._socket.close()
@@ -67,10 +67,10 @@ def test_growing_child_is_replaced_and_systemd_is_notified(cluster, site, redis,
     (site.folder / "growing.py").write_text(GROWING)
     process = cluster(
         "default", "-r", "growing", "--max-rss", "200", "--rss-grace", "0.3", "--hard-rss", "500", "--health-port", "0",
-        program=("-c", WATCHFUL), NOTIFY_SOCKET=str(systemd.path), WATCHDOG_USEC="200000",
+        program=("-c", CHECKS_MEMORY_OFTEN), NOTIFY_SOCKET=str(systemd.path), WATCHDOG_USEC="200000",
     )  # fmt: skip
-    until(lambda: systemd.words() == ["READY=1"], "it is up")
-    assert ask(process, "/readiness")[0] == 200
+    until(lambda: systemd.notifications() == ["READY=1"], "it is up")
+    assert read_health(process, "/readiness")[0] == 200
     (first,) = children(process)
     redis.lpush(keys.queue("default"), encoded("GrowWorker", args=[250], jid="grown"))
     proofs("grown")
@@ -80,7 +80,7 @@ def test_growing_child_is_replaced_and_systemd_is_notified(cluster, site, redis,
     assert logged["memwd_rss_bytes"] > 200 << 20
     assert (logged["memwd_cur_strikes"], logged["memwd_max_strikes"]) == (4, 3)
     until(lambda: children(process, "replaced") == [first], "its successor serves")
-    assert not gone(first)  # and it may finish its job
+    assert not has_ended(first)  # and it may finish its job
     release("grown")
     until(lambda: children(process, "drained") == [first], "it has")
     assert process.find(job_status="done", jid="grown")
@@ -92,17 +92,17 @@ def test_growing_child_is_replaced_and_systemd_is_notified(cluster, site, redis,
     until(lambda: hard["child_pid"] in children(process, "overdue"), "its jobs have the ordinary deadline")
     until(lambda: hard["child_pid"] in children(process, "drained"), "its job has gone back")
 
-    assert systemd.words() == ["READY=1"]
+    assert systemd.notifications() == ["READY=1"]
     process.send(signal.SIGUSR2)
-    until(lambda: len(systemd.words()) == 2, "it says that it begins")
+    until(lambda: len(systemd.notifications()) == 2, "it says that it begins")
     release("grown")
-    until(lambda: systemd.words()[2:] == ["READY=1"], "and that it has ended")
-    assert systemd.words()[1].startswith("RELOADING=1\nMONOTONIC_USEC=")
-    pings = systemd.heard.count("WATCHDOG=1")
-    until(lambda: (systemd.words(), systemd.heard.count("WATCHDOG=1") > pings + 3)[1], "its loop turns")
-    assert "STATUS=1 of 1 processes fetch jobs" in systemd.heard
+    until(lambda: systemd.notifications()[2:] == ["READY=1"], "and that it has ended")
+    assert systemd.notifications()[1].startswith("RELOADING=1\nMONOTONIC_USEC=")
+    pings = systemd.messages.count("WATCHDOG=1")
+    until(lambda: (systemd.notifications(), systemd.messages.count("WATCHDOG=1") > pings + 3)[1], "its loop turns")
+    assert "STATUS=1 of 1 processes fetch jobs" in systemd.messages
     assert process.end() == 0
-    assert systemd.words()[3:] == ["STOPPING=1"]
+    assert systemd.notifications()[3:] == ["STOPPING=1"]
 
 
 HANGING = """
@@ -124,12 +124,15 @@ def test_children_of_killed_supervisor_finish_jobs_and_end(cluster, site, redis,
     process.send(signal.SIGUSR2)
     until(lambda: len(list(site.folder.glob("hangs-*"))) == 2, "a successor hangs in an import")
     process.kill()
-    until(lambda: all(gone(pid) for pid in children(process) if pid != int(working)), "the child without a job is gone")
+    until(
+        lambda: all(has_ended(pid) for pid in children(process) if pid != int(working)),
+        "the child without a job is gone",
+    )
     until(lambda: process.find(event_name="process.stopping"), "the child with a job stops")
-    assert not gone(int(working))
+    assert not has_ended(int(working))
     release("one")
     assert proofs("ended:one") == [working]
-    until(lambda: gone(int(working)), "the other has ended as well")
+    until(lambda: has_ended(int(working)), "the other has ended as well")
     assert redis.llen(keys.queue("default")) == 0
     assert process.line(event_name="process.stopped")["finished"]
 

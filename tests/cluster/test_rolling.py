@@ -9,13 +9,13 @@ from collections import Counter
 import pytest
 
 from framework.wire import keys
-from tests.cluster.conftest import ask, children, gone
+from tests.cluster.conftest import children, has_ended, read_health
 from tests.harness import encoded, until
 
 PROCESSES = 3
 
 
-class Meanwhile:
+class BackgroundLoop:
     """Within the block ``step`` is called again and again, by a thread of its own."""
 
     def __init__(self):
@@ -35,7 +35,7 @@ class Meanwhile:
             self.step()
 
 
-class Load(Meanwhile):
+class Load(BackgroundLoop):
     """Jobs are pushed, each with a jid of its own."""
 
     def __init__(self, redis):
@@ -49,7 +49,7 @@ class Load(Meanwhile):
         self.pushed += len(jobs)
 
 
-class Samples(Meanwhile):
+class Samples(BackgroundLoop):
     """How many processes were ready, as the supervisor reports over HTTP."""
 
     def __init__(self, process):
@@ -58,12 +58,12 @@ class Samples(Meanwhile):
         self._process = process
 
     def step(self):
-        status, shown = ask(self._process, "/readiness")
+        status, shown = read_health(self._process, "/readiness")
         self.ready.append(sum(child["fetches"] for child in shown["children"]) if status == 200 else 0)
 
 
 def states(process):
-    return Counter(child["state"] for child in ask(process, "/readiness")[1]["children"])
+    return Counter(child["state"] for child in read_health(process, "/readiness")[1]["children"])
 
 
 @pytest.mark.campaign
@@ -99,7 +99,7 @@ def test_rolling_restart_under_load_keeps_jobs_and_capacity(cluster, redis, proo
         {"jid": "long", "class": "LongWorker"}
     ]
     assert process.end() == 0
-    assert all(gone(pid) for pid in children(process))
+    assert all(has_ended(pid) for pid in children(process))
 
 
 RELEASE = """
@@ -126,26 +126,26 @@ def test_rolling_restart_of_broken_release_keeps_the_old(cluster, site, redis, p
         current.unlink(missing_ok=True)
         current.symlink_to(folder)
 
-    def which():
+    def running_release():
         redis.lpush(keys.queue("default"), encoded("WhichWorker"))
         return until(lambda: redis.lpop("proof:which")).decode()
 
     deploy("first", RELEASE.format(name="first"))
-    into = "import os; os.chdir('current'); from framework.cli.main import main; main()"
+    program_text = "import os; os.chdir('current'); from framework.cli.main import main; main()"
     process = cluster(
         "default", "--processes", "2", "--max-concurrency", "1", "--health-port", "0", "-r", "release",
-        program=("-c", into), PWD=str(current),
+        program=("-c", program_text), PWD=str(current),
     )  # fmt: skip
     until(lambda: states(process) == {"ready": 2}, "both are ready")
     before = children(process)
-    assert which() == "first"
+    assert running_release() == "first"
 
     deploy("broken", "raise RuntimeError('half a release')")
     process.send(signal.SIGUSR2)
     assert process.line(event_name="child.not_ready")["status"] == 78
     process.line(event_name="cluster.restart_failed")
     assert states(process) == {"ready": 2}
-    assert which() == "first"
+    assert running_release() == "first"
 
     site.write("routing.yml", "routing_rules: [")
     process.send(signal.SIGUSR2)
@@ -167,12 +167,12 @@ def test_rolling_restart_of_broken_release_keeps_the_old(cluster, site, redis, p
     release("long")
     process.line(event_name="cluster.restarted")
     assert proofs("ended:long") == [holder]
-    assert {which() for _ in range(4)} == {"second"}
+    assert {running_release() for _ in range(4)} == {"second"}
 
     process.send(signal.SIGUSR2)
     until(lambda: len(process.find(event_name="cluster.restarting")) == 4, "it is heard")
     assert process.end() == 0
-    assert all(gone(pid) for pid in children(process))
+    assert all(has_ended(pid) for pid in children(process))
     assert redis.scard(keys.PROCESSES) == 0
 
 

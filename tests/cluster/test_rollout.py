@@ -10,21 +10,23 @@ import pytest
 from framework.cluster.child import ChildSpec
 from framework.cluster.rollout import Rollout
 from framework.cluster.supervisor import Supervisor
-from tests.cluster.conftest import gone
-from tests.cluster.test_supervisor import Guard
+from tests.cluster.conftest import has_ended
+from tests.cluster.test_supervisor import LeaseRecorder
 from tests.harness import until
 
-MINI = str(Path(__file__).with_name("mini.py"))
+CHILD_PROGRAM = str(Path(__file__).with_name("mini.py"))
 
 
-class Group:
+class RolloutGroup:
     """Two children and a rollout, turned as the supervisor's loop does."""
 
     def __init__(self, folder, drain_timeout_s=60.0):
-        self.folder, self.events, self.guard = folder, [], Guard()
+        self.folder, self.events, self.lease_recorder = folder, [], LeaseRecorder()
         self.mode("serve")
-        specs = [ChildSpec(name, [sys.executable, "-I", "-S", MINI, str(folder)], "main") for name in ("a", "b")]
-        self.supervisor = Supervisor(specs, leases=self.guard, on_event=self.events.append)
+        specs = [
+            ChildSpec(name, [sys.executable, "-I", "-S", CHILD_PROGRAM, str(folder)], "main") for name in ("a", "b")
+        ]
+        self.supervisor = Supervisor(specs, leases=self.lease_recorder, on_event=self.events.append)
         self.rollout = Rollout(self.supervisor, self.events.append, drain_timeout_s=drain_timeout_s, timeout_s=0.1)
         self.most = 0
         self.least = 2
@@ -77,13 +79,13 @@ def group(tmp_path):
     made = []
 
     def make(**options):
-        made.append(Group(tmp_path, **options))
+        made.append(RolloutGroup(tmp_path, **options))
         return made[-1]
 
     yield make
     for one in made:
         one.supervisor.stop(0)
-        assert all(gone(event.pid) for event in one.events if event.pid)
+        assert all(has_ended(event.pid) for event in one.events if event.pid)
 
 
 def test_rollout_starts_successor_first_and_one_at_a_time(group):
@@ -103,7 +105,7 @@ def test_rollout_starts_successor_first_and_one_at_a_time(group):
     one.until(lambda: not one.rollout.rolling, "the end")
     assert not set(one.pids) & set(before)
     assert one.events_of()[2:] == [(kind, name) for name in "ab" for kind in ("started", "replaced", "drained")]
-    assert (one.most, one.least, one.rollout.aborted, one.guard.deaths) == (3, 2, False, [])
+    assert (one.most, one.least, one.rollout.aborted, one.lease_recorder.deaths) == (3, 2, False, [])
     assert [child.restarts for child in one.supervisor.children] == [1, 1]
 
 
@@ -137,7 +139,7 @@ def test_rollout_overdue_drain_is_stopped_then_killed(group, monkeypatch):
     died = [(event.name, event.status) for event in one.events if event.kind == "died"]
     assert died == [("a", -signal.SIGKILL), ("b", -signal.SIGKILL)]
     (one.folder / "deaf").unlink()
-    assert len(one.guard.deaths) == 2  # what they held is taken back at once
+    assert len(one.lease_recorder.deaths) == 2  # what they held is taken back at once
     assert (one.least, set(one.pids) & set(before)) == (2, set())
 
 

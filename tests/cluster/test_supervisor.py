@@ -16,11 +16,11 @@ WAITS = (
     "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]); "
     "print('up', flush=True); signal.sigwait([signal.SIGTERM])"
 )
-DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); signal.pause()"
+IGNORES_TERM = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); signal.pause()"
 BROKEN = "raise SystemExit(3)"
 
 
-class Guard:
+class LeaseRecorder:
     """Record the calls of a supervisor to its lease manager."""
 
     failed = False
@@ -38,26 +38,26 @@ class Guard:
         self.calls.append("stop")
 
 
-class House:
+class RecordedSupervisor:
     """A supervisor whose events and obituaries are kept."""
 
     def __init__(self, folder, program, count=1):
-        self.events, self.guard = [], Guard()
-        self.deaths = self.guard.deaths
+        self.events, self.lease_recorder = [], LeaseRecorder()
+        self.deaths = self.lease_recorder.deaths
         specs = [
             ChildSpec(
                 f"child-{n}", [sys.executable, "-c", program], f"shard-{n}", {"MARK": str(n)}, folder / f"{n}.log"
             )
             for n in range(count)
         ]
-        self.supervisor = Supervisor(specs, leases=self.guard, on_event=self.events.append)
+        self.supervisor = Supervisor(specs, leases=self.lease_recorder, on_event=self.events.append)
         self.folder = folder
 
     @property
     def children(self):
         return self.supervisor.children
 
-    def up(self, number=0, times=1):
+    def wait_up(self, number=0, times=1):
         log = self.folder / f"{number}.log"
         until(lambda: log.exists() and log.read_text().count("up") >= times, f"child {number} to be up")
         return self
@@ -67,11 +67,11 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path):
+def start_supervisor(tmp_path):
     made = []
 
     def make(program, count=1):
-        made.append(House(tmp_path, program, count))
+        made.append(RecordedSupervisor(tmp_path, program, count))
         made[-1].supervisor.start()
         return made[-1]
 
@@ -85,15 +85,15 @@ def house(tmp_path):
 
 
 @pytest.mark.proves("F1")
-def test_supervisor_killed_child_is_marked_dead_then_replaced(house):
-    one = house(WAITS, 2)
-    one.up(0).up(1)
+def test_supervisor_killed_child_is_marked_dead_then_replaced(start_supervisor):
+    one = start_supervisor(WAITS, 2)
+    one.wait_up(0).wait_up(1)
     killed, sibling = one.children[0].pid, one.children[1].pid
     identity = one.children[0].identity
     assert identity.startswith(f"{socket.gethostname()}:{killed}:")
     os.kill(killed, signal.SIGKILL)
     until(lambda: (one.supervisor.poll(), one.children[0].restarts)[1] == 1, "a restart")
-    one.up(0, times=2)
+    one.wait_up(0, times=2)
     assert one.deaths == [("shard-0", identity)]
     assert one.children[0].pid not in (0, killed)
     assert one.children[0].identity != identity
@@ -102,8 +102,8 @@ def test_supervisor_killed_child_is_marked_dead_then_replaced(house):
     assert (died.name, died.pid, died.status) == ("child-0", killed, -signal.SIGKILL)
 
 
-def test_supervisor_failing_child_restarts_with_backoff(house):
-    one = house(BROKEN)
+def test_supervisor_failing_child_restarts_with_backoff(start_supervisor):
+    one = start_supervisor(BROKEN)
     child = one.children[0]
     until(lambda: (one.supervisor.poll(), child.restarts)[1] == 1, "the first restart, at once")
     until(lambda: (one.supervisor.poll(), one.kinds().count("died"))[1] == 2, "the second death")
@@ -111,37 +111,41 @@ def test_supervisor_failing_child_restarts_with_backoff(house):
     assert one.kinds() == ["started", "died", "started", "died"]
 
 
-def test_supervisor_refused_first_start_ends_the_group(house):
-    one = house("import os, signal; os.environ['MARK'] == '0' and exit(78); print('up', flush=True); signal.pause()", 2)
-    one.up(1)
+def test_supervisor_refused_first_start_ends_the_group(start_supervisor):
+    one = start_supervisor(
+        "import os, signal; os.environ['MARK'] == '0' and exit(78); print('up', flush=True); signal.pause()", 2
+    )
+    one.wait_up(1)
     until(lambda: (one.supervisor.poll(), one.supervisor.failure)[1] is not None, "the verdict")
     one.supervisor.poll()
     assert (one.supervisor.failure, one.children[0].restarts, one.kinds().count("started")) == (78, 0, 2)
 
 
-def test_supervisor_restart_with_status_78_is_retried(house):
-    one = house(
+def test_supervisor_restart_with_status_78_is_retried(start_supervisor):
+    one = start_supervisor(
         "import pathlib, signal; ran = pathlib.Path(FILE); ran.exists() and exit(78); "
-        "ran.touch(); print('up', flush=True); signal.pause()".replace("FILE", repr(str(house.folder / "ran")))
-    ).up()
+        "ran.touch(); print('up', flush=True); signal.pause()".replace(
+            "FILE", repr(str(start_supervisor.folder / "ran"))
+        )
+    ).wait_up()
     os.kill(one.children[0].pid, signal.SIGKILL)
     until(lambda: (one.supervisor.poll(), one.children[0].restarts)[1] >= 2, "a second restart")
     assert [event.status for event in one.events if event.kind == "died"][:2] == [-signal.SIGKILL, 78]
     assert one.supervisor.failure is None
 
 
-def test_supervisor_stable_child_killed_restarts_at_once(house, monkeypatch):
+def test_supervisor_stable_child_killed_restarts_at_once(start_supervisor, monkeypatch):
     monkeypatch.setattr("framework.cluster.child._STABLE_BEFORE_KILL_S", 0.0)
-    one = house(WAITS)
+    one = start_supervisor(WAITS)
     for deaths in range(1, 5):
-        one.up(times=deaths)
+        one.wait_up(times=deaths)
         os.kill(one.children[0].pid, signal.SIGKILL)
         until(lambda: (one.supervisor.poll(), one.kinds().count("died"))[1] == deaths, "a death")  # noqa: B023
         assert one.children[0].restarts == deaths  # in the same look
 
 
-def test_supervisor_child_killed_early_restarts_with_backoff(house):
-    one = house("import os; os.abort()")
+def test_supervisor_child_killed_early_restarts_with_backoff(start_supervisor):
+    one = start_supervisor("import os; os.abort()")
     pauses = []
     for deaths in range(1, 8):
         until(lambda: (one.supervisor.poll(), one.kinds().count("died"))[1] >= deaths, "a death")  # noqa: B023
@@ -149,9 +153,9 @@ def test_supervisor_child_killed_early_restarts_with_backoff(house):
     assert max(pauses[:4]) < 1.0 < pauses[6]
 
 
-def test_supervisor_stop_ends_all_and_restarts_none(house):
-    one = house(WAITS, 2)
-    one.up(0).up(1)
+def test_supervisor_stop_ends_all_and_restarts_none(start_supervisor):
+    one = start_supervisor(WAITS, 2)
+    one.wait_up(0).wait_up(1)
     one.supervisor.run_in_thread()
     one.supervisor.stop(10)
     assert sorted(one.kinds()) == ["started", "started", "stopped", "stopped"]
@@ -160,13 +164,13 @@ def test_supervisor_stop_ends_all_and_restarts_none(house):
     one.supervisor.poll()
     assert one.kinds().count("started") == 2
     assert [child.pid for child in one.children] == [0, 0]
-    assert one.guard.calls == [("start", [True, True]), "stop", "stop"]
+    assert one.lease_recorder.calls == [("start", [True, True]), "stop", "stop"]
 
 
-def test_supervisor_child_ignoring_stop_is_killed_and_dead(house, monkeypatch):
+def test_supervisor_child_ignoring_stop_is_killed_and_dead(start_supervisor, monkeypatch):
     monkeypatch.setattr("framework.cluster.supervisor.KILL_MARGIN_S", 0.2)
-    one = house(DEAF)
-    one.up()
+    one = start_supervisor(IGNORES_TERM)
+    one.wait_up()
     identity = one.children[0].identity
     one.supervisor.stop(0)
     assert one.kinds() == ["started", "killed"]
@@ -174,11 +178,11 @@ def test_supervisor_child_ignoring_stop_is_killed_and_dead(house, monkeypatch):
 
 
 @pytest.mark.proves("R63", "R64", "R65")
-def test_supervisor_child_gets_nonce_and_environment(house):
-    one = house(
+def test_supervisor_child_gets_nonce_and_environment(start_supervisor):
+    one = start_supervisor(
         "import os; print('up', os.environ['FRAMEWORK_PROCESS_NONCE'], os.environ['MARK'], os.getpid(), flush=True)"
     )
-    one.up()
+    one.wait_up()
     _, nonce, mark, pid = (one.folder / "0.log").read_text().split("\n")[0].split()
     assert one.children[0].identity == f"{socket.gethostname()}:{pid}:{nonce}"
     assert mark == "0"
@@ -191,24 +195,24 @@ def test_supervisor_failed_start_is_retried(tmp_path):
         ChildSpec("ghost", [str(tmp_path / "no-such-program")], "main"),
         ChildSpec("fine", [sys.executable, "-c", WAITS], "main", stdout=tmp_path / "0.log"),
     ]
-    supervisor = Supervisor(specs, leases=Guard(), on_event=events.append)
+    supervisor = Supervisor(specs, leases=LeaseRecorder(), on_event=events.append)
     supervisor.start()
     try:
         until(lambda: (supervisor.poll(), [e.kind for e in events if e.name == "ghost"])[1] == ["failed", "failed"])
         assert supervisor.children[1].pid
         assert supervisor.children[1].restarts == 0
-        ghost = supervisor.children[0]
+        missing = supervisor.children[0]
         for _ in range(20):  # for long: no memory, no file descriptor
-            ghost.start_after = 0.0
+            missing.start_after = 0.0
             supervisor.poll()
-        assert 4 < ghost.start_after - time.monotonic() <= 5  # back within ten seconds, whenever the trouble ends
+        assert 4 < missing.start_after - time.monotonic() <= 5  # back within ten seconds, whenever the trouble ends
     finally:
         supervisor.stop(0)
 
 
-def test_supervisor_stuck_child_is_killed_and_replaced(house):
-    one = house(WAITS, 2)
-    one.up(0).up(1)
+def test_supervisor_stuck_child_is_killed_and_replaced(start_supervisor):
+    one = start_supervisor(WAITS, 2)
+    one.wait_up(0).wait_up(1)
     stuck = one.children[0].pid
     assert one.supervisor.live_pids("shard-0") == {one.children[0].identity: stuck}
     one.supervisor.kill_stuck(one.children[0].identity, 130)
@@ -219,9 +223,9 @@ def test_supervisor_stuck_child_is_killed_and_replaced(house):
     assert one.children[1].restarts == 0
 
 
-def test_supervisor_signal_for_a_shard_reaches_only_it(house):
-    one = house(WAITS, 2)
-    one.up(0).up(1)
+def test_supervisor_signal_for_a_shard_reaches_only_it(start_supervisor):
+    one = start_supervisor(WAITS, 2)
+    one.wait_up(0).wait_up(1)
     one.supervisor.forward(signal.SIGKILL, "shard-1")
     until(lambda: (one.supervisor.poll(), one.children[1].restarts)[1] == 1, "a restart")
     assert one.children[0].restarts == 0
@@ -237,11 +241,11 @@ def test_supervisor_start_beside_logging_threads_returns(tmp_path):
     over = threading.Event()
     log = logging.FileHandler(tmp_path / "log")
 
-    def talk():
+    def log_messages():
         while not over.is_set():
             log.handle(logging.makeLogRecord({"msg": "x" * 100}))
 
-    threads = [threading.Thread(target=talk) for _ in range(3)]
+    threads = [threading.Thread(target=log_messages) for _ in range(3)]
     for thread in threads:
         thread.start()
     try:

@@ -10,20 +10,20 @@ from framework.cluster.systemd import SystemdNotifier
 def systemd(monkeypatch):
     """Systemd's end, at an abstract address; it says what has been heard."""
     name = f"test-{os.getpid()}"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
-        end.bind(f"\0{name}")
-        end.setblocking(False)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(f"\0{name}")
+        listener.setblocking(False)
         monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
 
-        def heard():
-            words = []
+        def received():
+            messages = []
             try:
                 while True:
-                    words.append(end.recv(4096).decode())
+                    messages.append(listener.recv(4096).decode())
             except BlockingIOError:
-                return words
+                return messages
 
-        yield heard
+        yield received
 
 
 def test_systemd_status_is_sent_once_per_change(systemd):
@@ -35,9 +35,9 @@ def test_systemd_status_is_sent_once_per_change(systemd):
     one.ping_watchdog()
     one.reloading()
     one.stopping()
-    words = systemd()
-    assert words.pop(3).startswith("RELOADING=1\nMONOTONIC_USEC=")
-    assert words == ["READY=1", "STATUS=1 of 2", "STATUS=2 of 2", "STOPPING=1"]
+    messages = systemd()
+    assert messages.pop(3).startswith("RELOADING=1\nMONOTONIC_USEC=")
+    assert messages == ["READY=1", "STATUS=1 of 2", "STATUS=2 of 2", "STOPPING=1"]
 
 
 @pytest.mark.parametrize(("pid", "pings"), [("", 1), ("ours", 1), ("1", 0)])

@@ -188,37 +188,40 @@ def test_inherited_wrong_value_is_refused_with_its_class(name: str):
     assert f"{name} = {short_repr(wrong)} (in {MODULE}.Mixin) is not allowed." in str(error)
 
 
-def slip_of(name: str) -> str:
+def misspell(name: str) -> str:
     """The name with its last two letters the wrong way round, where that is another word."""
     return name + name[-1] if len(name) <= 4 or name[-1] == name[-2] else name[:-2] + name[-1] + name[-2]
 
 
 @each_row("name", ATTRIBUTES, around=registry.isolated)
 def test_misspelt_attribute_names_the_nearest(name: str):
-    slip = slip_of(name)
+    misspelt = misspell(name)
     right = ATTRIBUTES[name]
-    members = body(**{slip: 1})
-    for bases, made in (((ApplicationWorker,), members), ((type("Mixin", (), {slip: 1}), ApplicationWorker), body())):
+    members = body(**{misspelt: 1})
+    for bases, made in (
+        ((ApplicationWorker,), members),
+        ((type("Mixin", (), {misspelt: 1}), ApplicationWorker), body()),
+    ):
         error = refused("SampleWorker", bases, made)
-        assert (error.worker, error.attribute) == (PLACE, slip)
+        assert (error.worker, error.attribute) == (PLACE, misspelt)
         assert f"(did you mean {name!r}?)" in str(error), right
-        assert f"{slip} = 1" in str(error)
-    error = refused("Base", (ApplicationWorker,), {"__module__": MODULE, slip: 1}, abstract=True)
-    assert (error.worker, error.attribute) == (f"{MODULE}.Base", slip)
-    error = refused("SampleWorker", (ApplicationWorker,), body(**{slip: Deduplicate}))
+        assert f"{misspelt} = 1" in str(error)
+    error = refused("Base", (ApplicationWorker,), {"__module__": MODULE, misspelt: 1}, abstract=True)
+    assert (error.worker, error.attribute) == (f"{MODULE}.Base", misspelt)
+    error = refused("SampleWorker", (ApplicationWorker,), body(**{misspelt: Deduplicate}))
     assert f"(did you mean {name!r}?)" in str(error)
 
 
 @each_row("name", ATTRIBUTES, around=registry.isolated)
 def test_annotation_without_value_is_refused(name: str):
-    slip = slip_of(name)
-    for annotated in (name, slip):
+    misspelt = misspell(name)
+    for annotated in (name, misspelt):
         members = {key: value for key, value in body(__annotations__={annotated: "high"}).items() if key != name}
         error = refused("SampleWorker", (ApplicationWorker,), members)
         assert (error.worker, error.attribute) == (PLACE, annotated)
         assert f"{annotated}: 'high' is an annotation without a value" in str(error)
         assert f"Write {name} = ...; allowed: {ATTRIBUTES[name].validator.allowed}." in str(error)
-        assert ("did you mean" in str(error)) is (annotated == slip)
+        assert ("did you mean" in str(error)) is (annotated == misspelt)
 
 
 def test_annotated_value_counts_as_value():
@@ -383,7 +386,7 @@ def test_hook_with_wrong_signature_is_refused(name: str):
 
 
 @each_row(
-    ("slip", "meant"),
+    ("misspelt", "meant"),
     [
         ("retry_inn", "retry_in"),
         ("retryIn", "retry_in"),
@@ -401,10 +404,12 @@ def test_hook_with_wrong_signature_is_refused(name: str):
     ],
 )
 @each_row("mixed_in", [False, True], around=registry.isolated)
-def test_class_refuses_misspelt_hook_with_nearest(slip: str, meant: str, mixed_in: bool):
+def test_class_refuses_misspelt_hook_with_nearest(misspelt: str, meant: str, mixed_in: bool):
     hook = classmethod(lambda cls, *args: None)
-    mixin = type("Mixin", (), {slip: hook})
-    bases, members = ((mixin, ApplicationWorker), body()) if mixed_in else ((ApplicationWorker,), body(**{slip: hook}))
+    mixin = type("Mixin", (), {misspelt: hook})
+    bases, members = (
+        ((mixin, ApplicationWorker), body()) if mixed_in else ((ApplicationWorker,), body(**{misspelt: hook}))
+    )
     with pytest.raises(DeclarationError, match=f"did you mean '{meant}'"):
         type("Slip", bases, members)
 
@@ -416,12 +421,12 @@ def test_class_keeps_helpers_that_are_near_no_hook(name: str):
 
 @each_row("name", HOOKS, around=registry.isolated)
 def test_hook_misspelt_is_refused(name: str):
-    slip = name[:-2] + name[-1] + name[-2]
+    misspelt = name[:-2] + name[-1] + name[-2]
     hook = classmethod(lambda cls, *args: None)
-    mixin = type("Mixin", (), {slip: hook})
-    for bases, members in (((ApplicationWorker,), body(**{slip: hook})), ((mixin, ApplicationWorker), body())):
+    mixin = type("Mixin", (), {misspelt: hook})
+    for bases, members in (((ApplicationWorker,), body(**{misspelt: hook})), ((mixin, ApplicationWorker), body())):
         error = refused("SampleWorker", bases, members)
-        assert (error.worker, error.attribute) == (PLACE, slip)
+        assert (error.worker, error.attribute) == (PLACE, misspelt)
         assert f"(did you mean {name!r}?)" in str(error)
 
 

@@ -218,7 +218,7 @@ def test_awaited_push_of_a_capacity_worker_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["perform", "perform_v0"])
 def test_method_without_self_is_refused(name: str) -> None:
-    def selfless(order_id: int, language: str = "en") -> None: ...
+    def without_self(order_id: int, language: str = "en") -> None: ...
 
     def none() -> None: ...
 
@@ -231,11 +231,11 @@ def test_method_without_self_is_refused(name: str) -> None:
         return type("MailWorker", (ApplicationWorker,), body)
 
     for method, words in (
-        (selfless, f"{name} needs self: its first parameter, 'order_id', "),
-        (selfless, f"Write def {name}(self, order_id: int, language: str = 'en') -> None."),
+        (without_self, f"{name} needs self: its first parameter, 'order_id', "),
+        (without_self, f"Write def {name}(self, order_id: int, language: str = 'en') -> None."),
         (none, f"Write def {name}(self) -> None."),
-        (staticmethod(selfless), f"Allowed: an ordinary method, def {name}(self, ...)."),
-        (classmethod(selfless), f"Allowed: an ordinary method, def {name}(self, ...)."),
+        (staticmethod(without_self), f"Allowed: an ordinary method, def {name}(self, ...)."),
+        (classmethod(without_self), f"Allowed: an ordinary method, def {name}(self, ...)."),
     ):
         with pytest.raises(DeclarationError) as caught:
             make(method)

@@ -122,16 +122,16 @@ async def async_generator(self: Any) -> Any:
 def keyword_only(self: Any, *, mode: str) -> None: ...
 
 
-def unfit(self: Any, number: int = "1") -> None: ...  # type: ignore[assignment]
+def wrong_default(self: Any, number: int = "1") -> None: ...  # type: ignore[assignment]
 
 
-def untravelled(self: Any, data: bytes) -> None: ...
+def bytes_parameter(self: Any, data: bytes) -> None: ...
 
 
 def unreadable(self: Any, data: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
 
-def selfless() -> None: ...
+def without_self() -> None: ...
 
 
 @each_row(
@@ -181,10 +181,10 @@ def selfless() -> None: ...
         (9, "perform_v1", generator, "perform_v1 holds a yield"),
         (9, "perform_v1", async_generator, "perform_v1 holds a yield"),
         (9, "perform_v1", keyword_only, "perform_v1's parameter 'mode: str' is not possible"),
-        (9, "perform_v1", untravelled, "perform_v1's parameter 'data': bytes has no JSON form; use a str"),
+        (9, "perform_v1", bytes_parameter, "perform_v1's parameter 'data': bytes has no JSON form; use a str"),
         (9, "perform_v1", unreadable, "perform_v1: its annotations cannot be read at run time"),
-        (9, "perform_v1", unfit, "the default of perform_v1's parameter 'number' does not fit int"),
-        (9, "perform_v1", selfless, "perform_v1 needs self: it would be called with"),
+        (9, "perform_v1", wrong_default, "the default of perform_v1's parameter 'number' does not fit int"),
+        (9, "perform_v1", without_self, "perform_v1 needs self: it would be called with"),
     ],
     around=registry.isolated,
 )

@@ -258,7 +258,7 @@ def test_class_body_may_hold_other_names():
 def test_class_keyword_misspelt_is_refused():
     with pytest.raises(DeclarationError, match="did you mean 'abstract'"):
 
-        class _Slip(ApplicationWorker, abstrct=True):
+        class _Misspelt(ApplicationWorker, abstrct=True):
             pass
 
 
@@ -291,14 +291,14 @@ def test_mixin_values_and_spelling_are_checked():
     class Bad:
         urgency = "hihg"
 
-    class Slip:
+    class Misspelt:
         urgancy = "low"
         client = object()  # a mixin's own business
 
     with pytest.raises(DeclarationError, match="did you mean 'high'"):
         make("AWorker", Bad, ApplicationWorker)
     with pytest.raises(DeclarationError, match="did you mean 'urgency'"):
-        make("BWorker", Slip, ApplicationWorker)
+        make("BWorker", Misspelt, ApplicationWorker)
 
 
 def test_identity_is_not_inherited():

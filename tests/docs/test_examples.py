@@ -40,11 +40,11 @@ BIN = Path(sys.executable).parent
 COMMAND = "application-worker"
 PAGES = sorted(path for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")) if path.exists())
 FENCE = re.compile(r"^```(\w+)[ ]?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PATIENCE_S = 30.0
-STRANGERS = (ROOT / "README.md", ROOT / "docs" / "learn" / "getting_started.md")
+TIMEOUT_S = 30.0
+COLD_PAGES = (ROOT / "README.md", ROOT / "docs" / "learn" / "getting_started.md")
 
 
-class Differs(Exception):
+class PageError(Exception):
     """What happened is not what the page says."""
 
 
@@ -70,7 +70,7 @@ def pattern(expected: str) -> re.Pattern[str]:
     return re.compile(r"\s*\n".join(pieces), re.DOTALL)
 
 
-class Reader:
+class PageRunner:
     """A user who works through one page."""
 
     def __init__(self, folder: Path, redis_url: str, commands: Path) -> None:
@@ -96,14 +96,16 @@ class Reader:
                 self.start(block.text)
             case ("text", "output"):
                 if not pattern(block.text.rstrip()).fullmatch(self.stdout.rstrip()):
-                    raise Differs(f"the example printed\n{self.stdout}")
+                    raise PageError(f"the example printed\n{self.stdout}")
             case ("text", "log"):
                 for line in block.text.splitlines():
                     self.wait_for(line)
             case ("bash", "by-hand") | ("text" | "json" | "yaml", _):
                 pass
             case _:
-                raise Differs(f"a {block.language} block needs a mark (see {Path(__file__).name}), not {block.mark!r}")
+                raise PageError(
+                    f"a {block.language} block needs a mark (see {Path(__file__).name}), not {block.mark!r}"
+                )
 
     def run(self, command: list[str]) -> None:
         done = subprocess.run(
@@ -114,54 +116,58 @@ class Reader:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=PATIENCE_S,
+            timeout=TIMEOUT_S,
         )
         self.stdout = done.stdout
         if done.returncode:
-            raise Differs(f"status {done.returncode}\n{done.stdout}")
+            raise PageError(f"status {done.returncode}\n{done.stdout}")
 
     def run_python(self, text: str) -> None:
         done = FORK_SERVER.run(
-            ["-W", "error", "-c", text], self.folder, self.environment, timeout=PATIENCE_S, together=True
+            ["-W", "error", "-c", text], self.folder, self.environment, timeout=TIMEOUT_S, together=True
         )
         self.stdout = done.stdout
         if done.returncode:
-            raise Differs(f"status {done.returncode}\n{done.stdout}")
+            raise PageError(f"status {done.returncode}\n{done.stdout}")
 
     def start(self, script: str) -> None:
-        with self.log.open("ab") as sink:
+        with self.log.open("ab") as log_file:
             process = subprocess.Popen(
-                ["bash", "-eu", "-c", f"exec {script}"], cwd=self.folder, env=self.environment, stdout=sink, stderr=sink
+                ["bash", "-eu", "-c", f"exec {script}"],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=log_file,
+                stderr=log_file,
             )
         self.background.append(process)
         self.wait_for('..."message":"the process is ready"...')
 
     def wait_for(self, line: str) -> None:
         wanted = pattern(line.strip())
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while not any(wanted.search(logged) for logged in self.log.read_text().splitlines()):
             if time.monotonic() > deadline or any(process.poll() is not None for process in self.background):
-                raise Differs(f"not logged: {line}\n{self.log.read_text()}")
+                raise PageError(f"not logged: {line}\n{self.log.read_text()}")
             time.sleep(0.02)
 
-    def leave(self, *, politely: bool) -> None:
+    def stop(self, *, gracefully: bool) -> None:
         for process in self.background:
-            process.send_signal(signal.SIGTERM if politely else signal.SIGKILL)
-        statuses = [process.wait(PATIENCE_S) for process in self.background]
-        if politely and any(statuses):
-            raise Differs(f"the background command ended with {statuses}\n{self.log.read_text()}")
+            process.send_signal(signal.SIGTERM if gracefully else signal.SIGKILL)
+        statuses = [process.wait(TIMEOUT_S) for process in self.background]
+        if gracefully and any(statuses):
+            raise PageError(f"the background command ended with {statuses}\n{self.log.read_text()}")
 
 
 @pytest.fixture
-def reader(tmp_path: Path, short_path: Path, redis: Redis, redis_url: str) -> Iterator[Reader]:
+def runner(tmp_path: Path, short_path: Path, redis: Redis, redis_url: str) -> Iterator[PageRunner]:
     # Pages have clients of the application's own: these name their library to Redis, and one asks it for a PING.
     redis.execute_command("ACL", "SETUSER", "default", "+client|setinfo", "+ping")
     folder = tmp_path / "page"
     folder.mkdir()
     with WarmCommand(short_path, BIN / COMMAND):
-        one = Reader(folder, redis_url, short_path)
+        one = PageRunner(folder, redis_url, short_path)
         yield one
-        one.leave(politely=False)
+        one.stop(gracefully=False)
 
 
 @pytest.fixture
@@ -172,20 +178,22 @@ def replicated(postgres: Postgres) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
-def test_page_examples_run_and_print_their_output(page: Path, reader: Reader, request: pytest.FixtureRequest) -> None:
+def test_page_examples_run_and_print_their_output(
+    page: Path, runner: PageRunner, request: pytest.FixtureRequest
+) -> None:
     if "$REPLICA_URL" in page.read_text():
-        reader.environment.update(request.getfixturevalue("replicated"))
-    if page in STRANGERS:
-        (Path(reader.environment["PATH"].partition(os.pathsep)[0]) / COMMAND).unlink()  # it is started cold there
-        (reader.folder / "config").mkdir()
-        reader.environment["FRAMEWORK_CONFIG_DIR"] = "config"
+        runner.environment.update(request.getfixturevalue("replicated"))
+    if page in COLD_PAGES:
+        (Path(runner.environment["PATH"].partition(os.pathsep)[0]) / COMMAND).unlink()  # it is started cold there
+        (runner.folder / "config").mkdir()
+        runner.environment["FRAMEWORK_CONFIG_DIR"] = "config"
     for block in blocks(page):
         try:
-            reader.follow(block)
-        except (Differs, subprocess.SubprocessError) as error:
+            runner.follow(block)
+        except (PageError, subprocess.SubprocessError) as error:
             pytest.fail(f"{page.relative_to(ROOT)}:{block.line}: {error}", pytrace=False)
-    reader.leave(politely=True)
-    reader.background.clear()
+    runner.stop(gracefully=True)
+    runner.background.clear()
 
 
 @each_row("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])

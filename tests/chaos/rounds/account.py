@@ -135,15 +135,15 @@ def account(
     for injection in injections:
         found.kinds.setdefault(injection.kind, Kind()).injections += 1
     never = [serial for serial in range(len(accepted_at)) if all(run.ended is None for run in runs.get(serial, ()))]
-    _tell_lost(found, never, accepted_at, injections)
+    _record_lost(found, never, accepted_at, injections)
     causes = _Causes(injections)
-    _tell_extra(found, runs, causes, doubts)
-    _tell_recoveries(found, runs, causes)
-    _tell_resumed(found, runs, causes)
+    _record_extra(found, runs, causes, doubts)
+    _record_recoveries(found, runs, causes)
+    _record_resumed(found, runs, causes)
     return found
 
 
-def _tell_lost(
+def _record_lost(
     found: Account, never: Collection[int], accepted_at: Sequence[float], injections: Sequence[Injection]
 ) -> None:
     forgotten = gone(accepted_at, injections)
@@ -176,7 +176,7 @@ class _Causes:
         one that forgot.
         """
         injection = self.after(before.pid, before.begun)
-        if injection is not None and injection.at <= run.begun and self._in_hand(before, injection.at):
+        if injection is not None and injection.at <= run.begun and self._maybe_unacknowledged(before, injection.at):
             return injection
         for woken in self.by_pid.get(run.pid, []):
             if woken.kind == "freeze" and woken.until - 0.1 <= run.begun <= woken.until + WAKING_S:
@@ -191,7 +191,7 @@ class _Causes:
         recent = [injection for injection in self.redis if 0 <= run.begun - injection.at <= _REDIS_AFTERMATH_S]
         return recent[-1] if recent else None
 
-    def _in_hand(self, run: Run, at: float) -> bool:
+    def _maybe_unacknowledged(self, run: Run, at: float) -> bool:
         """Return whether a run may have been unacknowledged at ``at``."""
         if run.ended is None or run.ended >= at - _UNACKNOWLEDGED_S:
             return True
@@ -212,7 +212,7 @@ def _overlaps(run: Run, since: float, until: float) -> bool:
     return unacknowledged and run.begun <= until + _ANSWER_S
 
 
-def _tell_extra(found: Account, runs: Mapping[int, list[Run]], causes: _Causes, doubts: Mapping[int, int]) -> None:
+def _record_extra(found: Account, runs: Mapping[int, list[Run]], causes: _Causes, doubts: Mapping[int, int]) -> None:
     charged: Counter[int] = Counter()
     for serial, own in runs.items():
         excused = doubts.get(serial, 0)
@@ -233,7 +233,7 @@ def _tell_extra(found: Account, runs: Mapping[int, list[Run]], causes: _Causes, 
     found.worst = max(charged.values(), default=0)
 
 
-def _tell_recoveries(found: Account, runs: Mapping[int, list[Run]], causes: _Causes) -> None:
+def _record_recoveries(found: Account, runs: Mapping[int, list[Run]], causes: _Causes) -> None:
     for own in runs.values():
         for index, run in enumerate(own):
             injection = causes.after(run.pid, run.begun)
@@ -250,7 +250,7 @@ def _tell_recoveries(found: Account, runs: Mapping[int, list[Run]], causes: _Cau
                 found.kinds[injection.kind].recoveries.append(later.begun - causes.well_from(injection.at, later.begun))
 
 
-def _tell_resumed(found: Account, runs: Mapping[int, list[Run]], causes: _Causes) -> None:
+def _record_resumed(found: Account, runs: Mapping[int, list[Run]], causes: _Causes) -> None:
     begins = sorted(run.begun for own in runs.values() for run in own)
     for injection, following in zip_longest(causes.redis, causes.redis[1:]):
         index = bisect.bisect_left(begins, injection.until)

@@ -80,7 +80,7 @@ class FaultInjector:
         self.injections: list[Injection] = []
         self._round_shard, self._faults, self._rng = round_shard, faults, rng
         self._pause_s, self._at_once, self._rest_s = pause_s, at_once, rest_s
-        self._deck: list[Fault] = []
+        self._undrawn: list[Fault] = []
         self._active: list[tuple[Fault, Injection, Steps]] = []
         self._next_at = 0.0
 
@@ -110,12 +110,12 @@ class FaultInjector:
 
     def _draw(self) -> Fault | None:
         """Draw each kind once, in random order, then all again; an impossible one waits for a later draw."""
-        if not self._deck:
-            self._deck = self._rng.sample(self._faults, len(self._faults))
+        if not self._undrawn:
+            self._undrawn = self._rng.sample(self._faults, len(self._faults))
         taken = {chosen.family for chosen, _, _ in self._active} - {PROCESS}
-        for index, one in enumerate(self._deck):
+        for index, one in enumerate(self._undrawn):
             if one.family not in taken and one.possible(self._round_shard):
-                return self._deck.pop(index)
+                return self._undrawn.pop(index)
         return None
 
     def _begin(self, chosen: Fault) -> None:

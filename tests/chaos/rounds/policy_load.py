@@ -74,7 +74,7 @@ class Found:
     """The limited jobs that ended per second, between the calm seconds at both ends."""
     keyed: Account
     """The results of the jobs with keys."""
-    twins: list[str]
+    equal_jobs: list[str]
     """Two jobs of one key that existed at once."""
     paused: list[str]
     """Starts of jobs with keys while all processes knew that their class was paused."""
@@ -199,7 +199,7 @@ class PolicyLoad:
             most_taken=self._most_taken,
             per_second=sum(since <= at < until for at in ended.values()) / (until - since),
             keyed=account([push.until for push in self.accepted], keyed, injections, Counter()),
-            twins=list(_twins(lives)),
+            equal_jobs=list(_equal_jobs(lives)),
             paused=[f"{effect.serial} at {effect.at:.3f}" for effect in keyed if self._is_paused(effect)],
             stale=[_shown(push, lives) for push in self.pushes if not push.accepted and not _lived(push, lives)],
             pushes=len(self.pushes),
@@ -239,7 +239,7 @@ def _lived(push: Push, lives: dict[int, list[Life]]) -> bool:
     return any(other.at <= push.until and end + _SETTLED_S >= push.at for other, end in lives[push.key])
 
 
-def _twins(lives: dict[int, list[Life]]) -> Iterable[str]:
+def _equal_jobs(lives: dict[int, list[Life]]) -> Iterable[str]:
     for key, own in lives.items():
         for (_, end), (push, _) in itertools.pairwise(own):
             if end > push.until:

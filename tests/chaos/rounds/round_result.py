@@ -196,7 +196,7 @@ def _policy_load(found: Found, histories: Sequence[Verdict]) -> list[Check]:
         Check("slots taken, at any instant of the server's file", f"{taken}", limit, taken <= LIMIT),
         _none("jobs with keys: lost", keyed.lost),
         _none("jobs with keys: extra runs without a cause", keyed.unexplained),
-        _none("jobs with keys: two of a key at once", found.twins),
+        _none("jobs with keys: two of a key at once", found.equal_jobs),
         _none("jobs with keys: begun while their class was paused", found.paused),
         _none("pushes dropped for a job that is over", found.stale),
         _none("slots, locks and held jobs left", found.left),

@@ -16,7 +16,7 @@ from tests.fork_server import FORK_SERVER
 from tests.tables import each_row
 
 ROOT = Path(__file__).resolve().parents[3]
-LOUD = "idempotent = False"
+WITH_FINDING = "idempotent = False"
 STRICT = '[tool.lint_workers]\nselect = ["gitlab"]\n'
 
 
@@ -27,7 +27,7 @@ def run(cwd: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """A package of workers, of which one has a finding."""
-    write(tmp_path, {"workers/mail.py": worker(LOUD), "workers/post.py": worker(name="Post")})
+    write(tmp_path, {"workers/mail.py": worker(WITH_FINDING), "workers/post.py": worker(name="Post")})
     (tmp_path / "pyproject.toml").write_text(STRICT)
     return tmp_path
 

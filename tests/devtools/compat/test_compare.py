@@ -167,9 +167,9 @@ def test_compare_raised_version_needs_the_former_handler():
     assert codes(found) == ["no-handler"]
     assert found[0].write == ("def perform_v2(self, path: str) -> None: ...",)
     body = "version = 3\ndef perform(self, project_id: int): ...\n"
-    mended = compared(old, workers(body + found[0].write[0]))
-    assert codes(mended) == []
-    assert "version 3, not 2: its jobs wait until a process of this release fetches them" in changes(mended)
+    corrected = compared(old, workers(body + found[0].write[0]))
+    assert codes(corrected) == []
+    assert "version 3, not 2: its jobs wait until a process of this release fetches them" in changes(corrected)
     narrow = compared(old, workers(body + "def perform_v2(self, path: Literal['x']): ..."))
     assert codes(narrow) == ["type-narrowed"]
     assert narrow[0].place == "jobs.SomeWorker.perform_v2"
@@ -244,9 +244,9 @@ def test_compare_renamed_worker_needs_an_alias():
     found = compared(old, workers({**other, "YearStatsWorker": body}))
     assert codes(found) == ["renamed-without-alias"]
     assert found[0].write == ("aliases = ('StatsWorker',)".replace("'", '"'),)
-    mended = compared(old, workers({**other, "YearStatsWorker": f"{found[0].write[0]}\n{body}"}))
-    assert codes(mended) == []
-    assert "wait until a process of this release fetches them" in changes(mended)
+    corrected = compared(old, workers({**other, "YearStatsWorker": f"{found[0].write[0]}\n{body}"}))
+    assert codes(corrected) == []
+    assert "wait until a process of this release fetches them" in changes(corrected)
     unretried = compared(old, workers({**other, "YearStatsWorker": f"retry = False\n{found[0].write[0]}\n{body}"}))
     assert codes(unretried) == []
     named = compared(old, workers({**other, "StatsWorker": f"wire_name = 'Office::StatsWorker'\n{body}"}))
@@ -268,9 +268,9 @@ def test_compare_module_to_package_names_both_remedies():
     )
     (line,) = found.write
     assert line == 'wire_name = "HelloWorker"  # keeps the name; or, to take the new one: aliases = ("HelloWorker",)'
-    for cure in (line, 'aliases = ("HelloWorker",)'):
-        mended = workers({"HelloWorker": f"{cure}\n{body}"}, module="shop.jobs.hello")
-        assert codes(compared(old, mended)) == []
+    for remedy in (line, 'aliases = ("HelloWorker",)'):
+        corrected = workers({"HelloWorker": f"{remedy}\n{body}"}, module="shop.jobs.hello")
+        assert codes(compared(old, corrected)) == []
 
 
 def test_compare_alias_is_needed_for_a_month():

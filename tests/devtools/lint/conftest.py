@@ -18,7 +18,7 @@ RELEASED = {"Billing::SendInvoiceWorker": "workers.billing.invoices.SendInvoiceW
 
 KNOWN = ApplicationFacts(CATEGORIES, released=RELEASED)
 
-Look = Callable[..., list[LintFinding]]
+LintFiles = Callable[..., list[LintFinding]]
 
 BASE = '''
 """What the workers of the team share."""
@@ -53,7 +53,7 @@ def write(folder: Path, files: Mapping[str, str | bytes]) -> None:
 
 
 @pytest.fixture
-def look(tmp_path: Path) -> Look:
+def lint_files(tmp_path: Path) -> LintFiles:
     """Lint the given files (or, of them, only those named); paths in findings are below ``tmp_path``."""
 
     def run(

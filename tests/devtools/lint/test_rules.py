@@ -4,17 +4,17 @@ import pytest
 
 from framework.devtools.lint.registry import RULES
 from framework.devtools.lint.rule import LintRule
-from tests.devtools.lint.conftest import Look, codes
+from tests.devtools.lint.conftest import LintFiles, codes
 
 HERE = "# here"
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_rule_examples_have_the_marked_findings(rule: LintRule, look: Look):
+def test_rule_examples_have_the_marked_findings(rule: LintRule, lint_files: LintFiles):
     wanted = [(rule.code, number) for number, line in enumerate(rule.bad.splitlines(), 1) if line.endswith(HERE)]
     assert wanted
     if rule.code == "SEW101":
         wanted.insert(0, ("SEW001", wanted[0][1]))  # a suppression without a reason has no effect
-    found = look({"workers/bad.py": rule.bad})
+    found = lint_files({"workers/bad.py": rule.bad})
     assert sorted(set(codes(found))) == sorted(wanted)
-    assert not look({"workers/bad.py": "", "workers/good.py": rule.good})
+    assert not lint_files({"workers/bad.py": "", "workers/good.py": rule.good})

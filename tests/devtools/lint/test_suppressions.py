@@ -4,7 +4,7 @@ import pytest
 
 from framework.devtools.lint.config import LintConfig
 from framework.devtools.lint.registry import GITLAB, SETS
-from tests.devtools.lint.conftest import Look, codes, worker
+from tests.devtools.lint.conftest import LintFiles, codes, worker
 
 
 @pytest.mark.parametrize(
@@ -22,8 +22,8 @@ from tests.devtools.lint.conftest import Look, codes, worker
         ),
     ],
 )
-def test_suppression_at_or_above_the_statement_holds(lines: tuple[str, ...], look: Look):
-    assert not look({"workers/mail.py": worker(*lines)})
+def test_suppression_at_or_above_the_statement_holds(lines: tuple[str, ...], lint_files: LintFiles):
+    assert not lint_files({"workers/mail.py": worker(*lines)})
 
 
 @pytest.mark.parametrize(
@@ -42,11 +42,11 @@ def test_suppression_at_or_above_the_statement_holds(lines: tuple[str, ...], loo
         (("idempotent = True  # SEW101: does no harm",), [("SEW102", 5)]),
     ],
 )
-def test_suppression_invalid_is_found(lines: tuple[str, ...], wanted: list[tuple[str, int]], look: Look):
-    assert codes(look({"workers/mail.py": worker(*lines)})) == wanted
+def test_suppression_invalid_is_found(lines: tuple[str, ...], wanted: list[tuple[str, int]], lint_files: LintFiles):
+    assert codes(lint_files({"workers/mail.py": worker(*lines)})) == wanted
 
 
-def test_suppression_in_a_head_of_several_lines_holds(look: Look):
+def test_suppression_in_a_head_of_several_lines_holds(lint_files: LintFiles):
     text = (
         "from datetime import datetime\nfrom framework import ApplicationWorker, Deduplicate\n"
         "from workers.base import TeamWorker\n\n\n"
@@ -57,32 +57,32 @@ def test_suppression_in_a_head_of_several_lines_holds(look: Look):
         "        except (\n            OSError,\n            BaseException,  # SEW027: nothing may get out\n        ):\n"
         "            pass  # SEW027: too far away\n"
     )
-    assert codes(look({"workers/mail.py": text})) == [("SEW103", 24)]
+    assert codes(lint_files({"workers/mail.py": text})) == [("SEW103", 24)]
 
 
-def test_suppression_in_a_string_is_ignored(look: Look):
+def test_suppression_in_a_string_is_ignored(lint_files: LintFiles):
     lines = ('NOTE = "# SEW001: in a string"', "# GitLab's rule SEW001: see the guide")
-    assert not look({"workers/mail.py": worker(*lines)})
+    assert not lint_files({"workers/mail.py": worker(*lines)})
 
 
-def test_suppression_in_a_base_holds_for_its_children(look: Look):
+def test_suppression_in_a_base_holds_for_its_children(lint_files: LintFiles):
     base = (
         "from workers.base import TeamWorker\n\n\nclass SilentWorker(TeamWorker, abstract=True):\n"
         "    defer_on_health = None  # SEW007: reads files only\n"
     )
     child = worker(bases="SilentWorker", head="from workers.silent import SilentWorker")
-    assert not look({"workers/silent.py": base, "workers/mail.py": child})
+    assert not lint_files({"workers/silent.py": base, "workers/mail.py": child})
     unexcused = base.partition("  #")[0] + "\n"
-    assert codes(look({"workers/silent.py": unexcused})) == [("SEW007", 5)]
+    assert codes(lint_files({"workers/silent.py": unexcused})) == [("SEW007", 5)]
 
 
-def test_suppression_of_unselected_code_is_not_checked(look: Look, tmp_path):
+def test_suppression_of_unselected_code_is_not_checked(lint_files: LintFiles, tmp_path):
     file = {"workers/mail.py": worker("idempotent = True  # SEW001: does no harm")}
-    assert codes(look(file)) == [("SEW103", 5)]
+    assert codes(lint_files(file)) == [("SEW103", 5)]
     for config in (
         LintConfig(tmp_path, SETS[GITLAB], ignore=frozenset({"SEW001"})),
         LintConfig(tmp_path, SETS[GITLAB], ignore=frozenset({"SEW103"})),
         LintConfig(tmp_path, select=frozenset({"SEW007", "SEW103"})),
         LintConfig(tmp_path, SETS[GITLAB], per_file_ignores={"workers/m*.py": frozenset({"SEW001"})}),
     ):
-        assert not look(file, config=config)
+        assert not lint_files(file, config=config)

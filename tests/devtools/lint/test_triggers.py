@@ -3,7 +3,7 @@
 import pytest
 
 from framework.devtools.lint.config import LintConfig
-from tests.devtools.lint.conftest import Look
+from tests.devtools.lint.conftest import LintFiles
 
 HEAD = """
 from framework import ApplicationWorker, Deduplicate, DeferOnHealth, Discard, LimitedCapacityWorker, RetryLater
@@ -489,10 +489,10 @@ def f(w: type[TeamWorker], session: object) -> None:
 
 
 @pytest.mark.parametrize(("code", "text"), CASES.items(), ids=CASES)
-def test_rule_finds_exactly_the_marked_lines(code: str, text: str, look: Look, tmp_path):
+def test_rule_finds_exactly_the_marked_lines(code: str, text: str, lint_files: LintFiles, tmp_path):
     text = HEAD + text
     wanted = {number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# here")}
-    found = look(
+    found = lint_files(
         {"workers/x.py": text}, "workers/x.py", config=LintConfig(tmp_path, select=frozenset({code, "SEW100"}))
     )
     assert {one.line for one in found} == wanted

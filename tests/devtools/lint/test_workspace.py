@@ -12,11 +12,11 @@ from framework.devtools.lint.linter import lint
 from framework.devtools.lint.module import UnreadableError, parse
 from framework.devtools.lint.registry import GITLAB, SETS
 from framework.devtools.lint.workspace import ApplicationFacts, Workspace, read_workspace
-from tests.devtools.lint.conftest import CATEGORIES, Look, codes, worker, write
+from tests.devtools.lint.conftest import CATEGORIES, LintFiles, codes, worker, write
 
 
-def test_lint_imports_and_runs_no_worker_module(look: Look):
-    assert not look({"workers/loud.py": "raise SystemExit('imported')\n"})
+def test_lint_imports_and_runs_no_worker_module(lint_files: LintFiles):
+    assert not lint_files({"workers/loud.py": "raise SystemExit('imported')\n"})
 
 
 @pytest.mark.parametrize(
@@ -32,43 +32,43 @@ def test_lint_imports_and_runs_no_worker_module(look: Look):
         "try:\n    from workers.exports import Base\nexcept ImportError:\n    from workers.base import TeamWorker as Base",
     ],
 )
-def test_lint_base_class_in_another_file_is_found(head: str, look: Look):
+def test_lint_base_class_in_another_file_is_found(head: str, lint_files: LintFiles):
     files = {
         "workers/exports/__init__.py": "from .inner import Base\n",
         "workers/exports/inner.py": "from workers.base import TeamWorker as Base\n",
     }
     line = head.count("\n") + 5
-    loud, silent = worker("idempotent = False", bases="Base", head=head), worker(bases="Base", head=head)
-    assert codes(look({**files, "workers/mail.py": loud})) == [("SEW001", line)]
-    assert not look({**files, "workers/mail.py": silent})
+    ineffective, silent = worker("idempotent = False", bases="Base", head=head), worker(bases="Base", head=head)
+    assert codes(lint_files({**files, "workers/mail.py": ineffective})) == [("SEW001", line)]
+    assert not lint_files({**files, "workers/mail.py": silent})
 
 
-def test_lint_reports_given_files_and_reads_the_package(look: Look):
+def test_lint_reports_given_files_and_reads_the_package(lint_files: LintFiles):
     head = "from workers.mail import MailWorker"
     files = {
         "workers/mail.py": worker("retry = -1"),
         "workers/post.py": worker("weight = 0", name="Post", bases="MailWorker", head=head),
     }
-    assert codes(look(files, "workers/post.py")) == [("SEW018", 5)]
-    assert len(look(files)) == 2
-    assert not look(files, "workers/base.py")
+    assert codes(lint_files(files, "workers/post.py")) == [("SEW018", 5)]
+    assert len(lint_files(files)) == 2
+    assert not lint_files(files, "workers/base.py")
 
 
-def test_lint_first_class_of_the_mro_decides_the_value(look: Look):
+def test_lint_first_class_of_the_mro_decides_the_value(lint_files: LintFiles):
     mixin = "class Loose:\n    idempotent = False{}\n    defer_on_health = None"
     head = f"from workers.base import TeamWorker\n{mixin}"
     suppressed = worker(bases="Loose, TeamWorker", head=head.format("  # SEW001: every user may be told twice"))
-    assert codes(look({"workers/mail.py": suppressed})) == [("SEW007", 4)]
-    assert not look({"workers/mail.py": worker(bases="TeamWorker, Loose", head=head.format(""))})
+    assert codes(lint_files({"workers/mail.py": suppressed})) == [("SEW007", 4)]
+    assert not lint_files({"workers/mail.py": worker(bases="TeamWorker, Loose", head=head.format(""))})
 
 
-def test_lint_value_of_a_constant_is_known(look: Look):
+def test_lint_value_of_a_constant_is_known(lint_files: LintFiles):
     head = "from workers import names\nfrom workers.base import TeamWorker"
     files = {
         "workers/names.py": 'TICKS = "cronjob"\n',
         "workers/mail.py": worker("queue_namespace = names.TICKS", head=head),
     }
-    assert codes(look(files)) == [("SEW024", 5)]
+    assert codes(lint_files(files)) == [("SEW024", 5)]
 
 
 @pytest.mark.parametrize(
@@ -86,12 +86,12 @@ def test_lint_value_of_a_constant_is_known(look: Look):
         worker("idempotent = False", "for x in y:", "    if x:", "        idempotent = True"),
     ],
 )
-def test_lint_computed_value_is_no_finding(text: str, look: Look):
-    assert not look({"workers/mail.py": text})
+def test_lint_computed_value_is_no_finding(text: str, lint_files: LintFiles):
+    assert not lint_files({"workers/mail.py": text})
 
 
-def test_lint_unparsable_file_is_found_others_are_checked(look: Look):
-    found = look(
+def test_lint_unparsable_file_is_found_others_are_checked(lint_files: LintFiles):
+    found = lint_files(
         {
             "workers/a.py": "def broken(:\n",
             "workers/b.py": b"# caf\xe9\n",
@@ -108,48 +108,50 @@ def test_lint_unparsable_file_is_found_others_are_checked(look: Look):
     assert (found[0].line, found[0].column) == (1, 12)
 
 
-def test_lint_hidden_and_generated_folders_are_skipped(look: Look):
+def test_lint_hidden_and_generated_folders_are_skipped(lint_files: LintFiles):
     broken = "def broken(:\n"
     names = (".hidden/a.py", "__pycache__/b.py", "build/c.py", "folder.py/readme.txt", "open/d.py")
-    (one,) = look({f"workers/{name}": broken for name in names})
+    (one,) = lint_files({f"workers/{name}": broken for name in names})
     assert one.path.name == "d.py"
 
 
-def test_lint_star_import_of_the_framework_is_known(look: Look):
+def test_lint_star_import_of_the_framework_is_known(lint_files: LintFiles):
     head = "from workers.base import *\nfrom framework import *"
-    assert {code for code, _ in codes(look({"workers/mail.py": worker(bases="ApplicationWorker", head=head)}))} == {
+    assert {
+        code for code, _ in codes(lint_files({"workers/mail.py": worker(bases="ApplicationWorker", head=head)}))
+    } == {
         "SEW001",
         "SEW005",
         "SEW007",
         "SEW016",
     }
-    assert not look({"workers/mail.py": worker(bases="TeamWorker", head=head)})
+    assert not lint_files({"workers/mail.py": worker(bases="TeamWorker", head=head)})
 
 
-def test_lint_name_assigned_twice_is_no_constant(look: Look):
+def test_lint_name_assigned_twice_is_no_constant(lint_files: LintFiles):
     head = "from workers.base import TeamWorker\nAGAIN = False\nif __debug__:\n    AGAIN = True"
-    assert not look({"workers/mail.py": worker("idempotent = AGAIN", head=head)})
+    assert not lint_files({"workers/mail.py": worker("idempotent = AGAIN", head=head)})
 
 
-def test_lint_finding_has_its_own_fix_and_keeps_braces(look: Look):
-    (one,) = look({"workers/mail.py": worker("data_consistency = 'delayed'", "retry = 0")})
+def test_lint_finding_has_its_own_fix_and_keeps_braces(lint_files: LintFiles):
+    (one,) = lint_files({"workers/mail.py": worker("data_consistency = 'delayed'", "retry = 0")})
     assert (one.code, one.fix) == ("SEW018", "Take 'sticky' or 'always', or allow retries.")
-    unknown, refused = look({"workers/mail.py": worker("feature_category = '{0}{a}{'")})
+    unknown, refused = lint_files({"workers/mail.py": worker("feature_category = '{0}{a}{'")})
     assert "'{0}{a}{' of MailWorker" in unknown.message
     assert refused.code == "SEW018"
 
 
-def test_lint_column_counts_characters(look: Look):
+def test_lint_column_counts_characters(lint_files: LintFiles):
     head = "from workers.base import TeamWorker\ndef f(worker: type[TeamWorker]) -> None:\n    'é'; worker.perform_bulk([])"
-    assert [(one.line, one.column) for one in look({"workers/mail.py": worker(head=head)})] == [(3, 10)]
+    assert [(one.line, one.column) for one in lint_files({"workers/mail.py": worker(head=head)})] == [(3, 10)]
 
 
-def test_lint_excluded_file_is_skipped_even_when_named(look: Look, tmp_path: Path):
+def test_lint_excluded_file_is_skipped_even_when_named(lint_files: LintFiles, tmp_path: Path):
     files = {"workers/samples/bad.py": "def broken(:\n"}
-    assert len(look(files)) == 1
+    assert len(lint_files(files)) == 1
     config = LintConfig(tmp_path, SETS[GITLAB], exclude=("workers/samples",))
-    assert not look(files, config=config)
-    assert not look(files, "workers/samples/bad.py", config=config)
+    assert not lint_files(files, config=config)
+    assert not lint_files(files, "workers/samples/bad.py", config=config)
 
 
 def test_lint_file_outside_of_packages_finds_its_imports(tmp_path: Path):
