@@ -5,8 +5,8 @@
         assert parse_duration(text) == seconds
 
 The arguments are those of ``pytest.mark.parametrize``, but the table is one case: its rows share the fixtures of the test. Use it
-for functions without side effects. Between two rows a server is emptied whose client is a fixture, and each row has a ``tmp_path`` of
-its own. Two decorators make the product of their rows, as with ``parametrize``.
+for functions without side effects. Between two rows each server with a client fixture is emptied, and each row has a ``tmp_path``
+of its own. Two decorators make the product of their rows, as with ``parametrize``.
 """
 
 import functools

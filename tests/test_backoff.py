@@ -1,4 +1,4 @@
-"""Exponential back-off."""
+"""Test the exponential backoff."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Campaigns run when they are asked for, and only then."""
+"""Test that campaigns run only on request."""
 
 import pytest
 

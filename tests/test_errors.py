@@ -1,4 +1,4 @@
-"""The tree of errors: its picture is true, and everything that the framework raises stands in it."""
+"""Test the tree of errors: it has every error of the framework below its base."""
 
 import ast
 import re

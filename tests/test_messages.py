@@ -1,4 +1,4 @@
-"""The nearest known word."""
+"""Test the suggestion of the nearest known word."""
 
 from framework.messages import did_you_mean
 from tests.tables import each_row
@@ -10,7 +10,7 @@ from tests.tables import each_row
         ("urgnet", " (did you mean 'urgent'?)"),
         ("URGENT", " (did you mean 'urgent'?)"),
         ("cron", " (did you mean 'cronjob'?)"),
-        ("urgent", ""),  # known, so no other word is meant
+        ("urgent", ""),  # a known word needs no suggestion
         ("mails", ""),
         (7, ""),
     ],

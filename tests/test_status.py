@@ -1,4 +1,4 @@
-"""Look up states on two real shards."""
+"""Test the look-up of states on two real shards."""
 
 import pytest
 

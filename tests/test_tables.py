@@ -1,4 +1,4 @@
-"""A table fails for each row that fails, and names it."""
+"""Test that a table names each failing row."""
 
 import inspect
 import itertools

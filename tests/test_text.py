@@ -1,4 +1,4 @@
-"""Durations and ages for operators, and names that other programs write."""
+"""Test durations and ages for operators, and names that other programs write."""
 
 import pytest
 

@@ -47,7 +47,7 @@ def test_held_alert_one_process_reports_old_jobs_only(redis, granted):
             alert.check()
     assert recorder.reports == [("waiting", "OldWorker", 3, 3_600), ("paused", "PausedWorker", 2, 1_800)]
     assert 0 < redis.ttl(keys.HELD_ALERT) <= held_jobs.CHECK_PERIOD_S
-    redis.delete(keys.HELD_ALERT)  # it has run out
+    redis.delete(keys.HELD_ALERT)  # the reporter's key has expired
     HeldJobsAlert(granted, recorder, 900).check()
     assert len(recorder.reports) == 4
 
@@ -71,7 +71,7 @@ def test_held_jobs_key_of_other_type_hides_no_other(redis):
 
 
 def test_held_alert_full_server_every_process_reports(redis, granted):
-    """Held jobs may have filled the server; the processes cannot agree on a reporter then, so each reports."""
+    """Held jobs may have filled the server. No process can store that it is the reporter, so each one reports."""
     pause(redis, "PausedWorker", 1_800)
     recorder = ReportRecorder()
     with full_memory(redis):

@@ -1,4 +1,4 @@
-"""Counting what is left of some classes: wherever a job can be, whatever else is there, in bounded steps."""
+"""Count the jobs of some classes in every place where a job can be, in bounded steps."""
 
 import itertools
 from collections import Counter
@@ -19,13 +19,13 @@ def test_job_counts_every_place_is_counted(redis):
     enqueue(redis, "Old", queue="a")
     enqueue(redis, "Old", queue="a", jid="2")
     enqueue(redis, "Old", queue="b")
-    redis.lpush("queue:unlisted", encoded("Old"))  # its name is missing in `queues`
+    redis.lpush("queue:unlisted", encoded("Old"))  # the set `queues` lacks the name
     for key in (keys.SCHEDULE, keys.RETRY, keys.DEAD, keys.INTERRUPTED):
         redis.zadd(key, {encoded("Old", jid=key): 1})
     hold(redis, encoded("Old", jid="held"), "host:1:00000000000e")
     redis.zadd(keys.REGISTRY, {"host:1:00000000000e": 1})
     for job in ("New", "Older", "old"):
-        enqueue(redis, job, args=["Old"], queue="a")  # the word alone is no class
+        enqueue(redis, job, args=["Old"], queue="a")  # the text `Old` as an argument is no class
     places = ["schedule", "retry", "queue a", "queue b", "queue unlisted", "in flight", "dead", "interrupted"]
     assert count(redis, "Old", "Gone") == {
         "Old": Counter(dict.fromkeys(places, 1) | {"queue a": 2}),
@@ -71,5 +71,5 @@ def test_job_counts_concurrent_pushes_hide_no_job(redis):
         redis.lpush("queue:a", encoded("New"))
         redis.rpop("queue:a")
 
-    # Those at the right end are taken while it looks; each that was there when its page was read is counted.
+    # A process takes jobs at the right end during the count. A job counts if it was in the queue when its page was read.
     assert count_jobs_by_class(redis, ["Old"], push)["Old"]["queue a"] >= 1_195

@@ -1,4 +1,4 @@
-"""The rules of the house that no linter knows: read from the source, so that a breach names its line."""
+"""Check the rules of this project that no linter has. Each check reads the source, so a failure names a line."""
 
 import ast
 import re
@@ -17,7 +17,7 @@ SOURCES = sorted((ROOT / "framework").rglob("*.py"))
 LONGEST_FUNCTION = 60
 LONGEST_FILE = 400
 
-# In pieces, so that this file passes its own test.
+# The names are in pieces, so that this file passes its own test.
 MACHINE_PATHS = re.compile("|".join(["/" + "work/(main|shared)", "/" + "root/", "/" + "opt/pypi"]))
 INDEX_HOSTS = re.compile(
     "|".join(["python" + r"hosted\.org", r"pypi\.org/" + "simple", "index" + "-url ", "find" + "-links "])
@@ -48,7 +48,7 @@ def test_house_rules_have_files_to_check() -> None:
 
 
 def test_own_modules_are_imported_at_the_top() -> None:
-    """An own import inside a function hides a cycle, which the layers would show."""
+    """An import of the package inside a function hides a cycle from the check of layers."""
     late = [
         f"{relative(path)}:{inner.lineno}"
         for path in SOURCES
@@ -95,7 +95,7 @@ def public_classes(paths: Iterable[Path]) -> dict[str, list[str]]:
 
 
 def test_public_class_names_are_unique() -> None:
-    """One name means one thing, wherever a reader meets it."""
+    """A class name means one thing in the whole package."""
     assert {name: files for name, files in public_classes(SOURCES).items() if len(files) > 1} == {}
 
 
@@ -107,7 +107,7 @@ def test_tooling_reuses_no_class_name_of_the_package() -> None:
 
 
 def test_file_names_are_used_at_most_twice() -> None:
-    """Outside of policies/, where each folder has the same parts."""
+    """Files below policies/ are exempt: each of those folders has the same parts."""
     names = Counter(path.name for path in SOURCES if "policies" not in path.parts and path.name != "__init__.py")
     assert {name: count for name, count in names.items() if count > 2} == {}
 
@@ -124,7 +124,7 @@ def test_package_has_a_docstring() -> None:
 
 
 def test_root_exports_are_sorted_and_whole() -> None:
-    """What type checkers read (the imports) is what ``__getattr__`` loads at run time."""
+    """Compare the imports, which type checkers read, with the names that ``__getattr__`` loads at run time."""
     tree = ast.parse((ROOT / "framework" / "__init__.py").read_text())
     typed = next(node for node in tree.body if isinstance(node, ast.If))
     imported = {
@@ -136,7 +136,7 @@ def test_root_exports_are_sorted_and_whole() -> None:
 
 @pytest.fixture(scope="module")
 def committed() -> dict[str, str]:
-    """Text files under version control."""
+    """Return the text files under version control."""
     done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip("not a git checkout, so there is no list of committed files")
@@ -161,7 +161,7 @@ def test_lock_pins_every_package_by_hash() -> None:
 
 
 def test_ci_checks_generated_files_and_compatibility() -> None:
-    """CI runs scripts/test, whose steps are these, and the campaigns."""
+    """CI runs the campaigns and scripts/test, which has these steps."""
     assert (
         (ROOT / ".ci" / "run").read_text().endswith("\npython3 scripts/test\nexec python3 scripts/test --campaigns\n")
     )
@@ -177,7 +177,7 @@ def test_ci_checks_generated_files_and_compatibility() -> None:
     }
     assert commands["generate_queues"] == {"python", "scripts", "generate_queues", "--check"}
     assert commands["check_compat"] == {"python", "scripts", "check_compat"}
-    # No test does again what these steps do. They check tests/typing, too: right calls are refused by no type checker.
+    # No test repeats these steps. They also check tests/typing: type checkers accept every correct call.
     assert {"ruff", "mypy", "pyright", "lint-imports"} <= set().union(*commands.values())
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
     assert "tests/typing" in settings["mypy"]["files"]

@@ -1,4 +1,4 @@
-"""The page of reliability: every row has a test or a reason, every test it names is there, and its tables are those of today."""
+"""Check the reliability page: each row has a test or a reason, each named test exists, and the tables are current."""
 
 import subprocess
 import sys
@@ -35,7 +35,7 @@ def test_reliability_page_names_only_existing_tests() -> None:
 
 
 def test_matrix_check_reports_each_error_with_status_1(tmp_path: Path) -> None:
-    """On a checkout with other tests: rows have lost theirs, a mark names no row, and the page a test that is not there."""
+    """Use a checkout with other tests: rows without tests, a mark for a missing row, a page with a missing test."""
     for name in ("scripts", "framework", ".venv"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / PAGE).parent.mkdir(parents=True)
@@ -52,7 +52,7 @@ def test_matrix_check_reports_each_error_with_status_1(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "tests/test_one.py:2: there is no row F53" in done.stderr
     assert "prove: F1: no test shows it and nothing says why" in done.stderr
-    assert "F43: no test" not in done.stderr  # it says why
+    assert "F43: no test" not in done.stderr  # row F43 has a reason instead
     assert "is out of date: scripts/prove matrix --write" in done.stderr
     assert "docs/internals/reliability.md: there is no test_that_does_not_exist" in done.stderr
 

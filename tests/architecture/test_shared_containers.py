@@ -1,4 +1,7 @@
-"""Compare the table of decision 150 with the code: each container that changes after its creation, and why threads may share it."""
+"""Compare the table of decision 150 with the code.
+
+The table has each container that changes after its creation, and the reason why threads may share it.
+"""
 
 import ast
 import re
@@ -31,7 +34,7 @@ CHANGES = {
 
 
 def is_container(value):
-    """Whether an expression makes a container that can be changed."""
+    """Return whether an expression makes a mutable container."""
     if isinstance(value, (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)):
         return True
     called = value.func if isinstance(value, ast.Call) else None
@@ -40,14 +43,14 @@ def is_container(value):
 
 
 def name_of(target):
-    """Of ``self.name`` or ``name`` the name; ``None`` for anything else."""
+    """Return the name of ``self.name`` or ``name``; ``None`` for any other expression."""
     if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self":
         return target.attr
     return target.id if isinstance(target, ast.Name) else None
 
 
 def made(tree):
-    """The names to which a container is assigned, in a module or a class."""
+    """Return the names to which a module or a class assigns a container."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and is_container(node.value):
@@ -58,7 +61,7 @@ def made(tree):
 
 
 def changed(function):
-    """The names whose container a function changes."""
+    """Return the names of the containers that a function changes."""
     for node in ast.walk(function):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES:
             yield name_of(node.func.value)
@@ -75,7 +78,7 @@ def functions(tree):
 
 
 def in_code():
-    """Every such container as the page names it."""
+    """Return each container of the code under its name on the page."""
     for path in sorted((ROOT / "framework").rglob("*.py")):
         place = path.relative_to(ROOT / "framework")
         if place.parts[0] in ONE_THREADED:
@@ -91,7 +94,7 @@ def in_code():
 
 
 def assigned(module):
-    """What a module itself assigns to."""
+    """Return the names that a module assigns at its top level."""
     for node in module.body:
         if isinstance(node, ast.Assign):
             yield from node.targets

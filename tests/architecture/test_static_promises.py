@@ -1,4 +1,4 @@
-"""Promises that are read from the source: what no test run could show, as one line in a rare branch would break them."""
+"""Check promises in the source. A test run cannot show them: one line in a rare branch breaks them."""
 
 import ast
 import re
@@ -31,20 +31,20 @@ MAY_TAKE = {
     "migrate": {"RPOP"},
     "reclaim": {"LREM"},
     "release_paused": {"ZREM"},
-    "release_waiting": {"ZREM"},  # no member
+    "release_waiting": {"ZREM"},  # the command removes a scope, not a job
     "replace": {"ZREM"},
     "request_slot": {"LREM", "ZREM"},
     "requeue": {"LREM"},
     "restore": {"RPOP"},
     "schedule": {"LREM"},
     "slots": {"ZPOPMIN", "ZREM"},
-    "trim": {"ZPOPMIN", "ZREM"},  # out of the dead set, whose jobs have ended
-    "unregister": {"ZREM"},  # an identity
+    "trim": {"ZPOPMIN", "ZREM"},  # the dead set holds jobs that have ended
+    "unregister": {"ZREM"},  # the command removes an identity, not a job
 }
 
 
 def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
-    """Each call with the last word of what is called."""
+    """Yield each call with the last part of the called name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             yield getattr(node.func, "attr", getattr(node.func, "id", "")), node
@@ -52,7 +52,7 @@ def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
 
 @pytest.mark.proves("R8")
 def test_python_code_takes_no_job_out_of_a_key() -> None:
-    """Neither by a method of a client nor as a command of its own in a packet. The one that is: signals of a dashboard."""
+    """No client method and no command in a packet removes a job. The one exception removes a dashboard's signals."""
     taking = [
         f"{path.relative_to(ROOT)}: {word.upper()}"
         for path in SOURCES
@@ -80,7 +80,7 @@ def test_scripts_that_take_a_job_out_of_a_key_also_write() -> None:
 
 @pytest.mark.proves("R7")
 def test_signal_handler_calls_nothing() -> None:
-    """Python runs it between any two lines of the main thread: what it called would find every lock and reply half way."""
+    """Python runs a handler between any two lines of the main thread. A call could meet a held lock or half a reply."""
     handlers = []
     for path in SOURCES:
         tree = ast.parse(path.read_text())

@@ -1,4 +1,4 @@
-"""What others install: built here, from this checkout, and looked into."""
+"""Build the wheel and the source archive of this checkout, and check their contents."""
 
 import re
 import zipfile

@@ -56,7 +56,7 @@ def test_clock_jump_moves_no_job_and_no_lease(scene):
         scene.client.zadd("schedule", {_note(f"due {jump}"): now + 1})
         failing = f"fails {jump}"
         scene.enqueue("FailWorker", failing, jid=failing)
-        due = until(lambda failing=failing: _due_of(scene, failing), "its retry is kept")
+        due = until(lambda failing=failing: _due_of(scene, failing), "the retry of the job is kept")
         assert now + 15 <= due <= _now(scene) + 25
         scene.let_end(f"long {jump}")
         scene.wait_for("note", f"due {jump}")
@@ -187,7 +187,7 @@ def test_process_without_files_or_threads_recovers(scene, measured):
     with limited(process.pid, resource.RLIMIT_AS, size + STACK // 2):
         for name in names:
             scene.enqueue("LongWorker", name)
-        until(lambda: scene.proven("begun"), "those threads that there are work")
+        until(lambda: scene.proven("begun"), "the existing threads work")
         assert process.popen.poll() is None
     scene.wait_for("begun", *names, timeout_s=10 + SLACK_S)
     for name in names:

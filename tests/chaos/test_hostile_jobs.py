@@ -101,13 +101,16 @@ def test_programs_left_by_job_end_with_its_process(scene):
         opened = [str(one.readlink()) for one in Path(f"/proc/{pid}/fd").iterdir()]
         assert not [name for name in opened if name.startswith(("socket:", "anon_inode:"))], opened
     os.kill(worker, signal.SIGKILL)
-    until(lambda: not runs(stray), "what was left in the group is killed")
+    until(lambda: not runs(stray), "the remaining process of the group is killed")
     assert process.line(event_name="child.orphans_killed")["child_pid"] == worker
     scene.wait_for("note", "multiprocessing")
     process.line(job_status="quarantined", jid="family")
     assert runs(daemon)  # it left the group on purpose
     os.kill(daemon, signal.SIGKILL)
-    until(lambda: not Path(f"/proc/{daemon}").exists() and not Path(f"/proc/{stray}").exists(), "both are reaped")
+    until(
+        lambda: not Path(f"/proc/{daemon}").exists() and not Path(f"/proc/{stray}").exists(),
+        "both processes are reaped",
+    )
     assert process.end() == 0
     assert len(process.find(event_name="child.orphans_killed")) == 1
 
@@ -123,14 +126,14 @@ def test_jobs_that_kill_are_quarantined_and_others_run(scene, measured):
     # One for each: a child that dies again and again is restarted after longer and longer, up to half a minute.
     many = len(DEADLY)
     process = scene.cluster("-r", scene.module("hostile_jobs"), "--processes", str(many), "--max-concurrency", "2")
-    until(lambda: len(process.find(event_name="process.ready")) == many, "all are up")
+    until(lambda: len(process.find(event_name="process.ready")) == many, "all processes are ready")
     values = [str(number) for number in range(NEIGHBOURS)]
     for number, value in enumerate(values):
         scene.enqueue("NoteWorker", value, jid=f"neighbour {value}")
         if number % 40 == 15:
             how = DEADLY[number // 40]
             scene.enqueue("DieWorker", how, jid=how)
-    until(lambda: scene.client.zcard("interrupted") == len(DEADLY), "all are quarantined", 60)
+    until(lambda: scene.client.zcard("interrupted") == len(DEADLY), "all jobs are quarantined", 60)
     scene.wait_for("note", *values)
     found = {job["jid"]: job for job in scene.jobs_of("interrupted")}
     assert {jid: job["aw_death_count"] for jid, job in found.items()} == dict.fromkeys(DEADLY, 3)

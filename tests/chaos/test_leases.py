@@ -37,8 +37,11 @@ def test_killed_process_loses_its_jobs_after_its_lease(scene):
     scene.wait_for("begun", "one")
     second = start().ready()
     first.kill()
-    until(lambda: scene.proven("begun").count("one") == 2, "it runs in the other process")
-    until(lambda: [line["jid"] for line in second.find(job_status="recovered")] == ["one"], "its line is written")
+    until(lambda: scene.proven("begun").count("one") == 2, "the job runs in the other process")
+    until(
+        lambda: [line["jid"] for line in second.find(job_status="recovered")] == ["one"],
+        "the log line of the recovered job is written",
+    )
     scene.let_end("one")
     scene.wait_for("ended", "one")
     scene.settled(second)
@@ -86,7 +89,7 @@ def test_lease_expiry_recovers_frozen_and_killed_only(scene, measured):
     measured("at_work_again_s", time.monotonic() - begun_at)
     for name in ("held", "pulled 0", "pulled 1"):
         scene.let_end(name)
-    until(lambda: scene.proven("ended").count("held") == 2, "both runs of it end")
+    until(lambda: scene.proven("ended").count("held") == 2, "both runs of the job end")
     until(lambda: frozen.find(job_status="fenced", queue="held"), "the end of the first is not written")
     until(lambda: scene.proven("held"), "the interpreter is given back")
     for process in (frozen, runner, witness, holder):

@@ -60,7 +60,7 @@ def test_thousands_of_due_jobs_block_redis_briefly(scene, measured):
     """Promised: 5,000 a second (of a processor), in the memory of a few."""
     count = 5_000
     process = scene.worker("-q", "unused").ready()
-    until(lambda: scene.client.exists(process.identity), "it has settled")
+    until(lambda: scene.client.exists(process.identity), "the process is registered")
     before_mb, pids = resident_mb(process), (process.pid, scene.server.pid)
     for key in ("later", "again"):
         fill(scene.client, lambda client, jobs, key=key: client.zadd(key, dict.fromkeys(jobs, 1.0)), count)

@@ -1,4 +1,4 @@
-"""Commands that write files: a run that is refused, or that cannot write, leaves every file as it was, byte for byte."""
+"""Test commands that write files: a refused or failed run leaves every file unchanged, byte for byte."""
 
 import os
 import resource
@@ -26,7 +26,7 @@ PAGE = "# Page\n\n<!-- attributes: retries -->\nstale\n<!-- /attributes -->\n"
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project whose generated files are stale, and stale pages."""
+    """Create a project with stale generated files and stale pages."""
     for folder in ("config", "workers", "docs/inner"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "config" / "redis.yml").write_text("shards: {main: {url: embedded}}")
@@ -121,7 +121,7 @@ def test_commands_refused_run_changes_no_file(project, command, break_project, s
     ],
 )
 def test_write_all_full_disk_keeps_old_files(project, command, written):
-    """The bound on a file's size stands for the full disk: the first file fits, a later one does not."""
+    """A limit on the size of files replaces a full disk: the first file fits, a later one does not."""
     whole = run(project, *command)
     assert whole.stdout.splitlines() == [f"wrote {name}" for name in written]
     sizes = {name: (project / name).stat().st_size for name in written}

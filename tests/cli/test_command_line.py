@@ -1,4 +1,7 @@
-"""Messages name a command as it was started: the console script, ``python -m framework``, a launcher of the checkout, a library."""
+"""Test that messages name a command by the form in which it was started.
+
+Forms: the console script, ``python -m framework``, a launcher of the checkout, a library.
+"""
 
 import sys
 from pathlib import Path
@@ -18,7 +21,7 @@ STARTS = {
 
 @pytest.fixture(params=STARTS)
 def started(request, site):
-    """Run a command in one of the ways, and the form in which it has to name commands."""
+    """Return a function that runs a command in one form, and a function that gives the expected name of a command."""
     before, form = STARTS[request.param]
 
     def run(name, *arguments):

@@ -1,4 +1,4 @@
-"""Every page of help: whole sentences, nothing cut off, one wording for one option, and the guide's table of options."""
+"""Test every help page: whole sentences, no cut-off text, one text per option, and the guide's table of options."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_help_fits_80_columns_and_is_not_cut_off(name: str) -> None:
     lines = page(name).splitlines()
     assert max(map(len, lines)) <= 80
     usage = next(number for number, line in enumerate(lines) if not line.strip())
-    assert "..." not in "\n".join(lines[usage:]).replace("CODE[,CODE]...", "")  # that is a metavar
+    assert "..." not in "\n".join(lines[usage:]).replace("CODE[,CODE]...", "")  # this text is a metavar
 
 
 @every_command

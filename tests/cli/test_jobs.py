@@ -1,4 +1,4 @@
-"""scripts/jobs limits, locks, parked, paused, deferred, counters: looking at every valve, and letting go of what it holds."""
+"""Test scripts/jobs limits, locks, held, paused, deferred, counters: show each policy and release its jobs."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ REPORT = "Office::ReportWorker"
 
 @pytest.fixture
 def jobs(site):
-    """Run a command of the group; return what it printed, as JSON where that was asked for."""
+    """Run a command of the group; return its output, parsed if ``--json`` is given."""
 
     def run(*words, status=0):
         done = site.run(COMMAND, *words)
@@ -34,14 +34,14 @@ def jobs(site):
 
 
 def take_slot(redis, jid, limit, base=REPORT, scope="", share=0, **fields):
-    """A process asks for a slot, as the policy of its limit does; return whether it has one."""
+    """Request a slot as the policy of a limit does; return whether the job has one."""
     unit = hold(redis, encoded(fields.pop("name", base), jid=jid, **fields), OWNER)
     arguments = [unit.data, f"{OWNER} {jid}", jid, "default", limit, 180, "", scope, share, "wait", ""]
     return TAKE_SLOT(redis, [keys.working(OWNER), keys.limit(base)], arguments)[0] == 1
 
 
 def rows(text):
-    """The cells of a table without its headings."""
+    """Return the cells of a table without its headings."""
     return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in text.splitlines()[1:]]
 
 
@@ -94,7 +94,9 @@ def test_limits_set_assigns_free_slots_at_once(jobs, redis):
     assert not take_slot(redis, "f", 100)
     assert jobs("limits", "clear", REPORT).startswith(f"main: {REPORT}: the application's limit holds")
     assert jobs("limits", "clear", REPORT).startswith(f"main: {REPORT}: nothing was set; 0 ")
-    redis.hset(keys.limit(REPORT), mapping={"override": 7, "override_until": time.time() - 1})  # it has ended
+    redis.hset(
+        keys.limit(REPORT), mapping={"override": 7, "override_until": time.time() - 1}
+    )  # the override has expired
     assert jobs("limits", REPORT, "--json")["limits"][0]["set_by"] == "application"
 
 
@@ -102,7 +104,7 @@ def test_limits_sweep_frees_expired_slots_within_the_limit(jobs, redis):
     for jid in ("a", "b", "c", "d"):
         take_slot(redis, jid, 2)
     redis.zadd(keys.limit(REPORT) + ":running", {f"{OWNER} a": time.time() - 1})
-    # No process sends heartbeats: it may be an outage.
+    # No process sends heartbeats, so this may be an outage.
     assert jobs("limits", "sweep", "--json")["limits"][0]["freed"] == 0
     redis.set(keys.STEADY_SINCE, time.time() - 60)
     assert jobs("limits", "sweep") == f"main: {REPORT}: 1 waiting job handed over, 1 slot freed that was not renewed\n"
@@ -131,12 +133,12 @@ def test_locks_delete_only_the_lock_that_was_shown(site, jobs, redis):
     assert "is held for " in printed
     assert printed.endswith("main: deleted\n")
     assert redis.exists(keys.lock("0"), keys.lock("1")) == 1
-    refused = site.run(COMMAND, "locks", "delete", keys.lock("1"))  # no terminal to confirm on
+    refused = site.run(COMMAND, "locks", "delete", keys.lock("1"))  # without a terminal nothing can be confirmed
     assert refused.returncode == 1
     assert redis.exists(keys.lock("1"))
     assert jobs("locks", "delete", keys.lock("nobody"), "--yes", status=1) == ""
     shown = find_lock(redis, keys.lock("1"))
-    redis.hset(keys.lock("1"), "jid", "who came meanwhile")
+    redis.hset(keys.lock("1"), "jid", "newer")
     assert not delete_lock(redis, shown)
     assert redis.exists(keys.lock("1"))
 
@@ -192,11 +194,11 @@ def test_limits_set_and_clear_reach_a_running_worker(site, jobs, redis):
     assert (explained["place"], [one["code"] for one in explained["reasons"]]) == ("waiting", ["limit_reached"])
     assert f"{slot['jid']} in {worker.identity}" in explained["reasons"][0]["why"]
     jobs("limits", "set", "OneWorker", "2", "--reason", "a test", "--for", "1h")
-    until(lambda: redis.llen("ran") == 2, "both run")
+    until(lambda: redis.llen("ran") == 2, "both jobs run")
     redis.set("go", 1)
-    until(lambda: redis.llen("ended") == 2, "both have ended")
+    until(lambda: redis.llen("ended") == 2, "both jobs have ended")
     assert jobs("limits", "clear", "OneWorker").startswith("main: OneWorker: the application's limit holds")
-    named = ("FreeWorker", "queue/default")  # these have no limit
+    named = ("FreeWorker", "queue/default")  # these two have no limit
     for name in named:
         jobs("limits", "set", name, "-1", "--reason", "a test", "--for", "1h", "-r", "jobs")
     assert {(one["name"], one["limit"]) for one in jobs("limits", "--json")["limits"]} >= {(name, -1) for name in named}
@@ -212,7 +214,7 @@ def test_held_shows_the_oldest_first_and_alerts(site, jobs, redis):
     done = site.run(COMMAND, "held")
     assert done.returncode == 1
     assert done.stderr.startswith("ALERT main: paused MailWorker: older than 15 min")
-    assert "waiting" not in done.stderr  # that one is young
+    assert "waiting" not in done.stderr  # the waiting job is young
     assert site.run(COMMAND, "held", "--alert-after", "2h", "--alert-above", "1").returncode == 0
     assert [row["kind"] for row in jobs("held", "--alert-after", "2h", "--json")["held"]] == ["paused", "waiting"]
 
@@ -276,7 +278,7 @@ def test_held_drop_matches_all_given_fields(site, jobs, redis):
     park(redis, "MailWorker", "anns-too", **{"meta.user": "joann", "args": ["ann"]})
     park(redis, "MailWorker", "number", **{"meta.user": "zoe", "meta.project": 12})
     assert jobs("held", "drop", "--user", "ann", "--dry-run").splitlines()[1].split() == ["main", "2", "0", "yes"]
-    refused = site.run(COMMAND, "held", "drop", "--user", "ann")  # no terminal to confirm on
+    refused = site.run(COMMAND, "held", "drop", "--user", "ann")  # without a terminal nothing can be confirmed
     assert (refused.returncode, redis.zcard(keys.paused_jobs("MailWorker"))) == (1, 3)
     (done,) = jobs("held", "drop", "--user", "ann", "--yes", "--json")["purged"]
     assert (done["matched"], done["dropped"], done["completed"]) == (2, 2, True)
@@ -422,7 +424,7 @@ ODD_SCORES = [float("-inf"), -1.0, 0.0, 1e300, float("inf")]
 
 
 def fill(redis, odd):
-    """Every key that these commands read holds garbage."""
+    """Store an invalid value in every key that these commands read."""
     limit = keys.limit("C")
     redis.sadd(keys.LIMITS, limit, b"\xff", "x")
     redis.sadd(keys.LIMITS_WAITING, limit, b"\xff")
@@ -443,7 +445,7 @@ def fill(redis, odd):
     redis.zadd(f"{limit}:turns", {"": 1, odd: 2})
 
 
-@pytest.mark.refused("default *:full", "default *:turns")  # limits whose names are no names of ours
+@pytest.mark.refused("default *:full", "default *:turns")  # keys of limits with invalid names
 @pytest.mark.parametrize("odd", [b"inf", b"\xff\xfe", b"9" * 400])
 def test_jobs_invalid_value_in_any_key_fails_no_command(site, redis, odd):
     runner, problems = CliRunner(), []
@@ -456,7 +458,7 @@ def test_jobs_invalid_value_in_any_key_fails_no_command(site, redis, odd):
                 done.exception is not None and not isinstance(done.exception, SystemExit)
             ) or "Traceback" in done.output:
                 problems.append((words, options, repr(done.exception), done.output))
-            if options and done.exit_code != 2:  # counters has no JSON
+            if options and done.exit_code != 2:  # the command counters has no JSON form
                 problems += [(words, word) for word in ("NaN", "Infinity") if word in done.stdout]
                 json.loads(done.stdout)
     assert problems == []

@@ -1,4 +1,4 @@
-"""scripts/jobs explain: where a job is, why it does not run, what will make it; the keys are those that real processes wrote."""
+"""Test scripts/jobs explain: the place of a job, the reason why it waits, and the remedy. Real processes write the keys."""
 
 import itertools
 import json
@@ -18,7 +18,7 @@ JID = "e" * 24
 
 @pytest.fixture
 def explain(site):
-    """Run the command; return its findings by place, and the rest of the report."""
+    """Run the command; return its report."""
 
     def run(jid=JID, *options, status=0):
         done = site.run(COMMAND, "explain", jid, "--json", "-r", "jobs", *options)
@@ -33,7 +33,7 @@ def codes(report):
 
 
 def test_explain_job_in_any_place_names_place_and_blockers(explain, redis):
-    """One job in every key at once: each sighting is explained by itself."""
+    """One job is in every key at once: each place is explained separately."""
     now = time.time()
     enqueue(redis, "NoopWorker", jid="first")
     enqueue(redis, "NoopWorker", jid=JID)
@@ -96,15 +96,15 @@ def test_explain_text_names_the_remedy(site, redis):
 
 
 def test_explain_job_in_flight_names_the_process(site, explain, redis):
-    """From begun over fetched to silent, and never a word that is not true: the process is real, and so is its death."""
+    """A real process starts the job, falls silent and dies; the explanation is right at each step."""
     set_flag(redis, Flag(pause_flag("AsyncWorker"), 100, "reindexing", "ann"), 600)
     worker = site.hurried_worker("-q", "default", "-c", "1").ready()
     enqueue(redis, "AsyncWorker", jid="parked", args=[1])
-    until(lambda: redis.exists(keys.paused_jobs("AsyncWorker")), "it is parked")
+    until(lambda: redis.exists(keys.paused_jobs("AsyncWorker")), "the paused job is held")
     assert codes(explain("parked")) == {("main", "paused"): ["paused"]}
     assert explain("parked")["found"][0]["reasons"][0]["why"] == "AsyncWorker is paused by ann: reindexing"
     enqueue(redis, "LongWorker", jid=JID, args=["a"])
-    until(lambda: redis.hlen(keys.work(worker.identity)[0]), "the record says what runs")
+    until(lambda: redis.hlen(keys.work(worker.identity)[0]), "the process record has the running job")
     enqueue(redis, "NoopWorker", jid="waits")
     assert codes(explain()) == {("main", "in flight"): ["running"]}
     assert codes(explain("waits")) == {("main", "queue"): ["busy"]}
@@ -165,7 +165,7 @@ def test_explain_without_loadable_classes_explains_the_rest(site, redis):
 
 
 def test_search_long_lists_reads_pages(redis, monkeypatch):
-    """On every page boundary a job is found, in its place, and no page is larger than it may be."""
+    """A job at any page boundary is found with its position, and no page exceeds its limit."""
     monkeypatch.setattr(search, "PAGE", 7)
     monkeypatch.setattr(search, "STEP_JOBS", 7)
     redis.rpush("queue:q", *[encoded(jid=f"j{number:03}") for number in range(40)])
@@ -177,7 +177,7 @@ def test_search_long_lists_reads_pages(redis, monkeypatch):
     for number in range(0, 300, 37):
         (found,) = search.search(redis, f"z{number:03}", lambda *_: None)
         assert (found.position, found.total, found.score) == (number + 1, 300, number)
-    assert search.search(redis, "z[0-9]*", lambda *_: None) == []  # an id is no pattern, whatever it holds
+    assert search.search(redis, "z[0-9]*", lambda *_: None) == []  # the search takes an id literally, not as a pattern
     for odd in ("a[b]*c?d^-\\\\", 'quo"ted'):
         redis.zadd(keys.DEAD, {encoded(jid=odd): 1})
         assert [found.store.kind for found in search.search(redis, odd, lambda *_: None)] == ["dead"]
@@ -186,7 +186,7 @@ def test_search_long_lists_reads_pages(redis, monkeypatch):
 
 
 def test_search_many_small_places_takes_few_commands(each_redis):
-    """Queues, parked sets and working lists without number, as limits with scopes make them: some hundred to a round trip."""
+    """Limits with scopes create thousands of queues, held sets and working lists; one round trip reads some hundred."""
     pipeline = each_redis.pipeline(transaction=False)
     for number in range(3_000):
         pipeline.sadd(keys.QUEUES, f"q{number}")
@@ -220,7 +220,7 @@ def test_search_many_small_places_takes_few_commands(each_redis):
 
 @pytest.mark.parametrize("size", [10, 400_000])
 def test_search_large_jobs_stays_within_bytes_of_a_step(redis, monkeypatch, size):
-    """A step reads no more than it may, but for its first page, and every job of the list is looked at."""
+    """No step exceeds its limit of bytes after its first page, and the search reads every job of the list."""
     monkeypatch.setattr(search, "STEP_BYTES", 1_000_000)
     redis.rpush("queue:q", *[encoded(jid=f"j{number:03}", args=["x" * size]) for number in range(30)])
     steps = []

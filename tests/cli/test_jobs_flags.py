@@ -1,4 +1,4 @@
-"""scripts/jobs drop, defer, release, flags, pause and resume: each with a reason and an end, on every shard or the one named."""
+"""Test scripts/jobs drop, defer, flags, pause and resume: each has a reason and an end, on all shards or on one."""
 
 import getpass
 import json
@@ -107,7 +107,7 @@ def test_flags_wrong_usage_sets_nothing(jobs, redis):
     ],
 )
 def test_jobs_unknown_class_status_1(site, jobs, redis, words):
-    """Where nothing is found under a name that is no class's: status 1, the nearest name on stderr, and nothing is set."""
+    """An unknown class without a flag gives status 1 and the nearest name on stderr, and sets no flag."""
     settings = {"workers_module": "jobs", "retired_workers": {"Removed::Long::AgoWorker": "gone in release 7"}}
     site.write("application.yml", settings)
     known = "(did you mean 'NoopWorker'?)"
@@ -121,14 +121,14 @@ def test_jobs_unknown_class_status_1(site, jobs, redis, words):
 
 
 def test_jobs_unknown_class_with_import_error_status_1(site, jobs):
-    """Whether it is a class cannot be known when the classes do not load: that is said."""
+    """When the classes do not load, the message says that the class may exist."""
     site.write("application.yml", {"workers_module": "missing_module"})
     assert "it is not known whether NoopWorker is one" in jobs("resume", "NoopWorker", status=1)
 
 
 @pytest.mark.parametrize("verb", ["pause", "drop", "defer"])
 def test_flag_refused_by_one_shard_names_both_shards(site, jobs, redis, second_redis, verb):
-    """One shard refuses the write (its key is of another type): the sentence at the end names who knows and who does not."""
+    """One shard refuses the write, as its key has another type. The last sentence names the shards with and without it."""
     second_redis.set(keys.FLAGS, "no hash")
     done = site.run(COMMAND, verb, "NoopWorker", *WHY)
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""A command loads the modules that it uses: looked up in ``sys.modules`` of its own process, at its end."""
+"""Test that a command loads only the modules that it uses, by ``sys.modules`` at the end of its process."""
 
 import signal
 
@@ -94,7 +94,7 @@ def test_worker_without_settings_loads_no_optional_module(cold_site: Site) -> No
 
 
 def test_table_of_commands_names_existing_commands() -> None:
-    """The table is text: each line names a command of that name, and a sentence."""
+    """The table is text, so check that each line has the name of a command and a sentence."""
     assert {name: main.commands[name].name for name in main.commands} == {name: name for name in COMMANDS}
     assert [entry.help for entry in COMMANDS.values() if not entry.help.endswith(".") or len(entry.help) > 70] == []
 

@@ -1,4 +1,4 @@
-"""scripts/migrate_jobs: what it says, whom it warns, its statuses; on real servers, in real processes where that matters."""
+"""Test scripts/migrate_jobs: output, warnings and statuses, on real servers and, where needed, in real processes."""
 
 import json
 import os
@@ -42,7 +42,7 @@ class AwayWorker(ApplicationWorker):
 
 @pytest.fixture
 def office(site, second_redis_url):
-    """Rules were changed; what was pushed by the old ones waits."""
+    """Create a site with changed rules; jobs that were pushed under the former rules wait."""
     site.write("redis.yml", {"shards": {"main": {"url": site.url}, "second": {"url": second_redis_url}}})
     site.write("routing.yml", {"routing_rules": [["tags=heavy", "reports"], ["*", "default"]]})
     site.write("application.yml", {"retired_workers": {"FaxWorker": "nobody has one"}})
@@ -57,7 +57,7 @@ def migrate(office):
 
 @pytest.fixture
 def invoke_migrate(office, monkeypatch):
-    """The same in this process, which costs no start."""
+    """Run the command in this process, without the cost of a start."""
     monkeypatch.setenv("FRAMEWORK_CONFIG_DIR", str(office.folder / "config"))
     monkeypatch.syspath_prepend(str(office.folder))
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -116,7 +116,9 @@ def test_migrate_follow_rules_lists_skipped_without_arguments(migrate, redis, se
     enqueue(second_redis, "ReportWorker", jid="s", aw_shard="second")
     before = {key: redis.dump(key) for key in redis.keys("*")}
     shown = migrate("queued", "--follow-rules", "--dry-run")
-    assert shown.stdout == EXPECTED.format(verb="would move", ids="r4, r3, r2")  # it looks from the youngest on
+    assert shown.stdout == EXPECTED.format(
+        verb="would move", ids="r4, r3, r2"
+    )  # the command reads the youngest job first
     assert {key: redis.dump(key) for key in redis.keys("*")} == before
     done = migrate("queued", "--follow-rules")
     assert (done.returncode, done.stdout) == (0, EXPECTED.format(verb="moved", ids="r4, r3, r2"))
@@ -161,7 +163,7 @@ def test_migrate_mapping_by_queue_and_class_moves_jobs(invoke_migrate, redis):
     assert "main   urgent  reports  1" in done.stdout
     assert json.loads(redis.lindex("queue:reports", 0))["aw_queue"] == "reports"
     done = invoke_migrate("queued", "--from", "old_report", "--to", "reports")
-    assert done.exit_code == 0  # as when the command is run again, and Redis has forgotten the queue
+    assert done.exit_code == 0  # as in a second run, when Redis has removed the empty queue
     assert done.stderr == "no queue is named 'old_report' there (did you mean 'old_reports'?)\n"
     done = invoke_migrate("queued", "--class", "Ruby::Job", "--to", "ruby", "--limit", "2")
     assert "main   default  ruby  2" in done.stdout
@@ -232,7 +234,7 @@ def test_migrate_to_unserved_or_paused_queue_is_reported(invoke_migrate, redis):
 
 
 def test_migrate_after_kill_finds_the_jobs_set_aside(invoke_migrate, redis):
-    """Also when its name is in no list of queues."""
+    """The set-aside list is found even if no list of queues has its name."""
     holder = keys.migration_identity("forgotten")
     redis.lpush(keys.working(holder), encoded("ReportWorker", queue="forgotten"))
     redis.zadd(keys.REGISTRY, {holder: redis.time()[0]})
@@ -298,12 +300,12 @@ def test_migrate_in_a_terminal_shows_a_bar_ctrl_c_restores(office, redis):
 def read(terminal):
     try:
         return os.read(terminal, 65_536)
-    except OSError:  # the other side is closed
+    except OSError:  # the process has closed its side of the terminal
         return b""
 
 
 def test_migrate_limited_jobs_on_another_shard_are_reported(office, redis, second_redis):
-    """Rules now send a limited class to the second shard; its jobs cannot follow, and their slots and locks hold here too."""
+    """Rules now route a limited class to the second shard. Its jobs stay: their slots and locks are on the first shard."""
     limited = JOBS.replace('tags = ("heavy",)', 'tags = ("heavy",)\n    concurrency_limit = 3\n    idempotent = True')
     (office.folder / "limited_office.py").write_text(limited)
     rules = [["tags=heavy", "reports", "second"], ["*", "default"]]

@@ -1,4 +1,4 @@
-"""Wrong options of every command: one clear message with the nearest right spelling, nothing on stdout, nothing written."""
+"""Test wrong options of every command: one message with the nearest spelling, no output on stdout, no file written."""
 
 import sys
 
@@ -21,7 +21,7 @@ class OneWorker(ApplicationWorker):
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A folder with a configuration of two shards; the working directory."""
+    """Create a folder with a configuration of two shards, and make it the working directory."""
     (tmp_path / "config").mkdir()
     shards = "shards: {main: {url: 'redis://127.0.0.1:1'}, second: {url: 'redis://127.0.0.1:1/1'}}"
     (tmp_path / "config" / "redis.yml").write_text(shards)
@@ -29,7 +29,7 @@ def project(tmp_path, monkeypatch):
     (tmp_path / "no_jobs.py").write_text("import json")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    for name in ("optional_jobs", "no_jobs"):  # a process has one working folder, and so one module of a name
+    for name in ("optional_jobs", "no_jobs"):  # the process keeps one module per name
         monkeypatch.delitem(sys.modules, name, raising=False)
     return tmp_path
 

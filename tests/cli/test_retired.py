@@ -1,4 +1,4 @@
-"""scripts/retired: reasons, counts, leftovers and a verdict for each retired class."""
+"""Test scripts/retired: the reason, the counts, the remaining jobs and the advice for each retired class."""
 
 import json
 
@@ -15,7 +15,7 @@ COMMAND = str(ROOT / "scripts" / "retired")
 
 @pytest.fixture
 def run_retired(site):
-    """Run the command with these retired workers."""
+    """Return a function that runs the command with these retired workers."""
 
     def run(*names, retired=None, **env):
         return site.run(COMMAND, *names, FRAMEWORK_RETIRED_WORKERS=json.dumps(retired or {}), **env)
@@ -60,11 +60,11 @@ def test_retired_shows_counts_and_remaining_jobs_per_shard(site, run_retired, re
         f"{unserved('second', 'default')}"
         "  1 waiting: without the class or an entry they are quarantined\n"
     )
-    assert redis.llen("queue:reports") == 1  # it only looks
+    assert redis.llen("queue:reports") == 1  # the command changes no queue
 
 
 def test_retired_unserved_queue_names_the_command(run_retired, redis):
-    """Otherwise its jobs wait for ever, and nothing says why."""
+    """Without a process for the queue its jobs wait forever, so the command says so."""
     for queue in ("kept", "left"):
         enqueue(redis, "Old", queue=queue)
     redis.sadd(keys.PROCESSES, "ruby:1:00ab00ab00ab")

@@ -1,4 +1,4 @@
-"""Folders of the application that are named like the framework or like an installed package, in real processes."""
+"""Test folders of the application with the name of the framework or of an installed package, in real processes."""
 
 import sys
 from pathlib import Path
@@ -97,7 +97,7 @@ def test_folder_named_like_a_dependency_hides_no_import(cold_site):
 
 
 def test_required_module_overrides_an_installed_one(cold_site):
-    """An installed package that the framework does not use has the name of the application's module."""
+    """The application's module has the name of an installed package that the framework does not use."""
     installed = cold_site.folder / "site"
     installed.mkdir()
     write(installed, jobs_of_all="raise SystemExit('theirs')")

@@ -1,4 +1,4 @@
-"""What commands print of names, messages and payloads that mean harm: nothing of it acts on a terminal or forges a line."""
+"""Test the output of commands for hostile names, messages and payloads: no control character, no forged line."""
 
 import json
 import re
@@ -36,12 +36,12 @@ FORBIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def control_characters(text):
-    """What of a text acts on a terminal or is not seen; line ends may stand there."""
+    """Return the control and invisible characters of a text, except line ends."""
     return {char for char in text if unicodedata.category(char) in FORBIDDEN} - {"\n"}
 
 
 def fill(redis):
-    """Every place that the commands read names it."""
+    """Store the hostile name in every place that the commands read."""
     job = {
         "queue": HOSTILE,
         "error_class": HOSTILE,
@@ -136,7 +136,7 @@ def test_json_of_hostile_names_is_escaped(invoke, redis, words):
 
 
 def strings(value):
-    """Every text in a JSON value, joined."""
+    """Return every text in a JSON value, joined."""
     if isinstance(value, dict):
         return " ".join(strings(one) for pair in value.items() for one in pair)
     if isinstance(value, list):
@@ -145,7 +145,7 @@ def strings(value):
 
 
 def test_explain_in_a_real_terminal_shows_escapes(site, redis):
-    """As an operator sees it: the bytes that a process writes."""
+    """Check the bytes that a process writes to a terminal."""
     fill(redis)
     done = site.run(str(ROOT / "scripts" / "jobs"), "explain", JID)
     assert done.returncode == 0
@@ -238,7 +238,7 @@ def test_acl_prints_one_whole_line():
 
 
 def test_counters_with_hostile_names_are_valid_prometheus(invoke, redis):
-    """One line that Prometheus does not read would cost it all the others of the file."""
+    """One invalid line would make Prometheus reject the whole file."""
     fill(redis)
     redis.hset(keys.COUNTERS, 'ok{worker="' + "x" * (MOST + 1) + '"}', 3)
     redis.hset(keys.COUNTERS, 'hostile{worker="a\x1b[2J\u202e"}', 4)
@@ -254,7 +254,7 @@ def test_counters_with_hostile_names_are_valid_prometheus(invoke, redis):
 
 
 def test_every_command_prints_through_the_terminal():
-    """Nothing else in this folder writes to the terminal, so that no call can forget it."""
+    """No other module in this folder writes to the terminal, so no call can skip the escaping."""
     writes = re.compile(r"\bclick\.(?:secho|echo)\(|\bprint\(|sys\.std(?:out|err)\.write")
     found = [
         f"{path.name}: {line.strip()}"

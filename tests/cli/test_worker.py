@@ -1,4 +1,4 @@
-"""The command line of a worker process: what it refuses, with which status and words, and what it makes of its options."""
+"""Test the command line of a worker process: refused options with their status and message, and the effect of options."""
 
 import signal
 
@@ -121,14 +121,14 @@ def test_worker_module_output_does_not_reach_the_log(site):
 
 
 def slots(site, *options, **env):
-    """What a process says of itself: slots, queues, mode."""
+    """Return the slots, the queues and the mode that a process registers."""
     import json
 
     from redis import Redis
 
     process = site.worker(*options, **env).ready()
     with Redis.from_url(with_all_rights(site.url)) as client:
-        info = json.loads(until(lambda: client.hget(process.identity, "info"), "the record"))
+        info = json.loads(until(lambda: client.hget(process.identity, "info"), "the process registers"))
     assert process.end(signal.SIGTERM) == 0
     return info["concurrency"], info["queues"], info["capsules"]["default"]["mode"]
 
@@ -137,7 +137,7 @@ def test_worker_option_overrides_environment_file_settings(site):
     site.write("application.yml", {"concurrency": 2})
     file = site.folder / "worker.yml"
     file.write_text(":concurrency: 3\n:queues:\n  - [a, 2]\n  - b\nproduction:\n  concurrency: 4\n")
-    assert slots(site) == (2, ["default"], "weighted")  # of the loaded classes, by their weight
+    assert slots(site) == (2, ["default"], "weighted")  # the queues of the loaded classes, by their weight
     assert slots(site, "-C", str(file)) == (3, ["a", "b"], "weighted")
     assert slots(site, "-C", str(file), "-e", "production")[0] == 4
     assert slots(site, "-C", str(file), FRAMEWORK_CONCURRENCY="5")[0] == 5
@@ -174,7 +174,7 @@ def test_worker_environment_overrides_the_file(site, redis, proofs, release):
     process = site.start(WORKER, "-C", str(file), **env)
     proofs("begun:one")
     assert process.line(event_name="process.ready")["queues"] == ["b"]
-    assert process.end() == 0  # at once: the job is given back
+    assert process.end() == 0  # the process ends at once and returns the job to its queue
     assert redis.llen("queue:b") == 1
     process = site.worker("-C", str(file), "-q", "c", "-t", "0", FRAMEWORK_QUEUES='["b"]', FRAMEWORK_TIMEOUT="600")
     assert process.ready().line(event_name="process.ready")["queues"] == ["c"]
@@ -197,7 +197,7 @@ def test_worker_options_override_shard_and_environment(site, second_redis_url):
     assert ready("-e", "production", FRAMEWORK_ENV="test") == ("second", ["p"])
 
 
-# --- processes that would silently serve no job -----------------------------------------------------------------------------
+# --- processes that would serve no job and give no warning --------------------------------------------------------------------
 
 
 def test_worker_misspelt_queue_is_served_with_a_warning(site):

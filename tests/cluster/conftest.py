@@ -13,7 +13,7 @@ __all__ = ["proofs", "release", "site"]
 
 
 def has_ended(pid):
-    """Whether a process has ended (its parent or init reaps it)."""
+    """Return whether a process has ended (its parent or init reaps it)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -25,7 +25,7 @@ def children(process, kind="started"):
 
 
 def read_health(process: Process, path: str, method: str = "GET") -> tuple[int, dict]:
-    """What the supervisor answers about its health."""
+    """Return the status and the body of the supervisor's health endpoint."""
     event = process.line(event_name="health.listening")
     connection = HTTPConnection(event["host"], event["port"], timeout=10)
     try:
@@ -43,7 +43,7 @@ def cluster(site):
         return site.start(*program, "cluster", "-r", "jobs", "--timeout", "1", *options, **env)
 
     yield start
-    for process in site.processes:  # a supervisor that a failed test leaves has children of its own
+    for process in site.processes:  # a failed test may leave a supervisor with children
         for line in process.lines:
             if "child_pid" in line and not has_ended(line["child_pid"]):
                 os.kill(line["child_pid"], signal.SIGKILL)

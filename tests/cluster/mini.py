@@ -1,7 +1,7 @@
-"""A child that is no worker: it writes to its shared state as files in its folder command. It starts in milliseconds.
+"""Run a child without a worker, which starts in milliseconds. Files in its folder control its shared state.
 
-``mode``: serve, refuse (status 3), hang (it never serves). ``hold``: after the signal to drain, it ends when this file is gone.
-``deaf``: it ignores TERM. It writes its pid to ``up``.
+``mode``: serve, refuse (status 3), hang (never ready). ``hold``: a draining child ends when this file is removed.
+``deaf``: the child ignores TERM.
 """
 
 import mmap

@@ -1,4 +1,4 @@
-"""What a parent does for its children's leases, on a real Redis with real processes."""
+"""Test a parent's renewal of its children's leases, on a real Redis with real processes."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ class Reports:
 
 
 class ChildrenRecorder:
-    """The children that a keeper asks about, and what it does to them."""
+    """Stand for the supervisor: hold the children, and record kills and signals."""
 
     def __init__(self):
         self.children, self.killed, self.signals = {}, [], []
@@ -90,7 +90,7 @@ def sleeper(group):
 
 
 def registered(redis, silent_s=10.0, lease_ms=2_000):
-    """A child that beat a while ago and whose lease would run out soon."""
+    """Register a child whose last heartbeat is old and whose lease expires soon."""
     Lease(redis, IDENTITY, 2, FailureDetector(15.0, 3.0), replace(STANDARD, lease_s=lease_ms / 1000)).renew()
     redis.zadd(keys.REGISTRY, {IDENTITY: redis.time()[0] - silent_s})
 
@@ -111,7 +111,7 @@ def test_child_leases_stopped_child_expires_and_is_not_killed(redis, granted, st
     until(lambda: not redis.exists(keys.lease(IDENTITY)), "the lease runs out")
     assert not group.killed
     sleeper.send_signal(signal.SIGCONT)
-    until(lambda: group.killed)  # it works, and its silence is too long
+    until(lambda: group.killed)  # the child runs, but its silence exceeds the limit
 
 
 @pytest.mark.proves("R69")
@@ -119,7 +119,7 @@ def test_child_leases_silent_child_is_killed_not_renewed(redis, granted, start_l
     registered(granted, lease_ms=60_000)
     start_leases(silence_limit_s=1.0)
     until(lambda: group.killed)
-    assert group.killed[0] == (IDENTITY, 1)  # counted since the parent itself sees Redis up
+    assert group.killed[0] == (IDENTITY, 1)  # the silence counts from the parent's first answer of Redis
     assert redis.pttl(keys.lease(IDENTITY)) <= 60_000
 
 
@@ -146,7 +146,7 @@ def test_child_leases_lease_expired_with_redis_up_stays_gone(redis, granted, sta
         return redis.info("commandstats").get("cmdstat_zmscore", {"calls": 0})["calls"]
 
     before = checks()
-    until(lambda: checks() > before + 3, "it has checked the leases")
+    until(lambda: checks() > before + 3, "the parent has checked the leases")
     assert not redis.exists(keys.lease(IDENTITY))
 
 
@@ -154,7 +154,7 @@ def test_child_leases_death_is_marked_and_siblings_sweep(redis, granted, start_l
     registered(granted, lease_ms=60_000)
     redis.sadd(keys.PROCESSES, IDENTITY)
     one = start_leases(child_renewal_period_s=60.0)
-    until(lambda: one._task.steps == 2, "it rests")
+    until(lambda: one._task.steps == 2, "the renewal thread waits")
     one.mark_dead(IDENTITY)
     until(lambda: group.signals)
     assert group.signals == [(SWEEP, "main")]
@@ -181,7 +181,7 @@ def test_child_leases_stop_marks_the_last_death(redis, granted, start_leases):
     one = start_leases(child_renewal_period_s=60.0)
     until(lambda: one._task.steps == 2)
     one.stop()
-    one.mark_dead(IDENTITY)  # the loop is gone
+    one.mark_dead(IDENTITY)  # the renewal thread has ended
     one.stop()
     assert not redis.exists(keys.lease(IDENTITY))
 
@@ -198,4 +198,4 @@ def test_can_run_is_false_for_stopped_and_dead_processes(sleeper):
     until(lambda: not can_run(sleeper.pid))
     sleeper.kill()
     until(lambda: not can_run(sleeper.pid))
-    assert can_run(0)  # where nothing can be said
+    assert can_run(0)  # an unknown process counts as running

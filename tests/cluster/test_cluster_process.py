@@ -1,4 +1,4 @@
-"""``application-worker cluster`` as a real process with real workers under it."""
+"""Test ``application-worker cluster`` as a real process with real workers."""
 
 import json
 import os
@@ -79,14 +79,14 @@ def test_cluster_starts_groups_and_stops_them_in_order(cluster, redis, proofs):
     assert process.end(signal.SIGINT) == 0
     assert len(children(process, "stopped")) == 4
     assert all(has_ended(pid) for pid in children(process))
-    assert redis.llen("queue:default") == 1  # given back
+    assert redis.llen("queue:default") == 1  # the job is back in its queue
     assert redis.scard(keys.PROCESSES) == 0
 
 
 def test_cluster_quiet_signal_reaches_the_children(cluster, redis):
     process = cluster("default")
     process.line(event_name="process.ready")
-    process.send(signal.SIGUSR1)  # the older word for TSTP
+    process.send(signal.SIGUSR1)  # the older signal for quiet, now TSTP
     process.line(event_name="process.quiet")
     assert process.end() == 0
 
@@ -143,7 +143,7 @@ def test_cluster_starts_one_child_per_planned_shard(site, second_redis_url):
     process = site.start("-m", "framework", "cluster", "*", "--timeout", "1")
     until(lambda: len(process.find(event_name="process.ready")) == 2, "two workers")
     ready = {line["shard"]: line["queues"] for line in process.find(event_name="process.ready")}
-    assert ready == {"main": ["search"], "second": ["mail"]}  # and not search:index, from which a rule takes all jobs
+    assert ready == {"main": ["search"], "second": ["mail"]}  # a rule routes all jobs away from search:index
     assert sorted(map(int, imported.read_text().split())) == sorted(children(process))
     assert process.end() == 0
 

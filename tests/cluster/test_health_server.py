@@ -1,4 +1,4 @@
-"""What is answered over HTTP of a group whose children say on their boards what the test wants."""
+"""Test the HTTP answers about a group; the test sets the shared state of its children."""
 
 import http.client
 import json
@@ -93,9 +93,9 @@ def test_readiness_needs_a_fetching_child_per_group(served):
 @pytest.mark.parametrize("limit", ["fetch_silence_limit_s", "lease_s"])
 def test_readiness_of_process_that_does_not_fetch_is_503(served, limit):
     served.set_ready("a", "c")
-    served.health._timings = replace(STANDARD, **{limit: -1.0})  # its fetches, or its beats, are not answered any more
+    served.health._timings = replace(STANDARD, **{limit: -1.0})  # fetches or heartbeats get no answer any more
     assert served.request("/readiness")[0] == 503
-    assert served.request("/liveness")[0] == 200  # which no new start would mend
+    assert served.request("/liveness")[0] == 200  # a restart would not help
     served.health._timings = STANDARD
     served.shared_state_of("a").publish(ProcessState.QUIET, 0, None)
     served.shared_state_of("c").publish(ProcessState.DRAINING, 0, None)
@@ -143,7 +143,7 @@ def test_health_server_other_requests_are_refused(served):
 def test_health_server_slow_request_has_a_total_deadline(served, monkeypatch):
     monkeypatch.setattr(module, "_DEADLINE_S", 1.5)
     slow = served.connect()
-    with pytest.raises(OSError):  # a byte now and then does not prolong it
+    with pytest.raises(OSError):  # further bytes do not extend the deadline
         while True:
             slow.sendall(b"G")
             slow.settimeout(0.05)
@@ -158,7 +158,7 @@ def test_health_server_slow_request_has_a_total_deadline(served, monkeypatch):
 
 
 def is_open(connection):
-    """Whether the server has not hung up."""
+    """Return whether the server has kept the connection open."""
     connection.settimeout(0)
     try:
         return connection.recv(1) != b""
@@ -169,7 +169,7 @@ def is_open(connection):
 
 
 def test_liveness_beside_200_silent_and_slow_ones_answers(served):
-    """None of them has had its seconds when the answer comes."""
+    """The answer comes before the first of these connections times out."""
     silent = [served.connect() for _ in range(200)]
     assert served.request("/liveness")[0] == 200
     slow = [served.connect() for _ in range(20)]
@@ -196,9 +196,9 @@ def test_health_server_full_closes_oldest_of_busiest_address(served, monkeypatch
 
     many = [connect("127.0.0.2") for _ in range(14)]
     few = [connect("127.0.0.3") for _ in range(6)]
-    until(lambda: len(served.server._open) == 20, "it is full")
+    until(lambda: len(served.server._open) == 20, "the server is full")
     probe = connect("127.0.0.4")
-    until(lambda: not is_open(many[0]), "the oldest of the many gives way")
+    until(lambda: not is_open(many[0]), "the server closes the oldest connection of the busiest address")
     assert all(map(is_open, [*many[1:], *few, probe]))
     for one in (*many, *few, probe):
         one.close()
@@ -293,7 +293,7 @@ def test_shared_state_is_read_through_its_descriptor_only(monkeypatch):
     assert created.main_thread_at > 0
     own.publish(ProcessState.STOPPING, 0, None)
     assert created.fetched_at == 7.0
-    unshared = SharedState.from_environment()  # the variable is gone
+    unshared = SharedState.from_environment()  # the environment variable is removed
     unshared.publish(ProcessState.READY, 1, 1.0)
     assert created.state is ProcessState.STOPPING
     monkeypatch.setenv(SHARED_STATE_VARIABLE, "9999")

@@ -1,4 +1,4 @@
-"""What a real group says to systemd, does about memory, and leaves when its supervisor is killed."""
+"""Test a real group: messages to systemd, limits of memory, and the processes that remain when its supervisor is killed."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ main()
 
 
 class Systemd:
-    """The end of the socket that systemd reads."""
+    """Read the notification socket as systemd does."""
 
     def __init__(self, path):
         self.path = path
@@ -69,7 +69,7 @@ def test_growing_child_is_replaced_and_systemd_is_notified(cluster, site, redis,
         "default", "-r", "growing", "--max-rss", "200", "--rss-grace", "0.3", "--hard-rss", "500", "--health-port", "0",
         program=("-c", CHECKS_MEMORY_OFTEN), NOTIFY_SOCKET=str(systemd.path), WATCHDOG_USEC="200000",
     )  # fmt: skip
-    until(lambda: systemd.notifications() == ["READY=1"], "it is up")
+    until(lambda: systemd.notifications() == ["READY=1"], "the group is ready")
     assert read_health(process, "/readiness")[0] == 200
     (first,) = children(process)
     redis.lpush(keys.queue("default"), encoded("GrowWorker", args=[250], jid="grown"))
@@ -79,27 +79,32 @@ def test_growing_child_is_replaced_and_systemd_is_notified(cluster, site, redis,
     assert (logged["child_pid"], logged["memwd_limit"], logged["memwd_max_rss_bytes"]) == (first, "soft", 200 << 20)
     assert logged["memwd_rss_bytes"] > 200 << 20
     assert (logged["memwd_cur_strikes"], logged["memwd_max_strikes"]) == (4, 3)
-    until(lambda: children(process, "replaced") == [first], "its successor serves")
-    assert not has_ended(first)  # and it may finish its job
+    until(lambda: children(process, "replaced") == [first], "the successor is ready")
+    assert not has_ended(first)  # the replaced child may finish its job
     release("grown")
-    until(lambda: children(process, "drained") == [first], "it has")
+    until(lambda: children(process, "drained") == [first], "the replaced child has drained")
     assert process.find(job_status="done", jid="grown")
 
     redis.delete("release:grown")
     redis.lpush(keys.queue("default"), encoded("GrowWorker", args=[600], jid="huge"))
     hard = until(lambda: process.find(event_name="child.memory", memwd_limit="hard"))[0]
     assert hard["memwd_max_rss_bytes"] == 500 << 20
-    until(lambda: hard["child_pid"] in children(process, "overdue"), "its jobs have the ordinary deadline")
-    until(lambda: hard["child_pid"] in children(process, "drained"), "its job has gone back")
+    until(
+        lambda: hard["child_pid"] in children(process, "overdue"), "the child is overdue and gets the ordinary deadline"
+    )
+    until(lambda: hard["child_pid"] in children(process, "drained"), "the job is back in its queue")
 
     assert systemd.notifications() == ["READY=1"]
     process.send(signal.SIGUSR2)
-    until(lambda: len(systemd.notifications()) == 2, "it says that it begins")
+    until(lambda: len(systemd.notifications()) == 2, "systemd knows of the start of the restart")
     release("grown")
-    until(lambda: systemd.notifications()[2:] == ["READY=1"], "and that it has ended")
+    until(lambda: systemd.notifications()[2:] == ["READY=1"], "systemd knows of the end of the restart")
     assert systemd.notifications()[1].startswith("RELOADING=1\nMONOTONIC_USEC=")
     pings = systemd.messages.count("WATCHDOG=1")
-    until(lambda: (systemd.notifications(), systemd.messages.count("WATCHDOG=1") > pings + 3)[1], "its loop turns")
+    until(
+        lambda: (systemd.notifications(), systemd.messages.count("WATCHDOG=1") > pings + 3)[1],
+        "the supervisor loop runs",
+    )
     assert "STATUS=1 of 1 processes fetch jobs" in systemd.messages
     assert process.end() == 0
     assert systemd.notifications()[3:] == ["STOPPING=1"]
@@ -126,13 +131,13 @@ def test_children_of_killed_supervisor_finish_jobs_and_end(cluster, site, redis,
     process.kill()
     until(
         lambda: all(has_ended(pid) for pid in children(process) if pid != int(working)),
-        "the child without a job is gone",
+        "the child without a job has ended",
     )
     until(lambda: process.find(event_name="process.stopping"), "the child with a job stops")
     assert not has_ended(int(working))
     release("one")
     assert proofs("ended:one") == [working]
-    until(lambda: has_ended(int(working)), "the other has ended as well")
+    until(lambda: has_ended(int(working)), "the other child has ended")
     assert redis.llen(keys.queue("default")) == 0
     assert process.line(event_name="process.stopped")["finished"]
 

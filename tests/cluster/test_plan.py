@@ -1,4 +1,4 @@
-"""What ``scripts/cluster`` makes of its arguments: against a table, against a plain oracle, and as a command."""
+"""Test the plan that ``scripts/cluster`` makes of its arguments: by a table, by a simple oracle, and as a command."""
 
 import json
 import shlex
@@ -23,7 +23,7 @@ SHARDS = ("main", "far", "side")
 
 
 def entry(worker, **facts):
-    """As scripts/generate_queues writes it, as far as planning looks."""
+    """Return the fields of an entry of scripts/generate_queues that planning reads."""
     namespace = facts.get("queue_namespace")
     name = worker.removesuffix("Worker").lower()
     usual = {"urgency": "low", "tags": [], "queue": None, "shard": None, "retry_queue": None, "aliases": []}
@@ -99,7 +99,11 @@ def test_places_include_routed_and_remaining_jobs():
         ("urgency!=low", {"by_query": True, "negate": True}, [EVERYTHING[0], ("far", "old_jobs spare"), EVERYTHING[2]]),
         ("*", {"shards": ["far"]}, EVERYTHING[1:2]),
         ("*", {"shards": ["side", "main"]}, [EVERYTHING[0], EVERYTHING[2]]),
-        ("mail,default", {"shards": ["far"]}, [("far", "mail default")]),  # what is left of it after a change of rules
+        (
+            "mail,default",
+            {"shards": ["far"]},
+            [("far", "mail default")],
+        ),  # the shard keeps jobs from before a change of rules
         ("nobody", {"shards": ["far"]}, [("far", "nobody")]),
         ("nobody", {"shards": ["far", "main"]}, [("main", "nobody"), ("far", "nobody")]),
         ("search", {"shards": ["main"]}, [("main", "search search:find search:index")]),
@@ -143,7 +147,7 @@ def test_plan_literal_name_gets_no_namespaces():
 @each_row(
     ("least", "most", "queues", "slots"),
     [
-        (None, None, 8, 10),  # the setting
+        (None, None, 8, 10),  # the setting applies
         (None, 4, 1, 4),
         (None, 40, 1, 40),
         (3, 7, 1, 3),
@@ -248,7 +252,7 @@ def test_plan_warns_of_unknown_and_unserved_queues():
     assert remarks("new,old") == ["the routing rules send no jobs to new, old; only jobs that are left there run"]
 
 
-# --- against a plain oracle -----------------------------------------------------------------------------------------
+# --- compared with a simple oracle ------------------------------------------------------------------------------------
 
 WORKERS = ("AWorker", "BWorker", "CWorker", "DWorker")
 QUEUES = ("a", "x:a", "x:b", "x", "y:c", "q", "y")
@@ -290,14 +294,14 @@ _MATCH = {
 
 
 def jobs_of(one, rules):
-    """Pairs of queue and shard: where the jobs of a worker go."""
+    """Return the pairs of queue and shard to which the jobs of a worker go."""
     rule = next((rule for rule in rules if _MATCH[rule.query](one)), RoutingRule("*", None))
     shard = one["shard"] or rule.shard or "main"
     return {(queue, shard) for queue in (one["queue"] or rule.queue or one["name"], one["retry_queue"]) if queue}
 
 
 def named_by(selector, known, spare):
-    """Pairs of queue and shard, names that are queues of their own, and names that are nothing we know."""
+    """Return pairs of queue and shard, names that are queues themselves, and unknown names."""
     chosen, own, unknown = set(), set(), set()
     for name in selector.split(","):
         namespace = name.removesuffix(":*")
@@ -315,7 +319,7 @@ def named_by(selector, known, spare):
 
 
 def oracle(selector, entries, rules, *, by_query, negate, shards):
-    """Pairs of queue and shard that are to be served; empty when that is to be refused."""
+    """Return the pairs of queue and shard to serve; empty when the plan must be refused."""
     routed = {(rule.queue, rule.shard or "main") for rule in rules if rule.queue}
     routed |= {pair for one in entries for pair in jobs_of(one, rules)}
     named = {queue for queue, _ in routed}
@@ -357,7 +361,7 @@ def test_plan_of_any_selector_agrees_with_the_oracle(entries, rules, by_query, n
         return
     assert {(queue, one.shard) for one in found for queue in one.queues} == wanted
     assert len({one.shard for one in found}) == len(found)
-    for one in found:  # what the child makes of its options is what was planned
+    for one in found:  # the child reads its options as the plan means them
         weights = tuple(one.queues.items())
         served = dict(weights if one.no_namespaces else expand_queues(weights, known.known).weights)
         assert set(served) == set(one.queues)
@@ -368,7 +372,7 @@ def test_plan_of_any_selector_agrees_with_the_oracle(entries, rules, by_query, n
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A folder with three shards and the rules and workers from above; the working directory."""
+    """Create a folder with three shards and the rules and workers above, and make it the working directory."""
     (tmp_path / "config").mkdir()
     (tmp_path / "workers").mkdir()
     shards = {name: {"url": "redis://127.0.0.1:1"} for name in SHARDS}

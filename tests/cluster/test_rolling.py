@@ -1,4 +1,4 @@
-"""A rolling restart of a real group under load: nothing is lost, nothing is cut off, and capacity is there all the time."""
+"""Test rolling restarts of a real group under load: no job is lost or cut off, and the capacity never drops."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ PROCESSES = 3
 
 
 class BackgroundLoop:
-    """Within the block ``step`` is called again and again, by a thread of its own."""
+    """Call ``step`` repeatedly from a thread of its own, within the block."""
 
     def __init__(self):
         self._over = threading.Event()
@@ -36,7 +36,7 @@ class BackgroundLoop:
 
 
 class Load(BackgroundLoop):
-    """Jobs are pushed, each with a jid of its own."""
+    """Push jobs, each with a jid of its own."""
 
     def __init__(self, redis):
         super().__init__()
@@ -50,7 +50,7 @@ class Load(BackgroundLoop):
 
 
 class Samples(BackgroundLoop):
-    """How many processes were ready, as the supervisor reports over HTTP."""
+    """Sample the number of ready processes, as the supervisor reports it over HTTP."""
 
     def __init__(self, process):
         super().__init__()
@@ -77,7 +77,7 @@ def test_rolling_restart_under_load_keeps_jobs_and_capacity(cluster, redis, proo
     (holder,) = proofs("begun:long")
     with Load(redis) as load, Samples(process) as samples:
         process.send(signal.SIGUSR2)
-        # Its turn has come: it drains, and as long as it does no other is replaced.
+        # The child with the long job drains; until it ends, no other child is replaced.
         until(lambda: int(holder) in children(process, "replaced"), "the holder of the long job is replaced")
         replaced, so_far = children(process, "replaced"), load.pushed
         until(lambda: redis.llen("proof:noop") > so_far + 200, "the others go on, for longer than the deadline")
@@ -94,7 +94,7 @@ def test_rolling_restart_under_load_keeps_jobs_and_capacity(cluster, redis, proo
     assert {line.get("status") for line in process.find(event_name="child.drained")} == {0}
     assert not [line for line in process.lines if line.get("interrupted_count")]
     draining = process.line(event_name="process.draining", pid=int(holder))
-    # Beside it, perhaps, one of the others.
+    # One other child may be draining at the same time.
     assert [job for job in draining["running_jobs"] if job["class"] != "NoopWorker"] == [
         {"jid": "long", "class": "LongWorker"}
     ]
@@ -115,7 +115,7 @@ class WhichWorker(Base):
 
 @pytest.mark.campaign
 def test_rolling_restart_of_broken_release_keeps_the_old(cluster, site, redis, proofs, release):
-    """The folder is entered by a name that each deployment leads elsewhere; meanwhile a child dies, and TERM comes."""
+    """Each deployment points the link ``current`` to another folder. A child dies during a restart; TERM comes in another."""
     current = site.folder / "current"
 
     def deploy(name, text):
@@ -136,7 +136,7 @@ def test_rolling_restart_of_broken_release_keeps_the_old(cluster, site, redis, p
         "default", "--processes", "2", "--max-concurrency", "1", "--health-port", "0", "-r", "release",
         program=("-c", program_text), PWD=str(current),
     )  # fmt: skip
-    until(lambda: states(process) == {"ready": 2}, "both are ready")
+    until(lambda: states(process) == {"ready": 2}, "both children are ready")
     before = children(process)
     assert running_release() == "first"
 
@@ -158,19 +158,19 @@ def test_rolling_restart_of_broken_release_keeps_the_old(cluster, site, redis, p
     redis.lpush(keys.queue("default"), encoded("LongWorker", args=["long"]))
     (holder,) = proofs("begun:long")
     process.send(signal.SIGUSR2)
-    until(lambda: int(holder) in children(process, "replaced"), "it drains")
+    until(lambda: int(holder) in children(process, "replaced"), "the holder drains")
     second = next(pid for pid in before if pid != int(holder))
     if second not in children(process, "replaced"):
         os.kill(second, signal.SIGKILL)
     process.send(signal.SIGUSR2)
-    until(lambda: len(process.find(event_name="cluster.restarting")) == 3, "asked again")
+    until(lambda: len(process.find(event_name="cluster.restarting")) == 3, "the third restart is requested")
     release("long")
     process.line(event_name="cluster.restarted")
     assert proofs("ended:long") == [holder]
     assert {running_release() for _ in range(4)} == {"second"}
 
     process.send(signal.SIGUSR2)
-    until(lambda: len(process.find(event_name="cluster.restarting")) == 4, "it is heard")
+    until(lambda: len(process.find(event_name="cluster.restarting")) == 4, "the fourth restart is requested")
     assert process.end() == 0
     assert all(has_ended(pid) for pid in children(process))
     assert redis.scard(keys.PROCESSES) == 0
@@ -185,11 +185,14 @@ def test_worker_drain_signal_ends_after_running_jobs(site, redis, proofs, releas
     process.line(event_name="process.draining")
     redis.lpush(keys.queue("default"), encoded("NoopWorker"))
     process.send(signal.SIGTTIN)
-    until(lambda: [line for line in process.find(event_name="process.stack") if line["jid"] == "one"], "it still talks")
+    until(
+        lambda: [line for line in process.find(event_name="process.stack") if line["jid"] == "one"],
+        "the draining process still answers signals",
+    )
     release("one")
     until(lambda: process.find(job_status="done", jid="one"))
     working = keys.working(process.identity)
-    until(lambda: redis.llen(working) == 1, "its end is acknowledged while the other runs")
-    assert process.end(signal.SIGTERM) == 0  # now the ordinary deadline holds
+    until(lambda: redis.llen(working) == 1, "the end of one job is acknowledged while the other runs")
+    assert process.end(signal.SIGTERM) == 0  # TERM ends the drain with the ordinary deadline
     assert (redis.llen(keys.queue("default")), redis.llen("proof:noop")) == (2, 0)
     assert process.line(event_name="process.stopped")["returned"] == 1

@@ -1,4 +1,4 @@
-"""The order of a rolling restart, step by step, with children that start in milliseconds."""
+"""Test the order of a rolling restart, step by step, with children that start in milliseconds."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ CHILD_PROGRAM = str(Path(__file__).with_name("mini.py"))
 
 
 class RolloutGroup:
-    """Two children and a rollout, turned as the supervisor's loop does."""
+    """Run two children and a rollout; ``turn`` is one step of the supervisor's loop."""
 
     def __init__(self, folder, drain_timeout_s=60.0):
         self.folder, self.events, self.lease_recorder = folder, [], LeaseRecorder()
@@ -31,7 +31,7 @@ class RolloutGroup:
         self.most = 0
         self.least = 2
         self.supervisor.start()
-        self.until(lambda: all(child.ready for child in self.supervisor.children), "both serve")
+        self.until(lambda: all(child.ready for child in self.supervisor.children), "both children are ready")
         self.least = 2
 
     def mode(self, mode):
@@ -71,7 +71,7 @@ class RolloutGroup:
     def roll(self):
         self.least = 2
         self.rollout.begin()
-        self.until(lambda: not self.rollout.rolling, "the end")
+        self.until(lambda: not self.rollout.rolling, "the rollout ends")
 
 
 @pytest.fixture
@@ -93,16 +93,16 @@ def test_rollout_starts_successor_first_and_one_at_a_time(group):
     before = one.pids
     one.hold()
     one.rollout.begin()
-    one.until(lambda: one.leaving, "one leaves")
+    one.until(lambda: one.leaving, "one child is draining")
     for _ in range(20):
         one.turn()
     assert set(one.supervisor.live_pids("main").values()) == {
         *one.pids,
         before[0],
-    }  # whose lease the supervisor looks after
+    }  # the supervisor renews the lease of each process
     assert (one.pids[0] in before, one.pids[1] in before, len(one.supervisor.standby)) == (False, True, 1)
     one.clear_process()
-    one.until(lambda: not one.rollout.rolling, "the end")
+    one.until(lambda: not one.rollout.rolling, "the rollout ends")
     assert not set(one.pids) & set(before)
     assert one.events_of()[2:] == [(kind, name) for name in "ab" for kind in ("started", "replaced", "drained")]
     assert (one.most, one.least, one.rollout.aborted, one.lease_recorder.deaths) == (3, 2, False, [])
@@ -120,7 +120,7 @@ def test_rollout_unready_successor_aborts_others_go_on(group, monkeypatch):
     one.mode("hang")
     one.roll()
     assert (one.pids, one.rollout.aborted, one.least) == (before, True, 2)
-    one.until(lambda: not one.supervisor.standby, "who hung is gone")
+    one.until(lambda: not one.supervisor.standby, "the hanging successor has ended")
     monkeypatch.undo()
     one.mode("serve")
     one.roll()
@@ -139,7 +139,7 @@ def test_rollout_overdue_drain_is_stopped_then_killed(group, monkeypatch):
     died = [(event.name, event.status) for event in one.events if event.kind == "died"]
     assert died == [("a", -signal.SIGKILL), ("b", -signal.SIGKILL)]
     (one.folder / "deaf").unlink()
-    assert len(one.lease_recorder.deaths) == 2  # what they held is taken back at once
+    assert len(one.lease_recorder.deaths) == 2  # both are marked dead, so their jobs are recovered at once
     assert (one.least, set(one.pids) & set(before)) == (2, set())
 
 
@@ -150,7 +150,7 @@ def test_rollout_requested_again_replaces_all_children_again(group):
     one.until(lambda: one.leaving)
     one.rollout.begin()
     one.clear_process()
-    one.until(lambda: not one.rollout.rolling, "the end")
+    one.until(lambda: not one.rollout.rolling, "the rollout ends")
     assert sorted(name for _, name in one.events_of("replaced")) == ["a", "a", "b"]
     assert one.least == 2
 
@@ -161,9 +161,9 @@ def test_rollout_child_dying_during_it_counts_as_replaced(group):
     one.rollout.begin()
     one.until(lambda: one.leaving)
     os.kill(one.pids[1], signal.SIGKILL)
-    one.until(lambda: one.events_of("died"), "it is seen")
+    one.until(lambda: one.events_of("died"), "the death is noticed")
     one.clear_process()
-    one.until(lambda: not one.rollout.rolling, "the end")
+    one.until(lambda: not one.rollout.rolling, "the rollout ends")
     assert one.events_of("replaced") == [("replaced", "a")]
     assert all(child.ready for child in one.supervisor.children)
 
@@ -179,7 +179,7 @@ def test_rollout_failing_new_child_stops_replacement(group, monkeypatch):
     one.until(lambda: not one.pids[0])
     monkeypatch.setattr("framework.cluster.rollout.READY_TIMEOUT_S", 0.3)
     one.clear_process()
-    one.until(lambda: not one.rollout.rolling, "it is given up")
+    one.until(lambda: not one.rollout.rolling, "the rollout is abandoned")
     assert (one.pids[1], one.rollout.aborted) == (old, True)
     assert [event.name for event in one.events if event.kind == "not_ready"] == ["a"]
 
@@ -188,10 +188,10 @@ def test_rollout_replaces_children_that_do_not_serve_first(group):
     one = group()
     one.mode("refuse")
     os.kill(one.pids[1], signal.SIGKILL)
-    one.until(lambda: len(one.events_of("died")) > 1, "it falls again and again")
+    one.until(lambda: len(one.events_of("died")) > 1, "the child has died twice")
     one.mode("serve")
     one.rollout.begin()
-    one.until(lambda: not one.rollout.rolling, "the end")
+    one.until(lambda: not one.rollout.rolling, "the rollout ends")
     assert one.events_of("replaced") == [("replaced", "b"), ("replaced", "a")]
 
 
@@ -207,10 +207,10 @@ def test_rollout_replacement_waits_for_drain_unless_urgent(group):
         one.turn()
     assert b in one.supervisor.children
     assert one.rollout.replace(b, urgent=True)
-    one.until(lambda: ("overdue", "b") in one.events_of(), "its jobs have the ordinary deadline")
-    assert one.rollout.replace(a, urgent=True)  # it grows while its jobs end
+    one.until(lambda: ("overdue", "b") in one.events_of(), "the child is overdue and gets the ordinary deadline")
+    assert one.rollout.replace(a, urgent=True)  # an urgent replacement is possible while the child drains
     assert not one.rollout.replace(a, urgent=True)
-    one.until(lambda: not one.supervisor.standby, "both are gone")
+    one.until(lambda: not one.supervisor.standby, "both replaced children have ended")
     assert one.least == 2
 
 
@@ -222,8 +222,8 @@ def test_rollout_quiet_cancels_it_and_dead_child_stays_dead(group):
     one.until(lambda: one.supervisor.standby, "a successor starts")
     one.rollout.cancel()
     one.supervisor.quiet = True
-    one.until(lambda: not one.supervisor.standby, "it is gone")
-    one.until(lambda: not any(child.ready for child in one.supervisor.children), "all have heard it")
+    one.until(lambda: not one.supervisor.standby, "the successor has ended")
+    one.until(lambda: not any(child.ready for child in one.supervisor.children), "every child is quiet")
     assert (one.pids, one.rollout.rolling) == (before, False)
     os.kill(one.pids[0], signal.SIGKILL)
     one.until(lambda: not one.pids[0])
@@ -231,7 +231,7 @@ def test_rollout_quiet_cancels_it_and_dead_child_stays_dead(group):
         one.turn()
     assert one.pids == [0, before[1]]
     one.mode("serve")
-    one.roll()  # which ends the quiet
+    one.roll()  # a new rollout ends the quiet mode
     assert all(child.ready for child in one.supervisor.children)
 
 
@@ -242,7 +242,7 @@ def test_rollout_stop_during_it_leaves_no_process(group):
     one.until(lambda: one.leaving)
     one.mode("hang")
     one.rollout.replace(one.supervisor.children[1], urgent=True)
-    one.until(lambda: len(one.supervisor.standby) == 2, "one leaves, one starts")
+    one.until(lambda: len(one.supervisor.standby) == 2, "one child drains and one starts")
     one.supervisor.stop(5)
     assert len(one.events_of("stopped")) == 4
     assert not one.supervisor.unclean

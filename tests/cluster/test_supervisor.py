@@ -39,7 +39,7 @@ class LeaseRecorder:
 
 
 class RecordedSupervisor:
-    """A supervisor whose events and obituaries are kept."""
+    """Keep the events and the marked deaths of a supervisor."""
 
     def __init__(self, folder, program, count=1):
         self.events, self.lease_recorder = [], LeaseRecorder()
@@ -107,7 +107,7 @@ def test_supervisor_failing_child_restarts_with_backoff(start_supervisor):
     child = one.children[0]
     until(lambda: (one.supervisor.poll(), child.restarts)[1] == 1, "the first restart, at once")
     until(lambda: (one.supervisor.poll(), one.kinds().count("died"))[1] == 2, "the second death")
-    assert child.start_after > child.started_at + 0.5  # not before half a second: no busy loop of restarts
+    assert child.start_after > child.started_at + 0.5  # the restart waits half a second, so restarts are no busy loop
     assert one.kinds() == ["started", "died", "started", "died"]
 
 
@@ -116,7 +116,7 @@ def test_supervisor_refused_first_start_ends_the_group(start_supervisor):
         "import os, signal; os.environ['MARK'] == '0' and exit(78); print('up', flush=True); signal.pause()", 2
     )
     one.wait_up(1)
-    until(lambda: (one.supervisor.poll(), one.supervisor.failure)[1] is not None, "the verdict")
+    until(lambda: (one.supervisor.poll(), one.supervisor.failure)[1] is not None, "the supervisor has failed")
     one.supervisor.poll()
     assert (one.supervisor.failure, one.children[0].restarts, one.kinds().count("started")) == (78, 0, 2)
 
@@ -141,7 +141,7 @@ def test_supervisor_stable_child_killed_restarts_at_once(start_supervisor, monke
         one.wait_up(times=deaths)
         os.kill(one.children[0].pid, signal.SIGKILL)
         until(lambda: (one.supervisor.poll(), one.kinds().count("died"))[1] == deaths, "a death")  # noqa: B023
-        assert one.children[0].restarts == deaths  # in the same look
+        assert one.children[0].restarts == deaths  # the supervisor restarts no child in the same poll
 
 
 def test_supervisor_child_killed_early_restarts_with_backoff(start_supervisor):
@@ -202,10 +202,12 @@ def test_supervisor_failed_start_is_retried(tmp_path):
         assert supervisor.children[1].pid
         assert supervisor.children[1].restarts == 0
         missing = supervisor.children[0]
-        for _ in range(20):  # for long: no memory, no file descriptor
+        for _ in range(20):  # as during a long lack of memory or file descriptors
             missing.start_after = 0.0
             supervisor.poll()
-        assert 4 < missing.start_after - time.monotonic() <= 5  # back within ten seconds, whenever the trouble ends
+        assert (
+            4 < missing.start_after - time.monotonic() <= 5
+        )  # the child starts within ten seconds after the end of the fault
     finally:
         supervisor.stop(0)
 
@@ -237,7 +239,7 @@ RESPAWNS = int(os.environ.get("PROVE_RESPAWNS", "50"))
 
 @pytest.mark.proves("R63", "R64")
 def test_supervisor_start_beside_logging_threads_returns(tmp_path):
-    """Children are started by exec: they never hold a lock of a thread of the supervisor."""
+    """Children start by exec, so no child inherits a lock that a thread of the supervisor holds."""
     over = threading.Event()
     log = logging.FileHandler(tmp_path / "log")
 
@@ -263,6 +265,6 @@ def test_supervisor_start_beside_logging_threads_returns(tmp_path):
 
 def test_supervisor_failing_start_waits_5_s_at_most(tmp_path):
     child = Child(ChildSpec("child", ["true"], "main", {}, tmp_path / "child.log"))
-    for _ in range(1_100):  # 2 to this power is no float
+    for _ in range(1_100):  # 2 to the power of this number exceeds a float
         child.plan_restart(failed=True, longest_s=5.0)
     assert 4.0 < child.start_after - time.monotonic() <= 5.0

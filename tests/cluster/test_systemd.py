@@ -8,7 +8,7 @@ from framework.cluster.systemd import SystemdNotifier
 
 @pytest.fixture
 def systemd(monkeypatch):
-    """Systemd's end, at an abstract address; it says what has been heard."""
+    """Listen as systemd at an abstract address; yield a function that returns the received messages."""
     name = f"test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(f"\0{name}")

@@ -1,4 +1,4 @@
-"""Workers made by a test are known to that test only, and push into a list."""
+"""Isolate the workers of each test, and record their pushes in a list."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,7 @@ from framework.declare.request import BulkRequest, PushRequest, Route
 
 
 class Recorder:
-    """Stands behind the port and keeps what came through it."""
+    """Record the calls of the client port."""
 
     def __init__(self) -> None:
         self.pushed: list[PushRequest] = []

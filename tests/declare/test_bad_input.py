@@ -1,5 +1,5 @@
-"""Every attribute against wrong values: the error names class, attribute, value, what is allowed and the nearest right
-spelling, and the refused class is nowhere."""
+"""Test every attribute with wrong values. The error names class, attribute, value, allowed values and the nearest
+spelling, and the refused class is not registered."""
 
 import enum
 import math
@@ -28,7 +28,7 @@ PLACE = f"{MODULE}.SampleWorker"
 
 
 class Hostile:
-    """Answers nothing it is asked."""
+    """Raise an error in every special method."""
 
     __slots__ = ()
 
@@ -142,7 +142,7 @@ def body(**more: Any) -> dict[str, Any]:
 
 
 def refused(name: str, bases: tuple[type[Any], ...], members: dict[str, Any], **keywords: Any) -> DeclarationError:
-    """The error of a class that cannot be made, which has left nothing behind."""
+    """Return the error of a refused class; check that the registry is unchanged."""
     before = dict(registry._registry.by_name), dict(registry._registry.by_qualified_name)
     with pytest.raises(DeclarationError) as caught:
         type(name, bases, members, **keywords)
@@ -180,7 +180,7 @@ def test_inherited_wrong_value_is_refused_with_its_class(name: str):
     error = refused("Base", (ApplicationWorker,), {"__module__": MODULE, name: wrong}, abstract=True)
     assert (error.worker, error.attribute) == (f"{MODULE}.Base", name)
     if name in ("wire_name", "aliases"):
-        return  # never inherited
+        return  # these two attributes are never inherited
     mixin = type("Mixin", (), {"__module__": MODULE, name: wrong})
     members = body(feature_category=...) if name == "feature_category" else body()
     error = refused("SampleWorker", (mixin, ApplicationWorker), members)
@@ -189,7 +189,7 @@ def test_inherited_wrong_value_is_refused_with_its_class(name: str):
 
 
 def misspell(name: str) -> str:
-    """The name with its last two letters the wrong way round, where that is another word."""
+    """Return the name with its last two letters swapped, or its last letter doubled."""
     return name + name[-1] if len(name) <= 4 or name[-1] == name[-2] else name[:-2] + name[-1] + name[-2]
 
 
@@ -261,7 +261,7 @@ def test_any_value_is_accepted_or_refused_by_name(name: str, value: Any):
             assert registry.find(made.declaration().wire_name) is made
 
 
-# --- cross rules ----------------------------------------------------------------------------------------------------
+# --- constraints ----------------------------------------------------------------------------------------------------
 
 BROKEN = [(rule, forbidden) for rule in CONSTRAINTS for forbidden in rule.forbidden_values]
 
@@ -505,7 +505,7 @@ def test_load_of_broken_module_names_its_line(tmp_path: Any, monkeypatch: pytest
 
 
 def test_declaration_error_lists_every_fault_of_a_class():
-    """Names, values, cross rules, hooks, handlers, the signature and its defaults: one error, a line for each, none twice."""
+    """One error has a line for each wrong name, value, constraint, hook, handler, signature and default, and none twice."""
 
     def perform(self: Any, when: datetime, *, mode: str = "full", size: int = "big", **others: Any) -> None: ...  # type: ignore[assignment]
 
@@ -546,7 +546,7 @@ def test_declaration_error_lists_every_fault_of_a_class():
 
 
 def test_declaration_error_of_one_fault_is_that_fault():
-    """A consequence of a fault is no second one: a wrong version says nothing about handlers, a wrong value nothing about rules."""
+    """The consequences of a fault are not reported: a wrong version hides handlers, a wrong value hides constraints."""
     for members in (
         body(version="2", perform_v1=lambda self: None),
         body(urgency="hgih", has_external_dependencies=True),

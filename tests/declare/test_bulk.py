@@ -122,7 +122,7 @@ def test_chunk_with_misfitting_plain_values_is_refused(perform, wrong, words):
 
 
 def test_chunk_of_plain_jobs_is_checked_at_once(monkeypatch):
-    """The purpose of a chunk: no other test would notice a slower way with the same result."""
+    """The check of a whole chunk is for speed; no other test would notice a slower way with the same result."""
     monkeypatch.setattr(bulk, "_checked_chunk", None)
     assert lines(SIGNATURES[0], [(1,), [2, "é"], (3, "y", 0.5), (4, "", 1), (5, "", None)])
     assert lines(SIGNATURES[1], [(1,), (2, "a", "b")])
@@ -162,7 +162,7 @@ def nested(levels):
 
 
 def test_bulk_nesting_limit_counts_the_whole_payload():
-    deepest = MAX_DEPTH - 2  # the payload's object and its list of arguments are levels, too
+    deepest = MAX_DEPTH - 2  # the payload's object and its list of arguments count as levels
     assert lines(SIGNATURES[5], [(nested(deepest),)])
     with pytest.raises(ArgumentsError, match=r"\(job 1 of the bulk\) refused: it is nested deeper than 64 levels"):
         lines(SIGNATURES[5], [(1,), (nested(deepest + 1),)])

@@ -1,4 +1,4 @@
-"""What a class inherits: Python's own order, falsy values and all, through mixins and abstract bases."""
+"""Test the inheritance of attributes: Python's order, with falsy values, through mixins and abstract bases."""
 
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -71,7 +71,7 @@ def fact(worker: Any, name: str) -> Any:
 
 
 def same(found: Any, wanted: Any) -> bool:
-    """False is not 0 here, and 0 not 0.0."""
+    """Compare values and types: False is not 0, and 0 is not 0.0."""
     return type(found) is type(wanted) and found == wanted
 
 
@@ -107,7 +107,7 @@ def test_inherited_truthy_value_is_overridden_by_falsy(name: str, falsy: Any):
     for what, made in trees.items():
         assert same(fact(made, name), wanted), what
     assert same(fact(worker("HWorker", parent), name), ATTRIBUTES[name].validator(truthy(name)))
-    behind = worker("IWorker", base, mixin)  # Python's order: the base comes first
+    behind = worker("IWorker", base, mixin)  # in Python's order the base precedes the mixin
     assert same(fact(behind, name), ATTRIBUTES[name].validator(truthy(name)))
 
 
@@ -164,7 +164,7 @@ class Node(NamedTuple):
 
 @st.composite
 def trees(draw: st.DrawFn) -> list[Node]:
-    """Classes in the order in which they can be made; the bases of each come before it."""
+    """Draw classes in an order in which the bases of each class precede it."""
     nodes: list[Node] = []
     for index in range(draw(st.integers(1, 6))):
         kind = draw(st.sampled_from(["worker", "abstract", "mixin"]))
@@ -181,7 +181,7 @@ def trees(draw: st.DrawFn) -> list[Node]:
 
 
 class Defaults:
-    """What ``ApplicationWorker`` is to the workers, for classes that are nothing but Python's."""
+    """Stand for ``ApplicationWorker`` among plain Python classes."""
 
 
 for _name in ATTRIBUTES:
@@ -198,7 +198,7 @@ def plain(nodes: list[Node]) -> list[type[Any]]:
     for index, node in enumerate(nodes):
         try:
             made.append(type(f"Node{index}Worker", bases_of(node, made, Defaults), dict(node.body)))
-        except TypeError:  # no consistent order of the bases
+        except TypeError:  # the bases have no consistent order
             assume(False)
         if node.kind == "worker" and made[-1].feature_category is None:
             node.body["feature_category"] = made[-1].feature_category = "x"

@@ -1,4 +1,4 @@
-"""What arrives when strict arguments are not insisted on."""
+"""Test the JSON form of arguments without strict arguments."""
 
 import dataclasses
 import datetime as dt

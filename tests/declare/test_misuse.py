@@ -1,4 +1,4 @@
-"""A worker class used as another library's task: each use raises, names the call that is meant, and pushes nothing."""
+"""Test a worker class used as another library's task: each use raises, names the right call, and pushes no job."""
 
 import asyncio
 import inspect

@@ -1,4 +1,4 @@
-"""Wire names and queue names (design section 4, "Names")."""
+"""Test wire names and queue names (design section 4, "Names")."""
 
 import re
 

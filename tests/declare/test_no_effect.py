@@ -1,4 +1,4 @@
-"""Attributes and options without an effect: one warning per class, at the line of the application that has them."""
+"""Test attributes and options without an effect: one warning per class, at the application's line."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ VALUES = {"timeout": 30, "expires_in": timedelta(hours=1), "track": True}
 
 @pytest.fixture
 def caught() -> Iterator[list[warnings.WarningMessage]]:
-    """Every warning of the test, however often the same line gives it."""
+    """Record every warning of the test, also repeated ones of one line."""
     with registry.isolated(), warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         yield found

@@ -1,4 +1,4 @@
-"""The facts of each worker in all_queues.yml."""
+"""Test the entry of each worker in all_queues.yml."""
 
 from datetime import timedelta
 from typing import Any

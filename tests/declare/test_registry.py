@@ -1,4 +1,4 @@
-"""Who is known by which name, and loading modules."""
+"""Test the registry of workers by name, and the loading of modules."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Binding and checking arguments against ``perform``."""
+"""Test binding and checking of arguments against ``perform``."""
 
 import copy
 import datetime as dt

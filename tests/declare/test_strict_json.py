@@ -1,4 +1,4 @@
-"""What is accepted arrives as it was sent; everything else is refused with the way out."""
+"""Test strict arguments: accepted values arrive unchanged; the refusal of others names a remedy."""
 
 import datetime as dt
 import decimal
@@ -38,7 +38,7 @@ def nested(levels: int) -> Any:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equal with equal types all the way down (1 == 1.0 == True otherwise)."""
+    """Return whether values and types are equal at every level (1, 1.0 and True are equal to Python)."""
     if type(left) is not type(right):
         return False
     if isinstance(left, list):

@@ -1,4 +1,4 @@
-"""Handlers of older versions: which are found, what is refused, and what may be logged of which version."""
+"""Test handlers of older versions: found and refused methods, and loggable arguments per version."""
 
 from typing import Any
 
@@ -58,7 +58,7 @@ def test_handlers_are_inherited_by_a_newer_child():
 
 def test_handlers_are_inherited_from_mixins_and_abstract_classes():
     mixin = type("Mixin", (), {"perform_v0": old})
-    base = type("Base", (ApplicationWorker,), {"perform_v1": old}, abstract=True)  # its children say their version
+    base = type("Base", (ApplicationWorker,), {"perform_v1": old}, abstract=True)  # its children declare their version
     worker = make(mixin, base, feature_category="x", perform=perform, version=2)
     assert handlers(worker) == {0: "perform_v0", 1: "perform_v1"}
 
@@ -82,7 +82,7 @@ def test_job_version_outside_of_a_job_is_that_of_the_class():
     assert make(base, name="OtherWorker", version=0)().job_version == 0
 
 
-# --- what may be logged -----------------------------------------------------------------------------------------------
+# --- loggable arguments ------------------------------------------------------------------------------------------------
 
 
 def test_loggable_positions_follow_the_handlers_parameters():
@@ -91,7 +91,9 @@ def test_loggable_positions_follow_the_handlers_parameters():
     facts = make(version=3, perform_v1=before, loggable_arguments=("mode",)).declaration()
     assert facts.loggable_positions_for(3) == {1}
     assert facts.loggable_positions_for(1) == {2}
-    assert facts.loggable_positions_for(0) == facts.loggable_positions_for(2) == {1}  # perform runs them
+    assert (
+        facts.loggable_positions_for(0) == facts.loggable_positions_for(2) == {1}
+    )  # perform runs jobs of both versions
     assert facts.loggable_positions_for(4) == set()  # the positions of a newer version are unknown
 
 
@@ -108,7 +110,7 @@ def test_loggable_argument_of_no_method_is_refused():
         make(version=1, perform_v0=old, loggable_arguments=("paht",))
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- refused handlers -------------------------------------------------------------------------------------------------
 
 
 def generator(self: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Declaring workers: what is resolved, what is refused, and what a call becomes."""
+"""Test declarations of workers: resolved values, refused classes, and the request of each call."""
 
 import os
 import threading
@@ -293,7 +293,7 @@ def test_mixin_values_and_spelling_are_checked():
 
     class Misspelt:
         urgancy = "low"
-        client = object()  # a mixin's own business
+        client = object()  # a mixin may have other names
 
     with pytest.raises(DeclarationError, match="did you mean 'high'"):
         make("AWorker", Bad, ApplicationWorker)
@@ -489,7 +489,7 @@ def test_bulk_schedule_of_times_and_batches():
     assert pace is not None
     assert [pace.delay_s_of(index) for index in range(5)] == [0, 0, 10, 10, 20]
     assert bulk_schedule("W", 60, None, None, clock) == (DueTime(NOW + 60, 60.0), None)
-    for not_in_the_future in (0, -5, NOW - 1, timedelta(0)):  # a pace begins now
+    for not_in_the_future in (0, -5, NOW - 1, timedelta(0)):  # a paced bulk starts at once
         assert bulk_schedule("W", not_in_the_future, 1, timedelta(seconds=1), clock) == (
             DueTime(NOW, 0.0),
             BulkPacing(1, 1.0),

@@ -1,4 +1,4 @@
-"""The lines of queues.yml, and generated queues that workers share."""
+"""Test the lines of queues.yml, and generated queues that workers share."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -41,7 +41,7 @@ def test_queue_weights_of_namespace_come_from_the_table():
         declare("BWorker", queue_namespace="ns", urgency="high"),
         declare("CWorker", queue_namespace="mix"),
         declare("DWorker", queue_namespace="mix", urgency="high"),
-        declare("NsWorker", weight=4),  # a queue that is called like the namespace
+        declare("NsWorker", weight=4),  # the queue has the name of the namespace
     ]
     assert catalog.queue_weights(declarations, {}, {"ns": 2}) == [("mix:c", 1), ("mix:d", 3), ("ns", 4)]
 

@@ -1,4 +1,4 @@
-"""The schema of all_queues.yml says what the rules of the attributes say, no more and no less."""
+"""Test that the schema of all_queues.yml accepts exactly the values that the attributes allow."""
 
 import json
 from collections.abc import Iterator
@@ -154,7 +154,7 @@ def test_schema_agrees_with_the_attribute_validator(field: str, value: Any):
         allowed = False
     else:
         allowed = True
-    # A line end may follow what Python's $ matches, which is not so in JSON Schema's own regular expressions.
+    # Python's $ also matches before a final line end; the $ of JSON Schema does not.
     if isinstance(value, str) and value.endswith("\n"):
         return
     assert holds([{**entry(), field: value}]) is allowed

@@ -1,4 +1,4 @@
-"""The index of attributes names the page of each attribute."""
+"""Test that the index of attributes names the page of each attribute."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The reference of commands: each command has a table with its options and their defaults, and no others."""
+"""Test the reference of commands: each command has a table with exactly its options and their defaults."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ ROW = re.compile(r"^\| (`-[^|]*`) \| .+ \| ([^|]*?) ?\|$", re.MULTILINE)
 
 
 def options(command: click.Command) -> dict[str, str]:
-    """The options of a command as its table names them, each with its constant default."""
+    """Return the options of a command as its table names them, each with its constant default."""
     return {
         ", ".join(f"`{word}`" for word in one.opts): default(one)
         for one in command.params

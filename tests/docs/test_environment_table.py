@@ -1,4 +1,4 @@
-"""The table of variables in the guide: every setting of the model with its default, and nothing that is none."""
+"""Test the guide's table of variables: exactly the settings of the model, with their defaults."""
 
 import json
 import re
@@ -20,7 +20,7 @@ OTHERS = {"REDIS_URL", "SENTRY_DSN", "FRAMEWORK_ENV", "FRAMEWORK_CONFIG_DIR", "F
 
 
 def variables(kind: Any, name: str, default: Any) -> Iterator[tuple[str, str]]:
-    """Every variable below this one, or itself, with its default as JSON writes it."""
+    """Return every variable at or below this one, with its default as JSON."""
     kind = unwrap_annotation(kind)
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         for key, field in kind.model_fields.items():

@@ -1,19 +1,19 @@
-"""Every example of the documentation runs, in its order, one folder per page.
+"""Run every example of the documentation, in its order, in one folder per page.
 
-A fenced block says after its language what it is:
+The word after the language of a fenced block is its kind:
 
-    python file=NAME      (any language) written to NAME in the page's folder, for the blocks that follow
-    python example        run as a script; bash example: run by bash -eu
-    bash background       started and left running until the page ends (then TERM, and status 0 is wanted); the page goes on
-                          when it has logged `ready`
-    text output           what the example before printed; `...` stands for anything, within a line or for whole lines
-    text log              lines that must turn up in what the background command logs
-    bash by-hand          not run here: it installs, or takes minutes
+    python file=NAME      (any language) a file NAME in the page's folder, for the blocks that follow
+    python example        a script to run; bash example: run by bash -eu
+    bash background       a command that runs until the page ends (then TERM must end it with status 0); the next block
+                          follows when it has logged `ready`
+    text output           the output of the example before; `...` stands for any text, within a line or for whole lines
+    text log              lines that the background command must log
+    bash by-hand          not run here: the command installs software, or takes minutes
 
 The folder is that of an application outside of the checkout, with the command `application-worker` on its PATH. Its processes are
-forked from a Python that has imported the framework (`tests/warm_command.py`), but for those of the pages of `STRANGERS`.
+forked from a Python that has imported the framework (`tests/warm_command.py`), except those of the pages of `COLD_PAGES`.
 `REDIS_URL` points at an empty embedded server. On a page that names them, `PRIMARY_URL` and `REPLICA_URL` are those of an empty
-database and of its streaming replica. The pages of `STRANGERS` begin without any configuration, as in a folder outside of the
+database and of its streaming replica. The pages of `COLD_PAGES` begin without any configuration, as in a folder outside of the
 checkout: the files of this one do not count there.
 """
 
@@ -45,7 +45,7 @@ COLD_PAGES = (ROOT / "README.md", ROOT / "docs" / "learn" / "getting_started.md"
 
 
 class PageError(Exception):
-    """What happened is not what the page says."""
+    """The result differs from the page."""
 
 
 class Block(NamedTuple):
@@ -71,7 +71,7 @@ def pattern(expected: str) -> re.Pattern[str]:
 
 
 class PageRunner:
-    """A user who works through one page."""
+    """Run the blocks of one page in their order."""
 
     def __init__(self, folder: Path, redis_url: str, commands: Path) -> None:
         self.folder = folder
@@ -160,7 +160,7 @@ class PageRunner:
 
 @pytest.fixture
 def runner(tmp_path: Path, short_path: Path, redis: Redis, redis_url: str) -> Iterator[PageRunner]:
-    # Pages have clients of the application's own: these name their library to Redis, and one asks it for a PING.
+    # The clients of applications send the name of their library to Redis, and one sends PING.
     redis.execute_command("ACL", "SETUSER", "default", "+client|setinfo", "+ping")
     folder = tmp_path / "page"
     folder.mkdir()
@@ -184,7 +184,9 @@ def test_page_examples_run_and_print_their_output(
     if "$REPLICA_URL" in page.read_text():
         runner.environment.update(request.getfixturevalue("replicated"))
     if page in COLD_PAGES:
-        (Path(runner.environment["PATH"].partition(os.pathsep)[0]) / COMMAND).unlink()  # it is started cold there
+        (
+            Path(runner.environment["PATH"].partition(os.pathsep)[0]) / COMMAND
+        ).unlink()  # these pages start the command without the fork server
         (runner.folder / "config").mkdir()
         runner.environment["FRAMEWORK_CONFIG_DIR"] = "config"
     for block in blocks(page):

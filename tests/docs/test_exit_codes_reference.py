@@ -1,4 +1,4 @@
-"""The reference of exit codes: one row for each code, and only commands that exist."""
+"""Test the reference of exit codes: one row for each code, and only existing commands."""
 
 import re
 from pathlib import Path

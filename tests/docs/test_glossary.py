@@ -1,4 +1,4 @@
-"""The glossary has a row for every name that the reference pages list, and each name once."""
+"""Test that the glossary has exactly one row for every name of the reference pages."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The reference of keys: every key that the code can name has a row."""
+"""Test the reference of keys: every key of the code has a row."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ PLACEHOLDER = re.compile(r"[A-Z]{3,}")
 
 
 def known_keys() -> set[str]:
-    """The constant beginnings of the keys in `framework/wire/keys.py`."""
+    """Return the constant prefixes of the keys in `framework/wire/keys.py`."""
     keys = set()
     for node in ast.walk(ast.parse((ROOT / "framework" / "wire" / "keys.py").read_text())):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):

@@ -1,4 +1,4 @@
-"""The reference of log lines: every event, field and status that the code can write has a row, and no row is left over."""
+"""Test the reference of log lines: exactly the events, fields and statuses of the code have a row."""
 
 import ast
 import re
@@ -25,7 +25,7 @@ def trees() -> list[ast.AST]:
 
 
 def names(page: str, *, section: str = "") -> set[str]:
-    """The names in the first column of the tables of a page, or of one of its sections."""
+    """Return the names in the first column of the tables of a page or a section."""
     text = (REFERENCE / page).read_text()
     if section:
         text = re.split(r"^## ", text.partition(f"## {section}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]

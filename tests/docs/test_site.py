@@ -1,4 +1,4 @@
-"""The site: `scripts/docs` builds it without a warning, its links lead somewhere, and it loads nothing from a network."""
+"""Test the site: `scripts/docs` builds it without a warning, its links have targets, and it loads no remote file."""
 
 import re
 import subprocess
@@ -25,7 +25,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str]:
     return {path: path.read_text() for path in folder.rglob("*.html")}
 
 
-@pytest.mark.campaign  # half a minute of a processor
+@pytest.mark.campaign  # takes half a minute of processor time
 @pytest.mark.timeout(400)
 def test_site_is_complete_and_loads_no_remote_file(site: dict[Path, str]) -> None:
     root = min(site, key=lambda path: len(path.parts)).parent

@@ -1,4 +1,4 @@
-"""scripts/attributes: the list, one attribute explained, and the generated parts of the documentation."""
+"""Test scripts/attributes: the list, the text of an attribute, and the generated parts of the documentation."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ def run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
 
 
 def words(text: str) -> str:
-    """Lines broken elsewhere are the same text."""
+    """Return a text without its line breaks."""
     return " ".join(text.split())
 
 
@@ -142,7 +142,7 @@ def test_every_attribute_has_a_group_and_texts():
         for text in (one.meaning, one.effect, one.trap):
             assert text.endswith("."), name
             assert "\n" not in text, name
-            assert "|" not in text, name  # it would end the cell of a table
+            assert "|" not in text, name  # the character would end the cell of a table
 
 
 def test_attributes_runs_as_an_installed_command():

@@ -1,4 +1,4 @@
-"""scripts/check_compat: a release is remembered, the next one compared with it, by hand and in CI."""
+"""Test scripts/check_compat: store a release, and compare the next one with it, by hand and in CI."""
 
 import json
 import subprocess
@@ -129,7 +129,7 @@ def test_unsafe_change_fails_with_advice_and_safe_passes(released, day):
 
 
 def test_check_compat_without_queues_yml_serves_class_queues(site):
-    """As a worker process does then: a renamed class that keeps its queue as an alias has one, and `default` is not served."""
+    """A worker process does the same: the alias of a renamed class keeps its queue, and `default` is not served."""
     write(site, RELEASED)
     assert check(site, "--release", "4.1").returncode == 0
     office = (site.folder / "office.py").read_text()
@@ -183,7 +183,7 @@ def test_check_compat_former_queue_is_still_served(site):
     assert generated() == {"import", "quick", "slow"}
     status, lines, _ = result_of(check(site, "--release", "4.2"))
     assert status == 0
-    # The processes of 4.2 are those that have the old queue to work off.
+    # The processes of release 4.2 must empty the former queue.
     assert generated() == {"import", "quick", "slow"}
     assert result_of(check(site))[1][-1].endswith(": 0 findings, 0 changes")
 

@@ -1,4 +1,4 @@
-"""scripts/generate_queues: writes its files, with --check says what differs, with --explain why an entry is as it is."""
+"""Test scripts/generate_queues: it writes files, ``--check`` lists differences, ``--explain`` gives reasons."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def run(cwd: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[s
 
 
 def run_cold(cwd: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """With an interpreter of its own: its hash seed and its locale are chosen before the first line."""
+    """Run the command in a new interpreter, as hash seed and locale are fixed at its start."""
     return subprocess.run(
         [sys.executable, SCRIPT, *arguments],
         cwd=cwd,
@@ -310,7 +310,7 @@ def test_generate_queues_explain_names_owner_of_alias_queue(project: Path):
 
 
 def test_generate_queues_keeps_queues_of_retired_classes(project: Path):
-    """No other queue holds its remaining jobs, which processes drop and count."""
+    """The queue may still hold jobs of the class, which processes drop and count."""
     retired = {
         "FRAMEWORK_RETIRED_WORKERS": '{"Old::FaxWorker": "gone", "Search::Worker": "gone", "MailWorker2": "gone"}'
     }

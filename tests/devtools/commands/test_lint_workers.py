@@ -1,4 +1,4 @@
-"""scripts/lint_workers: what is asked for, the forms of the answer, the configuration, the hook of the guide."""
+"""Test scripts/lint_workers: options, output formats, the configuration, and the hook of the guide."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def run(cwd: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """A package of workers, of which one has a finding."""
+    """Create a package of workers, one of them with a finding."""
     write(tmp_path, {"workers/mail.py": worker(WITH_FINDING), "workers/post.py": worker(name="Post")})
     (tmp_path / "pyproject.toml").write_text(STRICT)
     return tmp_path
@@ -114,7 +114,7 @@ def test_lint_code_has_well_formed_texts(rule):
     for text in (rule.summary, rule.why):
         assert text.endswith(".")
     assert not rule.fix.endswith(".")
-    assert not {"|", "\n"} & {*rule.summary, *rule.fix}  # they would end the cell of a table
+    assert not {"|", "\n"} & {*rule.summary, *rule.fix}  # these characters would end the cell of a table
     assert rule.name == rule.name.lower()
 
 
@@ -203,7 +203,7 @@ def test_lint_categories_come_from_the_file(site: Path):
 
 
 def test_lint_moved_class_is_found_by_the_manifest(tmp_path: Path):
-    """The manifest counts before all_queues.yml, below the folder of the setting; names retired there or by a setting are held."""
+    """The folder of the setting holds the manifest, which precedes all_queues.yml. Retired names give no finding."""
     write(tmp_path, {"shop/__init__.py": "", "shop/mail/__init__.py": "", "shop/mail/sending.py": worker()})
     files = {"redis.yml": "", "application.yml": "workers_module: shop\ngenerated_files: made\n"}
     write(tmp_path, {f"config/{name}": text for name, text in files.items()})

@@ -1,4 +1,4 @@
-"""scripts/route: the table, the explanation, the lint, and what the shards say."""
+"""Test scripts/route: the table, the explanation, the lint, and the state of the shards."""
 
 import json
 
@@ -154,7 +154,7 @@ def test_route_live_shows_the_served_queues_of_each_shard(office, redis, second_
     redis.set("queue:odd", "no list")
     redis.sadd(keys.QUEUES, "odd", "empty")
     office.start(str(ROOT / "scripts" / "worker"), "-r", "office", "-q", "urgent", "-q", "office").ready()
-    # Ruby's record, a quiet one, an expired one, and an unreadable one.
+    # The processes: one of Ruby, a quiet one, an expired one, and one with an unreadable record.
     second_redis.sadd(keys.PROCESSES, RUBY, QUIET, "host:3:00000000000c", ODD)
     second_redis.hset(RUBY, mapping={"info": json.dumps({"queues": ["mine"]}), "quiet": "false"})
     second_redis.hset(QUIET, mapping={"info": json.dumps({"queues": ["later", "ruby"]}), "quiet": "true"})
@@ -223,7 +223,7 @@ class LetterWorker(ApplicationWorker):
 
 @pytest.fixture
 def limited(site, second_redis_url):
-    """Heavy jobs go to the second shard; nothing is on two."""
+    """Create a site whose heavy jobs go to the second shard, with no limit on two shards."""
     site.write("redis.yml", {"shards": {"main": {"url": site.url}, "second": {"url": second_redis_url}}})
     site.write("routing.yml", {"routing_rules": [["tags=heavy", "heavy", "second"], ["*", "default"]]})
     site.write("queues.yml", {"queues": ["heavy", "mail", "default", "old"]})
@@ -276,8 +276,8 @@ def test_route_lint_changed_rules_names_the_last_release(limited):
 
 
 def test_route_lint_live_finds_limited_jobs_elsewhere(limited, redis, second_redis):
-    """Queues, schedule, retry, working lists and parked places count; the dead set and classes without limits do not."""
-    enqueue(second_redis, "ReportWorker", queue="heavy")  # at home
+    """Jobs in queues, schedule, retry, working lists and held sets count. Dead jobs and classes without limits do not."""
+    enqueue(second_redis, "ReportWorker", queue="heavy")  # the shard of the current rules
     enqueue(redis, "FreeWorker", queue="old")
     redis.zadd(keys.DEAD, {encoded("ReportWorker", jid="dead"): 1})
     assert splits(limited, "--live")[1] == []
@@ -296,7 +296,7 @@ def test_route_lint_live_finds_limited_jobs_elsewhere(limited, redis, second_red
     assert "main: held by a limit 1, in flight 1, queue old 2, retry 1, schedule 1)" in line
 
 
-@pytest.mark.refused("role-producer srandmember")  # a producer may not look for queues that no process serves
+@pytest.mark.refused("role-producer srandmember")  # a producer has no right to read the registered processes
 def test_worker_boot_warns_of_a_limit_on_two_shards(limited, redis, second_redis):
     limited.write("application.yml", {"limits": {"mail": 3}})
     process = limited.worker("-q", "default", "-c", "1", "-r", "limited").ready()

@@ -1,4 +1,4 @@
-"""Two releases of one application, side by side: what a deploy would break, and that the advice given mends it."""
+"""Compare two releases of one application: a deploy's incompatibilities are found, and the advice removes each."""
 
 import ast
 from datetime import date, timedelta
@@ -30,7 +30,7 @@ def indented(body):
 
 
 def workers(source, day=DAY, *, rules=(("*", "default"),), retired=(), strict="raise", name="1", module="jobs"):
-    """What the manifest says of an application: ``ClassName: body`` blocks, as a module ``jobs`` would hold them."""
+    """Return the manifest of an application with these classes (``ClassName: body``) in a module ``jobs``."""
     blocks = source if isinstance(source, dict) else {"SomeWorker": source}
     with registry.isolated():
         space = {"__name__": module}
@@ -113,7 +113,7 @@ def signatures(draw):
 @given(signatures(), signatures())
 @settings(max_examples=150)
 def test_check_compat_proposes_only_python_that_holds(old, new):
-    """Every line that it says to write is Python, and a class with it is accepted."""
+    """Every proposed line is Python, and a class with this line is accepted."""
     before = workers(f"version = 1\ndef perform({old}): ...")
     for finding in compared(before, workers(f"version = 1\ndef perform({new}): ...")):
         written = [line for line in finding.write if line.startswith(("def ", "version "))]
@@ -185,7 +185,7 @@ def test_version_raised_without_retries_is_no_finding(retry):
     found = compared(old, workers(f"retry = {retry}\n{body}"))
     assert codes(found) == []
     assert changes(found) == "version 1, not 0: its jobs wait until a process of this release fetches them"
-    # What callers may leave out is theirs to leave out.
+    # An argument with a default may be missing in a job.
     assert codes(compared(old, workers(f"retry = {retry}\ndef perform(self, path: str, mode: str = 'x'): ..."))) == []
 
 
@@ -258,7 +258,7 @@ def test_compare_renamed_worker_needs_an_alias():
 
 
 def test_compare_module_to_package_names_both_remedies():
-    """``shop/jobs.py`` becomes ``shop/jobs/hello.py``: the name on the wire follows the packages."""
+    """``shop/jobs.py`` becomes ``shop/jobs/hello.py``, and so the wire name changes."""
     body = "def perform(self, year: int): ..."
     old = workers({"HelloWorker": body}, module="shop.jobs")
     (found,) = [one for one in compared(old, workers({"HelloWorker": body}, module="shop.jobs.hello")) if one.fails]

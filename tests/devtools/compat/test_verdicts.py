@@ -1,4 +1,4 @@
-"""Whatever the comparison lets pass is held against the adapters that judge real jobs: random old and new methods."""
+"""Check the comparison of releases against the validators of real jobs, with random old and new methods."""
 
 import inspect
 from datetime import date
@@ -71,7 +71,7 @@ def grown(names):
     return st.recursive(leaf, with_children, max_leaves=3)
 
 
-# What a parameter may say, and what callers pass then: no keys that a TypedDict does not have, which type checkers refuse.
+# Each annotation of a parameter with values that callers pass. Type checkers refuse extra keys of a TypedDict.
 KNOWN = [
     (int, INTS),
     (float, FLOATS),
@@ -107,7 +107,7 @@ KNOWN = [
 ]
 
 
-# Two releases of one type: what it was, what callers passed then, and what it is now.
+# Two releases of one type: the former annotation, values of callers, and the new annotation.
 RELEASED = st.recursive(
     st.tuples(st.sampled_from(KNOWN), st.sampled_from(KNOWN), st.booleans()).map(
         lambda two: (two[0][0], two[0][1], two[0][0] if two[2] else two[1][0])
@@ -137,7 +137,7 @@ def fits(annotation, value):
 
 
 def method(parameters, rest=NO_REST):
-    """The signature of a method as a class would have it; defaults are None, which any type is widened to take."""
+    """Return the signature of a method as a class has it. A default is None, which its widened type accepts."""
 
     def perform(self):
         raise NotImplementedError
@@ -163,7 +163,7 @@ QUICK = settings(
 
 
 def test_is_subset_of_any_two_types_agrees_with_adapters():
-    """Each of them against each, on what callers pass and on odd values beside it."""
+    """Compare every pair of types, with values that callers pass and with unusual values."""
     odd = [
         None,
         True,
@@ -228,7 +228,7 @@ def test_superset_holds_for_same_and_wider_types(released):
 
 
 def remembered(signature):
-    """What takes part in the comparison of two releases: the method as it comes back from the file."""
+    """Return a method as the manifest restores it; the comparison uses this form."""
     entry = ReleasedWorker(
         place="jobs.SomeWorker",
         version=0,
@@ -245,7 +245,7 @@ def remembered(signature):
 
 @st.composite
 def methods(draw):
-    """Two releases of one method, and a list of arguments that fitted the first."""
+    """Draw two releases of one method, and arguments that fit the first."""
     pieces = draw(st.lists(RELEASED, max_size=3))
     optional = draw(st.integers(0, len(pieces)))
     old = [(f"p{index}", piece[0], index >= optional) for index, piece in enumerate(pieces)]

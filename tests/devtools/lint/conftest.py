@@ -1,4 +1,4 @@
-"""Small trees of workers, linted in this process."""
+"""Create small trees of workers, and lint them in this process."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -39,13 +39,13 @@ class TeamWorker(ApplicationWorker, abstract=True):
 def worker(
     *lines: str, name: str = "Mail", bases: str = "TeamWorker", head: str = "from workers.base import TeamWorker"
 ) -> str:
-    """A file with one worker; the lines of its body stand from line 5 on, if the head is one."""
+    """Return a file with one worker; with a head of one line its body starts at line 5."""
     body = "".join(f"    {line}\n" for line in (*lines, "def perform(self, mail_id: int) -> None: ..."))
     return f"{head}\n\n\nclass {name}Worker({bases}):\n{body}"
 
 
 def write(folder: Path, files: Mapping[str, str | bytes]) -> None:
-    """The files, in a package ``workers`` that has the base of the examples."""
+    """Write the files and a package ``workers`` with the base class of the examples."""
     for name, text in {"workers/__init__.py": "", "workers/base.py": BASE, **files}.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def write(folder: Path, files: Mapping[str, str | bytes]) -> None:
 
 @pytest.fixture
 def lint_files(tmp_path: Path) -> LintFiles:
-    """Lint the given files (or, of them, only those named); paths in findings are below ``tmp_path``."""
+    """Return a function that writes files and lints them all, or only those in ``only``; paths are below ``tmp_path``."""
 
     def run(
         files: Mapping[str, str | bytes], *only: str, config: LintConfig | None = None, known: ApplicationFacts = KNOWN
@@ -69,5 +69,5 @@ def lint_files(tmp_path: Path) -> LintFiles:
 
 
 def codes(found: list[LintFinding]) -> list[tuple[str, int]]:
-    """What is found, shortly."""
+    """Return the code and the line of each finding."""
     return [(one.code, one.line) for one in found]

@@ -1,4 +1,4 @@
-"""SEW032: a class whose wire name is not that of the last release, while the class of that one is gone."""
+"""Test SEW032: the wire name of a class differs from the last release, and no class has the released name."""
 
 from pathlib import Path
 

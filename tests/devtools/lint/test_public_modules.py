@@ -1,4 +1,4 @@
-"""The list of public modules: code, lint and guide agree."""
+"""Test that code, lint and guide have the same list of public modules."""
 
 import importlib
 from pathlib import Path
@@ -23,7 +23,7 @@ FACADES = {path.stem for path in Path(framework.__file__).parent.glob("*.py")} -
 
 
 def test_public_modules_are_those_beside_the_layers():
-    """A facade that is added at the top of the package is in the list, and what is in the list can be imported."""
+    """The list has every facade at the top of the package, and every listed module can be imported."""
     assert {name for name in PUBLIC_MODULES if "." not in name} == FACADES
     for name in PUBLIC_MODULES:
         assert importlib.import_module(f"framework.{name}").__doc__

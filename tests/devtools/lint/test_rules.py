@@ -1,4 +1,4 @@
-"""Every code: its bad example is found at the lines it says, and nothing else is; its good example is clean."""
+"""Test the examples of every code: the bad one has findings at the marked lines only, the good one has none."""
 
 import pytest
 

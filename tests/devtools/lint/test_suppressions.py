@@ -1,4 +1,4 @@
-"""Suppressions: where they hold, and those that are findings themselves."""
+"""Test suppressions: the places where they apply, and invalid ones, which are findings."""
 
 import pytest
 

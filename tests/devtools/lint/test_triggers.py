@@ -1,4 +1,4 @@
-"""What just triggers a rule, and what just does not: the lines that are found end in ``# here``."""
+"""Test the borders of each rule: the lines with a finding end in ``# here``."""
 
 import pytest
 

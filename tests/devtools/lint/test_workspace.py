@@ -1,4 +1,4 @@
-"""Workers are read, not run: bases in other files, what cannot be known, files that are no Python."""
+"""Test the reading of workers without running them: bases in other files, computed values, invalid files."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -219,7 +219,7 @@ LINES.append("    retry = 0x" + "f" * 5000)
 
 @st.composite
 def programs(draw: st.DrawFn) -> str:
-    """Python that mostly parses: some of the lines above, in their order, each indented as far as it may be."""
+    """Draw Python that mostly parses: some of the lines above, in their order, with a possible indentation."""
     chosen = sorted(draw(st.lists(st.integers(0, len(LINES) - 1), max_size=25)))
     depth, lines = 0, []
     for line in (LINES[index] for index in chosen):
