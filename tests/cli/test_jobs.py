@@ -23,7 +23,7 @@ REPORT = "Office::ReportWorker"
 
 @pytest.fixture
 def jobs(site):
-    """Run a command of the group; return its output, parsed if ``--json`` is given."""
+    """Return a function that runs a command of the group and returns its output, parsed if ``--json`` is given."""
 
     def run(*words, status=0):
         done = site.run(COMMAND, *words)

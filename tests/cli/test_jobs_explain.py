@@ -18,7 +18,7 @@ JID = "e" * 24
 
 @pytest.fixture
 def explain(site):
-    """Run the command; return its report."""
+    """Return a function that runs the command and returns its report."""
 
     def run(jid=JID, *options, status=0):
         done = site.run(COMMAND, "explain", jid, "--json", "-r", "jobs", *options)

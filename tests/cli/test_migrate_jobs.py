@@ -57,7 +57,7 @@ def migrate(office):
 
 @pytest.fixture
 def invoke_migrate(office, monkeypatch):
-    """Run the command in this process, without the cost of a start."""
+    """Return a function that runs the command in this process, without the cost of a start."""
     monkeypatch.setenv("FRAMEWORK_CONFIG_DIR", str(office.folder / "config"))
     monkeypatch.syspath_prepend(str(office.folder))
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

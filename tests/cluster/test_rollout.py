@@ -14,7 +14,7 @@ from tests.cluster.conftest import has_ended
 from tests.cluster.test_supervisor import LeaseRecorder
 from tests.harness import until
 
-CHILD_PROGRAM = str(Path(__file__).with_name("mini.py"))
+CHILD_PROGRAM = str(Path(__file__).with_name("stub_child.py"))
 
 
 class RolloutGroup:
