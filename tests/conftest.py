@@ -82,7 +82,7 @@ def _is_named(item: pytest.Item, named: list[str]) -> bool:
     return getattr(item, "originalname", item.name) in named
 
 
-# --- nothing may be left running ------------------------------------------------------------------------------------
+# --- processes left by tests ----------------------------------------------------------------------------------------
 
 
 def family() -> dict[int, str]:

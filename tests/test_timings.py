@@ -1,4 +1,4 @@
-"""Test the waits of leases, heartbeats and periodic tasks: what must outlast what, and the scaled table."""
+"""Test the waits of leases, heartbeats and periodic tasks: the order of their lengths, and the scaled table."""
 
 from dataclasses import astuple
 

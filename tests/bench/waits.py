@@ -1,4 +1,4 @@
-"""Measure an idle process: how soon it starts a job, and what waiting costs."""
+"""Measure an idle process: the delay to the start of a job, and the cost of waiting."""
 
 import time
 

@@ -43,11 +43,11 @@ DEADLY: dict[str, Callable[[], object]] = {
 class DieWorker(Base):
     """Ends its process."""
 
-    def perform(self, how: str) -> None:
-        prove(f"died {how}", time.time())
+    def perform(self, kind: str) -> None:
+        prove(f"died {kind}", time.time())
         faulthandler.disable()
-        DEADLY[how]()
-        if how == "descriptors":
+        DEADLY[kind]()
+        if kind == "descriptors":
             time.sleep(30)  # the process notices while it runs
 
 
@@ -107,15 +107,15 @@ RAISED: dict[str, Callable[[], BaseException]] = {
 
 
 class RaiseWorker(Base):
-    def perform(self, what: str) -> None:
-        error = RAISED[what]()
+    def perform(self, case: str) -> None:
+        error = RAISED[case]()
         raise error
 
 
 class AsyncRaiseWorker(Base):
-    async def perform(self, what: str) -> None:
+    async def perform(self, case: str) -> None:
         await asyncio.sleep(0)
-        error = RAISED[what]()
+        error = RAISED[case]()
         raise error
 
 
@@ -142,8 +142,8 @@ RESULTS: dict[str, Callable[[], object]] = {
 class ResultWorker(Base):
     """Returns a value that JSON cannot hold."""
 
-    def perform(self, what: str) -> object:
-        return RESULTS[what]()
+    def perform(self, case: str) -> object:
+        return RESULTS[case]()
 
 
 SETTINGS: dict[str, Callable[[], object]] = {
@@ -160,33 +160,33 @@ SETTINGS: dict[str, Callable[[], object]] = {
 class SettingsWorker(Base):
     """Changes settings of the whole process."""
 
-    def perform(self, what: str) -> None:
-        SETTINGS[what]()
+    def perform(self, case: str) -> None:
+        SETTINGS[case]()
 
 
 class ForkWorker(Base):
     """Forks, and lets the child return from ``perform`` by mistake."""
 
-    def perform(self, how: str) -> None:
-        _fork(how)
+    def perform(self, kind: str) -> None:
+        _fork(kind)
 
 
 class AsyncForkWorker(Base):
-    async def perform(self, how: str) -> None:
+    async def perform(self, kind: str) -> None:
         await asyncio.sleep(0)
-        _fork(how)
+        _fork(kind)
 
 
-def _fork(how: str) -> None:
+def _fork(kind: str) -> None:
     child = os.fork()
     if child:
         _, status = os.waitpid(child, 0)
-        prove("forked", f"{how} {os.waitstatus_to_exitcode(status)}")
-    elif how == "raises":
+        prove("forked", f"{kind} {os.waitstatus_to_exitcode(status)}")
+    elif kind == "raises":
         raise ValueError("in the child")
-    elif how == "exits":
+    elif kind == "exits":
         sys.exit(5)
-    elif how == "pushes":
+    elif kind == "pushes":
         NoteWorker.perform_async("from a forked child")
 
 
@@ -211,11 +211,11 @@ class ChildrenWorker(Base):
 class UnstoppableWorker(Base):
     """Hangs where no signal and no exception helps."""
 
-    def perform(self, how: str) -> None:
-        prove("begun", how)
-        if how == "ignores":
+    def perform(self, kind: str) -> None:
+        prove("begun", kind)
+        if kind == "ignores":
             _LIBC.signal(signal.SIGTERM, ctypes.c_void_p(1))
-        if how == "holds the interpreter":
+        if kind == "holds the interpreter":
             _LIBC_THAT_KEEPS_THE_GIL.sleep(600)
         while True:
             try:

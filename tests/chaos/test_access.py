@@ -98,7 +98,7 @@ class Authority:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        # From Python 3.13 on a certificate must name its authority's key, and an authority what its key is for.
+        # Python 3.13 requires the authority's key in a certificate, and the use of the key in an authority's certificate.
         (folder / "names").write_text("subjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n")
         authority = ("-subj", "/CN=authority", "-addext", "keyUsage=critical,keyCertSign,cRLSign")
         self._run("req", "-x509", *EC, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", *authority)

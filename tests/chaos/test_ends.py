@@ -29,7 +29,7 @@ def test_term_during_long_jobs_returns_them(scene):
     assert left - {b"aw:steady_since", b"aw:held_alert"} == {
         b"queues",
         b"queue:default",
-    }  # those two expire by themselves
+    }  # both keys expire
     for name in names:
         scene.let_end(name)
     successor = scene.worker("-c", "4").ready()

@@ -1,4 +1,4 @@
-"""Test jobs that do harm: what they raise, return, change or fork affects only them, and other jobs run."""
+"""Test harmful jobs: their errors, results, changes and forks affect no other job."""
 
 import json
 import os
@@ -29,14 +29,14 @@ REFUSED_SETTINGS = ("signal", "exit")
 def test_job_side_effects_stay_within_the_job(scene):
     """One process survives all of it, and a thousand jobs more."""
     process = scene.worker("-r", scene.module("hostile_jobs"), "-c", "3").ready()
-    failing = [("RaiseWorker", what) for what in RAISED] + [("AsyncRaiseWorker", what) for what in ASYNC]
-    failing += [("SettingsWorker", what) for what in REFUSED_SETTINGS] + [("RecursionWorker", None)]
-    harmless = [("ResultWorker", what) for what in RESULTS] + [("SettingsWorker", what) for what in SETTINGS]
-    for name, what in failing + harmless:
-        scene.enqueue(name, *([what] if what else []), jid=f"{name} {what}")
+    failing = [("RaiseWorker", case) for case in RAISED] + [("AsyncRaiseWorker", case) for case in ASYNC]
+    failing += [("SettingsWorker", case) for case in REFUSED_SETTINGS] + [("RecursionWorker", None)]
+    harmless = [("ResultWorker", case) for case in RESULTS] + [("SettingsWorker", case) for case in SETTINGS]
+    for name, case in failing + harmless:
+        scene.enqueue(name, *([case] if case else []), jid=f"{name} {case}")
     until(lambda: scene.client.zcard("retry") == len(failing), "every failure waits for its retry", 1 + SLACK_S)
     entries = {job["jid"]: job for job in scene.jobs_of("retry")}
-    assert set(entries) == {f"{name} {what}" for name, what in failing}
+    assert set(entries) == {f"{name} {case}" for name, case in failing}
     for job in entries.values():
         assert (job["retry_count"], type(job["error_class"]), type(job["error_message"])) == (0, str, str)
         assert len(job["error_message"]) <= 10_000
@@ -51,7 +51,7 @@ def test_job_side_effects_stay_within_the_job(scene):
         (line["jid"], line["job_status"]) for line in process.lines if line.get("job_status") in ("fail", "done")
     )
     assert {end: ends[end] for end in ends if end[0] in entries} == {(jid, "fail"): 1 for jid in entries}
-    assert all(ends[f"{name} {what}", "done"] == 1 for name, what in harmless)
+    assert all(ends[f"{name} {case}", "done"] == 1 for name, case in harmless)
     assert not process.find(event_name="component.died")
 
 
@@ -68,10 +68,10 @@ def test_forked_child_of_job_is_no_worker(scene):
     """
     process = scene.worker("-r", scene.module("hostile_jobs"), "-c", "2").ready()
     statuses = {"returns": 0, "raises": 1, "exits": 5, "pushes": 0}
-    jobs = [(name, how) for name in ("ForkWorker", "AsyncForkWorker") for how in statuses]
-    for name, how in jobs:
-        scene.enqueue(name, how, jid=f"{name} {how}")
-    expected = [f"{how} {status}" for how, status in statuses.items()] * 2
+    jobs = [(name, kind) for name in ("ForkWorker", "AsyncForkWorker") for kind in statuses]
+    for name, kind in jobs:
+        scene.enqueue(name, kind, jid=f"{name} {kind}")
+    expected = [f"{kind} {status}" for kind, status in statuses.items()] * 2
     until(lambda: sorted(scene.proven("forked")) == sorted(expected), "each parent has seen its child end")
     scene.wait_for("note", "from a forked child")
     scene.enqueue("NoteWorker", "after")
@@ -81,7 +81,7 @@ def test_forked_child_of_job_is_no_worker(scene):
     assert scene.proven("note").count("from a forked child") == 2
     assert not scene.client.exists("retry", "dead")
     ends = Counter((line["jid"], line["job_status"]) for line in process.lines if "Fork" in line.get("class", ""))
-    assert ends == {(f"{name} {how}", status): 1 for name, how in jobs for status in ("start", "done")}
+    assert ends == {(f"{name} {kind}", status): 1 for name, kind in jobs for status in ("start", "done")}
     assert "ValueError: in the child" in process.errors.read_text()
 
 
@@ -131,19 +131,19 @@ def test_jobs_that_kill_are_quarantined_and_others_run(scene, measured):
     for number, value in enumerate(values):
         scene.enqueue("NoteWorker", value, jid=f"neighbour {value}")
         if number % 40 == 15:
-            how = DEADLY[number // 40]
-            scene.enqueue("DieWorker", how, jid=how)
+            kind = DEADLY[number // 40]
+            scene.enqueue("DieWorker", kind, jid=kind)
     until(lambda: scene.client.zcard("interrupted") == len(DEADLY), "all jobs are quarantined", 60)
     scene.wait_for("note", *values)
     found = {job["jid"]: job for job in scene.jobs_of("interrupted")}
     assert {jid: job["aw_death_count"] for jid, job in found.items()} == dict.fromkeys(DEADLY, 3)
     assert process.end() == 0
-    took = {how: _quarantined_in_s(scene, how) for how in DEADLY}
-    for how, took_s in took.items():
-        measured(f"quarantined_after_{how}_s", took_s)
+    took = {kind: _quarantined_in_s(scene, kind) for kind in DEADLY}
+    for kind, took_s in took.items():
+        measured(f"quarantined_after_{kind}_s", took_s)
     assert max(took.values()) <= 30 + SLACK_S
     # Three that count; the first may be in doubt, as one of several jobs of the dead process.
-    assert {len(scene.proven(f"died {how}")) for how in DEADLY} <= {3, 4}
+    assert {len(scene.proven(f"died {kind}")) for kind in DEADLY} <= {3, 4}
     runs_of = Counter(scene.proven("note"))
     deaths = len(process.find(event_name="child.died"))
     measured("extra_runs", sum(runs_of.values()) - NEIGHBOURS)
@@ -160,12 +160,12 @@ def test_jobs_that_kill_are_quarantined_and_others_run(scene, measured):
     assert set(line_counts.values()) == {1}
 
 
-def _quarantined_in_s(scene, how):
+def _quarantined_in_s(scene, kind):
     """Return the seconds from the first run of a job to its quarantine."""
     (at,) = [
-        at for data, at in scene.client.zrange("interrupted", 0, -1, withscores=True) if json.loads(data)["jid"] == how
+        at for data, at in scene.client.zrange("interrupted", 0, -1, withscores=True) if json.loads(data)["jid"] == kind
     ]
-    return round(at - float(scene.proven(f"died {how}")[0]), 1)
+    return round(at - float(scene.proven(f"died {kind}")[0]), 1)
 
 
 LIMITED = (

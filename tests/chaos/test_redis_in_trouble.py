@@ -33,18 +33,18 @@ def at_work(scene, process, value):
 
 
 @pytest.mark.proves("F7", "F10", "R1")
-@pytest.mark.parametrize("how", ["reset", "client kill", "clean restart", "kill and restart"])
-def test_lost_connections_lose_no_job(scene, how):
+@pytest.mark.parametrize("fault", ["reset", "client kill", "clean restart", "kill and restart"])
+def test_lost_connections_lose_no_job(scene, fault):
     proxy = scene.proxy()
     process = scene.worker("-c", "2", url=proxy.url).ready()
     scene.enqueue("LongWorker", "one")
     scene.wait_for("begun", "one")
-    if how == "reset":
+    if fault == "reset":
         proxy.reset()
-    elif how == "client kill":
+    elif fault == "client kill":
         scene.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     else:
-        (scene.server.stop if how == "clean restart" else scene.server.kill)()
+        (scene.server.stop if fault == "clean restart" else scene.server.kill)()
         seen_trouble(process)
         scene.let_end("one")  # ends while Redis is away
         scene.wait_for("ended", "one")

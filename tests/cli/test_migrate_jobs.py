@@ -139,21 +139,21 @@ def test_migrate_follow_rules_lists_skipped_without_arguments(migrate, redis, se
     assert found["", "unreadable"] == 1
 
 
-@pytest.mark.parametrize(("what", "key"), [("scheduled", "schedule"), ("retry", "retry"), ("dead", "dead")])
-def test_migrate_set_changes_the_queue_of_its_jobs(invoke_migrate, redis, what, key):
+@pytest.mark.parametrize(("set_name", "key"), [("scheduled", "schedule"), ("retry", "retry"), ("dead", "dead")])
+def test_migrate_set_changes_the_queue_of_its_jobs(invoke_migrate, redis, set_name, key):
     score = 1_900_000_000.123456
     redis.zadd(key, {encoded("ReportWorker", queue="old"): score, encoded("Ruby::Job", queue="old"): score, b"\xff": 1})
-    done = invoke_migrate(what, "--follow-rules", "--shard", "main")
+    done = invoke_migrate(set_name, "--follow-rules", "--shard", "main")
     assert done.exit_code == 0
-    assert done.stdout.endswith(f"{what}: 1 job moved, 2 left in place\n")
+    assert done.stdout.endswith(f"{set_name}: 1 job moved, 2 left in place\n")
     assert redis.zscore(key, encoded("ReportWorker", queue="reports")) == score
     assert redis.zcard(key) == 3
     redis.delete(key)
     redis.set(key, "no set")
-    done = invoke_migrate(what, "--follow-rules")
+    done = invoke_migrate(set_name, "--follow-rules")
     assert (done.exit_code, done.stdout) == (
         0,
-        f"not scanned: {key} of main has no jobs\n{what}: 0 jobs moved, 0 left in place\n",
+        f"not scanned: {key} of main has no jobs\n{set_name}: 0 jobs moved, 0 left in place\n",
     )
 
 

@@ -130,7 +130,7 @@ NEAREST = {
     "unknwon": "unknown", "Batch": "batch", "snyc": "sync", "async": "sync", "Always": "always", "stikcy": "sticky",
     "delay": "delayed", "Raise": "raise", "rasie": "raise", "warning": "warn",
 }  # fmt: skip
-"""Of the wrong values of closed vocabularies, those that are nearly right."""
+"""Misspelt values of closed vocabularies, with the right ones."""
 
 
 def perform(self: Any, project_id: int, mode: str = "full") -> None: ...

@@ -118,7 +118,7 @@ def test_check_accepts_fitting_arguments(args: list[Any]):
         ([1, "x", [float("nan")]], "scores", r"\(at \[0\]\) is nan"),
         ([1, b"x"], "mode", "bytes"),
         ([1, "\ud800"], "mode", "surrogate"),
-        ([1, dt.datetime(2026, 1, 1)], "mode", "datetime"),  # noqa: DTZ001 - a naive one is what users pass
+        ([1, dt.datetime(2026, 1, 1)], "mode", "datetime"),  # noqa: DTZ001 - users pass naive datetimes
         ([10**4000], "project_id", "4,000 digits"),
         ([], "project_id", "is missing"),
         ([1, "x", None, 4], None, "4 were given"),

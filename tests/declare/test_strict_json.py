@@ -120,7 +120,7 @@ def test_strict_json_refuses_a_list_that_holds_itself():
         ((1,), "pass a list"),
         ({1}, "sorted list"),
         (b"x", "base64"),
-        (dt.datetime(2026, 1, 1), "epoch seconds"),  # noqa: DTZ001 - a naive one is what users pass
+        (dt.datetime(2026, 1, 1), "epoch seconds"),  # noqa: DTZ001 - users pass naive datetimes
         (dt.date(2026, 1, 1), "ISO 8601"),
         (dt.timedelta(1), "seconds"),
         (decimal.Decimal(1), "pass a str"),

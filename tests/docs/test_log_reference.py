@@ -14,7 +14,7 @@ NO_FIELDS = {"exc_info", "stacklevel"}
 EVENT = re.compile(r"[a-z_]+\.[a-z_]+")
 NO_EVENTS = re.compile(r"framework\.|openfeature\.|sqlalchemy\.|socket\.|.*\.(yml|yaml|json)$")
 BY_KIND = {"trimmed": ("dead", "interrupted")}
-"""Events whose name is put together from what happened: the end of the name, and its beginnings."""
+"""Events with a composed name: the end of the name, and its possible beginnings."""
 
 
 @cache

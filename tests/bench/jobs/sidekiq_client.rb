@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# client.py for Sidekiq: `ruby sidekiq_client.rb ACTION JSON` prints what it measured.
+# client.py for Sidekiq: `ruby sidekiq_client.rb ACTION JSON` prints its measurements.
 
 require_relative "sidekiq_jobs"
 

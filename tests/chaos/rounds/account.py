@@ -93,12 +93,12 @@ class Account:
 
     @property
     def recoveries(self) -> list[float]:
-        """Return those of all kinds."""
+        """Return the recovery times of all kinds."""
         return [seconds for kind in self.kinds.values() for seconds in kind.recoveries]
 
     @property
     def resumed(self) -> list[float]:
-        """Return those of all kinds."""
+        """Return the resumption times of all kinds."""
         return [seconds for kind in self.kinds.values() for seconds in kind.resumed]
 
 

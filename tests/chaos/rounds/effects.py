@@ -1,4 +1,4 @@
-"""Record what jobs did, without the framework: records in a file per process.
+"""Record the effects of jobs, without the framework, in a file per process.
 
 Each record is one ``write`` to a file opened for appending, so a killed process leaves complete records only.
 """
@@ -16,7 +16,7 @@ FOLDER = "CHAOS_EFFECTS"
 
 BEGUN, ENDED = b"b", b"e"
 ASIDE = 1_000_000_000
-"""From this serial on jobs are not those of the producer, and have an account of their own."""
+"""Jobs from this serial on do not come from the producer, and have an account of their own."""
 
 _RECORD = struct.Struct("<cIId")
 

@@ -56,7 +56,7 @@ def planned(options: argparse.Namespace) -> list[Round]:
 
 
 def _in_mode(rounds: list[Round], mode: str) -> list[Round]:
-    """Return those of the mode; all, where a round has no such mode."""
+    """Return the rounds of the mode; all rounds when none has the mode."""
     return [one for one in rounds if one.mode == mode] or rounds
 
 

@@ -111,7 +111,7 @@ class Producer:
             except FrameworkError as error:
                 self._count(error)
                 self._stopping.wait(_PAUSE_S)
-            except Exception as error:  # noqa: BLE001 - that an error of any other kind comes out is what we look for
+            except Exception as error:  # noqa: BLE001 - the round looks for errors of any other kind
                 self.untyped.append(repr(error))
                 self._doubt(batch)
                 self._stopping.wait(_PAUSE_S)
