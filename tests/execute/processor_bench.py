@@ -55,8 +55,8 @@ class ProcessorBench:
         for one in middleware:
             chain.add(one)
         self.suspect_runner = suspect_runner = SuspectRunner(self.shard.client, IDENTITY, slots)
-        self.untold, self.unknown = [], []
-        states = StatusWriter(self.shard, lambda *facts: self.untold.append(facts))
+        self.unwritten_states, self.unknown = [], []
+        states = StatusWriter(self.shard, lambda *facts: self.unwritten_states.append(facts))
         ensure_fetching = self.fetcher.ensure_fetching
         self.policies = AdmissionChain(policies)
         decoding = PayloadDecoder(self.runs, 10_000 if budget is None else 10_000_000, budget=budget)

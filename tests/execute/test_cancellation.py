@@ -52,7 +52,7 @@ def test_refresh_asks_once_for_all_watched_jobs(redis, cancellations):
     del running[:15]
     gc.collect()
     cancellations.refresh()
-    assert calls(redis, "hget") - before == 44  # of jobs that have ended nothing is asked
+    assert calls(redis, "hget") - before == 44  # Redis is not asked about jobs that have ended
 
 
 def test_watch_on_the_event_loop_does_not_ask_redis(redis, cancellations):

@@ -79,12 +79,12 @@ def test_coroutine_runs_in_its_context(loop):
 
 
 def test_tasks_show_coroutines_by_name_until_they_end(loop):
-    gate = Latch(loop)
-    submitted(loop, gate.passed(), "jid")
+    latch = Latch(loop)
+    submitted(loop, latch.passed(), "jid")
     until(lambda: [task.get_name() for task in loop.tasks()] == ["jid"])
     assert not loop.idle
     assert not loop.wait_idle(0)
-    gate.open()
+    latch.open()
     assert loop.wait_idle(20)
     assert loop.tasks() == []
 
@@ -114,10 +114,10 @@ def test_cancel_all_reaches_tasks_that_have_not_started(loop):
 
 @pytest.mark.proves("F31")
 def test_job_that_stops_the_loop_stops_no_other(loop):
-    gate, done = Latch(loop), []
+    latch, done = Latch(loop), []
 
     async def other():
-        await gate.passed()
+        await latch.passed()
         done.append("other")
 
     async def stop():
@@ -128,7 +128,7 @@ def test_job_that_stops_the_loop_stops_no_other(loop):
     submitted(loop, other())
     submitted(loop, stop())
     until(lambda: done == ["stopper"])
-    gate.open()
+    latch.open()
     assert loop.wait_idle(20)
     assert done == ["stopper", "other"]
 
@@ -138,10 +138,10 @@ def test_job_that_stops_the_loop_stops_no_other(loop):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_task_that_exits_stops_no_other_job(error):
     one, raised, done = EventLoop(), threading.Event(), []
-    gate = Latch(one)
+    latch = Latch(one)
 
     async def other():
-        await gate.passed()
+        await latch.passed()
         done.append("other")
 
     async def leave():
@@ -156,7 +156,7 @@ def test_task_that_exits_stops_no_other_job(error):
     submitted(one, other())
     submitted(one, parent())
     raised.wait(20)
-    gate.open()
+    latch.open()
     until(lambda: done == ["other"], "the other goes on", 2.0)
 
 
@@ -208,7 +208,7 @@ def test_coroutine_may_run_another_and_wait_for_it(loop):
     async def outer():
         return loop.run(threaded())
 
-    assert in_time(lambda: loop.run(outer())) == [1, "none 1 0"]  # by a thread that the waiting one waits for
+    assert in_time(lambda: loop.run(outer())) == [1, "none 1 0"]  # run in a thread that a waiting run waits for
     assert in_time(lambda: loop.run(nested(0))) == ["none 0"]
 
 

@@ -1,4 +1,4 @@
-"""One run: what the job sees, what middleware may do, and which outcome the run has."""
+"""One run: the job's environment, the effects of middleware, and the outcome."""
 
 import asyncio
 import json
@@ -177,12 +177,12 @@ def test_any_other_error_fails_only_its_job(run, error, is_async):
     assert isinstance(outcome, Failed)
     assert type(outcome.error).__name__ == type(error).__name__
     worker(lambda self: None)
-    assert run().outcome == Succeeded()  # and the next one runs
+    assert run().outcome == Succeeded()  # and the next job runs
 
 
 def test_unknown_class_and_wrong_arguments_have_outcomes(run):
     worker(lambda self, number: None)
-    outcome = run(name="Jab", args=["no base64"], compressed=True).outcome  # it is not looked into
+    outcome = run(name="Jab", args=["no base64"], compressed=True).outcome  # its arguments are not checked
     assert isinstance(outcome, UnknownClass)
     assert isinstance(outcome.error, UnknownWorkerError)
     assert (outcome.error.wire_name, outcome.error.nearest) == ("Jab", "Job")
@@ -194,7 +194,7 @@ def test_unknown_class_and_wrong_arguments_have_outcomes(run):
 ODD = b'{"class":"Job","jid":"j","args":["7",1e999,' + b"[" * 70 + b"]" * 70 + b"]}"
 
 
-@pytest.mark.parametrize("data", [encoded(args=["7"], jid="j"), ODD], ids=["text", "what we would not write"])
+@pytest.mark.parametrize("data", [encoded(args=["7"], jid="j"), ODD], ids=["text", "malformed for this framework"])
 @pytest.mark.parametrize(("setting", "declared"), [("warn", None), ("off", None), ("raise", "warn"), ("warn", "off")])
 def test_wrong_argument_types_run_where_the_mode_allows(run, caplog, data, setting, declared):
     worker(lambda self, number, *more: seen.append(number))  # a class that takes anything

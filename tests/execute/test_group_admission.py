@@ -97,7 +97,7 @@ def test_buffered_jobs_are_admitted_by_few_calls(start, calls, redis, is_async):
     assert max(calls) > 20
     assert held_keys(redis) == ([], [], [])
     assert {state(redis, str(number)) for number in range(60)} == {"completed"}
-    assert (one.died, one.untold, one.release_errors) == ([], [], [])
+    assert (one.died, one.unwritten_states, one.release_errors) == ([], [], [])
 
 
 def test_each_job_of_a_call_gets_its_own_answer(start, calls, redis):

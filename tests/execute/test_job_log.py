@@ -70,11 +70,11 @@ def lines(monkeypatch):
     monkeypatch.setattr(job_log.time, "time", lambda: NOW)
     opened = []
 
-    def open_(**options):
+    def open_log(**options):
         opened.append(Lines(**options))
         return opened[-1]
 
-    yield open_
+    yield open_log
     for one in opened:
         one.close()
 
@@ -240,7 +240,7 @@ def on_the_wire(job):
     try:
         return decode(data), data
     except PayloadError:
-        return None, data  # a lone surrogate, for one
+        return None, data  # for example a lone surrogate
 
 
 # One log, as in a process.
@@ -303,7 +303,7 @@ def test_line_pieces_give_the_fields_of_any_payload(both, job, loggable, categor
     assert list(start)[: len(HEAD)] == list(end)[: len(HEAD)] == HEAD
 
 
-# --- what a run is worth ------------------------------------------------------------------------------------------------
+# --- the fields of a run ----------------------------------------------------------------------------------------------
 
 
 def written(both, job, declaration=None, error=None, status="done", more=None):
@@ -468,21 +468,26 @@ def test_wrapped_class_is_in_both_lines(lines):
 
 
 def test_job_lines_escape_control_characters_of_names(lines):
-    evil = "E\x1b\x9b\u202e\u2066\u200b\u061c\u2028\x7f語"
+    hostile_text = "E\x1b\x9b\u202e\u2066\u200b\u061c\u2028\x7f語"
     both = lines()
-    job = payload(evil, jid=evil, tags=[evil], **{"meta.user": evil, "correlation_id": evil})
-    unit = UnitOfWork(evil, dumps(job))
+    job = payload(
+        hostile_text,
+        jid=hostile_text,
+        tags=[hostile_text],
+        **{"meta.user": hostile_text, "correlation_id": hostile_text},
+    )
+    unit = UnitOfWork(hostile_text, dumps(job))
     started = both.log.start(job, unit, None)
-    both.log.end(started, unit, None, "fail", 0.5, 0.1, {"x": evil}, ValueError(evil))
+    both.log.end(started, unit, None, "fail", 0.5, 0.1, {"x": hostile_text}, ValueError(hostile_text))
     both.log.end(started, unit, None, "done", 0.5, 0.1, None, None)
     assert both.server.writer.flush(timeout_s=20)
     text = os.pread(both.file.fileno(), 1 << 20, 0).decode()
     assert {char for char in text if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")} == {"\n"}
     for line in both.take():
         assert (line["class"], line["jid"], line["queue"], line["meta.user"], line["tags"]) == (
-            evil,
-            evil,
-            evil,
-            evil,
-            [evil],
+            hostile_text,
+            hostile_text,
+            hostile_text,
+            hostile_text,
+            [hostile_text],
         )

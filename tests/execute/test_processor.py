@@ -1,4 +1,4 @@
-"""The processor with real parts: what runs where, in which order the end of a job is written, and what a stop leaves."""
+"""The processor with real parts: threads and loops of jobs, the order of the writes at an end, and the state after a stop."""
 
 import asyncio
 import contextvars
@@ -46,36 +46,36 @@ def slots(redis, redis_url):
 
 
 @pytest.fixture
-def gate():
+def latch():
     """Return an awaitable that async jobs wait for, on any loop, until the test opens it."""
     opened, waiting = threading.Event(), []
 
     async def passed():
         future = Future()
         waiting.append(future)
-        if not opened.is_set():  # else the gate may have been opened before this future was in the list
+        if not opened.is_set():  # else the latch may have been opened before this future was in the list
             await asyncio.wrap_future(future)
 
-    def open_gate():
+    def open_latch():
         opened.set()
         for future in waiting:
             if not future.done():
                 future.set_result(None)
 
-    passed.open = open_gate
+    passed.open = open_latch
     yield passed
-    open_gate()
+    open_latch()
 
 
 # --- async jobs -----------------------------------------------------------------------------------------------------
 
 
-def test_more_async_jobs_run_than_there_are_threads(slots, redis, gate):
+def test_more_async_jobs_run_than_there_are_threads(slots, redis, latch):
     running = []
 
     async def perform(self):
         running.append(self.jid)
-        await gate()
+        await latch()
 
     worker(perform)
     for number in range(60):
@@ -84,9 +84,9 @@ def test_more_async_jobs_run_than_there_are_threads(slots, redis, gate):
     until(lambda: len(running) == 50)
     assert one.threads() < 10
     assert len(one.runs.running()) == 50  # each is shown, under a number of its own
-    assert redis.llen(WORKING) == 50  # and keeps its place
+    assert redis.llen(WORKING) == 50  # and keeps its slot
     assert sorted(jid for jid, _ in one.processor.async_stacks()) == sorted(running)
-    gate.open()
+    latch.open()
     until(one.done)
     assert len(set(running)) == 60
     assert (one.runs.totals().processed, one.runs.totals().failed) == (60, 0)
@@ -98,12 +98,12 @@ def limit_turns(bench, turn_s):
 
 
 @pytest.mark.proves("R25")
-def test_async_suspects_start_in_turn_in_one_thread(slots, redis, gate):
+def test_async_suspects_start_in_turn_in_one_thread(slots, redis, latch):
     running = []
 
     async def perform(self):
         running.append(int(self.jid))
-        await gate()
+        await latch()
 
     worker(perform)
     for number in range(200):
@@ -113,22 +113,22 @@ def test_async_suspects_start_in_turn_in_one_thread(slots, redis, gate):
     one = slots(220)
     limit_turns(one, 10.0)  # 0.45 s each with this concurrency: 90 s for all
     one.start()
-    until(lambda: 1_019 in running)  # who is no suspect waits for none of them
+    until(lambda: 1_019 in running)  # a job that is no suspect waits for no suspect
     assert len(running) < 220
     limit_turns(one, 0.1)
     until(lambda: len(running) == 220)
     assert [jid for jid in running if jid < 1_000] == [*range(200)]
     assert one.threads() < 10
     assert redis.hlen(keys.process(IDENTITY)) == 200
-    gate.open()
+    latch.open()
     until(one.done)
     assert one.runs.totals().processed == 220
     assert one.died == []
 
 
-def test_async_suspect_may_fail_before_it_starts(slots, redis, gate):
+def test_async_suspect_may_fail_before_it_starts(slots, redis, latch):
     async def perform(self, number):
-        await gate()
+        await latch()
 
     worker(perform)
     enqueue(redis, "Job", args=["no number", "and one too many"], aw_suspect=True)
@@ -142,7 +142,7 @@ def test_async_suspect_may_fail_before_it_starts(slots, redis, gate):
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_jobs_that_await_their_turn_stay_in_flight_at_stop(slots, redis, is_async):
-    running, opened_ = [], threading.Event()
+    running, opened_event = [], threading.Event()
 
     async def asynchronous(self):
         running.append(self.jid)
@@ -150,7 +150,7 @@ def test_jobs_that_await_their_turn_stay_in_flight_at_stop(slots, redis, is_asyn
 
     def plain(self):
         running.append(self.jid)
-        opened_.wait(60)
+        opened_event.wait(60)
         raise Shutdown
 
     worker(asynchronous if is_async else plain)
@@ -162,7 +162,7 @@ def test_jobs_that_await_their_turn_stay_in_flight_at_stop(slots, redis, is_asyn
     until(lambda: running and len(one.fetcher.in_flight.running()) == 3)
     one.runs.stopping = True
     one.fetcher.stop()
-    opened_.set()
+    opened_event.set()
     one.processor.cancel_async(0.0)  # the turn of the first is over
     until(lambda: one.processor.join(0.1), "the end of every thread")
     assert len(running) == 1
@@ -171,14 +171,14 @@ def test_jobs_that_await_their_turn_stay_in_flight_at_stop(slots, redis, is_asyn
     assert one.died == []
 
 
-def test_async_jobs_share_no_context(slots, redis, gate):
+def test_async_jobs_share_no_context(slots, redis, latch):
     seen = {}
 
     async def perform(self, label):
         before = LABEL.get()
         LABEL.set(label)
         await asyncio.sleep(0)
-        await gate()
+        await latch()
         seen[label] = (before, LABEL.get(), context.current()["correlation_id"])
 
     worker(perform)
@@ -186,7 +186,7 @@ def test_async_jobs_share_no_context(slots, redis, gate):
         enqueue(redis, "Job", args=[f"{number}"], jid=f"{number}", correlation_id=f"c{number}")
     one = slots(20).start()
     until(lambda: len(one.loop.tasks()) == 20)
-    gate.open()
+    latch.open()
     until(one.done)
     assert seen == {f"{number}": ("none", f"{number}", f"c{number}") for number in range(20)}
 
@@ -222,18 +222,18 @@ def test_context_set_by_middleware_reaches_job_and_exit(slots, redis, is_async):
 
 
 def test_failed_async_jobs_are_retried_and_others_run(slots, redis):
-    async def perform(self, what):
+    async def perform(self, ending):
         await asyncio.sleep(0)
-        if what == "exit":
+        if ending == "exit":
             raise SystemExit(1)
-        if what == "stop":
+        if ending == "stop":
             asyncio.get_running_loop().stop()
-        if what == "later":
+        if ending == "later":
             raise RetryLater(60)
 
     worker(perform)
-    for what in ("exit", "fine", "stop", "later", "fine"):
-        enqueue(redis, "Job", args=[what], jid=what)
+    for ending in ("exit", "fine", "stop", "later", "fine"):
+        enqueue(redis, "Job", args=[ending], jid=ending)
     one = slots(3).start()
     until(one.done)
     assert [type(error) for error in one.failed] == [SystemExit]
@@ -519,7 +519,7 @@ def test_tracked_job_writes_its_states(slots, redis, is_async, how, fields, afte
     enqueue(redis, "Job", args=[how], status_expiration=100, **fields)
     one = slots(1).start()
     until(one.done)
-    assert (seen, state(redis, "ab" * 12), one.untold, one.died) == (["running"], after, [], [])
+    assert (seen, state(redis, "ab" * 12), one.unwritten_states, one.died) == (["running"], after, [], [])
     waits = {"retrying": 15, "queued": 60}.get(after, 0)
     assert 90 + waits < redis.ttl(keys.status("ab" * 12)) <= 130 + waits
 
@@ -601,8 +601,8 @@ def test_last_state_is_written_at_maxmemory(slots, redis, is_async, how, place, 
         redis.config_set("maxmemory", 0)
     assert ran == [None] * 20
     assert (one.died, redis.zcard(place) if place else 20) == ([], 20)
-    assert {type(error).__name__ for _, _, error in one.untold} == {"ResponseError"}
-    assert {wanted for _, wanted, _ in one.untold} == {"running"}
+    assert {type(error).__name__ for _, _, error in one.unwritten_states} == {"ResponseError"}
+    assert {wanted for _, wanted, _ in one.unwritten_states} == {"running"}
     assert {state(redis, str(number)) for number in range(20)} == {after}
 
 
@@ -625,7 +625,7 @@ def test_refused_states_cost_no_job(slots, redis, is_async, how, place, after, m
         until(one.done)
     assert (one.died, redis.zcard(place) if place else 20) == ([], 20)
     # The call that acknowledges a job writes its last state; every other state has a step of its own.
-    refused = {wanted for _, wanted, _ in one.untold}
+    refused = {wanted for _, wanted, _ in one.unwritten_states}
     assert refused == ({"running", *after} if place else {"running"})
     assert bool(one.release_errors) is (place is None)
     assert not redis.keys("aw:status:*")
@@ -661,12 +661,12 @@ def test_tracked_job_ends_while_redis_is_away(make_server, slots, redis, is_asyn
         own.start()
         one.redis.set(keys.lease(IDENTITY), 1, px=60_000)
         until(one.done)
-        assert (ran, one.died, one.untold) == ([1], [], [])
+        assert (ran, one.died, one.unwritten_states) == ([1], [], [])
         assert state(own_redis, "ab" * 12) == after
         one.stop()
 
 
-# --- policies and what a job holds -------------------------------------------------------------------------------------
+# --- policies and resources of jobs -----------------------------------------------------------------------------------
 
 
 LOCK = keys.lock("of equal jobs")
@@ -911,12 +911,12 @@ LARGE = dumps(compressed([[[]] * 60_000]))
 
 
 def test_large_jobs_run_in_turn_beside_small_ones(redis, slots):
-    budget, opened_, ran, lock = MemoryBudget(8_000_000), threading.Event(), [], threading.Lock()
+    budget, opened_event, ran, lock = MemoryBudget(8_000_000), threading.Event(), [], threading.Lock()
 
     def perform(self, rows):
         with lock:
             ran.append(len(rows))
-        opened_.wait(20)
+        opened_event.wait(20)
 
     worker(perform)
     worker(lambda self: ran.append("small"), wire_name="Small")
@@ -925,7 +925,7 @@ def test_large_jobs_run_in_turn_beside_small_ones(redis, slots):
         redis.lpush("queue:default", LARGE.replace(b"ab" * 12, b"%024d" % number))
     one.start()
     until(lambda: ran == [60_000] and len(budget._waiters) == 1, "one runs, the next waits for its memory")
-    opened_.set()
+    opened_event.set()
     enqueue(redis, "Small")
     until(one.done)
     until(lambda: (budget._used, len(budget._waiters)) == (0, 0), "the thread gives back the memory after the job")
@@ -942,26 +942,26 @@ def test_memory_of_a_large_job_is_freed_at_any_end(redis, slots, data, end):
         pass
 
     def sync(self, rows):
-        mine = Rows(rows)
-        kept.append(weakref.ref(mine))
+        rows_of_job = Rows(rows)
+        kept.append(weakref.ref(rows_of_job))
         if end != "returns":
             raise RetryLater(60) if end == "later" else ValueError(end)
 
     async def later(self, rows):
-        mine = Rows(rows)
-        kept.append(weakref.ref(mine))
+        rows_of_job = Rows(rows)
+        kept.append(weakref.ref(rows_of_job))
         await asyncio.sleep(0)
         if end != "async":
             raise ValueError(end)
 
     worker(later if end.startswith("async") else sync)
-    gc.disable()  # what a failed job held is let go of without its help
+    gc.disable()  # the references of a failed job end without the garbage collector
     try:
         one = slots(1, budget=budget).start()
         redis.lpush("queue:default", data)
         until(lambda: kept and one.done(), "it has run")
         until(lambda: budget._used == 0, "its memory is given back")
-        until(lambda: kept[0]() is None, "what it had is gone")
+        until(lambda: kept[0]() is None, "its references are gone")
     finally:
         gc.enable()
     assert one.died == []

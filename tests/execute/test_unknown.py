@@ -28,27 +28,29 @@ def classes(*foreign, max_wait_s=86_400.0, draw=0.5):
     return UnknownClassDelays(foreign, max_wait_s, clock=lambda: NOW, draw=lambda: draw)
 
 
-def met(count, since, **fields):
+def waiting_payload(count, since, **fields):
     return payload("Gone", **{UNKNOWN_COUNT: count, UNKNOWN_SINCE: since}, **fields)
 
 
 def test_wait_grows_from_one_to_sixty_seconds():
-    delays = [classes(draw=0.0).outcome(met(count, NOW - 5)).delay_s for count in (0, 1, 2, 3, 4, 5, 6, 1_000)]
+    delays = [
+        classes(draw=0.0).outcome(waiting_payload(count, NOW - 5)).delay_s for count in (0, 1, 2, 3, 4, 5, 6, 1_000)
+    ]
     assert delays == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
-    late = [classes(draw=0.999).outcome(met(count, NOW - 5)).delay_s for count in (0, 5, 6)]
+    late = [classes(draw=0.999).outcome(waiting_payload(count, NOW - 5)).delay_s for count in (0, 5, 6)]
     assert late == [pytest.approx(1.5, abs=0.01), pytest.approx(48, abs=0.1), 60.0]
 
 
 def test_first_wait_is_counted_and_dated():
     first = classes().outcome(payload("Gone"))
     assert (first.count, first.since, first.gives_up) == (1, NOW, False)
-    again = classes().outcome(met(7, NOW - 60))
+    again = classes().outcome(waiting_payload(7, NOW - 60))
     assert (again.count, again.since, again.gives_up) == (8, NOW - 60, False)
 
 
 @pytest.mark.parametrize(("waited_s", "gives_up"), [(9.9, False), (10.0, True), (-1_000.0, False)])
 def test_wait_ends_after_the_longest_wait(waited_s, gives_up):
-    outcome = classes(max_wait_s=10.0).outcome(met(3, NOW - waited_s))
+    outcome = classes(max_wait_s=10.0).outcome(waiting_payload(3, NOW - waited_s))
     assert outcome.gives_up is gives_up
     assert outcome.since <= NOW  # another host's clock is ahead: its time would put off the end
 
@@ -57,16 +59,18 @@ def test_wait_ends_after_the_longest_wait(waited_s, gives_up):
 @each_row("milliseconds", [False, True], ids=["seconds", "as Sidekiq 8 writes it"])
 def test_wait_restarts_when_the_job_has_run_meanwhile(name, milliseconds):
     ran = NOW - 60
-    job = met(9, NOW - 90_000, **{name: int(ran * 1000) if milliseconds else ran})
+    job = waiting_payload(9, NOW - 90_000, **{name: int(ran * 1000) if milliseconds else ran})
     outcome = classes().outcome(job)
     assert (outcome.count, outcome.since, outcome.gives_up) == (1, NOW, False)
-    assert classes().outcome(met(9, NOW - 90_000, failed_at=NOW - 90_001)).gives_up  # that was before
+    assert (
+        classes().outcome(waiting_payload(9, NOW - 90_000, failed_at=NOW - 90_001)).gives_up
+    )  # the failure was before the wait
 
 
 @given(count=ANYTHING, since=ANYTHING, failed=ANYTHING)
 def test_odd_fields_of_other_writers_give_a_wait(count, since, failed):
     for one in (classes(), classes("Gone")):
-        outcome = one.outcome(met(count, since, failed_at=failed))
+        outcome = one.outcome(waiting_payload(count, since, failed_at=failed))
         assert 0.5 < outcome.delay_s <= 60 or (outcome.delay_s == 0 and isinstance(outcome, ForeignClass))
         assert outcome.count >= 1
 
@@ -80,16 +84,18 @@ def test_foreign_patterns_match_whole_names():
 
 
 def test_foreign_job_returns_soon_and_without_limit():
-    delays = [classes("Gone").outcome(met(count, NOW - 1e6)).delay_s for count in (0, 1, 2, 3, 50, 1_000_001)]
-    assert delays == pytest.approx([0.0, 0.9, 0.0, 1.8, 0.0, 4.5])  # every other time straight back
-    assert classes("Gone").outcome(met(6, NOW - 1e6)).count == 7
+    delays = [
+        classes("Gone").outcome(waiting_payload(count, NOW - 1e6)).delay_s for count in (0, 1, 2, 3, 50, 1_000_001)
+    ]
+    assert delays == pytest.approx([0.0, 0.9, 0.0, 1.8, 0.0, 4.5])  # every other delay is zero
+    assert classes("Gone").outcome(waiting_payload(6, NOW - 1e6)).count == 7
 
 
 def test_newer_version_waits_even_where_a_pattern_matches():
     class Declared:
         wire_name, version = "Gone", 1
 
-    outcome = classes("Gone").outcome_of_version(met(2, NOW - 5), Declared, 4)
+    outcome = classes("Gone").outcome_of_version(waiting_payload(2, NOW - 5), Declared, 4)
     assert isinstance(outcome.error, NewerVersionError)
     assert (outcome.error.version, outcome.error.known, outcome.count) == (4, 1, 3)
 

@@ -69,7 +69,7 @@ def run():
 
 
 @pytest.fixture
-def put_off():
+def delayed_outcome():
     """Run a payload without a class in this process; return its outcome. No line is written."""
 
     def go(retired=None, **fields):
@@ -125,7 +125,7 @@ VERSIONS = (
     version=VERSIONS | st.just(...),
     through=st.sampled_from(["pipe", "call"]),
 )
-def test_version_handler_runs_exactly_its_version(run, put_off, own, handled, version, through):
+def test_version_handler_runs_exactly_its_version(run, delayed_outcome, own, handled, version, through):
     seen.clear()
     older = {number for number in handled if number < own}
     fields = {} if version is ... else {"version": version}
@@ -135,7 +135,7 @@ def test_version_handler_runs_exactly_its_version(run, put_off, own, handled, ve
     with registry.isolated():
         made = worker(version=own, **{f"perform_v{number}": recorder(f"perform_v{number}") for number in older})
         if through == "pipe" and read > own:
-            error = put_off(args=["a", 2], **fields).error
+            error = delayed_outcome(args=["a", 2], **fields).error
             assert (type(error), error.version, error.known) == (NewerVersionError, read, own)
             assert seen == []
             return
@@ -233,7 +233,7 @@ def test_loggable_position_of_another_version_is_filtered(run):
     assert shown(version=1) == shown(version="1") == ["[FILTERED]", "second"]
     assert shown() == ["first", "[FILTERED]"]  # perform runs it
     many = ["first", "second", *range(5_000)]
-    assert run(args=many, version=1)[1]["args"][:2] == ["[FILTERED]", "second"]  # the slow way, which cuts
+    assert run(args=many, version=1)[1]["args"][:2] == ["[FILTERED]", "second"]  # the slow path, which cuts values
 
 
 def test_line_has_class_name_beside_the_alias(run):
@@ -263,9 +263,9 @@ def test_retired_class_does_not_run(run):
     assert line["args"] == ["[FILTERED]", "5"]
 
 
-def test_unregistered_class_waits_with_advice(put_off):
+def test_unregistered_class_waits_with_advice(delayed_outcome):
     worker()
-    error = put_off(name="Jab", retired={"Gone::Worker": "x"}).error
+    error = delayed_outcome(name="Jab", retired={"Gone::Worker": "x"}).error
     assert isinstance(error, UnknownWorkerError)
     assert "nearest known name: Job" in str(error)
     assert "aliases = ('Jab',)" in str(error)

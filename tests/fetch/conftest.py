@@ -21,7 +21,7 @@ from tests.harness import IDENTITY, opened, until
 class FetcherBench:
     """A fetcher on a real server with the threads that it starts; a job lasts until the test ends it.
 
-    ``job`` is what a thread does with a unit instead; it returns whether the unit is finished.
+    ``job`` replaces the run of a unit; it returns whether the unit is finished.
     """
 
     def __init__(self, redis, url, queues=(("default", 0),), slots=2, job=None, limits=None, timings=STANDARD):
@@ -96,7 +96,7 @@ class FetcherBench:
     def _last(self, unit):
         return self._ends[unit].get()
 
-    # --- what a test does
+    # --- actions of a test
 
     def start(self):
         self.fetcher.start(self.spawn)
@@ -151,7 +151,7 @@ class FetcherBench:
     def stop(self):
         self.fetcher.stop()
         for end in list(self._ends.values()):
-            end.put(None)  # for the fetcher the job hangs for ever
+            end.put(None)  # the fetcher sees a job that hangs for ever
         self.join()
         self.blocking.close()  # a process ends by exit and needs no close of its own
         self.pipeline._call.close()

@@ -115,7 +115,7 @@ def test_error_rate_counts_by_type_location_and_time(monkeypatch):
     assert not any(noted(one, number, number % 2) for number in range(2 * MAX_ERRORS - 2))  # nine at each of two places
     assert counts[-2:] == [MAX_ERRORS - 1, MAX_ERRORS - 1]
     now[0] += WINDOW_S + 0.1
-    assert not noted(one, 0)  # the others are long ago
+    assert not noted(one, 0)  # the other errors are too old
     assert counts[-1] == 1
     assert [noted(one, number) for number in range(1, MAX_ERRORS)] == [False] * (MAX_ERRORS - 2) + [True]
 

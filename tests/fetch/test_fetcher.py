@@ -145,7 +145,7 @@ def test_ends_after_the_stop_are_acknowledged_on_request(bench, redis):
     assert one.working() == [b"b"]
 
 
-# --- trouble --------------------------------------------------------------------------------------------------------
+# --- faults -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.proves("R19")
@@ -169,7 +169,7 @@ def test_lost_lease_does_not_spin(bench, redis):
     before = one.calls()
     for _ in range(2_000):
         redis.ping()
-    assert one.calls() - before < 50  # who spins asks about once per ping
+    assert one.calls() - before < 50  # a fetcher that spins would send about one call per ping
 
 
 def test_lease_lost_while_waiting_cancels_blocking_calls(bench, redis):

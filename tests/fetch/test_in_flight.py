@@ -15,22 +15,22 @@ def units(*names):
 
 def test_unit_is_in_flight_until_its_end_is_confirmed():
     in_flight = InFlight(2)
-    first, second, twin = units(b"1", b"2", b"1")
-    in_flight.add([first, second, twin])
+    first, second, equal_unit = units(b"1", b"2", b"1")
+    in_flight.add([first, second, equal_unit])
     assert (in_flight.free_capacity, in_flight.running(), in_flight.payloads()) == (2, [], {b"1", b"2"})
     assert [in_flight.start(1.0), in_flight.start(2.0), in_flight.start(3.0)] == [first, second, None]
-    assert (in_flight.free_capacity, in_flight.running(), in_flight.buffered()) == (0, [first, second], [twin])
+    assert (in_flight.free_capacity, in_flight.running(), in_flight.buffered()) == (0, [first, second], [equal_unit])
     assert {first.run_index, second.run_index} == {0, 1}
     assert in_flight.last_started_at == 2.0
     in_flight.end(first, settled=False)
-    assert in_flight.start(4.0) is twin
-    assert twin.run_index == first.run_index
+    assert in_flight.start(4.0) is equal_unit
+    assert equal_unit.run_index == first.run_index
     in_flight.end(second, settled=True)  # it has left the working list: forgotten at once
-    in_flight.end(twin, settled=False)
+    in_flight.end(equal_unit, settled=False)
     assert in_flight.payloads() == {b"1"}
-    assert in_flight.take_done(10) == [first, twin]
+    assert in_flight.take_done(10) == [first, equal_unit]
     assert in_flight.payloads() == {b"1"}
-    assert in_flight.confirm() == [first, twin]
+    assert in_flight.confirm() == [first, equal_unit]
     assert (in_flight.free_capacity, in_flight.running(), in_flight.payloads()) == (2, [], set())
 
 
@@ -45,14 +45,14 @@ def test_unit_put_back_is_the_oldest_again():
 
 def test_unsent_acknowledgements_are_sent_again_in_order():
     in_flight = InFlight(4)
-    all_ = units(b"1", b"2", b"3", b"4")
-    in_flight.add(all_)
-    for unit in [in_flight.start(0.0) for _ in all_]:
+    all_units = units(b"1", b"2", b"3", b"4")
+    in_flight.add(all_units)
+    for unit in [in_flight.start(0.0) for _ in all_units]:
         in_flight.end(unit, settled=False)
-    assert in_flight.take_done(3) == all_[:3]
+    assert in_flight.take_done(3) == all_units[:3]
     in_flight.mark_unsent()
     assert in_flight.payloads() == {b"1", b"2", b"3", b"4"}
-    assert in_flight.take_done(10) == all_
+    assert in_flight.take_done(10) == all_units
 
 
 def test_no_job_starts_while_acknowledgements_are_full():

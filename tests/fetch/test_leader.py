@@ -17,7 +17,7 @@ SOON_S = 4.0
 """Far below the 10 s after which a blocking call ends by itself."""
 
 
-# --- always manned --------------------------------------------------------------------------------------------------
+# --- there is always a leader -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("slots", [1, 3])
@@ -58,15 +58,15 @@ def test_slow_jobs_run_on_all_threads_at_once(bench, redis):
 
 
 @pytest.mark.proves("I12")
-@pytest.mark.parametrize("why", ["stalled", "quiet"])
-def test_reply_under_way_returns_behind_older_jobs(bench, redis, why):
+@pytest.mark.parametrize("reason", ["stalled", "quiet"])
+def test_reply_under_way_returns_behind_older_jobs(bench, redis, reason):
     one = bench(slots=1)
     redis.lpush(WORKING, "running", "older")
     one.in_flight.add([UnitOfWork("default", b"running", clock()), UnitOfWork("default", b"older", clock() - 1)])
     one.in_flight.start(clock() - 1)
     redis.lpush(QUEUE, "younger", "waiting")
     one.pipeline._call.send([], [("default", 1)], 1, clock())
-    if why == "quiet":
+    if reason == "quiet":
         one.fetcher.quiet()
     one.fetcher._leader.wake()  # no thread sleeps
     with one.leader.lock:
@@ -75,7 +75,7 @@ def test_reply_under_way_returns_behind_older_jobs(bench, redis, why):
     assert one.working() == [b"running"]
 
 
-# --- nothing overheard ----------------------------------------------------------------------------------------------
+# --- no job is missed -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("slots", [1, 2, 5])
@@ -134,7 +134,7 @@ def test_capacity_freed_as_threads_fall_asleep_is_seen(bench, redis):
     until(lambda: len(one.units) == 2, "the second", SOON_S)
 
 
-# --- nothing kept ---------------------------------------------------------------------------------------------------
+# --- no job is kept without capacity ----------------------------------------------------------------------------------
 
 
 def buffered(one, *names):
@@ -294,5 +294,5 @@ def test_server_that_refuses_blmove_is_swept(bench, redis):
         redis.lpush(QUEUE, "a")
         redis.config_set("maxmemory", 1)
         assert one.got(1) == [b"a"]
-    assert one.errors == []  # that is no trouble
+    assert one.errors == []  # the refusal is no error
     assert one.blocking.connection_lost_at is None

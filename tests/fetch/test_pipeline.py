@@ -1,4 +1,4 @@
-"""Round trips: what a call fetches and acknowledges, when its reply is read, and what holds if it never arrives."""
+"""Round trips: the jobs that a call fetches and acknowledges, the time when its reply is read, and a reply that never arrives."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -93,7 +93,7 @@ def test_lost_reply_repeats_acknowledgements(bench, redis):
     channel = one.pipeline._call._channel
     assert channel._socket.recv(1 << 16)  # the reply is on its way, and gets lost
     redis.client_kill_filter(_type="normal", skipme=True)
-    one.pipeline.queues_empty = True  # nothing more is wanted of this look
+    one.pipeline.queues_empty = True  # this pass needs no more jobs
     one.pipeline.fetch_and_wait()
     assert one.pipeline.failures == 1
     assert len(one.errors) == 1
@@ -116,7 +116,7 @@ def test_call_that_never_arrived_is_repeated(bench, redis):
     assert list(one.in_flight.done) == units[:2]
     one.pipeline.probe(lambda: None)
     until(lambda: one.working() == [b"2"])
-    assert len(one.fenced_units) in {0, 2}  # of a call that was heard after all
+    assert len(one.fenced_units) in {0, 2}  # Redis may have run the call
 
 
 @pytest.mark.proves("I16")
@@ -188,7 +188,7 @@ def test_one_thread_at_a_time_makes_calls(bench):
     assert one.in_flight.sent == ACK_BATCH
 
 
-# --- what lies unread is not lost -----------------------------------------------------------------------------------
+# --- an unread reply is no lost reply ---------------------------------------------------------------------------------
 
 
 def test_fetched_job_is_not_lost_before_its_reply_is_read(bench, redis):
@@ -233,7 +233,7 @@ def test_buffered_jobs_return_after_a_clock_jump(bench, redis, monkeypatch):
     one = bench(slots=2)
     redis.lpush(QUEUE, "waiting")
     taken(one, 3)
-    redis.delete(keys.lease(IDENTITY))  # we slept for longer than the lease
+    redis.delete(keys.lease(IDENTITY))  # the process slept for longer than the lease
     real = clock
     for module in (pipeline_module, fetcher_module):
         monkeypatch.setattr(module, "clock", lambda: real() + 60)
@@ -297,9 +297,9 @@ def test_lost_lease_returns_the_buffer(bench, redis):
 
 @pytest.mark.proves("F10", "I1")
 def test_running_jobs_survive_an_outage(bench, redis):
-    """Connections die again and again under load: each job runs once, but those whose reply was lost, which are found in our list.
+    """Connections die again and again under load: each job runs once, except jobs whose reply was lost.
 
-    They name no queue to go back to, so they are where such jobs go: in the dead set, each in an object that keeps its bytes.
+    The process finds these in its working list. They name no queue, so they move to the dead set, in an object that keeps their bytes.
     """
     redis.lpush(QUEUE, *range(3_000))
     one = bench(slots=4, job=lambda unit: False).start()

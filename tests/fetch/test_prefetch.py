@@ -62,7 +62,7 @@ def test_prefetch_counts_close_ends_together():
     prefetch = Prefetch()
     prefetch.ended(0, 1_000.0)
     for _ in range(10):
-        prefetch.ended(10, 1_000.001)  # a single moment says nothing of the speed
+        prefetch.ended(10, 1_000.001)  # a single moment gives no rate
     assert prefetch.wanted(1, 0) == 1
     prefetch.ended(0, 1_000.01)
     assert prefetch.wanted(0, 0) == pytest.approx(AHEAD_S * 100 / 0.01 / 2, abs=1)

@@ -1,4 +1,4 @@
-"""Process limits: how many jobs of a limited queue a process fetches, and what it leaves in the queue."""
+"""Process limits: the jobs of a limited queue that a process fetches, and those that it leaves in the queue."""
 
 from framework.fetch.in_flight import InFlight
 from framework.fetch.process_limits import ProcessLimits

@@ -136,7 +136,7 @@ def test_hot_queues_keep_their_weights():
     assert dict(rotation.next(8, 1.0)) == {"a": 6, "b": 2}
 
 
-# --- more than one look takes ---------------------------------------------------------------------------------------
+# --- more queues than one fetch reads ---------------------------------------------------------------------------------
 
 
 def looked_at(rotation, jobs=()):

@@ -324,10 +324,10 @@ def test_working_list_without_owner_is_found(reaper, redis, recovered):
     for number in range(3_000):  # it may take several sweeps to come to it
         redis.set(f"another key {number}", "")
     for _ in range(20):
-        assert reaper.sweep() == 0  # and it had a lease to beat in since then
+        assert reaper.sweep() == 0  # a registered process has a whole lease for its first heartbeat
     redis.zadd(keys.REGISTRY, {OTHER: redis.time()[0] - 20}, xx=True)
     assert reaper.sweep() == 1
-    assert queued(redis) == [{**json.loads(encoded(jid="lost")), "aw_suspect": True}]  # nothing says that it ran
+    assert queued(redis) == [{**json.loads(encoded(jid="lost")), "aw_suspect": True}]  # no evidence shows that it ran
     assert [one.owner for one in recovered] == [OTHER]
     assert redis.llen(keys.working(IDENTITY)) == 1
 
@@ -382,7 +382,9 @@ def test_sweep_without_dead_costs_two_commands(reaper, redis):
         beat(redis, f"host:{number}:000000000abc")
     before = redis.info("stats")["total_commands_processed"]
     assert reaper.sweep() == 0
-    assert redis.info("stats")["total_commands_processed"] - before <= 3  # those who are late, some keys, and an INFO
+    assert (
+        redis.info("stats")["total_commands_processed"] - before <= 3
+    )  # reads of late processes and of some keys, and an INFO
 
 
 @pytest.mark.proves("F40")
@@ -434,17 +436,17 @@ def run_until_killed(redis, identity, unacknowledged=17):
 
 @pytest.mark.proves("R25")
 @pytest.mark.parametrize("before", [0, 1, 20, 60])
-def test_killer_is_quarantined_and_neighbours_are_not(reaper, redis, before):
+def test_killing_job_is_quarantined_and_others_are_not(reaper, redis, before):
     jobs = [f"innocent-{number}" for number in range(200)]
     jobs.insert(before, "killer")
     for jid in jobs:
         redis.lpush("queue:default", encoded(jid=jid))
-    lives = 0
+    process_number = 0
     while not redis.zcard(keys.INTERRUPTED):
-        assert lives < 4, "three deaths suffice when it was among the oldest, four otherwise"
-        run_until_killed(redis, f"host:{lives + 1}:000000000abc")
+        assert process_number < 4, "three deaths suffice when it was among the oldest, four otherwise"
+        run_until_killed(redis, f"host:{process_number + 1}:000000000abc")
         reaper.sweep()
-        lives += 1
+        process_number += 1
     (killer,) = redis.zrange(keys.INTERRUPTED, 0, -1)
     assert (json.loads(killer)["jid"], json.loads(killer)["aw_death_count"]) == ("killer", 3)
     counts = Counter(job.get("aw_death_count", 0) for job in queued(redis))

@@ -12,16 +12,16 @@ class WaitingThreads:
 
     def __init__(self, most):
         self.pool = WorkerThreads(most)
-        self.pool.spawn = self._hire
+        self.pool.spawn = self._spawn
         self.woken = []
         self.threads = []
 
-    def _hire(self):
-        thread = threading.Thread(target=self._rest, args=(len(self.threads),), daemon=True)
+    def _spawn(self):
+        thread = threading.Thread(target=self._wait, args=(len(self.threads),), daemon=True)
         self.threads.append(thread)
         thread.start()
 
-    def _rest(self, name):
+    def _wait(self, name):
         self.pool.check_in()
         self.pool.wait(lambda: False)
         self.woken.append(name)
@@ -32,11 +32,11 @@ class WaitingThreads:
 
 def test_threads_are_started_up_to_the_maximum():
     some = WaitingThreads(3)
-    for hired in (1, 2, 3):
+    for spawned in (1, 2, 3):
         assert some.pool.notify_one()
         some.resting(1)
         some.pool._waiting.clear()  # they are active and wait no more
-        assert len(some.threads) == hired
+        assert len(some.threads) == spawned
     assert not some.pool.notify_one()
     assert len(some.threads) == 3
     assert not some.pool.wake_pending  # no thread is being woken
@@ -45,7 +45,7 @@ def test_threads_are_started_up_to_the_maximum():
 def test_waiting_thread_is_woken_before_a_new_one_starts():
     some = WaitingThreads(3)
     for count in (1, 2):
-        some._hire()
+        some._spawn()
         some.resting(count)
     assert some.pool.notify_one()
     until(lambda: some.woken == [1])
@@ -85,7 +85,7 @@ def test_wake_up_just_before_the_wait_is_not_lost():
 def test_notify_all_wakes_every_thread():
     some = WaitingThreads(3)
     for count in (1, 2, 3):
-        some._hire()
+        some._spawn()
         some.resting(count)
     some.pool.notify_all()
     for thread in some.threads:

@@ -1,4 +1,4 @@
-"""The table of endings, compared with what a real job writes at each of them."""
+"""Compare the table of endings with the writes of a real job at each ending."""
 
 import time
 from typing import get_args
@@ -47,7 +47,7 @@ def name_of(ending):
 
 
 class EndingBench:
-    """Run one job to one ending, and collect what was written."""
+    """Run one job to one ending, and collect its writes."""
 
     def __init__(self, redis, url, client, monkeypatch):
         self.redis, self.url, self.client = redis, url, client
@@ -122,7 +122,7 @@ def raising(error):
     return perform
 
 
-# --- one function per ending: what brings a job there -------------------------------------------------------------------
+# --- one function per ending, which brings a job there ----------------------------------------------------------------
 
 
 def hold_by_limit(bench):

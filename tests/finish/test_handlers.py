@@ -29,9 +29,9 @@ def test_guard_returns_the_result_of_the_call():
 
 @pytest.fixture
 def registered():
-    saved = list(public.error_handlers), list(public.death_handlers)
+    previous_handlers = list(public.error_handlers), list(public.death_handlers)
     yield
-    public.error_handlers[:], public.death_handlers[:] = saved
+    public.error_handlers[:], public.death_handlers[:] = previous_handlers
 
 
 def test_handlers_may_be_registered_as_decorators(registered):

@@ -129,7 +129,7 @@ def test_dead_false_deletes_instead_of_killing():
 
 @each_row("job", [payload(), payload(retry=25, retry_for=10)])
 @each_row(
-    ("own_fields", "buries", "decision", "exhausted"),
+    ("own_fields", "moves_to_dead_set", "decision", "exhausted"),
     [
         ({}, False, Delete, True),
         ({}, True, Kill, None),
@@ -137,8 +137,10 @@ def test_dead_false_deletes_instead_of_killing():
         ({"retry": False}, True, Delete, False),
     ],
 )
-def test_business_error_is_not_retried(job, own_fields, buries, decision, exhausted):
-    found = RetryPolicy(keeps_business_failures=buries).decide({**job, **own_fields}, None, BusinessError("closed"))
+def test_business_error_is_not_retried(job, own_fields, moves_to_dead_set, decision, exhausted):
+    found = RetryPolicy(keeps_business_failures=moves_to_dead_set).decide(
+        {**job, **own_fields}, None, BusinessError("closed")
+    )
     assert (type(found), getattr(found, "exhausted", None)) == (decision, exhausted)
     assert getattr(found, "business", decision is Kill) == (decision is Kill)
     assert ("discarded_at" in found.payload) == bool(exhausted)
@@ -194,7 +196,7 @@ def test_backtrace_is_kept_innermost_first_if_wanted(wanted, lines):
         assert found[0].endswith(":in `raised'")
 
 
-class Mute(Exception):
+class UnreadableMessageError(Exception):
     def __str__(self):
         raise KeyboardInterrupt
 
@@ -210,7 +212,11 @@ class Numeric(Exception):
     [
         (ValueError("x" * 1_000_000), "ValueError", "x" * 10_000),
         (ValueError("a\ud800"), "ValueError", "a?"),
-        (Mute(), f"{__name__}.Mute", "<its message cannot be read: __str__ raised KeyboardInterrupt>"),
+        (
+            UnreadableMessageError(),
+            f"{__name__}.UnreadableMessageError",
+            "<its message cannot be read: __str__ raised KeyboardInterrupt>",
+        ),
         (Numeric(), f"{__name__}.Numeric", "<its message cannot be read: __str__ raised TypeError>"),
         (SystemExit(3), "SystemExit", "3"),
         (json.JSONDecodeError("bad", "", 0), "json.decoder.JSONDecodeError", "bad: line 1 column 1 (char 0)"),
@@ -237,8 +243,8 @@ def test_hooks_see_decompressed_arguments():
     seen = []
 
     job = payload(args=["eJw="], compressed=True, original_job_size_bytes=9)
-    hooked = worker(retry_in=classmethod(lambda cls, count, error, job: seen.append(dict(job))))
-    decision = RetryPolicy().decide(job, hooked, ValueError("x"), ["plain", 1])
+    with_hook = worker(retry_in=classmethod(lambda cls, count, error, job: seen.append(dict(job))))
+    decision = RetryPolicy().decide(job, with_hook, ValueError("x"), ["plain", 1])
     assert seen[0]["args"] == ["plain", 1]
     assert "compressed" not in seen[0]
     assert decision.payload["args"] == ["eJw="]
@@ -317,7 +323,7 @@ def test_long_backtrace_keeps_its_innermost_lines(monkeypatch):
     assert lines[1][0].endswith(":in `raised'")
 
 
-class Sly(str):
+class TextWithFailingMethods(str):
     __slots__ = ()
 
     def __getitem__(self, key):
@@ -331,7 +337,7 @@ class Odd(Exception):
     __module__ = 7
 
     def __str__(self):
-        return Sly("sly")
+        return TextWithFailingMethods("sly")
 
 
 class Meta(type):

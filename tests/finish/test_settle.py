@@ -54,7 +54,7 @@ class SettlerBench:
         self.states = []
 
     def write_last(self, tracked, state):
-        """Stand for ``StatusWriter``: note the length of the working list at each write."""
+        """Replace ``StatusWriter``: note the length of the working list at each write."""
         self.states.append((tracked, state, self.redis.llen(WORKING)))
 
     def trim(self, count, source):
@@ -220,9 +220,12 @@ def test_business_errors_trim_no_other_dead_job(redis, granted):
     assert jids(redis) == ["real", *(f"refused {number}" for number in range(53, 60))]
     for number in range(18):
         bench.go(ERROR, jid=f"real {number}", retry=0)
-    assert jids(redis) == ["real", *(f"real {number}" for number in range(18))]  # 19 below 20: they gave way
+    assert jids(redis) == [
+        "real",
+        *(f"real {number}" for number in range(18)),
+    ]  # 19 failures displaced all business errors
     bench.go(REFUSED, jid="one more")
-    assert jids(redis)[-1] == "real 17"  # it found no place
+    assert jids(redis)[-1] == "real 17"  # the set has no place for a business error
     assert redis.exists(keys.DEAD_BUSINESS) == 0
     bench.go(ERROR, jid="last", retry=0)
     assert jids(redis) == [*(f"real {number}" for number in range(18)), "last"]
@@ -433,14 +436,14 @@ def test_death_handlers_see_decompressed_arguments(bench, redis):
 
 
 def test_hook_cannot_change_the_stored_payload(bench):
-    def scribble(cls, count, error, job):
-        job["args"].append("scribble")
+    def change_arguments(cls, count, error, job):
+        job["args"].append("change_arguments")
         job["queue"] = "elsewhere"
 
     data = encoded(args=[1])
     unit = hold(bench.redis, data)
     decision = bench.settler.decide_retry(
-        unit, worker(retry_in=classmethod(scribble), perform=lambda self, n: None), ERROR, [1]
+        unit, worker(retry_in=classmethod(change_arguments), perform=lambda self, n: None), ERROR, [1]
     )
     bench.settler.settle(unit, ERROR, decision)
     (stored,) = bench.places()[keys.RETRY]
@@ -454,7 +457,7 @@ def test_kill_with_dead_false_is_deleted_and_calls_hook(bench):
     assert [call[0] for call in calls] == ["retry_in", "retries_exhausted"]
 
 
-# --- classes that are not here --------------------------------------------------------------------------------------------
+# --- classes that this process lacks ----------------------------------------------------------------------------------
 
 UNKNOWN = UnknownClass(UnknownWorkerError("Jab", "Job"), 2.0, 3, 1_800_000_000.5)
 GIVEN_UP = UnknownClass(NewerVersionError("Job", 4, 1), 60.0, 9, 1_800_000_000.5, gives_up=True)
@@ -483,7 +486,7 @@ def test_unknown_class_waits_and_no_retry_is_spent(bench, redis, retry):
     seconds, microseconds = redis.time()
     assert 0 < due - (seconds + microseconds / 1e6) <= 2
     stored, wanted = json.loads(member), {**json.loads(encoded(**before)), **MET}
-    del wanted["enqueued_at"], wanted["error_backtrace"]  # the one is of a queue, the other of another error
+    del wanted["enqueued_at"], wanted["error_backtrace"]  # fields of a queue entry and of the former error
     assert stored == wanted
     assert bench.places() == {keys.SCHEDULE: [member]}
     assert bench.died == []

@@ -106,17 +106,17 @@ def test_redis_flags_server_away_costs_only_updates(make_server, monkeypatch):
     server = make_server()
     client = server.open()
     set_flag(client, Flag("a", 100), None)
-    flags, eager = RedisFlags(client, "main", lazy=True), RedisFlags(client, "main")
+    flags, eager_flags = RedisFlags(client, "main", lazy=True), RedisFlags(client, "main")
     assert flags.enabled("a")
-    eager.read()
+    eager_flags.read()
     server.stop()
     monkeypatch.setattr(redis_flags, "MAX_AGE_S", 0.0)
     with server_lines("info") as lines:
         assert flags.enabled("a")
         assert [line["event_name"] for line in lines()] == ["flags.unavailable"]
     with pytest.raises(RedisConnectionError):
-        eager.read()
-    assert eager.enabled("a")
+        eager_flags.read()
+    assert eager_flags.enabled("a")
     client.close()
 
 

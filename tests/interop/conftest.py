@@ -131,7 +131,7 @@ def ruby_console(server: GuardedServer, sidekiq: Gems) -> Iterator[Ruby]:
 
 @pytest.fixture
 def ruby(ruby_console: Ruby, redis: "Redis") -> Ruby:
-    """The console, on an empty store, without a size limiter; Ruby is the user ``default``, and needs more than our roles have."""
+    """The console, on an empty store, without a size limiter; Ruby is the user ``default``, with more rights than any role."""
     redis.execute_command("ACL", "SETUSER", "default", "allkeys", "allchannels", "+@all")
     ruby_console("limit_sizes")
     return ruby_console

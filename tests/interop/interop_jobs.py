@@ -10,7 +10,7 @@ from redis import Redis
 
 from framework import ApplicationWorker
 
-GATE_S = 60
+WAIT_S = 60
 
 
 def note(worker: str, *args: Any) -> None:
@@ -19,7 +19,7 @@ def note(worker: str, *args: Any) -> None:
 
 
 class EchoWorker(ApplicationWorker):
-    """Says what it was given."""
+    """Records its arguments."""
 
     feature_category = "not_owned"
 
@@ -38,7 +38,7 @@ class PlainWorker(ApplicationWorker):
 
 
 class HandoverWorker(ApplicationWorker):
-    """Always fails in Ruby, works here."""
+    """Always fails in Ruby, succeeds in Python."""
 
     feature_category = "not_owned"
 
@@ -47,7 +47,7 @@ class HandoverWorker(ApplicationWorker):
 
 
 class FailingWorker(ApplicationWorker):
-    """Always fails here; there is no such class in Ruby."""
+    """Always fails in Python; Ruby has no such class."""
 
     feature_category = "not_owned"
     retry = 3
@@ -90,8 +90,8 @@ class WaitingWorker(ApplicationWorker):
 
     feature_category = "not_owned"
 
-    def perform(self, gate: str) -> None:
-        with Redis.from_url(os.environ["PROOF_URL"], socket_timeout=GATE_S + 5) as client:
-            client.rpush("interop:waiting", gate)
-            client.blpop([gate], timeout=GATE_S)
-        note("WaitingWorker", gate)
+    def perform(self, list_key: str) -> None:
+        with Redis.from_url(os.environ["PROOF_URL"], socket_timeout=WAIT_S + 5) as client:
+            client.rpush("interop:waiting", list_key)
+            client.blpop([list_key], timeout=WAIT_S)
+        note("WaitingWorker", list_key)

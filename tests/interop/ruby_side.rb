@@ -111,8 +111,8 @@ end
 class WaitingWorker
   include Sidekiq::Worker
 
-  def perform(gate)
-    note("WaitingWorker", gate)
+  def perform(list_key)
+    note("WaitingWorker", list_key)
   end
 end
 

@@ -50,7 +50,7 @@ def test_ruby_runs_python_jobs_with_equal_arguments(jobs, ruby, ruby_server, not
     assert before["names"] == ["default"]
     oldest = before["jobs"][-1]
     assert oldest["jid"] == jid
-    assert abs(oldest["created_at"] - time.time()) < 60  # a wrong unit would be off by decades
+    assert abs(oldest["created_at"] - time.time()) < 60  # a wrong unit of time gives a date decades away
     assert 0 <= before["latency"] < 60
 
     with ruby_server():
@@ -241,7 +241,7 @@ def test_ruby_moves_a_wrapped_entry_to_the_dead_set(ruby, python_server, ruby_se
 def test_ruby_shows_and_controls_a_python_process(jobs, ruby, python_server, noted, redis, eventually):
     jobs.EchoWorker.perform_async("quick")
     jobs.MendableWorker.perform_async(1)
-    waiting = jobs.WaitingWorker.perform_async("interop:gate")
+    waiting = jobs.WaitingWorker.perform_async("interop:release")
     with python_server() as process:
         eventually(lambda: redis.llen("interop:waiting"), "the waiting job's start")
         # The list is from the last heartbeat, which may still show the quick job.
@@ -251,7 +251,7 @@ def test_ruby_shows_and_controls_a_python_process(jobs, ruby, python_server, not
         assert work["queue"] == "default"
         assert abs(work["run_at"] - time.time()) < 60
         payload = json.loads(work["payload"]) if isinstance(work["payload"], str) else work["payload"]
-        assert (payload["jid"], payload["class"], payload["args"]) == (waiting, "WaitingWorker", ["interop:gate"])
+        assert (payload["jid"], payload["class"], payload["args"]) == (waiting, "WaitingWorker", ["interop:release"])
 
         (seen,) = ruby("processes")
         assert work["process"] == seen["identity"]
@@ -270,7 +270,7 @@ def test_ruby_shows_and_controls_a_python_process(jobs, ruby, python_server, not
         ruby("signal", identity=seen["identity"], signal="quiet!")
         eventually(lambda: ruby("processes")[0]["quiet"] == "true", "quiet")
         jobs.EchoWorker.perform_async("unserved")
-        redis.lpush("interop:gate", "open")
+        redis.lpush("interop:release", "open")
         noted("python", 2)
         assert redis.llen("queue:default") == 1
 
@@ -279,7 +279,7 @@ def test_ruby_shows_and_controls_a_python_process(jobs, ruby, python_server, not
     assert ruby("processes") == []
     stats = ruby("stats")
     assert (stats["processed"], stats["failed"], stats["enqueued"]) == (3, 1, 1)
-    # One key runs out by itself.
+    # One key expires by itself.
     kept = {key.decode() for key in redis.scan_iter() if not is_metric(key)}
     assert kept - {"aw:steady_since", "aw:held_alert", "process_cleanup"} == {
         *(
@@ -297,7 +297,7 @@ def test_ruby_shows_and_controls_a_python_process(jobs, ruby, python_server, not
 
 
 def test_running_job_is_found_in_the_log_by_its_tid(jobs, ruby, python_server, redis, eventually):
-    jid = jobs.WaitingWorker.perform_async("interop:gate")
+    jid = jobs.WaitingWorker.perform_async("interop:release")
     with python_server("--tag", "shop", "--label", "blue") as process:
         (work,) = eventually(lambda: ruby("work"), "the busy job in Ruby's list")
         (start,) = [line for line in process.lines() if line.get("jid") == jid]
@@ -305,7 +305,7 @@ def test_running_job_is_found_in_the_log_by_its_tid(jobs, ruby, python_server, r
         page = ruby("pages", paths=["/busy"])["/busy"]
         assert page["status"] == 200
         assert all(text in page["body"] for text in (start["tid"], "shop", "blue"))
-        redis.lpush("interop:gate", "open")
+        redis.lpush("interop:release", "open")
 
 
 def test_ruby_idle_process_is_shown_with_its_threads(ruby, ruby_server, redis, eventually):
@@ -349,7 +349,7 @@ def test_ruby_cancel_stops_a_python_job(jobs, ruby, sidekiq, python_server, note
 
 
 def pages_answer(ruby):
-    """Sidekiq's own Web UI on our data, with a process, a running job, a dead one, and one of each other kind."""
+    """Sidekiq's own Web UI on the framework's data, with a process, a running job, a dead one, and one of each other kind."""
     ruby("perform_in", **{"class": "EchoWorker", "args": ["far off"], "seconds": 3600})
     paths = ["/", "/busy", "/queues", "/queues/default", "/retries", "/scheduled", "/morgue", "/stats"]
     pages = ruby("pages", paths=paths)
@@ -427,7 +427,7 @@ def test_ruby_without_a_size_limiter_gets_uncompressed_arguments(jobs, ruby, rub
 
 
 def test_ruby_poller_keeps_a_large_python_job(jobs, ruby, redis, python_server, noted):
-    """Smaller limits over there: it was accepted here, and must be neither compressed again nor lost."""
+    """Ruby has smaller limits: a job that Python accepted must be neither compressed again nor lost."""
     jobs.EchoWorker.perform_in(600, *LARGE)
     member = redis.zrange("schedule", 0, 0)[0]
     ruby("limit_sizes", threshold=100, limit=200)

@@ -8,7 +8,7 @@ from tests.tables import each_row
 
 
 def layer(name, *, before=None, after=None, on_error=None, yields=1):
-    """A middleware class that writes down what it sees."""
+    """A middleware class that records its calls."""
 
     def call(self, log):
         log.append(f"{name} in")
@@ -41,12 +41,12 @@ def names(chain):
 
 
 def go(layers, error=None):
-    """Pass through; return what was seen and whether the body ran."""
+    """Pass through; return the recorded calls and whether the body ran."""
     log, chain = [], Chain(("log",))
     for one in layers:
         chain.add(one)
-    with ChainInvocation(chain.compile(), log) as open_:
-        if open_:
+    with ChainInvocation(chain.compile(), log) as invocation:
+        if invocation:
             log.append("body")
             if error:
                 raise error
@@ -180,8 +180,8 @@ class Fits:
 def test_chain_accepts_every_call_that_fits(call):
     chain = Chain(SERVER)
     chain.add(shaped(call))
-    with ChainInvocation(chain.compile(), "worker", {}, "queue") as open_:
-        assert open_
+    with ChainInvocation(chain.compile(), "worker", {}, "queue") as invocation:
+        assert invocation
 
 
 def test_chain_of_pushes_requires_a_pool():

@@ -64,7 +64,7 @@ def mapping(to="new", *sources, classes=()):
         ("OldBillWorker", "old_bill", {}, "money"),  # under its former name
         ("BillWorker", "money", {}, ""),
         ("PinnedWorker", "old", {}, "pinned"),
-        ("BillWorker", "old", {"aw_queue": "other"}, "money"),  # chosen was another one, long ago
+        ("BillWorker", "old", {"aw_queue": "other"}, "money"),  # the push chose another queue, long ago
         ("BillWorker", "old", {"aw_shard": "main"}, "money"),
         ("BillWorker", "old", {"aw_shard": "no such shard"}, "money"),
         ("AwayWorker", "old", {"aw_shard": "main"}, "search"),

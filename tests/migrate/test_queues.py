@@ -48,7 +48,7 @@ def stays(data):
 
 
 def arrived(data):
-    """The same job where it goes."""
+    """Return the same job in the target queue."""
     return data if stays(data) else data.replace(b'"queue":"old"', b'"queue":"new"')
 
 
@@ -59,7 +59,7 @@ def migration(redis, limit=None, report=lambda _: None):
 
 
 def waiting(redis, key):
-    """Next to run first."""
+    """Return the jobs, the next to run first."""
     return redis.lrange(key, 0, -1)[::-1]
 
 
@@ -98,7 +98,7 @@ def test_migrate_queue_moves_jobs_and_keeps_order(redis, granted, small_pages, m
     assert redis.smembers(keys.QUEUES) == {b"old", b"new"}
     assert tidy(redis)
     before = redis.info("commandstats")["cmdstat_renamenx"]["calls"]
-    queues.migrate("old")  # nothing is put aside when there is nothing to move
+    queues.migrate("old")  # without a job to move no job is put aside
     assert redis.info("commandstats")["cmdstat_renamenx"]["calls"] == before
 
 
@@ -198,22 +198,22 @@ def test_migrate_queue_further_pushes_are_reported(redis, granted, small_pages):
     queues, account, _ = migration(granted)
     hand_on = queues._move_all
 
-    def and_one_more_comes(queue, lease):
+    def push_one_more(queue, lease):
         hand_on(queue, lease)
         redis.lpush(OLD, job(next(serials)))
 
-    queues._move_all = and_one_more_comes
+    queues._move_all = push_one_more
     queues.migrate("old")
     assert account.still_receiving == {"old"}
     assert account.incomplete
 
 
-# --- others at the same queue ---------------------------------------------------------------------------------------
+# --- other processes at the same queue --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pause", ["lease", "reaper"])
 def test_migrate_queue_expired_lease_continues(redis, granted, small_pages, pause):
-    """What it had put aside is there, or others have put it back."""
+    """The jobs of the expired migration are still in its key, or a reaper has put them back."""
     jobs = mixed(80)
     redis.lpush(OLD, *jobs)
     counts = []
@@ -233,7 +233,7 @@ def test_migrate_queue_expired_lease_continues(redis, granted, small_pages, paus
 
 
 def test_migrate_queue_two_at_once_lose_no_job(redis, granted, small_pages):
-    """The second comes at each moment of the first, and is through before that goes on."""
+    """The second migration runs at each command of the first, and ends before the first continues."""
     for moment in range(1, 14):
         redis.flushall()
         jobs = mixed(80)
@@ -262,7 +262,7 @@ def test_migrate_queue_killed_run_is_put_back_by_the_next(redis, granted):
 
 
 class Others:
-    """Producers, consumers, and a process that gives back what it has fetched; each step on their list is taken between two pages."""
+    """Producers, consumers, and a process that returns its fetched jobs: each takes its next step between two pages."""
 
     def __init__(self, redis, jobs, steps):
         self.redis = redis
@@ -317,11 +317,11 @@ def test_migrate_queue_concurrent_clients_lose_no_job(redis, granted, small_page
     others = Others(redis, jobs, steps)
     migration(granted, report=others.act)[0].migrate("old")
     assert not redis.exists(ASIDE)
-    migration(granted)[0].migrate("old")  # what came after the last look
+    migration(granted)[0].migrate("old")  # jobs that arrived after the last page
     left = {True: waiting(redis, OLD), False: waiting(redis, NEW)}
     assert Counter(map(arrived, [*others.taken, *left[True], *left[False]])) == Counter(map(arrived, others.pushed))
     assert all(map(stays, left[True]))
-    # Of those that were there at the begin, in the order in which they ran and will run; who was given back runs again.
+    # The jobs that waited at the start, in the order in which they ran and will run; a returned job runs again.
     place = {arrived(data): index for index, data in enumerate(jobs) if arrived(data) not in others.given}
     for kept in (True, False):
         ran = [data for data in others.taken if stays(data)] if kept else []
@@ -330,7 +330,7 @@ def test_migrate_queue_concurrent_clients_lose_no_job(redis, granted, small_page
 
 
 def test_migrate_queue_busy_clients_see_each_job_once(redis, granted, redis_url):
-    """20,000 jobs, four threads that push and take: what was pushed is what was taken and what waits."""
+    """20,000 jobs, four threads that push and take: each pushed job was taken or waits."""
     jobs = [job(serial, "StayWorker" if serial % 2 else "MoveWorker") for serial in range(20_000)]
     redis.lpush(OLD, *jobs)
     done, pushed, taken = threading.Event(), ([], []), ([], [])
@@ -366,7 +366,7 @@ def test_migrate_queue_busy_clients_see_each_job_once(redis, granted, redis_url)
     whole = {arrived(data) for data in [*jobs, *pushed[0], *pushed[1]]}
     assert {arrived(data) for data in found} == whole
     assert not [data for data in redis.lrange(OLD, 0, -1) if not stays(data)]
-    for key in (OLD, NEW):  # those of the beginning are in the order in which they stood
+    for key in (OLD, NEW):  # the jobs of the start keep their order
         first = [serial for serial in (json.loads(data)["args"][0] for data in waiting(redis, key)) if serial < 20_000]
         assert first == sorted(first)
 
@@ -375,14 +375,14 @@ def test_migrate_queue_busy_clients_see_each_job_once(redis, granted, redis_url)
 
 
 def expire(redis):
-    """The lease has run out, and the silence has lasted."""
+    """The lease has expired, and no heartbeat has come for the time that makes a process dead."""
     redis.delete(keys.lease(HOLDER))
     if redis.zscore(keys.REGISTRY, HOLDER) is not None:
         redis.zadd(keys.REGISTRY, {HOLDER: redis.time()[0] - STANDARD.unregister_after_s - 5})
 
 
 def reap(redis):
-    """What any process of the shard does every few seconds."""
+    """Sweep, as any process of the shard does every few seconds."""
     grace = FailureDetector(15.0, 3.0)
     redis.set(keys.STEADY_SINCE, redis.time()[0] - 30, px=60_000)
     grace.record_heartbeat(redis.time()[0], lease_held=False)
@@ -405,8 +405,8 @@ def interrupted(url, fault, folder, status):
 
 @pytest.mark.proves("I1", "I2", "F1")
 @pytest.mark.parametrize("way", WAYS)
-def test_migrate_queue_struck_anywhere_next_run_completes(redis, granted, redis_url, tmp_path, way, monkeypatch):
-    """The same command run again at once; or later, when reapers have put back what was put aside."""
+def test_migrate_queue_fault_anywhere_next_run_completes(redis, granted, redis_url, tmp_path, way, monkeypatch):
+    """Run the same command again at once; or later, when reapers have put back the jobs."""
     monkeypatch.setattr(module, "PAGE", 7)
     jobs = mixed(20)
     movers = [data for data in jobs if not stays(data)]
@@ -430,7 +430,7 @@ def test_migrate_queue_struck_anywhere_next_run_completes(redis, granted, redis_
         migration(granted)[0].migrate("old")
         assert waiting(redis, OLD) == [data for data in jobs if stays(data)]
         assert waiting(redis, NEW) == [arrived(data) for data in movers]
-        if redis.zscore(keys.REGISTRY, HOLDER) is not None:  # a name that is left is forgotten as any dead process
+        if redis.zscore(keys.REGISTRY, HOLDER) is not None:  # a name that remains is unregistered like any dead process
             expire(redis)
             reap(granted)
         assert tidy(redis)

@@ -1,4 +1,4 @@
-"""Migrate a sorted set: each job keeps its time and exists once, while others take jobs or add some."""
+"""Migrate a sorted set: each job keeps its time and exists once, while other clients take or add jobs."""
 
 import threading
 from collections import Counter
@@ -22,7 +22,7 @@ def job(serial, name="MoveWorker", queue="old"):
 
 
 def fill(redis, count):
-    """Return what is there: every third stays, every seventh is no job."""
+    """Return the members of the set: every third stays, every seventh is no job."""
     members = {}
     for serial in range(count):
         data = (
@@ -140,7 +140,7 @@ def interrupted(url, fault, folder, status):
 
 @pytest.mark.proves("I1", "I2", "F1")
 @pytest.mark.parametrize("way", WAYS)
-def test_migrate_set_struck_anywhere_next_run_completes(redis, granted, redis_url, tmp_path, way, monkeypatch):
+def test_migrate_set_fault_anywhere_next_run_completes(redis, granted, redis_url, tmp_path, way, monkeypatch):
     monkeypatch.setattr(module, "PAGE", 10)
     for _ in range(2):  # the first run also sends the source of each script that the server does not know yet
         redis.flushall()

@@ -77,7 +77,7 @@ class Census:
             until(lambda: mark in self._marks, "the census")
 
     def unused(self, role: Role) -> set[str]:
-        """Return what the role grants and its user was not seen to use: ``+command``, ``~pattern``, or a script by name.
+        """Return the rights that the role grants and its user did not use: ``+command``, ``~pattern``, or a script by name.
 
         A command that a script of the role contains counts as used where that script was sent: not every branch is driven here.
         """

@@ -103,7 +103,7 @@ def installation(short_path):
 
 
 @pytest.fixture
-def guarded(installation):
+def sentinel_port(installation):
     """Return the port of a sentinel with a password of its own, over a Redis with another."""
     port = installation.redis(f"requirepass {SECRET}")
     return installation.redis(
@@ -114,13 +114,13 @@ def guarded(installation):
     )
 
 
-def test_worker_with_a_sentinel_url_needs_no_config_folder(installation, guarded):
-    url = f"redis+sentinel://:{SECRET}@127.0.0.1:{guarded}/house/0?sentinel_password={OWN_SECRET}"
+def test_worker_with_a_sentinel_url_needs_no_config_folder(installation, sentinel_port):
+    url = f"redis+sentinel://:{SECRET}@127.0.0.1:{sentinel_port}/house/0?sentinel_password={OWN_SECRET}"
     assert installation.works(REDIS_URL=url)
 
 
-def test_worker_with_sentinels_by_variables_runs(installation, guarded):
-    main = {"SENTINELS": f"127.0.0.1:{guarded}", "SENTINEL_NAME": "house", "SENTINEL_PASSWORD": OWN_SECRET}
+def test_worker_with_sentinels_by_variables_runs(installation, sentinel_port):
+    main = {"SENTINELS": f"127.0.0.1:{sentinel_port}", "SENTINEL_NAME": "house", "SENTINEL_PASSWORD": OWN_SECRET}
     env = {f"FRAMEWORK_SHARDS__MAIN__{key}": value for key, value in {**main, "PASSWORD": SECRET}.items()}
     assert installation.works(**env, FRAMEWORK_ENV="staging")
 
@@ -158,12 +158,12 @@ def test_worker_reaches_a_sentinel_with_tls(installation, both):
     ],
     ids=["no password", "wrong password", "wrong name", "wrong password of the Redis"],
 )
-def test_boot_wrong_sentinel_setting_ends_with_78(installation, guarded, credentials, name, query, words):
-    url = f"redis+sentinel://{credentials}127.0.0.1:{guarded}/{name}{query}"
+def test_boot_wrong_sentinel_setting_ends_with_78(installation, sentinel_port, credentials, name, query, words):
+    url = f"redis+sentinel://{credentials}127.0.0.1:{sentinel_port}/{name}{query}"
 
     def answers():
         try:
-            return redis.Redis(port=guarded, password=OWN_SECRET).ping()
+            return redis.Redis(port=sentinel_port, password=OWN_SECRET).ping()
         except RedisError:
             return False
 
@@ -207,8 +207,8 @@ def test_redis_cluster_is_refused_at_boot_and_at_the_push(installation, query, r
         assert client.dbsize() == 0
 
 
-def test_boot_sentinel_in_place_of_redis_is_refused(installation, guarded):
-    url = f"redis://:{OWN_SECRET}@127.0.0.1:{guarded}/0"
+def test_boot_sentinel_in_place_of_redis_is_refused(installation, sentinel_port):
+    url = f"redis://:{OWN_SECRET}@127.0.0.1:{sentinel_port}/0"
     until(lambda: "this is a Sentinel" in installation.push(REDIS_URL=url), "the push is refused")
     status, output = installation.refused(REDIS_URL=url)
     assert status == 78

@@ -131,17 +131,17 @@ def test_watchdog_finds_a_task_over_its_limit(loop, hang):
     fine = loop(lambda: None, period_s=0.001)
     stuck = loop(hang.wait, limit_s=0.05)
     until(lambda: stuck.steps % 2)
-    dog = Watchdog([fine, stuck], period_s=0.02)
-    assert until(dog.check) is stuck
+    watchdog = Watchdog([fine, stuck], period_s=0.02)
+    assert until(watchdog.check) is stuck
 
 
 def test_watchdog_accepts_waiting_and_running_tasks(loop):
     resting = loop(lambda: None, limit_s=0.01)
     stepping = loop(lambda: 0.0, limit_s=0.01)
-    dog = Watchdog([resting, stepping], period_s=0.005)
+    watchdog = Watchdog([resting, stepping], period_s=0.005)
     until(lambda: stepping.steps > 10)
     for _ in range(60):
-        assert dog.check() is None
+        assert watchdog.check() is None
         seen = stepping.steps
         until(lambda seen=seen: stepping.steps > seen + 2)
 
@@ -150,11 +150,11 @@ def test_watchdog_accepts_waiting_and_running_tasks(loop):
 def test_watchdog_after_a_frozen_process_reports_no_task(loop, hang, monkeypatch):
     stuck = loop(hang.wait, limit_s=60)
     until(lambda: stuck.steps % 2)
-    dog = Watchdog([stuck])
+    watchdog = Watchdog([stuck])
     now = time.monotonic()
-    dog.check()
+    watchdog.check()
     monkeypatch.setattr("framework.process.heartbeat.time.monotonic", lambda: now + 3600)
-    assert dog.check() is None  # an hour went by, of which one look was seen
+    assert watchdog.check() is None  # an hour went by with one check
 
 
 # --- the lease ------------------------------------------------------------------------------------------------------

@@ -233,7 +233,7 @@ def test_job_logs_off_still_writes_failures(site, redis, proofs):
     assert [line["job_status"] for line in process.lines if "job_status" in line] == ["fail"]
 
 
-# --- what others put into the queue ---------------------------------------------------------------------------------
+# --- jobs of other writers in the queue -------------------------------------------------------------------------------
 
 
 @pytest.mark.proves("F39")

@@ -222,7 +222,7 @@ def test_stop_with_a_hanging_hook_ends_the_process(site, redis, proofs):
     assert proofs("hook hangs") == ["j1"]
     assert process.line(event_name="hook.abandoned")["severity"] == "ERROR"
     assert redis.zcard(keys.INTERRUPTED) == 1
-    assert not redis.exists(keys.lease(process.identity))  # it hung after all that matters
+    assert not redis.exists(keys.lease(process.identity))  # the hook hung after the last write
 
 
 def test_interrupted_set_of_wrong_type_loses_no_job(site, redis, proofs):
@@ -305,7 +305,7 @@ def test_worker_stop_leaves_lost_replies_to_others(site, redis):
     until(lambda: redis.llen("queue:side") == 1, "taken back")
 
 
-# --- Redis in trouble -----------------------------------------------------------------------------------------------
+# --- unavailable Redis ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.proves("F23")
@@ -325,7 +325,7 @@ def test_boot_waits_for_a_redis_that_starts_later(site, make_server, redis):
     assert process.end() == 0
 
 
-TROUBLES = {
+UNAVAILABLE = {
     "replica": (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE"), "ReadOnlyError"),
     "login": (
         ("ACL", "SETUSER", "role-worker", "resetpass"),
@@ -336,10 +336,12 @@ TROUBLES = {
 
 
 @pytest.mark.proves("F23", "R19")
-@pytest.mark.parametrize("trouble", ["replica", pytest.param("login", marks=pytest.mark.refused("role-worker HELLO"))])
-def test_boot_redis_without_lease_is_waited_for(site, make_server, trouble):
+@pytest.mark.parametrize(
+    "condition", ["replica", pytest.param("login", marks=pytest.mark.refused("role-worker HELLO"))]
+)
+def test_boot_redis_without_lease_is_waited_for(site, make_server, condition):
     """Redis loads its data, is a replica, or asks for a password: no traceback, no status 1, no error about rights."""
-    begin, end, kind = TROUBLES[trouble]
+    begin, end, kind = UNAVAILABLE[condition]
     own = make_server()
     with own.open() as client:
         client.execute_command(*begin)
@@ -415,7 +417,7 @@ def test_framework_thread_death_ends_process_with_1(site, redis):
     )
     process = site.start("-c", code, "-r", "jobs", "-q", "default")
     assert process.wait() == 1
-    assert "a bug" in process.deaths[0]  # a test that does not ask for it fails by this
+    assert "a bug" in process.deaths[0]  # a test that does not read its deaths fails
     died = process.line(event_name="component.died")
     assert process.deaths == []
     assert (died["component"], died["exception.message"]) == ("reaper", "a bug")
@@ -453,7 +455,7 @@ def test_repeated_pipeline_error_ends_process_with_1(site, redis, proofs):
     until(lambda: sorted(proofs("noop")) == ["0", "1", "2"])
 
 
-# --- what a killed process has counted --------------------------------------------------------------------------------
+# --- the counters of a killed process ---------------------------------------------------------------------------------
 
 
 def test_killed_process_has_counted_every_acknowledged_job(site, redis, proofs):

@@ -156,7 +156,7 @@ def test_record_large_payload_shows_a_note_for_arguments(data, shown):
     assert json.loads(text) == {**shown, "args": [note]}
 
 
-# --- what is read of records -----------------------------------------------------------------------------------------
+# --- reading of records -----------------------------------------------------------------------------------------------
 
 CAPSULES = {
     "default": {"concurrency": 3, "mode": "strict", "weights": {"default": 0, "low": 0}},

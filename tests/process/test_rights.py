@@ -80,7 +80,7 @@ def test_right_removed_at_run_time_stops_the_class_only(site, user, redis, proof
     for number in range(3):
         enqueue(redis, "LimitedWorker", args=[str(number)], jid=f"j{number}")
     enqueue(redis, "NoopWorker")
-    proofs("noop")  # the others go on
+    proofs("noop")  # the other classes continue
     waiting = [
         json.loads(data)
         for data in until(lambda: redis.zcard(keys.SCHEDULE) == 3 and redis.zrange(keys.SCHEDULE, 0, -1))

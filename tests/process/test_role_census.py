@@ -1,7 +1,7 @@
 """Check each role: no command is refused, and no granted right is unused.
 
-One installation is taken through what a producer, a worker and an operator do: every state of a job, kill -9, stops, a cluster, the
-commands of the command line. MONITOR says what each user sent.
+One installation runs every operation of a producer, a worker and an operator: every state of a job, kill -9, stops, a cluster, the
+commands of the command line. MONITOR shows the commands of each user.
 """
 
 import json

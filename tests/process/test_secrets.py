@@ -22,7 +22,7 @@ def everything(client):
 
 
 @pytest.fixture
-def guarded(make_server):
+def server_with_password(make_server):
     """A server with a password: its client, and its URL with another password than that."""
     own = make_server()
     with own.open() as client:
@@ -31,8 +31,8 @@ def guarded(make_server):
 
 
 @pytest.mark.proves("I25")
-def test_password_and_argument_are_in_no_line_key_or_report(site, guarded):
-    own, client = guarded
+def test_password_and_argument_are_in_no_line_key_or_report(site, server_with_password):
+    own, client = server_with_password
     url = own.url.replace("unix://", f"unix://:{PASSWORD}@")
     enqueue(client, "StrictWorker", args=[ARGUMENT])  # a failure about this very argument
     enqueue(client, "TalkWorker", args=[1, ARGUMENT])
@@ -61,8 +61,8 @@ def test_password_and_argument_are_in_no_line_key_or_report(site, guarded):
     ],
     ids=["a push", "retired", "route"],
 )
-def test_wrong_password_is_not_shown_by_any_command(site, guarded, argv):
-    own, _ = guarded
+def test_wrong_password_is_not_shown_by_any_command(site, server_with_password, argv):
+    own, _ = server_with_password
     wrong = f"not-{PASSWORD}"
     site.write("application.yml", {"retired_workers": {"Gone": "no need"}})
     done = site.run(*argv, REDIS_URL=own.url.replace("unix://", f"unix://:{wrong}@"))

@@ -56,7 +56,7 @@ def test_rolling_deploy_of_new_class_spends_no_job(site, redis, proofs, stop):
     enqueue(redis, "OldWorker", args=[1])
     until(lambda: len({line["jid"] for line in first.find(job_status="deferred")}) == 3, "each has met the old process")
     jobs = until(lambda: len(found := members(redis, keys.SCHEDULE)) == 3 and found, "all wait")
-    assert proofs("ran") == ["OldWorker 1"]  # its own go on
+    assert proofs("ran") == ["OldWorker 1"]  # its own jobs continue
     for job in jobs:
         assert "retry_count" not in job
         assert job["aw_unknown_class_count"] >= 1

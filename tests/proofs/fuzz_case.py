@@ -95,12 +95,12 @@ def attempt(target: Target, seed: int, number: int) -> Attempt:
 def _finding(target: Target, number: int, error: BaseException, shown: str) -> Finding:
     frames = traceback.extract_tb(error.__traceback__)
     where = next((f"{one.filename}:{one.lineno}" for one in reversed(frames) if "/framework/" in one.filename), "")
-    what = ascii(f"{type(error).__name__}: {_said(error)}")[1:_SHOWN]
+    what = ascii(f"{type(error).__name__}: {_message_of(error)}")[1:_SHOWN]
     trace = "".join(traceback.format_tb(error.__traceback__)[-6:])
     return Finding(target.name, number, what, where, shown, ascii(trace)[1:-1].replace("\\n", "\n"))
 
 
-def _said(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     try:
         return str(error)
     except BaseException:  # noqa: BLE001 - one of the inputs

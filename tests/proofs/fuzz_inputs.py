@@ -39,7 +39,7 @@ def mutate(rng: Random, corpus: Sequence[bytes]) -> bytes:
     return data
 
 
-def bend(rng: Random, corpus: Sequence[bytes]) -> bytes:
+def replace_atoms(rng: Random, corpus: Sequence[bytes]) -> bytes:
     """Return an input of the corpus with one or two atoms of another kind: most of it stays meaningful."""
     data = rng.choice(corpus)
     for _ in range(rng.choice((1, 1, 2))):
@@ -91,7 +91,7 @@ def hostile_value(rng: Random, depth: int = 3) -> Any:
         lambda: rng.randbytes(rng.randrange(40)),
         lambda: rng.choice((math.nan, math.inf, -math.inf, 1e308, -0.0)),
         lambda: rng.choice((1, -1)) * (10 ** rng.choice((3, 30, 4_299, 4_301, _MANY_DIGITS))),
-        lambda: rng.choice((None, True, object(), Liar(rng.randrange(4)), ..., int, len, Liar)),
+        lambda: rng.choice((None, True, object(), UnreadableObject(rng.randrange(4)), ..., int, len, UnreadableObject)),
         lambda: rng.choice((Decimal("NaN"), Decimal("1e999"), timedelta.max, datetime.max.replace(tzinfo=UTC), 1j)),
         lambda: json_value(rng, 2),
     ]
@@ -107,7 +107,10 @@ def hostile_value(rng: Random, depth: int = 3) -> Any:
         return tuple(inner)
     if kind == 4:
         return nested(rng.choice((40, 300, 3_000)))
-    return {rng.choice((text(rng), rng.randrange(9), None, (1, "2"), 1.5, b"x", Liar(1))): value for value in inner}
+    return {
+        rng.choice((text(rng), rng.randrange(9), None, (1, "2"), 1.5, b"x", UnreadableObject(1))): value
+        for value in inner
+    }
 
 
 def nested(levels: int) -> list[Any]:
@@ -118,26 +121,26 @@ def nested(levels: int) -> list[Any]:
     return value
 
 
-class Liar:
+class UnreadableObject:
     """An object whose text cannot be read, or is no text."""
 
     def __init__(self, kind: int) -> None:
         self.kind = kind
 
     def __str__(self) -> str:
-        return _lie(self.kind)
+        return _unreadable_text(self.kind)
 
     __repr__ = __str__
 
 
-class LiarError(Exception):
+class UnreadableError(Exception):
     """The same as an exception."""
 
     def __init__(self, kind: int) -> None:
         self.kind = kind
 
     def __str__(self) -> str:
-        return _lie(self.kind)
+        return _unreadable_text(self.kind)
 
     __repr__ = __str__
 
@@ -152,7 +155,7 @@ class _Tricky(str):
         return b"\xff"
 
 
-def _lie(kind: int) -> Any:
+def _unreadable_text(kind: int) -> Any:
     if kind == 0:
         raise ValueError("no text")
     if kind == 1:
@@ -167,7 +170,7 @@ def hostile_error(rng: Random) -> BaseException:
     kind = rng.randrange(8)
     error: BaseException
     if kind == 0:
-        error = LiarError(rng.randrange(4))
+        error = UnreadableError(rng.randrange(4))
     elif kind == 1:
         error = rng.choice((SystemExit, KeyboardInterrupt, GeneratorExit, MemoryError, RecursionError, StopIteration))(
             text(rng)
@@ -187,7 +190,7 @@ def hostile_error(rng: Random) -> BaseException:
             *[hostile_value(rng, 1) for _ in range(rng.randrange(3))]
         )
     if rng.random() < 0.2:
-        error.__cause__ = error if rng.random() < 0.5 else LiarError(2)
+        error.__cause__ = error if rng.random() < 0.5 else UnreadableError(2)
     return _raised(error, rng.choice((0, 1, 30))) if rng.random() < 0.5 else error
 
 

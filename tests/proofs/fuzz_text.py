@@ -16,7 +16,7 @@ from framework.settings.load import load
 from framework.settings.redis_url import check_redis_url, mask_secrets
 from framework.settings.yaml_file import YamlError, parse_yaml
 from framework.types import QUEUE_NAME
-from tests.proofs.fuzz_inputs import bend, mutate, mutate_text
+from tests.proofs.fuzz_inputs import mutate, mutate_text, replace_atoms
 from tests.proofs.fuzz_target import Target, expect
 
 _QUERIES = (
@@ -153,13 +153,13 @@ def check_url(url: str) -> str:
 
 
 def _written(rng: Random, corpus: Sequence[bytes]) -> bytes:
-    return bend(rng, corpus) if rng.random() < 0.6 else mutate(rng, corpus)
+    return replace_atoms(rng, corpus) if rng.random() < 0.6 else mutate(rng, corpus)
 
 
 def _settings(rng: Random) -> tuple[dict[str, bytes], dict[str, str]]:
     names = rng.sample(sorted(_FILES), rng.randrange(1, len(_FILES) + 1))
-    bent = rng.choice(names)
-    files = {name: _written(rng, (_FILES[name],)) if name == bent else _FILES[name] for name in names}
+    changed_file = rng.choice(names)
+    files = {name: _written(rng, (_FILES[name],)) if name == changed_file else _FILES[name] for name in names}
     chosen = rng.sample(sorted(_VARIABLES), rng.choice((0, 0, 1, 2)))
     variables = {
         name: _written(rng, (_VARIABLES[name],)).decode("utf-8", "surrogateescape").replace("\0", "") for name in chosen

@@ -29,12 +29,12 @@ from framework.wire.job import INTERRUPTED_COUNT, Job, count_of, decode, timesta
 from framework.wire.json import loads
 from framework.wire.payload_edit import rewrite
 from framework.wire.status_key import most_advanced, tracked_job
-from tests.proofs.fuzz_inputs import TOKENS, bend, json_value, mutate
+from tests.proofs.fuzz_inputs import TOKENS, json_value, mutate, replace_atoms
 from tests.proofs.fuzz_target import Target, expect
 from tests.proofs.places import unwrapped
 
 _DEFLATED = base64.b64encode(zlib.compress(b'["' + b"y" * 300 + b'",1.5,null]'))
-_BOMBS = tuple(
+_INFLATING = tuple(
     base64.b64encode(zlib.compress(b"[" + inside * (4_000_000 // len(inside)) + b"0]"))
     for inside in (b"0,", b"[],", b"{},", b'{"a":[]},', b'"ab",', b"[[[[]]]],", b'"\xf0\x9f\x98\x80",')
 )
@@ -148,8 +148,8 @@ def check_frames(frames: list[bytes]) -> str:
     fields = dict(zip(frames[::2], frames[1::2], strict=False))
     evidence = RunEvidence.from_hash(fields)
     expect(evidence.concurrency is None or evidence.concurrency >= 0, "slots are a count")
-    guilt = evidence.classify(frames[0], {"aw_suspect": True}, 0)
-    expect(guilt in ("started", "not_started"), "of a suspect it is known")
+    verdict = evidence.classify(frames[0], {"aw_suspect": True}, 0)
+    expect(verdict in ("started", "not_started"), "of a suspect it is known")
     evidence.classify(frames[0], {}, 3)
     seen = record._process_info("h:1:abc", *(frames * 4)[:4])
     expect(seen.busy >= 0 and seen.slots >= 0, "slots are a count")
@@ -198,7 +198,7 @@ def make_payload(rng: Random) -> bytes:
     if kind < 2:
         return mutate(rng, PAYLOADS)
     if kind == 2:
-        return bend(rng, PAYLOADS)
+        return replace_atoms(rng, PAYLOADS)
     payload = json.loads(rng.choice(PAYLOADS))
     for name in rng.sample(FIELDS, rng.choice((1, 1, 2, 5))):
         payload[name] = rng.choice(_ODD) if rng.random() < 0.5 else json_value(rng, 3)
@@ -208,9 +208,9 @@ def make_payload(rng: Random) -> bytes:
 def _compressed(rng: Random) -> dict[str, Any]:
     kind = rng.randrange(4)
     if kind == 0 and rng.random() < 0.1:
-        text = rng.choice(_BOMBS)
+        text = rng.choice(_INFLATING)
     elif kind == 0:
-        text = mutate(rng, (_DEFLATED, _BOMBS[0][:300], rng.choice(_BOMBS)))
+        text = mutate(rng, (_DEFLATED, _INFLATING[0][:300], rng.choice(_INFLATING)))
     else:
         insides = (
             json.dumps([json_value(rng)]).encode(),
@@ -238,7 +238,7 @@ def _frames(rng: Random) -> list[bytes]:
 
 
 def _flag(rng: Random) -> bytes:
-    return mutate(rng, _FLAGS) if rng.random() < 0.5 else bend(rng, _FLAGS)
+    return mutate(rng, _FLAGS) if rng.random() < 0.5 else replace_atoms(rng, _FLAGS)
 
 
 def _reading(frames: list[bytes]) -> Any:

@@ -71,12 +71,12 @@ def main() -> None:
     with Path(sys.argv[5]).open("r+b") as file:
         at = mmap.mmap(file.fileno(), AT.size)
     chosen = [(index, target) for index, target in enumerate(TARGETS) if not names or target.name in names]
-    wheel = [pair for pair in chosen for _ in range(pair[1].weight)]
-    Random(seed).shuffle(wheel)
+    weighted_targets = [pair for pair in chosen for _ in range(pair[1].weight)]
+    Random(seed).shuffle(weighted_targets)
     work, printed = Work(), time.monotonic()
     try:
         for number in range(first, inputs, step):
-            index, target = wheel[number % len(wheel)]
+            index, target = weighted_targets[number % len(weighted_targets)]
             AT.pack_into(at, 0, index, number)
             work.try_input(target, seed, number)
             if time.monotonic() - printed > _LINE_S:

@@ -95,12 +95,14 @@ def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
         pool = _LimitPool(
             root / "scripts", folder, processes=PROCESSES, slots=THREADS, queue=QUEUE, module="tests.proofs.limit_jobs"
         )
-        calm, killed = (_Half(client, pool, random.Random(seed)) for _ in range(2))
+        control, killed = (_Half(client, pool, random.Random(seed)) for _ in range(2))
         try:
             pool.start()
             while client.zcard(keys.REGISTRY) < PROCESSES and not stop.wait(0.05):
                 pool.restart_ended()
-            whole = calm.run(options.seconds, stop, killing=False) and killed.run(options.seconds, stop, killing=True)
+            whole = control.run(options.seconds, stop, killing=False) and killed.run(
+                options.seconds, stop, killing=True
+            )
             left = _left(client, stop)
             most_seen = max((int(count) for count in client.hkeys(SEEN)), default=0)
         finally:
@@ -108,7 +110,7 @@ def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
         left += [f"the right {one}" for one in server.refusals()]
     if stop.asked:
         return INTERRUPTED
-    return _print_result(calm, killed, pool, whole=whole, left=left, most_seen=most_seen)
+    return _print_result(control, killed, pool, whole=whole, left=left, most_seen=most_seen)
 
 
 def _left(client: Redis, stop: StopSignal) -> list[str]:
@@ -120,18 +122,20 @@ def _left(client: Redis, stop: StopSignal) -> list[str]:
     return sorted(key.decode() for key in found)
 
 
-def _print_result(calm: _Half, killed: _Half, pool: _LimitPool, *, whole: bool, left: list[str], most_seen: int) -> int:
-    share = killed.per_s / calm.per_s if calm.per_s else 0.0
+def _print_result(
+    control: _Half, killed: _Half, pool: _LimitPool, *, whole: bool, left: list[str], most_seen: int
+) -> int:
+    share = killed.per_s / control.per_s if control.per_s else 0.0
     print(
-        f"{calm.samples + killed.samples:,} checks of the slots: at most {max(calm.most, killed.most)} of {LIMIT} taken"
+        f"{control.samples + killed.samples:,} checks of the slots: at most {max(control.most, killed.most)} of {LIMIT} taken"
     )
-    print(f"{calm.pushed + killed.pushed:,} jobs, each counted the jobs running at its time: at most {most_seen}")
-    print(f"without kills   {calm.per_s:6.1f} jobs/s, of {LIMIT / LASTS_S:g} that five slots allow")
+    print(f"{control.pushed + killed.pushed:,} jobs, each counted the jobs running at its time: at most {most_seen}")
+    print(f"without kills   {control.per_s:6.1f} jobs/s, of {LIMIT / LASTS_S:g} that five slots allow")
     print(f"{killed.kills:3} kills       {killed.per_s:6.1f} jobs/s, {share:.0%} of that")
     broken = [
         *([] if whole else ["not every job has ended"]),
         *([f"{most_seen} ran at a time"] if most_seen > LIMIT else []),
-        *([f"{max(calm.most, killed.most)} slots were taken"] if max(calm.most, killed.most) > LIMIT else []),
+        *([f"{max(control.most, killed.most)} slots were taken"] if max(control.most, killed.most) > LIMIT else []),
         *([f"left behind or refused: {', '.join(left)}"] if left else []),
         *pool.unexpected,
     ]

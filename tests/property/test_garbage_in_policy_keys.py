@@ -175,7 +175,7 @@ def test_waiting_job_gets_a_slot_after_the_garbage_is_gone(redis, key, scope):
         with suppress(ResponseError):
             TAKE_SLOT(redis, [ME, BASE], arguments)
 
-    def come_back():
+    def reclaim_and_requeue():
         with suppress(ResponseError):
             RELEASE_WAITING(redis, [BASE], [1, len(scope), 10, 60])
         while key != QUEUE and (data := redis.lmove(QUEUE, ME, "RIGHT", "LEFT")):
@@ -186,7 +186,7 @@ def test_waiting_job_gets_a_slot_after_the_garbage_is_gone(redis, key, scope):
     redis.lpush(ME, *jobs.values())
     for jid, data in jobs.items():
         enter(data, jid)
-    come_back()
+    reclaim_and_requeue()
     everywhere = redis.lrange(ME, 0, -1) + redis.zrange(WAITING + scope, 0, -1)
     assert sorted(jid for jid in HELD for data in everywhere if jid.encode() in data) == HELD
     redis.delete(key)
@@ -194,7 +194,7 @@ def test_waiting_job_gets_a_slot_after_the_garbage_is_gone(redis, key, scope):
     for data in redis.lrange(ME, 0, -1)[:-1]:  # asked again, or new ones that come
         enter(data, jid_of(data).decode())
     for _ in range(6):
-        come_back()
+        reclaim_and_requeue()
         for data in redis.lrange(ME, 0, -1):
             FINISH(redis, [ME], [data, JobResources(None, [Slot(BASE, f"me {jid_of(data).decode()}")]).on_end()])
     assert not redis.exists(ME, QUEUE, WAITING + scope, RUNNING)

@@ -1,6 +1,6 @@
 """Check histories written by hand with the rules of tests/proofs/machine/rules.py: past findings, and each promise.
 
-Two processes serve the first shard (0 and 1), one the second (2); who has crashed counts no more.
+Two processes serve the first shard (0 and 1), one the second (2); a crashed process does not count.
 """
 
 import pytest
@@ -68,9 +68,9 @@ def test_fenced_process_moves_nothing(state, how):
 @pytest.mark.proves("I7", "F10", "m3")
 def test_fetch_with_a_lost_reply_is_found_again(state):
     state.pass_time(seconds=12, beating=True)
-    post = stand_before(state, 0, "processor-0", "BLMOVE")
+    leader = stand_before(state, 0, "processor-0", "BLMOVE")
     for _ in SERVED:
-        state.cluster.step(post, "lost")
+        state.cluster.step(leader, "lost")
     push(state, "a")
     state.teardown()
 

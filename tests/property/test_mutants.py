@@ -48,10 +48,10 @@ def mutants_of(path):
 
 
 def test_passing_or_broken_test_catches_no_mutant(copy):
-    trial = copy.folder / "tests" / "test_trial.py"
-    trial.write_text("import no_such_module\n")
+    trial_file = copy.folder / "tests" / "test_trial.py"
+    trial_file.write_text("import no_such_module\n")
     assert "could not be run" in verdict(copy.test("tests/test_trial.py"), "")
-    trial.write_text("def test_it():\n    assert not 'I1'\n")
+    trial_file.write_text("def test_it():\n    assert not 'I1'\n")
     failed = copy.test("tests/test_trial.py")
     assert verdict(failed, "I1") == ""
     assert "did not say 'I2'" in verdict(failed, "I2")

@@ -104,18 +104,18 @@ def limited(redis, jobs):
     redis.hset("aw:limit:C", mapping={"limit": 2, "known": time.time()})
 
 
-def at_the_door(jobs, limit):
+def slot_request(jobs, limit):
     job = b'{"job":%b}' % dumps(jobs[0].hex())
     return [WORKING, "aw:limit:C"], [job, "me j1", "j1", "q", limit, 180, "", "", 0, "wait", ""]
 
 
-def at_the_door_in_hand(redis, jobs):
-    redis.lpush(WORKING, at_the_door(jobs, 0)[1][0])
+def slot_request_in_flight(redis, jobs):
+    redis.lpush(WORKING, slot_request(jobs, 0)[1][0])
 
 
-def at_the_door_behind_others(redis, jobs):
+def slot_request_behind_others(redis, jobs):
     limited(redis, jobs)
-    at_the_door_in_hand(redis, jobs)
+    slot_request_in_flight(redis, jobs)
 
 
 def admitted(jobs, limit):
@@ -129,7 +129,7 @@ def admitted(jobs, limit):
         "hold_ms": 1,
         "after_ms": 1,
     }
-    job = at_the_door(jobs, limit)[1][0]
+    job = slot_request(jobs, limit)[1][0]
     return [WORKING, "aw:limit:C", "aw:lock:1", "status"], [
         dumps([terms]),
         *(1, job, "me j1", "j1", "q", "", "", 1, 60),
@@ -184,10 +184,10 @@ CALLS = {
     "push_unique, due later": (held, lambda jobs: pushed(jobs, SET, "", due=now_plus(60))),
     "push_unique, due after a delay": (held, lambda jobs: pushed(jobs, SET, "", delay_s=60.0)),
     "push_unique, under a token": (held, lambda jobs: pushed(jobs, QUEUE, "q", token="token")),
-    "admit": (at_the_door_in_hand, lambda jobs: admitted(jobs, 1)),
-    "admit, and wait": (at_the_door_behind_others, lambda jobs: admitted(jobs, 2)),
-    "take_slot": (at_the_door_in_hand, lambda jobs: at_the_door(jobs, 1)),
-    "take_slot, and wait": (at_the_door_behind_others, lambda jobs: at_the_door(jobs, 2)),
+    "admit": (slot_request_in_flight, lambda jobs: admitted(jobs, 1)),
+    "admit, and wait": (slot_request_behind_others, lambda jobs: admitted(jobs, 2)),
+    "take_slot": (slot_request_in_flight, lambda jobs: slot_request(jobs, 1)),
+    "take_slot, and wait": (slot_request_behind_others, lambda jobs: slot_request(jobs, 2)),
     "register_orphan": (held, lambda jobs: ([REGISTRY, "lease of no process"], ["me"])),
     "note_start": (held, lambda jobs: ([LEASE, RUNS], [60_000, "digest", *jobs])),
     "heartbeat": (held, lambda jobs: ([LEASE, REGISTRY, RUNS, BEATS], ["me", 60_000, 7, 60_000])),

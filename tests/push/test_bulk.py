@@ -104,7 +104,7 @@ def test_bulk_with_middleware_writes_to_several_queues(pusher, jobs, redis):
     assert redis.smembers(keys.QUEUES) == {b"q0", b"q1"}
 
 
-def letting_pass():
+def passing_middleware():
     class LetPass:
         def call(self, cls, job, queue, pool):
             yield
@@ -112,7 +112,7 @@ def letting_pass():
     return LetPass
 
 
-@pytest.mark.parametrize("middleware", [(), (letting_pass(),)], ids=("quick", "middleware"))
+@pytest.mark.parametrize("middleware", [(), (passing_middleware(),)], ids=("quick", "middleware"))
 @pytest.mark.parametrize("kind", [list, iter], ids=("list", "generator"))
 def test_bulk_checks_all_arguments_before_writing(pusher, redis, middleware, kind):
     pusher.open(*middleware)
@@ -154,7 +154,7 @@ def test_bulk_from_a_generator_keeps_no_objects(pusher, jobs):
     assert Row.most <= 2_001
 
 
-@pytest.mark.parametrize("middleware", [(), (letting_pass(),)], ids=("quick", "middleware"))
+@pytest.mark.parametrize("middleware", [(), (passing_middleware(),)], ids=("quick", "middleware"))
 def test_bulk_with_and_without_middleware_writes_equal_fields(pusher, jobs, redis, middleware):
     pusher.open(*middleware)
     cls = worker(queue="default", version=3, tags=("a",))
@@ -240,5 +240,5 @@ def test_bulk_failing_in_its_first_chunk_raises_the_cause(pusher, redis):
         raise LookupError("mine")
 
     pusher.open(at_job(5, fail))
-    with pytest.raises(LookupError, match="mine"):  # nothing is in: the plain error says all
+    with pytest.raises(LookupError, match="mine"):  # no job is written: the plain error is enough
         worker(queue="default").perform_bulk(numbered(10))

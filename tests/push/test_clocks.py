@@ -27,7 +27,7 @@ def site(tmp_path, redis_url):
     return Site(tmp_path, redis_url)
 
 
-def dues(redis):
+def due_in_seconds(redis):
     """Return in how many seconds each job is due, by the clock of Redis."""
     now = redis.time()[0]
     found = redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)
@@ -44,7 +44,7 @@ def near(found, expected):
 def test_delay_with_a_wrong_host_clock_counts_by_redis(site, redis, off_s, middleware):
     done = site.run(str(PRODUCER), str(off_s), *middleware)
     result = json.loads(done.stdout)
-    found = dues(redis)
+    found = due_in_seconds(redis)
     for name in ("PlainWorker", "TrackedWorker", "EqualWorker"):
         assert near(found[name, "in"], 300), name
         first = found[name, "first"]
@@ -65,7 +65,7 @@ def test_delay_with_a_wrong_host_clock_counts_by_redis(site, redis, off_s, middl
 def test_delay_with_a_right_host_clock_logs_no_warning(site, redis):
     done = site.run(str(PRODUCER), "0")
     assert "clock.skew" not in done.stderr
-    assert near(dues(redis)["PlainWorker", "in"], 300)
+    assert near(due_in_seconds(redis)["PlainWorker", "in"], 300)
 
 
 @pytest.mark.parametrize("delay", [0, -5, -(10**8)])

@@ -129,8 +129,8 @@ def test_scheduled_job_has_a_lock_only_if_included(push_mode, redis):
     jids = job.perform_bulk_in(100, [(2,), (2,), (3,)], batch_size=1, batch_delay=50)
     assert [jid is None for jid in jids] == [False, True, False]
     assert redis.zcard(keys.SCHEDULE) == 5
-    far = job.perform_at(253_402_300_799, 9)  # the year 9999
-    assert redis.pttl(locks(redis)[far]) > 1e14
+    far_job = job.perform_at(253_402_300_799, 9)  # the year 9999
+    assert redis.pttl(locks(redis)[far_job]) > 1e14
 
 
 def test_idempotency_arguments_choose_and_may_fail(push_mode, redis, jobs, caplog):
@@ -357,17 +357,17 @@ def same(one, other):
     return repr(one) == repr(other)
 
 
-def turned(value):
+def with_reversed_names(value):
     if isinstance(value, dict):
-        return {name: turned(value[name]) for name in reversed(value)}
-    return [turned(one) for one in value] if isinstance(value, list) else value
+        return {name: with_reversed_names(value[name]) for name in reversed(value)}
+    return [with_reversed_names(one) for one in value] if isinstance(value, list) else value
 
 
 @settings(max_examples=100, database=None)
 @given(one=st.lists(JSON, max_size=3), other=st.lists(JSON, max_size=3))
 def test_lock_key_depends_on_the_arguments(one, other):
     key = lock_key("Job", dumps(one))
-    assert key == lock_key("Job", dumps(turned(one))) == lock_key("Job", dumps(loads(dumps(one))))
+    assert key == lock_key("Job", dumps(with_reversed_names(one))) == lock_key("Job", dumps(loads(dumps(one))))
     assert (lock_key("Job", dumps(other)) == key) == same(one, other)
     assert lock_key("Other", dumps(one)) != key
     assert key.startswith("aw:lock:")
@@ -557,11 +557,11 @@ def test_push_compares_nothing_with_a_default_that_is_no_json(push_mode, redis):
     assert job.perform_async(1)
     assert job.perform_async(1) is None
     assert job.perform_async(1, "2026-01-01T00:00:00Z")
-    hooked = idempotent(
+    with_hook = idempotent(
         perform=perform, strict_arguments="warn", name="Hooked", idempotency_arguments=classmethod(choose)
     )
-    assert hooked.perform_async(1)
-    assert hooked.perform_async(1, "x")
+    assert with_hook.perform_async(1)
+    assert with_hook.perform_async(1, "x")
     assert chosen == [[1], [1, "x", None]]
 
 

@@ -23,7 +23,7 @@ PUSHES = {
 }
 
 
-def metas(job):
+def context_fields(job):
     return {name.removeprefix("meta."): value for name, value in job.items() if name.startswith("meta.")}
 
 
@@ -41,7 +41,7 @@ def pushed_by(payload, cls, push=PUSHES["async"]):
 def test_context_outside_of_any_is_empty(push_mode, jobs, push):
     push(worker(queue="default", feature_category="search"))
     (job,) = jobs()
-    assert metas(job) == {}
+    assert context_fields(job) == {}
 
 
 @pytest.mark.parametrize("push", PUSHES.values(), ids=PUSHES)
@@ -55,7 +55,7 @@ def test_context_of_a_child_names_caller_and_root(push_mode, jobs, push):
     pushed_by(jobs()[1], shared, push)
     pushed_by(jobs()[2], shared, push)
     chain = {"root_caller_id": "POST /orders", "user": "ann"}
-    assert [metas(job) for job in jobs()] == [
+    assert [context_fields(job) for job in jobs()] == [
         {**chain, "caller_id": "POST /orders", "feature_category": "billing"},
         {**chain, "caller_id": "Parent", "feature_category": "search"},
         {**chain, "caller_id": "Child", "feature_category": "search"},
@@ -70,20 +70,23 @@ def test_context_of_a_job_without_caller_starts_the_chain(push_mode, jobs):
     pushed_by(jobs()[0], worker("Shared", queue="default"))
     pushed_by(jobs()[1], worker("Other", queue="default"))
     alike = {"root_caller_id": "Parent", "feature_category": "billing"}
-    assert [metas(job) for job in jobs()[1:]] == [{**alike, "caller_id": "Parent"}, {**alike, "caller_id": "Shared"}]
+    assert [context_fields(job) for job in jobs()[1:]] == [
+        {**alike, "caller_id": "Parent"},
+        {**alike, "caller_id": "Shared"},
+    ]
 
 
 def test_context_of_unowned_classes_has_no_category(push_mode, jobs):
     worker("Parent", queue="default").perform_async()
     pushed_by(jobs()[0], worker("Shared", queue="default"))
-    assert metas(jobs()[1]) == {"caller_id": "Parent", "root_caller_id": "Parent"}
+    assert context_fields(jobs()[1]) == {"caller_id": "Parent", "root_caller_id": "Parent"}
 
 
 def test_context_names_the_caller_by_its_present_name(push_mode, jobs):
     new = worker("NewName", aliases=("OldName",), feature_category="billing")
     pushed_by({"class": "OldName", "args": []}, worker("Shared", queue="default"))
     assert registry.find("OldName") is new
-    assert metas(jobs()[0]) == {
+    assert context_fields(jobs()[0]) == {
         "caller_id": "NewName",
         "root_caller_id": "NewName",
         "feature_category": "billing",
@@ -93,7 +96,11 @@ def test_context_names_the_caller_by_its_present_name(push_mode, jobs):
 def test_context_of_an_unknown_caller_keeps_name_and_category(push_mode, jobs):
     caller = {"class": "Ruby::Job", "args": [], "meta.caller_id": "GET /", "meta.feature_category": "search"}
     pushed_by(caller, worker("Shared", queue="default"))
-    assert metas(jobs()[0]) == {"caller_id": "Ruby::Job", "root_caller_id": "GET /", "feature_category": "search"}
+    assert context_fields(jobs()[0]) == {
+        "caller_id": "Ruby::Job",
+        "root_caller_id": "GET /",
+        "feature_category": "search",
+    }
 
 
 def test_context_bound_in_a_job_reaches_its_pushes(push_mode, jobs):
@@ -108,7 +115,7 @@ def test_context_bound_in_a_job_reaches_its_pushes(push_mode, jobs):
         child.perform_async()
 
     copy_context().run(run)
-    assert [metas(job) for job in jobs()] == [
+    assert [context_fields(job) for job in jobs()] == [
         {"caller_id": "Parent", "root_caller_id": "GET /", "user": "ann"},
         {"caller_id": "second half", "root_caller_id": "GET /", "feature_category": "billing"},
         {"caller_id": "Parent", "root_caller_id": "GET /"},
@@ -118,7 +125,7 @@ def test_context_bound_in_a_job_reaches_its_pushes(push_mode, jobs):
 def test_context_root_set_by_the_application_is_kept(push_mode, jobs):
     with context.bound(caller_id="inner", root_caller_id="outer"):
         worker(queue="default").perform_async()
-    assert metas(jobs()[0]) == {"caller_id": "inner", "root_caller_id": "outer"}
+    assert context_fields(jobs()[0]) == {"caller_id": "inner", "root_caller_id": "outer"}
 
 
 def test_context_of_one_job_overrides_the_ambient(push_mode, jobs):
@@ -126,7 +133,7 @@ def test_context_of_one_job_overrides_the_ambient(push_mode, jobs):
     with context.bound(caller_id="import", user="ann"):
         cls.perform_bulk_for("ab", arguments=lambda _: cls.arguments(), context=lambda one: {"user": one})
     alike = {"caller_id": "import", "root_caller_id": "import"}
-    assert [metas(job) for job in jobs()] == [{**alike, "user": "a"}, {**alike, "user": "b"}]
+    assert [context_fields(job) for job in jobs()] == [{**alike, "user": "a"}, {**alike, "user": "b"}]
 
 
 def test_context_reaches_scheduled_jobs(push_mode, redis):
@@ -134,5 +141,5 @@ def test_context_reaches_scheduled_jobs(push_mode, redis):
     with context.bound(caller_id="import"):
         cls.perform_in(60)
         cls.perform_bulk_in(60, [()])
-    found = [metas(json.loads(member)) for member in redis.zrange("schedule", 0, -1)]
+    found = [context_fields(json.loads(member)) for member in redis.zrange("schedule", 0, -1)]
     assert found == [{"caller_id": "import", "root_caller_id": "import", "feature_category": "search"}] * 2

@@ -226,8 +226,8 @@ def test_push_refused_is_not_maybe_written(pusher, jobs, redis):
 @pytest.mark.proves("R17")
 def test_push_with_a_lost_reply_is_maybe_written(pusher, redis, redis_url):
     """The server is frozen: the command is sent, and no reply comes."""
-    hurried = Shard("main", Endpoint(redis_url), role="tests", read_timeout_s=0.05)
-    Pusher({"main": hurried})
+    short_timeout_shard = Shard("main", Endpoint(redis_url), role="tests", read_timeout_s=0.05)
+    Pusher({"main": short_timeout_shard})
     redis.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
     try:
         with pytest.raises(ShardUnavailableError, match="may have been applied") as caught:
@@ -235,7 +235,7 @@ def test_push_with_a_lost_reply_is_maybe_written(pusher, redis, redis_url):
         assert caught.value.maybe_written
     finally:
         redis.execute_command("CLIENT", "UNPAUSE")
-    hurried.close()
+    short_timeout_shard.close()
 
 
 def test_push_after_a_restart_of_the_server_succeeds(make_server, pusher, redis):
@@ -300,12 +300,12 @@ def test_middleware_pool_is_routed_only_during_the_call(pusher, jobs, second_red
 def test_middleware_with_another_shards_pool_is_refused(pusher, second_redis_url, redis):
     other = opened(second_redis_url, "second")
 
-    class Wander:
+    class SwitchShard:
         def call(self, cls, job, queue, pool):
             other.pool.ping()
             yield
 
-    Pusher({"main": pusher.shards["main"], "second": other}).open(Wander)
+    Pusher({"main": pusher.shards["main"], "second": other}).open(SwitchShard)
     with pytest.raises(UnroutedCallError, match="inside a route to 'main' only"):
         worker(queue="default").perform_async()
     assert everything(redis) == []
@@ -378,7 +378,7 @@ def test_push_of_no_json_writes_nothing(pusher, redis, value):
     assert everything(redis) == []
 
 
-# --- manners --------------------------------------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------------------------------
 
 
 def test_push_prints_and_logs_nothing(pusher, capfd, caplog):

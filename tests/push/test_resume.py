@@ -45,7 +45,7 @@ PUSHES = {
 
 
 @pytest.fixture
-def far(pusher, redis_url):
+def behind_proxy(pusher, redis_url):
     """A client behind a proxy that loses the replies that a test chooses."""
     with Proxy(redis_url) as proxy:
         shard = opened(proxy.url)
@@ -76,13 +76,13 @@ def failed(push):
 
 @pytest.mark.proves("R17", "I2")
 @pairwise(middleware=[(), (LetPass,), (Split,)], kind=KINDS, push=PUSHES, lost=[1, 2, 3])
-def test_resume_after_a_lost_reply_writes_every_job_once(far, redis, middleware, kind, push, lost):
-    far.open(*middleware)
+def test_resume_after_a_lost_reply_writes_every_job_once(behind_proxy, redis, middleware, kind, push, lost):
+    behind_proxy.open(*middleware)
     job = worker(queue="default", **KINDS[kind])
     job.perform_bulk([(-1,)])  # the server knows the scripts
     redis.flushall()
     Split.calls = 0
-    far.proxy.lose_replies(rb"LPUSH|ZADD|\nqueue:|\nschedule\r", {lost})
+    behind_proxy.proxy.lose_replies(rb"LPUSH|ZADD|\nqueue:|\nschedule\r", {lost})
     error = failed(lambda: PUSHES[push](job, ((number,) for number in range(COUNT))))
     assert error.maybe_written
     assert error.failed_from == len(error.jids) == error.failed_from // 1_000 * 1_000
@@ -103,24 +103,24 @@ def test_resume_after_a_lost_reply_writes_every_job_once(far, redis, middleware,
 
 
 @pytest.mark.parametrize("kind", ["plain", "twice"])
-def test_jids_in_doubt_of_two_queues_keep_the_order_of_the_jobs(far, redis, kind):
-    far.open(Split)
+def test_jids_in_doubt_of_two_queues_keep_the_order_of_the_jobs(behind_proxy, redis, kind):
+    behind_proxy.open(Split)
     job = worker(queue="default", **KINDS[kind])
     job.perform_bulk([(-1,)])
     redis.flushall()
-    far.proxy.lose_replies(rb"LPUSH|\nqueue:", {1})
+    behind_proxy.proxy.lose_replies(rb"LPUSH|\nqueue:", {1})
     error = failed(lambda: job.perform_bulk((number,) for number in range(10)))
     assert error.resume() == error.in_doubt
     assert jids_of(redis) == dict(enumerate(error.in_doubt))
 
 
 @pytest.mark.parametrize("kind", ["plain", "tracked", "deduplicated", "twice"])
-def test_resume_writes_no_job_that_has_run_meanwhile(far, redis, kind):
+def test_resume_writes_no_job_that_has_run_meanwhile(behind_proxy, redis, kind):
     """A worker has run the chunk in doubt and released its locks: only the token shows that it was written."""
     job = worker(queue="default", **KINDS[kind])
     job.perform_bulk([(-1,)])
     redis.flushall()
-    far.proxy.lose_replies(rb"\nqueue:default\r", {1})
+    behind_proxy.proxy.lose_replies(rb"\nqueue:default\r", {1})
     error = failed(lambda: job.perform_bulk((number,) for number in range(100)))
     assert redis.llen("queue:default") == 100
     redis.delete("queue:default", *redis.keys("aw:lock:*"))
@@ -147,11 +147,11 @@ def test_resume_after_a_refusal_writes_the_jobs(pusher, redis, kind, middleware)
     assert len(jids) == 1_500
 
 
-def test_resume_that_fails_counts_from_the_first_job(far, redis):
+def test_resume_that_fails_counts_from_the_first_job(behind_proxy, redis):
     job = worker(queue="default")
-    far.proxy.lose_replies(b"LPUSH", {1})
+    behind_proxy.proxy.lose_replies(b"LPUSH", {1})
     first = failed(lambda: job.perform_bulk((number,) for number in range(COUNT)))
-    far.proxy.lose_replies(b"LPUSH", {2})
+    behind_proxy.proxy.lose_replies(b"LPUSH", {2})
     second = failed(first.resume)
     assert (first.failed_from, second.maybe_written) == (0, True)
     assert second.failed_from in (1_000, 2_000)
@@ -205,11 +205,11 @@ def test_resume_after_a_middleware_error_runs_the_chain_again(pusher, redis):
     assert jids_of(redis) == dict(enumerate(jids))
 
 
-def test_resume_after_nine_minutes_sends_nothing(far, redis, monkeypatch):
+def test_resume_after_nine_minutes_sends_nothing(behind_proxy, redis, monkeypatch):
     job = worker(queue="default")
     now = [0.0]
     monkeypatch.setattr(bulk.BulkPush.__init__, "__kwdefaults__", {"monotonic": lambda: now[0]})
-    far.proxy.lose_replies(b"LPUSH", {1})
+    behind_proxy.proxy.lose_replies(b"LPUSH", {1})
     error = failed(lambda: job.perform_bulk([(1,), (2,)]))
     now[0] = TOKEN_S - 29.0
     late = failed(error.resume)
@@ -263,13 +263,13 @@ def test_resume_of_an_error_made_by_hand_is_refused():
 @pytest.mark.parametrize("key", ["queue:default", keys.SCHEDULE])
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("lost", [False, True], ids=("refused", "refused and lost"))
-def test_resume_writes_jobs_whose_key_was_of_another_type(far, redis, key, count, lost):
+def test_resume_writes_jobs_whose_key_was_of_another_type(behind_proxy, redis, key, count, lost):
     """If the reply is lost as well, only the token decides: a token without its jobs would lose them."""
     redis.set(key, "text")
     job = worker(queue="default")
     jobs = [(number,) for number in range(count)]
     if lost:
-        far.proxy.lose_replies(b"LMOVE|ZADD", {1})
+        behind_proxy.proxy.lose_replies(b"LMOVE|ZADD", {1})
     error = failed(lambda: job.perform_bulk(jobs) if key != keys.SCHEDULE else job.perform_bulk_in(300, jobs))
     assert error.maybe_written is lost
     redis.delete(key)

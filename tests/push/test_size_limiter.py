@@ -68,7 +68,7 @@ def random_text(size):
 
 # --- memory ---------------------------------------------------------------------------------------------------------
 
-EXPANSIVE = [[]] * 20_000
+MEMORY_HEAVY = [[]] * 20_000
 """60 kB of JSON, 2 MB of memory."""
 
 
@@ -81,7 +81,7 @@ def test_push_above_the_memory_limit_writes_nothing(opened_with, redis, method, 
             cls = worker(**attributes)
             with pytest.raises(ExceedLimitError, match=r"memory when decoded.*size_limit\.decoded_limit") as caught:
                 try:
-                    METHODS[method](cls, EXPANSIVE)
+                    METHODS[method](cls, MEMORY_HEAVY)
                 except BulkPushError as error:  # with a middleware sizes are known only chunk by chunk
                     raise error.__cause__ from None
         assert caught.value.size > caught.value.size_limit == 1_000_000
@@ -92,7 +92,7 @@ def test_push_above_the_memory_limit_writes_nothing(opened_with, redis, method, 
 @single_and_bulk
 def test_push_within_the_memory_limit_is_written(opened_with, redis, method):
     opened_with(SizeLimits(limit=0, decoded_limit=2_200_000))
-    assert stored(redis, METHODS[method](worker(queue="default"), EXPANSIVE))["args"] == [EXPANSIVE]
+    assert stored(redis, METHODS[method](worker(queue="default"), MEMORY_HEAVY))["args"] == [MEMORY_HEAVY]
 
 
 # --- compression ----------------------------------------------------------------------------------------------------

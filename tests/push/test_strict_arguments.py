@@ -65,7 +65,7 @@ UNFIT = [
     ("tuple", (1, "x", (1.5,)), "scores", "is a tuple"),
     ("datetime", (1, dt.datetime(2026, 1, 1, tzinfo=dt.UTC)), "mode", "is a datetime"),
 ]
-IMPOSSIBLE = [
+NOT_JSON = [
     ("nan", (1, "x", [math.nan]), "scores", r"\(at \[0\]\) is nan"),
     ("bytes", (1, SECRET.encode()), "mode", "is a bytes"),
     ("surrogate", (1, SECRET + "\ud800"), "mode", "surrogate"),
@@ -97,7 +97,7 @@ def test_push_of_loose_arguments_is_refused_by_default(opened_with, redis, metho
 
 @each_row("mode", MODES)
 @each_row("method", METHODS, around=registry.isolated)
-@each_row(("args", "argument", "words"), [row[1:] for row in IMPOSSIBLE], ids=[row[0] for row in IMPOSSIBLE])
+@each_row(("args", "argument", "words"), [row[1:] for row in NOT_JSON], ids=[row[0] for row in NOT_JSON])
 def test_push_of_no_json_is_refused_in_every_mode(opened_with, redis, mode, method, args, argument, words):
     if words is None:
         loop: list[Any] = []

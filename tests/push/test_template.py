@@ -80,7 +80,7 @@ times = st.floats(0, 4_000_000_000) | st.integers(0, 4_000_000_000).map(float)
 
 
 class RecordingLimiter(SizeLimiter):
-    """A limiter that keeps what it reports."""
+    """A limiter that records its reports."""
 
     def __init__(self, size_limits):
         self.reports = []

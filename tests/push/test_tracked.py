@@ -35,7 +35,7 @@ def numbered(count):
     return [(number,) for number in range(count)]
 
 
-# --- what is written ------------------------------------------------------------------------------------------------
+# --- the written statuses ---------------------------------------------------------------------------------------------
 
 
 def test_push_writes_queued_with_its_expiration(push_mode, redis):

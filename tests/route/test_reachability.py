@@ -122,14 +122,14 @@ def test_reachable_needs_few_steps_for_real_rules():
     assert not reachable(parse("*"), [*above, parse("urgency=high"), parse("urgency!=high")], closed_vocabularies([]))
 
 
-def pigeons(holes: int) -> list[WorkerQuery]:
+def pigeonhole_rules(holes: int) -> list[WorkerQuery]:
     """The pigeonhole principle: no set of tags satisfies these rules, which takes many steps to find."""
     every = range(holes + 1)
-    homeless = [f"tags!={','.join(f'p{pigeon}h{hole}' for hole in range(holes))}" for pigeon in every]
-    crowded = [f"tags=p{a}h{hole}&tags=p{b}h{hole}" for hole in range(holes) for a, b in combinations(every, 2)]
-    return [parse(text) for text in (*homeless, *crowded)]
+    without_hole = [f"tags!={','.join(f'p{item}h{hole}' for hole in range(holes))}" for item in every]
+    two_in_a_hole = [f"tags=p{a}h{hole}&tags=p{b}h{hole}" for hole in range(holes) for a, b in combinations(every, 2)]
+    return [parse(text) for text in (*without_hole, *two_in_a_hole)]
 
 
 def test_reachable_after_too_many_steps_is_true():
-    assert not reachable(parse("*"), pigeons(3), closed_vocabularies([]))
-    assert reachable(parse("*"), pigeons(9), closed_vocabularies([]))
+    assert not reachable(parse("*"), pigeonhole_rules(3), closed_vocabularies([]))
+    assert reachable(parse("*"), pigeonhole_rules(9), closed_vocabularies([]))

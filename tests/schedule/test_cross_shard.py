@@ -44,7 +44,7 @@ def alone():
         yield
 
 
-def untold(*facts):
+def ignore_failed_status(*facts):
     raise AssertionError(facts)
 
 
@@ -61,7 +61,7 @@ class Bench:
             self.events,
             DestinationResolver(Router(rules, list(shards)), "main"),
             self.transfer,
-            StatusWriter(shards["main"], untold),
+            StatusWriter(shards["main"], ignore_failed_status),
             middleware=middleware,
             limiter=LIMITER,
             locks=Deduplicator(),
@@ -231,7 +231,7 @@ def test_transfer_by_a_slow_poller_writes_nothing_moved(redis, second_redis, red
 def test_transfer_by_a_suspended_poller_writes_nothing(
     bench, redis, second_redis, redis_url, second_redis_url, monkeypatch
 ):
-    """The poller had read the job; others moved it, and the guard has expired when the poller continues."""
+    """The poller had read the job; other pollers moved it, and the guard has expired when the poller continues."""
     real, held = RECEIVE_TRANSFER, []
 
     def late(client, places, arguments):
@@ -298,7 +298,7 @@ def test_transfer_to_a_stopped_shard_delays_only_its_jobs(redis, redis_url):
     for member in redis.zrange(keys.SCHEDULE, 0, 9):
         redis.zadd(keys.SCHEDULE, {member: LONG_AGO})
     bench.drain()
-    assert bench.events.shards == ["second"]  # not asked again so soon
+    assert bench.events.shards == ["second"]  # the shard is not tried again so soon
     clock[0] += UNAVAILABLE_S
     for member in redis.zrange(keys.SCHEDULE, 0, 9):
         redis.zadd(keys.SCHEDULE, {member: LONG_AGO})
@@ -343,7 +343,7 @@ def test_transfer_of_a_job_routed_back_ends(redis, redis_url, second_redis_url):
     assert TRANSFER not in json.loads(moved)
 
 
-def test_transfer_spares_jobs_with_a_chosen_shard(bench, redis, second_redis):
+def test_transfer_leaves_jobs_with_a_chosen_shard(bench, redis, second_redis):
     wait(redis, "a", aw_shard="main")
     wait(redis, "b", source=keys.RETRY, retry_count=1, aw_shard="main")
     bench.drain()
@@ -364,7 +364,7 @@ def test_transfer_keeps_the_status(bench, redis, second_redis):
     shards = Shards({"main": bench.transfer._shards["main"], "second": bench.second})
     bench.drain()
     assert shards.look_up(["a"]) == {"a": "retrying"}
-    StatusWriter(bench.second, untold).write_last_if_tracked(received(second_redis)[0], "running")
+    StatusWriter(bench.second, ignore_failed_status).write_last_if_tracked(received(second_redis)[0], "running")
     assert shards.look_up(["a"]) == {"a": "running"}
-    StatusWriter(bench.second, untold).write_last_if_tracked(received(second_redis)[0], "completed")
+    StatusWriter(bench.second, ignore_failed_status).write_last_if_tracked(received(second_redis)[0], "completed")
     assert shards.look_up(["a"]) == {"a": "completed"}

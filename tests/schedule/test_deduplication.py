@@ -25,7 +25,7 @@ from framework.wire.json import dumps
 from framework.wire.resources import IDEMPOTENCY_KEY, lock_key
 from framework.wire.set_limits import SetLimits
 from tests.harness import compressed, encoded, full_memory, opened, unwrapped
-from tests.schedule.test_cross_shard import untold
+from tests.schedule.test_cross_shard import ignore_failed_status
 from tests.schedule.test_poller import LIMITER, LONG_AGO, Events
 
 KEY = lock_key("Job", b"[1]")
@@ -61,7 +61,7 @@ class Bench:
             self.events,
             DestinationResolver(Router(rules, list(shards)), "main"),
             transfer,
-            StatusWriter(main, untold),
+            StatusWriter(main, ignore_failed_status),
             middleware=middleware,
             limiter=LIMITER,
             locks=Deduplicator(enabled) if enabled else Deduplicator(),

@@ -371,8 +371,8 @@ def test_pollers_competing_move_each_job_once(redis, redis_url, events):
     redis.zadd(keys.SCHEDULE, {encoded(jid=f"{n:05d}"): LONG_AGO + n for n in range(5 * PAGE_SIZE)})
 
     def work():
-        mine = poller(redis_url, events)
-        while mine.poll():
+        competing_poller = poller(redis_url, events)
+        while competing_poller.poll():
             pass
 
     threads = [threading.Thread(target=work) for _ in range(6)]
@@ -396,14 +396,14 @@ def test_poller_moves_jobs_at_maxmemory(redis, redis_url, events):
     "error", [FileNotFoundError("a file of the application"), RedisConnectionError("another server")]
 )
 def test_poller_with_a_middlewares_io_error_moves_others(redis, redis_url, events, error):
-    class Careless:
+    class InvalidJsonMiddleware:
         def call(self, worker, job, queue, pool):
             if job["jid"] == "bad":
                 raise error
             yield
 
     redis.zadd(keys.RETRY, {encoded(jid="bad"): LONG_AGO, encoded(jid="good"): LONG_AGO + 1})
-    assert poller(redis_url, events, Careless().call).poll() == 2
+    assert poller(redis_url, events, InvalidJsonMiddleware().call).poll() == 2
     assert [job["jid"] for job in queued(redis)] == ["good"]
     assert redis.zcard(keys.RETRY) == 1
     assert events.failed == [(keys.RETRY, error)]
@@ -438,8 +438,8 @@ def test_poller_trims_the_dead_set_and_reports_it(redis, redis_url, events):
     redis.zadd(keys.DEAD, {f"old-{n}": now - 1000 + n for n in range(5)})
     redis.zadd(keys.RETRY, {b"poison-1": LONG_AGO, b"poison-2": LONG_AGO})
     poller(redis_url, events, dead_set=SetLimits(max_jobs=4)).poll()
-    kept, *poison = redis.zrange(keys.DEAD, 0, -1)
-    assert (kept, set(map(unwrapped, poison))) == (b"old-4", {b"poison-1", b"poison-2"})
+    kept, *malformed = redis.zrange(keys.DEAD, 0, -1)
+    assert (kept, set(map(unwrapped, malformed))) == (b"old-4", {b"poison-1", b"poison-2"})
     assert events.trims == [4]
 
 

@@ -113,7 +113,7 @@ class GuardedServer(EmbeddedServer):
         return open_client(Endpoint(with_all_rights(self.url)), name=name, read_timeout_s=read_timeout_s)
 
     def empty(self, client: "Redis") -> None:
-        """Remove all data, give ``default`` its rights, and forget what was refused; ``client`` has all rights."""
+        """Remove all data, give ``default`` its rights, and forget the refusals; ``client`` has all rights."""
         self._noted.clear()
         with client.pipeline(transaction=False) as pipe:
             pipe.flushall()

@@ -1022,5 +1022,5 @@ def test_config_dir_missing_is_refused(found, tmp_path):
     missing = f"there is no folder {tmp_path.resolve() / 'confg'} (did you mean 'config'?)"
     assert found({}, {"FRAMEWORK_CONFIG_DIR": "confg"}) == [(*place, missing)]
     assert found({}, {"FRAMEWORK_CONFIG_DIR": __file__}) == [(*place, f"there is no folder {__file__}")]
-    # No files, no surprises: the defaults and the environment.
+    # Without files: the defaults and the environment.
     assert load({"FRAMEWORK_CONFIG_DIR": "empty"}, tmp_path).config_dir == tmp_path.resolve() / "empty"

@@ -261,9 +261,9 @@ def test_config_folder_search_order(tmp_path: Path):
     cwd = project(tmp_path)
     assert load({}, cwd).root == cwd
     assert load({"FRAMEWORK_CONFIG_DIR": str(ROOT / "config")}, cwd).root == ROOT
-    elsewhere = tmp_path / "inner"
-    (elsewhere / "config").mkdir(parents=True)  # holds none of our files
-    assert load({}, elsewhere).root == ROOT
+    inner_folder = tmp_path / "inner"
+    (inner_folder / "config").mkdir(parents=True)  # holds no file of the framework
+    assert load({}, inner_folder).root == ROOT
     assert problems(cwd, FRAMEWORK_CONFIG_DIR="nowhere") == {
         ("environment", "FRAMEWORK_CONFIG_DIR"): f"there is no folder {cwd / 'nowhere'}"
     }

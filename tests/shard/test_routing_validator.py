@@ -150,7 +150,7 @@ def test_unrouted_pipeline_error_names_few_commands(pool):
     assert caught.value.command == "SET, SET, SET, ..."
 
 
-# --- what is inside -------------------------------------------------------------------------------------------------
+# --- scopes -----------------------------------------------------------------------------------------------------------
 
 
 def test_pool_used_after_its_scope_is_refused(pool):
@@ -421,12 +421,12 @@ def test_allow_unrouted_function_runs_in_many_threads(pool):
 
 
 def test_allow_unrouted_refuses_generators():
-    for function in (lengths, agen):
+    for function in (lengths, async_generator):
         with pytest.raises(TypeError, match=f"{function.__name__}.*inside"):
             allow_unrouted(reason="a report")(function)
 
 
-async def agen():
+async def async_generator():
     yield 1
 
 

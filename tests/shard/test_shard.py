@@ -128,10 +128,10 @@ def test_enqueue_partly_refused_is_maybe_written(replies, maybe):
 
 
 def test_enqueue_on_a_replica_closes_all_connections():
-    met = threading.Barrier(2)
+    barrier = threading.Barrier(2)
 
     def two_at_once(packet):
-        met.wait(20)
+        barrier.wait(20)
         return TAKEN + TAKEN
 
     with scripted(two_at_once) as server:

@@ -1,4 +1,4 @@
-"""``admit.lua`` does for each of its jobs what ``take_slot``, ``start_locked`` and a SET do for one."""
+"""``admit.lua`` has the effects of ``take_slot``, ``start_locked`` and a SET for each of its jobs."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings

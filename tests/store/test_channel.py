@@ -72,8 +72,8 @@ def test_channel_works_with_each_protocol(redis, redis_url, protocol):
     found = channel.call("HGETALL", "hash")
     assert found == ({b"a": b"1"} if protocol == 3 else [b"a", b"1"])
     # False is a value of RESP3, and no sign that a reply is still on its way.
-    truth = channel.call("EVAL", f"redis.setresp({protocol}); return {{['map'] = {{a = false}}}}", 0)
-    assert channel.call("PING") == b"PONG", truth
+    false_reply = channel.call("EVAL", f"redis.setresp({protocol}); return {{['map'] = {{a = false}}}}", 0)
+    assert channel.call("PING") == b"PONG", false_reply
     channel.close()
 
 
@@ -173,14 +173,14 @@ def test_channel_write_to_a_stuck_server_times_out():
 @pytest.mark.proves("R11")
 def test_channel_partial_write_continues_with_a_new_deadline():
     """A send that wrote a part returns; the next send writes the rest with a new deadline."""
-    came = 0
+    received = 0
 
     def slow(packet):
-        nonlocal came
-        if not came:
+        nonlocal received
+        if not received:
             until(lambda: channel.sent, "the first part is sent")
-        came += len(packet)
-        return b"+OK\r\n" if came > len(large) else b""
+        received += len(packet)
+        return b"+OK\r\n" if received > len(large) else b""
 
     large = b"x" * 50_000_000
     with scripted(slow) as server:
@@ -232,7 +232,7 @@ def test_idle_channel_detects_the_end_of_its_server(make_server):
     channel = channel_to(with_all_rights(own.url))
     assert channel.call("PING") == b"PONG"
     assert channel.healthy()
-    assert channel.call("PING") == b"PONG"  # looking has changed nothing
+    assert channel.call("PING") == b"PONG"  # the check has changed nothing
     own.kill()
     assert not channel.healthy()
 
@@ -254,7 +254,7 @@ def test_channel_failed_write_is_not_marked_sent(make_server):
 def test_channel_unexpected_byte_is_unhealthy(redis, redis_url):
     channel = channel_to(with_all_rights(redis_url))
     channel.send(("PING",))
-    # The reply is on its way: as long as it is not there, all looks well.
+    # The reply is on its way: until it arrives the connection looks healthy.
     while channel.healthy():
         pass
     channel.close()

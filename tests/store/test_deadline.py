@@ -154,7 +154,7 @@ def test_push_with_a_slow_reply_opens_the_circuit(proxy, redis, push, connected)
 
 
 @pytest.fixture
-def sipper():
+def slow_reader():
     """A server that reads a kilobyte at intervals and sends no reply."""
     listener, over = socket.create_server(("127.0.0.1", 0)), threading.Event()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
@@ -177,8 +177,8 @@ def sipper():
 
 @pytest.mark.proves("R3")
 @pytest.mark.parametrize("client_kind", ["channel", "client"])
-def test_send_to_a_slow_reader_ends_at_its_deadline(sipper, client_kind):
-    client = open_client(Endpoint(sipper), name="tests", read_timeout_s=LIMIT_S)
+def test_send_to_a_slow_reader_ends_at_its_deadline(slow_reader, client_kind):
+    client = open_client(Endpoint(slow_reader), name="tests", read_timeout_s=LIMIT_S)
     large = b"x" * 20_000_000
     with pytest.raises(RedisTimeoutError):
         if client_kind == "client":
@@ -235,14 +235,14 @@ def test_command_on_an_old_connection_has_a_full_deadline(unlimited, redis):
 def test_deadline_is_extended_only_at_the_minimum_rate(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(deadline_module, "monotonic", lambda: now[0])
-    dripped = Deadline(100.0, 5.0)
+    slow_deadline = Deadline(100.0, 5.0)
     for _ in range(4):
         now[0] += 1.2
-        dripped.add_bytes(1)
-        assert 0 < dripped.left_s() <= 5.0
+        slow_deadline.add_bytes(1)
+        assert 0 < slow_deadline.left_s() <= 5.0
     now[0] += 1.2
     with pytest.raises(TimeoutError, match="not done within 5 s"):
-        dripped.left_s()
+        slow_deadline.left_s()
     moving = Deadline(now[0], 5.0)
     moving.add_bytes(50_000_000)  # bytes in the kernel's buffers are no progress
     for _ in range(60):

@@ -150,7 +150,7 @@ def holders(short_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]
         process.communicate()
 
 
-def said_pid(process: subprocess.Popen[str]) -> int:
+def printed_pid(process: subprocess.Popen[str]) -> int:
     assert process.stdout
     return int(process.stdout.readline())
 
@@ -158,20 +158,20 @@ def said_pid(process: subprocess.Popen[str]) -> int:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux notifies a process of the death of its parent")
 def test_embedded_server_ends_with_its_killed_parent(holders: Callable[[str], subprocess.Popen[str]]) -> None:
     parent = holders("bound")
-    pid = said_pid(parent)
+    pid = printed_pid(parent)
     parent.kill()
     wait_until_gone(pid)
 
 
 def test_embedded_server_concurrent_starts_share_one_process(holders: Callable[[str], subprocess.Popen[str]]) -> None:
-    assert len({said_pid(process) for process in [holders("bound") for _ in range(4)]}) == 1
+    assert len({printed_pid(process) for process in [holders("bound") for _ in range(4)]}) == 1
 
 
 def test_embedded_detached_server_outlives_its_parent(
     short_path: Path, holders: Callable[[str], subprocess.Popen[str]]
 ) -> None:
     parent = holders("detached")
-    pid = said_pid(parent)
+    pid = printed_pid(parent)
     parent.kill()
     parent.wait()
     other = EmbeddedServer(short_path / "data", detached=True)
@@ -194,8 +194,11 @@ def test_embedded_server_long_path_uses_loopback_and_password(tmp_path: Path) ->
             assert redis.config_get("bind")["bind"] == "127.0.0.1"
         password, _, place = server.url.removeprefix("redis://:").partition("@")
         assert password not in Path(f"/proc/{server.pid}/cmdline").read_text()
-        with open_client(Endpoint(f"redis://{place}"), name="tests") as stranger, pytest.raises(AuthenticationError):
-            stranger.ping()
+        with (
+            open_client(Endpoint(f"redis://{place}"), name="tests") as other_client,
+            pytest.raises(AuthenticationError),
+        ):
+            other_client.ping()
 
 
 def test_embedded_server_path_may_have_special_characters(short_path: Path) -> None:

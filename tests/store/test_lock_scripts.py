@@ -191,13 +191,13 @@ def test_lock_keeps_newest_valid_position_per_database(redis, start, duplicates)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 @given(there=st.dictionaries(st.sampled_from(["a", "b", "c"]), POSITION | CLOSE | GARBAGE), known=st.data())
 def test_start_locked_returns_newer_positions_exactly(redis, there, known):
-    knows = known.draw(st.dictionaries(st.sampled_from(["a", "b", "c"]), POSITION | CLOSE))
+    known_positions = known.draw(st.dictionaries(st.sampled_from(["a", "b", "c"]), POSITION | CLOSE))
     owned(redis, "j", **{f"wal:{name}": position for name, position in there.items()})
-    arguments = [part for pair in knows.items() for part in pair]
+    arguments = [part for pair in known_positions.items() for part in pair]
     newer = {
         name: position
         for name, position in there.items()
-        if value(position) and (name not in knows or value(position) > value(knows[name]))
+        if value(position) and (name not in known_positions or value(position) > value(known_positions[name]))
     }
     found = [part.decode() for part in START_LOCKED(redis, [KEY], ["j", "C", 0, "1", *arguments])]
     assert dict(zip(found[::2], found[1::2], strict=True)) == newer

@@ -268,7 +268,7 @@ def test_full_dead_set_trims_business_errors_first(redis, memory):
 
 
 @pytest.mark.parametrize("mover", ["reclaim", "promote"])
-def test_kill_of_others_spares_real_deaths(redis, mover):
+def test_kill_of_malformed_job_keeps_real_failures(redis, mover):
     kill_job(redis, "real")
     kill_job(redis, "b", business=10)
     redis.delete(LEASE)
@@ -689,7 +689,7 @@ def test_inspect_dead_returns_what_a_dead_process_left(redis, memory):
     ("silent", "since", "found"),
     [
         (16, 19, True),
-        (16, 17, False),  # Redis may have been away until a moment ago
+        (16, 17, False),  # Redis may have been unavailable until a moment ago
         (16, None, False),  # no heartbeats: Redis may just have come back
         (14, 1000, False),  # it lost its lease, but was there a moment ago
     ],
@@ -744,7 +744,7 @@ def test_renew_children_renews_late_leases_only(redis, memory):
         assert [redis.pttl(name) > 5000 for name in children] == [False, True, False, False, False, False]
         assert extend(stamp - 50, 0)[3] in (50, 51)  # silence counts since the parent sees Redis up
         assert [redis.pttl(name) > 5000 for name in children] == [False, True, True, False, False, False]
-        assert extend(0, 1)[1:] == [0, 0, 0, 0, -1, -1]  # Redis was away
+        assert extend(0, 1)[1:] == [0, 0, 0, 0, -1, -1]  # Redis was unavailable
     assert [redis.pttl(name) > 5000 for name in children] == [False, True, True, True, False, False]
     assert abs(float(reply[0]) - stamp) < 5
 
@@ -776,7 +776,7 @@ def test_unregister_removes_only_long_dead_empty_processes(redis):
     assert UNREGISTER(redis, *call) == 1  # seen dead long ago
 
 
-# --- keys of a wrong type: Lua does not roll back, so each script must put back what it took ------------------------
+# --- keys of a wrong type: Lua does not roll back, so each script must undo its own writes ----------------------------
 
 
 @pytest.fixture
@@ -951,7 +951,7 @@ def test_slots_clock_jump_keeps_them_until_heartbeats_are_steady(redis, memory):
     for beats in (None, now(redis) - 5, now(redis) + 500):
         redis.delete(keys.STEADY_SINCE) if beats is None else redis.set(keys.STEADY_SINCE, beats)
         with memory():
-            assert RELEASE_WAITING(redis, [LIMIT], [2, 0, 9, 60])[1] == 1  # the reservation belongs to no process
+            assert RELEASE_WAITING(redis, [LIMIT], [2, 0, 9, 60])[1] == 1  # the reservation names no process
     with memory():
         assert acquire(redis, job("j1"), "j1", 1) == 0
     redis.set(keys.STEADY_SINCE, now(redis) - 20)
@@ -966,7 +966,7 @@ def test_limit_removed_or_unknown_releases_waiting_jobs(redis, memory):
     for number in range(5):
         assert acquire(redis, job(f"j{number}"), f"j{number}", -1) == 0
     with memory():
-        assert RELEASE_WAITING(redis, [LIMIT], ["", 0, 2, 60]) == [0, 0, b"-1", 1]  # others may know it
+        assert RELEASE_WAITING(redis, [LIMIT], ["", 0, 2, 60]) == [0, 0, b"-1", 1]  # other processes may know it
         assert RELEASE_WAITING(redis, [LIMIT], [0, 0, 2, 60]) == [2, 0, b"0", 1]
     redis.hset(LIMIT, mapping={"limit": -1, "known": now(redis) - 61})
     with memory():

@@ -87,7 +87,7 @@ class OddText(str):
         raise SystemExit
 
 
-class OddlySaid:
+class TextSubclassFromStr:
     def __str__(self):
         return OddText("text")
 
@@ -100,7 +100,7 @@ def circular():
 
 @pytest.mark.parametrize(
     "value",
-    ["\ud800", float("nan"), object(), b"\xff", circular(), Unprintable(), Leaver(), OddlySaid()],
+    ["\ud800", float("nan"), object(), b"\xff", circular(), Unprintable(), Leaver(), TextSubclassFromStr()],
     ids=["surrogate", "nan", "object", "bytes", "circle", "unprintable", "exits", "odd text"],
 )
 def test_log_line_survives_any_field_value(lines, value):
@@ -187,7 +187,7 @@ HIDDEN = "a\x1b[2J\x9b31m\u202e\u2066\u200b\u061c\u2028\x7f\ufeff\U000e0041 èªžÃ
     ],
     ids=["fields", "error", "standard library"],
 )
-def test_log_line_of_hostile_text_escapes_what_acts(lines, tell):
+def test_log_line_of_hostile_text_escapes_controls(lines, tell):
     tell()
     text = lines(raw=True)
     acting = {char for char in text if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
@@ -197,7 +197,7 @@ def test_log_line_of_hostile_text_escapes_what_acts(lines, tell):
     assert HIDDEN in (line["message"], line.get("exception.message"))
 
 
-def test_producer_line_of_hostile_text_escapes_what_acts(caplog):
+def test_producer_line_of_hostile_text_escapes_controls(caplog):
     logs.logger().warning(HIDDEN, queue=HIDDEN)
     (record,) = caplog.records
     assert record.getMessage().isprintable()

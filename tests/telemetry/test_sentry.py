@@ -186,8 +186,9 @@ def test_registered_handlers_of_a_module_are_called(site, redis):
     process.line(job_status="fail", error_kind="business", **{"class": "BusinessWorker"})
     until(lambda: redis.zcard("dead") == 2 and redis.zcard("schedule") == 1)
     assert process.end() == 0
-    buried = {json.loads(entry)["class"] for entry in redis.zrange("dead", 0, -1)}
-    assert buried == {"FailWorker", "RetryErrorWorker"}  # a BusinessError reaches death handlers, not the dead set
+    # A BusinessError reaches death handlers, not the dead set.
+    dead_classes = {json.loads(entry)["class"] for entry in redis.zrange("dead", 0, -1)}
+    assert dead_classes == {"FailWorker", "RetryErrorWorker"}
     handled = sorted(line for line in process.errors.read_text().splitlines() if line.startswith("on_"))
     assert handled == [
         "on_death BusinessError BusinessWorker",

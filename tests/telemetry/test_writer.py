@@ -11,7 +11,7 @@ from framework.telemetry.writer import MAX_BYTES, MAX_PENDING, LogWriter
 from tests.harness import until
 
 
-def gap(count):
+def dropped_line(count):
     return f"lost {count}\n"
 
 
@@ -43,7 +43,7 @@ class Reader:
 @pytest.mark.parametrize("blocking", [True, False])
 def test_log_writer_blocked_output_counts_dropped_lines(blocking):
     reader = Reader(blocking)
-    writer = LogWriter(reader.writing_end, gap)
+    writer = LogWriter(reader.writing_end, dropped_line)
     total = MAX_PENDING + 50_000
     for number in range(total):
         writer.write(f"{number:099}\n")  # no reader: this must not hang
@@ -59,7 +59,9 @@ def test_log_writer_blocked_output_counts_dropped_lines(blocking):
     ((place, lost),) = gaps
     assert len(kept) + lost == total
     assert kept == sorted(kept)
-    assert place == next(number for number in range(total) if kept[number] != number)  # where they would have stood
+    assert place == next(
+        number for number in range(total) if kept[number] != number
+    )  # in the place of the dropped lines
     assert kept[-1] == total - 1
     assert lines[-1] == "after"
 
@@ -103,7 +105,7 @@ def test_writer_hanging_output_uses_bounded_memory():
 @pytest.mark.proves("F50")
 def test_log_writer_line_beyond_the_buffer_is_dropped_counted():
     reader = Reader()
-    writer = LogWriter(reader.writing_end, gap)
+    writer = LogWriter(reader.writing_end, dropped_line)
     for number in range(50):
         writer.write(f"{number} " + "x" * 20_000 + "\n")  # more than the pipe takes
     writer.write("y" * (MAX_BYTES + 1) + "\n")
@@ -122,7 +124,7 @@ def test_log_writer_line_beyond_the_buffer_is_dropped_counted():
 def test_log_writer_many_threads_lose_and_mix_nothing():
     reader = Reader()
     reader.start()
-    writer = LogWriter(reader.writing_end, gap)
+    writer = LogWriter(reader.writing_end, dropped_line)
 
     def write(name):
         for number in range(5_000):
@@ -159,7 +161,7 @@ def test_processes_that_share_a_pipe_do_not_mix_their_lines():
     os.close(descriptor)
     with os.fdopen(reader, "rb", buffering=0) as pipe:
         data = b""
-        while piece := pipe.read(8_192):  # in small bites: the pipe stays full
+        while piece := pipe.read(8_192):  # in small reads: the pipe stays full
             data += piece
     assert [child.wait() for child in children] == [0, 0, 0]
     lines = data.decode().splitlines()
@@ -170,7 +172,7 @@ def test_processes_that_share_a_pipe_do_not_mix_their_lines():
 def test_writer_closed_reader_raises_nothing():
     reader, descriptor = os.pipe()
     os.close(reader)
-    writer = LogWriter(descriptor, gap)
+    writer = LogWriter(descriptor, dropped_line)
     writer.write("never read\n")
     assert writer.flush()
     writer.close()
@@ -182,7 +184,7 @@ def test_log_writer_new_reader_sees_the_dropped_count(tmp_path):
     os.mkfifo(path)
     old = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     descriptor = os.open(path, os.O_WRONLY)
-    writer = LogWriter(descriptor, gap)
+    writer = LogWriter(descriptor, dropped_line)
     os.close(old)
     for _ in range(3):
         writer.write("never read\n")
@@ -209,7 +211,7 @@ def test_writer_after_a_full_disk_writes_every_line(monkeypatch, tmp_path):
 
     monkeypatch.setattr(os, "write", write)
     with (tmp_path / "log").open("wb") as file:
-        writer = LogWriter(file.fileno(), gap)
+        writer = LogWriter(file.fileno(), dropped_line)
         writer.write("first line\n")
         writer.write("second line\n")
         assert writer.flush(timeout_s=10.0)
@@ -237,7 +239,7 @@ def test_writer_hanging_reader_delays_no_exit():
 
 def test_writer_wakes_at_a_new_line():
     reader, descriptor = os.pipe()
-    writer = LogWriter(descriptor, gap)
+    writer = LogWriter(descriptor, dropped_line)
     for number in range(20):
         until(lambda: writer._waiting, "the writer to have nothing to do")
         writer.write(f"{number:04}\n")
@@ -249,7 +251,7 @@ def test_writer_wakes_at_a_new_line():
 
 def test_writer_close_writes_queued_lines():
     reader = Reader()
-    writer = LogWriter(reader.writing_end, gap)
+    writer = LogWriter(reader.writing_end, dropped_line)
     for number in range(10):
         writer.write(f"{number}\n")
     writer.close()

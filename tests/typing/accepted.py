@@ -85,7 +85,7 @@ class PlainIndexWorker(RebuildIndexWorker):
 
 
 class QuietWorker(ApplicationWorker, abstract=True):
-    """A base whose children may say otherwise: mypy takes the type of a plain override from its value, so it is given."""
+    """A base whose subclasses may override the attribute: mypy takes the type of a plain override from its value, so it is given."""
 
     queue: ClassVar[str | None] = "quiet"
     urgency: ClassVar[Urgency] = "throttled"

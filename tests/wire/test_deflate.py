@@ -65,7 +65,7 @@ def test_deflate_with_isal_is_about_as_small(kind):
 
 
 @pytest.mark.proves("R60")
-def test_bomb_of_either_library_is_refused(library):
+def test_inflating_data_of_either_library_is_refused(library):
     payload = stored(["0" * 50_000_000])
     assert len(payload["args"][0]) < 500_000
     with pytest.raises(PayloadLimitError, match="decompressed_limit"):

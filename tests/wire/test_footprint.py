@@ -105,10 +105,10 @@ def test_footprint_of_chunks_equals_that_of_the_whole(value, ascii_only, drawn):
     assert (again.size, again._lists, again._objects, again._colons, again._commas, again._quotes) == (
         *(whole.size, whole._lists, whole._objects, whole._colons, whole._commas, whole._quotes),
     )
-    crude = Footprint()
+    by_parts = Footprint()
     for part in parts:
-        crude.add(part)
-    assert crude.memory >= again.memory or crude._width >= again._width
+        by_parts.add(part)
+    assert by_parts.memory >= again.memory or by_parts._width >= again._width
     assert not is_nested_deeper(data, depth)
     assert depth == 0 or is_nested_deeper(data, depth - 1)
 
@@ -119,7 +119,7 @@ def test_footprint_counts_structure_in_texts_as_text():
     assert found.memory < 2 * len(table)
 
 
-def test_measure_of_a_bomb_stops_at_the_limit():
+def test_measure_of_inflating_data_stops_at_the_limit():
     read = []
 
     def endless():

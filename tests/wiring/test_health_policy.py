@@ -1,4 +1,4 @@
-"""Build the health policy from settings and worker classes; refuse what is not configured."""
+"""Build the health policy from settings and worker classes; refuse indicators and databases that are not configured."""
 
 import json
 import sys

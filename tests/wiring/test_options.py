@@ -247,7 +247,7 @@ def test_inline_run_stopped_by_middleware_is_discarded(job, redis):
 def test_inline_run_untracked_sends_no_command(job, ran, redis):
     before = redis.info("stats")["total_commands_processed"]
     job.perform_inline(1)
-    assert redis.info("stats")["total_commands_processed"] == before + 1  # the question itself
+    assert redis.info("stats")["total_commands_processed"] == before + 1  # the query of the test itself
     assert len(ran) == 1
 
 

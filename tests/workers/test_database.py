@@ -25,11 +25,11 @@ def test_switch_to_wal_of_a_busy_file_tries_again(path: Path, monkeypatch: pytes
         reader.execute("SELECT * FROM t").fetchall()
         waits: list[float] = []
 
-        def end_the_reading(seconds: float) -> None:
+        def close_reader(seconds: float) -> None:
             waits.append(seconds)
             reader.execute("COMMIT")
 
-        monkeypatch.setattr(database.time, "sleep", end_the_reading)
+        monkeypatch.setattr(database.time, "sleep", close_reader)
         database._switch_to_wal(switching)
         assert len(waits) == 1
         assert switching.execute("PRAGMA journal_mode").fetchone() == ("wal",)

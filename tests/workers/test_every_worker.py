@@ -123,7 +123,7 @@ PAGE = (ROOT / "docs" / "learn" / "examples.md").read_text()
 ROW = re.compile(r"^\| (?:\[`(\w+)`\]\(\S+?/workers/(\S+)\.py\))? ?\| `(\w+) = (.+?)` \| .+ \|$", re.MULTILINE)
 
 
-def said_by_the_page() -> list[tuple[str, str, str]]:
+def page_rows() -> list[tuple[str, str, str]]:
     """Return the class, the attribute and the value of each row; a row without a class belongs to the class above."""
     found: list[tuple[str, str, str]] = []
     for name, _, attribute, value in ROW.findall(PAGE):
@@ -134,12 +134,10 @@ def said_by_the_page() -> list[tuple[str, str, str]]:
 def test_examples_page_has_every_worker() -> None:
     places = {(name, path.replace("/", ".")) for name, path, *_ in ROW.findall(PAGE) if name}
     assert places == {(worker.__name__, worker.__module__.removeprefix("workers.")) for worker in every_worker()}
-    assert sum(line.startswith("| ") for line in PAGE.splitlines()) == len(said_by_the_page()) + PAGE.count(
-        "| Worker |"
-    )
+    assert sum(line.startswith("| ") for line in PAGE.splitlines()) == len(page_rows()) + PAGE.count("| Worker |")
 
 
-@each_row(("name", "attribute", "value"), said_by_the_page())
+@each_row(("name", "attribute", "value"), page_rows())
 def test_examples_page_agrees_with_declarations(name: str, attribute: str, value: str) -> None:
     (worker,) = (worker for worker in every_worker() if worker.__name__ == name)
     declared = getattr(worker, attribute)
@@ -156,10 +154,10 @@ def test_examples_page_has_every_used_attribute() -> None:
         for name in ATTRIBUTES
         if getattr(worker, name) != getattr(ApplicationWorker, name)
     }
-    assert own - {"feature_category"} == {attribute for _, attribute, _ in said_by_the_page()}
+    assert own - {"feature_category"} == {attribute for _, attribute, _ in page_rows()}
 
 
-# --- twice is as good as once ---------------------------------------------------------------------------------------
+# --- two runs have the result of one ----------------------------------------------------------------------------------
 
 
 class Scene:

@@ -29,7 +29,7 @@ from workers.webhooks.ping_webhook_worker import PingWebhookWorker
 from workers.webhooks.tables import deliveries, metadata
 
 Json = dict[str, Any]
-MOODS = ("/ok", "/busy", "/missing", "/gone", "/chunked")
+PATHS = ("/ok", "/busy", "/missing", "/gone", "/chunked")
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def prices_missing() -> int:
 
 
 def webhooks_are_pushed(receiver: Receiver) -> tuple[int, dict[str, int], str]:
-    by_path = {path: hooks.create_hook(receiver.url(path), ["order.paid"]) for path in MOODS}
+    by_path = {path: hooks.create_hook(receiver.url(path), ["order.paid"]) for path in PATHS}
     event_id = hooks.record_event("order.paid", {"order": 7})
     FanOutEventWorker.perform_async(event_id)
     pinged = PingWebhookWorker.perform_async(by_path["/ok"])

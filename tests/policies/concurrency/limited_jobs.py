@@ -11,7 +11,7 @@ from framework import ApplicationWorker, ConcurrencyScope
 PROOFS = Redis.from_url(os.environ["PROOF_URL"])
 
 
-def lives(pid: str) -> bool:
+def process_is_alive(pid: str) -> bool:
     """Return whether a process is alive; a killed process whose exit status is not read yet is dead."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
@@ -24,17 +24,17 @@ class Limited(ApplicationWorker, abstract=True):
 
     def perform(self, name: str, release: str = "", lasts_s: float = 0.0) -> None:
         """Record how many jobs run, this one included, and wait until the key ``release`` exists."""
-        me = f"{os.getpid()} {self.jid}"
+        holder = f"{os.getpid()} {self.jid}"
         pipeline = PROOFS.pipeline()
-        pipeline.zadd("running", {me: time.time()})
+        pipeline.zadd("running", {holder: time.time()})
         pipeline.zrange("running", 0, -1)
         pipeline.rpush("ran", name)
         _, running, _ = pipeline.execute()
-        PROOFS.rpush("seen", sum(lives(one.split()[0].decode()) for one in running))
+        PROOFS.rpush("seen", sum(process_is_alive(one.split()[0].decode()) for one in running))
         while release and not PROOFS.exists(release):
             time.sleep(0.01)
         time.sleep(lasts_s)
-        PROOFS.pipeline().zrem("running", me).rpush("ended", name).execute()
+        PROOFS.pipeline().zrem("running", holder).rpush("ended", name).execute()
 
 
 class OneWorker(Limited):

@@ -73,7 +73,7 @@ def test_capacity_jobs_until_work_ends_stay_within_limit(worker, capacity, redis
     assert sorted(map(int, redis.lrange("done", 0, -1))) == list(range(60))
     line = first.line(job_status="done", **{"class": "DrainWorker"})
     assert line["extra.drain_worker.remaining_work_count"] >= 0
-    assert capacity() == 3  # no work: they look, and end
+    assert capacity() == 3  # no work: the jobs find none, and end
     until(lambda: not redis.exists("queue:default", RUNNING), "they have looked")
 
 

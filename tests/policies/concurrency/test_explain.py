@@ -1,4 +1,4 @@
-"""What `jobs explain` says of a job's slots."""
+"""Check the lines of `jobs explain` about a job's slots."""
 
 import pytest
 

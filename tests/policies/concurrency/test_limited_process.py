@@ -13,7 +13,7 @@ import pytest
 from framework.wire import keys
 from tests.harness import ROOT, enqueue, until
 
-HASTY = """
+FREQUENT_CHECKS = """
 from dataclasses import replace
 from framework import timings
 timings.use(replace(timings.STANDARD, record_period_s=0.3, sweep_period_s=0.3))
@@ -77,7 +77,7 @@ def test_limit_process_waiting_jobs_are_unchanged_and_in_order(site, redis):
 
 @pytest.mark.proves("R44")
 def test_limit_process_changed_callable_releases_waiting_jobs(site, redis):
-    process = site.start("-c", HASTY, "-r", "jobs", "-q", "default", "-c", "5").ready()
+    process = site.start("-c", FREQUENT_CHECKS, "-r", "jobs", "-q", "default", "-c", "5").ready()
     redis.set("limit", -1)
     for number in range(6):
         enqueue(redis, "AskedWorker", args=[f"{number}"], jid=f"j{number}")

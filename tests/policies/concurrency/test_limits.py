@@ -122,7 +122,7 @@ def test_limits_during_a_call_other_threads_use_last_result(limits, clock, monke
     go.set()
     slow.join(20)
     assert limits.class_limit(declared(AskedLimitedWorker)) == 4
-    clock.now += 60  # no job came for 60 s: the last result is too old
+    clock.now += 60  # no job asked for 60 s: the last result is too old
     go.clear()
     asked.clear()
     monkeypatch.setitem(ANSWER, "limit", 5)
@@ -203,7 +203,7 @@ def test_limits_sweeper_alias_is_released_unknown_is_kept(redis, granted):
     sweeper = LimitSweeper(redis, Limits(FleetSlots(granted), {"q": 1}), lambda: None)
     redis.config_resetstat()
     sweeper.sweep()
-    assert set(redis.info("commandstats")) - {"cmdstat_config|resetstat"} == {"cmdstat_smembers"}  # all that it costs
+    assert set(redis.info("commandstats")) - {"cmdstat_config|resetstat"} == {"cmdstat_smembers"}  # the whole cost
     for name in ("FormerLimitedWorker", "StrangeLimitedWorker", "queue/q", "queue/unknown"):
         base = keys.limit(name)
         for number in range(3):

@@ -18,7 +18,7 @@ def _replicated(postgres: Postgres) -> Iterator[tuple[str, Postgres]]:
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def long_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use a long deadline, so that a loaded machine fails no test; tests of the deadline set their own."""
     monkeypatch.setattr(servers, "DEADLINE_S", 20.0)
 

@@ -38,10 +38,10 @@ class Passing:
 def opened(pusher):
     """The pusher, with the positions of these databases, in either push mode."""
 
-    def open_(databases, push_mode="plain"):
+    def open_pusher(databases, push_mode="plain"):
         return pusher.open(*[Passing] * (push_mode == "middleware"), extra_fields=PushPositions(databases))
 
-    return open_
+    return open_pusher
 
 
 @pytest.fixture

@@ -63,11 +63,11 @@ def test_consistency_run_reads_replica_that_shows_its_push(site, redis, push, pr
     assert proof("StickyWorker") == {"id": 1, "seen": 1, "before": True, "after": False}  # the first write decides
     assert proof("DelayedWorker") == {"id": 1, "seen": 1, "before": True, "after": False}
     assert proof("AsyncWorker") == {"id": 1, "seen": 1, "before": True}
-    of = {
+    pushes_of = {
         name: process.line(job_status="done", **{"class": f"{name}Worker"}) for name in ("Always", "Sticky", "Parent")
     }
-    assert "load_balancing_strategy" not in of["Always"]
-    assert of["Sticky"]["load_balancing_strategy"] == of["Parent"]["load_balancing_strategy"] == "replica"
+    assert "load_balancing_strategy" not in pushes_of["Always"]
+    assert pushes_of["Sticky"]["load_balancing_strategy"] == pushes_of["Parent"]["load_balancing_strategy"] == "replica"
     after, before = (json.loads(one) for one in redis.lrange("queue:unserved", 0, -1))
     assert before["worker_data_consistency"] == "sticky"
     assert before["wal_location_sources"] == {"main": "replica"}
@@ -111,7 +111,7 @@ def test_consistency_run_sees_writes_of_dropped_duplicates(site, redis, push, pr
     standby.catch_up(postgres)
     standby.pause_replay()
     push("order(22, MirrorWorker)\norder(23, MirrorWorker)")
-    assert redis.llen("queue:shop") == 1  # its own position the replica shows; that of the others it does not
+    assert redis.llen("queue:shop") == 1  # the replica shows the job's own position, and not those of its duplicates
     process = site.start("-c", PATIENT + HURRIED, "-r", "jobs", "-q", "shop")
     assert proof("MirrorWorker") == {"id": 21, "seen": 3, "before": False}
     standby.resume_replay()

@@ -208,7 +208,7 @@ def test_routed_query_without_replica_uses_primary(job, databases, postgres, sta
             assert not session.scalar(WHERE)
 
     job(never_there, gone)
-    assert gone.position() is None  # and no other caller tries
+    assert gone.position() is None  # and other callers do not try
 
     def goes_away():
         with RoutedConnection(databases["main"]) as connection:

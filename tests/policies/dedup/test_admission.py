@@ -138,13 +138,13 @@ def test_dedup_requeued_job_takes_its_lock_again(scene, held):
     first, second = job.perform_async(1), job.perform_async(2)
     slots = scene.start(2)
     assert all(held.began.acquire(timeout=30) for _ in range(2))
-    rival = job.perform_async(2)
+    later_job = job.perform_async(2)
     units = slots.fetcher.in_flight.running()
     assert requeue(slots.shard.client, IDENTITY, [(unit, unit.data) for unit in units]) == 2
-    assert scene.locks().keys() == {first, rival}
+    assert scene.locks().keys() == {first, later_job}
     assert 590_000 < scene.redis.pttl(scene.locks()[first]) <= 600_000
     assert job.perform_async(1) is None
-    assert {one["jid"] for one in scene.waiting()} == {first, second, rival}
+    assert {one["jid"] for one in scene.waiting()} == {first, second, later_job}
 
 
 # --- positions ------------------------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ def test_dedup_duplicate_during_run_causes_one_more_run(scene, held, caplog):
         assert 590_000 < scene.redis.pttl(scene.locks()[second]) <= 600_000
         assert scene.redis.get(f"aw:status:{first}") == b"completed"
         assert scene.redis.get(f"aw:status:{second}") == b"running"
-        assert job.perform_async(1, "x") is None  # and that is no reason for a third
+        assert job.perform_async(1, "x") is None  # and it causes no third run
         held.free.release(5)
         until(slots.done)
         # The slot of the first run may write its line later than the second run begins, and ends.
@@ -340,7 +340,7 @@ def test_dedup_dead_job_causes_no_next_run(scene, held, retry, dead):
     assert scene.locks() == {}
 
 
-# --- what others write ----------------------------------------------------------------------------------------------
+# --- keys of other writers --------------------------------------------------------------------------------------------
 
 
 def test_dedup_keys_of_gitlab_stay_untouched(scene):

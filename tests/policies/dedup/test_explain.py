@@ -1,4 +1,4 @@
-"""What `jobs explain` says of a job's lock."""
+"""Check the lines of `jobs explain` about a job's lock."""
 
 import pytest
 

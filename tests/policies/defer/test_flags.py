@@ -81,11 +81,14 @@ def test_defer_flag_share_runs_and_rest_is_spread(redis, flags, skips, entry):
     flags.read()
     policy = DeferFlag(flags, skips, 300)
     outcomes = [policy.admit(entry) for _ in range(2_000)]
-    put_off = [one for one in outcomes if isinstance(one, Deferred)]
-    assert len(put_off) == 1_806
-    delays = sorted(one.delay_s for one in put_off)
+    deferred_outcomes = [one for one in outcomes if isinstance(one, Deferred)]
+    assert len(deferred_outcomes) == 1_806
+    delays = sorted(one.delay_s for one in deferred_outcomes)
     assert 150 <= delays[0] < 160 < 290 < delays[len(delays) // 2] < 310 < 440 < delays[-1] <= 450
-    assert put_off[0].fields == {"feature_flag": "run_jobs_FloodWorker", "feature_flag_reason": "slow release"}
+    assert deferred_outcomes[0].fields == {
+        "feature_flag": "run_jobs_FloodWorker",
+        "feature_flag_reason": "slow release",
+    }
     assert admission.counters._counts == {
         'sidekiq_jobs_skipped_total{action="deferred",reason="feature_flag",worker="FloodWorker"}': 1_806
     }

@@ -40,7 +40,7 @@ def _unwell() -> Iterator[Postgres]:
             session.execute(f"ALTER TABLE shop.texts SET (autovacuum_enabled = false, {EAGER_TOAST})")
             session.execute('CREATE TABLE "Orders" (id int)')
             session.execute("CREATE TABLE empty (id int)")
-            session.execute("CREATE ROLE stranger LOGIN")
+            session.execute("CREATE ROLE other_user LOGIN")
             session.execute("CREATE DATABASE twin TEMPLATE postgres")  # the same tables, of the same numbers
             for number in range(WAITING):
                 session.execute(f"COMMENT ON TABLE empty IS '{number}'")

@@ -58,8 +58,8 @@ def events() -> RecordedEvents:
 
 @pytest.fixture
 def checks(events):
-    def make(cache_s=LONG_S, timeout_s=LONG_S, rest_s=LONG_S, databases=None, **indicators):
-        return HealthChecker(indicators, databases or {}, events, cache_s=cache_s, timeout_s=timeout_s, idle_s=rest_s)
+    def make(cache_s=LONG_S, timeout_s=LONG_S, idle_s=LONG_S, databases=None, **indicators):
+        return HealthChecker(indicators, databases or {}, events, cache_s=cache_s, timeout_s=timeout_s, idle_s=idle_s)
 
     return make
 
@@ -194,7 +194,7 @@ def test_checks_query_goes_to_the_named_database(checks, events):
 
 def test_checks_idle_connection_is_closed_and_reopened(checks):
     ci = Echo()
-    asked = checks(rest_s=0.05, databases={"ci": ci}, one=Scripted(), other=Scripted())
+    asked = checks(idle_s=0.05, databases={"ci": ci}, one=Scripted(), other=Scripted())
     asked.signals(("one",), "ci", ())
     until(lambda: ci.closed_idle == [0.05])
     asked.signals(("one",), "ci", ("again",))

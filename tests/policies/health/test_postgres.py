@@ -79,7 +79,7 @@ def test_autovacuum_missing_table_is_reported_and_ignored(unwell, asked):
 
 
 def test_autovacuum_without_right_is_unknown(unwell, asked):
-    ask = asked(unwell, "stranger")
+    ask = asked(unwell, "other_user")
     signal = ask("autovacuum", "empty")
     assert isinstance(signal, Unknown)
     assert "pg_read_all_stats" in signal.reason
@@ -120,7 +120,7 @@ def test_wal_archiving_counts_from_first_segment(asked):
             current = server.execute("SELECT pg_walfile_name(pg_current_wal_lsn())")
             return int(current[8:], 16) - int(server.execute("SELECT last_archived_wal FROM pg_stat_archiver")[8:], 16)
 
-        # The two of above; a server that has written since is in the third (PostgreSQL 18 always).
+        # The two segments of above; a server that has written since is in the third (PostgreSQL 18 always).
         until(lambda: ask("wal_archiving") == Stop(f"{waiting()} WAL segments wait for archiving, more than 1"))
         assert waiting() in (2, 3)
 
@@ -176,10 +176,10 @@ def test_health_connection_reads_only_and_reconnects(unwell, asked):
         query("CREATE TABLE not_here ()")
     ((second,),) = query("SELECT pg_backend_pid()")
     unwell.execute(f"SELECT pg_terminate_backend({second}, 5000)")
-    asks_itself = "SELECT application_name FROM pg_stat_activity WHERE pid = pg_backend_pid()"
-    assert query(asks_itself) == [("application-worker: health",)]  # the dead connection was replaced
+    own_name_query = "SELECT application_name FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+    assert query(own_name_query) == [("application-worker: health",)]  # the dead connection was replaced
     named = HealthConnection(f"{unwell.url()}&application_name=shop&connect_timeout=9", 10.0)
-    assert named.query(asks_itself) == [("shop",)]
+    assert named.query(own_name_query) == [("shop",)]
     named.close()
 
 

@@ -12,7 +12,7 @@ proofs = Redis.from_url(os.environ["PROOF_URL"])
 
 
 class Switched:
-    """Return what a key holds: ``on`` or ``off``; for ``raises`` and ``hangs`` fail in that way."""
+    """Return whether the value of a key is ``on``; for ``raises`` and ``hangs`` fail in that way."""
 
     def should_pause(self) -> bool:
         if proofs.getdel("slow"):

@@ -63,19 +63,19 @@ def test_pause_policy_ended_pause_holds_no_job(redis, stored, entry):
 
 
 def test_pause_policy_lost_reply_still_counts_as_held(redis, stored, entry):
-    class Deaf:
+    class LosesFirstReply:
         """A client that loses the first reply."""
 
         def execute_command(self, *command):
             reply = redis.execute_command(*command)
-            if command[0] == "EVALSHA" and not deaf:
-                deaf.append(reply)
+            if command[0] == "EVALSHA" and not lost_replies:
+                lost_replies.append(reply)
                 raise RedisConnectionError("lost")
             return reply
 
-    deaf = []
+    lost_replies = []
     redis.script_load(HOLD_PAUSED.source)
-    policy = make_policy(Deaf(), stored)
+    policy = make_policy(LosesFirstReply(), stored)
     with pytest.raises(RedisConnectionError):
         policy.admit(entry)
     assert redis.zcard(HELD) == 1

@@ -14,7 +14,7 @@ from framework.wire.job import BUFFERED_AT, TRANSFER
 from framework.wire.resources import IDEMPOTENCY_KEY
 from tests.proofs.crash_points.environment import FOREIGN, CaseEnvironment
 from tests.proofs.crash_points.job_notes import Note, count
-from tests.proofs.crash_points.jobs import CARGO
+from tests.proofs.crash_points.jobs import SAMPLE
 from tests.proofs.crash_points.scenarios import Fate
 from tests.proofs.leftover_keys import leaks
 from tests.proofs.places import END, payload_in, place_of, unwrapped
@@ -106,7 +106,7 @@ class CaseChecks:
                 self._add_problem(
                     when, f"job {member.serial} in {member}: the field of another producer is not what it was"
                 )
-            if payload["args"] != [member.serial, CARGO]:
+            if payload["args"] != [member.serial, SAMPLE]:
                 self._add_problem(when, f"job {member.serial} in {member}: its arguments are {payload['args']}")
             kept = {name: value for name, value in payload.items() if name not in DOCUMENTED}
             if self._first.setdefault(member.jid, kept) != kept:

@@ -21,7 +21,7 @@ from tests.proofs.crash_points.wire import QUIET, Fault, Line, Way, install
 
 _HUNG_S = 60
 _GONE_S = 20.0
-_MOST_RESCUERS = 3
+_MOST_RECOVERERS = 3
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class CaseRunner:
         environment, scenario = self._environment, SCENARIOS[case.scenario]
         dead = [NAME] if killed else []
         first: tuple[str, ...] = ()
-        for number in range(_MOST_RESCUERS):
+        for number in range(_MOST_RECOVERERS):
             if not environment.left() and not environment.registered():
                 break
             name = f"recoverer-{number}"

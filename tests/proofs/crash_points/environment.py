@@ -29,7 +29,7 @@ from framework.wire.resources import IDEMPOTENCY_KEY
 from framework.wiring.client import connect
 from framework.wiring.endpoints import endpoint_of
 from tests.proofs.crash_points.job_notes import JobNotes
-from tests.proofs.crash_points.jobs import CARGO, QUEUE, RETIRED, SECOND, open_notes
+from tests.proofs.crash_points.jobs import QUEUE, RETIRED, SAMPLE, SECOND, open_notes
 from tests.proofs.crash_points.wire import CONTROL
 from tests.proofs.places import END, place_of
 
@@ -115,7 +115,7 @@ class CaseEnvironment:
 
     def write(self, worker: str, serial: int, place: str, **fields: Any) -> bytes:
         """Write a job as another producer, long overdue where it waits for a time; return its bytes."""
-        head = {"class": worker, "args": [serial, CARGO], "queue": QUEUE, "jid": f"{serial:024x}", "retry": True}
+        head = {"class": worker, "args": [serial, SAMPLE], "queue": QUEUE, "jid": f"{serial:024x}", "retry": True}
         payload = {**head, "created_at": 1700000000.123456, "enqueued_at": 1700000000.123456, **fields}
         data = json.dumps(payload, separators=(",", ":"))[:-1].encode() + b"," + FOREIGN + b"}"
         client = self.clients["main"]
@@ -169,7 +169,7 @@ class CaseEnvironment:
                 client.zadd(keys.REGISTRY, {identity: (now - _SILENT_S) * (-1 if heartbeat < 0 else 1)})
             client.set(keys.STEADY_SINCE, f"{now - _SILENT_S:.6f}", px=5_000)
 
-    # --- what is checked
+    # --- the state that checks read
 
     def left(self) -> bool:
         """Return whether a job waits, or is in a working list."""

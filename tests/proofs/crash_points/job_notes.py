@@ -19,7 +19,7 @@ Kind: TypeAlias = Literal[
     "changed",  # it ran with other arguments than it was pushed with
     "death handled",  # a death handler was called
     "sent",  # a numbered command, about to leave
-    "wrong",  # what must not happen, with its description
+    "wrong",  # a violation, with its description
 ]
 
 

@@ -15,7 +15,7 @@ SECOND = "second"
 KEPT_S = 600
 RETIRED = "Points::Retired"
 
-CARGO: dict[str, Any] = {"big": 2**70 + 1, "exact": 1700000000.123456, "none": [], "map": {}, "text": 'ü "\\\u2028'}
+SAMPLE: dict[str, Any] = {"big": 2**70 + 1, "exact": 1700000000.123456, "none": [], "map": {}, "text": 'ü "\\\u2028'}
 """Arguments that a careless rewrite would change: no script may decode a payload."""
 
 _notes: list[JobNotes] = []
@@ -30,12 +30,12 @@ class _Base(ApplicationWorker, abstract=True):
     feature_category = "not_owned"
     queue: str | None = QUEUE
 
-    def perform(self, serial: int, cargo: dict[str, Any]) -> None:
+    def perform(self, serial: int, sample: dict[str, Any]) -> None:
         """Run as job ``serial``."""
         (notes,) = _notes
         notes.note("begun", serial, str(self.jid))
-        if cargo != CARGO:
-            notes.note("changed", serial, repr(cargo))
+        if sample != SAMPLE:
+            notes.note("changed", serial, repr(sample))
         self.act(serial, notes)
         notes.note("ended", serial)
 
@@ -154,5 +154,5 @@ stop_process: list[Callable[[bool], None]] = []
 
 
 @on_death
-def _mourn(job: Any, _error: BaseException) -> None:
+def _note_death(job: Any, _error: BaseException) -> None:
     _notes[0].note("death handled", job["args"][0])

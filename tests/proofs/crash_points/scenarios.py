@@ -13,14 +13,14 @@ from framework.wire.job import DEATH_COUNT
 from framework.wire.resources import slot_member
 from tests.proofs.crash_points import jobs
 from tests.proofs.crash_points.environment import CaseEnvironment
-from tests.proofs.crash_points.jobs import CARGO, KEPT_S, QUEUE, RETIRED
+from tests.proofs.crash_points.jobs import KEPT_S, QUEUE, RETIRED, SAMPLE
 from tests.proofs.crash_points.stepped_worker import SteppedWorker
 
 DEAD = "points:1:dead"
 """The process that was dead before the case started."""
 
 NAME = "tested"
-RIVAL = "rival"
+OTHER_POLLER = "rival"
 AWAY = jobs.AwayWorker.declaration().generated_queue
 UNREADABLE, QUARANTINED, HOLDER = 901, 902, 903
 """The serials of jobs besides those of the batch."""
@@ -69,12 +69,12 @@ class Scenario:
 
 def _push(environment: CaseEnvironment, worker: Any, serials: Iterable[int]) -> None:
     for serial in serials:
-        _until_accepted(environment, serial, lambda serial=serial: worker.perform_async(serial, CARGO))
+        _until_accepted(environment, serial, lambda serial=serial: worker.perform_async(serial, SAMPLE))
 
 
 def _push_later(environment: CaseEnvironment, worker: Any, serials: Iterable[int]) -> None:
     for serial in serials:
-        _until_accepted(environment, serial, lambda serial=serial: worker.perform_in(3600, serial, CARGO))
+        _until_accepted(environment, serial, lambda serial=serial: worker.perform_in(3600, serial, SAMPLE))
 
 
 def _until_accepted(environment: CaseEnvironment, serial: int, push: Callable[[], Any]) -> None:
@@ -91,7 +91,7 @@ def _push_bulk(
     environment: CaseEnvironment, serials: Sequence[int], push: Callable[[list[tuple[Any, ...]]], Any]
 ) -> None:
     try:
-        jids = push([(serial, CARGO) for serial in serials])
+        jids = push([(serial, SAMPLE) for serial in serials])
     except BulkPushError as error:
         doubted = getattr(error.__cause__, "maybe_written", True)
         for serial in serials[error.failed_from :]:
@@ -106,7 +106,7 @@ def _push_and_resume(
     environment: CaseEnvironment, serials: Sequence[int], push: Callable[[list[tuple[Any, ...]]], Any]
 ) -> None:
     """Push in bulk; resume each failed push until every job is written, so that none is in doubt."""
-    go_on, before = lambda: push([(serial, CARGO) for serial in serials]), list[Any]()
+    go_on, before = lambda: push([(serial, SAMPLE) for serial in serials]), list[Any]()
     while True:
         try:
             jids = before + go_on()
@@ -122,7 +122,7 @@ def _serials(batch: int) -> list[int]:
     return list(range(1, batch + 1))
 
 
-# --- what was written before
+# --- the state before the process starts
 
 
 def _waiting(
@@ -249,7 +249,7 @@ def _cross(_environment: CaseEnvironment, worker: SteppedWorker, _batch: int) ->
 def _race(environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
     """Let another poller move the due jobs after this one has read them."""
     worker.heartbeat()
-    worker.overtaken_by(SteppedWorker(environment, RIVAL))
+    worker.overtaken_by(SteppedWorker(environment, OTHER_POLLER))
     worker.poll()
 
 

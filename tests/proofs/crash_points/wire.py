@@ -213,7 +213,7 @@ class Wire(socket.socket):
             data += super().recv(_READ_BYTES)
 
     def _struck(self, fault: Fault, data: bytes, begin: int, end: int) -> bytes:
-        """Return what the process gets for the reply in ``data`` from ``begin`` to ``end``, where the fault is."""
+        """Return the bytes that the process gets for the reply in ``data`` from ``begin`` to ``end``, where the fault is."""
         if fault.way == "die replied":
             die()
         self._end()

@@ -12,7 +12,7 @@ Stop = Literal["begin", "command", "wait", "lock", "perform", "ended"]
 Fate = Literal["go", "reset", "lost"]
 """The fate of a command: it arrives and so does its reply, it does not arrive, or it runs and its reply is lost."""
 
-_PATIENCE = 2
+_MOST_TRIES = 2
 """The number of resumes that count as the time-out of a wait for a lock."""
 
 _local = threading.local()
@@ -147,7 +147,7 @@ class _Lock:
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002 - the library's signature
         tries = 0
         while self._held:
-            if not blocking or (timeout >= 0 and tries == _PATIENCE):
+            if not blocking or (timeout >= 0 and tries == _MOST_TRIES):
                 return False
             pause("lock", self)
             tries += 1

@@ -73,11 +73,11 @@ class Servers:
         # With all rights: the processes are simulated, and no role knows their names.
         self.urls = {name: with_all_rights(server.url) for name, server in servers.items()}
         self.clients = {name: server.open("states") for name, server in servers.items()}
-        self._eyes = {name: Channel(client, read_timeout_s=5.0) for name, client in self.clients.items()}
+        self._readers = {name: Channel(client, read_timeout_s=5.0) for name, client in self.clients.items()}
 
     def close(self) -> None:
         """Close every connection."""
-        for one in (*self.clients.values(), *self._eyes.values()):
+        for one in (*self.clients.values(), *self._readers.values()):
             one.close()
 
     def reset(self) -> None:
@@ -123,12 +123,12 @@ class Servers:
 
     def read(self, name: str) -> tuple[float, Contents]:
         """Return its clock, its lists and sorted sets, and the owners of locks."""
-        eye = self._eyes[name]
+        reader = self._readers[name]
         try:
-            reply: Any = eye.call("EVAL", _SNAPSHOT, 0)
+            reply: Any = reader.call("EVAL", _SNAPSHOT, 0)
         except RedisConnectionError:  # all connections were closed
-            eye.close()
-            reply = eye.call("EVAL", _SNAPSHOT, 0)
+            reader.close()
+            reply = reader.call("EVAL", _SNAPSHOT, 0)
         return float(reply[0]), _contents(reply[1])
 
     def catch_up(self) -> None:

@@ -31,7 +31,7 @@ _THREADED = (suspects, threads, pipeline, heartbeat, leader, processor)
 _TIMED = (suspects, execution, failure_detector, heartbeat, launcher, blocking, record)
 _CLOCKED = ((pipeline, "clock"), (fetcher, "clock"), (leader, "clock"), (channel_pool, "monotonic"))
 
-_doomed: WeakSet[Channel] = WeakSet()
+_failing: WeakSet[Channel] = WeakSet()
 
 
 class Clock:
@@ -64,7 +64,7 @@ def simulated(clock: Clock) -> Iterator[None]:
         for module, name in _CLOCKED:
             stack.enter_context(patch.object(module, name, clock.monotonic))
         for owner, name in ((redis.Redis, "execute_command"), (Pipeline, "execute")):
-            stack.enter_context(patch.object(owner, name, _gated(getattr(owner, name), clock)))
+            stack.enter_context(patch.object(owner, name, _stopping(getattr(owner, name), clock)))
         # Redis-py reads it from the file system for each connection, which costs more than the connection.
         stack.enter_context(patch.object(redis_utils, "get_lib_version", lambda: redis.__version__))
         stack.enter_context(patch.object(Channel, "send_packet", _sending(Channel.send_packet)))
@@ -82,8 +82,8 @@ def _ask(what: str) -> Fate:
     return act.fate
 
 
-def _gated(run: Callable[..., Any], clock: Clock) -> Callable[..., Any]:
-    def gated(self: Any, *args: Any, **options: Any) -> Any:
+def _stopping(run: Callable[..., Any], clock: Clock) -> Callable[..., Any]:
+    def stop_and_run(self: Any, *args: Any, **options: Any) -> Any:
         name = _named(args) if args else "pipeline"
         fate = _ask(name)
         args = _by_the_clock(args, clock)
@@ -93,7 +93,7 @@ def _gated(run: Callable[..., Any], clock: Clock) -> Callable[..., Any]:
             run(self, *args, **options)
         raise RedisConnectionError("the reply was lost")
 
-    return gated
+    return stop_and_run
 
 
 def _by_the_clock(args: tuple[Any, ...], clock: Clock) -> tuple[Any, ...]:
@@ -118,7 +118,7 @@ def _sending(send: Callable[[Channel, bytes], None]) -> Callable[[Channel, bytes
             raise
         send(self, packet)
         if fate == "lost":
-            _doomed.add(self)
+            _failing.add(self)
 
     return sending
 
@@ -126,9 +126,9 @@ def _sending(send: Callable[[Channel, bytes], None]) -> Callable[[Channel, bytes
 def _reading(read: Callable[[Channel, int], list[Any]]) -> Callable[[Channel, int], list[Any]]:
     def reading(self: Channel, count: int) -> list[Any]:
         found = read(self, count)
-        if self not in _doomed:
+        if self not in _failing:
             return found
-        _doomed.discard(self)
+        _failing.discard(self)
         self.close()
         raise RedisConnectionError("the reply was lost")
 

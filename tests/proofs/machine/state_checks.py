@@ -140,9 +140,9 @@ class StateChecks:
         self._rested |= {jid for jid, spot in alive if spot.kind in ("dead", "interrupted")}
         bound = [(jid, spot) for jid, spot in alive if jid not in self._rested and b'"idempotency_key"' in spot.data]
         for shard in SHARDS:
-            twins = {jid for jid, spot in bound if spot.shard == shard and b'"duplicate-of"' not in spot.data}
-            if len(twins) > 1:
-                raise Broken(f"I9: equal jobs are alive on {shard}: {sorted(twins)}")
+            equal_jobs = {jid for jid, spot in bound if spot.shard == shard and b'"duplicate-of"' not in spot.data}
+            if len(equal_jobs) > 1:
+                raise Broken(f"I9: equal jobs are alive on {shard}: {sorted(equal_jobs)}")
 
     def _check_owners(self, found: JobSpots, registered: set[str]) -> None:
         """Check that the owner of a job is registered. An unregistered process may get a job only before the next sweep

@@ -94,7 +94,7 @@ def test_kill_during_the_fan_out_loses_nothing(pushes: Recorder, tree: Path) -> 
     with pytest.raises(ShardUnavailableError):
         ScanTreeWorker().perform(RUN, [str(tree)])
     pushes.down = False
-    IndexFileWorker().perform(RUN, 1)  # one job had got out
+    IndexFileWorker().perform(RUN, 1)  # one job was pushed before the failure
     (tree / "new.py").write_text("")  # the tree changed meanwhile: the run keeps its list
     ScanTreeWorker().perform(RUN, [str(tree)])
     assert pushes.take() == [("IndexFileWorker", [RUN, 2])]

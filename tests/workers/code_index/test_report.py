@@ -17,7 +17,7 @@ from workers.code_index.report.markup import Column, breakable, table, tag
 from workers.code_index.report.page import LISTED_REFUSALS, render
 from workers.code_index.run_statistics import FileRow, HistogramBar, PackageRow, RefusedRow, RunStatistics, Totals
 
-EVIL = "</title></style><script>alert(1)</script><img src=x onerror=alert(2)>\"' onload='alert(3)&amp;/a_b.py"
+HOSTILE_NAME = "</title></style><script>alert(1)</script><img src=x onerror=alert(2)>\"' onload='alert(3)&amp;/a_b.py"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -57,7 +57,7 @@ class Reader(HTMLParser):
         self.text.append(data)
 
 
-@pytest.mark.parametrize("name", ["package/module.py", EVIL])
+@pytest.mark.parametrize("name", ["package/module.py", HOSTILE_NAME])
 def test_page_loads_and_runs_nothing(name: str) -> None:
     page = Reader(render(figures(name)))
     names = {tag for tag, _ in page.tags}
@@ -71,9 +71,11 @@ def test_page_loads_and_runs_nothing(name: str) -> None:
 
 
 def test_hostile_names_are_text() -> None:
-    page = Reader(render(figures(EVIL)))
-    assert EVIL in "".join(page.text)
-    assert EVIL in [attributes.get("aria-label") for _, attributes in Reader(tag("p", aria_label=EVIL)).tags]
+    page = Reader(render(figures(HOSTILE_NAME)))
+    assert HOSTILE_NAME in "".join(page.text)
+    assert HOSTILE_NAME in [
+        attributes.get("aria-label") for _, attributes in Reader(tag("p", aria_label=HOSTILE_NAME)).tags
+    ]
 
 
 def test_chart_has_a_name_and_a_table() -> None:
@@ -147,7 +149,7 @@ def browser() -> str:
 
 
 def opened(browser: str, folder: Path, page: Path, *flags: str) -> str:
-    """Open the page without a window and return what the browser printed."""
+    """Open the page without a window and return the output of the browser."""
     quiet = [
         "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
         "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-breakpad",
@@ -181,11 +183,11 @@ def test_browser_shows_the_page_light_and_dark(browser: str, tmp_path: Path) -> 
     opened(browser, tmp_path, page, size, f"--screenshot={tmp_path / 'light.png'}")
     dark = ["--force-dark-mode", "--blink-settings=preferredColorScheme=0"]
     opened(browser, tmp_path, page, size, *dark, f"--screenshot={tmp_path / 'dark.png'}")
-    light, night = picture(tmp_path / "light.png"), picture(tmp_path / "dark.png")
-    assert light[:2] == night[:2] == (1200, 1600)
-    assert light[2] == (0xF7, 0xF6, 0xF2)  # --paper by day
-    assert night[2] == (0x14, 0x17, 0x16)  # and by night
-    assert min(light[3], night[3]) > 20_000  # something is drawn on it
+    light, dark_picture = picture(tmp_path / "light.png"), picture(tmp_path / "dark.png")
+    assert light[:2] == dark_picture[:2] == (1200, 1600)
+    assert light[2] == (0xF7, 0xF6, 0xF2)  # the color --paper in the light theme
+    assert dark_picture[2] == (0x14, 0x17, 0x16)  # and in the dark theme
+    assert min(light[3], dark_picture[3]) > 20_000  # something is drawn on it
 
 
 @pytest.mark.slow

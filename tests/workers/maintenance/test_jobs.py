@@ -63,7 +63,7 @@ def test_prune_removes_old_files_only(installation: Installation, tmp_path: Path
     reports = installation.var / "reports"
     old, deep = aged(reports / "old.html", 31), aged(reports / "a" / "b" / "old.csv", 31)
     young = aged(reports / "young.html", 29)
-    outside = aged(tmp_path / "elsewhere" / "precious", 100)
+    outside = aged(tmp_path / "elsewhere" / "outside_file", 100)
     (reports / "link").symlink_to(outside.parent)
     (reports / "new link").symlink_to(outside)
     for _ in range(2):
@@ -75,12 +75,12 @@ def test_prune_removes_old_files_only(installation: Installation, tmp_path: Path
 
 @pytest.mark.parametrize("folder", ["..", ".", "../elsewhere", "/etc", "", "reports/../../elsewhere", "link"])
 def test_prune_refuses_folders_outside_of_var(installation: Installation, tmp_path: Path, folder: str) -> None:
-    precious = aged(tmp_path / "elsewhere" / "precious", 100)
+    outside_file = aged(tmp_path / "elsewhere" / "outside_file", 100)
     installation.var.mkdir()
-    (installation.var / "link").symlink_to(precious.parent)
+    (installation.var / "link").symlink_to(outside_file.parent)
     with pytest.raises(BusinessError, match="no folder below the var directory"):
         PruneFolderWorker.perform_inline(folder, 1)
-    assert precious.exists()
+    assert outside_file.exists()
 
 
 def test_prune_interrupted_leaves_the_rest_to_its_next_run(

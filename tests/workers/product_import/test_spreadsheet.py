@@ -11,7 +11,7 @@ from workers.product_import import spreadsheet, xlsx
 from workers.product_import.spreadsheet import SURPLUS, read_spreadsheet
 
 HEADER = ["sku", "name", "category", "price"]
-HAMMER = {"sku": "H-1", "name": "Hammer", "category": "tools", "price": "12.5"}
+PRODUCT = {"sku": "H-1", "name": "Hammer", "category": "tools", "price": "12.5"}
 
 
 def read(path: Path) -> list[tuple[int, dict[str, str]]]:
@@ -33,7 +33,7 @@ def written(path: Path, data: bytes) -> Path:
     ids=["comma", "semicolon, byte order mark, capitals", "tab, UTF-16"],
 )
 def test_csv_of_several_programs(tmp_path: Path, text: str, encoding: str) -> None:
-    assert read(written(tmp_path / "a.csv", text.encode(encoding))) == [(2, HAMMER)]
+    assert read(written(tmp_path / "a.csv", text.encode(encoding))) == [(2, PRODUCT)]
 
 
 def test_csv_lines_are_those_of_the_file(tmp_path: Path) -> None:
@@ -102,13 +102,13 @@ def test_spreadsheet_that_fills_the_memory_is_refused(tmp_path: Path, monkeypatc
 
 
 def test_xlsx_damaged_is_read_or_refused(tmp_path: Path) -> None:
-    good = xlsx_file(tmp_path / "good.xlsx", inline_rows([HEADER, list(HAMMER.values())])).read_bytes()
-    dice = random.Random(7)
+    good = xlsx_file(tmp_path / "good.xlsx", inline_rows([HEADER, list(PRODUCT.values())])).read_bytes()
+    rng = random.Random(7)
     refused = 0
     for _ in range(100):
         damaged = bytearray(good)
-        for _ in range(dice.randint(1, 4)):
-            damaged[dice.randrange(4, len(damaged))] = dice.randrange(256)
+        for _ in range(rng.randint(1, 4)):
+            damaged[rng.randrange(4, len(damaged))] = rng.randrange(256)
         try:
             read(written(tmp_path / "damaged.xlsx", bytes(damaged)))
         except BusinessError:

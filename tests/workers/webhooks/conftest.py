@@ -23,6 +23,6 @@ def receiver(one_receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> Receive
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use a short timeout for requests without an answer; only the deadline tests check its length."""
     monkeypatch.setenv(TIMEOUT_VARIABLE, "0.3")

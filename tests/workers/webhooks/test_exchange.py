@@ -68,7 +68,7 @@ def test_post_without_http_answer_is_refused(receiver: Receiver, path: str, mess
 
 
 @pytest.mark.parametrize("path", ["/silent", "/drip"])
-def test_post_deadline_holds_against_slow_bytes(receiver: Receiver, path: str, impatient: None) -> None:
+def test_post_deadline_holds_against_slow_bytes(receiver: Receiver, path: str, short_timeout: None) -> None:
     began = time.monotonic()
     with pytest.raises(NoAnswerError, match=r"no answer within 0\.3 s"):
         send(receiver.url(path))

@@ -46,21 +46,24 @@ def give_up(event_id: int, hook_id: int) -> None:
 
 
 def test_event_goes_to_every_subscribed_hook(installation: Installation, receiver: Receiver) -> None:
-    wants = hooks.create_hook(receiver.url("/a"), ["order.paid", "order.sent"])
+    subscribed_hook = hooks.create_hook(receiver.url("/a"), ["order.paid", "order.sent"])
     hooks.create_hook(receiver.url("/b"), ["order.sent"])
     disabled = hooks.create_hook(receiver.url("/c"), ["order.paid"])
     hooks.disable(disabled, "its owner asked for it")
-    also = hooks.create_hook(receiver.url("/d"), ["order.paid"])
+    also_subscribed = hooks.create_hook(receiver.url("/d"), ["order.paid"])
     event_id = hooks.record_event("order.paid", {"order": 7})
     FanOutEventWorker.perform_inline(event_id)
     assert [(job["queue"], job["meta.hook_id"]) for job in installation.payloads()] == [
-        ("external", wants),
-        ("external", also),
+        ("external", subscribed_hook),
+        ("external", also_subscribed),
     ]
-    assert installation.take() == [("DeliverWebhookWorker", event_id, wants), ("DeliverWebhookWorker", event_id, also)]
-    DeliverWebhookWorker.perform_inline(event_id, wants)
+    assert installation.take() == [
+        ("DeliverWebhookWorker", event_id, subscribed_hook),
+        ("DeliverWebhookWorker", event_id, also_subscribed),
+    ]
+    DeliverWebhookWorker.perform_inline(event_id, subscribed_hook)
     FanOutEventWorker.perform_inline(event_id)
-    assert installation.take() == [("DeliverWebhookWorker", event_id, also)]
+    assert installation.take() == [("DeliverWebhookWorker", event_id, also_subscribed)]
 
 
 def test_delivery_is_signed_and_sent_once(installation: Installation, receiver: Receiver) -> None:
@@ -108,7 +111,9 @@ def test_delivery_refused_ends_by_the_answer(
     assert DeliverWebhookWorker.retry_in(0, caught.value, {}) == wait
 
 
-def test_delivery_without_answer_is_retried(installation: Installation, receiver: Receiver, impatient: None) -> None:
+def test_delivery_without_answer_is_retried(
+    installation: Installation, receiver: Receiver, short_timeout: None
+) -> None:
     event_id, hook_id = pushed(receiver, "/silent")
     with pytest.raises(TryAgainError, match="no answer within"):
         DeliverWebhookWorker.perform_inline(event_id, hook_id)
@@ -146,7 +151,7 @@ def test_hook_with_failures_in_a_row_is_disabled(installation: Installation, rec
     for event_id in numbers[:-1]:
         give_up(event_id, hook_id)
         DeliverWebhookWorker.retries_exhausted({"args": [event_id, hook_id]}, TryAgainError("a second time"))
-    assert hooks.failures_in_a_row(hook_id) == len(numbers) - 1  # twice is not two
+    assert hooks.failures_in_a_row(hook_id) == len(numbers) - 1  # a second run changes nothing
     give_up(numbers[-1], hook_id)
     with pytest.raises(Discard, match="5 events in a row did not arrive, the last because the receiver answered 404"):
         PingWebhookWorker.perform_inline(hook_id)
