@@ -299,7 +299,7 @@ def test_lost_lease_returns_the_buffer(bench, redis):
 def test_running_jobs_survive_an_outage(bench, redis):
     """Connections die again and again under load: each job runs once, except jobs whose reply was lost.
 
-    The process finds these in its working list. They name no queue, so they move to the dead set, in an object that keeps their bytes.
+    The process finds these in its working list. They name no queue, so they move to the dead set, in an object with their bytes.
     """
     redis.lpush(QUEUE, *range(3_000))
     one = bench(slots=4, job=lambda unit: False).start()

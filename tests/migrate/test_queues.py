@@ -63,11 +63,11 @@ def waiting(redis, key):
     return redis.lrange(key, 0, -1)[::-1]
 
 
-def everything(redis):
+def all_members(redis):
     return Counter(data for key in (OLD, NEW, ASIDE) for data in redis.lrange(key, 0, -1))
 
 
-def tidy(redis):
+def nothing_left(redis):
     """Return whether only the keys of a finished migration are left."""
     return {key.decode() for key in redis.keys("*")} <= {OLD, NEW, keys.QUEUES, keys.STEADY_SINCE}
 
@@ -96,7 +96,7 @@ def test_migrate_queue_moves_jobs_and_keeps_order(redis, granted, small_pages, m
     assert not account.still_receiving
     assert sum(counts) >= 60
     assert redis.smembers(keys.QUEUES) == {b"old", b"new"}
-    assert tidy(redis)
+    assert nothing_left(redis)
     before = redis.info("commandstats")["cmdstat_renamenx"]["calls"]
     queues.migrate("old")  # without a job to move no job is put aside
     assert redis.info("commandstats")["cmdstat_renamenx"]["calls"] == before
@@ -111,7 +111,7 @@ def test_migrate_queue_preview_counts_and_changes_nothing(redis, granted, small_
         queues.preview("old")
         assert account.moved == {("old", "new"): count}
     assert waiting(redis, OLD) == jobs
-    assert tidy(redis)
+    assert nothing_left(redis)
     assert queues.length("old") == 40
 
 
@@ -124,7 +124,7 @@ def test_migrate_queue_quota_moves_the_oldest_only(redis, granted, small_pages):
     assert waiting(redis, NEW) == [arrived(data) for data in movers[:9]]
     assert waiting(redis, OLD) == [data for data in jobs if data not in movers[:9]]
     assert account.moved.total() == 9
-    assert tidy(redis)
+    assert nothing_left(redis)
 
 
 def test_migrate_queue_stop_request_puts_jobs_back(redis, granted, small_pages):
@@ -144,7 +144,7 @@ def test_migrate_queue_stop_request_puts_jobs_back(redis, granted, small_pages):
     assert 0 < moved < len(movers)
     assert waiting(redis, NEW) == [arrived(data) for data in movers[:moved]]
     assert waiting(redis, OLD) == [data for data in jobs if data not in movers[:moved]]
-    assert tidy(redis)
+    assert nothing_left(redis)
 
 
 def test_migrate_queue_large_jobs_move_in_small_steps(redis, granted):
@@ -189,7 +189,7 @@ def test_migrate_queue_replaced_key_says_where_jobs_are(redis, granted, small_pa
         migration(granted)[0].preview("old")
     redis.delete(OLD)
     migration(granted)[0].migrate("old")
-    assert tidy(redis)
+    assert nothing_left(redis)
 
 
 def test_migrate_queue_further_pushes_are_reported(redis, granted, small_pages):
@@ -229,7 +229,7 @@ def test_migrate_queue_expired_lease_continues(redis, granted, small_pages, paus
     migration(granted, report=stop_and_wake)[0].migrate("old")
     assert waiting(redis, OLD) == [data for data in jobs if stays(data)]
     assert waiting(redis, NEW) == [arrived(data) for data in jobs if not stays(data)]
-    assert tidy(redis)
+    assert nothing_left(redis)
 
 
 def test_migrate_queue_two_at_once_lose_no_job(redis, granted, small_pages):
@@ -249,7 +249,7 @@ def test_migrate_queue_two_at_once_lose_no_job(redis, granted, small_pages):
         assert len(counts) >= moment
         assert waiting(redis, OLD) == [data for data in jobs if stays(data)]
         assert waiting(redis, NEW) == [arrived(data) for data in jobs if not stays(data)]
-        assert tidy(redis)
+        assert nothing_left(redis)
 
 
 def test_migrate_queue_killed_run_is_put_back_by_the_next(redis, granted):
@@ -258,7 +258,7 @@ def test_migrate_queue_killed_run_is_put_back_by_the_next(redis, granted):
     redis.lpush(OLD, there)
     migration(granted)[0].migrate("old")
     assert waiting(redis, OLD) == [there, *aside]
-    assert tidy(redis)
+    assert nothing_left(redis)
 
 
 class Others:
@@ -361,7 +361,7 @@ def test_migrate_queue_busy_clients_see_each_job_once(redis, granted, redis_url)
         for thread in threads:
             thread.join()
     assert not account.still_receiving
-    found = Counter([*taken[0], *taken[1]]) + everything(redis)
+    found = Counter([*taken[0], *taken[1]]) + all_members(redis)
     assert max(found.values()) == 1
     whole = {arrived(data) for data in [*jobs, *pushed[0], *pushed[1]]}
     assert {arrived(data) for data in found} == whole
@@ -419,7 +419,7 @@ def test_migrate_queue_fault_anywhere_next_run_completes(redis, granted, redis_u
         redis.flushall()
         redis.lpush(OLD, *jobs)
         interrupted(redis_url, Fault(at, way), tmp_path, -9 if way.startswith("die") else 1)
-        assert Counter(map(arrived, everything(redis).elements())) == Counter(map(arrived, jobs)), name
+        assert Counter(map(arrived, all_members(redis).elements())) == Counter(map(arrived, jobs)), name
         if (at + WAYS.index(way)) % 2:
             expire(redis)
             reap(granted)
@@ -433,4 +433,4 @@ def test_migrate_queue_fault_anywhere_next_run_completes(redis, granted, redis_u
         if redis.zscore(keys.REGISTRY, HOLDER) is not None:  # a name that remains is unregistered like any dead process
             expire(redis)
             reap(granted)
-        assert tidy(redis)
+        assert nothing_left(redis)

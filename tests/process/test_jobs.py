@@ -278,13 +278,13 @@ def test_worker_malformed_payload_keeps_its_bytes(site, redis, proofs):
         b"[1]",
         b'{"class":"NoopWorker","args":{}}',
     ]
-    spoilt = encoded("NoopWorker", args=["!"], compressed=True)
-    redis.lpush("queue:default", *broken, spoilt, encoded("NoopWorker", jid="good"))
+    invalid_base64 = encoded("NoopWorker", args=["!"], compressed=True)
+    redis.lpush("queue:default", *broken, invalid_base64, encoded("NoopWorker", jid="good"))
     process = site.worker("-q", "default", "-c", "1")
     assert proofs("noop") == ["good"]
     dead = redis.zrange(keys.DEAD, 0, -1)
-    assert spoilt in dead
-    assert set(map(unwrapped, set(dead) - {spoilt})) == set(broken)
+    assert invalid_base64 in dead
+    assert set(map(unwrapped, set(dead) - {invalid_base64})) == set(broken)
     until(lambda: len(process.find(severity="ERROR", queue="default")) == len(broken) + 1)
     assert all(line["job_status"] == "quarantined" for line in process.find(severity="ERROR"))
     assert process.end() == 0

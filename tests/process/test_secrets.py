@@ -16,7 +16,7 @@ READS = {
 }
 
 
-def everything(client):
+def all_entries(client):
     """Return every key and value of this Redis."""
     return b"".join(part for key in client.keys("*") for part in [key, *READS[client.type(key).decode()](client, key)])
 
@@ -41,7 +41,7 @@ def test_password_and_argument_are_in_no_line_key_or_report(site, server_with_pa
     until(lambda: client.hgetall(process.identity), "its record")
     (failed,) = until(lambda: client.zrange(keys.RETRY, 0, -1))
     assert failed.count(ARGUMENT.encode()) == 1  # in its arguments, not in the error of the same payload
-    assert PASSWORD.encode() not in everything(client)
+    assert PASSWORD.encode() not in all_entries(client)
     own.kill()
     process.line(event_name="redis.failed")
     own.start()  # it has no password now, and refuses any

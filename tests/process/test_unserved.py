@@ -85,7 +85,7 @@ def test_unserved_queues_reads_no_record_after_the_last_queue(redis, monkeypatch
 MAIL, HELLO = QueueLocation("mail", "main"), QueueLocation("hello", "second")
 
 
-class Scene:
+class WatchBench:
     """A watch whose checks find the queues that the test sets; records its reports."""
 
     def __init__(self, *, in_group=False):
@@ -108,9 +108,9 @@ class Scene:
 
 
 def test_unserved_watch_warns_after_two_checks():
-    scene = Scene()
-    pauses = [scene.step(MAIL) for _ in range(3)]
-    assert (scene.looks, scene.lost) == (2, [{MAIL}])
+    bench = WatchBench()
+    pauses = [bench.step(MAIL) for _ in range(3)]
+    assert (bench.looks, bench.lost) == (2, [{MAIL}])
     assert pauses == [
         STANDARD.first_unserved_check_s,
         STANDARD.first_unserved_check_s,
@@ -119,49 +119,49 @@ def test_unserved_watch_warns_after_two_checks():
 
 
 def test_unserved_watch_in_a_group_waits_for_siblings():
-    assert Scene(in_group=True).step(MAIL) > Scene().step(MAIL)
+    assert WatchBench(in_group=True).step(MAIL) > WatchBench().step(MAIL)
 
 
 def test_unserved_watch_ignores_a_late_sibling():
-    scene = Scene()
-    scene.step(MAIL)
-    assert scene.step(MAIL) == STANDARD.first_unserved_check_s
-    assert scene.step() == STANDARD.served_check_period_s
-    assert not scene.lost + scene.found
+    bench = WatchBench()
+    bench.step(MAIL)
+    assert bench.step(MAIL) == STANDARD.first_unserved_check_s
+    assert bench.step() == STANDARD.served_check_period_s
+    assert not bench.lost + bench.found
 
 
 def test_unserved_watch_reports_a_served_queue():
-    scene = Scene()
+    bench = WatchBench()
     for _ in range(3):
-        scene.step(MAIL, HELLO)
-    scene.step(MAIL)
-    assert (scene.lost, scene.found) == ([{MAIL, HELLO}], [{HELLO}])
-    scene.step()
-    assert scene.found == [{HELLO}, {MAIL}]
+        bench.step(MAIL, HELLO)
+    bench.step(MAIL)
+    assert (bench.lost, bench.found) == ([{MAIL, HELLO}], [{HELLO}])
+    bench.step()
+    assert bench.found == [{HELLO}, {MAIL}]
 
 
 def test_unserved_watch_repeats_hourly_and_adds_new_at_once():
-    scene = Scene()
+    bench = WatchBench()
     for _ in range(20):
-        scene.step(MAIL)
-    assert scene.lost == [{MAIL}]
-    scene.step(MAIL, HELLO)
-    scene.step(MAIL, HELLO)
-    assert scene.lost == [{MAIL}, {MAIL, HELLO}]
+        bench.step(MAIL)
+    assert bench.lost == [{MAIL}]
+    bench.step(MAIL, HELLO)
+    bench.step(MAIL, HELLO)
+    assert bench.lost == [{MAIL}, {MAIL, HELLO}]
     for _ in range(59):
-        scene.step(MAIL, HELLO)
-    assert len(scene.lost) == 2
-    scene.step(MAIL, HELLO)
-    assert len(scene.lost) == 3
+        bench.step(MAIL, HELLO)
+    assert len(bench.lost) == 2
+    bench.step(MAIL, HELLO)
+    assert len(bench.lost) == 3
 
 
 def test_unserved_watch_warns_when_last_process_ends():
-    scene = Scene()
+    bench = WatchBench()
     for _ in range(4):
-        assert scene.step() in (STANDARD.first_unserved_check_s, STANDARD.served_check_period_s)
-    assert scene.step(MAIL) == STANDARD.unserved_check_period_s
-    scene.step(MAIL)
-    assert scene.lost == [{MAIL}]
+        assert bench.step() in (STANDARD.first_unserved_check_s, STANDARD.served_check_period_s)
+    assert bench.step(MAIL) == STANDARD.unserved_check_period_s
+    bench.step(MAIL)
+    assert bench.lost == [{MAIL}]
 
 
 def test_unserved_watch_without_queues_reads_nothing():

@@ -58,7 +58,7 @@ garbage = st.one_of(
     st.binary(max_size=20),
 )
 some = st.lists(garbage, max_size=3)
-spoilt = st.fixed_dictionaries(
+garbage_values = st.fixed_dictionaries(
     {
         "sets": st.dictionaries(st.sampled_from(SETS), some),
         "hashes": st.dictionaries(
@@ -136,7 +136,7 @@ def use(redis):
 
 @pytest.mark.proves("F38", "I1", "I2", "R51")
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
-@given(found=spoilt)
+@given(found=garbage_values)
 def test_garbage_in_policy_keys_loses_no_job(redis, found):
     lay_out(redis, found)
     ended = use(redis)

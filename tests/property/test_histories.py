@@ -13,12 +13,12 @@ def push(state, *queues, kind="plain", fate="go"):
         state.push(kind=kind, queue=queue, fate=fate)
 
 
-def stand_before(state, which, part, what):
+def step_until_command(state, which, part, command):
     """Run the thread until its next command is this one."""
     act = state.cluster.awake()[which].act(part)
     state.cluster.step(act)
-    while act.about != what:
-        assert act.movable, f"{part} waits, and never came to {what}"
+    while act.about != command:
+        assert act.movable, f"{part} waits, and never came to {command}"
         state.cluster.step(act)
     return act
 
@@ -45,7 +45,7 @@ def test_process_that_returns_keeps_its_jobs(state):
     state.work(which=0)
     state.freeze(which=0)
     state.pass_time(seconds=45, beating=True)
-    reaper = stand_before(state, 0, "reaper", "pipeline")
+    reaper = step_until_command(state, 0, "reaper", "pipeline")
     state.thaw(which=0)
     state.turn(which=0, part="lease")
     run_out(state, reaper)
@@ -68,7 +68,7 @@ def test_fenced_process_moves_nothing(state, how):
 @pytest.mark.proves("I7", "F10", "m3")
 def test_fetch_with_a_lost_reply_is_found_again(state):
     state.pass_time(seconds=12, beating=True)
-    leader = stand_before(state, 0, "processor-0", "BLMOVE")
+    leader = step_until_command(state, 0, "processor-0", "BLMOVE")
     for _ in SERVED:
         state.cluster.step(leader, "lost")
     push(state, "a")
@@ -176,7 +176,7 @@ def test_cross_shard_job_moves_one_command_at_a_time(state, fate):
     state.pass_time(seconds=7, beating=True)
     state.turn(which=0, part="poller")  # marks it
     state.pass_time(seconds=7, beating=True)
-    poller = stand_before(state, 0, "poller", "receive_transfer")
+    poller = step_until_command(state, 0, "poller", "receive_transfer")
     state.cluster.step(poller, fate)
     run_out(state, poller)
     for _ in range(8):
@@ -300,7 +300,7 @@ def test_fenced_process_releases_no_lock_of_another(state):
 @pytest.mark.proves("I10", "R42")
 def test_fenced_job_takes_no_slot(state):
     push(state, "a", kind="limited")
-    processor = stand_before(state, 0, "processor-0", "admit")
+    processor = step_until_command(state, 0, "processor-0", "admit")
     state.freeze(which=0)
     state.pass_time(seconds=45, beating=True)
     state.turn(which=0, part="reaper")

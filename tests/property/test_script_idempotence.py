@@ -259,10 +259,10 @@ CALLS = {
 }
 
 
-MADE = {one.name: one for one in vars(script).values() if isinstance(one, Script)}
+SCRIPTS = {one.name: one for one in vars(script).values() if isinstance(one, Script)}
 
 
-def everything(redis):
+def database_content(redis):
     read = {
         b"list": lambda key: redis.lrange(key, 0, -1),
         b"zset": lambda key: sorted(redis.zrange(key, 0, -1)),
@@ -274,7 +274,7 @@ def everything(redis):
 
 
 def test_every_script_is_run_twice():
-    assert {name.partition(",")[0] for name in CALLS} == MADE.keys()
+    assert {name.partition(",")[0] for name in CALLS} == SCRIPTS.keys()
 
 
 @pytest.mark.proves("I19")
@@ -285,12 +285,12 @@ def test_script_run_twice_changes_nothing(redis, name, jobs):
     redis.flushall()
     prepare, call = CALLS[name]
     prepare(redis, jobs)
-    run = MADE[name.partition(",")[0]]
+    run = SCRIPTS[name.partition(",")[0]]
     arguments = call(jobs)
     run(redis, *arguments)
-    once = everything(redis)
+    once = database_content(redis)
     run(redis, *arguments)
-    assert everything(redis) == once
+    assert database_content(redis) == once
 
 
 MOVES_FROM_A_WORKING_LIST = (
@@ -305,10 +305,10 @@ def test_move_run_again_after_the_job_has_ended_writes_nothing(redis, name):
     """The reply of the move was lost, and before its second run another process took the job and ended it."""
     prepare, call = CALLS[name]
     prepare(redis, [b"job"])
-    run = MADE[name.partition(",")[0]]
+    run = SCRIPTS[name.partition(",")[0]]
     arguments = call([b"job"])
     run(redis, *arguments)
     redis.delete(QUEUE, SET, DEAD, "counts")
-    ended = everything(redis)
+    ended = database_content(redis)
     run(redis, *arguments)
-    assert everything(redis) == ended
+    assert database_content(redis) == ended

@@ -17,10 +17,10 @@ from tests.harness import opened
 
 
 def worker(name="Job", perform=None, **attributes):
-    def anything(self, *args):
+    def accept_any(self, *args):
         """Accept any arguments."""
 
-    body = {"feature_category": "not_owned", "wire_name": name, "perform": perform or anything, **attributes}
+    body = {"feature_category": "not_owned", "wire_name": name, "perform": perform or accept_any, **attributes}
     return type(name, (ApplicationWorker,), body)
 
 

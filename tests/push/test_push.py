@@ -19,7 +19,7 @@ from tests.harness import full_memory, opened
 from tests.push.conftest import LetPass, Pusher, worker
 
 
-def everything(redis):
+def all_keys(redis):
     return sorted(redis.keys("*"))
 
 
@@ -42,7 +42,7 @@ def test_push_writes_the_fields_of_sidekiq(pusher, jobs, redis):
     text = redis.lindex("queue:default", 0).decode()
     for name in ("created_at", "enqueued_at"):  # an integer would be milliseconds to Sidekiq 8
         assert re.search(rf'"{name}":\d+\.\d*[1-9]\d*[,}}]', text), text
-    assert everything(redis) == [b"queue:default", b"queues"]
+    assert all_keys(redis) == [b"queue:default", b"queues"]
     assert redis.smembers(keys.QUEUES) == {b"default"}
 
 
@@ -111,7 +111,7 @@ def test_push_scheduled_writes_neither_at_nor_enqueued_at(pusher, redis):
     assert (job["jid"], job["queue"], job["args"]) == (jid, "default", [1])
     assert not {"at", "enqueued_at"} & set(job)
     assert before + 3590 < due < time.time() + 3610
-    assert everything(redis) == [b"schedule"]  # its queue has a name when it has a job
+    assert all_keys(redis) == [b"schedule"]  # its queue has a name when it has a job
 
 
 def test_push_already_due_is_enqueued_at_once(pusher, jobs, redis):
@@ -162,7 +162,7 @@ def test_push_nested_too_deep_is_refused(pusher, redis):
     for push in (lambda: job.perform_async(nested(63)), lambda: job.perform_bulk([(1,), (nested(63),)])):
         with pytest.raises(ArgumentsError, match="nested deeper than 64 levels"):
             push()
-    assert everything(redis) == []
+    assert all_keys(redis) == []
     job.perform_async(nested(62))
     job.perform_bulk([(nested(62),)])
     assert redis.llen("queue:default") == 2
@@ -218,7 +218,7 @@ def test_push_refused_is_not_maybe_written(pusher, jobs, redis):
     with full_memory(redis), pytest.raises(ShardUnavailableError, match="maxmemory") as caught:
         job.perform_async(1)
     assert not caught.value.maybe_written
-    assert everything(redis) == []
+    assert all_keys(redis) == []
     job.perform_async(2)
     assert [one["args"] for one in jobs()] == [[2]]
 
@@ -308,7 +308,7 @@ def test_middleware_with_another_shards_pool_is_refused(pusher, second_redis_url
     Pusher({"main": pusher.shards["main"], "second": other}).open(SwitchShard)
     with pytest.raises(UnroutedCallError, match="inside a route to 'main' only"):
         worker(queue="default").perform_async()
-    assert everything(redis) == []
+    assert all_keys(redis) == []
     other.close()
 
 
@@ -338,7 +338,7 @@ def test_middleware_may_drop_the_job(pusher, redis):
     job = worker(queue="default")
     assert job.perform_async(13) is None
     assert job.perform_in(60, 13) is None
-    assert everything(redis) == []
+    assert all_keys(redis) == []
     assert job.perform_async(14)
 
 
@@ -358,7 +358,7 @@ def test_middleware_adding_no_json_is_refused(pusher, redis, value):
         worker(queue="default").perform_async()
     with pytest.raises(ArgumentsError):
         worker(queue="default").perform_bulk([(1,)])
-    assert everything(redis) == []
+    assert all_keys(redis) == []
 
 
 # --- arguments and their size ---------------------------------------------------------------------------------------
@@ -375,7 +375,7 @@ def test_push_of_no_json_writes_nothing(pusher, redis, value):
         worker().perform_async(value)
     with pytest.raises(ArgumentsError):
         worker().perform_bulk([(1,), (value,)])
-    assert everything(redis) == []
+    assert all_keys(redis) == []
 
 
 # --- output -----------------------------------------------------------------------------------------------------------
@@ -403,5 +403,5 @@ def test_route_is_returned_without_a_push(pusher, redis):
     pusher.open(rules=[("feature_category=not_owned", "q")])
     route = worker().route()
     assert (route.queue, route.shard, route.rule) == ("q", "main", "feature_category=not_owned")
-    assert everything(redis) == []
+    assert all_keys(redis) == []
     assert port.current().route(worker("X").declaration()).queue == "q"

@@ -58,7 +58,7 @@ def opened_with(request, pusher):
     return open_
 
 
-UNFIT = [
+WRONG_COUNT = [
     ("wrong type", (SECRET,), "project_id", "valid integer, got str"),
     ("bool for int", (True,), "project_id", "got bool"),
     ("inner type", (1, "x", [SECRET]), "scores", r"\(at \[0\]\)"),
@@ -89,7 +89,7 @@ def refused(method, cls, args, argument, words, redis):
 
 
 @each_row("method", METHODS, around=registry.isolated)
-@each_row(("args", "argument", "words"), [row[1:] for row in UNFIT], ids=[row[0] for row in UNFIT])
+@each_row(("args", "argument", "words"), [row[1:] for row in WRONG_COUNT], ids=[row[0] for row in WRONG_COUNT])
 def test_push_of_loose_arguments_is_refused_by_default(opened_with, redis, method, args, argument, words):
     opened_with("raise")
     refused(method, worker(perform=take), args, argument, words, redis)

@@ -12,7 +12,7 @@ from tests.tables import each_row
 CLOSED = {"urgency": ("high", "low"), "feature_category": ("x", "y", "not_owned")}
 """As small as it gets, so that all workers can be tried."""
 
-WORLD = {
+ATTRIBUTE_VALUES = {
     "urgency": [frozenset({value}) for value in CLOSED["urgency"]],
     "feature_category": [frozenset({value}) for value in CLOSED["feature_category"]],
     # Open vocabularies: one value that no query names represents all other values.
@@ -20,7 +20,7 @@ WORLD = {
     "queue_namespace": [frozenset(), *(frozenset({value}) for value in ("a", "b", "other"))],
     "tags": [frozenset(some) for some in chain.from_iterable(combinations("abc", size) for size in range(4))],
 }
-WORKERS = [dict(zip(WORLD, values, strict=True)) for values in product(*WORLD.values())]
+WORKERS = [dict(zip(ATTRIBUTE_VALUES, values, strict=True)) for values in product(*ATTRIBUTE_VALUES.values())]
 
 VALUES = {
     "urgency": CLOSED["urgency"],

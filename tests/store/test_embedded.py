@@ -123,7 +123,7 @@ def test_embedded_server_two_starts_share_one_process(short_path: Path) -> None:
             assert redis.ping(), "the second user's stop must leave the first one's server alone"
 
 
-HOLD = """
+HOLDER_CODE = """
 import sys
 from pathlib import Path
 from framework.store.embedded import EmbeddedServer
@@ -140,7 +140,7 @@ def holders(short_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]
     started: list[subprocess.Popen[str]] = []
 
     def start(how: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", HOLD, str(short_path / "data"), how]
+        command = [sys.executable, "-c", HOLDER_CODE, str(short_path / "data"), how]
         started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
         return started[-1]
 

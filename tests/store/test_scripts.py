@@ -1083,9 +1083,9 @@ def test_finish_counts_once(redis, memory):
     assert counts(redis) == (1, {today(redis): 1})
 
 
-@pytest.mark.parametrize("spoilt", ["all", "day"])
-def test_counters_of_wrong_type_stop_no_acknowledgement(redis, spoilt):
-    key = "stat:processed" if spoilt == "all" else f"stat:processed:{today(redis)}"
+@pytest.mark.parametrize("wrong_type", ["all", "day"])
+def test_counters_of_wrong_type_stop_no_acknowledgement(redis, wrong_type):
+    key = "stat:processed" if wrong_type == "all" else f"stat:processed:{today(redis)}"
     for make in (lambda: redis.lpush(key, "x"), lambda: redis.set(key, "no number")):
         redis.delete("stat:processed", key)
         make()
@@ -1094,7 +1094,7 @@ def test_counters_of_wrong_type_stop_no_acknowledgement(redis, spoilt):
         assert FETCH(redis, ["lease", "working"], [1_000, 0, 1, "a"]) == [1, [], []]
         assert FINISH(redis, ["working"], ["b", ""]) == 1
         assert redis.exists("working") == 0
-    if spoilt == "day":
+    if wrong_type == "day":
         assert redis.get("stat:processed") == b"2"
 
 

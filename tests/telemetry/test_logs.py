@@ -75,7 +75,7 @@ class Unprintable(Exception):
         raise RuntimeError("no")
 
 
-class Leaver:
+class ExitingItems:
     def __str__(self):
         raise SystemExit
 
@@ -100,7 +100,7 @@ def circular():
 
 @pytest.mark.parametrize(
     "value",
-    ["\ud800", float("nan"), object(), b"\xff", circular(), Unprintable(), Leaver(), TextSubclassFromStr()],
+    ["\ud800", float("nan"), object(), b"\xff", circular(), Unprintable(), ExitingItems(), TextSubclassFromStr()],
     ids=["surrogate", "nan", "object", "bytes", "circle", "unprintable", "exits", "odd text"],
 )
 def test_log_line_survives_any_field_value(lines, value):

@@ -160,7 +160,7 @@ def test_examples_page_has_every_used_attribute() -> None:
 # --- two runs have the result of one ----------------------------------------------------------------------------------
 
 
-class Scene:
+class Setup:
     """The parts that the setups below use."""
 
     def __init__(self, installation: Installation, receiver: Receiver, folder: Path) -> None:
@@ -188,61 +188,61 @@ class Scene:
         return event_id, hook_id
 
 
-def index_file(scene: Scene) -> tuple[Any, ...]:
-    run_id, tree = scene.scanned()
+def index_file(setup: Setup) -> tuple[Any, ...]:
+    run_id, tree = setup.scanned()
     ScanTreeWorker.perform_inline(run_id, [tree])
     return run_id, 1
 
 
-def build_report(scene: Scene) -> tuple[Any, ...]:
-    run_id, number = index_file(scene)
+def build_report(setup: Setup) -> tuple[Any, ...]:
+    run_id, number = index_file(setup)
     IndexFileWorker.perform_inline(run_id, number)
     return (run_id,)
 
 
-def build_import_report(scene: Scene) -> tuple[Any, ...]:
-    import_id = scene.imported()
+def build_import_report(setup: Setup) -> tuple[Any, ...]:
+    import_id = setup.imported()
     ImportProductsWorker.perform_inline(import_id, 1)
     return (import_id,)
 
 
-def recalculate(scene: Scene) -> tuple[Any, ...]:
-    build_import_report(scene)
+def recalculate(setup: Setup) -> tuple[Any, ...]:
+    build_import_report(setup)
     return ("tools",)
 
 
-def database(scene: Scene) -> tuple[Any, ...]:
-    scene.imported()
+def database(setup: Setup) -> tuple[Any, ...]:
+    setup.imported()
     return ("product_import.sqlite3",)
 
 
-def nothing(scene: Scene) -> tuple[Any, ...]:
-    scene.fanned_out()
+def no_arguments(setup: Setup) -> tuple[Any, ...]:
+    setup.fanned_out()
     return ()
 
 
-ARGUMENTS: dict[Worker, Callable[[Scene], tuple[Any, ...]]] = {
-    ScanTreeWorker: lambda scene: ((scanned := scene.scanned())[0], [scanned[1]]),
+ARGUMENTS: dict[Worker, Callable[[Setup], tuple[Any, ...]]] = {
+    ScanTreeWorker: lambda setup: ((scanned := setup.scanned())[0], [scanned[1]]),
     IndexFileWorker: index_file,
     BuildReportWorker: build_report,
-    SplitSpreadsheetWorker: lambda scene: (imports.create(csv_file(scene.folder / "a.csv", "H-1,Hammer,tools,10")),),
-    ImportProductsWorker: lambda scene: (scene.imported(), 1),
+    SplitSpreadsheetWorker: lambda setup: (imports.create(csv_file(setup.folder / "a.csv", "H-1,Hammer,tools,10")),),
+    ImportProductsWorker: lambda setup: (setup.imported(), 1),
     RecalculatePricesWorker: recalculate,
     BuildImportReportWorker: build_import_report,
-    FanOutEventWorker: lambda scene: (scene.fanned_out()[0],),
-    DeliverWebhookWorker: Scene.fanned_out,
-    PingWebhookWorker: lambda scene: (scene.hook(),),
-    PruneDeliveriesWorker: nothing,
-    PruneReportsWorker: nothing,
-    PruneFolderWorker: lambda scene: (build_import_report(scene) and "reports", 30),
-    VacuumDatabasesWorker: nothing,
+    FanOutEventWorker: lambda setup: (setup.fanned_out()[0],),
+    DeliverWebhookWorker: Setup.fanned_out,
+    PingWebhookWorker: lambda setup: (setup.hook(),),
+    PruneDeliveriesWorker: no_arguments,
+    PruneReportsWorker: no_arguments,
+    PruneFolderWorker: lambda setup: (build_import_report(setup) and "reports", 30),
+    VacuumDatabasesWorker: no_arguments,
     VacuumDatabaseWorker: database,
-    ReportQueuesWorker: nothing,
+    ReportQueuesWorker: no_arguments,
 }
 """Of each worker, a job that has something to do, in a world where it is to be done."""
 
 
-def everything(var: Path) -> dict[str, Any]:
+def all_data(var: Path) -> dict[str, Any]:
     """Return all rows of all databases, and all other files."""
     found: dict[str, Any] = {}
     for path in sorted(var.rglob("*")):
@@ -273,10 +273,10 @@ def test_example_run_twice_equals_once(
     assert worker.idempotent
     monkeypatch.setenv(ALLOWED_VARIABLE, "127.0.0.0/8")
     with receiving() as receiver:
-        arguments = ARGUMENTS[worker](Scene(installation, receiver, tmp_path))
+        arguments = ARGUMENTS[worker](Setup(installation, receiver, tmp_path))
         assert json.loads(json.dumps(arguments)) == list(arguments)
         worker.perform_inline(*arguments)
-        once = everything(installation.var)
+        once = all_data(installation.var)
         worker.perform_inline(*arguments)
-        assert everything(installation.var) == once
+        assert all_data(installation.var) == once
         assert once

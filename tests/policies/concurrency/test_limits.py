@@ -24,7 +24,7 @@ from tests.harness import IDENTITY, encoded, hold, server_lines
 ANSWER = {"limit": 3}
 
 
-def answered():
+def current_answer():
     answer = ANSWER["limit"]
     if isinstance(answer, BaseException):
         raise answer
@@ -45,7 +45,7 @@ class FixedLimitedWorker(Base):
 
 class AskedLimitedWorker(Base):
     wire_name = "AskedLimitedWorker"
-    concurrency_limit = staticmethod(answered)
+    concurrency_limit = staticmethod(current_answer)
 
 
 class ShareLimitedWorker(Base):

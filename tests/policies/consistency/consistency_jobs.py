@@ -8,7 +8,7 @@ from sqlalchemy import text
 
 from framework import ApplicationWorker, Deduplicate, databases
 
-WHERE = text("SELECT pg_is_in_recovery()")
+IS_REPLICA = text("SELECT pg_is_in_recovery()")
 SEEN = text("SELECT count(*) FROM orders WHERE id = :id")
 COUNT = text("SELECT count(*) FROM orders")
 INSERT = text("INSERT INTO orders (id) VALUES (:id)")
@@ -35,9 +35,9 @@ class Base(ApplicationWorker, abstract=True):
     def perform(self, number: int) -> None:
         with databases.session() as session, session.begin():
             seen = session.scalar(SEEN, {"id": number})
-            before = session.scalar(WHERE)
+            before = session.scalar(IS_REPLICA)
             session.execute(text("UPDATE orders SET state = 'seen' WHERE id = :id"), {"id": number})
-            prove(type(self).__name__, id=number, seen=seen, before=before, after=session.scalar(WHERE))
+            prove(type(self).__name__, id=number, seen=seen, before=before, after=session.scalar(IS_REPLICA))
 
 
 class AlwaysWorker(Base):
@@ -58,7 +58,10 @@ class AsyncWorker(Base):
     async def perform(self, number: int) -> None:
         with databases.connection() as connection:
             prove(
-                "AsyncWorker", id=number, seen=connection.scalar(SEEN, {"id": number}), before=connection.scalar(WHERE)
+                "AsyncWorker",
+                id=number,
+                seen=connection.scalar(SEEN, {"id": number}),
+                before=connection.scalar(IS_REPLICA),
             )
 
 
@@ -92,4 +95,4 @@ class MirrorWorker(Base):
 
     def perform(self, number: int) -> None:
         with databases.connection() as connection:
-            prove("MirrorWorker", id=number, seen=connection.scalar(COUNT), before=connection.scalar(WHERE))
+            prove("MirrorWorker", id=number, seen=connection.scalar(COUNT), before=connection.scalar(IS_REPLICA))

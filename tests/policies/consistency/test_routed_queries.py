@@ -32,7 +32,7 @@ class Order(Base):
 
 
 orders = Table("orders", MetaData(), Column("id"), Column("state", String))
-WHERE = text("SELECT pg_is_in_recovery()")
+IS_REPLICA = text("SELECT pg_is_in_recovery()")
 COUNT = text("SELECT count(*) FROM orders")
 
 READS = [
@@ -116,12 +116,12 @@ def test_routed_connection_reads_replica_until_first_write(job, databases, postg
 
     def act():
         with RoutedConnection(databases["main"]) as connection:
-            assert connection.scalar(WHERE)
+            assert connection.scalar(IS_REPLICA)
             connection.execute(insert(orders), [{"id": 2, "state": "new"}, {"id": 3, "state": "new"}])
             assert connection.scalar(COUNT) == 3  # its own writes, which are not committed yet
-            assert not connection.scalar(WHERE)
+            assert not connection.scalar(IS_REPLICA)
         with RoutedConnection(databases["main"]) as connection:
-            assert (connection.scalar(COUNT), connection.scalar(WHERE)) == (3, False)
+            assert (connection.scalar(COUNT), connection.scalar(IS_REPLICA)) == (3, False)
 
     job(act)
     assert postgres.execute("SELECT count(*) FROM orders", shop) == 3
@@ -148,12 +148,12 @@ def test_routed_session_reads_replica_until_first_flush(job, databases, postgres
     def act():
         with RoutedSession(databases["main"]) as session, session.begin():
             one = session.get(Order, 1)
-            assert session.scalar(WHERE)
+            assert session.scalar(IS_REPLICA)
             assert list(session.scalars(select(Order.id).execution_options(yield_per=1))) == [1]  # a server-side cursor
             one.state = "sent"
             session.add(Order(id=2, state="new"))
             assert session.scalar(select(Order.state).where(Order.id == 1)) == "sent"  # it was flushed for this
-            assert not session.scalar(WHERE)
+            assert not session.scalar(IS_REPLICA)
             assert len(session.scalars(select(Order)).all()) == 2
 
     job(act)
@@ -164,7 +164,7 @@ def test_routed_session_row_locks_are_taken_on_primary(job, databases):
     def act():
         with RoutedSession(databases["main"]) as session, session.begin():
             session.scalars(select(Order).with_for_update()).all()
-            assert not session.scalar(WHERE)
+            assert not session.scalar(IS_REPLICA)
         with RoutedSession(databases["main"]) as session:
             session.connection()
             assert replica_context.replica_of("main") is None
@@ -182,15 +182,15 @@ def test_routed_query_refused_by_replica_runs_on_primary(job, databases, postgre
 
     def by_connection():
         with RoutedConnection(databases["main"]) as connection:
-            assert connection.scalar(WHERE)
+            assert connection.scalar(IS_REPLICA)
             assert connection.scalar(text("SELECT hidden()")) == 2
-            assert not connection.scalar(WHERE)
+            assert not connection.scalar(IS_REPLICA)
 
     def by_session():
         with RoutedSession(databases["main"]) as session, session.begin():
-            assert session.scalar(WHERE)
+            assert session.scalar(IS_REPLICA)
             assert session.scalars(text("SELECT hidden()")).one() == 3
-            assert not session.scalar(WHERE)
+            assert not session.scalar(IS_REPLICA)
 
     job(by_connection)
     job(by_session)
@@ -200,24 +200,24 @@ def test_routed_query_refused_by_replica_runs_on_primary(job, databases, postgre
 def test_routed_query_without_replica_uses_primary(job, databases, postgres, standby, shop):
     gone = DatabaseServer("main replica 9", f"{standby.url(shop)}&port=1", is_replica=True)
 
-    def never_there():
+    def read_without_replica():
         with RoutedConnection(databases["main"]) as connection:
             assert connection.scalar(COUNT) == 1
         with RoutedSession(databases["main"]) as session:
             assert session.scalar(COUNT) == 1
-            assert not session.scalar(WHERE)
+            assert not session.scalar(IS_REPLICA)
 
-    job(never_there, gone)
+    job(read_without_replica, gone)
     assert gone.position() is None  # and other callers do not try
 
-    def goes_away():
+    def read_over_ended_connection():
         with RoutedConnection(databases["main"]) as connection:
             mine = connection.scalar(text("SELECT pg_backend_pid()"))
             standby.execute(f"SELECT pg_terminate_backend({mine}, 5000)")
             assert connection.scalar(COUNT) == 1
-            assert not connection.scalar(WHERE)
+            assert not connection.scalar(IS_REPLICA)
 
-    job(goes_away)
+    job(read_over_ended_connection)
 
 
 def test_routed_query_write_counts_in_threads_of_the_job(job, databases):
@@ -272,15 +272,15 @@ def test_routed_query_outside_of_jobs_needs_replicas_block(bound, postgres, stan
     places = framework.databases
     assert not places.reads_replica()
     with places.connection() as connection:
-        assert not connection.scalar(WHERE)
+        assert not connection.scalar(IS_REPLICA)
     with places.replicas():
         assert places.reads_replica()
         with places.session() as session:
-            assert session.scalar(WHERE)
+            assert session.scalar(IS_REPLICA)
         with places.primary():
             assert not places.reads_replica()
             with places.connection() as connection:
-                assert not connection.scalar(WHERE)
+                assert not connection.scalar(IS_REPLICA)
         assert places.reads_replica()
         with places.primary():
             places.mark_written()

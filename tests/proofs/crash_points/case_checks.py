@@ -15,7 +15,7 @@ from framework.wire.resources import IDEMPOTENCY_KEY
 from tests.proofs.crash_points.environment import FOREIGN, CaseEnvironment
 from tests.proofs.crash_points.job_notes import Note, count
 from tests.proofs.crash_points.jobs import SAMPLE
-from tests.proofs.crash_points.scenarios import Fate
+from tests.proofs.crash_points.scenarios import ExpectedEnd
 from tests.proofs.leftover_keys import leaks
 from tests.proofs.places import END, payload_in, place_of, unwrapped
 
@@ -60,7 +60,7 @@ class CaseChecks:
     """
 
     environment: CaseEnvironment
-    fate: Callable[[int], Fate]
+    expected_end: Callable[[int], ExpectedEnd]
     problems: list[str] = field(default_factory=list)
     repeats: Counter[str] = field(default_factory=Counter)
     _first: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class CaseChecks:
         retired = sum(self._counted().values())
         there = {member.serial for member in members}
         for serial in sorted({note.about for note in notes if note.kind == "accepted"} - there):
-            end = self.fate(serial).end
+            end = self.expected_end(serial).end
             if end == "retired":
                 retired -= 1
             elif end != "refused" and not (failed if end == "gone" else ended)[serial]:
@@ -134,7 +134,7 @@ class CaseChecks:
         words = self._state_words()
         for jid, state in words.items():
             about = next((one.serial for one in members if one.jid == jid and one.key != keys.INTERRUPTED), None)
-            if about and state in _OVER and not over[about] and self.fate(about).end != "refused":
+            if about and state in _OVER and not over[about] and self.expected_end(about).end != "refused":
                 self._add_problem(when, f"the state of {jid}, which has not ended, is {state.decode()}")
         for member in members:
             if b'"status_expiration"' not in member.data:
@@ -175,7 +175,7 @@ class CaseChecks:
         ended, failed, begun = (count(notes, kind) for kind in ("ended", "failed", "begun"))
         accepted = {note.about for note in notes if note.kind == "accepted"}
         for serial in sorted(accepted | {member.serial for member in members}):
-            end = self.fate(serial).end
+            end = self.expected_end(serial).end
             places = [str(member) for member in members if member.serial == serial]
             if end in ("dead", "interrupted"):
                 if places != [f"main/{end}"]:
@@ -210,19 +210,19 @@ class CaseChecks:
 
     def _by_right(self, serial: int, failed: int) -> int:
         """Return how many of the failed runs of a job are followed by another."""
-        return failed if self.fate(serial).end == "done" else 0
+        return failed if self.expected_end(serial).end == "done" else 0
 
     def _last_states(self, notes: list[Note]) -> None:
         words = self._state_words()
         begun = {note.words: note.about for note in notes if note.kind == "begun"}
         accepted = {note.words: note.about for note in notes if note.kind == "accepted"}
         for jid, serial in {**begun, **accepted}.items():
-            state = self.fate(serial).state
+            state = self.expected_end(serial).state
             if state is not None and words.get(jid) != state.encode():
                 self._add_problem("at the end", f"the state of job {serial} is {words.get(jid)!r}, not {state}")
 
     def _retired(self, notes: list[Note]) -> None:
-        wanted = sum(self.fate(note.about).end == "retired" for note in notes if note.kind == "accepted")
+        wanted = sum(self.expected_end(note.about).end == "retired" for note in notes if note.kind == "accepted")
         found = sum(self._counted().values())
         if found != wanted:
             self._add_problem("at the end", f"{found} jobs of the retired class are counted, not {wanted}")
@@ -243,8 +243,8 @@ class CaseChecks:
         """Check that death handlers were called once for each job given up; a killed process may not have called them."""
         failed, handled = count(notes, "failed"), count(notes, "death handled")
         for serial, times in failed.items():
-            fate = self.fate(serial)
-            wanted = times if fate.end in ("dead", "gone") and fate.state != "discarded" else 0
+            expected_end = self.expected_end(serial)
+            wanted = times if expected_end.end in ("dead", "gone") and expected_end.state != "discarded" else 0
             if not (handled[serial] == wanted or (self._deaths and handled[serial] < wanted)):
                 self._add_problem("at the end", f"death handlers were called {handled[serial]} times of job {serial}")
 

@@ -96,7 +96,7 @@ class CaseRunner:
         environment, scenario = self._environment, SCENARIOS[case.scenario]
         environment.clear(SHARDS if scenario.crosses else SHARDS[:1])
         scenario.prepare(environment, case.batch)
-        checks = CaseChecks(environment, scenario.fate)
+        checks = CaseChecks(environment, scenario.expected_end)
         run_case = partial(_run_steps, environment, scenario, case.batch)
         killed = self._run(checks, case.fault, run_case, greetings=scenario.greetings)
         sent = tuple(note.words for note in environment.notes.read() if note.kind == "sent")

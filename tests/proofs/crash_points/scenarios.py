@@ -32,7 +32,7 @@ counted, or not counted.
 
 
 @dataclass(frozen=True)
-class Fate:
+class ExpectedEnd:
     """The expected end of a job, and its last status, if it is tracked."""
 
     end: End = "done"
@@ -51,7 +51,7 @@ class Scenario:
     name: str
     says: str
     act: Step
-    fate: Callable[[int], Fate] = field(default=lambda _serial: Fate())
+    expected_end: Callable[[int], ExpectedEnd] = field(default=lambda _serial: ExpectedEnd())
     prepare: Callable[[CaseEnvironment, int], None] = field(default=lambda _environment, _batch: None)
     batches: tuple[int, ...] = (1, 8)
     crosses: bool = False
@@ -299,18 +299,18 @@ def _other_work(_environment: CaseEnvironment, worker: SteppedWorker, _batch: in
     worker.heartbeat()
 
 
-def _dead_process_fate(serial: int) -> Fate:
+def _dead_process_end(serial: int) -> ExpectedEnd:
     if serial == UNREADABLE:
-        return Fate("dead")
-    return Fate("interrupted", "failed") if serial == QUARANTINED else Fate(state="completed")
+        return ExpectedEnd("dead")
+    return ExpectedEnd("interrupted", "failed") if serial == QUARANTINED else ExpectedEnd(state="completed")
 
 
-def _lost_fate(serial: int) -> Fate:
-    return Fate("dead") if serial == UNREADABLE else Fate()
+def _lost_end(serial: int) -> ExpectedEnd:
+    return ExpectedEnd("dead") if serial == UNREADABLE else ExpectedEnd()
 
 
-def _always(end: End = "done", state: JobState | None = None) -> Callable[[int], Fate]:
-    return lambda _serial: Fate(end, state)
+def _always(end: End = "done", state: JobState | None = None) -> Callable[[int], ExpectedEnd]:
+    return lambda _serial: ExpectedEnd(end, state)
 
 
 def _pushing(worker: Any) -> Step:
@@ -427,10 +427,10 @@ SCENARIOS: dict[str, Scenario] = {
             crosses=True,
         ),
         Scenario("race", "two pollers at the same jobs", _race, prepare=_waiting(jobs.PlainWorker, keys.SCHEDULE)),
-        Scenario("recover", "reclaim the jobs of a dead process", _recover, _dead_process_fate, _dead_process),
+        Scenario("recover", "reclaim the jobs of a dead process", _recover, _dead_process_end, _dead_process),
         Scenario("limited", "wait for a slot, be handed it", _wait_for_slot, prepare=_slot_of_the_dead, batches=(1,)),
         Scenario("paused", "be held, return to the queue, run", _park, prepare=_paused, batches=(1,)),
-        Scenario("reconcile", "return jobs that no thread knows of", _reconcile, _lost_fate),
+        Scenario("reconcile", "return jobs that no thread knows of", _reconcile, _lost_end),
         Scenario(
             "periodic",
             "the periodic work of a process",

@@ -33,7 +33,7 @@ matter.
 """
 
 MOST_WORKERS = 4
-_SPOILED = (
+_WRONG_TYPE_KEYS = (
     *("queue:a", "queue:b", keys.DEAD, keys.RETRY, keys.SCHEDULE, keys.QUEUES, keys.INTERRUPTED),
     *(keys.limit("Limited") + part for part in ("", ":running", ":waiting:", ":turns")),
     *(keys.paused_jobs("Limited"), keys.PAUSED_CLASSES, keys.FLAGS, keys.LIMITS_WAITING),
@@ -316,7 +316,7 @@ class States(RuleBasedStateMachine):
     )
     def operate(self, shard: str, what: str, which: int) -> None:
         """Pause or resume a queue or a class; create or remove a key of a wrong type."""
-        queue, key = QUEUES[which % len(QUEUES)], _SPOILED[which % len(_SPOILED)]
+        queue, key = QUEUES[which % len(QUEUES)], _WRONG_TYPE_KEYS[which % len(_WRONG_TYPE_KEYS)]
         flag = pause_flag(CLASSES[which % len(CLASSES)])
         acts: dict[str, Callable[[Any], Any]] = {
             "pause": lambda client: client.sadd(keys.PAUSED, queue),

@@ -16,7 +16,7 @@ from tests.servers.guarded import GuardedServer, with_all_rights
 
 SHARDS = ("main", "second")
 
-_SPOILT = b"no such thing"
+_WRONG_VALUE = b"no such thing"
 _DUE = 1.0  # a score that is long overdue
 _SCRIPTS = [one for one in vars(script).values() if isinstance(one, script.Script)]
 _SCORED = (b"schedule", b"retry", b"dead", b"interrupted", b"aw:processes")
@@ -156,7 +156,7 @@ class Servers:
     def break_key(self, client: Redis, key: str, *, on: bool) -> None:
         """Create a key of a wrong type where there is none, or remove it."""
         if on and not client.exists(key):
-            client.set(key, _SPOILT)
+            client.set(key, _WRONG_VALUE)
         elif not on and client.type(key) == b"string":
             client.delete(key)
 
@@ -196,7 +196,7 @@ class Servers:
             client.config_set("maxmemory", 0)
             client.delete(keys.PAUSED, keys.FLAGS)
             for key in cast("list[bytes]", client.keys("*")):
-                if client.type(key) == b"string" and client.get(key) == _SPOILT:
+                if client.type(key) == b"string" and client.get(key) == _WRONG_VALUE:
                     client.delete(key)
 
     def hasten(self) -> None:
