@@ -57,11 +57,11 @@ def test_handler_cannot_change_the_job_of_the_next(registered):
     handlers = Handlers(lambda *_: None)
 
     @public.on_error
-    def spoil(error, facts):
+    def change_job(error, facts):
         facts["job"].clear()
 
     @public.on_death
-    def spoil_too(job, error):
+    def change_dead_job(job, error):
         job.clear()
 
     public.on_error(lambda error, facts: calls.append(facts["job"]))

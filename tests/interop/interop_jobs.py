@@ -68,8 +68,8 @@ class MendableWorker(ApplicationWorker):
 
     def perform(self, number: int) -> None:
         with Redis.from_url(os.environ["PROOF_URL"]) as client:
-            mended = client.exists("interop:mended")
-        if not mended:
+            repaired = client.exists("interop:mended")
+        if not repaired:
             raise ValueError(f"{number} is broken")
         note("MendableWorker", number)
 

@@ -410,12 +410,12 @@ def test_poller_with_a_middlewares_io_error_moves_others(redis, redis_url, event
 
 
 def test_poller_keeps_a_member_made_no_json(redis, redis_url, events):
-    def spoil(worker, job, queue, pool):
+    def set_nan_field(worker, job, queue, pool):
         job["odd"] = float("nan")
         yield
 
     redis.zadd(keys.RETRY, {encoded(jid="kept"): LONG_AGO})
-    poller(redis_url, events, spoil).poll()
+    poller(redis_url, events, set_nan_field).poll()
     assert redis.zrange(keys.RETRY, 0, -1) == [encoded(jid="kept")]
     assert [source for source, _ in events.failed] == [keys.RETRY]
     assert redis.zcard(keys.DEAD) == 0

@@ -699,11 +699,11 @@ def test_file_entry_wrong_is_refused(found, file, text, key, message):
 
 
 def test_bad_input_table_has_every_key():
-    attacked = {key for _, key, _ in NUMBERS} | {key for _, _, key, _ in ENTRIES}
+    tested_keys = {key for _, key, _ in NUMBERS} | {key for _, _, key, _ in ENTRIES}
     for key in FILE_BY_KEY:
-        assert any(one.partition(".")[0].partition("[")[0] == key for one in attacked), key
+        assert any(one.partition(".")[0].partition("[")[0] == key for one in tested_keys), key
         for inner in keys_at([key]):
-            assert f"{key}.{inner}" in attacked, (key, inner)
+            assert f"{key}.{inner}" in tested_keys, (key, inner)
 
 
 JSON = "must be JSON, because this setting is a list or has keys (Expecting value: line 1 column 1 (char 0))"

@@ -146,9 +146,9 @@ def test_push_unique_refused_leaves_no_job_and_no_lock(redis, place):
     assert redis.hgetall(KEY) == {b"jid": b"z"}
 
 
-@pytest.mark.parametrize("spoil", [lambda redis: redis.set(KEY, 1), lambda redis: redis.hset(KEY, "a", 1)])
-def test_lock_key_of_wrong_type_is_overwritten(redis, spoil):
-    spoil(redis)
+@pytest.mark.parametrize("set_wrong_type", [lambda redis: redis.set(KEY, 1), lambda redis: redis.hset(KEY, "a", 1)])
+def test_lock_key_of_wrong_type_is_overwritten(redis, set_wrong_type):
+    set_wrong_type(redis)
     assert push(redis, job("a")) == [""]
     assert redis.hgetall(KEY).keys() == {b"v", b"jid", b"class", b"since"}
 

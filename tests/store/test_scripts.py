@@ -321,20 +321,20 @@ def test_drop_retired_removes_and_counts_once(redis, memory):
     assert redis.hgetall("counts") == {b"Old": b"6", b"Older": b"1"}
 
 
-@pytest.mark.parametrize("spoil", [lambda r: r.set("counts", "x"), lambda r: r.hset("counts", "Old", "many")])
-def test_drop_retired_uncounted_job_is_put_back(redis, memory, spoil):
+@pytest.mark.parametrize("prepare_key", [lambda r: r.set("counts", "x"), lambda r: r.hset("counts", "Old", "many")])
+def test_drop_retired_uncounted_job_is_put_back(redis, memory, prepare_key):
     redis.lpush(WORKING, ODD)
-    spoil(redis)
+    prepare_key(redis)
     with memory(), pytest.raises(ResponseError):
         DROP_RETIRED(redis, [WORKING, "counts"], [ODD, "Old"])
     assert listed(redis, WORKING) == [ODD]
 
 
 @pytest.mark.parametrize(
-    "spoil", [lambda r: None, lambda r: r.set("state", "running"), lambda r: r.lpush("state", "x")]
+    "prepare_key", [lambda r: None, lambda r: r.set("state", "running"), lambda r: r.lpush("state", "x")]
 )
-def test_set_status_final_state_replaces_any_value(redis, memory, spoil):
-    spoil(redis)
+def test_set_status_final_state_replaces_any_value(redis, memory, prepare_key):
+    prepare_key(redis)
     with memory():
         SET_STATUS(redis, ["state"], ["completed", 100])
     assert (redis.get("state"), 90 < redis.ttl("state") <= 100) == (b"completed", True)

@@ -179,7 +179,7 @@ HIDDEN = "a\x1b[2J\x9b31m\u202e\u2066\u200b\u061c\u2028\x7f\ufeff\U000e0041 èªžÃ
 
 
 @pytest.mark.parametrize(
-    "tell",
+    "write_line",
     [
         lambda: logs.logger(**{"class": HIDDEN}).info(HIDDEN, queue=HIDDEN, rows=[{HIDDEN: HIDDEN}]),
         lambda: logs.logger().error("failed", error=ValueError(HIDDEN)),
@@ -187,8 +187,8 @@ HIDDEN = "a\x1b[2J\x9b31m\u202e\u2066\u200b\u061c\u2028\x7f\ufeff\U000e0041 èªžÃ
     ],
     ids=["fields", "error", "standard library"],
 )
-def test_log_line_of_hostile_text_escapes_controls(lines, tell):
-    tell()
+def test_log_line_of_hostile_text_escapes_controls(lines, write_line):
+    write_line()
     text = lines(raw=True)
     acting = {char for char in text if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
     assert acting == {"\n"}

@@ -119,7 +119,7 @@ def test_moves_of_page_and_picture_are_existing_scripts():
     in_page = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
     picture = (PAGE.parent.parent / "pictures" / "places.svg").read_text()
     labels = re.findall(r'<text class="text"[^>]*>([^<]+)<', picture)
-    in_picture = {word for label in labels for word in re.sub(r"\([^)]*\)", "", label).replace(",", " ").split()}
+    in_diagram = {word for label in labels for word in re.sub(r"\([^)]*\)", "", label).replace(",", " ").split()}
     assert len(rows) > 20
-    assert sorted((in_page | in_picture) - scripts) == []
-    assert sorted(in_picture - in_page) == []
+    assert sorted((in_page | in_diagram) - scripts) == []
+    assert sorted(in_diagram - in_page) == []

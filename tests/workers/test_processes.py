@@ -73,7 +73,7 @@ def ended(import_id: int) -> Callable[[], imports.ImportState | None]:
 def test_examples_of_all_domains_run_in_one_process(
     installation: Installation, process: Process, receiver: Receiver, redis: Redis, tmp_path: Path
 ) -> None:
-    """One process runs all examples: the scenes are independent."""
+    """One process runs all examples: the domains are independent."""
     good, bad = imports_are_pushed(tmp_path)
     event_id, by_path, pinged = webhooks_are_pushed(receiver)
     old = ticks_are_pushed(installation)

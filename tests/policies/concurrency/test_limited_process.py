@@ -41,7 +41,7 @@ def settled(redis):
 
 @pytest.mark.proves("R42", "R43", "R44", "I10", "I12")
 def test_limit_process_waiting_jobs_are_unchanged_and_in_order(site, redis):
-    """Check the log lines, the counter, the hooks, an override and a stopping process in one scene."""
+    """Check the log lines, the counter, the hooks, an override and a stopping process in one run."""
     holder, other = site.hurried_worker("-q", "default", "-c", "1"), site.hurried_worker("-q", "default", "-c", "1")
     enqueue(redis, "OneWorker", args=["first", "go"], jid="first")
     until(lambda: words(redis, "ran") == ["first"], "it runs")

@@ -11,7 +11,7 @@ from tests.harness import opened
 from tests.push.conftest import Pusher, worker
 
 
-class Scene:
+class DedupBench:
     """A producer and the slots of one process on one server."""
 
     def __init__(self, redis, url, pusher):
@@ -47,10 +47,10 @@ class Scene:
 
 
 @pytest.fixture
-def scene(redis, redis_url):
+def bench(redis, redis_url):
     shard = opened(redis_url)
     with registry.isolated():
-        made = Scene(redis, redis_url, Pusher({"main": shard}))
+        made = DedupBench(redis, redis_url, Pusher({"main": shard}))
         yield made
         made.close()
     port.unbind()

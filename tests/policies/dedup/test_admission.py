@@ -46,13 +46,13 @@ def held():
 
 
 @pytest.mark.proves("R38")
-def test_dedup_until_executing_releases_lock_before_run(scene, held):
-    job = scene.worker(held.perform(), EXECUTING)
+def test_dedup_until_executing_releases_lock_before_run(bench, held):
+    job = bench.worker(held.perform(), EXECUTING)
     first = job.perform_async(1)
     assert job.perform_async(1) is None
-    slots = scene.start(1)
+    slots = bench.start(1)
     assert held.began.acquire(timeout=30)
-    assert scene.locks() == {}
+    assert bench.locks() == {}
     assert [unit.resources for unit in slots.fetcher.in_flight.running()] == [
         None
     ]  # its end needs no script of its own
@@ -61,45 +61,45 @@ def test_dedup_until_executing_releases_lock_before_run(scene, held):
     held.free.release(2)
     until(slots.done)
     assert held.ran == [first, second]
-    assert scene.locks() == {}
+    assert bench.locks() == {}
     assert len(slots.lines(job_status="done")) == 2
 
 
-def test_dedup_until_executed_keeps_lock_during_run(scene, held):
-    job = scene.worker(held.perform(), EXECUTED)
+def test_dedup_until_executed_keeps_lock_during_run(bench, held):
+    job = bench.worker(held.perform(), EXECUTED)
     first = job.perform_async(1)
-    scene.redis.pexpire(scene.locks()[first], 50_000)
-    slots = scene.start(2)
+    bench.redis.pexpire(bench.locks()[first], 50_000)
+    slots = bench.start(2)
     assert held.began.acquire(timeout=30)
     assert job.perform_async(1) is None
-    assert 590_000 < scene.redis.pttl(scene.locks()[first]) <= 600_000  # renewed when it began
+    assert 590_000 < bench.redis.pttl(bench.locks()[first]) <= 600_000  # renewed when it began
     held.free.release()
     until(slots.done)
-    assert scene.locks() == {}
+    assert bench.locks() == {}
     assert job.perform_async(1)
 
 
-def test_dedup_expired_lock_is_taken_again_if_free(scene, held):
-    job = scene.worker(held.perform(), EXECUTED)
+def test_dedup_expired_lock_is_taken_again_if_free(bench, held):
+    job = bench.worker(held.perform(), EXECUTED)
     first = job.perform_async(1)
-    scene.redis.delete(scene.locks()[first])
-    slots = scene.start(2)
+    bench.redis.delete(bench.locks()[first])
+    slots = bench.start(2)
     assert held.began.acquire(timeout=30)
-    assert scene.lock(first).keys() == {"v", "jid", "class", "since"}
+    assert bench.lock(first).keys() == {"v", "jid", "class", "since"}
     assert job.perform_async(1) is None
     late = job.perform_async(2)
     assert held.began.acquire(timeout=30)
     third = job.perform_async(3)
-    scene.redis.delete(scene.locks()[third])
+    bench.redis.delete(bench.locks()[third])
     fourth = job.perform_async(3)
     held.free.release(4)
     until(slots.done)
     assert sorted(held.ran) == sorted([first, late, third, fourth])
-    assert scene.locks() == {}
+    assert bench.locks() == {}
 
 
 @pytest.mark.parametrize("policy", [EXECUTING, EXECUTED])
-def test_dedup_job_stopped_by_other_policy_keeps_lock(scene, policy):
+def test_dedup_job_stopped_by_other_policy_keeps_lock(bench, policy):
     class Away:
         def applies_to(self, declaration):
             return True
@@ -107,44 +107,44 @@ def test_dedup_job_stopped_by_other_policy_keeps_lock(scene, policy):
         def admit(self, entry):
             return Deferred(40.0, "feature_flag")
 
-    job = scene.worker(lambda self: None, policy)
+    job = bench.worker(lambda self: None, policy)
     first = job.perform_async()
-    slots = scene.start(before=[Away()])
+    slots = bench.start(before=[Away()])
     until(slots.done)
-    assert scene.redis.zcard("schedule") == 1
-    assert 630_000 < scene.redis.pttl(scene.locks()[first]) <= 640_000
+    assert bench.redis.zcard("schedule") == 1
+    assert 630_000 < bench.redis.pttl(bench.locks()[first]) <= 640_000
     assert job.perform_async() is None
 
 
-def test_dedup_retry_keeps_lock_of_until_executed_only(scene):
+def test_dedup_retry_keeps_lock_of_until_executed_only(bench):
     def fail(self):
         raise ValueError("on purpose")
 
-    kept = scene.worker(fail, EXECUTED, name="Kept", retry_in=classmethod(lambda cls, count, error, job: 100.0))
-    given = scene.worker(fail, EXECUTING, name="Given")
+    kept = bench.worker(fail, EXECUTED, name="Kept", retry_in=classmethod(lambda cls, count, error, job: 100.0))
+    given = bench.worker(fail, EXECUTING, name="Given")
     first, second = kept.perform_async(), given.perform_async()
-    slots = scene.start()
+    slots = bench.start()
     until(slots.done)
-    assert scene.redis.zcard("retry") == 2
-    assert scene.locks().keys() == {first}
-    assert 690_000 < scene.redis.pttl(scene.locks()[first]) <= 715_000
+    assert bench.redis.zcard("retry") == 2
+    assert bench.locks().keys() == {first}
+    assert 690_000 < bench.redis.pttl(bench.locks()[first]) <= 715_000
     assert kept.perform_async() is None
     assert given.perform_async() not in (None, second)
 
 
-def test_dedup_requeued_job_takes_its_lock_again(scene, held):
+def test_dedup_requeued_job_takes_its_lock_again(bench, held):
     """At a stop a job takes its lock again if the lock is gone, and leaves a lock that another job holds."""
-    job = scene.worker(held.perform(), EXECUTING)
+    job = bench.worker(held.perform(), EXECUTING)
     first, second = job.perform_async(1), job.perform_async(2)
-    slots = scene.start(2)
+    slots = bench.start(2)
     assert all(held.began.acquire(timeout=30) for _ in range(2))
     later_job = job.perform_async(2)
     units = slots.fetcher.in_flight.running()
     assert requeue(slots.shard.client, IDENTITY, [(unit, unit.data) for unit in units]) == 2
-    assert scene.locks().keys() == {first, later_job}
-    assert 590_000 < scene.redis.pttl(scene.locks()[first]) <= 600_000
+    assert bench.locks().keys() == {first, later_job}
+    assert 590_000 < bench.redis.pttl(bench.locks()[first]) <= 600_000
     assert job.perform_async(1) is None
-    assert {one["jid"] for one in scene.waiting()} == {first, second, later_job}
+    assert {one["jid"] for one in bench.waiting()} == {first, second, later_job}
 
 
 # --- positions ------------------------------------------------------------------------------------------------------
@@ -181,23 +181,23 @@ def push_at(job, position, **others):
 
 
 @pytest.mark.parametrize("policy", [EXECUTING, EXECUTED])
-def test_dedup_run_sees_newest_position_of_duplicates(scene, policy):
-    scene.at_admission.open(Stamped)
-    job = scene.worker(lambda self: None, policy)
+def test_dedup_run_sees_newest_position_of_duplicates(bench, policy):
+    bench.at_admission.open(Stamped)
+    job = bench.worker(lambda self: None, policy)
     first = push_at(job, "0/10")
     assert push_at(job, "1/0", ci="0/5") is None
     assert push_at(job, "0/FFFFFFFF") is None  # older
     assert push_at(job, "garbage", ci=7) is None
-    assert scene.lock(first)["wal:main"] == "1/0"
+    assert bench.lock(first)["wal:main"] == "1/0"
     consistency = Consistency()
-    until(scene.start(consistency=consistency).done)
+    until(bench.start(consistency=consistency).done)
     assert consistency.seen == [{"main": "1/0", "ci": "0/5"}]
-    assert scene.locks() == {}
+    assert bench.locks() == {}
 
 
-def test_dedup_duplicate_during_replica_choice_counts(scene):
-    scene.at_admission.open(Stamped)
-    job = scene.worker(lambda self: None, EXECUTING)
+def test_dedup_duplicate_during_replica_choice_counts(bench):
+    bench.at_admission.open(Stamped)
+    job = bench.worker(lambda self: None, EXECUTING)
     push_at(job, "0/10")
     later = iter(["0/20", "0/30", "0/40", "0/50", "0/60"])
     pushed = []
@@ -207,77 +207,77 @@ def test_dedup_duplicate_during_replica_choice_counts(scene):
             pushed.append(push_at(job, position))
 
     consistency = Consistency(meanwhile=push)
-    until(scene.start(1, consistency=consistency).done)
+    until(bench.start(1, consistency=consistency).done)
     # The positions are checked twice more; then the lock is released, and the next equal job is no duplicate.
     assert [seen.get("main") for seen in consistency.seen[:4]] == [None, "0/20", "0/30", "0/40"]
     assert pushed[:3] == [None, None, None]
     assert pushed[3] is not None
 
 
-def test_dedup_job_retried_for_replica_keeps_lock_and_positions(scene):
-    scene.at_admission.open(Stamped)
-    job = scene.worker(lambda self: None, EXECUTING)
+def test_dedup_job_retried_for_replica_keeps_lock_and_positions(bench):
+    bench.at_admission.open(Stamped)
+    job = bench.worker(lambda self: None, EXECUTING)
     first = push_at(job, "0/10")
     assert push_at(job, "0/20") is None
-    until(scene.start(1, consistency=Consistency(Failed(ValueError("no replica")))).done)
-    (member,) = scene.redis.zrange("retry", 0, -1)
+    until(bench.start(1, consistency=Consistency(Failed(ValueError("no replica")))).done)
+    (member,) = bench.redis.zrange("retry", 0, -1)
     assert b'"dedup_wal_locations":{"main":"0/20"}' in member
-    assert scene.lock(first)["wal:main"] == "0/20"
+    assert bench.lock(first)["wal:main"] == "0/20"
 
 
-def test_dedup_key_of_other_type_delays_no_run(scene):
-    job = scene.worker(lambda self: None, EXECUTING)
+def test_dedup_key_of_other_type_delays_no_run(bench):
+    job = bench.worker(lambda self: None, EXECUTING)
     job.perform_async()
-    (lock,) = scene.locks().values()
-    scene.redis.delete(lock)
-    scene.redis.set(lock, "no such thing")
-    until(scene.start(1, consistency=Consistency()).done)
+    (lock,) = bench.locks().values()
+    bench.redis.delete(lock)
+    bench.redis.set(lock, "no such thing")
+    until(bench.start(1, consistency=Consistency()).done)
 
 
-def test_dedup_lock_with_many_databases_ends_no_run(scene):
-    scene.at_admission.open(Stamped)
-    job = scene.worker(lambda self: None, EXECUTING)
+def test_dedup_lock_with_many_databases_ends_no_run(bench):
+    bench.at_admission.open(Stamped)
+    job = bench.worker(lambda self: None, EXECUTING)
     first = push_at(job, "0/10")
     odd = {f"wal:{number}" * 30: "0/1" for number in range(100)} | {b"wal:\xff": b"\xff", "wal:": "0/1"}
-    scene.redis.hset(scene.locks()[first], mapping=odd)
-    slots = scene.start(1, consistency=Consistency())
+    bench.redis.hset(bench.locks()[first], mapping=odd)
+    slots = bench.start(1, consistency=Consistency())
     until(slots.done)
     assert slots.lines(job_status="done")
-    assert scene.locks() == {}
+    assert bench.locks() == {}
 
 
 # --- one more run ---------------------------------------------------------------------------------------------------
 
 
-def test_dedup_duplicate_during_run_causes_one_more_run(scene, held, caplog):
-    job = scene.worker(held.perform(), ONCE_MORE, status_expiration=60)
+def test_dedup_duplicate_during_run_causes_one_more_run(bench, held, caplog):
+    job = bench.worker(held.perform(), ONCE_MORE, status_expiration=60)
     first = job.perform_async(1, "x")
     assert job.perform_async(1, "x") is None  # waits: its run will see it
-    slots = scene.start(2)
+    slots = bench.start(2)
     assert held.began.acquire(timeout=30)
     assert all(job.perform_async(1, "x") is None for _ in range(3))
     with caplog.at_level(logging.INFO, logger="framework"):
         held.free.release()
         assert held.began.acquire(timeout=30)
         (second,) = held.ran[1:]
-        assert scene.locks().keys() == {second}
-        assert 590_000 < scene.redis.pttl(scene.locks()[second]) <= 600_000
-        assert scene.redis.get(f"aw:status:{first}") == b"completed"
-        assert scene.redis.get(f"aw:status:{second}") == b"running"
+        assert bench.locks().keys() == {second}
+        assert 590_000 < bench.redis.pttl(bench.locks()[second]) <= 600_000
+        assert bench.redis.get(f"aw:status:{first}") == b"completed"
+        assert bench.redis.get(f"aw:status:{second}") == b"running"
         assert job.perform_async(1, "x") is None  # and it causes no third run
         held.free.release(5)
         until(slots.done)
         # The slot of the first run may write its line later than the second run begins, and ends.
         (line,) = until(lambda: [one.getMessage() for one in caplog.records if "rescheduled" in one.getMessage()])
     assert held.ran == [first, second]
-    assert scene.locks() == {}
+    assert bench.locks() == {}
     assert "job_status='rescheduled'" in line
     assert f"jid='{first}'" in line
     assert f"rescheduled_as='{second}'" in line
 
 
 @pytest.mark.parametrize("ends", ["done", "discards"])
-def test_dedup_duplicate_before_run_causes_no_other_run(scene, ends):
+def test_dedup_duplicate_before_run_causes_no_other_run(bench, ends):
     ran = []
 
     def perform(self):
@@ -285,31 +285,31 @@ def test_dedup_duplicate_before_run_causes_no_other_run(scene, ends):
         if ends == "discards":
             raise Discard("enough")
 
-    job = scene.worker(perform, ONCE_MORE)
+    job = bench.worker(perform, ONCE_MORE)
     first = job.perform_async()
     assert job.perform_async() is None
-    slots = scene.start()
+    slots = bench.start()
     until(slots.done)
     assert ran == [first]
-    assert scene.locks() == {}
+    assert bench.locks() == {}
 
 
-def test_dedup_next_run_has_arguments_and_context_of_the_last(scene, held):
-    scene.at_admission.open(Stamped, limits=SizeLimits(compression_threshold=100))
-    job = scene.worker(held.perform(), ONCE_MORE)
+def test_dedup_next_run_has_arguments_and_context_of_the_last(bench, held):
+    bench.at_admission.open(Stamped, limits=SizeLimits(compression_threshold=100))
+    job = bench.worker(held.perform(), ONCE_MORE)
     Stamped.positions = {"main": "0/10"}
     first = job.set(context={"user": "me"}, retry=3).perform_async("x" * 5_000)
     fields = {"retry_count": 1, "failed_at": 5.0, "error_class": "E", "deferred_count": 3, "foreign": [1]}
-    data = scene.redis.rpop("queue:default")
-    scene.redis.lpush("queue:default", data[:-1] + b"," + dumps(fields)[1:])
-    slots = scene.start(1)
+    data = bench.redis.rpop("queue:default")
+    bench.redis.lpush("queue:default", data[:-1] + b"," + dumps(fields)[1:])
+    slots = bench.start(1)
     assert held.began.acquire(timeout=30)
     Stamped.positions = {"main": "0/20"}
     assert job.perform_async("x" * 5_000) is None
     slots.fetcher.stop()  # no later job is fetched
     held.free.release()
-    until(scene.waiting)
-    (next_run,) = scene.waiting()
+    until(bench.waiting)
+    (next_run,) = bench.waiting()
     assert next_run["jid"] != first
     assert next_run["rescheduled_once"] is True
     assert next_run["compressed"] is True
@@ -318,46 +318,46 @@ def test_dedup_next_run_has_arguments_and_context_of_the_last(scene, held):
     assert not {"retry_count", "failed_at", "error_class", "deferred_count"} & next_run.keys()
     assert next_run["correlation_id"] == first
     assert abs(next_run["enqueued_at"] - time.time()) < 60
-    assert scene.lock(next_run["jid"])["wal:main"] == "0/20"
-    assert "duplicates" not in scene.lock(next_run["jid"])
+    assert bench.lock(next_run["jid"])["wal:main"] == "0/20"
+    assert "duplicates" not in bench.lock(next_run["jid"])
 
 
 @pytest.mark.parametrize(("retry", "dead"), [(0, 1), (False, 0)])
-def test_dedup_dead_job_causes_no_next_run(scene, held, retry, dead):
+def test_dedup_dead_job_causes_no_next_run(bench, held, retry, dead):
     def perform(self):
         held.perform()(self)
         raise ValueError("on purpose")
 
-    job = scene.worker(perform, ONCE_MORE, retry=retry)
+    job = bench.worker(perform, ONCE_MORE, retry=retry)
     first = job.perform_async()
-    slots = scene.start(1)
+    slots = bench.start(1)
     assert held.began.acquire(timeout=30)
     assert job.perform_async() is None
     held.free.release(3)
     until(slots.done)
     assert held.ran == [first]
-    assert scene.redis.zcard("dead") == dead
-    assert scene.locks() == {}
+    assert bench.redis.zcard("dead") == dead
+    assert bench.locks() == {}
 
 
 # --- keys of other writers --------------------------------------------------------------------------------------------
 
 
-def test_dedup_keys_of_gitlab_stay_untouched(scene):
+def test_dedup_keys_of_gitlab_stay_untouched(bench):
     seen = []
-    scene.worker(lambda self: seen.append(self._aw_job["idempotency_key"]), EXECUTED)
+    bench.worker(lambda self: seen.append(self._aw_job["idempotency_key"]), EXECUTED)
     key = "resque:gitlab:duplicate:default:abc"
-    scene.redis.set(key, "cookie")
-    scene.redis.lpush("queue:default", encoded(jid="r1", idempotency_key=key), encoded(jid="r2", idempotency_key=key))
-    slots = scene.start()
+    bench.redis.set(key, "cookie")
+    bench.redis.lpush("queue:default", encoded(jid="r1", idempotency_key=key), encoded(jid="r2", idempotency_key=key))
+    slots = bench.start()
     until(slots.done)
     assert seen == [key, key]
-    assert scene.redis.get(key) == b"cookie"
-    assert scene.locks() == {}
+    assert bench.redis.get(key) == b"cookie"
+    assert bench.locks() == {}
 
 
-def test_dedup_short_ttl_is_kept(scene, held):
-    job = scene.worker(held.perform(), Deduplicate("until_executed", ttl=timedelta(seconds=1)))
+def test_dedup_short_ttl_is_kept(bench, held):
+    job = bench.worker(held.perform(), Deduplicate("until_executed", ttl=timedelta(seconds=1)))
     first = job.perform_async()
     assert job.perform_async() is None
     second = until(job.perform_async, "the lock has run out")
@@ -365,11 +365,11 @@ def test_dedup_short_ttl_is_kept(scene, held):
 
 
 @pytest.mark.parametrize("policy", [EXECUTING, EXECUTED, ONCE_MORE])
-def test_dedup_lock_of_another_version_lets_both_methods_run(scene, policy):
+def test_dedup_lock_of_another_version_lets_both_methods_run(bench, policy):
     """A past defect: a job of the new release was dropped as a duplicate of a job for the old handler."""
     ran = []
     with registry.isolated():
-        old = scene.worker(lambda self, number: None, policy).perform_async(7)
+        old = bench.worker(lambda self, number: None, policy).perform_async(7)
 
     def perform(self, number):
         ran.append(("perform", self.jid))
@@ -377,10 +377,10 @@ def test_dedup_lock_of_another_version_lets_both_methods_run(scene, policy):
     def perform_v0(self, number):
         ran.append(("perform_v0", self.jid))
 
-    job = scene.worker(perform, policy, version=1, perform_v0=perform_v0)
+    job = bench.worker(perform, policy, version=1, perform_v0=perform_v0)
     new = job.perform_async(7)
     assert job.perform_async(7) is None
-    slots = scene.start(1)
+    slots = bench.start(1)
     until(slots.done)
     assert ran == [("perform_v0", old), ("perform", new)]
-    assert scene.locks() == {}
+    assert bench.locks() == {}

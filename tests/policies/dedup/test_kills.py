@@ -90,7 +90,7 @@ def children(cluster):
 
 
 @pytest.fixture
-def scene(short_path):
+def bench(short_path):
     with RecordedServer(short_path / "redis") as server, server.open() as client:
         site = Site(short_path, server.url, warm=True)
         site.write("application.yml", {"poll_interval": 0.1})
@@ -111,8 +111,8 @@ def left(client):
 @pytest.mark.campaign
 @pytest.mark.slow
 @pytest.mark.proves("F44", "R38", "R40", "I9")
-def test_dedup_kills_leave_one_of_equal_jobs(scene):
-    site, server, client = scene
+def test_dedup_kills_leave_one_of_equal_jobs(bench):
+    site, server, client = bench
     size = ("--processes", "2", "--max-concurrency", "4")
     cluster = site.start("-m", "framework", "cluster", "-r", "jobs", "default,other", *size)
     until(lambda: len(children(cluster)) == 2, "two processes are ready")

@@ -22,7 +22,7 @@ WAITING = 43
 
 
 @pytest.fixture(scope="session")
-def _unwell() -> Iterator[Postgres]:
+def _failing_server() -> Iterator[Postgres]:
     settings = {
         "archive_mode": "on",
         "archive_command": "false",
@@ -50,13 +50,13 @@ def _unwell() -> Iterator[Postgres]:
 
 
 @pytest.fixture
-def unwell(_unwell: Postgres) -> Postgres:
+def failing_server(_failing_server: Postgres) -> Postgres:
     """Its archive command fails with 43 segments waiting; autovacuum runs on a partition, and on another table's TOAST."""
     here = f"{VACUUMS} WHERE datname = 'postgres'"
-    if _unwell.execute(here) < 2:  # the first time, and whenever it has come to an end in spite of all
-        _unwell.execute("INSERT INTO shop.events SELECT n, 'x' FROM generate_series(1, 20000) n")
-        _unwell.execute("INSERT INTO shop.texts SELECT n, repeat('x', 8000) FROM generate_series(1, 400) n")
-        _unwell.execute("DELETE FROM shop.events")
-        _unwell.execute("DELETE FROM shop.texts")
-        until(lambda: _unwell.execute(here) >= 2, "autovacuum runs")
-    return _unwell
+    if _failing_server.execute(here) < 2:  # autovacuum has not started, or has ended
+        _failing_server.execute("INSERT INTO shop.events SELECT n, 'x' FROM generate_series(1, 20000) n")
+        _failing_server.execute("INSERT INTO shop.texts SELECT n, repeat('x', 8000) FROM generate_series(1, 400) n")
+        _failing_server.execute("DELETE FROM shop.events")
+        _failing_server.execute("DELETE FROM shop.texts")
+        until(lambda: _failing_server.execute(here) >= 2, "autovacuum runs")
+    return _failing_server

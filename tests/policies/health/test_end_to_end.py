@@ -46,10 +46,10 @@ def deferred(worker: Process, jid: str, count: int = 1) -> dict:
     return worker.line(jid=jid, job_status="deferred", deferred_count=count)
 
 
-def test_health_process_defers_until_database_recovers(site, redis, unwell: Postgres, prometheus):
+def test_health_process_defers_until_database_recovers(site, redis, failing_server: Postgres, prometheus):
     prometheus.answers["traffic"] = "vector 9"
-    with database_on(unwell) as name:
-        with unwell.connect(name) as session:
+    with database_on(failing_server) as name:
+        with failing_server.connect(name) as session:
             session.execute("CREATE TABLE notes (id int)")
             session.execute("CREATE TABLE backlog (id int)")
             session.execute(f"ALTER TABLE notes SET ({EAGER})")
@@ -62,12 +62,12 @@ def test_health_process_defers_until_database_recovers(site, redis, unwell: Post
             "prometheus": {"url": prometheus.url},
             "indicators": {"traffic": {"query": "traffic", "above": 5}},
         }
-        site.write("application.yml", {"databases": {"main": {"url": unwell.url(name)}}, "health": health})
+        site.write("application.yml", {"databases": {"main": {"url": failing_server.url(name)}}, "health": health})
         worker = site.worker("-q", "default", "-c", "3").ready()
-        until(lambda: unwell.execute(f"{VACUUMS} WHERE datname = '{name}'"), "autovacuum runs")
-        waits_for_vacuum(worker, redis, unwell, name)
-        waits_for_the_query_and_the_backlog(worker, redis, unwell, name, prometheus)
-        runs_when_indicators_fail(worker, redis, unwell, name, prometheus)
+        until(lambda: failing_server.execute(f"{VACUUMS} WHERE datname = '{name}'"), "autovacuum runs")
+        waits_for_vacuum(worker, redis, failing_server, name)
+        waits_for_the_query_and_the_backlog(worker, redis, failing_server, name, prometheus)
+        runs_when_indicators_fail(worker, redis, failing_server, name, prometheus)
     assert worker.end() == 0
     assert redis.hgetall("aw:counters").keys() >= {
         b'sidekiq_jobs_skipped_total{action="deferred",reason="database_health_check",worker="%b"}' % one

@@ -47,20 +47,22 @@ def asked() -> Iterator[Callable[..., Asked]]:
         one.database.close()
 
 
-def test_autovacuum_on_listed_table_stops(unwell, asked):
-    ask = asked(unwell)
+def test_autovacuum_on_listed_table_stops(failing_server, asked):
+    ask = asked(failing_server)
     assert ask("autovacuum", "shop.events_1") == Stop("autovacuum runs on shop.events_1")
     assert ask("autovacuum", "empty", "shop.events_1", "Orders") == Stop("autovacuum runs on shop.events_1")
     assert ask("autovacuum", "shop.events") == Stop("autovacuum runs on shop.events")  # by way of its partition
     assert ask("autovacuum", "empty", "shop.texts") == Stop("autovacuum runs on shop.texts")  # on its TOAST table
     assert ask("autovacuum", "empty", "public.Orders") == Normal("autovacuum runs on none of the tables")
     assert ask.unknown_tables == []
-    assert asked(unwell, name="twin")("autovacuum", "shop.events_1") == Normal("autovacuum runs on none of the tables")
+    assert asked(failing_server, name="twin")("autovacuum", "shop.events_1") == Normal(
+        "autovacuum runs on none of the tables"
+    )
     assert ask("autovacuum") == NotAvailable("no tables are listed")
 
 
-def test_autovacuum_missing_table_is_reported_and_ignored(unwell, asked):
-    ask = asked(unwell)
+def test_autovacuum_missing_table_is_reported_and_ignored(failing_server, asked):
+    ask = asked(failing_server)
     absent = (
         "events_1",
         "orders",
@@ -78,8 +80,8 @@ def test_autovacuum_missing_table_is_reported_and_ignored(unwell, asked):
     assert ask("autovacuum", "nothing") == NotAvailable("there is no table nothing")
 
 
-def test_autovacuum_without_right_is_unknown(unwell, asked):
-    ask = asked(unwell, "other_user")
+def test_autovacuum_without_right_is_unknown(failing_server, asked):
+    ask = asked(failing_server, "other_user")
     signal = ask("autovacuum", "empty")
     assert isinstance(signal, Unknown)
     assert "pg_read_all_stats" in signal.reason
@@ -88,12 +90,12 @@ def test_autovacuum_without_right_is_unknown(unwell, asked):
     assert isinstance(ask("wal_archiving"), Stop)
 
 
-def test_wal_archiving_waiting_segments_stop(unwell, asked):
-    found = asked(unwell)("wal_archiving")
+def test_wal_archiving_waiting_segments_stop(failing_server, asked):
+    found = asked(failing_server)("wal_archiving")
     assert isinstance(found, Stop)
     waiting = int(found.reason.removesuffix(" WAL segments wait for archiving, more than 42"))
     assert waiting >= WAITING  # and the segments that earlier tests have filled
-    assert isinstance(asked(unwell, wal_archiving={"above": 10 * waiting})("wal_archiving"), Normal)
+    assert isinstance(asked(failing_server, wal_archiving={"above": 10 * waiting})("wal_archiving"), Normal)
 
 
 def test_wal_archiving_switched_off_is_not_available(postgres, asked):
@@ -125,13 +127,13 @@ def test_wal_archiving_counts_from_first_segment(asked):
         assert waiting() in (2, 3)
 
 
-def test_replication_lag_beyond_threshold_stops(unwell, asked):
-    ask = asked(unwell, replication_lag={"above_s": 0.2, "above_bytes": None})
-    by_size = asked(unwell, replication_lag={"above_s": None, "above_bytes": 100_000})
-    without = asked(unwell, replication_lag={"above_s": None, "above_bytes": None})
+def test_replication_lag_beyond_threshold_stops(failing_server, asked):
+    ask = asked(failing_server, replication_lag={"above_s": 0.2, "above_bytes": None})
+    by_size = asked(failing_server, replication_lag={"above_s": None, "above_bytes": 100_000})
+    without = asked(failing_server, replication_lag={"above_s": None, "above_bytes": None})
     assert ask("replication_lag") == NotAvailable("no replica streams from this server")
     assert without("replication_lag") == NotAvailable("both thresholds are null")
-    with standby_of(unwell) as standby:
+    with standby_of(failing_server) as standby:
         until(lambda: isinstance(by_size("replication_lag"), Normal), "it streams and has caught up")
         of_standby = asked(standby)
         assert of_standby("replication_lag") == NotAvailable(
@@ -139,7 +141,7 @@ def test_replication_lag_beyond_threshold_stops(unwell, asked):
         )
         assert of_standby("wal_archiving") == NotAvailable("this server is a replica; its primary archives")
         standby.pause_replay()
-        unwell.execute("INSERT INTO empty SELECT generate_series(1, 10000)")
+        failing_server.execute("INSERT INTO empty SELECT generate_series(1, 10000)")
         behind = until(lambda: (found := by_size("replication_lag")) and isinstance(found, Stop) and found, "by bytes")
         assert behind.reason.startswith("the slowest of 1 replicas is ")
         assert behind.reason.endswith(", more than 100,000 bytes")
@@ -147,20 +149,20 @@ def test_replication_lag_beyond_threshold_stops(unwell, asked):
         assert late.reason.endswith(", more than 0.2 s")
 
 
-def test_connections_beyond_share_stop(unwell, asked):
-    ask = asked(unwell, connections={"above": 0.2})
+def test_connections_beyond_share_stop(failing_server, asked):
+    ask = asked(failing_server, connections={"above": 0.2})
     assert isinstance(ask("connections"), Normal)
     with ExitStack() as stack:
         for _ in range(13):
-            stack.enter_context(unwell.connect())
+            stack.enter_context(failing_server.connect())
         found = ask("connections")
         assert isinstance(found, Stop)
         assert found.reason.endswith(" of 60 connections are in use, more than 20%")
     until(lambda: isinstance(ask("connections"), Normal), "they have gone")
 
 
-def test_health_connection_reads_only_and_reconnects(unwell, asked):
-    ask = asked(unwell)
+def test_health_connection_reads_only_and_reconnects(failing_server, asked):
+    ask = asked(failing_server)
     query = ask.database.query
     ((first,),) = query("SELECT pg_backend_pid()")
     assert query("SELECT pg_backend_pid(), %(x)s::int", {"x": 5}) == [(first, 5)]
@@ -169,23 +171,23 @@ def test_health_connection_reads_only_and_reconnects(unwell, asked):
     assert query("SELECT pg_backend_pid()") == [(first,)]
     ask.database.close_idle(0.0)
     until(
-        lambda: not unwell.execute(f"SELECT count(*) FROM pg_stat_activity WHERE pid = {first}"),
+        lambda: not failing_server.execute(f"SELECT count(*) FROM pg_stat_activity WHERE pid = {first}"),
         "its session has ended",
     )
     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
         query("CREATE TABLE not_here ()")
     ((second,),) = query("SELECT pg_backend_pid()")
-    unwell.execute(f"SELECT pg_terminate_backend({second}, 5000)")
+    failing_server.execute(f"SELECT pg_terminate_backend({second}, 5000)")
     own_name_query = "SELECT application_name FROM pg_stat_activity WHERE pid = pg_backend_pid()"
     assert query(own_name_query) == [("application-worker: health",)]  # the dead connection was replaced
-    named = HealthConnection(f"{unwell.url()}&application_name=shop&connect_timeout=9", 10.0)
+    named = HealthConnection(f"{failing_server.url()}&application_name=shop&connect_timeout=9", 10.0)
     assert named.query(own_name_query) == [("shop",)]
     named.close()
 
 
-def test_health_connection_frozen_server_times_out(unwell, asked):
-    assert asked(unwell).database.query("SELECT 1")  # every module is loaded now
-    query = asked(unwell, timeout_s=0.3).database.query
+def test_health_connection_frozen_server_times_out(failing_server, asked):
+    assert asked(failing_server).database.query("SELECT 1")  # every module is loaded now
+    query = asked(failing_server, timeout_s=0.3).database.query
     with pytest.raises(psycopg.errors.QueryCanceled):
         query("SELECT pg_sleep(20)")
     ((backend,),) = query("SELECT pg_backend_pid()")
