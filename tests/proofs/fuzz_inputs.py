@@ -133,7 +133,7 @@ class UnreadableObject:
     __repr__ = __str__
 
 
-class UnreadableError(Exception):
+class UnreadableMessageError(Exception):
     """The same as an exception."""
 
     def __init__(self, kind: int) -> None:
@@ -170,7 +170,7 @@ def hostile_error(rng: Random) -> BaseException:
     kind = rng.randrange(8)
     error: BaseException
     if kind == 0:
-        error = UnreadableError(rng.randrange(4))
+        error = UnreadableMessageError(rng.randrange(4))
     elif kind == 1:
         error = rng.choice((SystemExit, KeyboardInterrupt, GeneratorExit, MemoryError, RecursionError, StopIteration))(
             text(rng)
@@ -190,7 +190,7 @@ def hostile_error(rng: Random) -> BaseException:
             *[hostile_value(rng, 1) for _ in range(rng.randrange(3))]
         )
     if rng.random() < 0.2:
-        error.__cause__ = error if rng.random() < 0.5 else UnreadableError(2)
+        error.__cause__ = error if rng.random() < 0.5 else UnreadableMessageError(2)
     return _raised(error, rng.choice((0, 1, 30))) if rng.random() < 0.5 else error
 
 
