@@ -11,6 +11,7 @@ from framework.fetch.reaper import OnRecovered, RecoveredJob, read_queue
 from framework.fetch.reply_tracker import ReplySnapshot
 from framework.fetch.requeue import requeue
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.store.absent_keys import AbsentKeys
 from framework.store.script import KILL
 from framework.types import Payload
 from framework.wire import keys
@@ -37,7 +38,9 @@ class Reconciler:
         on_recovered: OnRecovered,
         dead_set_limits: SetLimits,
         decoded_limit: int = DECODED_LIMIT,
+        absent: AbsentKeys | None = None,
     ) -> None:
+        self._absent = absent or AbsentKeys()
         self._client = client
         self._identity = identity
         self._in_flight = in_flight
@@ -48,7 +51,12 @@ class Reconciler:
         self._snapshot = ReplySnapshot(0, 0)
 
     def reconcile(self) -> int:
-        """Compare once; return how many jobs went back to their queues. Raises redis errors."""
+        """Compare once; return how many jobs went back to their queues. Raises redis errors.
+
+        Free while the list does not exist. Its first job starts a comparison, as at any other time, within a period.
+        """
+        if not self._candidates and not self._absent.may_exist(keys.working(self._identity)):
+            return 0
         in_flight = self._in_flight
         # First of all: then a candidate whose reply has been read is in memory below.
         all_read = in_flight.replies.all_read_since(self._snapshot)
@@ -79,6 +87,7 @@ class Reconciler:
         # Before the list is read: a job fetched in between is at worst a candidate.
         known = self._in_flight.payloads()
         listed = cast("list[bytes]", self._client.lrange(keys.working(self._identity), 0, -1))
+        self._absent.note(keys.working(self._identity), found=bool(listed))
         return [data for data in reversed(listed) if data not in known]
 
     def _requeue(self, lost: list[bytes]) -> int:

@@ -11,6 +11,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.flags.flag import Flag, FlagSource, decode_flag
+from framework.store.absent_keys import AbsentKeys
 from framework.store.clock import epoch_s, server_time
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.text import decode_escaped
@@ -36,12 +37,15 @@ class _CachedFlag(NamedTuple):
 class RedisFlags(FlagSource):
     """Cache the flags of one shard; flags that cannot be read keep their last values.
 
-    A worker process reads them at each heartbeat. A producer has none: with ``lazy`` the flags are read on use, if
-    older than ``MAX_AGE_S``.
+    A worker process reads them every few seconds, unless the shard has none (``absent``). A producer has no periodic task: with
+    ``lazy`` the flags are read on use, if older than ``MAX_AGE_S``.
     """
 
-    def __init__(self, client: "redis.Redis", shard: str, *, lazy: bool = False) -> None:
+    def __init__(
+        self, client: "redis.Redis", shard: str, absent: AbsentKeys | None = None, *, lazy: bool = False
+    ) -> None:
         self._client = client
+        self._absent = absent or AbsentKeys()
         self._shard = shard
         self._lazy = lazy
         self._read_at: float | None = None
@@ -67,6 +71,10 @@ class RedisFlags(FlagSource):
         """Return the stored bytes of a flag at the last read, valid or not; empty if there was none."""
         return self._raw.get(name, b"")
 
+    def expect_change(self) -> None:
+        """Make the next read ask Redis, even if the shard had no flags at the last check."""
+        self._absent.note(keys.FLAGS, found=True)
+
     def read(self) -> bool:
         """Read all flags; return whether any has changed. Raises redis errors of the connection.
 
@@ -74,6 +82,9 @@ class RedisFlags(FlagSource):
         """
         # Set before the read, so that other threads do not read at the same time.
         self._read_at = time.monotonic()
+        if not self._absent.may_exist(keys.FLAGS):
+            # The last read found no flag, and there is none yet.
+            return False
         pipeline: Any = self._client.pipeline(transaction=False)
         pipeline.time()
         pipeline.hgetall(keys.FLAGS)
@@ -89,6 +100,7 @@ class RedisFlags(FlagSource):
                 error=error,
             )
             return False
+        self._absent.note(keys.FLAGS, found=bool(fields))
         # The end of a flag is converted by Redis's clock, so that no host's clock ends it too early or never.
         offset = time.monotonic() - epoch_s(server_now)
         raw = {decode_escaped(field): data for field, data in fields.items()}

@@ -16,6 +16,7 @@ from framework.process.shared_state import SharedState
 from framework.process.title import Title
 from framework.process.unserved import UnservedWatch
 from framework.schedule.poller import Poller
+from framework.store.absent_keys import AbsentKeys
 from framework.timings import STANDARD, Timings
 
 
@@ -39,6 +40,8 @@ class ProcessComponents:
     """The periodic work of the policies; raises redis errors."""
     events: ProcessEvents
     push_back: PushBack
+    absent: AbsentKeys
+    """The rarely used keys that the components above need not read now."""
     poll_interval_s: float
     timeout_s: float
     supervisor: int | None

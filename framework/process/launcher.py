@@ -67,20 +67,17 @@ class Launcher:
         self._sweep_task = PeriodicTask(
             "reaper", self._sweep, timings.sweep_period_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S
         )
+        self._policies_task = PeriodicTask(
+            "policies", self._maintain_policies, timings.sweep_period_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S
+        )
+        self._poller_task = PeriodicTask(
+            "poller", self._poll, components.poll_interval_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S
+        )
         self._tasks = [
             PeriodicTask("record", self._write_record, timings.record_period_s, events, client=upkeep),
             self._sweep_task,
-            PeriodicTask(
-                "policies",
-                self._maintain_policies,
-                timings.sweep_period_s,
-                events,
-                client=upkeep,
-                limit_s=HOOKS_LIMIT_S,
-            ),
-            PeriodicTask(
-                "poller", self._poll, components.poll_interval_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S
-            ),
+            self._policies_task,
+            self._poller_task,
             PeriodicTask("unserved", components.unserved.step, timings.sweep_period_s, events, limit_s=HOOKS_LIMIT_S),
         ]
         self._eviction = EvictionCheck(upkeep, events)
@@ -350,8 +347,16 @@ class Launcher:
         state = "stopping" if runs.stopping else "draining" if runs.interrupted else "quiet" if record.quiet else ""
         self._components.title.show(len(runs.running()), record.slots, state)
 
+    def _check_absent_keys(self) -> None:
+        """Run the tasks that skip absent keys, if one of these exists now: its period counts from here, not from their next step."""
+        if self._components.absent.check(self._components.record.client):
+            for task in (self._sweep_task, self._policies_task, self._poller_task):
+                task.run_now()
+
     def _write_record(self) -> None:
         self._update_title()
+        # Before the writes, which Redis may refuse.
+        self._check_absent_keys()
         for number in accepted_signals(self._components.record.heartbeat()):
             self._signals.put(number)
         self._read_pauses()
@@ -361,7 +366,10 @@ class Launcher:
         self._eviction.check()
 
     def _read_pauses(self) -> None:
+        if not self._components.absent.may_exist(keys.PAUSED):
+            return
         members = cast("set[bytes]", self._components.record.client.smembers(keys.PAUSED))
+        self._components.absent.note(keys.PAUSED, found=bool(members))
         paused = sorted(decode_escaped(name) for name in members)
         if paused != self._paused:
             self._paused = paused

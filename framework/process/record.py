@@ -17,6 +17,7 @@ from framework.errors import PayloadError
 from framework.execute.stats import RunningJobs, ThreadCounts
 from framework.fetch.queues import QueueOrder
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.store.absent_keys import AbsentKeys
 from framework.text import decode_escaped
 from framework.types import Payload
 from framework.wire import keys
@@ -81,7 +82,7 @@ class _Statistics:
 
 @dataclass
 class ProcessRecord:
-    """Write the record of this process. Two heartbeats without changes cost four commands."""
+    """Write the record of this process. Two heartbeats without changes cost two commands, and two more for signals."""
 
     client: "redis.Redis"
     identity: str
@@ -93,6 +94,8 @@ class ProcessRecord:
     labels: Sequence[str] = ()
     queues_from: str = ""
     """The source of the queues' names, for the first log line of the process."""
+    absent: AbsentKeys = field(default_factory=AbsentKeys)
+    """Says whether signals may wait."""
     started_at: float = field(default_factory=time.time)
     quiet: bool = False
     rtt_us: int = 0
@@ -130,10 +133,14 @@ class ProcessRecord:
         self._execute(pipeline, counted)
 
     def _take_signals(self) -> list[str]:
-        """Read the requested signals, and measure the round-trip time of this command."""
+        """Read the requested signals, if there may be any; take the round-trip time of this command or of the last check."""
+        if not self.absent.may_exist(keys.signals(self.identity)):
+            self.rtt_us = int(self.absent.round_trip_s * 1_000_000)
+            return []
         sent_at = time.perf_counter()
         taken: Any = self.client.rpop(keys.signals(self.identity), _MOST_SIGNALS)  # pyright: ignore[reportUnknownMemberType]
         self.rtt_us = int((time.perf_counter() - sent_at) * 1_000_000)
+        self.absent.note(keys.signals(self.identity), found=bool(taken))
         return [name.decode(errors="replace") for name in cast("list[bytes]", taken or [])]
 
     def _has_changes(self) -> bool:

@@ -1,8 +1,9 @@
 """Decide when to check for due jobs: rarely enough for an idle fleet, in time for each job.
 
 One check is a ``ZCOUNT`` for jobs due before the next check. Only if there are any, the earliest due time is read, and the
-poller returns at that time. Between two reads of Redis's time this host's monotonic clock advances it. The estimate only
-says when to check: ``read_due.lua`` decides by the server's clock at that moment.
+poller returns at that time. A retry set that does not exist (``AbsentKeys``) is not checked until it does. Between two reads of
+Redis's time this host's monotonic clock advances it. The estimate only says when to check: ``read_due.lua`` decides by the
+server's clock at that moment.
 """
 
 import random
@@ -13,6 +14,7 @@ from typing import Any
 
 import redis
 
+from framework.store.absent_keys import AbsentKeys
 from framework.store.clock import epoch_s
 from framework.wire import keys
 
@@ -41,6 +43,8 @@ class SetTiming:
     check_at: float = 0.0
     due_at: float | None = None
     """Seconds of Redis's clock; ``None`` if no job is due before the next check."""
+    skipped: bool = False
+    """Whether the last check was skipped, as the set did not exist."""
 
 
 class PollTiming:
@@ -50,6 +54,7 @@ class PollTiming:
         self,
         client: "redis.Redis",
         period_s: float,
+        absent: AbsentKeys | None = None,
         *,
         monotonic: Callable[[], float] = time.monotonic,
         random_fraction: Callable[[], float] = random.random,
@@ -57,6 +62,7 @@ class PollTiming:
         self.sets = (SetTiming(keys.RETRY, RETRY_SET_PERIOD_FACTOR), SetTiming(keys.SCHEDULE, 1))
         self._client = client
         self._period_s = period_s
+        self._absent = absent or AbsentKeys()
         self._monotonic = monotonic
         self._random_fraction = random_fraction
         self._processes = 1
@@ -70,7 +76,10 @@ class PollTiming:
         pipeline: Any = self._client.pipeline(transaction=False)
         pipeline.time()
         pipeline.zcard(keys.REGISTRY)
-        now, processes = pipeline.execute()
+        # A check counts only due jobs, so that it cannot tell when the set has gone.
+        pipeline.exists(keys.RETRY)
+        now, processes, retries = pipeline.execute()
+        self._absent.note(keys.RETRY, found=bool(retries))
         self._processes = max(1, processes)
         self.set_clock(epoch_s(now))
         self._synced_at = self._monotonic()
@@ -88,9 +97,15 @@ class PollTiming:
     def check(self, timing: SetTiming) -> None:
         """Check the set if its check is due. Raises redis errors."""
         now = self._monotonic()
-        if now < timing.check_at:
+        absent = not self._absent.may_exist(timing.source)
+        # A set that was absent and may exist now is checked at once: a job in it may be due already.
+        if now < timing.check_at and (absent or not timing.skipped):
             return
+        timing.skipped = absent
         pause_s = self._period() * timing.period_factor
+        if absent:
+            timing.check_at, timing.due_at = now + pause_s, None
+            return
         # Look a tenth beyond the next check, which may be a little late.
         until = now + self._clock_offset_s + pause_s * 1.1
         count: Any = self._client.zcount(timing.source, "-inf", f"{until:.6f}")
@@ -106,6 +121,8 @@ class PollTiming:
 
     def expect_retry(self) -> None:
         """Check the retry set next: a written retry may be due before its next check. Safe from any thread."""
+        # First: otherwise the check could skip the set that this process has just written.
+        self._absent.note(keys.RETRY, found=True)
         self.sets[0].check_at = 0.0
 
     def promoted(self, timing: SetTiming, *, more: bool) -> None:

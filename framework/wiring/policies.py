@@ -23,6 +23,7 @@ from framework.policies.pause.state import PauseState
 from framework.policies.pause.strategies import PauseStrategies
 from framework.settings.model import Settings
 from framework.shard.shard import Shard
+from framework.store.absent_keys import AbsentKeys
 from framework.telemetry.sentry import Tracker
 from framework.wiring.client import databases_of
 from framework.wiring.flags import open_flags
@@ -40,7 +41,12 @@ class Policies(NamedTuple):
 
 
 def open_policies(
-    settings: Settings, tracker: Tracker, shard: Shard, maintenance_client: "redis.Redis", identity: str
+    settings: Settings,
+    tracker: Tracker,
+    shard: Shard,
+    maintenance_client: "redis.Redis",
+    identity: str,
+    absent: AbsentKeys,
 ) -> Policies:
     """Return the policies of one process.
 
@@ -50,7 +56,7 @@ def open_policies(
     shard's own client any thread.
     """
     client = shard.client
-    stored = RedisFlags(maintenance_client, shard.name)
+    stored = RedisFlags(maintenance_client, shard.name, absent)
     flags = open_flags(settings, stored)
     pause_strategies = PauseStrategies(_named_strategies(), strategies.registered)
 
@@ -87,9 +93,9 @@ def open_policies(
     admission = AdmissionChain(remote, local)
     # Throttling before the sweep of the limits, which assigns the slots that throttling has freed.
     maintenance = (
-        PauseResumer(maintenance_client, pauses).resume_ended,
+        PauseResumer(maintenance_client, pauses, absent).resume_ended,
         Throttle(maintenance_client, limits).adjust,
-        LimitSweeper(maintenance_client, limits, admission.invalidate).sweep,
+        LimitSweeper(maintenance_client, limits, admission.invalidate, absent).sweep,
         skips.warn_stale,
     )
     return Policies(admission, refresh, maintenance)

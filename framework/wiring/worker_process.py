@@ -52,10 +52,12 @@ from framework.route.router import Router
 from framework.schedule.poll_timing import PollTiming
 from framework.settings.model import DeadSettings, Settings
 from framework.shard.shard import Shard
+from framework.store.absent_keys import AbsentKeys
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.telemetry import logs
 from framework.timings import Timings
 from framework.version import VERSION
+from framework.wire import keys
 from framework.wire.memory_budget import MemoryBudget
 from framework.wire.set_limits import SetLimits
 from framework.wiring.client import open_router, open_shards, tracker_of
@@ -209,15 +211,16 @@ def build_worker(
     states, in_flight = StatusWriter(shard, events.status_write_failed), InFlight(options.slots)
     fetching, upkeep, beating = _open_clients(shard, "fetch", "upkeep", "lease")
     budget, decoded_limit = MemoryBudget(settings.size_limit.decoding_budget), settings.size_limit.decoded_limit
-    reconciler = Reconciler(fetching, identity, in_flight, events.recovered, dead_set, decoded_limit)
+    absent = _absent_keys(identity, waits)
+    reconciler = Reconciler(fetching, identity, in_flight, events.recovered, dead_set, decoded_limit, absent)
     fetcher = Fetcher(fetching, identity, order, in_flight, events, reconciler, settings.process_limits, waits)
     runs = RunningJobs(in_flight.running, cancellations := Cancellations(shard.client))
-    policies = open_policies(settings, events.tracker, shard, upkeep, identity)
+    policies = open_policies(settings, events.tracker, shard, upkeep, identity, absent)
     decoding = PayloadDecoder(runs, settings.size_limit.decompressed_limit, decoded_limit, budget)
     suspects = SuspectRunner(shard.client, identity, options.slots, waits)
     together = GroupAdmission(shard.client, identity, fetcher, decoding, policies.admission, states)
     executor = _executor(settings, log, runs, decoding, fetcher, suspects, states, policies.admission, together)
-    poll_timing = PollTiming(upkeep, settings.poll_interval)
+    poll_timing = PollTiming(upkeep, settings.poll_interval, absent)
     settler = _settler(settings, shard.client, identity, fetcher, events, dead_set, poll_timing, states, waits)
     detector = FailureDetector(waits.lease_s, waits.heartbeat_period_s)
     interruptions = InterruptionLimit(settings.max_retries_after_interruption)
@@ -226,7 +229,7 @@ def build_worker(
         fetcher=fetcher,
         processor=Processor(fetcher, executor, settler, log, runs, EventLoop(), events),
         lease=Lease(beating, identity, options.slots, detector, waits),
-        record=_record(options, upkeep, identity, order, runs),
+        record=_record(options, upkeep, identity, order, runs, absent),
         metrics=SidekiqMetrics(upkeep, runs.class_metrics, settings.sidekiq_metrics),
         title=Title(shard.name, order.names, "busy"),
         poller=open_poller(settings, router, shard.name, upkeep, poll_timing, events, states, dead_set, budget),
@@ -236,6 +239,7 @@ def build_worker(
         maintenance=(*policies.maintenance, *_monitors(settings, upkeep, events), cancellations.refresh),
         events=events,
         push_back=PushBack(shard.client, identity, in_flight, events, interruptions),
+        absent=absent,
         poll_interval_s=settings.poll_interval,
         timeout_s=options.timeout_s,
         supervisor=supervisor,
@@ -301,12 +305,24 @@ def _unserved_watch(
     return open_unserved_watch(settings, router, order, shards, options.shard, in_group=in_group)
 
 
+def _absent_keys(identity: str, waits: Timings) -> AbsentKeys:
+    """Return the keys that a process without work, policies in use or operators' orders does not find."""
+    names = (keys.FLAGS, keys.PAUSED, keys.PAUSED_CLASSES, keys.LIMITS, keys.LIMITS_WAITING, keys.RETRY)
+    # The record task checks them; an answer must last until the next check has been made.
+    return AbsentKeys((*names, keys.signals(identity), keys.working(identity)), 1.25 * waits.record_period_s)
+
+
 def _record(
-    options: WorkerOptions, client: "redis.Redis", identity: str, order: QueueOrder, runs: RunningJobs
+    options: WorkerOptions,
+    client: "redis.Redis",
+    identity: str,
+    order: QueueOrder,
+    runs: RunningJobs,
+    absent: AbsentKeys,
 ) -> ProcessRecord:
     tag = options.tag or default_tag()
     named_by = options.queues_from
-    return ProcessRecord(client, identity, order, options.slots, VERSION, runs, tag, options.labels, named_by)
+    return ProcessRecord(client, identity, order, options.slots, VERSION, runs, tag, options.labels, named_by, absent)
 
 
 def _monitors(settings: Settings, client: "redis.Redis", events: ProcessEvents) -> tuple[Callable[[], None], ...]:

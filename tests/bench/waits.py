@@ -9,7 +9,8 @@ from tests.bench.machine import cpu_seconds, resident_mb
 from tests.bench.workload_run import Running, WorkloadRun
 
 PERIOD_S = 0.020
-SETTLE_S = 2.0
+SETTLE_S = 12.0
+"""From the last job of the warm-up to the first second that counts: by then its statistics are written, every 10 s at most."""
 WARM_JOBS = 20
 PROBES = 5  # no-op jobs that the client of a latency run pushes first
 ONE_QUEUE = ("default",)

@@ -18,8 +18,8 @@ from tests.proofs.crash_points.wire import QUIET, WAYS
 
 HEARTBEAT = "EXISTS,heartbeat"
 BLOCK = "CLIENT ID,BLMOVE"
-POLL = "TIME,ZCARD,ZCOUNT,ZCOUNT,ZRANGE,read_due"
-POLL_RETRY = "TIME,ZCARD,ZCOUNT,ZRANGE,read_due"
+POLL = "TIME,ZCARD,EXISTS,ZCOUNT,ZCOUNT,ZRANGE,read_due"
+POLL_RETRY = "TIME,ZCARD,EXISTS,ZCOUNT,ZRANGE,read_due"
 RECORD = "RPOP,SADD,HSET,EXPIRE,SMEMBERS,INFO"
 
 ONCE = "WATCH,PEXPIRE,MULTI"  # of a chunk of a bulk push, before its writes
@@ -63,7 +63,9 @@ COMMANDS = {
     "release_paused,admit,fetch,BLMOVE",
     "reconcile": f"{HEARTBEAT},SCAN,register_orphan,ZRANGEBYSCORE,LRANGE,fetch,{BLOCK},SCAN,register_orphan,"
     "ZRANGEBYSCORE,LRANGE,kill,requeue",
-    "periodic": f"{HEARTBEAT},{RECORD},SCAN,ZRANGEBYSCORE,LRANGE,TIME,ZCARD,ZCOUNT,ZCOUNT,heartbeat",
+    "absent": f"{HEARTBEAT},SCAN,ZRANGEBYSCORE,LRANGE,EXISTS,{RECORD},SCAN,register_orphan,ZRANGEBYSCORE,EXISTS,RPOP,SMEMBERS,"
+    f"SCAN,register_orphan,ZRANGEBYSCORE,LRANGE,fetch,{BLOCK},SCAN,register_orphan,ZRANGEBYSCORE,LRANGE,kill,requeue",
+    "periodic": f"{HEARTBEAT},{RECORD},SCAN,ZRANGEBYSCORE,LRANGE,TIME,ZCARD,EXISTS,ZCOUNT,ZCOUNT,heartbeat",
 }
 """By scenario the commands of one job's life, in order; scripts by their names. Each of them has a fault in a case."""
 

@@ -9,6 +9,7 @@ from redis.exceptions import ResponseError
 
 from framework.declare import registry
 from framework.policies.concurrency.limits import QUEUE_PREFIX, Limits
+from framework.store.absent_keys import AbsentKeys
 from framework.store.script import RELEASE_WAITING, is_lasting
 from framework.telemetry.logs import logger
 from framework.telemetry.rate_limit import LogRateLimit
@@ -34,8 +35,15 @@ class LimitSweeper:
     ``on_operator_limits`` is called when the set of limits that only operators define has changed.
     """
 
-    def __init__(self, client: "redis.Redis", limits: Limits, on_operator_limits: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        client: "redis.Redis",
+        limits: Limits,
+        on_operator_limits: Callable[[], None],
+        absent: AbsentKeys | None = None,
+    ) -> None:
         self._client = client
+        self._absent = absent or AbsentKeys()
         self._limits = limits
         self._on_operator_limits = on_operator_limits
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
@@ -43,19 +51,31 @@ class LimitSweeper:
     def sweep(self) -> None:
         """Release every job that may run: its slot's holder is gone, or its limit was raised or removed. Raises redis errors.
 
-        Without waiting jobs it costs one round trip of two commands. A limit with unusable keys does not block the
-        others.
+        Without waiting jobs it costs one command, without limits none. A limit with unusable keys does not block the others.
         """
-        pipeline: Any = self._client.pipeline(transaction=False)
-        pipeline.smembers(keys.LIMITS).smembers(keys.LIMITS_WAITING)
-        replies: list[set[bytes] | Exception] = pipeline.execute(raise_on_error=False)
-        known, waiting = map(self._read_names, replies)
-        self._update_operator_limits(sorted(map(_limit_name, known)))
-        for base in sorted(waiting):
+        read = self._read_sets()
+        if keys.LIMITS in read:
+            self._update_operator_limits(sorted(map(_limit_name, read[keys.LIMITS])))
+        for base in sorted(read.get(keys.LIMITS_WAITING, ())):
             try:
                 self._sweep_limit(decode_escaped(base))
             except ResponseError as error:
                 self._log_unusable(_limit_name(base), error)
+
+    def _read_sets(self) -> "dict[str, set[bytes]]":
+        """Read the sets of known limits and of those with waiting jobs, as far as they may exist, in one round trip."""
+        names = [name for name in (keys.LIMITS, keys.LIMITS_WAITING) if self._absent.may_exist(name)]
+        if not names:
+            return {}
+        pipeline: Any = self._client.pipeline(transaction=False)
+        for name in names:
+            pipeline.smembers(name)
+        replies: list[set[bytes] | Exception] = pipeline.execute(raise_on_error=False)
+        read = dict(zip(names, map(self._read_names, replies), strict=True))
+        for name, reply in zip(names, replies, strict=True):
+            # An empty set may be a refused one, which exists.
+            self._absent.note(name, found=reply != set())
+        return read
 
     def _read_names(self, reply: "set[bytes] | Exception") -> "set[bytes]":
         if isinstance(reply, ResponseError):

@@ -14,6 +14,7 @@ from framework.declare.declaration import Declaration
 from framework.flags.flag import pause_flag
 from framework.policies.pause.admission import MARKER_TTL_MS
 from framework.policies.pause.state import PauseState
+from framework.store.absent_keys import AbsentKeys
 from framework.store.script import RELEASE_PAUSED, is_lasting
 from framework.telemetry import logs
 from framework.telemetry.rate_limit import LogRateLimit
@@ -67,13 +68,16 @@ def resume(
 class PauseResumer:
     """Resume the classes of a shard whose pause has ended."""
 
-    def __init__(self, client: "redis.Redis", state: PauseState) -> None:
+    def __init__(self, client: "redis.Redis", state: PauseState, absent: AbsentKeys | None = None) -> None:
         self._client = client
         self._state = state
+        self._absent = absent or AbsentKeys()
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def resume_ended(self) -> None:
-        """Resume each class that is no longer paused. Raises redis errors. Costs one command if no jobs are held."""
+        """Resume each class that is no longer paused. Raises redis errors. Free while no jobs are held."""
+        if not self._absent.may_exist(keys.PAUSED_CLASSES):
+            return
         try:
             held = cast("set[bytes]", self._client.smembers(keys.PAUSED_CLASSES))
         except ResponseError as error:
@@ -87,6 +91,7 @@ class PauseResumer:
                 error=error,
             )
             return
+        self._absent.note(keys.PAUSED_CLASSES, found=bool(held))
         for name in sorted(held):
             self._resume_class(name.decode(errors="surrogateescape"))
 

@@ -30,8 +30,12 @@ class PauseState:
         self._flags = flags
         self._redis_flags = redis_flags
         self.strategies = strategies
-        self.refresh = refresh
-        """Read the flags again. May raise redis errors."""
+        self._refresh = refresh
+
+    def refresh(self) -> None:
+        """Read the flags again, since Redis has another value than this process knows. May raise redis errors."""
+        self._redis_flags.expect_change()
+        self._refresh()
 
     def may_pause(self, declaration: Declaration) -> bool:
         """Return whether jobs of a class have to pass the pause policy."""

@@ -280,15 +280,32 @@ def _park(environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> N
     worker.work()
 
 
-def _reconcile(environment: CaseEnvironment, worker: SteppedWorker, batch: int) -> None:
-    """Return the jobs in the own working list whose fetch had no reply."""
+def _reconcile_absent(environment: CaseEnvironment, worker: SteppedWorker, batch: int) -> None:
+    """Do as ``_reconcile``, after the process has found its list absent and has stopped reading it."""
     worker.heartbeat()
-    place = keys.working(worker.identity)
-    _waiting(jobs.PlainWorker, place)(environment, batch)
-    environment.write_unreadable(UNREADABLE, place)
+    worker.sweep()
+    worker.record()
+    _lose_replies(environment, worker, batch)
+    worker.sweep()
+    worker.record()
     worker.sweep()
     worker.work()
     worker.sweep()
+
+
+def _reconcile(environment: CaseEnvironment, worker: SteppedWorker, batch: int) -> None:
+    """Return the jobs in the own working list whose fetch had no reply."""
+    worker.heartbeat()
+    _lose_replies(environment, worker, batch)
+    worker.sweep()
+    worker.work()
+    worker.sweep()
+
+
+def _lose_replies(environment: CaseEnvironment, worker: SteppedWorker, batch: int) -> None:
+    place = keys.working(worker.identity)
+    _waiting(jobs.PlainWorker, place)(environment, batch)
+    environment.write_unreadable(UNREADABLE, place)
 
 
 def _other_work(_environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
@@ -431,6 +448,14 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("limited", "wait for a slot, be handed it", _wait_for_slot, prepare=_slot_of_the_dead, batches=(1,)),
         Scenario("paused", "be held, return to the queue, run", _park, prepare=_paused, batches=(1,)),
         Scenario("reconcile", "return jobs that no thread knows of", _reconcile, _lost_end),
+        Scenario(
+            "absent",
+            "the same, after the process had found its list absent",
+            _reconcile_absent,
+            _lost_fate,
+            batches=(1,),
+            whole=True,
+        ),
         Scenario(
             "periodic",
             "the periodic work of a process",

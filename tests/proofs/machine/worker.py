@@ -166,7 +166,7 @@ class Worker(Owner):
             died(component, error)
 
         blocking._selector.select, executor.begin, parts.events.component_died = waited, begun, component_died
-        for part in (parts.poller._timing, parts.poller._transfer):
+        for part in (parts.poller._timing, parts.poller._transfer, parts.absent):
             part._monotonic = clock.monotonic
 
     def _main(self) -> None:

@@ -1,0 +1,105 @@
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoPermissionError
+
+from framework.store.absent_keys import AbsentKeys
+
+NAMES = ("aw:flags", "aw:limits")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def absent(clock):
+    """The keys after their readers have found none."""
+    keys = AbsentKeys(NAMES, 6.0, monotonic=clock)
+    for name in NAMES:
+        keys.note(name, found=False)
+    return keys
+
+
+def may_exist(absent):
+    return [name for name in NAMES if absent.may_exist(name)]
+
+
+def test_absent_keys_before_a_check_may_exist(absent, redis):
+    assert may_exist(absent) == list(NAMES)
+    assert not absent.check(redis)
+    assert may_exist(absent) == []
+    assert absent.may_exist("another")
+
+
+def test_absent_keys_unread_keys_are_not_asked_for(redis, clock):
+    keys = AbsentKeys(NAMES, 6.0, monotonic=clock)
+    redis.set(NAMES[0], "")
+    keys.note(NAMES[1], found=False)
+    assert not keys.check(redis)
+    assert may_exist(keys) == [NAMES[0]]
+
+
+def test_absent_keys_old_answer_does_not_count(absent, redis, clock):
+    absent.check(redis)
+    clock.now = 6.1
+    assert may_exist(absent) == list(NAMES)
+
+
+def test_absent_keys_after_a_find_all_are_read_once(absent, redis):
+    absent.check(redis)
+    redis.set(NAMES[0], "")
+    assert absent.check(redis)
+    assert may_exist(absent) == list(NAMES)
+    # Not asked for again before a reader has found it missing.
+    assert not absent.check(redis)
+    absent.note(NAMES[0], found=True)
+    absent.note(NAMES[1], found=False)
+    assert not absent.check(redis)
+    assert may_exist(absent) == [NAMES[0]]
+
+
+def test_absent_keys_found_by_a_reader_may_exist_at_once(absent, redis):
+    absent.check(redis)
+    absent.note(NAMES[0], found=True)
+    assert may_exist(absent) == [NAMES[0]]
+
+
+def test_absent_keys_found_by_a_reader_during_a_check_stay(absent):
+    class Client:
+        def exists(self, *_names):
+            absent.note(NAMES[1], found=True)
+            return 0
+
+    assert not absent.check(Client())
+    assert may_exist(absent) == [NAMES[1]]
+
+
+class FailingClient:
+    def __init__(self, error):
+        self.error = error
+
+    def exists(self, *_names):
+        raise self.error
+
+
+def test_absent_keys_failed_check_leaves_no_old_answer(absent, redis):
+    absent.check(redis)
+    with pytest.raises(RedisConnectionError):
+        absent.check(FailingClient(RedisConnectionError()))
+    assert may_exist(absent) == list(NAMES)
+
+
+def test_absent_keys_refused_check_lets_readers_read(absent, redis):
+    absent.check(redis)
+    assert not absent.check(FailingClient(NoPermissionError()))
+    assert may_exist(absent) == list(NAMES)
+    absent.check(redis)
+    assert may_exist(absent) == []
