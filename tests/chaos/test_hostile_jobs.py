@@ -142,8 +142,9 @@ def test_jobs_that_kill_are_quarantined_and_others_run(scene, measured):
     for kind, took_s in took.items():
         measured(f"quarantined_after_{kind}_s", took_s)
     assert max(took.values()) <= 30 + SLACK_S
-    # Three that count; the first may be in doubt, as one of several jobs of the dead process.
-    assert {len(scene.proven(f"died {kind}")) for kind in DEADLY} <= {3, 4}
+    # Three deaths count. One of them may be a neighbour's, before this job began; and the first death of its own does not
+    # count where jobs that had ended stood before it in the list (decision 30).
+    assert {len(scene.proven(f"died {kind}")) for kind in DEADLY} <= {2, 3, 4}
     runs_of = Counter(scene.proven("note"))
     deaths = len(process.find(event_name="child.died"))
     measured("extra_runs", sum(runs_of.values()) - NEIGHBOURS)

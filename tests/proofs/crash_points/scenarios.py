@@ -452,7 +452,7 @@ SCENARIOS: dict[str, Scenario] = {
             "absent",
             "the same, after the process had found its list absent",
             _reconcile_absent,
-            _lost_fate,
+            _lost_end,
             batches=(1,),
             whole=True,
         ),
