@@ -41,7 +41,8 @@ class AbsentKeys:
             return False
         # Before the call: a key that is created while the reply is under way is as old as the answer at most.
         sent_at = self._monotonic()
-        absent, found = frozenset[str](), False
+        absent: frozenset[str] = frozenset()
+        found = False
         try:
             found = bool(client.exists(*sorted(asked)))
             self.round_trip_s = self._monotonic() - sent_at

@@ -23,6 +23,7 @@ from framework.schedule.destination import DestinationResolver
 from framework.schedule.due_action import DueAction
 from framework.schedule.due_job_planner import DueJobPlanner
 from framework.settings.model import RoutingRule
+from framework.store.absent_keys import AbsentKeys
 from framework.wire import keys
 from framework.wire.compress import decompress_arguments
 from framework.wire.job import INTERRUPTED_COUNT, Job, count_of, decode, timestamp, version_of
@@ -159,6 +160,7 @@ def check_frames(frames: list[bytes]) -> str:
     parts = SimpleNamespace(
         record=SimpleNamespace(client=SimpleNamespace(smembers=lambda _: set(frames))),
         fetcher=SimpleNamespace(pause=paused.append),
+        absent=AbsentKeys(),
     )
     process: Any = SimpleNamespace(_components=parts)
     process._paused, process._log = [], SimpleNamespace(info=lambda *_, **__: None)
@@ -242,7 +244,9 @@ def _flag(rng: Random) -> bytes:
 
 
 def _reading(frames: list[bytes]) -> Any:
-    return SimpleNamespace(client=SimpleNamespace(rpop=lambda *_: frames), identity="h:1:abc", rtt_us=0)
+    return SimpleNamespace(
+        client=SimpleNamespace(rpop=lambda *_: frames), identity="h:1:abc", rtt_us=0, absent=AbsentKeys()
+    )
 
 
 def _shown(data: bytes) -> None:
