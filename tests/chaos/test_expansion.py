@@ -73,15 +73,15 @@ def test_expanding_jobs_move_to_dead_set_undecoded(scene):
 def test_large_jobs_in_all_threads_wait_for_memory(scene):
     """Each is within the limits and takes most of the budget: they run one after the other, and small ones meanwhile."""
     process = limited_worker(scene).ready()
-    rows = 1_100_000
-    large = [expanding_job(b"[7]," * rows, f"large {number}") for number in range(10)]
+    rows, count = 1_100_000, 5
+    large = [expanding_job(b"[7]," * rows, f"large {number}") for number in range(count)]
     for data in large:
         scene.client.lpush("queue:default", data)
     until(lambda: scene.proven("rows"), "the first has run", 60)
     scene.enqueue("NoteWorker", "neighbour")
-    until(lambda: len(scene.proven("rows")) == 10, "all have run", 120)
+    until(lambda: len(scene.proven("rows")) == count, "all have run", 120)
     results = [json.loads(value) for value in scene.proven("rows")]
-    assert {name: count for name, count, _ in results} == {f"large {number}": rows + 1 for number in range(10)}
+    assert {name: count for name, count, _ in results} == {f"large {number}": rows + 1 for number in range(count)}
     assert {at_once for _, _, at_once in results} == {1}
     scene.wait_for("note", "neighbour")
     scene.settled(process)

@@ -201,6 +201,7 @@ def test_dead_process_is_registered_while_it_has_jobs(state):
 def test_unread_reply_is_not_lost(state):
     """Found by the state machine: two comparisons before the thread has read the reply."""
     push(state, "a")
+    state.turn(which=0, part="record")  # finds that the working list exists now
     for _ in range(3):
         state.turn(which=0, part="reaper")
     state.work(which=0)
