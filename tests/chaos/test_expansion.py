@@ -39,7 +39,7 @@ ABOVE = [
 
 def limited_worker(scene):
     module = scene.module("expanding_jobs")
-    return scene.site.start("-c", LIMITED, "-q", "default", "-c", "10", "-r", "jobs", "-r", module, REDIS_URL=scene.url)
+    return scene.site.start("-c", LIMITED, "-q", "default", "-c", "5", "-r", "jobs", "-r", module, REDIS_URL=scene.url)
 
 
 @pytest.mark.campaign
