@@ -27,6 +27,7 @@ from framework.migrate.plan import FixedTarget, MigrationPlan, RoutedTarget
 from framework.migrate.queues import QueueMigrator
 from framework.migrate.report import MigrationReport, Quota
 from framework.migrate.sets import SetMigrator
+from framework.process.own_queues import known_queues
 from framework.process.record import served_queues
 from framework.route.split import ShardSplit, splits_observed
 from framework.shard.redis_errors import unavailable_error
@@ -36,7 +37,6 @@ from framework.text import decode_escaped
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
 from framework.wire import keys
 from framework.wiring.client import open_shards
-from framework.wiring.worker_process import known_queues
 
 QUEUED = "queued"
 _SETS = {"scheduled": keys.SCHEDULE, "retry": keys.RETRY, "dead": keys.DEAD}

@@ -11,13 +11,13 @@ from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, ConfigurationProblem, FrameworkError
 from framework.exit_codes import EXIT_FAILED
+from framework.process.boot_warnings import warn_unknown_variables
 from framework.route.router import Router
+from framework.settings.all_queues import all_queues_path
 from framework.settings.load import load
 from framework.settings.model import Settings
 from framework.telemetry.visible import visible
 from framework.wiring.client import load_workers
-from framework.wiring.queue_checks import all_queues_path
-from framework.wiring.variables import warn_unknown_variables
 
 
 class Project(NamedTuple):

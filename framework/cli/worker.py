@@ -24,14 +24,14 @@ from framework.cli.options import (
 )
 from framework.cli.terminal import echo
 from framework.errors import ConfigurationError, ConfigurationProblem
+from framework.process import own_queues
+from framework.process.own_queues import OwnQueues
 from framework.process.supervisor_link import bind_to_supervisor
 from framework.route.router import MAIN, Router
 from framework.settings.load import load
 from framework.settings.model import ENV_PREFIX, MAX_CONCURRENCY, Settings
 from framework.telemetry import logs
-from framework.wiring import own_queues
 from framework.wiring.client import connect, load_workers
-from framework.wiring.own_queues import OwnQueues
 from framework.wiring.worker_process import WorkerOptions, run_worker
 
 

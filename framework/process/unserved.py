@@ -1,15 +1,45 @@
-"""Check periodically for queues that no process serves; decide when to warn and when to report that they are served."""
+"""Find queues of loaded classes that no running process serves, and warn of them: at the boot of a producer, and in processes.
+
+``UnservedWatch`` decides when a process checks and warns; ``UnservedQueues`` finds the queues and words the lines.
+"""
 
 import math
+import shlex
+import sys
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple, cast
 
-from framework.route.topology import QueueLocation
+import redis
+from redis.exceptions import RedisError
+
+from framework.command_line import command
+from framework.declare import registry
+from framework.declare.declaration import Declaration
+from framework.messages import join_names
+from framework.process.record import unserved_queues
+from framework.route.router import Router
+from framework.route.rule_checks import serves
+from framework.route.topology import QueueLocation, locations_of
+from framework.settings.model import Settings
+from framework.shard.shard import Shard
+from framework.telemetry import logs
 from framework.timings import STANDARD, Timings
 
 REPEAT_S = 3600.0
 """The period at which a warning that still holds is repeated."""
+
+PROCESS_DEADLINE_S = 2.0
+"""The deadline of each read in a worker process."""
+
+PRODUCER_DEADLINE_S = 1.0
+"""The deadline of each read at a producer's boot, for which the application waits."""
+
+_MAX_NAMES = 5
+_MOST_FIELDS = 50
+_MOST_OPTIONS = 20
 
 
 class UnservedCallbacks(NamedTuple):
@@ -69,3 +99,126 @@ class UnservedWatch:
         if confirmed - self._warned or (confirmed and now - self._warned_at >= REPEAT_S):
             self._callbacks.on_unserved(confirmed)
             self._warned, self._warned_at = self._warned | confirmed, now
+
+
+class UnservedQueues:
+    """Find and report the unserved queues of the loaded classes, whose locations ``router`` knows.
+
+    A class that ``foreign_classes`` names is left out, because another application runs it.
+    """
+
+    def __init__(self, settings: Settings, router: Router) -> None:
+        self._settings = settings
+        classes = [cast("Declaration", worker.declaration()) for worker in registry.workers()]
+        own = [one for one in classes if not any(fnmatchcase(one.wire_name, text) for text in settings.foreign_classes)]
+        self._targets = locations_of(router, own)
+
+    @property
+    def locations(self) -> frozenset[QueueLocation]:
+        """Every queue that receives jobs of these classes, with its shard."""
+        return frozenset(self._targets)
+
+    def find(self, clients: Mapping[str, "redis.Redis"], places: Collection[QueueLocation]) -> frozenset[QueueLocation]:
+        """Return those of ``places`` that no running process serves; none of a shard that does not answer.
+
+        All connections are closed afterwards.
+        """
+        found: set[QueueLocation] = set()
+        for shard in sorted({place.shard for place in places}):
+            names = {place.queue for place in places if place.shard == shard}
+            try:
+                found.update(QueueLocation(name, shard) for name in unserved_queues(clients[shard], names))
+            # Nothing is known; pushes and the other threads report a shard that does not answer.
+            except (RedisError, OSError):
+                pass
+            finally:
+                clients[shard].connection_pool.disconnect()
+        return frozenset(found)
+
+    def log_unserved(self, places: Iterable[QueueLocation]) -> None:
+        """Warn once per shard of its unserved queues, with their classes and the command that serves them."""
+        for shard, queues in _by_shard(places).items():
+            users = {one.wire_name: one for queue in queues for one in self._targets[QueueLocation(queue, shard)]}
+            names = sorted(users)
+            remedy = self._command(shard, queues, users.values())
+            many = f"; `{command('route --lint --live')}` lists them all" if len(queues) > _MOST_OPTIONS else ""
+            logs.logger().warning(
+                f"no running process serves the {_counted('queue', queues)} of the shard {shard}, where jobs of "
+                f"{join_names(names, max_names=_MAX_NAMES)} wait: start a process with `{remedy}`{self._remedy(queues)}{many}",
+                event_name="boot.unserved",
+                shard=shard,
+                queues=queues[:_MOST_FIELDS],
+                classes=names[:_MOST_FIELDS],
+                command=remedy,
+            )
+
+    def log_served(self, places: Iterable[QueueLocation]) -> None:
+        """Report that a process serves these queues now, after a warning."""
+        for shard, queues in _by_shard(places).items():
+            logs.logger().info(
+                f"a process now serves the {_counted('queue', queues)} of the shard {shard}",
+                event_name="boot.served",
+                shard=shard,
+                queues=queues[:_MOST_FIELDS],
+            )
+
+    def _command(self, shard: str, queues: list[str], users: Iterable[Declaration]) -> str:
+        words = ["worker", *(part for name in self._modules(users) for part in ("-r", name))]
+        if shard != "main":
+            words += ["--shard", shard]
+        if not self._served_by_default(queues):
+            words += [part for queue in queues[:_MOST_OPTIONS] for part in ("-q", queue)]
+        return command(shlex.join(words))
+
+    def _modules(self, users: Iterable[Declaration]) -> list[str]:
+        """Return the modules to name with ``-r`` for these classes, without those of the setting ``workers_module``."""
+        loaded = registry.loaded()
+        found: set[str] = set()
+        for one in users:
+            module = _importable(one.module)
+            holders = [name for name in loaded if _within(module, name)]
+            found.add(min(holders, default=module, key=len))
+        return sorted(name for name in found if not any(_within(name, own) for own in self._settings.workers_module))
+
+    def _served_by_default(self, queues: Iterable[str]) -> bool:
+        """Return whether a process without ``-q`` serves these queues."""
+        names = [line.name for line in self._settings.queues]
+        return not names or all(serves(names, queue) for queue in queues)
+
+    def _remedy(self, queues: Iterable[str]) -> str:
+        if self._served_by_default(queues):
+            return ""
+        return f", or update {self._settings.config_file_label('queues.yml')} with `{command('generate-queues')}`"
+
+
+def warn_unserved(settings: Settings, router: Router, shards: Mapping[str, Shard]) -> None:
+    """Warn once of the queues of loaded classes that no process serves; skip a shard that does not answer."""
+    unserved = UnservedQueues(settings, router)
+    clients = {
+        name: shards[name].open_client("boot", read_timeout_s=PRODUCER_DEADLINE_S)
+        for name in {place.shard for place in unserved.locations}
+    }
+    unserved.log_unserved(unserved.find(clients, unserved.locations))
+
+
+def _by_shard(places: Iterable[QueueLocation]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for place in sorted(places):
+        found.setdefault(place.shard, []).append(place.queue)
+    return dict(sorted(found.items()))
+
+
+def _counted(noun: str, names: list[str]) -> str:
+    return f"{noun if len(names) == 1 else f'{noun}s'} {join_names(names, max_names=_MAX_NAMES)}"
+
+
+def _within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def _importable(module: str) -> str:
+    """Return the name under which a process can import a module; for a program, the name of its file."""
+    if module != "__main__":
+        return module
+    file: str | None = getattr(sys.modules["__main__"], "__file__", None)
+    return Path(file).stem if file else "MODULE"

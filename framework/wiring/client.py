@@ -17,6 +17,8 @@ from framework.policies.consistency.databases import Databases, open_databases
 from framework.policies.consistency.push import PushPositions
 from framework.policies.dedup.push import Deduplicator
 from framework.policies.pause import strategies
+from framework.process.boot_warnings import warn_splits, warn_stale_queues, warn_unknown_variables
+from framework.process.unserved import warn_unserved
 from framework.push.client import Client
 from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimits
 from framework.push.strict_arguments import StrictArgumentsCheck
@@ -26,16 +28,12 @@ from framework.settings.model import ENV_PREFIX, Settings
 from framework.shard.routing_validator import RoutingValidator
 from framework.shard.shard import Shard
 from framework.shard.shards import Shards
+from framework.store.endpoints import endpoint_of
 from framework.telemetry import logs
 from framework.telemetry.sentry import Tracker, open_tracker
 from framework.types import Jid, JobState
 from framework.wire.status_key import TrackedJob
-from framework.wiring.endpoints import endpoint_of
 from framework.wiring.flags import lazy_flags
-from framework.wiring.queue_checks import warn_stale_queues
-from framework.wiring.splits import warn_splits
-from framework.wiring.unserved import warn_unserved
-from framework.wiring.variables import warn_unknown_variables
 
 
 class ProcessClient:

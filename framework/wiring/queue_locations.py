@@ -4,10 +4,10 @@ from typing import Any
 
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.route.topology import QueueLocations, regenerate_advice
+from framework.settings.all_queues import all_queues_path, read_entries
 from framework.settings.model import Settings
 from framework.settings.yaml_file import YamlError
 from framework.wiring.client import open_router
-from framework.wiring.queue_checks import all_queues_path, read_entries
 
 
 def open_queue_locations(settings: Settings, *, required: bool) -> QueueLocations:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +11,6 @@ import redis
 
 from framework import middleware, timings
 from framework.admin.held_jobs import HeldJobsAlert
-from framework.declare import queue_facts, registry
 from framework.execute.admission import AdmissionChain
 from framework.execute.cancellation import Cancellations
 from framework.execute.decoding import PayloadDecoder
@@ -34,26 +33,30 @@ from framework.fetch.suspects import SuspectRunner
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import Settler
 from framework.finish.status_writer import StatusWriter
-from framework.messages import nearest
+from framework.process.boot_warnings import warn_splits, warn_stale_queues, warn_unknown_queues, warn_unknown_variables
 from framework.process.components import ProcessComponents
 from framework.process.descriptors import check_worker
 from framework.process.events import ProcessEvents
 from framework.process.heartbeat import Lease
 from framework.process.launcher import Launcher
 from framework.process.metrics import SidekiqMetrics
+from framework.process.own_queues import OwnQueues, expand_queues, known_queues, warn_own_queues
 from framework.process.push_back import PushBack
 from framework.process.record import ProcessRecord, default_tag
+from framework.process.redis_at_boot import check_rights, wait_for_redis
 from framework.process.shared_state import SharedState
 from framework.process.signals import SignalQueue
 from framework.process.title import Title
-from framework.process.unserved import UnservedWatch
+from framework.process.unserved import PROCESS_DEADLINE_S, UnservedCallbacks, UnservedQueues, UnservedWatch
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.route.router import Router
+from framework.route.topology import QueueLocation
 from framework.schedule.poll_timing import PollTiming
 from framework.settings.model import DeadSettings, Settings
 from framework.shard.shard import Shard
 from framework.store.absent_keys import AbsentKeys
 from framework.store.connect import COMMAND_TIMEOUT_S
+from framework.store.endpoints import endpoint_of
 from framework.telemetry import logs
 from framework.timings import Timings
 from framework.version import VERSION
@@ -61,15 +64,8 @@ from framework.wire import keys
 from framework.wire.memory_budget import MemoryBudget
 from framework.wire.set_limits import SetLimits
 from framework.wiring.client import open_router, open_shards, tracker_of
-from framework.wiring.endpoints import endpoint_of
-from framework.wiring.own_queues import OwnQueues, warn_own_queues
 from framework.wiring.policies import open_policies
-from framework.wiring.queue_checks import warn_stale_queues
-from framework.wiring.redis_at_boot import check_rights, wait_for_redis
 from framework.wiring.schedule import open_poller
-from framework.wiring.splits import warn_splits
-from framework.wiring.unserved import open_unserved_watch
-from framework.wiring.variables import warn_unknown_variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,63 +84,6 @@ class WorkerOptions:
     """The source of the queues: an option, a file, the environment, or the loaded classes."""
     newer_queues: tuple[str, ...] = ()
     """The queues that the generated file lacks."""
-
-
-def known_queues(router: Router) -> set[str]:
-    """Return every queue that jobs of the registered workers may wait in."""
-    return {queue for worker in registry.workers() for queue in router.queues_of(worker.declaration())}
-
-
-def expand_queues(queues: tuple[tuple[str, int], ...], known: Collection[str]) -> QueueOrder:
-    """Return the order for queues and namespaces: a namespace means itself and every known ``namespace:*``.
-
-    A queue that is also given literally has the position and the weight of its literal entry.
-    """
-    given = {name for name, _ in queues}
-    return QueueOrder.of(
-        [
-            (name, weight)
-            for own, weight in queues
-            for name in queue_facts.expand_namespaces([own], known)
-            if name == own or name not in given
-        ]
-    )
-
-
-def warn_unknown_queues(settings: Settings, options: WorkerOptions, known: Collection[str]) -> None:
-    """Warn of options without effect: no worker class at all, or a served or limited queue with a misspelt name.
-
-    An unknown name without a similar known one may be another producer's queue; config/queues.yml is generated.
-    """
-    if not registry.workers():
-        logs.logger().warning(
-            "no worker class is loaded, so no job can run in this process. Name the module of the workers with -r or the setting "
-            "workers_module",
-            event_name="boot.no_workers",
-        )
-    names = {*known, *(name.partition(":")[0] for name in known if ":" in name)}
-    listed = {name for name, _ in settings.queues}
-    for name, _ in options.queues:
-        near = nearest(name, sorted(names), cutoff=0.8) if name not in names | listed else None
-        if near is not None:
-            logs.logger().warning(
-                f"no worker is routed to the queue {name!r} (did you mean {near!r}?). The process serves it anyway, because "
-                "other producers may push to it",
-                event_name="boot.unknown_queue",
-                queue=name,
-                nearest=near,
-            )
-    for setting, limits in (("limits", settings.limits), ("process_limits", settings.process_limits)):
-        for name in limits:
-            near = nearest(name, sorted(known), cutoff=0.8) if name not in {*known, *listed} else None
-            if near is not None:
-                logs.logger().warning(
-                    f"no worker is routed to the queue {name!r} of the setting {setting} (did you mean {near!r}?), so this "
-                    "limit has no effect on the application",
-                    event_name="boot.unknown_queue",
-                    queue=name,
-                    nearest=near,
-                )
 
 
 def run_worker(
@@ -174,7 +113,7 @@ def run_worker(
         router = open_router(settings)
         known = known_queues(router)
         warn_splits(settings, router)
-        warn_unknown_queues(settings, options, known)
+        warn_unknown_queues(settings, [name for name, _ in options.queues], known)
         warn_own_queues(OwnQueues(options.queues, options.queues_from, options.newer_queues), options.shard)
         job_log = JobLog(log, jobs=settings.logging.jobs)
         order = QueueOrder.of(options.queues) if options.no_namespaces else expand_queues(options.queues, known)
@@ -301,8 +240,17 @@ def _settler(
 def _unserved_watch(
     settings: Settings, router: Router, options: WorkerOptions, order: QueueOrder, *, in_group: bool
 ) -> UnservedWatch:
+    """Return the watch for queues that this process does not serve. Opens no socket."""
     shards = open_shards(settings, role=f"worker:{os.getpid()}")
-    return open_unserved_watch(settings, router, order, shards, options.shard, in_group=in_group)
+    unserved = UnservedQueues(settings, router)
+    wanted = unserved.locations - {QueueLocation(name, options.shard) for name in order.names}
+    clients = {
+        name: shards[name].open_client("unserved", read_timeout_s=PROCESS_DEADLINE_S)
+        for name in {place.shard for place in wanted}
+    }
+    find = partial(unserved.find, clients, wanted)
+    callbacks = UnservedCallbacks(unserved.log_unserved, unserved.log_served)
+    return UnservedWatch(find if wanted else None, callbacks, in_group=in_group, timings=timings.current())
 
 
 def _absent_keys(identity: str, waits: Timings) -> AbsentKeys:

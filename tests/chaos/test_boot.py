@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from framework.process.redis_at_boot import BOOT_PATIENCE_S
 from framework.wire import keys
-from framework.wiring.redis_at_boot import BOOT_PATIENCE_S
 from tests.chaos.test_signals import SLACK_S, at
 
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from framework.cli.main import main
 from framework.cluster.plan import GroupSize, Planner, Selection
 from framework.errors import ConfigurationError, SelectorError
+from framework.process.own_queues import expand_queues
 from framework.route.router import Router
 from framework.route.topology import QueueLocations
 from framework.settings.model import RoutingRule
 from framework.telemetry.visible import MOST
-from framework.wiring.worker_process import expand_queues
 from tests.tables import each_row
 
 SHARDS = ("main", "far", "side")

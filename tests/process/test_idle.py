@@ -18,10 +18,10 @@ from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
 from framework.settings.load import load
 from framework.shard.shard import Shard
+from framework.store.endpoints import endpoint_of
 from framework.telemetry import logs
 from framework.wire import keys
 from framework.wiring.client import open_router
-from framework.wiring.endpoints import endpoint_of
 from framework.wiring.worker_process import WorkerOptions, build_worker
 from tests.harness import IDENTITY, encoded
 

@@ -24,9 +24,9 @@ from framework.devtools.compat.manifest import read_manifest
 from framework.devtools.explain_entry import explain_entry
 from framework.devtools.queues_schema import all_queues_schema
 from framework.exit_codes import EXIT_FAILED
+from framework.settings.all_queues import read_entries
 from framework.settings.yaml_file import YamlError, read_yaml
 from framework.typeguards import is_list, is_mapping
-from framework.wiring.queue_checks import read_entries
 
 
 @click.command("generate-queues")

@@ -2,9 +2,11 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 
 import click
 
+from framework.admin.live_queues import misplaced_jobs, read_live_queues
 from framework.cli.errors import refuse_unknown, reports_errors, unknown_worker_message
 from framework.cli.options import modules_option
 from framework.cli.project import Project, load_project
@@ -15,10 +17,9 @@ from framework.devtools.compat.manifest import read_manifest
 from framework.exit_codes import EXIT_FAILED
 from framework.route.router import Router
 from framework.route.rule_checks import RuleChecks, RuleFinding, unserved_queues
-from framework.route.split import ShardSplit, splits_observed
+from framework.route.split import ShardSplit, splits_by_rules, splits_observed
 from framework.route.topology import locations_of
-from framework.wiring.live_queues import live_queues, misplaced_jobs
-from framework.wiring.splits import splits
+from framework.wiring.client import open_shards
 
 _HEADINGS = ("WORKER", "QUEUE", "SHARD", "RULE")
 _NO_RULE = "(none: the generated name on main)"
@@ -104,14 +105,15 @@ def _lint(project: Project, *, live: bool) -> None:
 
 def _splits(project: Project, declarations: list[Declaration], *, live: bool) -> Iterator[ShardSplit]:
     """Yield classes with limits and locks on several shards: by rules, by the last release, and by existing jobs."""
-    yield from splits(project.settings, project.router)
+    source = project.settings.config_file_label("application.yml")
+    yield from splits_by_rules(project.router, declarations, project.settings.limits, source=source)
     yield from _splits_since_release(project, declarations)
     seen: dict[str, dict[str, str]] = {}
-    for shard, classes in (
-        misplaced_jobs(project.settings, project.router, declarations, progress_reporter("lint")) if live else ()
-    ):
-        for name, where in classes.items():
-            seen.setdefault(name, {})[shard] = where
+    if live:
+        with closing(open_shards(project.settings, role="lint")) as shards:
+            for shard, classes in misplaced_jobs(shards, project.router, declarations, progress_reporter("lint")):
+                for name, where in classes.items():
+                    seen.setdefault(name, {})[shard] = where
     yield from splits_observed(project.router, declarations, seen, place_template="shard {shard}")
 
 
@@ -126,12 +128,13 @@ def _splits_since_release(project: Project, declarations: Sequence[Declaration])
 
 
 def _live_findings(project: Project) -> Iterator[RuleFinding]:
-    for shard, state in live_queues(project.settings):
-        if state.failure is not None:
-            yield RuleFinding("unserved", f"shard {shard}", f"cannot be asked: {state.failure}. Is it running?")
-            continue
-        found = locations_of(project.router, project.declarations.values())
-        routed = {
-            place.queue: [one.wire_name for one in users] for place, users in found.items() if place.shard == shard
-        }
-        yield from unserved_queues(shard, state.served, state.waiting, routed)
+    found = locations_of(project.router, project.declarations.values())
+    with closing(open_shards(project.settings, role="lint")) as shards:
+        for shard, state in read_live_queues(shards):
+            if state.failure is not None:
+                yield RuleFinding("unserved", f"shard {shard}", f"cannot be asked: {state.failure}. Is it running?")
+                continue
+            routed = {
+                place.queue: [one.wire_name for one in users] for place, users in found.items() if place.shard == shard
+            }
+            yield from unserved_queues(shard, state.served, state.waiting, routed)

@@ -22,12 +22,12 @@ from framework.shard.shard import Shard
 from framework.store import script
 from framework.store.connect import Endpoint, open_client
 from framework.store.embedded import EmbeddedServer
+from framework.store.endpoints import endpoint_of
 from framework.store.script import Script
 from framework.telemetry import logs
 from framework.wire import keys
 from framework.wire.resources import IDEMPOTENCY_KEY
 from framework.wiring.client import connect
-from framework.wiring.endpoints import endpoint_of
 from tests.proofs.crash_points.job_notes import JobNotes
 from tests.proofs.crash_points.jobs import QUEUE, RETIRED, SAMPLE, SECOND, open_notes
 from tests.proofs.crash_points.wire import CONTROL

@@ -14,11 +14,12 @@ from framework.cluster.child_leases import ChildLeases
 from framework.execute.job_log import JobLog
 from framework.fetch.queues import QueueOrder
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.process import redis_at_boot
 from framework.process.heartbeat import PeriodicTask
 from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
 from framework.store.connect import COMMAND_TIMEOUT_S
-from framework.wiring import redis_at_boot, worker_process
+from framework.wiring import worker_process
 from framework.wiring.client import open_router
 from tests.proofs.crash_points.environment import CaseEnvironment
 from tests.proofs.crash_points.jobs import QUEUE, SECOND

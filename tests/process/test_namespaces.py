@@ -4,10 +4,10 @@ import pytest
 
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
+from framework.process.own_queues import expand_queues, known_queues
 from framework.route.router import Router
 from framework.settings.model import RoutingRule
 from framework.wire import keys
-from framework.wiring.worker_process import expand_queues, known_queues
 from tests.harness import enqueue, until
 
 CRON_JOBS = """

@@ -6,14 +6,15 @@ from typing import NamedTuple, TypeAlias, cast
 from framework.command_line import command
 from framework.declare import queue_facts, registry
 from framework.declare.declaration import Declaration
+from framework.fetch.queues import QueueOrder
 from framework.messages import join_names
 from framework.route.router import Router
 from framework.route.rule_checks import serves
 from framework.route.topology import locations_of, queues_on
+from framework.settings.all_queues import all_queues_path, read_entries
 from framework.settings.model import Settings
 from framework.settings.yaml_file import YamlError
 from framework.telemetry import logs
-from framework.wiring.queue_checks import all_queues_path, read_entries
 
 FROM_CLASSES = "the loaded classes"
 Weights: TypeAlias = tuple[tuple[str, int], ...]
@@ -56,6 +57,27 @@ def of_file(settings: Settings, router: Router, shard: str) -> OwnQueues:
     weights = [(line.name, line.weight) for line in settings.queues]
     weights += [(queue, _weight(settings, users)) for queue, users in added.items()]
     return OwnQueues(tuple(weights), settings.config_file_label("queues.yml"), tuple(added))
+
+
+def known_queues(router: Router) -> set[str]:
+    """Return every queue that jobs of the registered workers may wait in."""
+    return {queue for declaration in _declarations() for queue in router.queues_of(declaration)}
+
+
+def expand_queues(queues: Weights, known: Collection[str]) -> QueueOrder:
+    """Return the order for queues and namespaces: a namespace means itself and every known ``namespace:*``.
+
+    A queue that is also given literally has the position and the weight of its literal entry.
+    """
+    given = {name for name, _ in queues}
+    return QueueOrder.of(
+        [
+            (name, weight)
+            for own, weight in queues
+            for name in queue_facts.expand_namespaces([own], known)
+            if name == own or name not in given
+        ]
+    )
 
 
 def warn_own_queues(own: OwnQueues, shard: str) -> None:

@@ -1,6 +1,6 @@
 """Read the state of the shards: the served queues, the queues with jobs, and jobs that belong to another shard."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import redis
@@ -12,9 +12,8 @@ from framework.declare.declaration import Declaration
 from framework.process.record import served_queues
 from framework.route.router import Router
 from framework.route.split import format_counts, split_names
-from framework.settings.model import Settings
+from framework.shard.shard import Shard
 from framework.wire import keys
-from framework.wiring.client import open_shards
 
 
 class LiveQueues(NamedTuple):
@@ -28,17 +27,13 @@ class LiveQueues(NamedTuple):
     failure: str | None = None
 
 
-def live_queues(settings: Settings) -> Iterator[tuple[str, LiveQueues]]:
+def read_live_queues(shards: Mapping[str, Shard]) -> Iterator[tuple[str, LiveQueues]]:
     """Read each shard in turn; go on after a shard that does not answer."""
-    shards = open_shards(settings, role="lint")
-    try:
-        for name, shard in sorted(shards.items()):
-            try:
-                yield name, LiveQueues(frozenset(served_queues(shard.client)), _waiting(shard.client))
-            except (RedisError, OSError) as error:
-                yield name, LiveQueues(frozenset(), {}, f"{shard.endpoint.shown}: {error}")
-    finally:
-        shards.close()
+    for name, shard in sorted(shards.items()):
+        try:
+            yield name, LiveQueues(frozenset(served_queues(shard.client)), _waiting(shard.client))
+        except (RedisError, OSError) as error:
+            yield name, LiveQueues(frozenset(), {}, f"{shard.endpoint.shown}: {error}")
 
 
 def _waiting(client: "redis.Redis") -> dict[str, int]:
@@ -53,24 +48,23 @@ def _waiting(client: "redis.Redis") -> dict[str, int]:
 
 
 def misplaced_jobs(
-    settings: Settings, router: Router, declarations: Sequence[Declaration], progress: Callable[[str, int], None]
+    shards: Mapping[str, Shard],
+    router: Router,
+    declarations: Sequence[Declaration],
+    progress: Callable[[str, int], None],
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield for each shard that answers the classes of other shards that have jobs there, and where.
 
     The call reads every job of the shard that may run, in bounded steps. It leaves out the dead and the interrupted set, whose
     jobs run only when an operator retries them.
     """
-    shards = open_shards(settings, role="lint")
-    try:
-        for name, shard in sorted(shards.items()):
-            names = split_names(router, declarations, name)
-            try:
-                yield name, _misplaced_on(shard.client, names, progress) if names else {}
-            # ``live_queues`` reports the failure.
-            except (RedisError, OSError):
-                continue
-    finally:
-        shards.close()
+    for name, shard in sorted(shards.items()):
+        names = split_names(router, declarations, name)
+        try:
+            yield name, _misplaced_on(shard.client, names, progress) if names else {}
+        # ``read_live_queues`` reports the failure.
+        except (RedisError, OSError):
+            continue
 
 
 def _misplaced_on(client: "redis.Redis", names: dict[str, str], progress: Callable[[str, int], None]) -> dict[str, str]:

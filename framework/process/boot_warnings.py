@@ -1,0 +1,121 @@
+"""Warn at the boot of a process of settings without effect, of a stale generated file, and of limits on several shards."""
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from framework.declare import queue_facts, registry
+from framework.declare.declaration import Declaration
+from framework.declare.queue_facts import QueueFileDiff
+from framework.messages import nearest
+from framework.route.router import Router
+from framework.route.split import splits_by_rules
+from framework.route.topology import regenerate_advice
+from framework.settings.all_queues import all_queues_path, read_entries
+from framework.settings.model import Settings
+from framework.settings.yaml_file import YamlError
+from framework.telemetry import logs
+
+# Of each kind, so that the log line stays readable.
+_MAX_NAMES = 5
+
+
+# Decision 60: unknown environment variables are warned about.
+def warn_unknown_variables(settings: Settings) -> None:
+    """Warn of each variable without effect. The line never shows its value, which may be a secret of another program."""
+    for name, near in settings.unknown_variables.items():
+        hint = f" (did you mean {near}?)" if near is not None else ""
+        logs.logger().warning(
+            f"the variable {name} has no effect, because application-worker has no such setting{hint}. Rename it, or ignore this "
+            "line if it belongs to another program",
+            event_name="config.unknown_variable",
+            variable=name,
+            **({"nearest": near} if near is not None else {}),
+        )
+
+
+def warn_splits(settings: Settings, router: Router) -> None:
+    """Warn of each class or queue whose limits and locks hold on several shards."""
+    declarations = [_declaration(worker) for worker in registry.workers()]
+    source = settings.config_file_label("application.yml")
+    for split in splits_by_rules(router, declarations, settings.limits, source=source):
+        logs.logger().warning(
+            str(split), event_name="boot.split", name=split.name, holds=list(split.controls), shards=list(split.shards)
+        )
+
+
+def warn_stale_queues(settings: Settings) -> None:
+    """Warn when workers/all_queues.yml differs from the loaded workers of ``workers_module``; raise nothing.
+
+    Operators plan their fleets by that file. Workers from other modules (``-r``, the application itself) have no entry. Only a
+    process that has loaded all modules of the setting reports surplus entries, because a producer imports only the workers that
+    it pushes. About 100 ms for 500 workers.
+    """
+    modules = settings.workers_module
+    workers = [one for one in map(_declaration, registry.workers()) if _within(one.module, modules)]
+    if not workers:
+        return
+    path, found, reason = all_queues_path(settings), list[dict[str, Any]](), None
+    try:
+        found = read_entries(path)
+    except (YamlError, OSError) as error:
+        reason = str(error)
+    comparison = queue_facts.diff_queue_facts(queue_facts.all_queue_facts(workers, settings.namespace_weights), found)
+    if not registry.loaded().issuperset(modules):
+        comparison = comparison._replace(surplus=())
+    if not comparison.is_empty:
+        _log_difference(settings.generated_file_label("all_queues.yml"), comparison, reason)
+
+
+def warn_unknown_queues(settings: Settings, queues: Iterable[str], known: Collection[str]) -> None:
+    """Warn of options without effect: no worker class at all, or one of the served ``queues`` or limits with a misspelt name.
+
+    An unknown name without a similar known one may be another producer's queue; config/queues.yml is generated.
+    """
+    if not registry.workers():
+        logs.logger().warning(
+            "no worker class is loaded, so no job can run in this process. Name the module of the workers with -r or the setting "
+            "workers_module",
+            event_name="boot.no_workers",
+        )
+    names = {*known, *(name.partition(":")[0] for name in known if ":" in name)}
+    listed = {name for name, _ in settings.queues}
+    for name in queues:
+        near = nearest(name, sorted(names), cutoff=0.8) if name not in names | listed else None
+        if near is not None:
+            logs.logger().warning(
+                f"no worker is routed to the queue {name!r} (did you mean {near!r}?). The process serves it anyway, because "
+                "other producers may push to it",
+                event_name="boot.unknown_queue",
+                queue=name,
+                nearest=near,
+            )
+    for setting, limits in (("limits", settings.limits), ("process_limits", settings.process_limits)):
+        for name in limits:
+            near = nearest(name, sorted(known), cutoff=0.8) if name not in {*known, *listed} else None
+            if near is not None:
+                logs.logger().warning(
+                    f"no worker is routed to the queue {name!r} of the setting {setting} (did you mean {near!r}?), so this "
+                    "limit has no effect on the application",
+                    event_name="boot.unknown_queue",
+                    queue=name,
+                    nearest=near,
+                )
+
+
+def _log_difference(path: str, comparison: QueueFileDiff, reason: str | None) -> None:
+    lists = {kind: list(names[:_MAX_NAMES]) for kind, names in comparison._asdict().items() if names}
+    counts = {f"{kind}_count": len(names) for kind, names in comparison._asdict().items() if len(names) > _MAX_NAMES}
+    logs.logger().warning(
+        f"{path} differs from the loaded workers: {regenerate_advice()}",
+        event_name="queues.stale",
+        **({"reason": reason} if reason else lists | counts),
+    )
+
+
+def _declaration(worker: type[Any]) -> Declaration:
+    declaration: Declaration = worker.declaration()
+    return declaration
+
+
+def _within(module: str, modules: tuple[str, ...]) -> bool:
+    return any(module == one or module.startswith(f"{one}.") for one in modules)
