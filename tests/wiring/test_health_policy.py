@@ -69,29 +69,9 @@ def problems(build, policy, **application):
     return [(problem.key, problem.message) for problem in caught.value.problems]
 
 
-def test_health_policy_unknown_indicator_is_refused(build):
-    register("own", Own())
-    ((key, message),) = problems(build, DeferOnHealth(indicators=("own", "traffik")), health=TRAFFIC)
-    assert key == "defer_on_health.indicators"
-    assert "unknown indicator 'traffik' (did you mean 'traffic'?)" in message
-    assert "autovacuum, wal_archiving, replication_lag, connections, traffic, own" in message
-
-
-def test_health_policy_unknown_database_is_refused(build):
-    ((key, message),) = problems(build, DeferOnHealth("mian"), databases=DATABASES)
-    assert (key, message) == (
-        "defer_on_health.database",
-        "there is no 'mian' (did you mean 'main'?); the setting databases has main",
-    )
-    assert build(DeferOnHealth("mian"))  # without any, a class may be meant for another installation
-    assert build(DeferOnHealth("mian", indicators=("traffic",)), databases=DATABASES, health=TRAFFIC)
-
-
-def test_health_policy_duplicate_indicator_is_refused(build):
-    register("traffic", Own())
-    ((key, message),) = problems(build, None, health=TRAFFIC)
-    assert key == "health.indicators.traffic"
-    assert "rename one of them" in message
+def test_health_policy_unknown_names_are_refused_together(build):
+    found = problems(build, DeferOnHealth("mian", indicators=("autovacuum", "traffik")), databases=DATABASES)
+    assert [key for key, _ in found] == ["defer_on_health.indicators", "defer_on_health.database"]
 
 
 def test_health_policy_without_extra_refuses_databases_only(build, monkeypatch):
@@ -101,21 +81,3 @@ def test_health_policy_without_extra_refuses_databases_only(build, monkeypatch):
     ((key, message),) = problems(build, DeferOnHealth(), databases=DATABASES)
     assert key == "databases"
     assert install_extra("sql") in message
-
-
-@pytest.mark.parametrize(
-    ("name", "one", "error", "words"),
-    [
-        ("a b", Own(), ValueError, "a name of letters, digits and underscores, not 'a b'"),
-        (None, Own(), ValueError, "not None"),
-        ("autovacuum", Own(), ValueError, "choose another name"),
-        ("own", object(), TypeError, "is no health indicator: pass a class or an object with evaluate()"),
-        ("own", None, TypeError, "None is no health indicator"),
-        ("own", object, TypeError, "is no health indicator"),
-    ],
-)
-def test_register_invalid_indicator_is_refused(name, one, error, words):
-    with pytest.raises(error) as caught:
-        register(name, one)
-    assert words in str(caught.value)
-    assert indicator.registered == {}
