@@ -7,6 +7,7 @@ that was stopped (SIGSTOP, a debugger) does not work: its lease expires, and oth
 
 import contextlib
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,32 @@ class ChildLeases:
             ],
         )
         return list(reply)
+
+
+class GroupLeases:
+    """The leases of all children of a group: per shard, ``ChildLeases`` and the events that its thread reports to."""
+
+    def __init__(self, by_shard: Mapping[str, tuple[ChildLeases, ProcessEvents]]) -> None:
+        self._by_shard = by_shard
+
+    @property
+    def failed(self) -> bool:
+        """Whether the thread of a shard has ended by an error."""
+        return any(events.died.is_set() for _, events in self._by_shard.values())
+
+    def start(self, group: Supervisor) -> None:
+        """See ``ChildLeases.start``."""
+        for leases, _ in self._by_shard.values():
+            leases.start(group)
+
+    def mark_dead(self, shard: str, identity: str) -> None:
+        """See ``ChildLeases.mark_dead``."""
+        self._by_shard[shard][0].mark_dead(identity)
+
+    def stop(self) -> None:
+        """See ``ChildLeases.stop``."""
+        for leases, _ in self._by_shard.values():
+            leases.stop()
 
 
 def can_run(pid: int) -> bool:
