@@ -15,7 +15,8 @@ from framework.policies.concurrency.sweeper import LimitSweeper
 from framework.policies.concurrency.throttle import Throttle
 from framework.policies.consistency.admission import ConsistencyPolicy
 from framework.policies.dedup.admission import DedupLock, DedupPositions
-from framework.policies.defer.flags import DeferFlag, DropFlag, SkipTracker
+from framework.policies.defer.admission import DeferFlag, DropFlag
+from framework.policies.defer.skip_tracker import SkipTracker
 from framework.policies.pause import strategies
 from framework.policies.pause.admission import PausePolicy
 from framework.policies.pause.resumer import PauseResumer

@@ -21,7 +21,8 @@ from framework.flags.redis_flags import RedisFlags, set_flag
 from framework.policies.concurrency.admission import DEFERRED_JOBS, ClassLimit
 from framework.policies.concurrency.limits import FleetSlots, Limits
 from framework.policies.concurrency.slots import LimitSlots
-from framework.policies.defer.flags import DeferFlag, DropFlag, SkipTracker
+from framework.policies.defer.admission import DeferFlag, DropFlag
+from framework.policies.defer.skip_tracker import SkipTracker
 from framework.policies.pause.admission import PausePolicy
 from framework.policies.pause.state import PauseState
 from framework.policies.pause.strategies import PauseStrategies

@@ -11,8 +11,9 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Deferred, Discarded
 from framework.flags.flag import Flag, drop_flag, run_flag
 from framework.flags.redis_flags import RedisFlags, set_flag, unset_flag
-from framework.policies.defer import flags as admission
-from framework.policies.defer.flags import DeferFlag, DropFlag, SkipTracker
+from framework.policies.defer import skip_tracker
+from framework.policies.defer.admission import DeferFlag, DropFlag
+from framework.policies.defer.skip_tracker import SkipTracker
 from framework.telemetry import counters
 from tests.harness import encoded, payload, server_lines
 
@@ -41,7 +42,7 @@ def flags(redis, granted):
 
 @pytest.fixture
 def skips(flags, monkeypatch):
-    monkeypatch.setattr(admission, "counters", counters.Counters())
+    monkeypatch.setattr(skip_tracker, "counters", counters.Counters())
     return SkipTracker(flags)
 
 
@@ -89,7 +90,7 @@ def test_defer_flag_share_runs_and_rest_is_spread(redis, flags, skips, entry):
         "feature_flag": "run_jobs_FloodWorker",
         "feature_flag_reason": "slow release",
     }
-    assert admission.counters._counts == {
+    assert skip_tracker.counters._counts == {
         'sidekiq_jobs_skipped_total{action="deferred",reason="feature_flag",worker="FloodWorker"}': 1_806
     }
 
@@ -113,7 +114,7 @@ def test_skip_tracker_old_flag_is_logged_once_per_period(redis, flags, skips, en
         drop.admit(entry)
         run.admit(entry)
         skips.warn_stale()  # both are new
-        monkeypatch.setattr(admission, "STALE_AFTER_S", -60.0)
+        monkeypatch.setattr(skip_tracker, "STALE_AFTER_S", -60.0)
         skips.warn_stale()  # they have skipped nothing since
         drop.admit(entry)
         skips.warn_stale()
