@@ -11,8 +11,11 @@ from framework.command_line import command
 from framework.declare.declaration import Declaration
 from framework.execute.blocker import Blocker, BlockerReader
 from framework.policies.concurrency.explain import LimitBlockers
+from framework.policies.consistency.explain import replica_blockers
 from framework.policies.dedup.explain import describe_lock
-from framework.text import decode_escaped, format_duration, format_times
+from framework.policies.health.explain import describe_deferral
+from framework.policies.pause.explain import PauseBlockers
+from framework.text import format_duration, format_times
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import (
@@ -71,9 +74,13 @@ class KnownClasses:
     interruption_limit: int | None = None
     """The setting ``max_retries_after_interruption``."""
 
+    def declaration(self, payload: Payload) -> Declaration | None:
+        """Return the declaration of a job's class, ``None`` for an unknown class."""
+        return (self.declarations or {}).get(str(payload.get("class")))
+
     def interruptions(self, payload: Payload) -> Interruptions:
         """Return how often a job was interrupted, and the limit."""
-        declaration = (self.declarations or {}).get(str(payload.get("class")))
+        declaration = self.declaration(payload)
         own = None if declaration is None else declaration.max_retries_after_interruption
         limit = self.interruption_limit if own is None else own
         stops, deaths = (min(count_of(payload, count), _MAX_TIMES) for count in (INTERRUPTED_COUNT, DEATH_COUNT))
@@ -85,7 +92,7 @@ class BlockerReaders(NamedTuple):
     """The policies' readers, in the order in which a process asks the policies."""
 
     drop: BlockerReader
-    pause: BlockerReader
+    pause: PauseBlockers
     defer: BlockerReader
     limit: LimitBlockers
 
@@ -120,11 +127,12 @@ class Explainer:
         match location.store.kind:
             case "scheduled":
                 unknown = [] if self._unknown_class(payload) else self._unknown_class_so_far(payload)
-                deferrals = [*_deferral_blockers(payload), *unknown]
+                deferrals = [*_deferral_blockers(payload, self._classes.declaration(payload)), *unknown]
                 result = f"schedule, {position}", [*deferrals, *self._until_due(location, payload)]
             case "retry":
-                failed = Blocker("failed", f"it failed: {_error_text(payload)}", "its next run")
-                result = f"retry, {position}", [failed, *self._until_due(location, payload)]
+                failed = [Blocker("failed", f"it failed: {_error_text(payload)}", "its next run")]
+                reasons = replica_blockers(payload) or failed
+                result = f"retry, {position}", [*reasons, *self._until_due(location, payload)]
             case "queue":
                 result = f"queue {name}, {position}", self._in_queue(location, payload)
             case "waiting":
@@ -189,16 +197,12 @@ class Explainer:
         return Blocker("migrating", why, f"{remedy} ({format_duration(owner.lease_s)})")
 
     def _at_limit(self, location: JobLocation, payload: Payload) -> tuple[str, list[Blocker]]:
-        base = location.store.name
-        scope = decode_escaped(location.store.key).removeprefix(f"{keys.limit(base)}:waiting:")
-        where = f"waits at the limit {base}{f' as one of {scope}' if scope else ''}, {_ordinal(location)}"
-        reasons = self._policies.limit.at_limit(base, is_waiting=True, scope=scope)
+        where, reasons = self._policies.limit.of_waiting_job(location.store.name, location.store.key)
         queue = str(payload.get("queue", ""))
-        return where, [*reasons, *self._queue_blockers(queue), *self._unknown_class(payload)]
+        return f"{where}, {_ordinal(location)}", [*reasons, *self._queue_blockers(queue), *self._unknown_class(payload)]
 
     def _held_by_pause(self, name: str, payload: Payload) -> list[Blocker]:
-        why = f"it was held while {name} was paused, and the pause has ended"
-        reasons = self._policies.pause(name, "") or [Blocker("resuming", why, "any process, in seconds")]
+        reasons = self._policies.pause.of_held_job(name)
         return [*reasons, *self._queue_blockers(str(payload.get("queue", ""))), *self._unknown_class(payload)]
 
     def _until_due(self, location: JobLocation, payload: Payload) -> list[Blocker]:
@@ -302,13 +306,15 @@ def _since(location: JobLocation, payload: Payload) -> float | None:
             return location.score
 
 
-def _deferral_blockers(payload: Payload) -> list[Blocker]:
+def _deferral_blockers(payload: Payload, declaration: Declaration | None) -> list[Blocker]:
     if not payload.get(DEFERRED):
         return []
     times = format_times(deferral_count(payload))
     worker = payload.get("class")
     remedy = f"its due time; earlier: {command(f'jobs deferred run-now {worker}')}"
-    return [Blocker("deferred", f"deferred {times}, the last time by {payload.get(DEFERRED_BY)}", remedy)]
+    cause = describe_deferral(payload, declaration)
+    why = f"deferred {times}, the last time by {payload.get(DEFERRED_BY)}{f': {cause}' if cause else ''}"
+    return [Blocker("deferred", why, remedy)]
 
 
 def _interrupted_blocker(payload: Payload) -> Blocker:

@@ -39,7 +39,7 @@ def test_explain_job_in_any_place_names_place_and_blockers(explain, redis):
     enqueue(redis, "NoopWorker", jid=JID)
     enqueue(redis, "NoopWorker", jid="last", args=[JID])
     redis.sadd(keys.PAUSED, "default")
-    put_off = {"deferred": True, "deferred_by": "health", "deferred_count": 3}
+    put_off = {"deferred": True, "deferred_by": "database_health_check", "deferred_count": 3}
     redis.zadd(keys.SCHEDULE, {encoded("NoopWorker", jid=JID, **put_off): now + 600, encoded(jid="sooner"): now + 1})
     redis.zadd(keys.RETRY, {encoded("GoneWorker", jid=JID, error_class="IOError", error_message="no"): now - 60})
     redis.zadd(keys.DEAD, {encoded(jid=JID, error_class="IOError"): now, b"\xff\x00 no job " + JID.encode(): now})
@@ -72,6 +72,10 @@ def test_explain_job_in_any_place_names_place_and_blockers(explain, redis):
         ("dead", 2, 2),
         ("interrupted", 1, 1),
     ]
+    deferral = (
+        "deferred 3 times, the last time by database_health_check: an indicator said that its database is overloaded"
+    )
+    assert report["found"][0]["reasons"][0]["why"] == deferral
     assert (report["states"], report["unanswered"]) == ({"main": "queued"}, [])
 
 

@@ -14,8 +14,9 @@ from framework.policies.concurrency.limit_state import (
     slots_of_scope,
 )
 from framework.policies.concurrency.limits import QUEUE_PREFIX
-from framework.text import format_duration
+from framework.text import decode_escaped, format_duration
 from framework.types import Payload
+from framework.wire import keys
 from framework.wire.resources import slot_member
 
 _MAX_HOLDERS = 5
@@ -31,9 +32,15 @@ class LimitBlockers:
 
     def __call__(self, worker: str, queue: str) -> list[Blocker]:
         """See ``BlockerReader``."""
-        return [blocker for base in (f"{QUEUE_PREFIX}{queue}", worker) for blocker in self.at_limit(base)]
+        return [blocker for base in (f"{QUEUE_PREFIX}{queue}", worker) for blocker in self._at_limit(base)]
 
-    def at_limit(self, base: str, *, is_waiting: bool = False, scope: str = "") -> list[Blocker]:
+    def of_waiting_job(self, base: str, key: bytes) -> tuple[str, list[Blocker]]:
+        """Return a description of the place ``key``, where a job waits at a limit, and its blockers there."""
+        scope = decode_escaped(key).removeprefix(f"{keys.limit(base)}:waiting:")
+        where = f"waits at the limit {base}{f' as one of {scope}' if scope else ''}"
+        return where, self._at_limit(base, is_waiting=True, scope=scope)
+
+    def _at_limit(self, base: str, *, is_waiting: bool = False, scope: str = "") -> list[Blocker]:
         """Return what a limit does with one more job, or with a job of ``scope`` that waits at it."""
         (limit,) = read_limit_states(self._client, self._now(), [base])
         if not (limit.is_full or is_waiting):

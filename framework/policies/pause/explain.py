@@ -53,6 +53,11 @@ class PauseBlockers:
         )
         return [Blocker("paused", why, remedy)]
 
+    def of_held_job(self, worker: str) -> list[Blocker]:
+        """Return what holds a job of the class that was held by a pause, which may have ended."""
+        why = f"it was held while {worker} was paused, and the pause has ended"
+        return self(worker, "") or [Blocker("resuming", why, "any process, in seconds")]
+
     def _strategy(self, worker: str) -> bytes | None:
         """Return the strategy that pauses the class; a strategy without held jobs may have ended."""
         pipeline: Any = self._client.pipeline(transaction=False)

@@ -1,0 +1,18 @@
+"""Explain that a job waits for a replica: the consistency policy's reader for ``jobs explain``."""
+
+from framework.errors import JobReplicaNotUpToDate
+from framework.execute.blocker import Blocker
+from framework.types import Payload
+from framework.wire.error_text import error_class
+
+_NO_REPLICA = error_class(JobReplicaNotUpToDate(""))
+
+
+def replica_blockers(payload: Payload) -> list[Blocker]:
+    """Return what delays a job of the retry set that has not run because its replicas were behind; nothing for a failed job."""
+    if payload.get("error_class") != _NO_REPLICA:
+        return []
+    why = "it has not run: no replica of its database had the writes before its push"
+    return [
+        Blocker("replica_behind", why, "its next run, which reads from the primary if the replicas are still behind")
+    ]
