@@ -38,6 +38,8 @@ class Timings:
     """How long the inspection of a dead process is valid; a command that a frozen Redis runs later does nothing."""
     fetch_silence_limit_s: float = 30.0
     """A child without an answered fetch for this time does not serve; normally the gap is ``block_timeout_s`` at most."""
+    redis_patience_s: float = 60.0
+    """How long a process waits for its Redis at boot before it ends with status 75 (EX_TEMPFAIL)."""
     stuck_s: float = 150.0
     """A child whose main thread is silent for this time is stuck: by then its supervisor has killed it, if it could."""
     loop_limit_s: float = 30.0
@@ -51,6 +53,16 @@ class Timings:
     """Period of this check while a queue is not served."""
     served_check_period_s: float = 600.0
     """Period of this check while every queue is served."""
+    metrics_period_s: float = 10.0
+    """Period at which a process writes the metrics of Sidekiq's page, that of Sidekiq's heartbeat."""
+    eviction_check_period_s: float = 30.0
+    """Period of the check whether Redis evicts keys: a change is reported within a minute (reference F15)."""
+    memory_check_period_s: float = 3.0
+    """Period at which a supervisor reads the memory of its children."""
+    longest_poll_period_s: float = 10.0
+    """Longest period of the poller for due jobs, however large the fleet: its survivors must not wait for dead processes."""
+    poll_sync_period_s: float = 30.0
+    """Period at which a poller reads the server's time and the number of processes."""
     suspect_turn_s: float = 0.5
     """Longest turn of a suspect, during which no other suspect of its process starts."""
     suspect_trial_s: float = 5.0
@@ -65,6 +77,41 @@ class Timings:
     def late_heartbeat_s(self) -> float:
         """The silence of a child after which its supervisor renews its lease: two heartbeats."""
         return 2 * self.heartbeat_period_s
+
+    @property
+    def silent_after_s(self) -> float:
+        """The silence after which a process with a lease counts as dead, frozen or cut off: three heartbeats."""
+        return 3 * self.heartbeat_period_s
+
+    @property
+    def alive_within_s(self) -> float:
+        """The age of the last heartbeat up to which a process counts as alive: a lease and one heartbeat period."""
+        return self.lease_s + self.heartbeat_period_s
+
+    @property
+    def longest_sweep_period_s(self) -> float:
+        """The longest time between two sweeps of a process."""
+        return 1.2 * self.sweep_period_s
+
+    @property
+    def record_ttl_s(self) -> int:
+        """The lifetime of a process record: four leases, so that an outage of Redis leaves the process on a dashboard."""
+        return max(1, round(4 * self.lease_s))
+
+    @property
+    def slot_ttl_s(self) -> int:
+        """The lifetime of a slot of a limit without renewals, longer than the silence that a supervisor tolerates of a child."""
+        return max(1, round(1.5 * self.silence_limit_s))
+
+    @property
+    def fetcher_limit_s(self) -> float:
+        """The time without a fetch after which a process is stuck: the leader acts at the end of a blocking call at the latest."""
+        return 6 * self.block_timeout_s
+
+    @property
+    def ready_timeout_s(self) -> float:
+        """The time until the successor of a child must serve: it may wait for its Redis, and its imports take time too."""
+        return 1.5 * self.redis_patience_s
 
     @property
     def blocking_call_s(self) -> float:

@@ -22,6 +22,17 @@ def test_stuck_child_is_killed_before_the_group_is_restarted():
     assert STANDARD.stuck_s > STANDARD.silence_limit_s + 2 * STANDARD.child_renewal_period_s
 
 
+def test_leases_of_records_and_slots_outlast_silent_children():
+    assert (STANDARD.record_ttl_s, STANDARD.slot_ttl_s) == (60, 180)
+    assert STANDARD.slot_ttl_s > STANDARD.silence_limit_s + STANDARD.child_renewal_period_s
+
+
+def test_derived_waits_exceed_those_that_they_contain():
+    assert STANDARD.silent_after_s < STANDARD.lease_s < STANDARD.alive_within_s
+    assert STANDARD.blocking_call_s < STANDARD.fetch_silence_limit_s < STANDARD.fetcher_limit_s
+    assert STANDARD.redis_patience_s < STANDARD.ready_timeout_s
+
+
 def test_scaled_table_keeps_every_proportion():
     small = STANDARD.scaled(0.1)
     assert astuple(small) == pytest.approx([value / 10 for value in astuple(STANDARD)])

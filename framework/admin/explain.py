@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from framework import timings
 from framework.admin.deferred import deferral_count
 from framework.admin.search import JobLocation, JobStore
 from framework.admin.snapshot import ShardSnapshot
@@ -31,11 +32,6 @@ from framework.wire.job import (
 
 _MAX_TEXT = 200
 _MAX_TIMES = 1_000_000
-_SILENT_AFTER_S = 9.0
-"""Three missed heartbeats."""
-
-_SWEEP_PERIOD_S = 6.0
-"""Every process sweeps each 5 s, plus or minus a fifth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +100,7 @@ class Explainer:
         self._snapshot = snapshot
         self._policies = policies
         self._classes = classes
+        self._timings = timings.current()
 
     def explain(self, location: JobLocation) -> Explanation:
         """Return the explanation of a job at the place where it was found."""
@@ -171,7 +168,7 @@ class Explainer:
                 "process_dead", f"the process {identity} is dead: its lease has expired{silent}", self._sweep_remedy()
             )
         lease = f"its lease expires in {format_duration(owner.lease_s)}"
-        if owner.silent_s is not None and owner.silent_s > _SILENT_AFTER_S:
+        if owner.silent_s is not None and owner.silent_s > self._timings.silent_after_s:
             silent = f"the process {identity} sent no heartbeat for {format_duration(owner.silent_s)}: it is dead, frozen or cut off"
             return Blocker(
                 "process_silent", f"{silent}; {lease}", f"its next heartbeat; else {self._sweep_remedy()} after that"
@@ -182,7 +179,8 @@ class Explainer:
                 f"it runs, since {format_duration(self._snapshot.now - owner.running_since)}; {lease}",
                 "its end",
             )
-        why = f"fetched, but not begun when its process last wrote its record (each 5 s); {lease}"
+        period_s = self._timings.record_period_s
+        why = f"fetched, but not begun when its process last wrote its record (each {period_s:g} s); {lease}"
         remedy = "a free thread of that process; or its stop, which puts the job back"
         return Blocker("fetched", why, f"{remedy}; if it dies, a sweep after the lease has expired")
 
@@ -284,7 +282,8 @@ class Explainer:
 
     def _sweep_remedy(self) -> str:
         if self._snapshot.processes:
-            return f"the sweep of any process of {self._snapshot.shard}, within {_SWEEP_PERIOD_S:g} s, reclaims it"
+            within_s = self._timings.longest_sweep_period_s
+            return f"the sweep of any process of {self._snapshot.shard}, within {within_s:g} s, reclaims it"
         return f"the next process of {self._snapshot.shard} that starts reclaims it; none is running"
 
     def _held_resources(self, store: JobStore, payload: Payload) -> list[str]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from framework.cluster.child import Child
 from framework.process.record import resident_bytes
+from framework.timings import STANDARD, Timings
 
-CHECK_S = 3.0
 GRACE_S = 900.0
 
 MIN_AGE_S = 60.0
@@ -40,9 +40,10 @@ class MemoryExceeded:
 class MemoryWatch:
     """Count for each process how often in a row it exceeded the soft limit."""
 
-    def __init__(self, limits: MemoryLimits) -> None:
+    def __init__(self, limits: MemoryLimits, timings: Timings = STANDARD) -> None:
         self._limits = limits
-        self._most_strikes = round(limits.grace_s / CHECK_S)
+        self._period_s = timings.memory_check_period_s
+        self._most_strikes = round(limits.grace_s / self._period_s)
         self._strikes: dict[int, int] = {}
         self._checked_at = 0.0
 
@@ -50,7 +51,7 @@ class MemoryWatch:
         """Yield the children to replace, once per period."""
         now = time.monotonic()
         limits = self._limits
-        if (limits.soft_bytes is None and limits.hard_bytes is None) or now - self._checked_at < CHECK_S:
+        if (limits.soft_bytes is None and limits.hard_bytes is None) or now - self._checked_at < self._period_s:
             return
         self._checked_at = now
         before, self._strikes = self._strikes, {}
@@ -71,6 +72,6 @@ class MemoryWatch:
             "memwd_max_rss_bytes": limit,
             "memwd_cur_strikes": self._strikes.get(child.pid, 0),
             "memwd_max_strikes": 0 if hard else self._most_strikes,
-            "memwd_sleep_time_s": CHECK_S,
+            "memwd_sleep_time_s": self._period_s,
         }
         return MemoryExceeded(child, hard, fields)

@@ -12,9 +12,7 @@ from collections.abc import Mapping
 
 from framework.cluster.child import Child, ChildEvent, ChildSpec, OnEvent
 from framework.cluster.supervisor import KILL_MARGIN_S, Supervisor
-
-READY_TIMEOUT_S = 90.0
-"""The time until a successor must serve: a worker waits 60 s for its Redis, and its imports take time too."""
+from framework.timings import STANDARD, Timings
 
 DRAIN_TIMEOUT_S = 3_600.0
 """How long the jobs of a replaced child may run before the child stops with the usual deadline."""
@@ -23,11 +21,20 @@ DRAIN_TIMEOUT_S = 3_600.0
 class Rollout:
     """Replace all children of ``group`` (``begin``), or one of them (``replace``)."""
 
-    def __init__(self, group: Supervisor, on_event: OnEvent, *, drain_timeout_s: float, timeout_s: float) -> None:
+    def __init__(
+        self,
+        group: Supervisor,
+        on_event: OnEvent,
+        *,
+        drain_timeout_s: float,
+        timeout_s: float,
+        timings: Timings = STANDARD,
+    ) -> None:
         self._group = group
         self._on_event = on_event
         self._drain_timeout_s = drain_timeout_s
         self._timeout_s = timeout_s
+        self._ready_timeout_s = timings.ready_timeout_s
         self._replace_started_before = -math.inf
         """Every child that was started before this time is replaced."""
         self._specs: Mapping[str, ChildSpec] = {}
@@ -105,7 +112,7 @@ class Rollout:
         not_ready = self._not_ready()
         # A new child that served and failed again: replacing the next one would break it too.
         if not_ready:
-            if time.monotonic() - self._waiting_since > READY_TIMEOUT_S:
+            if time.monotonic() - self._waiting_since > self._ready_timeout_s:
                 self._abort(not_ready[0])
             return None
         self._waiting_since = time.monotonic()
@@ -143,7 +150,7 @@ class Rollout:
                 self._end_drain(old)
         elif new.process is None:
             self._abort(new)
-        elif time.monotonic() - self._waiting_since > READY_TIMEOUT_S:
+        elif time.monotonic() - self._waiting_since > self._ready_timeout_s:
             new.process.kill()
             self._abort(new)
 

@@ -56,10 +56,11 @@ class ClusterRunner:
         self._title = title
         self._timeout_s = timeout_s
         self._folder = _working_folder()
-        self._rollout = Rollout(group, log_event, drain_timeout_s=options.drain_timeout_s, timeout_s=timeout_s)
-        self._memory = MemoryWatch(options.memory)
+        waits, drain_s = timings.current(), options.drain_timeout_s
+        self._rollout = Rollout(group, log_event, drain_timeout_s=drain_s, timeout_s=timeout_s, timings=waits)
+        self._memory = MemoryWatch(options.memory, waits)
         self._notifier = SystemdNotifier()
-        self._health = GroupHealth(group, timings.current())
+        self._health = GroupHealth(group, waits)
         self._server = HealthServer(self._health, *options.health) if options.health else None
         self._was_ready = False
         self._stop_now = False

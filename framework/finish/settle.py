@@ -45,8 +45,6 @@ from framework.wire.status_key import TrackedJob
 
 # Reply of finish.lua: it has enqueued one more run, which a duplicate asked for.
 _RUNS_AGAIN = 2
-RETRY_SOON_S = 10.0
-"""A retry that is due within so many seconds may be due before the next poll: ``on_retry_soon`` is called."""
 
 MovedTo: TypeAlias = Literal["acknowledged", "retry", "dead", "deleted", "scheduled", "held", "interrupted", "lost"]
 """Where a settled job is. ``lost`` means that another process owns it."""
@@ -88,6 +86,8 @@ class Settler:
         self._on_retry_soon = on_retry_soon
         self._status_writer = status_writer
         self._lease_ms = timings.lease_ms
+        # A retry that is due earlier may be due before the next poll: ``on_retry_soon`` is called.
+        self._retry_soon_s = timings.longest_poll_period_s
         self._in_doubt: set[bytes] = set()
 
     def decide_retry(
@@ -219,7 +219,7 @@ class Settler:
             case Retry(payload, delay_s):
                 data, status = rewrite(unit.data, payload), _status_write(tracked, RETRIED.state, delay_s)
                 settled = self._schedule(unit, keys.RETRY, data, delay_s, status, "retry", payload)
-                if delay_s < RETRY_SOON_S:
+                if delay_s < self._retry_soon_s:
                     self._on_retry_soon()
                 return settled
             case Kill(payload):

@@ -8,9 +8,7 @@ import redis
 from redis.exceptions import ResponseError
 
 from framework.process.events import ProcessEvents
-
-CHECK_PERIOD_S = 30.0
-"""The period of the check: a policy that changes at run time is reported within a minute (reference F15)."""
+from framework.timings import STANDARD, Timings
 
 SAFE = "noeviction"
 
@@ -19,16 +17,17 @@ SAFE = "noeviction"
 class EvictionCheck:
     """Report each policy except ``noeviction`` once. Use it from one thread."""
 
-    def __init__(self, client: "redis.Redis", events: ProcessEvents) -> None:
+    def __init__(self, client: "redis.Redis", events: ProcessEvents, timings: Timings = STANDARD) -> None:
         self._client = client
         self._events = events
+        self._period_s = timings.eviction_check_period_s
         self._checked_at = -math.inf
         self._policy = SAFE
 
     def check(self) -> None:
         """Read the policy once per period. Raises redis errors, except when the user may not read it."""
         now = time.monotonic()
-        if now - self._checked_at < CHECK_PERIOD_S:
+        if now - self._checked_at < self._period_s:
             return
         try:
             found: Any = self._client.info("memory")

@@ -30,21 +30,20 @@ from framework.process.heartbeat import (
 from framework.process.shared_state import ProcessState
 from framework.process.signals import DRAIN, DUMP, HANG_UP, QUIET, STOP, STOP_NOW, SWEEP, SignalQueue, accepted_signals
 from framework.process.stacks import log_stacks, payload_field
+from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.telemetry import logs
 from framework.telemetry.counters import counters
 from framework.text import decode_escaped
 from framework.wire import keys
 
-# Longer than the read of 5 s in which the leader thread may be.
-_WIND_DOWN_S = 6.0
+# Longer than the read in which the leader thread may be.
+_WIND_DOWN_S = COMMAND_TIMEOUT_S + 1.0
 # Short, because the dead component may be the one that renews the lease.
 _FAILED_TIMEOUT_S = 2.0
 # The time that cancelled async jobs have for their clean-up.
 _CANCEL_S = 0.5
 # The period of acknowledgements while the last jobs run.
 _ACKNOWLEDGE_PERIOD_S = 0.1
-# The leader acts every 10 s at the latest, and its reads have deadlines of 5 s.
-_FETCHER_LIMIT_S = 60.0
 # The difference between the host's clock and Redis's clock from which a warning is due.
 _MAX_SKEW_S = 2.0
 # The period of the check whether Redis has answered the first fetch.
@@ -80,7 +79,7 @@ class Launcher:
             self._poller_task,
             PeriodicTask("unserved", components.unserved.step, timings.sweep_period_s, events, limit_s=HOOKS_LIMIT_S),
         ]
-        self._eviction = EvictionCheck(upkeep, events)
+        self._eviction = EvictionCheck(upkeep, events, timings)
         self._paused: list[str] = []
         self._active_at = 0.0
         self._checked_at = time.monotonic()
@@ -179,8 +178,9 @@ class Launcher:
         passed_s, self._checked_at = min(2 * self._timings.main_thread_period_s, now - self._checked_at), now
         self._without_fetch_s = self._without_fetch_s + passed_s if active_at == self._active_at else 0.0
         self._active_at = active_at
-        if self._without_fetch_s > _FETCHER_LIMIT_S:
-            error = StuckError(f"no thread has fetched from the queues for more than {_FETCHER_LIMIT_S:g} s")
+        limit_s = self._timings.fetcher_limit_s
+        if self._without_fetch_s > limit_s:
+            error = StuckError(f"no thread has fetched from the queues for more than {limit_s:g} s")
             self._components.events.component_died("fetcher", error)
 
     def _check_tasks(self) -> None:
@@ -360,7 +360,8 @@ class Launcher:
         for number in accepted_signals(self._components.record.heartbeat()):
             self._signals.put(number)
         self._read_pauses()
-        renew_slots(self._components.record.client, self._components.fetcher.in_flight.running())
+        components = self._components
+        renew_slots(components.record.client, components.fetcher.in_flight.running(), self._timings.slot_ttl_s)
         counters.flush(self._components.record.client)
         self._components.metrics.flush_if_due()
         self._eviction.check()

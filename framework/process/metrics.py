@@ -9,10 +9,8 @@ from typing import Any
 import redis
 
 from framework.execute.class_metrics import ClassMetrics
+from framework.timings import STANDARD, Timings
 from framework.wire import keys
-
-PERIOD_S = 10.0
-"""The period of the writes (that of Sidekiq's heartbeat)."""
 
 MOST_CLASSES = 200
 """The number of classes per write; the others follow with the next one."""
@@ -40,12 +38,14 @@ class SidekiqMetrics:
         measured: Callable[[], dict[str, ClassMetrics]],
         versions: tuple[int, ...],
         *,
+        timings: Timings = STANDARD,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._measured = measured
         self._versions = versions
+        self._period_s = timings.metrics_period_s
         self._clock = clock
         self._monotonic = monotonic
         self._written: dict[str, ClassMetrics] = {}
@@ -56,7 +56,7 @@ class SidekiqMetrics:
         """Write the new counts once per period. Raises redis errors of the connection; refused commands only lose counts."""
         now = self._monotonic()
         if now >= self._due_at:
-            self._due_at = now + PERIOD_S
+            self._due_at = now + self._period_s
             self.flush()
 
     def flush(self) -> None:

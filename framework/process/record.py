@@ -19,6 +19,7 @@ from framework.fetch.queues import QueueOrder
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.absent_keys import AbsentKeys
 from framework.text import decode_escaped
+from framework.timings import STANDARD, Timings
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.footprint import LARGE_PAYLOAD
@@ -26,7 +27,6 @@ from framework.wire.ids import base36
 from framework.wire.job import decode, whole_number
 from framework.wire.json import loads_object
 
-TTL_S = 60
 _DAY_TTL_S = 5 * 365 * 86_400
 # Per heartbeat.
 _MOST_SIGNALS = 10
@@ -96,6 +96,7 @@ class ProcessRecord:
     """The source of the queues' names, for the first log line of the process."""
     absent: AbsentKeys = field(default_factory=AbsentKeys)
     """Says whether signals may wait."""
+    timings: Timings = STANDARD
     started_at: float = field(default_factory=time.time)
     quiet: bool = False
     rtt_us: int = 0
@@ -154,12 +155,12 @@ class ProcessRecord:
         counted = self._statistics.add(pipeline, self.runs.totals())
         self._add_work(pipeline)
         now = time.monotonic()
-        if now - self._listed_at >= TTL_S:
+        if now - self._listed_at >= self.timings.record_ttl_s:
             pipeline.sadd(keys.PROCESSES, self.identity)
         pipeline.hset(self.identity, mapping=self._fields())
-        pipeline.expire(self.identity, TTL_S)
+        pipeline.expire(self.identity, self.timings.record_ttl_s)
         replies = self._execute(pipeline, counted)
-        if now - self._listed_at >= TTL_S:
+        if now - self._listed_at >= self.timings.record_ttl_s:
             self._listed_at = now
         elif replies[-2] > 0:
             # The record had expired, so a dashboard may have removed this process from the list.
@@ -185,7 +186,7 @@ class ProcessRecord:
             pipeline.unlink(*keys.work(self.identity))
         for key in keys.work(self.identity) if entries else ():
             pipeline.hset(key, mapping=entries)
-            pipeline.expire(key, TTL_S)
+            pipeline.expire(key, self.timings.record_ttl_s)
         self._work_payloads = shown
 
     def _work_payload(self, thread: int, unit: UnitOfWork) -> tuple[UnitOfWork, str]:

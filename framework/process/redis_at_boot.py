@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from redis.exceptions import RedisError
 
+from framework import timings
 from framework.command_line import command
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_UNREACHABLE
@@ -17,10 +18,6 @@ from framework.store.modes import UnsupportedServerError
 from framework.store.rights import MissingRights, missing_worker_rights
 from framework.store.tls import tls_advice
 from framework.telemetry import logs
-
-BOOT_PATIENCE_S = 60.0
-"""How long a process waits for its Redis at boot before it gives up with status 75 (EX_TEMPFAIL)."""
-
 
 _NO_REDIS = "start the development store with `{}`, or set REDIS_URL or {} to a Redis that runs"
 
@@ -35,7 +32,8 @@ def wait_for_redis(shard: Shard, lease: Lease, signals: SignalQueue, check: Call
     ``check`` runs before the first heartbeat, as soon as Redis answers; an error that is not Redis's ends the boot.
     """
     log = logs.logger()
-    deadline = time.monotonic() + BOOT_PATIENCE_S
+    patience_s = timings.current().redis_patience_s
+    deadline = time.monotonic() + patience_s
     logged = asked = False
     while True:
         try:
@@ -55,19 +53,19 @@ def wait_for_redis(shard: Shard, lease: Lease, signals: SignalQueue, check: Call
             if isinstance(error, UnsupportedServerError):
                 raise _misconfigured(shard, "url", error) from None
             if not logged:
-                _log_waiting(shard, error)
+                _log_waiting(shard, error, patience_s)
                 logged = True
             if time.monotonic() >= deadline:
-                return _unreachable(shard, error)
+                return _unreachable(shard, error, patience_s)
         else:
             return None
         if any(number in (*STOP, STOP_NOW, DRAIN) for number in signals.wait(0.5)):
             return 0
 
 
-def _log_waiting(shard: Shard, error: RedisError | OSError) -> None:
+def _log_waiting(shard: Shard, error: RedisError | OSError, patience_s: float) -> None:
     advice = _advice(shard, error)
-    text = f"Redis does not accept the process yet; it tries for {BOOT_PATIENCE_S:g} s"
+    text = f"Redis does not accept the process yet; it tries for {patience_s:g} s"
     logs.logger().warning(
         f"{text}: {advice}" if advice else f"{text}. Check the server, its address and the network",
         event_name="boot.waiting",
@@ -77,14 +75,14 @@ def _log_waiting(shard: Shard, error: RedisError | OSError) -> None:
     )
 
 
-def _unreachable(shard: Shard, error: RedisError | OSError) -> int:
+def _unreachable(shard: Shard, error: RedisError | OSError, patience_s: float) -> int:
     """Log why Redis cannot be reached and return the exit status; raises ConfigurationError when a setting is the cause."""
     setting = wrong_setting(error)
     if setting is not None:
         raise _misconfigured(shard, setting, error) from None
     advice = _advice(shard, error) or _NO_REDIS.format(command("store start"), shard.endpoint.source)
     logs.logger().error(
-        f"Redis did not answer for {BOOT_PATIENCE_S:g} s, so the process ends with status {EXIT_UNREACHABLE}: {advice}",
+        f"Redis did not answer for {patience_s:g} s, so the process ends with status {EXIT_UNREACHABLE}: {advice}",
         event_name="boot.unreachable",
         address=shard.endpoint.shown,
     )

@@ -16,16 +16,11 @@ import redis
 
 from framework.store.absent_keys import AbsentKeys
 from framework.store.clock import epoch_s
+from framework.timings import STANDARD, Timings
 from framework.wire import keys
 
 FLEET_SHARE = 0.8
 """Each of N processes checks every N * 0.8 periods on average, as in Sidekiq: the fleet checks every 0.8 periods."""
-
-MAX_PERIOD_S = 10.0
-"""The longest period, however large the fleet: its survivors must not wait for dead processes."""
-
-SYNC_S = 30.0
-"""The period of reading the server's time and the number of processes."""
 
 RETRY_SET_PERIOD_FACTOR = 5
 """The retry set is checked every fifth period: a retry is due 15 s after its failure unless its class chose otherwise."""
@@ -56,6 +51,7 @@ class PollTiming:
         period_s: float,
         absent: AbsentKeys | None = None,
         *,
+        timings: Timings = STANDARD,
         monotonic: Callable[[], float] = time.monotonic,
         random_fraction: Callable[[], float] = random.random,
     ) -> None:
@@ -63,6 +59,7 @@ class PollTiming:
         self._client = client
         self._period_s = period_s
         self._absent = absent or AbsentKeys()
+        self._timings = timings
         self._monotonic = monotonic
         self._random_fraction = random_fraction
         self._processes = 1
@@ -70,8 +67,8 @@ class PollTiming:
         self._synced_at: float | None = None
 
     def sync(self) -> None:
-        """Read the server's time and the size of the fleet, at most every ``SYNC_S``. Raises redis errors."""
-        if self._synced_at is not None and self._monotonic() - self._synced_at < SYNC_S:
+        """Read the server's time and the size of the fleet, at most once per period. Raises redis errors."""
+        if self._synced_at is not None and self._monotonic() - self._synced_at < self._timings.poll_sync_period_s:
             return
         pipeline: Any = self._client.pipeline(transaction=False)
         pipeline.time()
@@ -151,5 +148,5 @@ class PollTiming:
     def _period(self) -> float:
         if self._processes == 1:
             return self._period_s
-        longest = min(MAX_PERIOD_S, FLEET_SHARE * self._processes * self._period_s)
+        longest = min(self._timings.longest_poll_period_s, FLEET_SHARE * self._processes * self._period_s)
         return longest * (0.5 + self._random_fraction())

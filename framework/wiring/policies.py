@@ -26,6 +26,7 @@ from framework.settings.model import Settings
 from framework.shard.shard import Shard
 from framework.store.absent_keys import AbsentKeys
 from framework.telemetry.sentry import Tracker
+from framework.timings import Timings
 from framework.wiring.client import databases_of
 from framework.wiring.flags import open_flags
 from framework.wiring.health_policy import open_health_policy
@@ -48,6 +49,7 @@ def open_policies(
     maintenance_client: "redis.Redis",
     identity: str,
     absent: AbsentKeys,
+    waits: Timings,
 ) -> Policies:
     """Return the policies of one process.
 
@@ -57,9 +59,8 @@ def open_policies(
     shard's own client any thread.
     """
     client = shard.client
-    stored = RedisFlags(maintenance_client, shard.name, absent)
-    flags = open_flags(settings, stored)
-    pause_strategies = PauseStrategies(_named_strategies(), strategies.registered)
+    flags = open_flags(settings, stored := RedisFlags(maintenance_client, shard.name, absent))
+    pause_strategies = PauseStrategies(_named_strategies(), strategies.registered, waits)
 
     def refresh() -> None:
         pause_strategies.poll()
@@ -68,8 +69,9 @@ def open_policies(
 
     skips = SkipTracker(flags)
     pauses = PauseState(flags, stored, pause_strategies, refresh)
-    slots = LimitSlots(client, identity)
-    limits = Limits(FleetSlots(maintenance_client), settings.limits, by_urgency=settings.concurrency_limit_by_urgency)
+    slots = LimitSlots(client, identity, waits)
+    fleet = FleetSlots(maintenance_client, waits)
+    limits = Limits(fleet, settings.limits, by_urgency=settings.concurrency_limit_by_urgency)
     consistency = ConsistencyPolicy(databases_of(settings))
     local: tuple[AdmissionPolicy, ...] = (
         # First, so that a job which an operator drops is not held before.

@@ -154,12 +154,12 @@ def build_worker(
     reconciler = Reconciler(fetching, identity, in_flight, events.recovered, dead_set, decoded_limit, absent)
     fetcher = Fetcher(fetching, identity, order, in_flight, events, reconciler, settings.process_limits, waits)
     runs = RunningJobs(in_flight.running, cancellations := Cancellations(shard.client))
-    policies = open_policies(settings, events.tracker, shard, upkeep, identity, absent)
+    policies = open_policies(settings, events.tracker, shard, upkeep, identity, absent, waits)
     decoding = PayloadDecoder(runs, settings.size_limit.decompressed_limit, decoded_limit, budget)
     suspects = SuspectRunner(shard.client, identity, options.slots, waits)
     together = GroupAdmission(shard.client, identity, fetcher, decoding, policies.admission, states)
     executor = _executor(settings, log, runs, decoding, fetcher, suspects, states, policies.admission, together)
-    poll_timing = PollTiming(upkeep, settings.poll_interval, absent)
+    poll_timing = PollTiming(upkeep, settings.poll_interval, absent, timings=waits)
     settler = _settler(settings, shard.client, identity, fetcher, events, dead_set, poll_timing, states, waits)
     detector = FailureDetector(waits.lease_s, waits.heartbeat_period_s)
     interruptions = InterruptionLimit(settings.max_retries_after_interruption)
@@ -168,8 +168,8 @@ def build_worker(
         fetcher=fetcher,
         processor=Processor(fetcher, executor, settler, log, runs, EventLoop(), events),
         lease=Lease(beating, identity, options.slots, detector, waits),
-        record=_record(options, upkeep, identity, order, runs, absent),
-        metrics=SidekiqMetrics(upkeep, runs.class_metrics, settings.sidekiq_metrics),
+        record=_record(options, upkeep, identity, order, runs, absent, waits),
+        metrics=SidekiqMetrics(upkeep, runs.class_metrics, settings.sidekiq_metrics, timings=waits),
         title=Title(shard.name, order.names, "busy"),
         poller=open_poller(settings, router, shard.name, upkeep, poll_timing, events, states, dead_set, budget),
         reaper=Reaper(upkeep, events.recovered, detector, dead_set, decoded_limit, interruptions, waits),
@@ -267,10 +267,21 @@ def _record(
     order: QueueOrder,
     runs: RunningJobs,
     absent: AbsentKeys,
+    waits: Timings,
 ) -> ProcessRecord:
-    tag = options.tag or default_tag()
-    named_by = options.queues_from
-    return ProcessRecord(client, identity, order, options.slots, VERSION, runs, tag, options.labels, named_by, absent)
+    return ProcessRecord(
+        client,
+        identity,
+        order,
+        options.slots,
+        VERSION,
+        runs,
+        options.tag or default_tag(),
+        options.labels,
+        options.queues_from,
+        absent,
+        waits,
+    )
 
 
 def _monitors(settings: Settings, client: "redis.Redis", events: ProcessEvents) -> tuple[Callable[[], None], ...]:

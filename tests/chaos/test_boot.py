@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from framework.process.redis_at_boot import BOOT_PATIENCE_S
+from framework.timings import STANDARD
 from framework.wire import keys
 from tests.chaos.test_signals import SLACK_S, at
 
@@ -17,7 +17,7 @@ def test_process_started_before_redis_works_soon_after(scene, measured):
     group = scene.cluster("grouped", "--max-concurrency", "1")
     for one in (process, group):
         assert one.line(event_name="boot.waiting")["exception.class"] == "redis.exceptions.ConnectionError"
-    assert BOOT_PATIENCE_S == 60
+    assert STANDARD.redis_patience_s == 60
     waiting = scene.worker()
     waiting.line(event_name="boot.waiting")
     assert waiting.end(signal.SIGQUIT) == 0

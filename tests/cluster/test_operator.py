@@ -27,8 +27,11 @@ class GrowWorker(Base):
 """
 
 CHECKS_MEMORY_OFTEN = """
+from dataclasses import replace
+from framework import timings
 from framework.cluster import memory
-memory.CHECK_S, memory.MIN_AGE_S = 0.1, 0.0
+timings.use(replace(timings.STANDARD, memory_check_period_s=0.1))
+memory.MIN_AGE_S = 0.0
 from framework.cli.main import main
 main()
 """

@@ -116,7 +116,7 @@ def test_rollout_unready_successor_aborts_others_go_on(group, monkeypatch):
     one.roll()
     assert (one.pids, one.rollout.aborted, one.least) == (before, True, 2)
     assert [(event.name, event.status) for event in one.events if event.kind == "not_ready"] == [("a", 3)]
-    monkeypatch.setattr("framework.cluster.rollout.READY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(one.rollout, "_ready_timeout_s", 0.2)
     one.mode("hang")
     one.roll()
     assert (one.pids, one.rollout.aborted, one.least) == (before, True, 2)
@@ -177,7 +177,7 @@ def test_rollout_failing_new_child_stops_replacement(group, monkeypatch):
     one.mode("refuse")
     os.kill(one.pids[0], signal.SIGKILL)
     one.until(lambda: not one.pids[0])
-    monkeypatch.setattr("framework.cluster.rollout.READY_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(one.rollout, "_ready_timeout_s", 0.3)
     one.clear_process()
     one.until(lambda: not one.rollout.rolling, "the rollout is abandoned")
     assert (one.pids[1], one.rollout.aborted) == (old, True)

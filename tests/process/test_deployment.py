@@ -30,7 +30,13 @@ class HelloWorker(ApplicationWorker):
         print(f"hello {name}", flush=True)
 '''
 PUSH = "from hello import HelloWorker; print(HelloWorker.perform_async('you'))"
-IMPATIENT = "import framework.process.redis_at_boot as s; s.BOOT_PATIENCE_S = 0.1; from framework.cli.worker import main; main()"
+IMPATIENT = """
+from dataclasses import replace
+from framework import timings
+timings.use(replace(timings.STANDARD, redis_patience_s=0.1))
+from framework.cli.worker import main
+main()
+"""
 SECRET, OWN_SECRET = "of-the-redis", "of-the-sentinel"
 
 

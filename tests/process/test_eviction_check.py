@@ -1,7 +1,7 @@
 import pytest
 
-from framework.process import eviction_check
 from framework.process.eviction_check import EvictionCheck
+from framework.timings import STANDARD
 from tests.harness import opened
 from tests.servers.guarded import narrowed
 
@@ -18,10 +18,9 @@ def policy(redis):
 
 
 @pytest.mark.proves("F15", "R61")
-def test_eviction_check_warns_once_of_each_policy(redis, granted, policy, monkeypatch):
-    monkeypatch.setattr(eviction_check, "CHECK_PERIOD_S", 0.0)
+def test_eviction_check_warns_once_of_each_policy(redis, granted, policy):
     warned = Warnings()
-    check = EvictionCheck(granted, warned)
+    check = EvictionCheck(granted, warned, STANDARD.scaled(0.0))
     for name in ("noeviction", "allkeys-lru", "allkeys-lru", "volatile-ttl", "noeviction", "volatile-ttl"):
         policy(name)
         check.check()

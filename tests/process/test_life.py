@@ -361,7 +361,10 @@ def test_worker_that_waits_for_redis_stops_on_signal(site, short_path):
 
 @pytest.mark.proves("F23")
 def test_boot_unreachable_redis_ends_with_75(site, short_path):
-    code = "import framework.process.redis_at_boot as s; s.BOOT_PATIENCE_S = 0.1; from framework.cli.worker import main; main()"
+    code = "from dataclasses import replace; from framework import timings; "
+    code += (
+        "timings.use(replace(timings.STANDARD, redis_patience_s=0.1)); from framework.cli.worker import main; main()"
+    )
     process = site.start("-c", code, "-r", "jobs", "-q", "default", REDIS_URL=f"unix://{short_path}/absent.sock")
     assert process.wait() == 75
     last = process.line(event_name="boot.unreachable")

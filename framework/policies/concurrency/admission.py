@@ -9,7 +9,7 @@ from framework.declare.declaration import Declaration
 from framework.execute.admission import AdmissionRequest, AdmissionTerms
 from framework.finish.outcome import Discarded, Held, Lost, RunOutcome
 from framework.policies.concurrency.limits import QUEUE_PREFIX, Limits
-from framework.policies.concurrency.slots import SLOT_TTL_S, LimitSlots, SlotResult, release_reservation
+from framework.policies.concurrency.slots import LimitSlots, SlotResult, release_reservation
 from framework.store.script import is_wrong_type
 from framework.telemetry.counters import counters
 from framework.telemetry.logs import logger
@@ -55,7 +55,7 @@ class ClassLimit:
         terms.limit = limits.class_limit(declaration)
         terms.scope = limits.scope(declaration, request.payload)
         terms.share = limits.scope_share(declaration, terms.limit)
-        terms.slot_ttl_s = SLOT_TTL_S
+        terms.slot_ttl_s = self._slots.ttl_s
         terms.waiting_since = timestamp(request.payload.get(BUFFERED_AT))
         self._slots.record(request.unit, terms.slot)
 

@@ -15,6 +15,7 @@ from framework.store.clock import server_time
 from framework.telemetry.context import META_PREFIX
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.text import decode_escaped
+from framework.timings import STANDARD, Timings
 from framework.types import Payload, Urgency
 from framework.wire import keys
 
@@ -31,8 +32,6 @@ FIRST_CALL_TIMEOUT_S = 1.0
 """How long jobs wait for a callable's first result. A callable that hangs imposes no limit, and delays no other class."""
 
 _COUNT_TTL_S = 10.0
-# A lease and one heartbeat period.
-_ALIVE_S = 20.0
 _LOG_INTERVAL_S = 60.0
 _MAX_LIMIT = 10**9
 
@@ -40,8 +39,9 @@ _MAX_LIMIT = 10**9
 class FleetSlots:
     """Count the slots of all processes of a shard, again after a few seconds."""
 
-    def __init__(self, client: "redis.Redis") -> None:
+    def __init__(self, client: "redis.Redis", timings: Timings = STANDARD) -> None:
         self._client = client
+        self._alive_within_s = timings.alive_within_s
         self._total = 0
         self._counted_at = -math.inf
 
@@ -53,7 +53,7 @@ class FleetSlots:
         return self._total
 
     def _count(self) -> int:
-        since = server_time(self._client) - _ALIVE_S
+        since = server_time(self._client) - self._alive_within_s
         found: Any = self._client.zrangebyscore(keys.REGISTRY, since, "+inf")  # pyright: ignore[reportUnknownMemberType]
         pipeline: Any = self._client.pipeline(transaction=False)
         for identity in found:

@@ -7,15 +7,11 @@ import redis
 
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.script import RENEW_SLOTS, TAKE_SLOT
+from framework.timings import STANDARD, Timings
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import BUFFERED_AT, timestamp
 from framework.wire.resources import JobResources, Slot, reservations, slot_id, slot_member
-
-SLOT_TTL_S = 180
-"""A slot that is not renewed for this long is free. It exceeds the silence that a parent tolerates of a child (120 s,
-see ``renew_children.lua``). Slots of a dead process are freed much earlier, together with its jobs.
-"""
 
 SlotState: TypeAlias = Literal["taken", "waits", "refused", "fenced"]
 _STATES: dict[int, SlotState] = {1: "taken", 0: "waits", 2: "refused", -1: "fenced"}
@@ -39,9 +35,11 @@ class SlotResult(NamedTuple):
 class LimitSlots:
     """Take slots for the jobs of one process. Safe to call from any thread; raises redis errors."""
 
-    def __init__(self, client: "redis.Redis", identity: str) -> None:
+    def __init__(self, client: "redis.Redis", identity: str, timings: Timings = STANDARD) -> None:
         self._client = client
         self._identity = identity
+        self.ttl_s = timings.slot_ttl_s
+        """A slot that is not renewed for this long is free. Slots of a dead process are freed much earlier, with its jobs."""
 
     def slot_of(self, unit: UnitOfWork, payload: Payload, name: str) -> Slot:
         """Return the slot that a job of this process takes of the limit ``name``."""
@@ -86,7 +84,7 @@ class LimitSlots:
             jid,
             unit.queue,
             limit,
-            SLOT_TTL_S,
+            self.ttl_s,
             waiting_since,
             scope,
             share,
@@ -107,9 +105,9 @@ def release_reservation(unit: UnitOfWork, payload: Payload, name: str) -> None:
     resources.slots += reservations(payload, unit.data, (name,))
 
 
-def renew_slots(client: "redis.Redis", units: Iterable[UnitOfWork]) -> None:
-    """Renew the slots that these jobs hold; send nothing if they hold none. Raises redis errors."""
+def renew_slots(client: "redis.Redis", units: Iterable[UnitOfWork], ttl_s: int) -> None:
+    """Renew the slots that these jobs hold for ``ttl_s``; send nothing if they hold none. Raises redis errors."""
     # Each attribute is read once: the thread of the job may replace it at any time.
     held = [slot for unit in units if (resources := unit.resources) is not None for slot in tuple(resources.slots)]
     if held:
-        RENEW_SLOTS(client, [f"{slot.base}:running" for slot in held], [SLOT_TTL_S, *(slot.member for slot in held)])
+        RENEW_SLOTS(client, [f"{slot.base}:running" for slot in held], [ttl_s, *(slot.member for slot in held)])

@@ -9,6 +9,7 @@ from framework.errors import ConfigurationProblem
 from framework.extensions import NamedExtensions
 from framework.flags.background import BackgroundValue
 from framework.messages import did_you_mean, join_names
+from framework.timings import STANDARD, Timings
 from framework.typeguards import short_repr
 
 BUILT_IN: Final = ("none", "deprecated", "manual")
@@ -16,7 +17,6 @@ BUILT_IN: Final = ("none", "deprecated", "manual")
 drain (GitLab). ``manual`` says that only operators pause the class, as they may pause any class.
 """
 
-POLL_PERIOD_S: Final = 5.0
 _FIRST_POLL_TIMEOUT_S: Final = 2.0
 
 
@@ -57,12 +57,16 @@ def validate_pause_control(declaration: Declaration) -> list[ConfigurationProble
 class PauseStrategies:
     """Keep the last result of each pause strategy that a class of this process names."""
 
-    def __init__(self, names: Iterable[str], strategies: Mapping[str, PauseStrategy]) -> None:
+    def __init__(
+        self, names: Iterable[str], strategies: Mapping[str, PauseStrategy], timings: Timings = STANDARD
+    ) -> None:
         self._values: dict[str, BackgroundValue[bool]] = {
             name: BackgroundValue(f"the pause strategy {name}", _checked_callback(strategies[name]), initial=False)
             for name in sorted(set(names))
             if name in strategies
         }
+        # Every process polls its strategies when it writes its record.
+        self._period_s = timings.record_period_s
         self._paused_at: dict[str, float] = {}
         """The monotonic time at which a strategy last paused."""
         self._is_first_poll = True
@@ -89,7 +93,7 @@ class PauseStrategies:
         value = self._values.get(name or "")
         if value is None:
             return True
-        return time.monotonic() - self._paused_at.get(name or "", float("-inf")) > POLL_PERIOD_S
+        return time.monotonic() - self._paused_at.get(name or "", float("-inf")) > self._period_s
 
 
 def _checked_callback(strategy: PauseStrategy) -> Any:

@@ -13,7 +13,7 @@ from framework.policies.concurrency import limits as limits_module
 from framework.policies.concurrency import throttle as throttle_module
 from framework.policies.concurrency.admission import ClassLimit, QueueLimit
 from framework.policies.concurrency.limits import FleetSlots, Limits
-from framework.policies.concurrency.slots import SLOT_TTL_S, LimitSlots, renew_slots
+from framework.policies.concurrency.slots import LimitSlots, renew_slots
 from framework.policies.concurrency.sweeper import LimitSweeper
 from framework.policies.concurrency.throttle import Throttle
 from framework.store.script import FINISH
@@ -180,8 +180,8 @@ def test_limits_waiting_job_releases_slot_of_its_queue(redis, granted, limits):
     assert [redis.zcard(f"{keys.limit(name)}:running") for name in ("queue/default", "FixedLimitedWorker")] == [2, 2]
     held = entries[0].unit.resources
     redis.zadd(f"{held.slots[0].base}:running", {held.slots[0].member: 1})
-    renew_slots(redis, [one.unit for one in entries])
-    assert redis.zscore(f"{held.slots[0].base}:running", held.slots[0].member) > redis.time()[0] + SLOT_TTL_S - 5
+    renew_slots(redis, [one.unit for one in entries], 180)
+    assert redis.zscore(f"{held.slots[0].base}:running", held.slots[0].member) > redis.time()[0] + 175
     assert FINISH(granted, [keys.working(IDENTITY)], [entries[0].unit.data, held.on_end()])
     assert redis.zcard(f"{keys.limit('queue/default')}:running") == 1
     waiter = redis.rpop("queue:default")

@@ -18,8 +18,7 @@ QUICK = """
 from dataclasses import replace
 from framework import timings
 timings.use(replace(timings.STANDARD, record_period_s=0.2, sweep_period_s=0.2))
-from framework.policies.pause import resumer, strategies
-strategies.POLL_PERIOD_S = 0.5
+from framework.policies.pause import resumer
 resumer.PAGE = 25
 from framework.flags import background
 background.DEADLINE_S = 0.5

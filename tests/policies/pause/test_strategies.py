@@ -14,6 +14,7 @@ from framework.pause import register
 from framework.policies.pause import strategies
 from framework.policies.pause.strategies import PauseStrategies
 from framework.settings.load import load
+from framework.timings import STANDARD
 from framework.wiring.client import checked_router
 from tests.harness import server_lines, until
 
@@ -89,7 +90,7 @@ def test_strategies_last_result_counts_and_invalid_is_ignored():
     strategy.answer = False
     asked.poll()
     until(lambda: not asked.is_paused("one"))
-    asked._paused_at["one"] -= strategies.POLL_PERIOD_S
+    asked._paused_at["one"] -= STANDARD.record_period_s
     assert asked.is_pause_over("one")
 
 
