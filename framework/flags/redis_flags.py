@@ -15,10 +15,11 @@ from framework.store.absent_keys import AbsentKeys
 from framework.store.clock import epoch_s, server_time
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.text import decode_escaped
+from framework.timings import STANDARD
 from framework.wire import keys
 
-MAX_AGE_S = 5.0
-"""The maximum age of cached flags."""
+MAX_AGE_S = STANDARD.record_period_s
+"""The maximum age of cached flags: worker processes read them as often as they write their record."""
 
 _LOG_INTERVAL_S = 300.0
 _MAX_VALUE = 200
