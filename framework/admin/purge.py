@@ -87,7 +87,6 @@ def _as_text(value: object) -> str:
 def _needle(wanted: Mapping[str, str]) -> bytes | None:
     """Return the longest value that stands in a payload exactly as it is written: Redis filters by it."""
     plain = [value.encode() for value in wanted.values() if value.isascii() and value.isprintable()]
-    plain = [
-        value for value in plain if not set(value) & set(b"\"\\/<>&'")
-    ]  # some JSON writers escape these characters
+    # Some JSON writers escape these characters.
+    plain = [value for value in plain if not set(value) & set(b"\"\\/<>&'")]
     return max(plain, key=len, default=None)

@@ -228,7 +228,8 @@ class Supervisor:
     def _start(self, child: Child) -> None:
         try:
             child.start()
-        except OSError as error:  # no memory, no process table entry, no log folder: the next try may do better
+        # No memory, no process table entry, no log folder: the next try may do better.
+        except OSError as error:
             child.plan_restart(failed=True, longest_s=LONGEST_START_BACKOFF_S)
             self._on_event(ChildEvent("failed", child.name, child.spec.shard, 0, error.errno))
         else:

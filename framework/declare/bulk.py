@@ -66,7 +66,8 @@ def _fast_chunk(signature: JobSignature, jobs: list[Any]) -> BulkChunk | None:
     parted[::2] = jobs
     try:
         data = to_json(parted)
-    except (PydanticSerializationError, ValueError):  # Half a surrogate pair, or an integer of too many digits.
+    # Half a surrogate pair, or an integer of too many digits.
+    except (PydanticSerializationError, ValueError):
         return None
     if float in kinds and (b"NaN" in data or b"Infinity" in data):
         return None

@@ -96,7 +96,8 @@ class LimitedCapacityWorker(ApplicationWorker, abstract=True):
     def _aw_push_next(self, args: list[Any]) -> None:
         try:
             _push_up_to_limit(type(self).declaration(), args, max_new=1)
-        except Exception:  # This job is done even if the next cannot be pushed.
+        # This job is done even if the next cannot be pushed.
+        except Exception:
             self.logger.exception(
                 "the next job could not be pushed; the next call of perform_with_capacity pushes it",
                 event_name="limited_capacity.push_failed",

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from framework.errors import PushError
 
-if (
-    TYPE_CHECKING
-):  # `import framework` loads this module. pydantic, which these modules import, is loaded with the first worker class.
+# `import framework` loads this module. pydantic, which these modules import, is loaded with the first worker class.
+if TYPE_CHECKING:
     from framework.declare.declaration import Declaration
     from framework.declare.request import BulkRequest, PushRequest, Route
     from framework.types import Jid, JobState

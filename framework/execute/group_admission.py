@@ -34,7 +34,8 @@ from framework.wire.resources import HELD_LOCK_S, milliseconds, resources_of, sl
 from framework.wire.status_key import TrackedJob, tracked_job
 
 _RUNNING: JobState = "running"
-_ERROR = 3  # state of a job that the script could not ask for
+# State of a job that the script could not ask for.
+_ERROR = 3
 
 
 @dataclass(slots=True)

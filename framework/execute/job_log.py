@@ -55,7 +55,8 @@ _SIZES = ("compressed", "original_job_size_bytes", "size_limiter")
 _COPIED = (
     *("tags", "bid", INTERRUPTED_COUNT, DEATH_COUNT, "retry_count", "job_deferred_by"),
     *(LOAD_BALANCING_STRATEGY, DUPLICATE_OF, RESCHEDULED_ONCE),
-    *("wrapped", "display_class"),  # ActiveJob and others wrap a class: its name
+    # ActiveJob and others wrap a class: its name.
+    *("wrapped", "display_class"),
     *_SIZES,
 )
 _RARE_TIMES = ("scheduled_at", "failed_at", "retried_at")
@@ -351,7 +352,8 @@ def _uncut_arguments(args: list[Any], loggable: frozenset[int]) -> str | None:
                 shown.append(json_text(str(value)))
             else:
                 shown.append(_FILTERED_TEXT)
-    except ValueError:  # an integer of more digits than Python prints
+    # An integer of more digits than Python prints.
+    except ValueError:
         return None
     text = f"[{','.join(shown)}]"
     return text if len(text) <= _MAX_ARGUMENTS else None
@@ -381,7 +383,8 @@ def _loggable(payload: Payload, declaration: Declaration | None) -> frozenset[in
 def _text(value: object) -> str:
     try:
         return str(value)
-    except ValueError:  # an integer of more digits than Python prints
+    # An integer of more digits than Python prints.
+    except ValueError:
         return "<a very long number>"
 
 

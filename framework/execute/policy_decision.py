@@ -65,7 +65,8 @@ class PolicyDecision:
             if policies.local or policies.remote:
                 self._decoding.decompress(request.payload, unit, run)
             if policies.local:
-                self._ensure_fetching()  # a local policy may run code of the application
+                # A local policy may run code of the application.
+                self._ensure_fetching()
                 if (outcome := self._ask_each(policies.local, request)) is not None:
                     return outcome
             self._ask_together(request, policies, run.tracked)
@@ -89,7 +90,8 @@ class PolicyDecision:
             with suppress(RedisError, OSError):
                 self._admit_together(request, tracked, policies)
         if request.unit.admission is None:
-            self._ensure_fetching()  # each step waits for Redis now, and perhaps long
+            # Each step waits for Redis now, and perhaps long.
+            self._ensure_fetching()
 
     def _ask_policy(self, policy: AdmissionPolicy, request: AdmissionRequest) -> RunOutcome | None:
         """Ask one policy until Redis answers. Meanwhile the lease of this process protects the job in the working list.

@@ -35,7 +35,8 @@ def delayed_payload(unit: UnitOfWork, outcome: DelayedOutcome) -> bytes:
     match outcome:
         case Snoozed():
             pass
-        case Deferred(reason=reason):  # GitLab's fields
+        # GitLab's fields.
+        case Deferred(reason=reason):
             payload.update({DEFERRED: True, DEFERRED_COUNT: deferral_count(payload, reason) + 1, DEFERRED_BY: reason})
         case ForeignClass(count=count):
             payload[UNKNOWN_COUNT] = count

@@ -35,9 +35,8 @@ class BackgroundValue(Generic[A]):
     def refresh(self) -> None:
         """Start a call, unless one is running; return at once."""
         now = time.monotonic()
-        if (
-            self._started_at is not None and self._pid == os.getpid()
-        ):  # after a fork, the thread exists only in the parent
+        # After a fork, the thread exists only in the parent.
+        if self._started_at is not None and self._pid == os.getpid():
             if now - self._started_at >= DEADLINE_S:
                 self._log_limit.warning(
                     "timeout",

@@ -126,6 +126,7 @@ def _number(value: Any) -> float | None:
         return None
     try:
         number = float(value)
-    except OverflowError:  # a whole number of hundreds of digits
+    # A whole number of hundreds of digits.
+    except OverflowError:
         return None
     return number if math.isfinite(number) else None

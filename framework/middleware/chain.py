@@ -136,7 +136,8 @@ def _accepts(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError:
         return False
-    except ValueError:  # a function of a C extension without a signature
+    # A function of a C extension without a signature.
+    except ValueError:
         return True
     return True
 

@@ -157,7 +157,8 @@ class MigrationPlan:
             return MoveDecision(reason=reason, queue=queue, worker=name, jid=_text(payload.get("jid")))
         try:
             changed = _rewrite(data, named, self._rule.fields(payload, queue, target))
-        except PayloadError:  # the name of its queue is not valid JSON text
+        # The name of its queue is not valid JSON text.
+        except PayloadError:
             return MoveDecision(reason="unreadable", queue=queue, worker=name, jid=_text(payload.get("jid")))
         return MoveDecision(target, changed, None, queue, name, _text(payload.get("jid")))
 

@@ -68,7 +68,8 @@ class PushBack:
         thread = threading.Thread(target=self._run_hooks, name="interruptions-exhausted", daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # the system cannot start another thread
+        # The system cannot start another thread.
+        except RuntimeError as error:
             self._log_hook_abandoned(error)
             return
         thread.join(_HOOKS_S)

@@ -348,7 +348,8 @@ def default_tag() -> str:
     """Return the name of the working folder, or of the folder that contains its releases (Sidekiq's rule)."""
     try:
         folder = Path.cwd()
-    except OSError:  # the folder has been removed
+    # The folder has been removed.
+    except OSError:
         return ""
     return folder.parent.parent.name if folder.name.isdigit() and folder.parent.name == "releases" else folder.name
 

@@ -6,7 +6,8 @@ from framework.version import VERSION
 
 try:
     from setproctitle import setproctitle
-except ImportError:  # the extra `cli` is not installed: ps shows the command line
+# The extra `cli` is not installed: ps shows the command line.
+except ImportError:
     setproctitle = None  # type: ignore[assignment]
 
 _MAX_NAMES_LENGTH = 60

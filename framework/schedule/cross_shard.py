@@ -127,5 +127,6 @@ class CrossShardTransfer:
         """Shorten the guard's lifetime: the job is removed here, so only a late transfer needs it."""
         try:
             self._shards[transfer.shard].client.expire(keys.transferred(transfer.token), TRANSFERRED_GUARD_S)
-        except (RedisError, OSError) as error:  # the guard expires by itself
+        # The guard expires by itself.
+        except (RedisError, OSError) as error:
             self._events.shard_failed(transfer.shard, error)

@@ -25,7 +25,8 @@ def format_value(value: Any) -> str:
     """Return a value for a message: as JSON writes it, shortened."""
     try:
         text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    except (TypeError, ValueError):  # YAML has keys of any kind, and numbers longer than Python prints.
+    # YAML has keys of any kind, and numbers longer than Python prints.
+    except (TypeError, ValueError):
         text = short_repr(value)
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
 

@@ -63,7 +63,8 @@ class ChannelPool:
         while self._free:
             try:
                 channel, _ = self._free.pop()
-            except IndexError:  # another thread took the last one
+            # Another thread took the last one.
+            except IndexError:
                 return
             channel.close()
 

@@ -89,7 +89,8 @@ class LogWriter:
             while self._bytes > MAX_BYTES or len(self._lines) > MAX_PENDING:
                 try:
                     size = self._lines.popleft().__sizeof__()
-                except IndexError:  # the writer was faster
+                # The writer was faster.
+                except IndexError:
                     return
                 self._bytes -= size
                 self._lost += 1
@@ -133,7 +134,8 @@ class LogWriter:
                 line = self._lines.popleft()
                 self._batch.append(line)
                 taken += line.__sizeof__()
-        except IndexError:  # the queue is empty
+        # The queue is empty.
+        except IndexError:
             pass
         self._bytes -= taken
 

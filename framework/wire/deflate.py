@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 try:
     from isal import isal_zlib
-except ImportError:  # the extra `fast` is not installed
+# The extra `fast` is not installed.
+except ImportError:
     _isal_compress: Callable[[bytes, int], bytes] | None = None
 else:
     _isal_compress = isal_zlib.compress  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]

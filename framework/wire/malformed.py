@@ -51,7 +51,8 @@ def dead_set_entry(data: bytes, error: PayloadError, now: float, queue: str = ""
         "args": [],
         "jid": _name(parsed.get("jid")) or _find_jid(data) or generate_jid(),
         "queue": queue or _name(parsed.get("queue")) or _DEFAULT_QUEUE,
-        "retry": 0,  # a Ruby process that fetches it moves it to the dead set at once
+        # A Ruby process that fetches it moves it to the dead set at once.
+        "retry": 0,
         "created_at": wire_timestamp(now if created_at is None else created_at),
         "failed_at": wire_timestamp(now),
         "error_class": error_class(error),

@@ -85,7 +85,8 @@ def _get(url: str, timeout_s: float) -> _Reply:
     port = parts.port or (443 if parts.scheme == "https" else 80)
     host = parts.hostname or ""
     lines = [
-        f"GET {parts.path}?{parts.query} HTTP/1.0",  # a response of HTTP/1.0 ends with its connection
+        # A response of HTTP/1.0 ends with its connection.
+        f"GET {parts.path}?{parts.query} HTTP/1.0",
         f"Host: {parts.netloc.rpartition('@')[2]}",
         "Accept: application/json",
         "Connection: close",

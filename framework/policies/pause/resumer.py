@@ -102,9 +102,8 @@ class PauseResumer:
         pause = self._state.pause_of(worker, strategy)
         if pause is not None:
             if not pause.expected_flag:
-                with suppress(
-                    ResponseError
-                ):  # refused at maxmemory: processes that do not know the class may resume it
+                # Refused at maxmemory: processes that do not know the class may resume it.
+                with suppress(ResponseError):
                     self._client.set(keys.pause_strategy(worker), pause.strategy, px=MARKER_TTL_MS)
             return
         if not self._state.strategies.is_pause_over(strategy):
