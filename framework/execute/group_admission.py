@@ -10,6 +10,7 @@ that an unseen call has taken is found again.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import redis
@@ -24,13 +25,14 @@ from framework.fetch.suspects import is_suspect
 from framework.fetch.unit_of_work import ADMITTED, Admission, Preparation, UnitOfWork
 from framework.finish.outcome import Held, Lost
 from framework.finish.status_writer import StatusWriter
+from framework.shard.channel_pool import ChannelPool
 from framework.store.script import ADMIT
 from framework.text import decode_escaped
 from framework.types import JobState
 from framework.wire import keys
 from framework.wire.compress import COMPRESSED
 from framework.wire.json import dumps
-from framework.wire.resources import HELD_LOCK_S, milliseconds, resources_of, slot_id, slot_member
+from framework.wire.resources import HELD_LOCK_S, milliseconds, resources_of, slot_id
 from framework.wire.status_key import TrackedJob, tracked_job
 
 _RUNNING: JobState = "running"
@@ -50,15 +52,14 @@ class GroupAdmission:
 
     def __init__(
         self,
-        client: "redis.Redis",
+        channels: ChannelPool,
         identity: str,
         fetcher: Fetcher,
         decoding: PayloadDecoder,
         admission: AdmissionChain,
         status_writer: StatusWriter,
     ) -> None:
-        self._client = client
-        self._identity = identity
+        self._channels = channels
         self._working = keys.working(identity)
         self._fetcher = fetcher
         self._decoding = decoding
@@ -118,24 +119,31 @@ class GroupAdmission:
         return _Candidate(request, terms, tracked)
 
     def _ask(self, candidates: Sequence[_Candidate]) -> None:
-        classes: dict[tuple[Any, ...], int] = {}
-        names: list[str] = [self._working]
-        arguments: list[Any] = []
+        # In one function, and without an object per job: each job with a limit or a lock pays for these lines.
+        classes: dict[str, int] = {}
+        names, arguments = [self._working], list[Any]()
         for one in candidates:
-            names += _keys_of(one)
-            arguments += self._arguments_of(one, classes.setdefault(_class_terms(one), len(classes) + 1))
-        shared = dumps([dict(terms) for terms in classes])
-        replies: list[list[Any]] = ADMIT(self._client, names, [shared, *arguments])
+            unit, terms, tracked = one.request.unit, one.terms, one.tracked
+            slot, lock, member = terms.slot, terms.lock, ""
+            if slot is not None:
+                names.append(slot.base)
+                member = slot.member
+            if lock is not None:
+                names.append(lock.key)
+            if tracked is not None:
+                names.append(keys.status(tracked.jid))
+            name = one.request.declaration.wire_name
+            share = None if slot is None else (terms.limit, terms.share, terms.slot_ttl_s)
+            keep = None if lock is None else (lock.ttl_s, terms.keeps_lock)
+            number = classes.setdefault(_encoded_class(name, share, keep), len(classes) + 1)
+            since = "" if terms.waiting_since is None else f"{terms.waiting_since:.6f}"
+            jid, ttl_s = slot_id(one.request.payload, unit.data), 0 if tracked is None else tracked.ttl_s
+            has_lock = 0 if lock is None else 1
+            arguments += (number, unit.data, member, jid, unit.queue, since, terms.scope, has_lock, ttl_s)
+        shared = f"[{','.join(classes)}]"
+        replies: list[list[Any]] = self._channels.run_script(ADMIT, names, [shared, *arguments])
         for one, reply in zip(candidates, replies, strict=True):
             self._apply(one, reply)
-
-    def _arguments_of(self, one: _Candidate, number: int) -> tuple[Any, ...]:
-        unit, terms = one.request.unit, one.terms
-        jid = slot_id(one.request.payload, unit.data)
-        since = "" if terms.waiting_since is None else f"{terms.waiting_since:.6f}"
-        member = slot_member(self._identity, jid)
-        ttl_s = one.tracked.ttl_s if one.tracked is not None else 0
-        return (number, unit.data, member, jid, unit.queue, since, terms.scope, int(terms.lock is not None), ttl_s)
 
     def _apply(self, one: _Candidate, reply: list[Any]) -> None:
         """Record the answer on the unit, before the unit is in the buffer: a job that returns to its queue releases what it has."""
@@ -161,24 +169,18 @@ class GroupAdmission:
         prepared.admission = Admission(state, *reply[1:4])
 
 
-def _keys_of(one: _Candidate) -> list[str]:
-    terms = one.terms
-    found = [terms.slot.base] if terms.slot is not None else []
-    if terms.lock is not None:
-        found.append(terms.lock.key)
-    if one.tracked is not None:
-        found.append(keys.status(one.tracked.jid))
-    return found
-
-
-def _class_terms(one: _Candidate) -> tuple[tuple[str, Any], ...]:
-    """Return what jobs of one class share, as pairs: hashable, and a dict for the script."""
-    terms, found = one.terms, [("class", one.request.declaration.wire_name)]
-    if terms.slot is not None:
-        found += [("limit", str(terms.limit)), ("share", str(terms.share)), ("ttl_s", str(terms.slot_ttl_s))]
-    lock = terms.lock
-    if lock is None:
-        return tuple(found)
-    keep_ms = str(lock.ttl_ms) if terms.keeps_lock else "0"
-    held = [("hold_ms", milliseconds(HELD_LOCK_S + lock.ttl_s)), ("after_ms", lock.ttl_ms)]
-    return (*found, ("keep_ms", keep_ms), *held)
+@lru_cache(maxsize=1_024)
+def _encoded_class(name: str, share: tuple[int, int, int] | None, keep: tuple[float, bool] | None) -> str:
+    """Return what the jobs of one class share as JSON: of a limit (limit, most of a scope, lifetime of a slot), and of a lock
+    (its lifetime, whether the class keeps it while the job runs).
+    """
+    found: dict[str, Any] = {"class": name}
+    if share is not None:
+        limit, most_of_scope, ttl_s = share
+        found |= {"limit": str(limit), "share": str(most_of_scope), "ttl_s": str(ttl_s)}
+    if keep is not None:
+        lock_ttl_s, keeps_lock = keep
+        ttl_ms = milliseconds(lock_ttl_s)
+        found |= {"keep_ms": str(ttl_ms) if keeps_lock else "0", "after_ms": ttl_ms}
+        found["hold_ms"] = milliseconds(HELD_LOCK_S + lock_ttl_s)
+    return dumps(found).decode()

@@ -94,11 +94,10 @@ class Fetcher:
     def take_next(self) -> list[UnitOfWork]:
         """Take the buffered units that start next, so that one call admits them; ``put_back`` must follow.
 
-        While jobs are quick, these are more than there is free capacity: a unit that then waits longer than ``STALLED_S`` returns
-        to its queue with what it got.
+        These are as many as there is free capacity, or as soon start at the rate of the last jobs: a unit that then waits longer
+        than ``STALLED_S`` returns to its queue with what it got.
         """
-        in_flight = self.in_flight
-        return in_flight.take_next(MAX_GROUP if self._pipeline.quick else min(MAX_GROUP, in_flight.free_capacity))
+        return self.in_flight.take_next(min(MAX_GROUP, max(self.in_flight.free_capacity, self._pipeline.ahead)))
 
     def put_back(self, units: list[UnitOfWork]) -> None:
         """Make the units the oldest in the buffer again."""

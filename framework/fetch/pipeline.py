@@ -131,6 +131,11 @@ class FetchPipeline:
         return self._prefetch.quick
 
     @property
+    def ahead(self) -> int:
+        """How many jobs end within ``AHEAD_S``, at the rate of the last ones."""
+        return self._prefetch.ahead
+
+    @property
     def round_trip_unclaimed(self) -> bool:
         """Whether a round trip is due and no thread makes it."""
         return self.round_trip_due and not self._lock.locked()

@@ -30,6 +30,11 @@ class Prefetch:
         """Whether jobs end so fast that another thread would slow them down."""
         return self._per_second > QUICK_PER_S
 
+    @property
+    def ahead(self) -> int:
+        """How many jobs end within ``AHEAD_S``."""
+        return int(self._per_second * AHEAD_S)
+
     def ended(self, jobs: int, now: float) -> None:
         """Count ``jobs`` more that have ended by ``now``, in seconds of a steady clock."""
         self._ended += jobs
@@ -46,5 +51,5 @@ class Prefetch:
 
     def wanted(self, free: int, buffered: int) -> int:
         """Return how many jobs to fetch, with a capacity of ``free`` jobs and ``buffered`` jobs already fetched."""
-        ahead = min(AHEAD_JOBS, int(self._per_second * AHEAD_S), int(AHEAD_BYTES / self._bytes))
+        ahead = min(AHEAD_JOBS, self.ahead, int(AHEAD_BYTES / self._bytes))
         return max(0, free + ahead - buffered)

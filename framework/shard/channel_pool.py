@@ -2,12 +2,16 @@
 
 import os
 from collections import deque
+from collections.abc import Sequence
 from time import monotonic
+from typing import Any
 from weakref import WeakSet
 
 import redis
+from redis.exceptions import NoScriptError, ResponseError
 
 from framework.store.channel import Channel
+from framework.store.script import Script
 
 MAX_IDLE_CHANNELS = 16
 """The most idle channels kept open. A thread beyond that connects for one push only."""
@@ -57,6 +61,21 @@ class ChannelPool:
             self._free.append((channel, now))
         else:
             channel.close()
+
+    def run_script(self, script: Script, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
+        """Run a script once and return its reply. Raises redis errors: then the script may have run."""
+        channel = self.acquire()
+        try:
+            try:
+                reply = channel.call(*script.by_digest(len(keys), *keys, *arguments))
+            except NoScriptError:
+                reply = channel.call(*script.by_source(len(keys), *keys, *arguments))
+        except ResponseError:
+            # The reply was read: the channel can be used again.
+            self.release(channel)
+            raise
+        self.release(channel)
+        return reply
 
     def close(self) -> None:
         """Close the idle channels. Channels in use stay with their threads."""

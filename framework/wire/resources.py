@@ -43,8 +43,7 @@ _MAX_NAME = 63
 _POSITION = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}").fullmatch
 
 
-@dataclass(frozen=True, slots=True)
-class Lock:
+class Lock(NamedTuple):
     """Hold a lock that a job acquired at its push. The job owns the lock while its jid is stored in it."""
 
     key: str
@@ -154,8 +153,7 @@ class UniqueJobs(NamedTuple):
         return UniqueJobs(self.terms, self.payloads[part], self.lock_keys[part], self.jids[part], self.details[part])
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     """Identify a slot among the running jobs of one limit; ``member`` names the job and the process."""
 
     base: str

@@ -53,6 +53,7 @@ from framework.route.router import Router
 from framework.route.topology import QueueLocation
 from framework.schedule.poll_timing import PollTiming
 from framework.settings.model import DeadSettings, Settings
+from framework.shard.channel_pool import ChannelPool
 from framework.shard.shard import Shard
 from framework.store.absent_keys import AbsentKeys
 from framework.store.connect import COMMAND_TIMEOUT_S
@@ -157,7 +158,14 @@ def build_worker(
     policies = open_policies(settings, events.tracker, shard, upkeep, identity, absent, waits)
     decoding = PayloadDecoder(runs, settings.size_limit.decompressed_limit, decoded_limit, budget)
     suspects = SuspectRunner(shard.client, identity, options.slots, waits)
-    together = GroupAdmission(shard.client, identity, fetcher, decoding, policies.admission, states)
+    together = GroupAdmission(
+        ChannelPool(shard.client, read_timeout_s=COMMAND_TIMEOUT_S),
+        identity,
+        fetcher,
+        decoding,
+        policies.admission,
+        states,
+    )
     executor = _executor(settings, log, runs, decoding, fetcher, suspects, states, policies.admission, together)
     poll_timing = PollTiming(upkeep, settings.poll_interval, absent, timings=waits)
     settler = _settler(settings, shard.client, identity, fetcher, events, dead_set, poll_timing, states, waits)

@@ -7,6 +7,7 @@ from redis.exceptions import ResponseError
 
 from framework.declare.declaration import Declaration
 from framework.execute.admission import AdmissionRequest, AdmissionTerms
+from framework.fetch.unit_of_work import ADMITTED
 from framework.finish.outcome import Discarded, Held, Lost, RunOutcome
 from framework.policies.concurrency.limits import QUEUE_PREFIX, Limits
 from framework.policies.concurrency.slots import LimitSlots, SlotResult, release_reservation
@@ -36,6 +37,8 @@ class ClassLimit:
         declaration, limits = request.declaration, self._limits
         answer = request.unit.admission
         if answer is not None:
+            if answer.state == ADMITTED and BUFFERED_AT not in request.payload:
+                return None
             result = SlotResult.of(answer.state, answer[1:])
             return _outcome_of(result, request, declaration.wire_name, limits.scope(declaration, request.payload))
         limit = limits.class_limit(declaration)
