@@ -10,6 +10,7 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import RunOutcome
 from framework.types import Payload
 from framework.wire.resources import Lock, Slot
+from framework.wire.status_key import TrackedJob
 
 
 @dataclass(slots=True)
@@ -40,8 +41,10 @@ class AdmissionPolicy(Protocol):
 
 @dataclass(slots=True)
 class AdmissionTerms:
-    """Hold what the policies of one job ask of ``admit.lua``: a slot, and the start of its lock."""
+    """Hold what the policies of one job ask of ``admit.lua``: a slot, the start of its lock, and its state ``running``."""
 
+    request: AdmissionRequest
+    tracked: TrackedJob | None = None
     slot: Slot | None = None
     limit: int = 0
     share: int = 0
@@ -52,21 +55,24 @@ class AdmissionTerms:
     """Since when the job has waited for a slot, in epoch seconds; ``None`` if it has not waited."""
     lock: Lock | None = None
     keeps_lock: bool = False
+    acts_after: bool = False
+    """Whether a policy has more to do when the job is admitted: then its ``admit`` is called."""
 
 
 @runtime_checkable
 class GroupedPolicy(Protocol):
     """A policy whose question one script can answer for many jobs at once (``GroupAdmission``).
 
-    Its ``admit`` reads the answer in ``request.unit.admission``, and asks for the job alone if there is none.
+    Its ``admit`` reads the answer in ``request.unit.admission``, and asks for the job alone if there is none. Once the job is
+    admitted, it is called only if ``prepare`` has set ``acts_after``.
     """
 
     def may_wait(self, declaration: Declaration) -> bool:
         """Return whether ``prepare`` runs code of the application for this class."""
         ...
 
-    def prepare(self, request: AdmissionRequest, terms: AdmissionTerms) -> None:
-        """Add to ``terms`` what this policy asks for the job. May raise redis errors."""
+    def prepare(self, terms: AdmissionTerms) -> None:
+        """Add to ``terms`` what this policy asks for the job of ``terms.request``. May raise redis errors."""
         ...
 
 

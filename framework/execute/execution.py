@@ -56,6 +56,10 @@ DEFAULT_UNKNOWN_CLASSES = UnknownClassDelays()
 _MIDDLEWARE_STOPPED = Discarded("a server middleware did not yield", "middleware")
 
 
+def _not_measured() -> float:
+    return 0.0
+
+
 class Execution:
     """One run: its job, its outcome, and the facts of its end line."""
 
@@ -123,6 +127,8 @@ class Executor:
     ) -> None:
         self._middleware = middleware
         self._log = log
+        # A tenth of the cost of a no-op job; only lines show it.
+        self._thread_time = time.thread_time if log.has_job_lines else _not_measured
         self._running_jobs = running_jobs
         self._decoding = decoding
         self._ensure_fetching = ensure_fetching
@@ -155,7 +161,7 @@ class Executor:
         if STATUS_EXPIRATION in payload:
             run.tracked = tracked_job(payload)
         run.worker = registry.find(payload["class"])
-        run.started, run.started_cpu = time.perf_counter(), time.thread_time()
+        run.started, run.started_cpu = time.perf_counter(), self._thread_time()
         try:
             if run.worker is not None:
                 run.declaration = run.worker.declaration()
@@ -183,7 +189,7 @@ class Executor:
     def begin_in_turn(self, run: Execution) -> None:
         """Continue a run that awaited its turn, as ``begin`` would have. Raises nothing."""
         run.outcome = SUCCEEDED
-        run.started_cpu = time.thread_time()
+        run.started_cpu = self._thread_time()
         try:
             assert run.declaration is not None and run.payload is not None, "begin has run"  # noqa: S101, PT018
             self._call_job(run, run.declaration, run.payload, suspected=True)
@@ -217,6 +223,8 @@ class Executor:
 
     def _is_admitted(self, run: Execution, declaration: Declaration) -> bool:
         """Return whether every policy of the class admits the job; if one does not, set the outcome of the run."""
+        if run.unit.prepared is not None and run.unit.prepared.starts:
+            return True
         policies = self._admission.policies_for(declaration)
         if not policies.local and not policies.remote and run.tracked is None:
             return True
@@ -229,7 +237,7 @@ class Executor:
             return False
         # The duration of the job excludes the wait for its policies. Policies that have answered before caused none.
         if not asked_before:
-            run.started, run.started_cpu = time.perf_counter(), time.thread_time()
+            run.started, run.started_cpu = time.perf_counter(), self._thread_time()
         return True
 
     def _perform(self, run: Execution, payload: Payload) -> None:
@@ -240,7 +248,7 @@ class Executor:
         self._decoding.decompress(payload, run.unit, run)
         # The duration of the job excludes the wait for memory.
         if run.reserved:
-            run.started, run.started_cpu = time.perf_counter(), time.thread_time()
+            run.started, run.started_cpu = time.perf_counter(), self._thread_time()
         run.instance = instance = new_instance(run.worker, payload)
         instance._aw_run = self._running_jobs
         suspected = is_suspect(payload)
@@ -300,7 +308,7 @@ class Executor:
             return
         # No clock measures the processor time of one async job.
         if run.coroutine is None:
-            run.cpu_s = time.thread_time() - run.started_cpu
+            run.cpu_s = self._thread_time() - run.started_cpu
 
 
 def _exit_child(run: Execution) -> NoReturn:

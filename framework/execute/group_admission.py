@@ -9,7 +9,6 @@ that an unseen call has taken is found again.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -31,20 +30,16 @@ from framework.text import decode_escaped
 from framework.types import JobState
 from framework.wire import keys
 from framework.wire.compress import COMPRESSED
+from framework.wire.job import BUFFERED_AT
 from framework.wire.json import dumps
-from framework.wire.resources import HELD_LOCK_S, milliseconds, resources_of, slot_id
-from framework.wire.status_key import TrackedJob, tracked_job
+from framework.wire.resources import HELD_LOCK_S, IDEMPOTENCY_KEY, milliseconds, resources_of, slot_id
+from framework.wire.status_key import STATUS_EXPIRATION, TrackedJob, tracked_job
 
 _RUNNING: JobState = "running"
 # State of a job that the script could not ask for.
 _ERROR = 3
-
-
-@dataclass(slots=True)
-class _Candidate:
-    request: AdmissionRequest
-    terms: AdmissionTerms
-    tracked: TrackedJob | None
+# Of a job that starts no policy reads the counts.
+_ADMISSION = Admission(ADMITTED, 0, 0, 0)
 
 
 class GroupAdmission:
@@ -71,7 +66,7 @@ class GroupAdmission:
 
         The answers are in ``UnitOfWork.admission``; a job without one is to be asked for alone. Raises redis errors.
         """
-        first = self._candidate(request, tracked, policies)
+        first = self._terms(request, tracked, policies)
         request.unit.prepared = Preparation(request.payload)
         taken = self._fetcher.take_next()
         self._fetcher.ensure_acknowledging()
@@ -81,8 +76,8 @@ class GroupAdmission:
         finally:
             self._fetcher.put_back(taken)
 
-    def _join(self, unit: UnitOfWork, first: Declaration) -> _Candidate | None:
-        """Return the candidate of a buffered job; ``None`` if it is to be asked for alone, or needs no question."""
+    def _join(self, unit: UnitOfWork, first: Declaration) -> AdmissionTerms | None:
+        """Return the terms of a buffered job; ``None`` if it is to be asked for alone, or needs no question."""
         if unit.prepared is not None or not self._decoding.is_small(unit):
             return None
         try:
@@ -99,10 +94,11 @@ class GroupAdmission:
         # Code of the application may be slow: only that of the job which is about to start anyway.
         if not policies.can_group or (policies.may_wait and declaration is not first):
             return None
-        tracked = tracked_job(payload)
+        tracked = tracked_job(payload) if STATUS_EXPIRATION in payload else None
         if not policies.remote and tracked is None:
             return None
-        unit.resources = resources_of(payload, unit.data, unit.queue, declaration.lock_ttl_s, declaration.wire_name)
+        if IDEMPOTENCY_KEY in payload or BUFFERED_AT in payload:
+            unit.resources = resources_of(payload, unit.data, unit.queue, declaration.lock_ttl_s, declaration.wire_name)
         request = AdmissionRequest(unit, payload, declaration, worker)
         for policy in policies.local:
             # Kept, since a second answer could differ: a flag may concern a random share of the jobs.
@@ -110,21 +106,21 @@ class GroupAdmission:
             if unit.prepared.local_outcome is not None:
                 unit.prepared.moved = isinstance(unit.prepared.local_outcome, Held | Lost)
                 return None
-        return self._candidate(request, tracked, policies)
+        return self._terms(request, tracked, policies)
 
-    def _candidate(self, request: AdmissionRequest, tracked: TrackedJob | None, policies: ClassPolicies) -> _Candidate:
-        terms = AdmissionTerms()
+    def _terms(self, request: AdmissionRequest, tracked: TrackedJob | None, policies: ClassPolicies) -> AdmissionTerms:
+        terms = AdmissionTerms(request, tracked)
         for policy in policies.grouped:
-            policy.prepare(request, terms)
-        return _Candidate(request, terms, tracked)
+            policy.prepare(terms)
+        return terms
 
-    def _ask(self, candidates: Sequence[_Candidate]) -> None:
+    def _ask(self, jobs: Sequence[AdmissionTerms]) -> None:
         # In one function, and without an object per job: each job with a limit or a lock pays for these lines.
         classes: dict[str, int] = {}
         names, arguments = [self._working], list[Any]()
-        for one in candidates:
-            unit, terms, tracked = one.request.unit, one.terms, one.tracked
-            slot, lock, member = terms.slot, terms.lock, ""
+        for terms in jobs:
+            request, tracked = terms.request, terms.tracked
+            unit, slot, lock, member = request.unit, terms.slot, terms.lock, ""
             if slot is not None:
                 names.append(slot.base)
                 member = slot.member
@@ -132,41 +128,40 @@ class GroupAdmission:
                 names.append(lock.key)
             if tracked is not None:
                 names.append(keys.status(tracked.jid))
-            name = one.request.declaration.wire_name
+            name = request.declaration.wire_name
             share = None if slot is None else (terms.limit, terms.share, terms.slot_ttl_s)
             keep = None if lock is None else (lock.ttl_s, terms.keeps_lock)
             number = classes.setdefault(_encoded_class(name, share, keep), len(classes) + 1)
             since = "" if terms.waiting_since is None else f"{terms.waiting_since:.6f}"
-            jid, ttl_s = slot_id(one.request.payload, unit.data), 0 if tracked is None else tracked.ttl_s
+            jid, ttl_s = slot_id(request.payload, unit.data), 0 if tracked is None else tracked.ttl_s
             has_lock = 0 if lock is None else 1
             arguments += (number, unit.data, member, jid, unit.queue, since, terms.scope, has_lock, ttl_s)
         shared = f"[{','.join(classes)}]"
         replies: list[list[Any]] = self._channels.run_script(ADMIT, names, [shared, *arguments])
-        for one, reply in zip(candidates, replies, strict=True):
-            self._apply(one, reply)
+        for terms, reply in zip(jobs, replies, strict=True):
+            self._apply(terms, reply)
 
-    def _apply(self, one: _Candidate, reply: list[Any]) -> None:
+    def _apply(self, terms: AdmissionTerms, reply: list[Any]) -> None:
         """Record the answer on the unit, before the unit is in the buffer: a job that returns to its queue releases what it has."""
-        state, unit = int(reply[0]), one.request.unit
+        state, unit, slot, lock = int(reply[0]), terms.request.unit, terms.slot, terms.lock
         prepared = unit.prepared
         if state == _ERROR or prepared is None:
             return
-        resources, terms = unit.resources, one.terms
+        admitted = state == ADMITTED
         # Only a job that has waited may have a reservation: for most admitted jobs there is nothing to remove.
-        settled = state == ADMITTED and terms.waiting_since is None
-        if resources is not None and terms.slot is not None and not settled:
-            jid = slot_id(one.request.payload, unit.data)
-            resources.note_answer(terms.slot, jid, taken=state == ADMITTED)
-        if state == ADMITTED:
-            if terms.lock is not None and not terms.keeps_lock:
-                unit.release_lock(terms.lock)
-            if one.tracked is not None:
-                prepared.queued_command = one.tracked.queued_command(None)
+        if slot is not None and unit.resources is not None and (not admitted or terms.waiting_since is not None):
+            unit.resources.note_answer(slot, slot_id(terms.request.payload, unit.data), taken=admitted)
+        if admitted:
+            if lock is not None and not terms.keeps_lock:
+                unit.release_lock(lock)
+            if terms.tracked is not None:
+                prepared.queued_command = terms.tracked.queued_command(None)
                 if len(reply) > 4:
                     error = redis.ResponseError(decode_escaped(reply[4]))
-                    self._status_writer.on_write_failed(one.tracked, _RUNNING, error)
-        prepared.moved = state != ADMITTED
-        prepared.admission = Admission(state, *reply[1:4])
+                    self._status_writer.on_write_failed(terms.tracked, _RUNNING, error)
+        prepared.moved = not admitted
+        prepared.starts = admitted and not terms.acts_after
+        prepared.admission = _ADMISSION if prepared.starts else Admission(state, *reply[1:4])
 
 
 @lru_cache(maxsize=1_024)

@@ -105,6 +105,11 @@ class JobLog:
         self._thread = _Thread()
         self._log_rate = LogRateLimit(_LOG_INTERVAL_S)
 
+    @property
+    def has_job_lines(self) -> bool:
+        """Whether each job gets a start line and an end line."""
+        return self._jobs
+
     def start(self, payload: Payload, unit: UnitOfWork, declaration: Declaration | None) -> StartLine | None:
         """Write the start line; return its pieces for the end line, ``None`` if job lines are off."""
         if not self._jobs:

@@ -70,8 +70,10 @@ class PolicyDecision:
                 if (outcome := self._ask_each(policies.local, request)) is not None:
                     return outcome
             self._ask_together(request, policies, run.tracked)
-        admission = unit.admission
-        if admission is not None and admission.state == FENCED:
+        prepared = unit.prepared
+        if prepared is not None and prepared.starts:
+            return None
+        if (admission := unit.admission) is not None and admission.state == FENCED:
             return Lost()
         return self._ask_each(policies.remote, request)
 

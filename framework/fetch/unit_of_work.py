@@ -31,6 +31,8 @@ class Preparation:
     payload: Payload
     admission: Admission | None = None
     """The answer for all remote policies of its class; ``None``: the job is to be asked for alone."""
+    starts: bool = False
+    """Whether the job starts without another question: it is admitted, and no policy has more to do."""
     local_outcome: object | None = None
     """The outcome that a local policy has decided. The policy is asked once."""
     moved: bool = False

@@ -24,6 +24,7 @@ from framework.finish.settle import Settler
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import SERVER, Chain
 from framework.push.strict_arguments import StrictArgumentsCheck
+from framework.shard.channel_pool import ChannelPool
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.telemetry.logs import ServerLog
 from framework.wire import keys
@@ -70,7 +71,14 @@ class ProcessorBench:
             StrictArgumentsCheck(),
             states,
         )
-        together = GroupAdmission(self.shard.client, IDENTITY, self.fetcher, decoding, self.policies, states)
+        together = GroupAdmission(
+            ChannelPool(self.shard.client, read_timeout_s=COMMAND_TIMEOUT_S),
+            IDENTITY,
+            self.fetcher,
+            decoding,
+            self.policies,
+            states,
+        )
         executor = Executor(*parts, admission=self.policies, admit_together=together.admit, **options)
         settler = Settler(
             self.shard.client,

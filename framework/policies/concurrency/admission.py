@@ -7,7 +7,6 @@ from redis.exceptions import ResponseError
 
 from framework.declare.declaration import Declaration
 from framework.execute.admission import AdmissionRequest, AdmissionTerms
-from framework.fetch.unit_of_work import ADMITTED
 from framework.finish.outcome import Discarded, Held, Lost, RunOutcome
 from framework.policies.concurrency.limits import QUEUE_PREFIX, Limits
 from framework.policies.concurrency.slots import LimitSlots, SlotResult, release_reservation
@@ -37,8 +36,6 @@ class ClassLimit:
         declaration, limits = request.declaration, self._limits
         answer = request.unit.admission
         if answer is not None:
-            if answer.state == ADMITTED and BUFFERED_AT not in request.payload:
-                return None
             result = SlotResult.of(answer.state, answer[1:])
             return _outcome_of(result, request, declaration.wire_name, limits.scope(declaration, request.payload))
         limit = limits.class_limit(declaration)
@@ -51,16 +48,20 @@ class ClassLimit:
         scope = declaration.concurrency_scope
         return callable(declaration.concurrency_limit) or (scope is not None and callable(scope.by))
 
-    def prepare(self, request: AdmissionRequest, terms: AdmissionTerms) -> None:
+    def prepare(self, terms: AdmissionTerms) -> None:
         """See ``GroupedPolicy``."""
-        declaration, limits = request.declaration, self._limits
-        terms.slot = self._slots.slot_of(request.unit, request.payload, declaration.wire_name)
-        terms.limit = limits.class_limit(declaration)
-        terms.scope = limits.scope(declaration, request.payload)
-        terms.share = limits.scope_share(declaration, terms.limit)
-        terms.slot_ttl_s = self._slots.ttl_s
-        terms.waiting_since = timestamp(request.payload.get(BUFFERED_AT))
-        self._slots.record(request.unit, terms.slot)
+        request, limits = terms.request, self._limits
+        declaration, payload = request.declaration, request.payload
+        terms.slot = slot = self._slots.slot_of(request.unit, payload, declaration.wire_name)
+        terms.limit, terms.slot_ttl_s = limits.class_limit(declaration), self._slots.ttl_s
+        if declaration.concurrency_scope is not None:
+            terms.scope = limits.scope(declaration, payload)
+            terms.share = limits.scope_share(declaration, terms.limit)
+        if BUFFERED_AT in payload:
+            terms.waiting_since = timestamp(payload[BUFFERED_AT])
+            # The hook of a job that has waited.
+            terms.acts_after = True
+        self._slots.record(request.unit, slot)
 
 
 class CapacityLimit:

@@ -78,11 +78,14 @@ class DedupLock:
         del declaration
         return False
 
-    def prepare(self, request: AdmissionRequest, terms: AdmissionTerms) -> None:
+    def prepare(self, terms: AdmissionTerms) -> None:
         """See ``GroupedPolicy``. Not called for classes that ``consistency`` applies to: that is no grouped policy."""
-        policy = request.declaration.deduplicate
-        terms.lock = _lock_of(request.unit) if policy is not None else None
-        terms.keeps_lock = policy is not None and policy.strategy == "until_executed"
+        policy = terms.request.declaration.deduplicate
+        if policy is not None:
+            terms.lock = _lock_of(terms.request.unit)
+            terms.keeps_lock = policy.strategy == "until_executed"
+            # A kept lock may ask for one more run.
+            terms.acts_after |= terms.keeps_lock
 
     def admit(self, request: AdmissionRequest) -> RunOutcome | None:
         """See ``AdmissionPolicy``: every job passes, unless ``consistency`` decides otherwise."""
