@@ -99,20 +99,16 @@ class JobLog:
     def __init__(self, log: ServerLog, *, jobs: bool) -> None:
         self._log = log
         self._write = log.writer.write
-        self._jobs = jobs
+        self.has_job_lines = jobs
+        """Whether each job gets a start line and an end line."""
         self._class_fields: dict[tuple[str, str], _ClassFields] = {}
         self._optional_fields: dict[tuple[str, ...], list[_OptionalField]] = {}
         self._thread = _Thread()
         self._log_rate = LogRateLimit(_LOG_INTERVAL_S)
 
-    @property
-    def has_job_lines(self) -> bool:
-        """Whether each job gets a start line and an end line."""
-        return self._jobs
-
     def start(self, payload: Payload, unit: UnitOfWork, declaration: Declaration | None) -> StartLine | None:
         """Write the start line; return its pieces for the end line, ``None`` if job lines are off."""
-        if not self._jobs:
+        if not self.has_job_lines:
             return None
         now = time.time()
         started = self._start_line(payload, unit, declaration, now)
@@ -163,7 +159,7 @@ class JobLog:
         self, payload: Payload, unit: UnitOfWork, declaration: Declaration | None, status: str, more: Mapping[str, Any]
     ) -> None:
         """Write the only line of a job that a policy held, deferred or dropped before its run."""
-        if not self._jobs:
+        if not self.has_job_lines:
             return
         now = time.time()
         label, fields = self._start_line(payload, unit, declaration, now)

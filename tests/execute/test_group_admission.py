@@ -7,11 +7,11 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from framework.declare import registry
-from framework.execute import group_admission
 from framework.policies.concurrency.admission import ClassLimit
 from framework.policies.concurrency.limits import FleetSlots, Limits
 from framework.policies.concurrency.slots import LimitSlots
 from framework.policies.dedup.admission import DedupLock
+from framework.shard.channel_pool import ChannelPool
 from framework.wire import keys
 from tests.execute.processor_bench import WORKING, ProcessorBench, state, worker
 from tests.harness import IDENTITY, enqueue, until
@@ -46,13 +46,13 @@ def start(redis, redis_url):
 @pytest.fixture
 def calls(monkeypatch):
     """Count the jobs of each call of the script."""
-    counted, script = [], group_admission.ADMIT
+    counted, run_script = [], ChannelPool.run_script
 
-    def admit(client, names, arguments):
-        counted.append((len(arguments) - 1) // 9)
-        return script(client, names, arguments)
+    def admit(*call):
+        counted.append((len(call[-1]) - 1) // 9)
+        return run_script(*call)
 
-    monkeypatch.setattr(group_admission, "ADMIT", admit)
+    monkeypatch.setattr(ChannelPool, "run_script", admit)
     return counted
 
 
@@ -150,14 +150,14 @@ def test_admitted_job_that_returns_keeps_only_its_lock(start, calls, redis):
 
 @pytest.mark.parametrize("runs", [False, True], ids=["not run", "reply lost"])
 def test_jobs_of_a_failed_call_are_asked_for_alone(start, redis, monkeypatch, runs):
-    ran, script = [], group_admission.ADMIT
+    ran, run_script = [], ChannelPool.run_script
 
-    def fail(client, names, arguments):
+    def fail(*call):
         if runs:
-            script(client, names, arguments)
+            run_script(*call)
         raise RedisConnectionError("no reply")
 
-    monkeypatch.setattr(group_admission, "ADMIT", fail)
+    monkeypatch.setattr(ChannelPool, "run_script", fail)
     worker(lambda self, number: ran.append(number), **ALL)
     push(redis, 20)
     one = start()
@@ -168,13 +168,13 @@ def test_jobs_of_a_failed_call_are_asked_for_alone(start, redis, monkeypatch, ru
 
 
 def test_jobs_that_another_process_owns_do_not_run(start, redis, monkeypatch):
-    ran, script = [], group_admission.ADMIT
+    ran, run_script = [], ChannelPool.run_script
 
-    def take_away(client, names, arguments):
+    def take_away(*call):
         redis.delete(WORKING)
-        return script(client, names, arguments)
+        return run_script(*call)
 
-    monkeypatch.setattr(group_admission, "ADMIT", take_away)
+    monkeypatch.setattr(ChannelPool, "run_script", take_away)
     worker(lambda self, number: ran.append(number), **ALL)
     push(redis, 5)
     one = start()

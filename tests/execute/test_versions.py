@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import threading
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -75,7 +76,7 @@ def delayed_outcome():
     def go(retired=None, **fields):
         executor = Executor(
             (),
-            None,
+            SimpleNamespace(has_job_lines=False),
             RunningJobs(list),
             PayloadDecoder(RunningJobs(list), 10_000),
             None,

@@ -28,6 +28,7 @@ from framework.policies.pause.state import PauseState
 from framework.policies.pause.strategies import PauseStrategies
 from framework.process.events import ProcessEvents
 from framework.process.push_back import PushBack
+from framework.shard.channel_pool import ChannelPool
 from framework.store.script import Script
 from framework.telemetry.counters import SKIPPED_JOBS, counters
 from framework.types import Outcome
@@ -56,17 +57,22 @@ class EndingBench:
         self.processor = None
         for method in ("__call__", "each"):
             monkeypatch.setattr(Script, method, self._recording(getattr(Script, method)))
+        monkeypatch.setattr(ChannelPool, "run_script", self._admitting(ChannelPool.run_script))
 
     def _recording(self, original):
         def run(script, *arguments):
-            reply = None
-            if script.name == "admit":
-                reply = original(script, *arguments)
-                if all(state != 0 for state, *_ in reply):
-                    return reply  # it has held no job, so it has moved none
             if script.name not in NO_MOVES and script.name not in self.moves:
                 self.moves.append(script.name)
-            return original(script, *arguments) if reply is None else reply
+            return original(script, *arguments)
+
+        return run
+
+    def _admitting(self, original):
+        def run(channels, script, *arguments):
+            reply = original(channels, script, *arguments)
+            if any(state == 0 for state, *_ in reply):  # it has held a job, so it has moved one
+                self.moves.append(script.name)
+            return reply
 
         return run
 
