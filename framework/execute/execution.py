@@ -159,7 +159,7 @@ class Executor:
             run.outcome = Interrupted()
             return run
         if STATUS_EXPIRATION in payload:
-            run.tracked = tracked_job(payload)
+            run.tracked = (prepared.tracked if prepared is not None else None) or tracked_job(payload)
         run.worker = registry.find(payload["class"])
         run.started, run.started_cpu = time.perf_counter(), self._thread_time()
         try:

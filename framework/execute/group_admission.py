@@ -155,7 +155,7 @@ class GroupAdmission:
             if lock is not None and not terms.keeps_lock:
                 unit.release_lock(lock)
             if terms.tracked is not None:
-                prepared.queued_command = terms.tracked.queued_command(None)
+                prepared.tracked = terms.tracked
                 if len(reply) > 4:
                     error = redis.ResponseError(decode_escaped(reply[4]))
                     self._status_writer.on_write_failed(terms.tracked, _RUNNING, error)

@@ -70,9 +70,14 @@ class FetchCall:
             *[quota for _, quota in queues],
         )
         # Last and only where needed, so that a job that holds nothing costs no argument.
-        for position, unit in enumerate(ended, 1):
-            if unit.released_on_ack:
-                arguments += (position, unit.released_on_ack)
+        held = [
+            part
+            for position, unit in enumerate(ended, 1)
+            if unit.released_on_ack
+            for part in (position, unit.released_on_ack)
+        ]
+        if held:
+            arguments += tuple(held)
         self._channel.send(FETCH.by_digest(*arguments))
         self._request = _FetchRequest(names, wanted, arguments, now)
 

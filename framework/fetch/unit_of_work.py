@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from framework.types import Payload
 from framework.wire.resources import JobResources, Lock
-from framework.wire.status_key import StatusCommand
+from framework.wire.status_key import TrackedJob
 
 FIRST_ASYNC_RUN_ID = 1 << 40
 """The first run id of async jobs: above every thread identifier."""
@@ -37,8 +37,8 @@ class Preparation:
     """The outcome that a local policy has decided. The policy is asked once."""
     moved: bool = False
     """Whether the job has left the working list: it is held or lost, and waits only for a thread that writes its line."""
-    queued_command: StatusCommand | None = None
-    """Writes the state of a tracked job that returns to its queue before it has started."""
+    tracked: TrackedJob | None = None
+    """The tracked job whose state is ``running`` although it has not started: it is ``queued`` again if it returns to its queue."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,7 +80,8 @@ class UnitOfWork:
         """Return the script argument for its resources when it returns to its queue; empty for none."""
         # Read once: the thread of the job may release them meanwhile.
         released, resources, prepared = self.released_lock, self.resources, self.prepared
-        status = prepared.queued_command if prepared is not None and not self.started_at else None
+        tracked = prepared.tracked if prepared is not None and not self.started_at else None
+        status = None if tracked is None else tracked.queued_command(None)
         if released is not None:
             return JobResources(released, resources.slots if resources is not None else []).on_requeue(status)
         if resources is None:
