@@ -106,7 +106,10 @@ class Fetcher:
     def finish(self, unit: UnitOfWork, *, settled: bool = False) -> None:
         """End the unit's job. ``settled``: the job has left the working list already (retry, dead set)."""
         self.in_flight.end(unit, settled=settled)
-        if (unit.resources is not None and unit.resources.slots) or self._process_limits.applies_to(unit.queue):
+        held_slot = unit.resources is not None and bool(unit.resources.slots)
+        if held_slot:
+            self._pipeline.slot_freed = True
+        if held_slot or self._process_limits.applies_to(unit.queue):
             # There is room for another job of its queue, or its slot went to a waiting job, now at the head of a queue.
             self._pipeline.queues_empty = False
 

@@ -103,6 +103,8 @@ class FetchPipeline:
         """Whether the last fetch from every queue found nothing: then only a blocking call or a sweep finds new jobs."""
         self.closed = False
         """Whether no more jobs are fetched (quiet, stop)."""
+        self.slot_freed = False
+        """Whether a job with a slot has ended since the last call: a job may wait for its slot."""
         self.failures = 0
         """The number of consecutive failed calls."""
         self.suspended = False
@@ -135,6 +137,9 @@ class FetchPipeline:
         """How many jobs end within ``AHEAD_S``, at the rate of the last ones."""
         return self._prefetch.ahead
 
+    def _may_call(self) -> bool:
+        return not self.failures and not self.suspended and self.round_trip_due
+
     @property
     def round_trip_unclaimed(self) -> bool:
         """Whether a round trip is due and no thread makes it."""
@@ -161,14 +166,21 @@ class FetchPipeline:
 
     def fetch_and_wait(self) -> bool:
         """Make one round trip and wait for it, if it is due and no other thread makes it; return whether it was made."""
-        if self.failures or self.suspended or not self.round_trip_due or not self._lock.acquire(blocking=False):
+        # The call under way does not release the slot of a job that has ended since, for which other jobs may wait.
+        if not self._may_call() or not self._lock.acquire(blocking=self.slot_freed):
             return False
         try:
+            # The thread that made the call before may have failed, or may have found the lease lost.
+            if not self._may_call():
+                return False
             self._read_reply()
             # The reply may have brought jobs. They start first: another round trip would delay them.
             if not self._in_flight.startable:
                 self._send(clock(), MAX_ACKS_PER_CALL)
                 self._read_reply()
+            elif self.slot_freed:
+                # The thread that leads reads the reply.
+                self._send(clock(), MAX_ACKS_PER_CALL)
         except BaseException as error:  # noqa: BLE001 - see `_fail`
             self._fail(error)
         finally:
@@ -244,6 +256,8 @@ class FetchPipeline:
             raise
 
     def _send(self, now: float, max_acks: int, *, fetch: bool = True) -> None:
+        # Before the ended jobs are taken: one that ends meanwhile sets it again.
+        self.slot_freed = False
         wanted = self._wanted() if fetch else 0
         ended = self._in_flight.take_done(max_acks)
         self._prefetch.ended(len(ended), now)
