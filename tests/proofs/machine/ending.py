@@ -85,7 +85,8 @@ def _agree(cluster: SimulatedCluster) -> None:
 
 def _leave(cluster: SimulatedCluster) -> None:
     """Stop every process; the last ones of each shard unregister the dead ones first."""
-    last = {worker.shard: worker for worker in cluster.workers}
+    # One that does not stop yet: the threads of the others that unregister may have ended.
+    last = {worker.shard: worker for worker in sorted(cluster.workers, key=lambda one: not one.stopping)}
     _stop_all(cluster, [worker for worker in cluster.workers if worker not in last.values()])
     cluster.pass_time(64)
     for worker in last.values():
