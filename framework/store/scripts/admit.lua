@@ -31,6 +31,7 @@ local function admit(class, base, lock, status, first)
     found = request_slot({
       working = KEYS[1], base = base, payload = payload, member = member, jid = jid, queue = queue, limit = class.limit,
       ttl_s = class.ttl_s, since = since, scope = scope, share = class.share, may_wait = true,
+      may_be_reserved = since ~= '',
       holds = lock_while_held(class, lock, jid),
     })
     if found.err or found[1] ~= 1 then return found end

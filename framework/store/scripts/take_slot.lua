@@ -12,6 +12,6 @@
 --         jobs. Called again, it finds the slot taken, or the job gone.
 return request_slot({
   working = KEYS[1], base = KEYS[2], payload = ARGV[1], member = ARGV[2], jid = ARGV[3], queue = ARGV[4], limit = ARGV[5],
-  ttl_s = ARGV[6], since = ARGV[7], scope = ARGV[8], share = ARGV[9], may_wait = ARGV[10] == 'wait',
+  ttl_s = ARGV[6], since = ARGV[7], scope = ARGV[8], share = ARGV[9], may_wait = ARGV[10] == 'wait', may_be_reserved = true,
   holds = ARGV[11] ~= '' and cjson.decode(ARGV[11]) or nil,
 })

@@ -1,25 +1,33 @@
 -- request_slot(request): give a job a slot of its limit, or hold it until a slot is free; returns what take_slot.lua returns.
 -- request working list, base (the limit), payload as fetched, member, jid, queue, limit, ttl_s, since ('' for a job that has not
---         waited), scope, share, may_wait, and holds: its resources of other limits, which it releases when it waits
+--         waited), scope, share, may_wait, may_be_reserved (a slot was perhaps reserved for it), and holds: its resources of other
+--         limits, which it releases when it waits
 -- CRASH   as the step that it belongs to.
 -- Waiting jobs come first, and no slot stays free while a job waits. ZREM first, which is allowed at maxmemory.
+local prepared = {}
+
+-- Note the limit as the process knows it, and free what has expired; returns the effective limit. Once for each limit of a run: no
+-- step of a run changes it.
+local function prepare_limit(base, limit, share, now)
+  if redis.call('HGET', base, 'limit') ~= limit then
+    redis.call('HSET', base, 'limit', limit)
+    redis.call('SADD', 'aw:limits', base)
+  end
+  if share ~= '0' and redis.call('HGET', base, 'share') ~= share then redis.call('HSET', base, 'share', share) end
+  free_expired(base, now)
+  return limit_of(base, now)
+end
+
 local function request_slot(request)
   if not redis.call('LPOS', request.working, request.payload) then return { -1, 0, 0, 0 } end
   local base, member, scope = request.base, request.member, request.scope
-  local now = redis_now()
-  redis.call('ZREM', base .. ':running', '')
+  local now, terms = redis_now(), request.limit .. ' ' .. request.share .. ' ' .. base
+  if not prepared[terms] then redis.call('ZREM', base .. ':running', '') end
   local mine = free_slot(base, member)
-  local reserved = free_slot(base, ' ' .. request.jid)
-  if redis.call('HGET', base, 'limit') ~= request.limit then
-    redis.call('HSET', base, 'limit', request.limit)
-    redis.call('SADD', 'aw:limits', base)
-  end
-  if request.share ~= '0' and redis.call('HGET', base, 'share') ~= request.share then
-    redis.call('HSET', base, 'share', request.share)
-  end
-  free_expired(base, now)
+  local reserved = request.may_be_reserved and free_slot(base, ' ' .. request.jid)
+  local limit = prepared[terms] or prepare_limit(base, request.limit, request.share, now)
+  prepared[terms] = limit
   if not mine and not reserved then hand_over(base, now, 100) end
-  local limit = limit_of(base, now)
   -- It was written above, so an ACL refuses to have it read.
   if not limit then return redis.pcall('HMGET', base, 'limit') end
   -- Not `running`, which takes a count that an ACL refuses for none.
