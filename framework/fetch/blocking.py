@@ -9,7 +9,6 @@ is cancelled by its client id as soon as Redis can be reached.
 import contextlib
 import select
 import selectors
-import socket
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ import redis
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from framework.fetch.state import WakeUp
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.channel import Channel
 from framework.timings import Timings
@@ -43,9 +43,9 @@ class _BlockedCall:
 
 
 class BlockingMoves:
-    """Blocking calls and a wake-up socket, polled by one thread; only ``wake`` is safe from other threads."""
+    """Blocking calls, polled by one thread; ``wake_up`` ends its wait."""
 
-    def __init__(self, client: "redis.Redis", working_list: str, timings: Timings) -> None:
+    def __init__(self, client: "redis.Redis", working_list: str, wake_up: WakeUp, timings: Timings) -> None:
         self._client = client
         self._working_list = working_list
         self._block_timeout_s = timings.block_timeout_s
@@ -53,10 +53,8 @@ class BlockingMoves:
         self._selector = selectors.DefaultSelector()
         self._armed: dict[str, _BlockedCall] = {}
         self._idle: list[_BlockedCall] = []
-        self._wake_reader, self._wake_writer = socket.socketpair()
-        self._wake_reader.setblocking(False)
-        self._wake_writer.setblocking(False)
-        self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
+        self._wake_up = wake_up
+        self._selector.register(wake_up, selectors.EVENT_READ, None)
         self._unanswered: list[tuple[int, float]] = []
         """Calls closed without an answer: client id, and until when (monotonic) Redis may still serve them."""
         self.connection_lost_at: float | None = None
@@ -67,12 +65,6 @@ class BlockingMoves:
     def queues(self) -> set[str]:
         """The queues with a blocking call."""
         return set(self._armed)
-
-    def wake(self) -> None:
-        """End the current or next ``wait`` at once; safe from any thread."""
-        # The socket is full of wake-ups.
-        with contextlib.suppress(BlockingIOError):
-            self._wake_writer.send(b"\0")
 
     def arm(self, queue: str) -> None:
         """Send a blocking call for ``queue``. Raises a redis error if no connection can be made."""
@@ -98,7 +90,7 @@ class BlockingMoves:
         failure: RedisError | None = None
         for key, _ in self._selector.select(min(timeout_s, self._overdue_in_s())):
             if key.data is None:
-                self._drain_wakes()
+                self._wake_up.drain()
                 continue
             call: _BlockedCall = key.data
             if not call.queue:
@@ -164,8 +156,6 @@ class BlockingMoves:
         """Close everything."""
         self.drop_connections()
         self._selector.close()
-        self._wake_reader.close()
-        self._wake_writer.close()
 
     def _open(self) -> _BlockedCall:
         channel = Channel(self._client, read_timeout_s=self._overdue_after_s)
@@ -238,13 +228,6 @@ class BlockingMoves:
             self._drop_call(queue)
         if overdue:
             raise RedisTimeoutError(f"no answer to a blocking call within {self._overdue_after_s:g} s")
-
-    def _drain_wakes(self) -> None:
-        try:
-            while self._wake_reader.recv(4096):
-                pass
-        except BlockingIOError:
-            pass
 
 
 def _has_answered(call: _BlockedCall, within_s: float) -> bool:

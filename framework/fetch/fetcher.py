@@ -12,12 +12,12 @@ import redis
 from redis.exceptions import RedisError
 
 from framework.fetch.blocking import BlockingMoves
-from framework.fetch.in_flight import InFlight
 from framework.fetch.leader import Leader
 from framework.fetch.pipeline import FetchEvents, FetchPipeline, clock
 from framework.fetch.process_limits import ProcessLimits
 from framework.fetch.queues import QueueOrder
 from framework.fetch.reconciler import Reconciler
+from framework.fetch.state import FetchState
 from framework.fetch.threads import WorkerThreads
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.timings import STANDARD, Timings
@@ -37,25 +37,20 @@ class Fetcher:
         client: "redis.Redis",
         identity: str,
         order: QueueOrder,
-        in_flight: InFlight,
+        state: FetchState,
         events: FetchEvents,
         reconciler: Reconciler,
         process_limits: Mapping[str, int] = NO_LIMITS,
         timings: Timings = STANDARD,
     ) -> None:
-        self.in_flight = in_flight
+        self._state = state
+        self.in_flight = state.in_flight
         self._stale_after_s = timings.stale_after_s
-        self._process_limits = ProcessLimits(process_limits, in_flight)
-        self.threads = WorkerThreads(in_flight.concurrency + 1)
-        blocking = BlockingMoves(client, keys.working(identity), timings)
-        in_flight.replies.wake_leader = blocking.wake
-        self._pipeline = FetchPipeline(
-            client, identity, order, in_flight, events, blocking.wake, self._process_limits, timings
-        )
-        self._leader = Leader(
-            client, identity, in_flight, self._pipeline, blocking, reconciler, self._process_limits, timings
-        )
-        self._stopped = False
+        self._process_limits = limits = ProcessLimits(process_limits, state.in_flight)
+        self.threads = WorkerThreads(state.in_flight.concurrency + 1)
+        blocking = BlockingMoves(client, keys.working(identity), state.wake_up, timings)
+        self._pipeline = FetchPipeline(client, identity, order, state, events, limits, timings)
+        self._leader = Leader(client, identity, state, self._pipeline, blocking, reconciler, limits, timings)
 
     def start(self, spawn: Callable[[], None]) -> None:
         """Start the first thread; ``spawn`` starts a thread that calls ``next``. More are started as they are needed."""
@@ -65,7 +60,7 @@ class Fetcher:
 
     def next(self) -> UnitOfWork | None:
         """Wait for the next job to run in the calling thread and return it; ``None`` when the process stops."""
-        while not self._stopped:
+        while not self._state.stopped:
             try:
                 unit = self._step()
             except Exception as error:  # noqa: BLE001 - a framework error: tried again until its rate is too high
@@ -78,7 +73,7 @@ class Fetcher:
     def ensure_fetching(self) -> None:
         """Make sure that a thread leads and that buffered jobs start: the calling thread is about to run a job."""
         # Read without a lock: a thread that stops leading just now calls this method before its job, or leads again.
-        if not self._leader.lock.locked() or (self._leader.ready and self._needs_thread):
+        if not self._leader.lock.locked() or (self._state.ready and self._needs_thread):
             self._wake_one()
         elif self._leader.sleeping_long and (self.in_flight.buffer or self._pipeline.unfinished):
             self._leader.wake()
@@ -106,12 +101,12 @@ class Fetcher:
     def finish(self, unit: UnitOfWork, *, settled: bool = False) -> None:
         """End the unit's job. ``settled``: the job has left the working list already (retry, dead set)."""
         self.in_flight.end(unit, settled=settled)
-        held_slot = unit.resources is not None and bool(unit.resources.slots)
-        if held_slot:
-            self._pipeline.slot_freed = True
-        if held_slot or self._process_limits.applies_to(unit.queue):
-            # There is room for another job of its queue, or its slot went to a waiting job, now at the head of a queue.
-            self._pipeline.queues_empty = False
+        if unit.resources is not None and unit.resources.slots:
+            # The acknowledgement hands its slot to a waiting job, which is then at the head of a queue.
+            self._state.note_slot_freed()
+        elif self._process_limits.applies_to(unit.queue):
+            # There is room for another job of its queue.
+            self._state.expect_jobs()
 
     def request_acknowledgement(self) -> None:
         """Make a thread acknowledge units that ended outside the worker threads (async jobs)."""
@@ -126,8 +121,7 @@ class Fetcher:
 
     def quiet(self) -> None:
         """Fetch no more jobs, and continue to acknowledge those in flight until ``stop``. May be called twice."""
-        self._pipeline.closed = True
-        self._leader.wake()
+        self._state.close()
 
     def pause(self, queues: Collection[str]) -> None:
         """Skip exactly these queues from now on."""
@@ -136,14 +130,13 @@ class Fetcher:
 
     def stop(self) -> None:
         """Fetch no more jobs; every ``next`` returns ``None``. May be called twice."""
-        self._pipeline.closed = True
-        self._stopped = True
+        self._state.stop()
         self._leader.stop()
         self.threads.notify_all()
 
     def after_fork_in_child(self) -> None:
         """Stop in a child process that a job has forked: the connections belong to the parent."""
-        self._stopped = True
+        self._state.stop_in_forked_child()
 
     def shutdown(self, timeout_s: float) -> None:
         """After ``stop``: end the calls under way and return the buffered jobs. Raises redis errors."""
@@ -168,9 +161,9 @@ class Fetcher:
     @property
     def fetching(self) -> bool:
         """Whether jobs are fetched: not closed, the last call answered, and the lease held."""
-        pipeline = self._pipeline
-        answered = self.in_flight.replies.fetches_read > 0 and not pipeline.failures
-        return answered and not pipeline.suspended and not pipeline.closed
+        state = self._state
+        answered = state.fetches_read > 0 and not state.failures
+        return answered and not state.suspended and not state.closed
 
     @property
     def connection_lost_at(self) -> float | None:
@@ -197,7 +190,7 @@ class Fetcher:
         return None
 
     def _start_buffered(self, now: float) -> UnitOfWork | None:
-        if self._pipeline.suspended:
+        if self._state.suspended:
             return None
         unit = self.in_flight.start(now)
         # The clock is read again, after everything else: since `now` the process may have been stopped.
@@ -221,4 +214,4 @@ class Fetcher:
             self._leader.wake()
 
     def _work_available(self) -> bool:
-        return self._stopped or not self._leader.lock.locked() or self._leader.ready
+        return self._state.stopped or not self._leader.lock.locked() or self._state.ready

@@ -11,11 +11,11 @@ from redis.exceptions import NoPermissionError, OutOfMemoryError, RedisError, Re
 
 from framework.backoff import backoff_s
 from framework.fetch.blocking import MAX_BLOCKED_QUEUES, BlockingMoves
-from framework.fetch.in_flight import InFlight
 from framework.fetch.pipeline import FetchPipeline, clock
 from framework.fetch.process_limits import ProcessLimits
 from framework.fetch.reconciler import Reconciler
 from framework.fetch.requeue import requeue
+from framework.fetch.state import FetchState
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.timings import Timings
 
@@ -46,7 +46,7 @@ class Leader:
         self,
         client: "redis.Redis",
         identity: str,
-        in_flight: InFlight,
+        state: FetchState,
         pipeline: FetchPipeline,
         blocking: BlockingMoves,
         reconciler: Reconciler,
@@ -62,7 +62,8 @@ class Leader:
         """When the leader last took a step, for a watchdog."""
         self._client = client
         self._identity = identity
-        self._in_flight = in_flight
+        self._state = state
+        self._in_flight = state.in_flight
         self._pipeline = pipeline
         self._blocking = blocking
         self._reconciler = reconciler
@@ -75,7 +76,7 @@ class Leader:
 
     def wake(self) -> None:
         """Make the leader take a step now."""
-        self._blocking.wake()
+        self._state.wake_up.wake()
 
     def rearm(self) -> None:
         """Cancel every blocking call and arm new ones, since the served queues have changed."""
@@ -88,27 +89,22 @@ class Leader:
         self.wake()
 
     @property
-    def ready(self) -> bool:
-        """Whether a job may start now."""
-        return self._in_flight.startable and not self._pipeline.suspended
-
-    @property
     def queue_unwatched(self) -> bool:
         """Whether a served queue has no blocking call although there is capacity for its next job."""
         if (
             not self._in_flight.free_capacity
-            or not self._pipeline.queues_empty
-            or self._pipeline.closed
+            or not self._state.queues_empty
+            or self._state.closed
             or clock() < self._blocking_allowed_at
         ):
             return False
         return len(self._blocking.queues) < min(MAX_BLOCKED_QUEUES, len(self._pipeline.queues)) - len(
-            self._pipeline.wrong_type_queues
+            self._state.wrong_type_queues
         )
 
     def run(self) -> None:
         """Lead until a job may start or the process stops."""
-        while not self._stopping.is_set() and not self.ready:
+        while not self._stopping.is_set() and not self._state.ready:
             self.stepped_at = clock()
             try:
                 self._step()
@@ -132,18 +128,19 @@ class Leader:
         return self._blocking.connection_lost_at
 
     def _step(self) -> None:
-        pipeline = self._pipeline
-        if pipeline.failures or pipeline.suspended:
+        pipeline, state = self._pipeline, self._state
+        if state.failures or state.suspended:
             self._recover()
             return
-        if self._rearm_requested or pipeline.closed:
+        if self._rearm_requested or state.closed:
             # Cleared before the work: a request that arrives meanwhile causes another step.
             self._rearm_requested = False
             pipeline.drain_reply()
             self._cancel_and_return_jobs()
         if self._needs_sweep and self.stepped_at - self._swept_at >= self._timings.queue_sweep_period_s:
             # The next fetch also reads the queues without a blocking call.
-            self._swept_at, pipeline.queues_empty = self.stepped_at, False
+            self._swept_at = self.stepped_at
+            state.expect_jobs()
         if self._stalled():
             # The jobs of the reply are younger than the buffered ones. Returned later, they would run before them.
             pipeline.drain_reply()
@@ -156,12 +153,12 @@ class Leader:
 
     def _recover(self) -> None:
         """Return buffered jobs while this process owns them; then probe until Redis answers and the lease is held."""
-        if self._pipeline.failures:
+        if self._state.failures:
             self._drop_idle_connections()
-        if self._pipeline.suspended:
+        if self._state.suspended:
             self._cancel_and_return_jobs()
         self._pipeline.probe(self._on_redis_recovered)
-        if self._pipeline.suspended:
+        if self._state.suspended:
             self._stopping.wait(_LEASE_RETRY_S)
 
     def _on_redis_recovered(self) -> None:
@@ -181,7 +178,7 @@ class Leader:
         """Close every connection, since the address may lead to another server, and wait: 50 ms at first, at most ``max_s``."""
         self._blocking.drop_connections()
         self._drop_idle_connections()
-        self._stopping.wait(backoff_s(self._pipeline.failures, _FIRST_BACKOFF_S, max_s, jitter=0.5))
+        self._stopping.wait(backoff_s(self._state.failures, _FIRST_BACKOFF_S, max_s, jitter=0.5))
 
     def _cancel_and_return_jobs(self, *, no_wait: bool = False) -> None:
         """Cancel every blocking call, and return their jobs and the buffered ones to the queues."""
@@ -191,34 +188,32 @@ class Leader:
 
     def _arm_queues(self) -> None:
         """Arm a blocking call at every queue that has none, while there is capacity for its job."""
-        pipeline, blocking = self._pipeline, self._blocking
+        blocking, wrong_type = self._blocking, self._state.wrong_type_queues
         # A failure may have ended calls: their reservations end too.
         self._process_limits.keep_blocking_only(blocking.queues)
         if not self.queue_unwatched:
             return
-        for name in pipeline.queues[:MAX_BLOCKED_QUEUES]:
+        for name in self._pipeline.queues[:MAX_BLOCKED_QUEUES]:
             if (
                 name not in blocking.queues
-                and name not in pipeline.wrong_type_queues
+                and name not in wrong_type
                 and self._process_limits.reserve_for_blocking(name)
             ):
                 blocking.arm(name)
 
     def _wait_for_jobs(self) -> None:
-        replies, timeout_s = self._in_flight.replies, self._wait_timeout_s()
+        timeout_s = self._wait_timeout_s()
         self.sleeping, self.sleeping_long = True, timeout_s > STALLED_S
         try:
             # Checked again after `sleeping_long` is visible: a thread that acts later than this wakes the leader.
             if (
-                self.ready
+                self._state.ready
                 or self.queue_unwatched
                 or (self._pipeline.round_trip_unclaimed and not self._in_flight.buffer)
             ):
                 return
             began = clock()
-            # Cleared before the poll is counted: a request that arrives in between stays set, and costs at most one more poll.
-            replies.poll_requested = False
-            replies.polls_started += 1
+            self._state.poll_begins()
             arrived = self._blocking.wait(timeout_s)
         except ResponseError as error:
             self._fall_back_to_sweeps(error)
@@ -230,24 +225,23 @@ class Leader:
             self._pipeline.suspend()
         self._receive(arrived)
         # Last: the reconciler relies on the jobs of an ended poll being in flight.
-        replies.polls_ended = replies.polls_started
+        self._state.poll_ended()
 
     def _wait_timeout_s(self) -> float:
-        if self._in_flight.replies.poll_requested:
+        if self._state.poll_requested:
             return 0.0
         if self._pipeline.unfinished or (self._in_flight.buffer and self._in_flight.oldest_returnable is not None):
             return STALLED_S
-        if self._pipeline.closed or not self._in_flight.free_capacity:
+        if self._state.closed or not self._in_flight.free_capacity:
             return self._timings.block_timeout_s
         return self._timings.queue_sweep_period_s if self._needs_sweep else self._timings.block_timeout_s
 
     @property
     def _needs_sweep(self) -> bool:
         """Whether there are queues that no blocking call can serve."""
-        pipeline = self._pipeline
         return (
-            len(pipeline.queues) > MAX_BLOCKED_QUEUES
-            or bool(pipeline.wrong_type_queues)
+            len(self._pipeline.queues) > MAX_BLOCKED_QUEUES
+            or bool(self._state.wrong_type_queues)
             or self.stepped_at < self._blocking_allowed_at
         )
 
@@ -256,17 +250,17 @@ class Leader:
         now = clock()
         self._in_flight.add([UnitOfWork(queue, data, now) for queue, data, _ in arrived])
         self._process_limits.keep_blocking_only(self._blocking.queues)
-        if arrived and (self._pipeline.closed or not self._in_flight.free_capacity or self._stopping.is_set()):
+        if arrived and (self._state.closed or not self._in_flight.free_capacity or self._stopping.is_set()):
             self._return_buffer()
         elif any(waited_s < BURST_S for _, _, waited_s in arrived):
-            self._pipeline.queues_empty = False
+            self._state.expect_jobs()
 
     def _fall_back_to_sweeps(self, error: ResponseError) -> None:
         """Fetch periodically instead of blocking: Redis refuses BLMOVE at maxmemory or by ACL, but not the fetch script."""
         if not isinstance(error, OutOfMemoryError | NoPermissionError):
             raise error
         self._blocking_allowed_at = self.stepped_at + self._timings.queue_sweep_period_s
-        self._pipeline.queues_empty = False
+        self._state.expect_jobs()
 
     def _stalled(self) -> bool:
         """Whether the buffered jobs have waited long enough for capacity."""
@@ -279,13 +273,13 @@ class Leader:
         """Return the buffered jobs to the head of their queues. Jobs that have moved already wait on for a thread."""
         taken = self._in_flight.take_buffer()
         units = [unit for unit in taken if not unit.has_moved]
-        self._in_flight.buffer.extendleft(unit for unit in reversed(taken) if unit.has_moved)
+        self._in_flight.put_back_next([unit for unit in taken if unit.has_moved])
         try:
             requeue(self._client, self._identity, [(unit, unit.data) for unit in units])
         except BaseException:
             for unit in units:
                 # The job may be in its queue again. At this age it cannot start before `probe` has decided.
-                unit.fetched_at = 0.0
-            self._in_flight.buffer.extendleft(reversed(units))
+                unit.mark_stale()
+            self._in_flight.put_back_next(units)
             raise
         self._in_flight.remove(units)

@@ -15,10 +15,10 @@ from redis.exceptions import RedisError
 
 from framework.fetch.call import FetchCall, FetchReply
 from framework.fetch.error_rate import ErrorRateLimit
-from framework.fetch.in_flight import MAX_UNACKNOWLEDGED, InFlight
 from framework.fetch.prefetch import Prefetch
 from framework.fetch.process_limits import ProcessLimits
 from framework.fetch.queues import QueueOrder, QueueRotation
+from framework.fetch.state import MAX_UNACKNOWLEDGED, FetchState
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.timings import Timings
@@ -68,7 +68,7 @@ class FetchEvents(Protocol):
 
 # Decision 38: worker threads fetch their own jobs, and at most 32 finished jobs are unconfirmed.
 class FetchPipeline:
-    """Acknowledge and fetch for all threads. ``on_failure`` is called when calls must stop until ``probe`` succeeds.
+    """Acknowledge and fetch for all threads.
 
     Every failure leaves the same state: no call under way, each ended unit to be acknowledged again, the lock free, and calls
     stopped until ``probe``. The probe also finds the jobs of a reply that was lost or only partly read. So an error of the
@@ -81,16 +81,15 @@ class FetchPipeline:
         client: "redis.Redis",
         identity: str,
         order: QueueOrder,
-        in_flight: InFlight,
+        state: FetchState,
         events: FetchEvents,
-        on_failure: Callable[[], None],
         process_limits: ProcessLimits,
         timings: Timings,
     ) -> None:
         self._call = FetchCall(client, identity, read_timeout_s=COMMAND_TIMEOUT_S, lease_ms=timings.lease_ms)
-        self._in_flight = in_flight
+        self._state = state
+        self._in_flight = state.in_flight
         self._events = events
-        self._on_failure = on_failure
         self._process_limits = process_limits
         self._lock = threading.Lock()
         self._rotation = QueueRotation(order)
@@ -99,18 +98,6 @@ class FetchPipeline:
         self._sent_at = 0.0
         self.acknowledging_since = 0.0
         """When a thread last began to acknowledge and wait. A watchdog reads it: a thread that tries again does not hang."""
-        self.queues_empty = False
-        """Whether the last fetch from every queue found nothing: then only a blocking call or a sweep finds new jobs."""
-        self.closed = False
-        """Whether no more jobs are fetched (quiet, stop)."""
-        self.slot_freed = False
-        """Whether a job with a slot has ended since the last call: a job may wait for its slot."""
-        self.failures = 0
-        """The number of consecutive failed calls."""
-        self.suspended = False
-        """Whether the lease was lost when last seen: then any process may take the working list over, and no job may start."""
-        self.wrong_type_queues: frozenset[str] = frozenset()
-        """Queues whose key was not a list at the last fetch."""
 
     @property
     def queues(self) -> list[str]:
@@ -138,7 +125,7 @@ class FetchPipeline:
         return self._prefetch.ahead
 
     def _may_call(self) -> bool:
-        return not self.failures and not self.suspended and self.round_trip_due
+        return not self._state.failures and not self._state.suspended and self.round_trip_due
 
     @property
     def round_trip_unclaimed(self) -> bool:
@@ -147,10 +134,10 @@ class FetchPipeline:
 
     def flush_if_due(self, now: float) -> None:
         """Between two jobs: read the reply and send acknowledgements, if it is time. Does not wait for another thread."""
-        in_flight = self._in_flight
+        in_flight, state = self._in_flight, self._state
         unsent = in_flight.unsent
         # With an empty buffer this thread makes the round trip next and waits for it: nothing to send ahead.
-        if unsent <= 0 or not in_flight.buffer or self.failures or self.suspended:
+        if unsent <= 0 or not in_flight.buffer or state.failures or state.suspended:
             return
         if unsent < ACK_BATCH and now - self._sent_at < ACK_INTERVAL_S:
             return
@@ -167,7 +154,7 @@ class FetchPipeline:
     def fetch_and_wait(self) -> bool:
         """Make one round trip and wait for it, if it is due and no other thread makes it; return whether it was made."""
         # The call under way does not release the slot of a job that has ended since, for which other jobs may wait.
-        if not self._may_call() or not self._lock.acquire(blocking=self.slot_freed):
+        if not self._may_call() or not self._lock.acquire(blocking=self._state.slot_freed):
             return False
         try:
             # The thread that made the call before may have failed, or may have found the lease lost.
@@ -178,7 +165,7 @@ class FetchPipeline:
             if not self._in_flight.startable:
                 self._send(clock(), MAX_ACKS_PER_CALL)
                 self._read_reply()
-            elif self.slot_freed:
+            elif self._state.slot_freed:
                 # The thread that leads reads the reply.
                 self._send(clock(), MAX_ACKS_PER_CALL)
         except BaseException as error:  # noqa: BLE001 - see `_fail`
@@ -213,18 +200,18 @@ class FetchPipeline:
         If calls had failed, ``on_redis_back`` runs before the next call: no reply to an earlier call can arrive any more.
         """
         with self._lock:
-            self.suspended = not self._acknowledge_and_wait()
-            if self.failures:
+            self._state.note_lease(held=self._acknowledge_and_wait())
+            if self._state.failures:
                 on_redis_back()
                 self._events.redis_answered("fetcher")
-            self.failures = 0
-            self.queues_empty = False
+            self._state.recover()
 
     def pause(self, queues: Collection[str]) -> bool:
         """Skip exactly these queues from now on; return whether that is a change."""
         with self._lock:
             changed = self._rotation.pause(queues)
-            self.queues_empty = self.queues_empty and not changed
+            if changed:
+                self._state.expect_jobs()
         return changed
 
     def fail(self, error: BaseException) -> None:
@@ -234,13 +221,11 @@ class FetchPipeline:
 
     def suspend(self) -> None:
         """Start no job until ``probe`` finds the lease held: it is, or may be, lost."""
-        was_suspended, self.suspended = self.suspended, True
-        if not was_suspended:
+        if self._state.suspend():
             self._events.lease_lost()
-        self._on_failure()
 
     def _wanted(self) -> int:
-        if self.queues_empty or self.closed:
+        if self._state.queues_empty or self._state.closed:
             return 0
         return self._prefetch.wanted(self._in_flight.free_capacity, self._in_flight.waiting)
 
@@ -256,14 +241,13 @@ class FetchPipeline:
             raise
 
     def _send(self, now: float, max_acks: int, *, fetch: bool = True) -> None:
-        # Before the ended jobs are taken: one that ends meanwhile sets it again.
-        self.slot_freed = False
+        # Before the ended jobs are taken, for a slot that is freed meanwhile. And before the send: the reconciler may see in Redis
+        # what the call did, and must know that its reply is under way.
+        self._state.fetch_begins()
         wanted = self._wanted() if fetch else 0
         ended = self._in_flight.take_done(max_acks)
         self._prefetch.ended(len(ended), now)
         self._sent_at = now
-        # Before the send: the reconciler may see in Redis what the call did, and must know that its reply is under way.
-        self._in_flight.replies.fetches_sent += 1
         queues = self._process_limits.quotas(self._rotation.next(wanted, now)) if wanted else []
         self._call.send(ended, queues, wanted, now)
 
@@ -272,12 +256,8 @@ class FetchPipeline:
         if not self._call.pending:
             return True
         lease_held = self._apply_reply(self._call.read())
-        self._note_reply_read()
+        self._state.fetch_ended()
         return lease_held
-
-    def _note_reply_read(self) -> None:
-        replies = self._in_flight.replies
-        replies.fetches_read = replies.fetches_sent
 
     def _apply_reply(self, reply: FetchReply) -> bool:
         # Units first: an error in a log line or a statistic must not lose a unit.
@@ -298,8 +278,8 @@ class FetchPipeline:
             self._prefetch.arrived([len(unit.data) for unit in reply.units])
         if reply.wanted:
             self._rotation.record_found(reply.source_queues, enough=len(reply.units) >= reply.wanted)
-            self.queues_empty = not reply.units and self._rotation.all_checked
-            self.wrong_type_queues = frozenset(reply.wrong_type_queues)
+            empty = not reply.units and self._rotation.all_checked
+            self._state.note_queues(empty=empty, wrong_type=reply.wrong_type_queues)
         return True
 
     def _fail(self, error: BaseException) -> None:
@@ -308,8 +288,7 @@ class FetchPipeline:
             self._reset_call()
         except Exception as worse:  # noqa: BLE001 - every step of the reset has done its part before it could fail
             error = worse
-        self.failures += 1
-        self._on_failure()
+        self._state.note_failure()
         if isinstance(error, RedisError | OSError):
             self._events.fetch_failed(error)
         elif isinstance(error, Exception):
@@ -325,4 +304,4 @@ class FetchPipeline:
         finally:
             # Also after an error: no reply can arrive any more, and room that stays requested would be lost for ever.
             self._process_limits.fetch_ended()
-            self._note_reply_read()
+            self._state.fetch_ended()

@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from framework.fetch.in_flight import InFlight
+from framework.fetch.state import InFlight
 
 
 class ProcessLimits:

@@ -6,10 +6,9 @@ from typing import Any, cast
 import redis
 
 from framework.errors import PayloadError
-from framework.fetch.in_flight import InFlight
 from framework.fetch.reaper import OnRecovered, RecoveredJob, read_queue
-from framework.fetch.reply_tracker import ReplySnapshot
 from framework.fetch.requeue import requeue
+from framework.fetch.state import FetchState, ReplySnapshot
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.absent_keys import AbsentKeys
 from framework.store.script import KILL
@@ -34,7 +33,7 @@ class Reconciler:
         self,
         client: "redis.Redis",
         identity: str,
-        in_flight: InFlight,
+        state: FetchState,
         on_recovered: OnRecovered,
         dead_set_limits: SetLimits,
         decoded_limit: int = DECODED_LIMIT,
@@ -43,7 +42,8 @@ class Reconciler:
         self._absent = absent or AbsentKeys()
         self._client = client
         self._identity = identity
-        self._in_flight = in_flight
+        self._state = state
+        self._in_flight = state.in_flight
         self._on_recovered = on_recovered
         self._dead_set_limits = dead_set_limits
         self._decoded_limit = decoded_limit
@@ -59,7 +59,7 @@ class Reconciler:
             return 0
         in_flight = self._in_flight
         # First of all: then a candidate whose reply has been read is in memory below.
-        all_read = in_flight.replies.all_read_since(self._snapshot)
+        all_read = self._state.all_read_since(self._snapshot)
         returned = set[bytes]()
         # Returned jobs had been read; if the same bytes are fetched again, they are new candidates.
         self._candidates -= in_flight.swap_returned(returned)
@@ -70,7 +70,7 @@ class Reconciler:
         lost = [data for data in unknown if data in self._candidates and data not in returned]
         self._candidates = set(unknown)
         if unknown:
-            self._snapshot = in_flight.replies.snapshot()
+            self._snapshot = self._state.snapshot_replies()
         else:
             in_flight.swap_returned(None)
         return self._requeue(lost)

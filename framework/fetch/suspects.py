@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 import redis
 from redis.exceptions import RedisError
 
-from framework.fetch.in_flight import MAX_UNACKNOWLEDGED
+from framework.fetch.state import MAX_UNACKNOWLEDGED
 from framework.store.script import NOTE_START
 from framework.timings import STANDARD, Timings
 from framework.types import Payload

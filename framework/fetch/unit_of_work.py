@@ -103,6 +103,10 @@ class UnitOfWork:
         """The answer of the script that has asked for this job and others; ``None`` if it is to be asked for alone."""
         return None if self.prepared is None else self.prepared.admission
 
+    def mark_stale(self) -> None:
+        """Let the job start only after the fetcher has seen that the lease is held."""
+        self.fetched_at = 0.0
+
     def release_lock(self, lock: Lock) -> None:
         """Note that the job has released its lock. Without other resources it then ends without releasing anything."""
         self.released_lock = lock

@@ -13,9 +13,9 @@ import threading
 
 import redis
 
-from framework.fetch.in_flight import InFlight
 from framework.fetch.interruptions import InterruptedJob, InterruptionLimit, interrupt
 from framework.fetch.requeue import requeue
+from framework.fetch.state import InFlight
 from framework.process.events import ProcessEvents
 from framework.telemetry import logs
 

@@ -24,11 +24,11 @@ from framework.execute.unknown import UnknownClassDelays
 from framework.fetch.failure_detector import FailureDetector
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.identity import own_identity
-from framework.fetch.in_flight import InFlight
 from framework.fetch.interruptions import InterruptionLimit
 from framework.fetch.queues import QueueOrder
 from framework.fetch.reaper import Reaper
 from framework.fetch.reconciler import Reconciler
+from framework.fetch.state import FetchState
 from framework.fetch.suspects import SuspectRunner
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import Settler
@@ -148,13 +148,13 @@ def build_worker(
     """Return the components of a process that serves the queues in ``order``; nothing runs yet."""
     events = ProcessEvents(shard.name, tracker_of(settings), shard.endpoint.user)
     dead_set, waits = _dead_set_limits(settings.dead), timings.current()
-    states, in_flight = StatusWriter(shard, events.status_write_failed), InFlight(options.slots)
+    states, fetch_state = StatusWriter(shard, events.status_write_failed), FetchState(options.slots)
     fetching, upkeep, beating = _open_clients(shard, "fetch", "upkeep", "lease")
     budget, decoded_limit = MemoryBudget(settings.size_limit.decoding_budget), settings.size_limit.decoded_limit
     absent = _absent_keys(identity, waits)
-    reconciler = Reconciler(fetching, identity, in_flight, events.recovered, dead_set, decoded_limit, absent)
-    fetcher = Fetcher(fetching, identity, order, in_flight, events, reconciler, settings.process_limits, waits)
-    runs = RunningJobs(in_flight.running, cancellations := Cancellations(shard.client))
+    reconciler = Reconciler(fetching, identity, fetch_state, events.recovered, dead_set, decoded_limit, absent)
+    fetcher = Fetcher(fetching, identity, order, fetch_state, events, reconciler, settings.process_limits, waits)
+    runs = RunningJobs(fetcher.in_flight.running, cancellations := Cancellations(shard.client))
     policies = open_policies(settings, events.tracker, shard, upkeep, identity, absent, waits)
     decoding = PayloadDecoder(runs, settings.size_limit.decompressed_limit, decoded_limit, budget)
     suspects = SuspectRunner(shard.client, identity, options.slots, waits)
@@ -185,7 +185,7 @@ def build_worker(
         refresh=policies.refresh,
         maintenance=(*policies.maintenance, *_monitors(settings, upkeep, events), cancellations.refresh),
         events=events,
-        push_back=PushBack(shard.client, identity, in_flight, events, interruptions),
+        push_back=PushBack(shard.client, identity, fetcher.in_flight, events, interruptions),
         absent=absent,
         poll_interval_s=settings.poll_interval,
         timeout_s=options.timeout_s,

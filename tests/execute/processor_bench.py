@@ -14,9 +14,9 @@ from framework.execute.job_log import JobLog
 from framework.execute.processor import Processor
 from framework.execute.stats import RunningJobs
 from framework.fetch.fetcher import Fetcher
-from framework.fetch.in_flight import InFlight
 from framework.fetch.queues import QueueOrder
 from framework.fetch.reconciler import Reconciler
+from framework.fetch.state import FetchState
 from framework.fetch.suspects import SuspectRunner
 from framework.finish.handlers import Handlers
 from framework.finish.retry import RetryPolicy
@@ -45,9 +45,9 @@ class ProcessorBench:
             [] for _ in range(6)
         )
         self.shard = opened(url)
-        in_flight, client = InFlight(slots), self.shard.open_client("fetch", read_timeout_s=COMMAND_TIMEOUT_S)
-        reconciler = Reconciler(client, IDENTITY, in_flight, lambda recovered: None, SetLimits(100, 3600.0))
-        self.fetcher = Fetcher(client, IDENTITY, QueueOrder.of([("default", 0)]), in_flight, self, reconciler)
+        self.state, client = FetchState(slots), self.shard.open_client("fetch", read_timeout_s=COMMAND_TIMEOUT_S)
+        reconciler = Reconciler(client, IDENTITY, self.state, lambda recovered: None, SetLimits(100, 3600.0))
+        self.fetcher = Fetcher(client, IDENTITY, QueueOrder.of([("default", 0)]), self.state, self, reconciler)
         self.runs = RunningJobs(self.fetcher.in_flight.running)
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
         self.server_log = ServerLog(self._file.fileno(), "info", {"shard": "main"})
@@ -156,6 +156,7 @@ class ProcessorBench:
         self.processor.stop_settling()
         until(lambda: self.processor.join(0.1), "the end of every thread")
         self.fetcher._leader._blocking.close()
+        self.state.wake_up.close()
         self.fetcher._pipeline._call.close()
         self.fetcher._leader._client.close()
         self.shard.close()

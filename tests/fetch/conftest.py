@@ -7,9 +7,9 @@ from queue import SimpleQueue
 import pytest
 
 from framework.fetch.fetcher import Fetcher
-from framework.fetch.in_flight import InFlight
 from framework.fetch.queues import QueueOrder
 from framework.fetch.reconciler import Reconciler
+from framework.fetch.state import FetchState
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.store.script import FETCH
 from framework.timings import STANDARD
@@ -29,12 +29,13 @@ class FetcherBench:
         self.shard = opened(url)
         self.slots = slots
         self.units, self.fenced_units, self.lost, self.errors, self.refused, self.died = [], [], 0, [], [], []
-        self.in_flight = InFlight(slots)
+        self.state = FetchState(slots)
+        self.in_flight = self.state.in_flight
         client = self.shard.open_client("fetch", read_timeout_s=COMMAND_TIMEOUT_S)
         self.recovered, self.faults = [], []
-        self.reconciler = Reconciler(client, IDENTITY, self.in_flight, self.recovered.append, SetLimits(10_000, 3600.0))
+        self.reconciler = Reconciler(client, IDENTITY, self.state, self.recovered.append, SetLimits(10_000, 3600.0))
         order = QueueOrder.of(queues)
-        self.fetcher = Fetcher(client, IDENTITY, order, self.in_flight, self, self.reconciler, limits or {}, timings)
+        self.fetcher = Fetcher(client, IDENTITY, order, self.state, self, self.reconciler, limits or {}, timings)
         self.pipeline = self.fetcher._pipeline
         self.leader = self.fetcher._leader
         self.blocking = self.leader._blocking
@@ -154,6 +155,7 @@ class FetcherBench:
             end.put(None)  # the fetcher sees a job that hangs for ever
         self.join()
         self.blocking.close()  # a process ends by exit and needs no close of its own
+        self.state.wake_up.close()
         self.pipeline._call.close()
         self.leader._client.close()
         self.shard.close()

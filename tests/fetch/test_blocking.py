@@ -8,6 +8,7 @@ from redis.exceptions import OutOfMemoryError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.fetch.blocking import BlockingMoves
+from framework.fetch.state import WakeUp
 from framework.timings import STANDARD
 from framework.wire import keys
 from tests.harness import IDENTITY, full_memory, opened, until
@@ -21,9 +22,11 @@ WORKING = keys.working(IDENTITY)
 def blocking_at(url, timings=STANDARD):
     shard = opened(url)
     client = shard.open_client("fetch", read_timeout_s=5.0)
-    one = BlockingMoves(client, WORKING, timings)
+    wake_up = WakeUp()
+    one = BlockingMoves(client, WORKING, wake_up, timings)
     yield one
     one.close()
+    wake_up.close()
     client.close()
     shard.close()
 
@@ -63,9 +66,9 @@ def test_blocking_connection_is_reused(blocking, redis):
 
 def test_wake_before_or_during_wait_ends_it(blocking):
     for _ in range(100_000):  # more than the socket holds: `wake` never blocks
-        blocking.wake()
+        blocking._wake_up.wake()
     assert blocking.wait(30.0) == []
-    ready, _, _ = select.select([blocking._wake_reader], [], [], 0)
+    ready, _, _ = select.select([blocking._wake_up], [], [], 0)
     assert ready == []  # all of them are used up
 
 

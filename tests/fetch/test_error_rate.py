@@ -10,6 +10,15 @@ QUEUE = "queue:default"
 
 PLACES = {
     "in_flight": ("take_done", "confirm", "add", "take_buffer", "remove", "note_returned"),
+    "state": (
+        "fetch_begins",
+        "fetch_ended",
+        "note_queues",
+        "note_lease",
+        "recover",
+        "poll_begins",
+        "poll_ended",
+    ),
     "pipeline._prefetch": ("wanted", "ended", "arrived"),
     "pipeline._rotation": ("next", "record_found"),
     "pipeline._process_limits": (
@@ -21,7 +30,7 @@ PLACES = {
     ),
     "pipeline._call": ("send", "read", "close"),
     "pipeline._call._channel": ("send", "read", "close"),
-    "pipeline": ("_read_reply", "_send", "_apply_reply", "_note_reply_read", "drain_reply", "probe", "fetch_and_wait"),
+    "pipeline": ("_read_reply", "_send", "_apply_reply", "drain_reply", "probe", "fetch_and_wait"),
     "blocking": ("arm", "wait", "cancel_all", "_open", "_read_reply", "_unblock", "_check_overdue"),
     "leader": ("_step", "_arm_queues", "_wait_for_jobs", "_receive", "_wait_timeout_s", "_return_buffer", "_stalled"),
     "reconciler": ("reconcile_idle",),
@@ -72,7 +81,7 @@ def test_pipeline_error_anywhere_loses_no_unit_and_no_lock(bench, redis, monkeyp
     until(lambda: ({unit.data for unit in one.units} == set(jobs) and not one.working()) or one.died)
     until(lambda: (raised and one.faults) or one.died)
     assert one.died == []
-    until(lambda: not one.in_flight.payloads() and one.pipeline.failures == 0)
+    until(lambda: not one.in_flight.payloads() and one.state.failures == 0)
     assert not one.in_flight.running()
     assert one.in_flight.free_capacity == one.slots
 

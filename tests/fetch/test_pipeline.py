@@ -7,8 +7,8 @@ import pytest
 
 from framework.fetch import fetcher as fetcher_module
 from framework.fetch import pipeline as pipeline_module
-from framework.fetch.in_flight import MAX_UNACKNOWLEDGED
 from framework.fetch.pipeline import ACK_BATCH, clock
+from framework.fetch.state import MAX_UNACKNOWLEDGED
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.script import FETCH
 from framework.wire import keys
@@ -93,15 +93,15 @@ def test_lost_reply_repeats_acknowledgements(bench, redis):
     channel = one.pipeline._call._channel
     assert channel._socket.recv(1 << 16)  # the reply is on its way, and gets lost
     redis.client_kill_filter(_type="normal", skipme=True)
-    one.pipeline.queues_empty = True  # this pass needs no more jobs
+    one.state.queues_empty = True  # this pass needs no more jobs
     one.pipeline.fetch_and_wait()
-    assert one.pipeline.failures == 1
+    assert one.state.failures == 1
     assert len(one.errors) == 1
     assert list(one.in_flight.done) == units[:2]
     assert {unit.data for unit in units} <= one.in_flight.payloads()
     assert redis.lrange(WORKING, 0, -1) == [b"new", b"2"]  # reconciliation finds it: memory does not know it
     one.pipeline.probe(lambda: None)
-    assert (one.pipeline.failures, one.in_flight.payloads()) == (0, {b"2"})
+    assert (one.state.failures, one.in_flight.payloads()) == (0, {b"2"})
     assert one.units == []
 
 
@@ -207,7 +207,7 @@ def test_fetched_job_is_not_lost_before_its_reply_is_read(bench, redis):
 
 def test_blocking_job_is_not_lost_before_its_reply_is_read(bench, redis):
     one = bench(slots=2)
-    one.pipeline.queues_empty = True
+    one.state.queues_empty = True
     one.leader._arm_queues()
     redis.lpush(QUEUE, encoded())
     assert [one.reconciler.reconcile() for _ in range(3)] == [0, 0, 0]
@@ -241,7 +241,7 @@ def test_buffered_jobs_return_after_a_clock_jump(bench, redis, monkeypatch):
     until(lambda: redis.lrange(QUEUE, 0, -1) == [b"waiting", b"2", b"1", b"0"], "given back, in order")
     assert one.units == []
     assert one.lost == 1
-    assert one.pipeline.suspended
+    assert one.state.suspended
     one.beat()
     assert sorted(one.got(2)) == [b"0", b"1"]
 
@@ -275,7 +275,7 @@ def test_jobs_of_a_stale_reply_are_not_started(bench, redis, monkeypatch):
     for module in (pipeline_module, fetcher_module):
         monkeypatch.setattr(module, "clock", lambda: real() + 60)
     one.start()
-    until(lambda: one.pipeline.suspended or one.units)
+    until(lambda: one.state.suspended or one.units)
     assert one.units == []
 
 
@@ -286,7 +286,7 @@ def test_lost_lease_returns_the_buffer(bench, redis):
     taken(one, 2)
     redis.delete(keys.lease(IDENTITY))
     one.pipeline.probe(lambda: None)
-    assert one.pipeline.suspended
+    assert one.state.suspended
     one.start()
     until(lambda: redis.lrange(QUEUE, 0, -1) == [b"waiting", b"1", b"0"], "given back, in order")
     until(lambda: not one.in_flight.payloads())
@@ -306,7 +306,7 @@ def test_running_jobs_survive_an_outage(bench, redis):
     for count in range(500, 3_000, 500):
         until(lambda: len(one.units) >= count or not redis.llen(QUEUE), "progress")  # noqa: B023
         redis.client_kill_filter(_type="normal", skipme=True)
-    until(lambda: redis.llen(QUEUE) == 0 and not one.in_flight.payloads() and one.pipeline.queues_empty)
+    until(lambda: redis.llen(QUEUE) == 0 and not one.in_flight.payloads() and one.state.queues_empty)
     names = [unit.data for unit in one.units] + [unwrapped(entry) for entry in redis.zrange(keys.DEAD, 0, -1)]
     assert sorted(names, key=int) == [b"%d" % number for number in range(3_000)]
 

@@ -1,7 +1,7 @@
 """Process limits: the jobs of a limited queue that a process fetches, and those that it leaves in the queue."""
 
-from framework.fetch.in_flight import InFlight
 from framework.fetch.process_limits import ProcessLimits
+from framework.fetch.state import InFlight
 from framework.fetch.unit_of_work import UnitOfWork
 from tests.harness import until
 

@@ -10,10 +10,10 @@ from framework.declare import registry
 from framework.declare.policy_options import Deduplicate
 from framework.declare.worker import ApplicationWorker
 from framework.fetch.failure_detector import FailureDetector
-from framework.fetch.in_flight import MAX_UNACKNOWLEDGED, InFlight
 from framework.fetch.interruptions import InterruptionLimit
 from framework.fetch.reaper import Reaper, mark_dead
 from framework.fetch.reconciler import Reconciler
+from framework.fetch.state import MAX_UNACKNOWLEDGED, FetchState
 from framework.fetch.suspects import SuspectRunner
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.script import HEARTBEAT, RECLAIM
@@ -458,17 +458,22 @@ def test_killing_job_is_quarantined_and_others_are_not(reaper, redis, before):
 
 
 @pytest.fixture
-def in_flight():
-    """Return an ``InFlight`` whose leader has polled the blocking calls."""
-    in_flight = InFlight(4)
-    in_flight.replies.wake_leader = lambda: None
-    in_flight.replies.polls_ended = 1
-    return in_flight
+def state():
+    """Return the state of a process whose leader has polled the blocking calls."""
+    state = FetchState(4)
+    state.polls_ended = 1
+    yield state
+    state.wake_up.close()
 
 
 @pytest.fixture
-def reconciler(redis, granted, in_flight, recovered):
-    return Reconciler(granted, IDENTITY, in_flight, recovered.append, LIMITS)
+def in_flight(state):
+    return state.in_flight
+
+
+@pytest.fixture
+def reconciler(redis, granted, state, recovered):
+    return Reconciler(granted, IDENTITY, state, recovered.append, LIMITS)
 
 
 @pytest.mark.proves("R9", "I7")
@@ -496,16 +501,16 @@ def test_reply_between_two_comparisons_is_no_loss(redis, in_flight, reconciler):
 
 
 @pytest.mark.proves("I12")
-def test_unread_reply_is_no_loss(redis, in_flight, reconciler):
+def test_unread_reply_is_no_loss(redis, state, reconciler):
     """Two comparisons come close together, or right after a freeze, before the reply is read."""
     unread = hold(redis, encoded())
-    in_flight.replies.fetches_sent += 1
-    in_flight.replies.polls_started += 1
+    state.fetches_sent += 1
+    state.polls_started += 1
     assert [reconciler.reconcile() for _ in range(3)] == [0, 0, 0]
     assert redis.lrange(keys.working(IDENTITY), 0, -1) == [unread.data]
-    in_flight.replies.fetches_read += 1
+    state.fetches_read += 1
     assert [reconciler.reconcile(), reconciler.reconcile()] == [0, 0]  # the blocking calls have not been polled
-    in_flight.replies.polls_ended += 1
+    state.polls_ended += 1
     assert reconciler.reconcile() == 1  # and it is still unknown
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from framework.fetch.in_flight import MAX_UNACKNOWLEDGED
+from framework.fetch.state import MAX_UNACKNOWLEDGED
 from framework.fetch.suspects import RunEvidence, SuspectRunner, is_suspect
 from framework.timings import STANDARD
 from framework.wire import keys

@@ -10,9 +10,9 @@ from framework.declare import registry
 from framework.errors import Discard, RetryLater
 from framework.execute.unknown import UnknownClassDelays
 from framework.fetch.failure_detector import FailureDetector
-from framework.fetch.in_flight import InFlight
 from framework.fetch.interruptions import InterruptionLimit
 from framework.fetch.reaper import Reaper
+from framework.fetch.state import InFlight
 from framework.finish import endings
 from framework.finish.endings import ENDINGS
 from framework.finish.outcome import AwaitsTurn, Discarded, RunOutcome, UnknownClass

@@ -84,6 +84,7 @@ class IdleProcess:
     def close(self):
         parts = self.parts
         parts.fetcher._leader._blocking.close()
+        parts.fetcher._state.wake_up.close()
         parts.fetcher._pipeline._call.close()
         for client in (parts.fetcher._leader._client, parts.record.client, parts.lease.client):
             client.close()
@@ -104,8 +105,8 @@ class IdleProcess:
         assert not task._failures
         self._due[task] = self._clock.now + pause_s
         # The leader, which does not run here, would poll now.
-        replies = self.parts.fetcher.in_flight.replies
-        replies.polls_started = replies.polls_ended = replies.polls_started + 1
+        self.parts.fetcher._state.poll_begins()
+        self.parts.fetcher._state.poll_ended()
         return True
 
 

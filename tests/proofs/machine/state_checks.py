@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from framework.errors import BusinessError
 from framework.execute.execution import Execution
-from framework.fetch.in_flight import MAX_UNACKNOWLEDGED
 from framework.fetch.prefetch import AHEAD_JOBS
+from framework.fetch.state import MAX_UNACKNOWLEDGED
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Failed, Malformed, Snoozed, UnknownClass
 from framework.wire import keys

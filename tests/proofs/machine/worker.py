@@ -227,6 +227,7 @@ class Worker(Owner):
         """Close its connections, as the server does when it notices the end."""
         parts: Any = self.parts
         parts.fetcher._leader._blocking.close()
+        parts.fetcher._state.wake_up.close()
         parts.fetcher._pipeline._call.close()
         for client in (parts.fetcher._leader._client, parts.record.client, parts.lease.client):
             client.close()

@@ -1,16 +1,17 @@
-"""Keep the jobs that this process has fetched and not finished: the memory image of its working list.
+"""Hold the state of the fetching of one process: its jobs in flight, the calls under way, and what stops new calls.
 
-A unit is buffered, then running, then done. It stays in flight until Redis has confirmed its removal from the working list.
-Every step is one operation on a deque or dict, atomic under the interpreter's lock, so no other lock is needed. Iteration
-runs over a copy, and the copy is one such operation too (decision 150).
+The fetcher owns the state. Its parts change it only by the methods of this module, and every other module only reads it
+(decision 215).
 """
 
+import contextlib
+import socket
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from threading import Lock, get_ident
+from typing import NamedTuple
 
-from framework.fetch.reply_tracker import ReplyTracker
 from framework.fetch.unit_of_work import UnitOfWork
 
 MAX_UNACKNOWLEDGED = 32
@@ -18,7 +19,12 @@ MAX_UNACKNOWLEDGED = 32
 
 
 class InFlight:
-    """The units in flight, by state. ``start`` and ``end`` are safe from any thread."""
+    """The jobs that this process has fetched and not finished: the memory image of its working list.
+
+    A unit is buffered, then running, then done. It stays in flight until Redis has confirmed its removal from the working list.
+    Every step is one operation on a deque or dict, atomic under the interpreter's lock, so no other lock is needed. Iteration
+    runs over a copy, and the copy is one such operation too (decision 150). ``start`` and ``end`` are safe from any thread.
+    """
 
     def __init__(self, concurrency: int) -> None:
         self.concurrency = concurrency
@@ -26,7 +32,6 @@ class InFlight:
         self.done: deque[UnitOfWork] = deque()
         """Ended units without confirmation, oldest first; the acknowledgements of the first ``sent`` are under way."""
         self.sent = 0
-        self.replies = ReplyTracker()
         self.last_started_at = 0.0
         self._returned: set[bytes] | None = None
         self._returned_lock = Lock()
@@ -56,7 +61,7 @@ class InFlight:
     @property
     def startable(self) -> bool:
         """Whether a buffered job may start now."""
-        return bool(self.buffer and self._free_indexes) and not self.acknowledgements_full
+        return bool(self.buffer and self._free_indexes) and len(self.done) < MAX_UNACKNOWLEDGED
 
     def add(self, units: Sequence[UnitOfWork]) -> None:
         """Add fetched units to the buffer."""
@@ -66,7 +71,7 @@ class InFlight:
 
     def start(self, now: float) -> UnitOfWork | None:
         """Start the oldest buffered unit and return it; ``None`` without a unit or without free capacity."""
-        if self.acknowledgements_full:
+        if len(self.done) >= MAX_UNACKNOWLEDGED:
             return None
         try:
             index = self._free_indexes.pop()
@@ -202,3 +207,171 @@ class InFlight:
     def payloads(self) -> set[bytes]:
         """The bytes of every unit in flight, those with an acknowledgement under way included."""
         return {unit.data for unit in list(self._by_id.values())}
+
+
+class WakeUp:
+    """A socket pair that ends a wait in ``select``. ``wake`` is safe from any thread; one thread waits and drains."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable after ``wake``."""
+        return self._reader.fileno()
+
+    def wake(self) -> None:
+        """End the current or next wait at once."""
+        # The socket is full of wake-ups.
+        with contextlib.suppress(BlockingIOError):
+            self._writer.send(b"\0")
+
+    def drain(self) -> None:
+        """Forget the wake-ups so far."""
+        try:
+            while self._reader.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        """Close both sockets."""
+        self._reader.close()
+        self._writer.close()
+
+
+class ReplySnapshot(NamedTuple):
+    """A moment, as the numbers of calls that were under way at it."""
+
+    fetches: int
+    polls: int
+
+
+class FetchState:
+    """The state of fetching. Only these methods change it; each has one caller at a time, unless it says otherwise.
+
+    The counts say which replies have not been read. Redis moves a job to the working list before the process reads the reply. A
+    reply stays unread while the process is stopped (SIGSTOP) or its reader is busy; until then a job in the working list that
+    memory does not know is no lost job.
+    """
+
+    def __init__(self, concurrency: int) -> None:
+        self.in_flight = InFlight(concurrency)
+        self.wake_up = WakeUp()
+        """Makes the leader take a step."""
+        self.closed = False
+        """Whether no more jobs are fetched (quiet, stop)."""
+        self.stopped = False
+        """Whether no thread gets another job."""
+        self.suspended = False
+        """Whether the lease was lost when last seen: then any process may take the working list over, and no job may start."""
+        self.failures = 0
+        """The number of consecutive failed calls. Above 0 no call is made but the leader's probe."""
+        self.queues_empty = False
+        """Whether the last fetch from every queue found nothing: then only a blocking call or a sweep finds new jobs."""
+        self.slot_freed = False
+        """Whether a job with a slot has ended since the last call: a job may wait for its slot."""
+        self.wrong_type_queues: frozenset[str] = frozenset()
+        """Queues whose key was not a list at the last fetch."""
+        self.fetches_sent = 0
+        """Fetches sent; at most one is under way."""
+        self.fetches_read = 0
+        """Fetches whose reply was read or given up: their jobs are in flight."""
+        self.polls_started = 0
+        """Polls of the blocking calls that have started."""
+        self.polls_ended = 0
+        """The last poll that has ended: the jobs that had arrived at its start are in flight."""
+        self.poll_requested = False
+        """Whether a thread waits for the next poll."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether a job may start now."""
+        return not self.suspended and self.in_flight.startable
+
+    # --- the end of fetching; from any thread
+
+    def close(self) -> None:
+        """Fetch no more jobs."""
+        self.closed = True
+        self.wake_up.wake()
+
+    def stop(self) -> None:
+        """Fetch no more jobs, and give no thread another one."""
+        self.stopped = True
+        self.close()
+
+    def stop_in_forked_child(self) -> None:
+        """Give no thread another job. Wake no thread: the sockets belong to the parent too."""
+        self.stopped = True
+
+    # --- failures and the lease
+
+    def note_failure(self) -> None:
+        """Stop all calls until ``recover``. For the holder of the pipeline's lock."""
+        self.failures += 1
+        self.wake_up.wake()
+
+    def suspend(self) -> bool:
+        """Let no job start until ``note_lease`` finds the lease held; return whether that is a change. From any thread."""
+        was_suspended, self.suspended = self.suspended, True
+        self.wake_up.wake()
+        return not was_suspended
+
+    def note_lease(self, *, held: bool) -> None:
+        """Let jobs start if the lease is held. For the holder of the pipeline's lock."""
+        self.suspended = not held
+
+    def recover(self) -> None:
+        """Allow calls again, after one was answered. For the holder of the pipeline's lock."""
+        self.failures = 0
+        self.queues_empty = False
+
+    # --- the queues
+
+    def expect_jobs(self) -> None:
+        """Let the next call fetch: a queue may have a job again. From any thread."""
+        self.queues_empty = False
+
+    def note_slot_freed(self) -> None:
+        """Let a thread call soon: a job may wait for the slot of a job that has ended. From any thread."""
+        self.slot_freed = True
+        self.queues_empty = False
+
+    def note_queues(self, *, empty: bool, wrong_type: Iterable[str]) -> None:
+        """Note what a fetch has found. For the holder of the pipeline's lock."""
+        self.queues_empty = empty
+        self.wrong_type_queues = frozenset(wrong_type)
+
+    # --- the calls under way
+
+    def fetch_begins(self) -> None:
+        """Count a fetch, before its ended jobs are taken. For the holder of the pipeline's lock."""
+        self.slot_freed = False
+        self.fetches_sent += 1
+
+    def fetch_ended(self) -> None:
+        """Note that no reply is under way any more, after its jobs are in flight. For the holder of the pipeline's lock."""
+        self.fetches_read = self.fetches_sent
+
+    def poll_begins(self) -> None:
+        """Count a poll of the blocking calls, before it starts. For the leader."""
+        # Cleared before the poll is counted: a request that arrives in between stays set, and costs at most one more poll.
+        self.poll_requested = False
+        self.polls_started += 1
+
+    def poll_ended(self) -> None:
+        """Note the end of a poll, after its jobs are in flight. For the leader."""
+        self.polls_ended = self.polls_started
+
+    def snapshot_replies(self) -> ReplySnapshot:
+        """Return the present moment, and make the leader read soon what is under way. From any thread."""
+        taken = ReplySnapshot(self.fetches_sent, self.polls_started + 1)
+        self.poll_requested = True
+        self.wake_up.wake()
+        return taken
+
+    def all_read_since(self, snapshot: ReplySnapshot) -> bool:
+        """Return whether every call that was under way at that moment has been read or given up."""
+        return self.fetches_read >= snapshot.fetches and self.polls_ended >= snapshot.polls

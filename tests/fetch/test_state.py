@@ -1,10 +1,11 @@
+import select
 import threading
 from itertools import count
 
 import pytest
 
-from framework.fetch.in_flight import MAX_UNACKNOWLEDGED, InFlight
 from framework.fetch.pipeline import ACK_BATCH
+from framework.fetch.state import MAX_UNACKNOWLEDGED, FetchState, InFlight
 from framework.fetch.unit_of_work import UnitOfWork
 from tests.harness import between_steps
 
@@ -176,3 +177,70 @@ def test_returns_noted_while_a_comparison_ends_are_safe():
         in_flight.swap_returned(set())
         in_flight.note_returned([b"%d" % number])
         assert in_flight.swap_returned(None) == {b"%d" % number}
+
+
+# --- the other state of fetching --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def state():
+    state = FetchState(1)
+    yield state
+    state.wake_up.close()
+
+
+def woken(state):
+    """Return whether the leader was woken since the last look."""
+    ready, _, _ = select.select([state.wake_up], [], [], 0)
+    state.wake_up.drain()
+    return bool(ready)
+
+
+@pytest.mark.parametrize("transition", ["close", "stop", "note_failure", "suspend", "snapshot_replies"])
+def test_transition_that_concerns_the_leader_wakes_it(state, transition):
+    getattr(state, transition)()
+    assert woken(state)
+    assert not woken(state)
+
+
+def test_job_is_ready_unless_the_lease_may_be_lost(state):
+    assert not state.ready
+    state.in_flight.add(units(b"1"))
+    assert state.ready
+    assert [state.suspend(), state.suspend()] == [True, False]
+    assert not state.ready
+    state.note_lease(held=False)
+    assert not state.ready
+    state.note_lease(held=True)
+    assert state.ready
+
+
+def test_calls_under_way_are_read_after_both_kinds_have_ended(state):
+    state.fetch_begins()
+    state.poll_begins()
+    taken = state.snapshot_replies()
+    state.fetch_ended()
+    state.poll_ended()
+    assert not state.all_read_since(taken)  # the poll had begun before
+    assert state.poll_requested
+    state.poll_begins()
+    assert not state.poll_requested
+    state.fetch_begins()
+    assert not state.all_read_since(taken)
+    state.poll_ended()
+    assert state.all_read_since(taken)  # the second fetch is younger
+
+
+def test_recovery_allows_calls_and_expects_jobs(state):
+    state.note_queues(empty=True, wrong_type=["bad"])
+    state.note_failure()
+    state.note_failure()
+    assert (state.failures, state.queues_empty, state.wrong_type_queues) == (2, True, {"bad"})
+    state.recover()
+    assert (state.failures, state.queues_empty) == (0, False)
+
+
+def test_forked_child_stops_without_waking_the_parent(state):
+    state.stop_in_forked_child()
+    assert state.stopped
+    assert not woken(state)
