@@ -19,6 +19,7 @@ from framework.declare.declaration import Declaration
 from framework.errors import PayloadError
 from framework.execute.admission import AdmissionChain, AdmissionRequest, AdmissionTerms, ClassPolicies
 from framework.execute.decoding import PayloadDecoder
+from framework.execute.threads import WorkerThreads
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.suspects import is_suspect
 from framework.fetch.unit_of_work import ADMITTED, Admission, Preparation, UnitOfWork
@@ -50,6 +51,7 @@ class GroupAdmission:
         channels: ChannelPool,
         identity: str,
         fetcher: Fetcher,
+        threads: WorkerThreads,
         decoding: PayloadDecoder,
         admission: AdmissionChain,
         status_writer: StatusWriter,
@@ -57,6 +59,7 @@ class GroupAdmission:
         self._channels = channels
         self._working = keys.working(identity)
         self._fetcher = fetcher
+        self._threads = threads
         self._decoding = decoding
         self._admission = admission
         self._status_writer = status_writer
@@ -69,7 +72,7 @@ class GroupAdmission:
         first = self._terms(request, tracked, policies)
         request.unit.prepared = Preparation(request.payload)
         taken = self._fetcher.take_next()
-        self._fetcher.ensure_acknowledging()
+        self._threads.ensure_acknowledging()
         try:
             others = [found for unit in taken if (found := self._join(unit, request.declaration)) is not None]
             self._ask([first, *others])

@@ -22,6 +22,7 @@ from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Execution, Executor
 from framework.execute.job_log import JobLog
 from framework.execute.stats import RunningJobs, ThreadCounts
+from framework.execute.threads import WorkerThreads
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.endings import SUCCEEDED as SUCCEEDED_ENDING
@@ -72,11 +73,12 @@ class ProcessorEvents(Protocol):
 
 
 class Processor:
-    """Run the units of ``fetcher`` on threads that its ``WorkerThreads`` start with ``spawn``."""
+    """Run the units of ``fetcher`` on ``threads``."""
 
     def __init__(
         self,
         fetcher: Fetcher,
+        threads: WorkerThreads,
         executor: Executor,
         settler: Settler,
         log: JobLog,
@@ -85,13 +87,13 @@ class Processor:
         events: ProcessorEvents,
     ) -> None:
         self._fetcher = fetcher
+        self._threads = threads
         self._executor = executor
         self._settler = settler
         self._log = log
         self._running_jobs = running_jobs
         self._loop = loop
         self._events = events
-        self._threads: list[threading.Thread] = []
         self._settling_stopped = threading.Event()
         # Settling a failure waits for Redis, and the event loop must not wait.
         self._settle_executor = ThreadPoolExecutor(1, "async-settler")
@@ -103,20 +105,22 @@ class Processor:
         self._async_settled_counts = running_jobs.new_thread_counts()
         _processors.add(self)
 
-    def spawn(self) -> None:
-        """Start one more thread."""
-        thread = threading.Thread(target=self._work, name=f"processor-{len(self._threads)}", daemon=True)
-        thread.start()
-        self._threads.append(thread)
+    def start(self) -> None:
+        """Start the first thread; more are started as they are needed."""
+        self._threads.start(self._work)
+
+    def ensure_fetching(self) -> None:
+        """Make sure that a thread fetches: one that the system could not start earlier may start now."""
+        self._threads.ensure_fetching()
+
+    def stop(self) -> None:
+        """Fetch no more jobs; each thread ends after its job. May be called twice."""
+        self._threads.stop()
 
     def join(self, timeout_s: float) -> bool:
         """Wait at most ``timeout_s`` for a thread to end; return whether every job has ended."""
-        for thread in self._threads:
-            if thread.is_alive():
-                thread.join(timeout_s)
-                break
         # In the order of a job's way: a job that moves on between two checks is found at its next place.
-        if any(thread.is_alive() for thread in self._threads) or self._pending_starts or not self._loop.idle:
+        if not self._threads.join(timeout_s) or self._pending_starts or not self._loop.idle:
             return False
         return not self._pending_settles
 
@@ -143,10 +147,9 @@ class Processor:
 
     def _work(self) -> None:
         counts = self._running_jobs.new_thread_counts()
-        fetcher = self._fetcher
-        fetcher.threads.check_in()
+        threads = self._threads
         try:
-            while (unit := fetcher.next()) is not None:
+            while (unit := threads.next()) is not None:
                 context = copy_context()
                 run = context.run(self._executor.begin, unit)
                 if run.outcome is SUCCEEDED:
@@ -197,7 +200,7 @@ class Processor:
                 self._settle_in_thread(run)
         except BaseException as error:  # noqa: BLE001 - as above
             self._events.component_died("event-loop", error)
-        self._fetcher.request_acknowledgement()
+        self._threads.request_acknowledgement()
 
     def _settle_in_thread(self, run: Execution) -> None:
         """Finish an async run in a thread of its own. Not awaited, because the job may have cancelled its own task."""
@@ -210,7 +213,7 @@ class Processor:
         error = settling.exception()
         if error is not None:
             self._events.component_died("async-settler", error)
-        self._fetcher.request_acknowledgement()
+        self._threads.request_acknowledgement()
 
     def _finish_run(self, run: Execution, counts: ThreadCounts) -> None:
         """Log and settle a run that has ended."""

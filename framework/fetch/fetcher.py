@@ -1,11 +1,10 @@
-"""Give jobs to the worker threads and take their ends: the fetcher.
+"""Give jobs to the threads that run them, and take the ends of the jobs: the fetcher.
 
 The fetcher has no thread of its own. A thread without a job makes the round trip to Redis, or becomes the leader, which waits
-for new jobs. There is one thread more than ``concurrency``, so that there is a leader even when every other thread runs a
-job: a leader that starts a job wakes the next thread.
+for new jobs. A leader that starts a job lacks a successor: the threads (``execute/threads.py``) ask for that before each job.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 import redis
@@ -18,7 +17,6 @@ from framework.fetch.process_limits import ProcessLimits
 from framework.fetch.queues import QueueOrder
 from framework.fetch.reconciler import Reconciler
 from framework.fetch.state import FetchState
-from framework.fetch.threads import WorkerThreads
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.timings import STANDARD, Timings
 from framework.wire import keys
@@ -30,7 +28,10 @@ NO_LIMITS: Mapping[str, int] = MappingProxyType({})
 
 
 class Fetcher:
-    """Give units to the threads that call ``next``; ``process_limits`` bounds the jobs per queue. Safe from any thread."""
+    """Give units to the threads that call ``next``, and own the state of fetching. Safe from any thread.
+
+    ``process_limits`` bounds the jobs per queue.
+    """
 
     def __init__(
         self,
@@ -47,44 +48,69 @@ class Fetcher:
         self.in_flight = state.in_flight
         self._stale_after_s = timings.stale_after_s
         self._process_limits = limits = ProcessLimits(process_limits, state.in_flight)
-        self.threads = WorkerThreads(state.in_flight.concurrency + 1)
         blocking = BlockingMoves(client, keys.working(identity), state.wake_up, timings)
         self._pipeline = FetchPipeline(client, identity, order, state, events, limits, timings)
         self._leader = Leader(client, identity, state, self._pipeline, blocking, reconciler, limits, timings)
 
-    def start(self, spawn: Callable[[], None]) -> None:
-        """Start the first thread; ``spawn`` starts a thread that calls ``next``. More are started as they are needed."""
-        self.threads.spawn = spawn
-        if not self.threads.notify_one():
-            raise RuntimeError("no thread can be started; raise the limits of this system on threads and memory")
-
     def next(self) -> UnitOfWork | None:
-        """Wait for the next job to run in the calling thread and return it; ``None`` when the process stops."""
-        while not self._state.stopped:
+        """Return the next job to run in the calling thread, after the round trips that it takes.
+
+        ``None``: the process stops, or another thread leads, so the calling thread waits until ``work_available``.
+        """
+        state, pipeline = self._state, self._pipeline
+        while not state.stopped:
             try:
-                unit = self._step()
-            except Exception as error:  # noqa: BLE001 - a framework error: tried again until its rate is too high
-                self._pipeline.fail(error)
-            else:
+                now = clock()
+                pipeline.flush_if_due(now)
+                unit = self._start_buffered(now)
                 if unit is not None:
                     return unit
+                if not pipeline.fetch_and_wait() and not self._lead():
+                    return None
+            except Exception as error:  # noqa: BLE001 - a framework error: tried again until its rate is too high
+                pipeline.fail(error)
         return None
 
-    def ensure_fetching(self) -> None:
-        """Make sure that a thread leads and that buffered jobs start: the calling thread is about to run a job."""
-        # Read without a lock: a thread that stops leading just now calls this method before its job, or leads again.
-        if not self._leader.lock.locked() or (self._state.ready and self._needs_thread):
-            self._wake_one()
-        elif self._leader.sleeping_long and (self.in_flight.buffer or self._pipeline.unfinished):
-            self._leader.wake()
+    @property
+    def stopped(self) -> bool:
+        """Whether no thread gets another job."""
+        return self._state.stopped
 
-    def ensure_acknowledging(self) -> None:
-        """Before a short call to Redis: make sure that a thread sends the acknowledgements, if there are any.
+    def work_available(self) -> bool:
+        """Return whether a thread need not wait: a job may start, no thread leads, or the process stops."""
+        return self._state.stopped or not self._leader.lock.locked() or self._state.ready
 
-        Otherwise no thread is woken for so short a time: it would ask the same Redis, and compete for the interpreter.
+    def lacks_thread(self, active: int) -> bool:
+        """Return whether another thread must come before the calling thread runs a job; ``active`` threads do not wait.
+
+        Otherwise the leader is woken if it sleeps for long and there is something to do.
         """
-        if self._pipeline.unfinished:
-            self.ensure_fetching()
+        leader, state = self._leader, self._state
+        # Read without a lock: a thread that stops leading just now calls this method before its job, or leads again.
+        if not leader.lock.locked():
+            return True
+        # Quick jobs need no second thread. If a slow job comes, the leader sees within milliseconds what waits behind it.
+        if active <= self.in_flight.concurrency and not self._pipeline.quick and state.ready:
+            return True
+        if leader.sleeping_long and (self.in_flight.buffer or self._pipeline.unfinished):
+            leader.wake()
+        return False
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a reply is to be read, or an acknowledgement to be sent or confirmed."""
+        return self._pipeline.unfinished
+
+    def wake_leader(self) -> None:
+        """Make the leader take a step now."""
+        self._leader.wake()
+
+    def wake_sleeping_leader(self) -> bool:
+        """Wake the leader if it sleeps; return whether a thread leads."""
+        if self._leader.sleeping:
+            self._leader.wake()
+            return True
+        return self._leader.lock.locked()
 
     def take_next(self) -> list[UnitOfWork]:
         """Take the buffered units that start next, so that one call admits them; ``put_back`` must follow.
@@ -108,13 +134,6 @@ class Fetcher:
             # There is room for another job of its queue.
             self._state.expect_jobs()
 
-    def request_acknowledgement(self) -> None:
-        """Make a thread acknowledge units that ended outside the worker threads (async jobs)."""
-        if self._leader.sleeping:
-            self._leader.wake()
-        elif not self._leader.lock.locked():
-            self._wake_one()
-
     def acknowledge_all(self) -> None:
         """Wait until every ended unit is acknowledged and confirmed. Raises redis errors."""
         self._pipeline.flush()
@@ -132,7 +151,6 @@ class Fetcher:
         """Fetch no more jobs; every ``next`` returns ``None``. May be called twice."""
         self._state.stop()
         self._leader.stop()
-        self.threads.notify_all()
 
     def after_fork_in_child(self) -> None:
         """Stop in a child process that a job has forked: the connections belong to the parent."""
@@ -170,24 +188,19 @@ class Fetcher:
         """When a blocking call was last closed without an answer (monotonic seconds); ``None``: never."""
         return self._leader.connection_lost_at
 
-    def _step(self) -> UnitOfWork | None:
-        """Take one step towards the next job; return the job if one may run."""
-        now = clock()
-        self._pipeline.flush_if_due(now)
-        unit = self._start_buffered(now)
-        if unit is not None or self._pipeline.fetch_and_wait():
-            return unit
-        if self._leader.lock.acquire(blocking=False):
-            try:
-                self._leader.run()
-            finally:
-                self._leader.lock.release()
-        else:
-            if self._leader.sleeping_long and self._leader.queue_unwatched:
+    def _lead(self) -> bool:
+        """Lead until a job may start, unless another thread leads; return whether the calling thread has led."""
+        leader = self._leader
+        if not leader.lock.acquire(blocking=False):
+            if leader.sleeping_long and leader.queue_unwatched:
                 # The leader fell asleep when there was no capacity, and armed no blocking call.
-                self._leader.wake()
-            self.threads.wait(self._work_available)
-        return None
+                leader.wake()
+            return False
+        try:
+            leader.run()
+        finally:
+            leader.lock.release()
+        return True
 
     def _start_buffered(self, now: float) -> UnitOfWork | None:
         if self._state.suspended:
@@ -199,19 +212,3 @@ class Fetcher:
         self.in_flight.put_back(unit)
         self._pipeline.suspend()
         return None
-
-    @property
-    def _needs_thread(self) -> bool:
-        """Whether another thread would help: fewer threads are active than may run jobs, and jobs are not quick.
-
-        Quick jobs need no second thread. If a slow job comes, the leader sees within milliseconds what waits behind it.
-        """
-        return self.threads.active <= self.in_flight.concurrency and not self._pipeline.quick
-
-    def _wake_one(self) -> None:
-        """Wake a waiting thread, start one, or wake the leader."""
-        if not self.threads.wake_pending and not self.threads.notify_one():
-            self._leader.wake()
-
-    def _work_available(self) -> bool:
-        return self._state.stopped or not self._leader.lock.locked() or self._state.ready

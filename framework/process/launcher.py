@@ -111,7 +111,7 @@ class Launcher:
             self._read_pauses()
             components.refresh()
         self._update_title()
-        components.fetcher.start(components.processor.spawn)
+        components.processor.start()
         queues = {"queues": components.record.order.names, "queues_from": components.record.queues_from}
         self._log.info("the process is ready", event_name="process.ready", identity=components.identity, **queues)
         stop = False
@@ -171,7 +171,7 @@ class Launcher:
 
     def _check_components(self) -> None:
         # A thread that the system could not start earlier may start now.
-        self._components.fetcher.ensure_fetching()
+        self._components.processor.ensure_fetching()
         self._check_tasks()
         active_at, now = self._components.fetcher.active_at, time.monotonic()
         # Two periods at most count between two checks, so that a suspended machine does not look like a stuck fetcher.
@@ -233,7 +233,7 @@ class Launcher:
         )
         components.record.quiet = components.record.runs.interrupted = True
         self._update_title()
-        components.fetcher.stop()
+        components.processor.stop()
         # ``_stop`` tries it again.
         with contextlib.suppress(RedisError, OSError):
             components.fetcher.shutdown(_WIND_DOWN_S)
@@ -254,7 +254,7 @@ class Launcher:
         components.shared_state.publish(ProcessState.STOPPING, len(components.fetcher.in_flight.running()), None)
         components.record.quiet = True
         components.record.runs.interrupted = components.record.runs.stopping = True
-        components.fetcher.stop()
+        components.processor.stop()
         # Ask all tasks first: while Redis hangs, each step lasts until its timeout.
         for task in self._tasks:
             task.request_stop()

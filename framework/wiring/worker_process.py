@@ -20,6 +20,7 @@ from framework.execute.group_admission import GroupAdmission
 from framework.execute.job_log import JobLog
 from framework.execute.processor import Processor
 from framework.execute.stats import RunningJobs
+from framework.execute.threads import WorkerThreads
 from framework.execute.unknown import UnknownClassDelays
 from framework.fetch.failure_detector import FailureDetector
 from framework.fetch.fetcher import Fetcher
@@ -158,15 +159,9 @@ def build_worker(
     policies = open_policies(settings, events.tracker, shard, upkeep, identity, absent, waits)
     decoding = PayloadDecoder(runs, settings.size_limit.decompressed_limit, decoded_limit, budget)
     suspects = SuspectRunner(shard.client, identity, options.slots, waits)
-    together = GroupAdmission(
-        ChannelPool(shard.client, read_timeout_s=COMMAND_TIMEOUT_S),
-        identity,
-        fetcher,
-        decoding,
-        policies.admission,
-        states,
-    )
-    executor = _executor(settings, log, runs, decoding, fetcher, suspects, states, policies.admission, together)
+    threads, pool = WorkerThreads(fetcher), ChannelPool(shard.client, read_timeout_s=COMMAND_TIMEOUT_S)
+    together = GroupAdmission(pool, identity, fetcher, threads, decoding, policies.admission, states)
+    executor = _executor(settings, log, runs, decoding, threads, suspects, states, policies.admission, together)
     poll_timing = PollTiming(upkeep, settings.poll_interval, absent, timings=waits)
     settler = _settler(settings, shard.client, identity, fetcher, events, dead_set, poll_timing, states, waits)
     detector = FailureDetector(waits.lease_s, waits.heartbeat_period_s)
@@ -174,7 +169,7 @@ def build_worker(
     return ProcessComponents(
         identity=identity,
         fetcher=fetcher,
-        processor=Processor(fetcher, executor, settler, log, runs, EventLoop(), events),
+        processor=Processor(fetcher, threads, executor, settler, log, runs, EventLoop(), events),
         lease=Lease(beating, identity, options.slots, detector, waits),
         record=_record(options, upkeep, identity, order, runs, absent, waits),
         metrics=SidekiqMetrics(upkeep, runs.class_metrics, settings.sidekiq_metrics, timings=waits),
@@ -205,7 +200,7 @@ def _executor(
     log: JobLog,
     runs: RunningJobs,
     decoding: PayloadDecoder,
-    fetcher: Fetcher,
+    threads: WorkerThreads,
     suspects: SuspectRunner,
     states: StatusWriter,
     admission: AdmissionChain,
@@ -216,7 +211,7 @@ def _executor(
         log,
         runs,
         decoding,
-        fetcher.ensure_fetching,
+        threads.ensure_fetching,
         suspects,
         StrictArgumentsCheck(settings.strict_arguments),
         states,

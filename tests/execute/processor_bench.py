@@ -13,6 +13,7 @@ from framework.execute.group_admission import GroupAdmission
 from framework.execute.job_log import JobLog
 from framework.execute.processor import Processor
 from framework.execute.stats import RunningJobs
+from framework.execute.threads import WorkerThreads
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.queues import QueueOrder
 from framework.fetch.reconciler import Reconciler
@@ -58,7 +59,7 @@ class ProcessorBench:
         self.suspect_runner = suspect_runner = SuspectRunner(self.shard.client, IDENTITY, slots)
         self.unwritten_states, self.unknown = [], []
         states = StatusWriter(self.shard, lambda *facts: self.unwritten_states.append(facts))
-        ensure_fetching = self.fetcher.ensure_fetching
+        self.pool = WorkerThreads(self.fetcher)
         self.policies = AdmissionChain(policies)
         decoding = PayloadDecoder(self.runs, 10_000 if budget is None else 10_000_000, budget=budget)
         parts = (
@@ -66,7 +67,7 @@ class ProcessorBench:
             log,
             self.runs,
             decoding,
-            ensure_fetching,
+            self.pool.ensure_fetching,
             suspect_runner,
             StrictArgumentsCheck(),
             states,
@@ -75,6 +76,7 @@ class ProcessorBench:
             ChannelPool(self.shard.client, read_timeout_s=COMMAND_TIMEOUT_S),
             IDENTITY,
             self.fetcher,
+            self.pool,
             decoding,
             self.policies,
             states,
@@ -92,7 +94,7 @@ class ProcessorBench:
             states,
         )
         self.loop = EventLoop()
-        self.processor = Processor(self.fetcher, executor, settler, log, self.runs, self.loop, self)
+        self.processor = Processor(self.fetcher, self.pool, executor, settler, log, self.runs, self.loop, self)
 
     def job_failed(self, error, facts):
         self.failed.append(error)
@@ -131,7 +133,7 @@ class ProcessorBench:
         pass
 
     def start(self):
-        self.fetcher.start(self.processor.spawn)
+        self.processor.start()
         return self
 
     def lines(self, **wanted):
@@ -148,10 +150,10 @@ class ProcessorBench:
         )
 
     def threads(self):
-        return len(self.processor._threads)
+        return len(self.pool._threads)
 
     def stop(self):
-        self.fetcher.stop()
+        self.processor.stop()
         self.processor.cancel_async(5.0)
         self.processor.stop_settling()
         until(lambda: self.processor.join(0.1), "the end of every thread")

@@ -161,7 +161,7 @@ def test_jobs_that_await_their_turn_stay_in_flight_at_stop(slots, redis, is_asyn
     one.start()
     until(lambda: running and len(one.fetcher.in_flight.running()) == 3)
     one.runs.stopping = True
-    one.fetcher.stop()
+    one.processor.stop()
     opened_event.set()
     one.processor.cancel_async(0.0)  # the turn of the first is over
     until(lambda: one.processor.join(0.1), "the end of every thread")
@@ -272,7 +272,7 @@ def test_stop_cancels_async_jobs_which_stay_in_flight(slots, redis):
     one = slots(3).start()
     until(lambda: len(one.loop.tasks()) == 3)
     one.runs.interrupted = one.runs.stopping = True
-    one.fetcher.stop()
+    one.processor.stop()
     assert not one.processor.join(0.0)
     one.processor.cancel_async(20.0)
     until(lambda: one.processor.join(0.1))
@@ -428,14 +428,14 @@ def test_framework_error_in_a_thread_is_reported(slots, redis):
 def test_thread_that_cannot_start_fails_no_job(slots, redis):
     worker(lambda self: None)
     one = slots(3)
-    spawn = one.processor.spawn
+    start_thread = one.pool._start_thread
 
-    def limited():
+    def limited(name):
         if one.threads() >= 1:
             raise RuntimeError("can't start new thread")
-        spawn()
+        start_thread(name)
 
-    one.processor.spawn = limited
+    one.pool._start_thread = limited
     for number in range(10):
         enqueue(redis, "Job", jid=str(number))
     one.start()
@@ -817,7 +817,7 @@ def test_job_whose_policy_is_refused_is_deferred(slots, redis):
 
 def test_join_sees_a_job_that_moves_on_to_its_settlement(slots, monkeypatch):
     one = slots(1).start()
-    one.fetcher.stop()
+    one.processor.stop()
     until(lambda: one.processor.join(0.1), "the end of every thread")
     settling = Future()
 
@@ -841,7 +841,7 @@ def test_policy_that_waits_for_redis_delays_no_stop(slots, redis):
     one = slots(policies=[policy]).start()
     until(lambda: policy.entries)
     one.runs.stopping = True
-    one.fetcher.stop()
+    one.processor.stop()
     until(lambda: one.processor.join(0.1), "the end of every thread")
     assert redis.lrange(WORKING, 0, -1) == [data]  # the launcher returns it
 

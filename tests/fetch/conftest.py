@@ -1,11 +1,11 @@
 import sys
-import threading
 from collections import deque
 from contextlib import contextmanager
 from queue import SimpleQueue
 
 import pytest
 
+from framework.execute.threads import WorkerThreads
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.queues import QueueOrder
 from framework.fetch.reconciler import Reconciler
@@ -36,11 +36,12 @@ class FetcherBench:
         self.reconciler = Reconciler(client, IDENTITY, self.state, self.recovered.append, SetLimits(10_000, 3600.0))
         order = QueueOrder.of(queues)
         self.fetcher = Fetcher(client, IDENTITY, order, self.state, self, self.reconciler, limits or {}, timings)
+        self.pool = WorkerThreads(self.fetcher)
+        self.threads = self.pool._threads
         self.pipeline = self.fetcher._pipeline
         self.leader = self.fetcher._leader
         self.blocking = self.leader._blocking
         self.answered = 0
-        self.threads = []
         self.most_at_once = 0
         self._at_once = deque()
         self._job = job or self._last
@@ -73,20 +74,14 @@ class FetcherBench:
 
     # --- the threads
 
-    def spawn(self):
-        thread = threading.Thread(target=self._work, daemon=True)
-        self.threads.append(thread)
-        thread.start()
-
     def _work(self):
         try:
-            self.fetcher.threads.check_in()
-            while (unit := self.fetcher.next()) is not None:
+            while (unit := self.pool.next()) is not None:
                 self._at_once.append(unit)
                 self.most_at_once = max(self.most_at_once, len(self._at_once))
                 self._ends[unit] = SimpleQueue()
                 self.units.append(unit)
-                self.fetcher.ensure_fetching()
+                self.pool.ensure_fetching()
                 settled = self._job(unit)
                 self._at_once.pop()
                 if settled is not None:
@@ -100,7 +95,7 @@ class FetcherBench:
     # --- actions of a test
 
     def start(self):
-        self.fetcher.start(self.spawn)
+        self.pool.start(self._work)
         return self
 
     def beat(self):
@@ -150,7 +145,7 @@ class FetcherBench:
         assert not any(thread.is_alive() for thread in self.threads)
 
     def stop(self):
-        self.fetcher.stop()
+        self.pool.stop()
         for end in list(self._ends.values()):
             end.put(None)  # the fetcher sees a job that hangs for ever
         self.join()

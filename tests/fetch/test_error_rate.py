@@ -93,7 +93,7 @@ def test_pipeline_error_that_repeats_ends_its_thread(bench, redis, monkeypatch):
     redis.lpush(QUEUE, encoded())
     one.start()
     until(lambda: one.died)
-    one.fetcher.stop()
+    one.pool.stop()
     one.join()
     assert [count for _, count in one.faults][:MAX_ERRORS] == list(range(1, MAX_ERRORS + 1))
     assert str(one.died[0]) == "a bug before _send"

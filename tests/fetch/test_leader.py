@@ -111,7 +111,7 @@ def test_end_outside_worker_threads_is_acknowledged(bench, redis):
     one.got(1)
     until(lambda: one.leader.sleeping)
     one.fetcher.finish(one.units[0])
-    one.fetcher.request_acknowledgement()
+    one.pool.request_acknowledgement()
     until(lambda: one.working() == [], "", SOON_S)
     redis.lpush(QUEUE, "b")
     until(lambda: len(one.units) == 2, "", SOON_S)
@@ -126,7 +126,7 @@ def test_capacity_freed_as_threads_fall_asleep_is_seen(bench, redis):
         if len(one.units) == 1 and one.in_flight.running():
             redis.lrem(WORKING, 0, "a")
             one.fetcher.finish(one.units[0], settled=True)  # a retry: nothing to acknowledge
-            one.fetcher.request_acknowledgement()
+            one.pool.request_acknowledgement()
         return wait(timeout_s)
 
     one.blocking.wait = settled_in_between
@@ -196,7 +196,7 @@ def test_shutdown_returns_jobs_that_have_not_started(bench, redis):
     redis.lpush(QUEUE, "later")
     one.start()
     assert one.got(1) == [b"later"]
-    one.fetcher.stop()
+    one.pool.stop()
     buffered(one, b"1", b"2")
     one.fetcher.shutdown(20)
     assert redis.lrange(QUEUE, 0, -1) == [b"2", b"1"]

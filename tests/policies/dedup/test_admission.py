@@ -306,7 +306,7 @@ def test_dedup_next_run_has_arguments_and_context_of_the_last(bench, held):
     assert held.began.acquire(timeout=30)
     Stamped.positions = {"main": "0/20"}
     assert job.perform_async("x" * 5_000) is None
-    slots.fetcher.stop()  # no later job is fetched
+    slots.processor.stop()  # no later job is fetched
     held.free.release()
     until(bench.waiting)
     (next_run,) = bench.waiting()

@@ -170,9 +170,11 @@ class SteppedWorker:
     def _tap(self) -> None:
         """Take over the calls that would block, and the clocks of the periodic work."""
         fetcher: Any = self.parts.fetcher
+        processor: Any = self.parts.processor
+        threads = processor._threads
         poller: Any = self.parts.poller
         blocking: Any = fetcher._leader._blocking
-        take, wait = fetcher.next, blocking.wait
+        take, wait = threads.next, blocking.wait
 
         looked = False
 
@@ -199,9 +201,10 @@ class SteppedWorker:
             # Even on a busy machine, an arrived job means that more may wait.
             return [(queue, data, 0.0) for queue, data, _ in wait(timeout_s)]
 
-        fetcher.next, blocking.wait = take_or_return, look_or_return
+        threads.next, blocking.wait = take_or_return, look_or_return
         poller._transfer._monotonic = lambda: time.monotonic() + self._later_s
-        fetcher.start(lambda: None)  # there is one thread: this one
+        threads._start_thread = lambda _name: None  # there is one thread: this one
+        threads.start(lambda: None)
 
 
 def move_clock_by_steps() -> None:

@@ -17,8 +17,8 @@ from redis import utils as redis_utils
 from redis.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from framework.execute import execution, processor
-from framework.fetch import blocking, failure_detector, fetcher, leader, pipeline, suspects, threads
+from framework.execute import execution, processor, threads
+from framework.fetch import blocking, failure_detector, fetcher, leader, pipeline, suspects
 from framework.process import heartbeat, launcher, record
 from framework.shard import channel_pool
 from framework.store import script

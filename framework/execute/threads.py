@@ -1,0 +1,145 @@
+"""Pool the worker threads of a process: which thread waits, which is woken, and when another is started.
+
+There is one thread more than the concurrency, so that one can lead (``fetch/leader.py``) while every other runs a job.
+Waiting threads form a stack (LIFO), so recently used threads run first and spare threads stay asleep. At most one wake-up
+is pending. The woken thread confirms it and wakes the next if there is more work, which avoids a thundering herd.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from framework.fetch.fetcher import Fetcher
+from framework.fetch.unit_of_work import UnitOfWork
+
+
+class WorkerThreads:
+    """The threads that run the jobs of ``fetcher``. Safe from any thread."""
+
+    def __init__(self, fetcher: Fetcher) -> None:
+        self._fetcher = fetcher
+        self._max_threads = fetcher.in_flight.concurrency + 1
+        self._work: Callable[[], None] | None = None
+        self._threads: list[threading.Thread] = []
+        self._spawned = 0
+        self._spawn_lock = threading.Lock()
+        self._waiting: deque[threading.Lock] = deque()
+        self._thread_local = threading.local()
+        self._wake_pending = False
+        """Whether a thread has been woken or started and has not confirmed it yet."""
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Start the first thread, which calls ``work``, as later ones do; ``work`` calls ``next`` until it returns ``None``."""
+        self._work = work
+        if not self._notify_one():
+            raise RuntimeError("no thread can be started; raise the limits of this system on threads and memory")
+
+    def next(self) -> UnitOfWork | None:
+        """Wait for the next job to run in the calling thread and return it; ``None`` when the process stops."""
+        fetcher = self._fetcher
+        while (unit := fetcher.next()) is None and not fetcher.stopped:
+            self._wait(fetcher.work_available)
+        return unit
+
+    def ensure_fetching(self) -> None:
+        """Make sure that a thread leads and that buffered jobs start: the calling thread is about to run a job."""
+        # Without a lock, so the number is an estimate: a wrong one costs one needless or one late wake-up.
+        if self._fetcher.lacks_thread(self._spawned - len(self._waiting)):
+            self._wake_one()
+
+    def ensure_acknowledging(self) -> None:
+        """Before a short call to Redis: make sure that a thread sends the acknowledgements, if there are any.
+
+        Otherwise no thread is woken for so short a time: it would ask the same Redis, and compete for the interpreter.
+        """
+        if self._fetcher.unfinished:
+            self.ensure_fetching()
+
+    def request_acknowledgement(self) -> None:
+        """Make a thread acknowledge units that ended outside the worker threads (async jobs)."""
+        if not self._fetcher.wake_sleeping_leader():
+            self._wake_one()
+
+    def stop(self) -> None:
+        """Fetch no more jobs; each thread ends after its job. May be called twice."""
+        self._fetcher.stop()
+        while self._waiting:
+            try:
+                self._waiting.pop().release()
+            except IndexError:
+                return
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait at most ``timeout_s`` for a thread to end; return whether every thread has ended."""
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(timeout_s)
+                break
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _wait(self, work_available: Callable[[], bool]) -> None:
+        """Wait until woken; return at once if ``work_available`` is true after this thread is on the stack."""
+        lock = self._own_lock()
+        self._waiting.append(lock)
+        # Asked after the append: a thread that makes work later than this finds this thread on the stack and wakes it.
+        if work_available():
+            try:
+                self._waiting.remove(lock)
+            except ValueError:
+                # Another thread has popped the lock: its release has come or is about to.
+                pass
+            else:
+                return
+        lock.acquire()
+        self._wake_pending = False
+
+    def _wake_one(self) -> None:
+        """Wake a waiting thread, start one, or wake the leader."""
+        if not self._wake_pending and not self._notify_one():
+            self._fetcher.wake_leader()
+
+    def _notify_one(self) -> bool:
+        """Wake one waiting thread, or start one; return false if all threads are active."""
+        # Before the release: the thread that wakes up resets it.
+        self._wake_pending = True
+        try:
+            lock = self._waiting.pop()
+        except IndexError:
+            return self._spawn_one()
+        lock.release()
+        return True
+
+    def _spawn_one(self) -> bool:
+        with self._spawn_lock:
+            number = self._spawned
+            if number >= self._max_threads:
+                self._wake_pending = False
+                return False
+            self._spawned += 1
+        try:
+            self._start_thread(f"processor-{number}")
+        except RuntimeError:  # the system has no more threads: the threads that exist do the work
+            with self._spawn_lock:
+                self._spawned -= 1
+            self._wake_pending = False
+            return False
+        return True
+
+    def _start_thread(self, name: str) -> None:
+        thread = threading.Thread(target=self._run, name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _run(self) -> None:
+        # A new thread looks for work itself.
+        self._wake_pending = False
+        assert self._work is not None, "start has been called"  # noqa: S101
+        self._work()
+
+    def _own_lock(self) -> threading.Lock:
+        # One lock per thread, acquired here: the second acquire in `_wait` blocks until another thread releases the lock.
+        lock: threading.Lock | None = getattr(self._thread_local, "lock", None)
+        if lock is None:
+            lock = self._thread_local.lock = threading.Lock()
+            lock.acquire()
+        return lock
