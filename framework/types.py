@@ -55,5 +55,3 @@ class Outcome(StrEnum):
     """A policy has moved the job out of the working list until a pause ends or a limit has a slot."""
     INTERRUPTED = "interrupted"
     """The process stopped or died while the job was in flight."""
-    LOST = "lost"
-    """Fenced: another process owns the job, and nothing was written."""

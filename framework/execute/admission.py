@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from framework.declare.declaration import Declaration
 from framework.declare.per_class import PerClass
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.finish.outcome import RunOutcome
+from framework.finish.outcome import NotAdmitted
 from framework.types import Payload
 from framework.wire.resources import Lock, Slot
 from framework.wire.status_key import TrackedJob
@@ -30,8 +30,8 @@ class AdmissionPolicy(Protocol):
         """Return whether this policy concerns the class. Asked once per class, until ``AdmissionChain.invalidate``."""
         ...
 
-    def admit(self, request: AdmissionRequest) -> RunOutcome | None:
-        """Return ``None`` to admit the job, or its outcome.
+    def admit(self, request: AdmissionRequest) -> NotAdmitted | None:
+        """Return ``None`` to admit the job, its outcome, or that another process owns it.
 
         May raise redis errors: the job is in the working list, and the policy is asked again when Redis answers. The policy
         handles its other errors, so that jobs run.

@@ -60,7 +60,7 @@ class PayloadDecoder:
             return decode(unit.data, None)
         payload = decode(unit.data, self._decoded_limit, partial(self._reserve, unit, run))
         if run.reserved:
-            unit.payload_without_args = {name: value for name, value in payload.items() if name != "args"}
+            unit.show_payload(payload)
         return payload
 
     def is_small(self, unit: UnitOfWork) -> bool:

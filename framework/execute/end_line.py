@@ -12,7 +12,6 @@ from framework.finish.outcome import (
     Discarded,
     Failed,
     Held,
-    Lost,
     Retired,
     Snoozed,
     UnknownClass,
@@ -28,6 +27,8 @@ def end_fields(run: Execution, decision: RetryDecision | None) -> dict[str, Any]
     if extra is None and run.outcome is SUCCEEDED:
         return None
     more = {**_retry_fields(decision), **_outcome_fields(run)}
+    if run.lost is not None:
+        more.update(run.lost.fields)
     if not run.admitted and run.payload and LOAD_BALANCING_STRATEGY in run.payload:
         # No start line had it.
         more[LOAD_BALANCING_STRATEGY] = run.payload[LOAD_BALANCING_STRATEGY]
@@ -47,7 +48,7 @@ def _outcome_fields(run: Execution) -> Mapping[str, Any]:
             return {"dropped_by": by, "dropped_reason": reason}
         case Retired(reason=reason):
             return {"dropped_by": "retired_workers", "dropped_reason": f"the class is retired: {reason}"}
-        case Held(fields=fields) | Lost(fields=fields):
+        case Held(fields=fields):
             return fields
         case Deferred(delay_s, reason, fields):
             return {**_deferral(reason, deferral_count(run.payload or {}, reason) + 1, delay_s), **fields}

@@ -30,10 +30,10 @@ from framework.fetch.suspects import SuspectRunner, is_suspect
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import (
     SUCCEEDED,
-    AwaitsTurn,
     Discarded,
     Failed,
     Interrupted,
+    Lost,
     Malformed,
     Retired,
     RunOutcome,
@@ -70,6 +70,7 @@ class Execution:
         "declaration",
         "duration_s",
         "instance",
+        "lost",
         "middleware_exits",
         "outcome",
         "payload",
@@ -85,7 +86,10 @@ class Execution:
 
     def __init__(self, unit: UnitOfWork) -> None:
         self.unit = unit
-        self.outcome: RunOutcome = SUCCEEDED
+        self.outcome: RunOutcome | None = SUCCEEDED
+        """``None`` while the job awaits its turn, or if it is lost."""
+        self.lost: Lost | None = None
+        """Set if another process owns the job."""
         self.worker: Any = None
         self.declaration: Declaration | None = None
         self.payload: Payload | None = None
@@ -222,7 +226,7 @@ class Executor:
             await run.coroutine
 
     def _is_admitted(self, run: Execution, declaration: Declaration) -> bool:
-        """Return whether every policy of the class admits the job; if one does not, set the outcome of the run."""
+        """Return whether every policy of the class admits the job; if one does not, note why."""
         if run.unit.prepared is not None and run.unit.prepared.starts:
             return True
         policies = self._admission.policies_for(declaration)
@@ -231,9 +235,12 @@ class Executor:
         assert run.payload is not None, "its class is known"  # noqa: S101
         request = AdmissionRequest(run.unit, run.payload, declaration, run.worker)
         asked_before = run.unit.admission is not None
-        outcome = self._policy_decision.ask(request, policies, run)
-        if outcome is not None:
-            run.outcome = outcome
+        answer = self._policy_decision.ask(request, policies, run)
+        if isinstance(answer, Lost):
+            run.outcome, run.lost = None, answer
+            return False
+        if answer is not None:
+            run.outcome = answer
             return False
         # The duration of the job excludes the wait for its policies. Policies that have answered before caused none.
         if not asked_before:
@@ -255,7 +262,7 @@ class Executor:
         if declaration.is_async:
             if suspected:
                 # One thread starts all of them in turn: a process may hold thousands of async suspects.
-                run.outcome = AwaitsTurn()
+                run.outcome = None
                 return
             if run.tracked is not None:
                 self._ensure_fetching()
@@ -276,6 +283,7 @@ class Executor:
                 run.outcome = Interrupted()
                 return
             run.started = time.perf_counter()
+        # A store and not a method: every job pays for it.
         run.unit.performing_since = run.started
         if not self._middleware:
             run.coroutine = call_perform(instance, declaration, payload, self._strictness)

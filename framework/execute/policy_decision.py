@@ -15,7 +15,7 @@ from framework.execute.stats import RunningJobs
 from framework.fetch.suspects import is_suspect
 from framework.fetch.unit_of_work import FENCED
 from framework.finish.endings import POLICY_REFUSED, RIGHT_REFUSED
-from framework.finish.outcome import Deferred, Interrupted, Lost, RunOutcome
+from framework.finish.outcome import Deferred, Interrupted, Lost, NotAdmitted
 from framework.telemetry.logs import error_fields
 from framework.wire.compress import COMPRESSED
 from framework.wire.status_key import TrackedJob
@@ -53,14 +53,14 @@ class PolicyDecision:
         self._running_jobs = running_jobs
         self._admit_together = admit_together
 
-    def ask(self, request: AdmissionRequest, policies: ClassPolicies, run: AdmittedRun) -> RunOutcome | None:
-        """Return ``None`` if every policy admits the job, else the outcome of the first that does not.
+    def ask(self, request: AdmissionRequest, policies: ClassPolicies, run: AdmittedRun) -> NotAdmitted | None:
+        """Return ``None`` if every policy admits the job, else the answer of the first that does not.
 
         A policy that has answered together with an earlier job is not asked again. Raises PayloadError and Shutdown.
         """
         unit = request.unit
         if unit.prepared is not None and unit.prepared.local_outcome is not None:
-            return cast("RunOutcome", unit.prepared.local_outcome)
+            return cast("NotAdmitted", unit.prepared.local_outcome)
         if unit.admission is None:
             if policies.local or policies.remote:
                 self._decoding.decompress(request.payload, unit, run)
@@ -77,7 +77,7 @@ class PolicyDecision:
             return Lost()
         return self._ask_each(policies.remote, request)
 
-    def _ask_each(self, policies: Iterable[AdmissionPolicy], request: AdmissionRequest) -> RunOutcome | None:
+    def _ask_each(self, policies: Iterable[AdmissionPolicy], request: AdmissionRequest) -> NotAdmitted | None:
         for policy in policies:
             if (outcome := self._ask_policy(policy, request)) is not None:
                 return outcome
@@ -95,7 +95,7 @@ class PolicyDecision:
             # Each step waits for Redis now, and perhaps long.
             self._ensure_fetching()
 
-    def _ask_policy(self, policy: AdmissionPolicy, request: AdmissionRequest) -> RunOutcome | None:
+    def _ask_policy(self, policy: AdmissionPolicy, request: AdmissionRequest) -> NotAdmitted | None:
         """Ask one policy until Redis answers. Meanwhile the lease of this process protects the job in the working list.
 
         If Redis answers with an error each time, the job is deferred, which frees its thread. If a right is missing, the job is

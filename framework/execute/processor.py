@@ -25,16 +25,16 @@ from framework.execute.stats import RunningJobs, ThreadCounts
 from framework.execute.threads import WorkerThreads
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.endings import LOST_BEFORE_RUN, Ending, ending_of
 from framework.finish.endings import SUCCEEDED as SUCCEEDED_ENDING
-from framework.finish.endings import Ending, ending_of
 from framework.finish.outcome import (
     SUCCEEDED,
-    AwaitsTurn,
     Failed,
     ForeignClass,
     Interrupted,
-    Lost,
     Malformed,
+    RunOutcome,
+    SettledOutcome,
     UnknownClass,
 )
 from framework.finish.retry import RetryDecision
@@ -156,11 +156,10 @@ class Processor:
                     if run.coroutine is None:
                         self._finish_run(run, counts)
                     else:
-                        # The run has left this thread; its id becomes that of an async run.
-                        unit.thread = 0
+                        unit.leave_thread()
                         self._loop.submit(self._run_async(run), context, str(run.instance.jid))
-                elif isinstance(run.outcome, AwaitsTurn):
-                    unit.thread = 0
+                elif run.outcome is None and run.lost is None:
+                    unit.leave_thread()
                     self._start_in_turn(run, context)
                 else:
                     context.run(self._finish_run, run, counts)
@@ -220,8 +219,12 @@ class Processor:
         try:
             if run.outcome is SUCCEEDED:
                 self._finish_succeeded(run, counts)
+            elif run.outcome is not None:
+                self._finish_other(run, run.outcome, counts)
             else:
-                self._finish_other(run, counts)
+                # Another process owns the job, which has not run here.
+                self._write_end(run, LOST_BEFORE_RUN, None)
+                self._fetcher.finish(run.unit, settled=True)
         finally:
             # Almost no run has reserved memory: the check is cheaper than the call.
             if run.reserved:
@@ -235,19 +238,18 @@ class Processor:
         if run.started_log is not None:
             self._write_end(run, SUCCEEDED_ENDING, None)
         if _is_acknowledged_with_others(run):
-            if run.tracked is None and run.unit.resources is None:
-                self._fetcher.finish(run.unit)
-            else:
+            if run.tracked is not None or run.unit.resources is not None:
                 self._settler.acknowledge_with_others(run.unit, run.tracked)
+            self._fetcher.finish(run.unit)
         else:
-            run.unit.performing_since = 0.0
-            self._retry_until_done(run.unit, partial(self._settle, run, None))
+            run.unit.end_perform()
+            self._retry_until_done(run.unit, partial(self._settle, run, SUCCEEDED, None))
 
-    def _finish_other(self, run: Execution, counts: ThreadCounts) -> None:
-        unit, outcome = run.unit, run.outcome
+    def _finish_other(self, run: Execution, outcome: RunOutcome, counts: ThreadCounts) -> None:
+        unit = run.unit
         if not (isinstance(outcome, Interrupted) and self._running_jobs.deadline_passed):
             # The job returned before the deadline: a later look at running jobs must not count it as cut off.
-            unit.performing_since = 0.0
+            unit.end_perform()
         if isinstance(outcome, Interrupted):
             return
         args = run.payload["args"] if run.payload else None
@@ -263,7 +265,7 @@ class Processor:
             self._events.unknown_class(unit, run.payload, outcome)
         elif run.payload is not None and isinstance(outcome, ForeignClass):
             self._events.foreign_class(run.payload["class"])
-        self._retry_until_done(unit, partial(self._settle, run, decision))
+        self._retry_until_done(unit, partial(self._settle, run, outcome, decision))
 
     def _count(self, counts: ThreadCounts, run: Execution, ending: Ending) -> None:
         outcome = run.outcome
@@ -306,10 +308,11 @@ class Processor:
             error,
         )
 
-    def _settle(self, run: Execution, decision: RetryDecision | None) -> None:
+    def _settle(self, run: Execution, outcome: SettledOutcome, decision: RetryDecision | None) -> None:
         confirmed = _awaits_acknowledgement(run)
-        settled: SettleResult = self._settler.settle(run.unit, run.outcome, decision, run.tracked, confirmed=confirmed)
-        if settled.moved_to == "lost" and not isinstance(run.outcome, Lost):
+        settled: SettleResult = self._settler.settle(run.unit, outcome, decision, run.tracked, confirmed=confirmed)
+        self._fetcher.finish(run.unit, settled=not settled.acknowledge)
+        if settled.moved_to == "lost":
             self._events.fenced(run.unit)
         elif run.outcome is SUCCEEDED and run.instance._aw_on_success is not None:  # pyright: ignore[reportPrivateUsage]
             run.instance._aw_on_success()  # pyright: ignore[reportPrivateUsage]

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from framework.types import Payload
 from framework.wire.resources import JobResources, Lock
-from framework.wire.status_key import TrackedJob
+from framework.wire.status_key import StatusCommand, TrackedJob
 
 FIRST_ASYNC_RUN_ID = 1 << 40
 """The first run id of async jobs: above every thread identifier."""
@@ -43,7 +43,10 @@ class Preparation:
 
 @dataclass(slots=True, eq=False)
 class UnitOfWork:
-    """One fetched job. ``data`` never changes: LREM finds the job in the working list by these very bytes."""
+    """One fetched job. ``data`` never changes: LREM finds the job in the working list by these very bytes.
+
+    ``InFlight`` notes the start. From then on only the thread of the job changes the unit; other threads read each field once.
+    """
 
     queue: str
     data: bytes
@@ -106,6 +109,32 @@ class UnitOfWork:
     def mark_stale(self) -> None:
         """Let the job start only after the fetcher has seen that the lease is held."""
         self.fetched_at = 0.0
+
+    def leave_thread(self) -> None:
+        """Note that the job continues without a thread of its own: its run id becomes that of an async run."""
+        self.thread = 0
+
+    def end_perform(self) -> None:
+        """Note that the job's own code has returned: a stop does not interrupt it any more."""
+        self.performing_since = 0.0
+
+    def show_payload(self, payload: Payload) -> None:
+        """Keep the decoded fields without the arguments, for readers of running jobs."""
+        self.payload_without_args = {name: value for name, value in payload.items() if name != "args"}
+
+    def add_fields(self, fields: Payload) -> None:
+        """Add these fields to the payload if the job is delayed or retried."""
+        self.extra_fields = fields
+
+    def own_resources(self) -> JobResources:
+        """Return the resources of the job, to which the caller adds some."""
+        if self.resources is None:
+            self.resources = JobResources()
+        return self.resources
+
+    def release_on_ack(self, status: StatusCommand | None) -> None:
+        """Let the acknowledgement release the resources of the job, and write ``status``."""
+        self.released_on_ack = (self.resources or JobResources()).on_end(status)
 
     def release_lock(self, lock: Lock) -> None:
         """Note that the job has released its lock. Without other resources it then ends without releasing anything."""

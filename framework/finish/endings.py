@@ -7,7 +7,6 @@ One row per ending, because an outcome may end in several ways: a failure is ret
 from typing import Literal, NamedTuple, TypeAlias, assert_never
 
 from framework.finish.outcome import (
-    AwaitsTurn,
     Deferred,
     Discarded,
     DroppedBy,
@@ -16,7 +15,6 @@ from framework.finish.outcome import (
     Held,
     HeldBy,
     Interrupted,
-    Lost,
     Malformed,
     Retired,
     RunOutcome,
@@ -37,7 +35,8 @@ CountedBy: TypeAlias = Literal["script", "record", "no"]
 class Ending(NamedTuple):
     """The log status, state, script and counters of one ending."""
 
-    outcome: Outcome
+    outcome: Outcome | None
+    """``None``: the job is lost to another process, which ends it."""
     how: str
     """Distinguishes the endings of one outcome; empty if there is one."""
     line: Line
@@ -91,8 +90,8 @@ CLASS_NOT_FOUND = Ending(
     Outcome.INTERRUPTED, "unknown class for too long", "event", "quarantined", "failed", "kill", "no"
 )
 # The job had run: its own line and counters were written before the acknowledgement was fenced; the owner writes its state.
-LOST_AT_END = Ending(Outcome.LOST, "at the end of a run", "event", "fenced", None, "fetch", "no")
-LOST_BEFORE_RUN = Ending(Outcome.LOST, "before the run", "single", "fenced", None, "take_slot", "no")
+LOST_AT_END = Ending(None, "lost at the end of a run", "event", "fenced", None, "fetch", "no")
+LOST_BEFORE_RUN = Ending(None, "lost before the run", "single", "fenced", None, "take_slot", "no")
 
 ENDINGS: tuple[Ending, ...] = (
     *(SUCCEEDED, RETRIED, KILLED, DELETED, SNOOZED, DISCARDED, DROPPED_BY_FLAG, DROPPED_BY_CAPACITY, RETIRED),
@@ -107,9 +106,7 @@ _BY_OUTCOME: dict[type[RunOutcome], Ending] = {
     Snoozed: SNOOZED,
     Retired: RETIRED,
     Malformed: MALFORMED,
-    Lost: LOST_BEFORE_RUN,
     Interrupted: RETURNED,
-    AwaitsTurn: RETURNED,
 }
 _DROPPED_BY: dict[DroppedBy, Ending] = {"feature_flag": DROPPED_BY_FLAG, "max_running_jobs": DROPPED_BY_CAPACITY}
 _HELD_BY: dict[HeldBy, Ending] = {"paused": HELD_BY_PAUSE, "concurrency_limit": HELD_BY_LIMIT}

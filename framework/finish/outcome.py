@@ -81,11 +81,6 @@ class Interrupted:
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitsTurn:
-    """The job has not begun: it is an async suspect, and other suspects run before it. No outcome yet."""
-
-
-@dataclass(frozen=True, slots=True)
 class Deferred:
     """A policy sends the job away for a while (GitLab's deferral). It has not run, and returns by the schedule set."""
 
@@ -102,14 +97,6 @@ class Held:
 
     outcome: ClassVar[Outcome] = Outcome.HELD
     status: HeldBy
-    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """The script of a policy was fenced: another process owns the job. It has not run, and nothing is left to write."""
-
-    outcome: ClassVar[Outcome] = Outcome.LOST
     fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -143,19 +130,21 @@ class ForeignClass:
     """How often the job has been returned, this time included."""
 
 
-RunOutcome: TypeAlias = (
-    Succeeded
-    | Failed
-    | Snoozed
-    | Discarded
-    | Retired
-    | Malformed
-    | Interrupted
-    | AwaitsTurn
-    | Deferred
-    | Held
-    | Lost
-    | UnknownClass
-    | ForeignClass
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The script of a policy was fenced: another process owns the job and ends it. No outcome: the job has not run here."""
+
+    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Further fields of the log line."""
+
+
+SettledOutcome: TypeAlias = (
+    Succeeded | Failed | Snoozed | Discarded | Retired | Malformed | Deferred | Held | UnknownClass | ForeignClass
 )
-"""Every dataclass above."""
+"""The outcomes that ``Settler.settle`` writes."""
+
+RunOutcome: TypeAlias = SettledOutcome | Interrupted
+"""Every outcome. An interrupted job stays in flight, and the shutdown returns it."""
+
+NotAdmitted: TypeAlias = RunOutcome | Lost
+"""Why a job does not start."""

@@ -1,4 +1,7 @@
-"""Move a job out of the working list by its outcome: one case per outcome, one atomic script per case."""
+"""Move a job out of the working list by its outcome: one case per outcome, one atomic script per case.
+
+The caller ends the job in the memory of the process, by the result: nothing here knows where the job came from.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,23 +13,20 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from framework.fetch.fetcher import Fetcher
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.delayed_payload import DelayedOutcome, delayed_payload, payload_leaving_queue
 from framework.finish.endings import DELETED, DISCARDED, KILLED, RETIRED, RETRIED, SUCCEEDED, ending_of
 from framework.finish.handlers import Handlers
 from framework.finish.outcome import (
-    AwaitsTurn,
     Deferred,
     Discarded,
     Failed,
     ForeignClass,
     Held,
-    Interrupted,
-    Lost,
     Malformed,
     Retired,
     RunOutcome,
+    SettledOutcome,
     Snoozed,
     Succeeded,
     UnknownClass,
@@ -39,7 +39,7 @@ from framework.types import JobState, Payload
 from framework.wire import keys
 from framework.wire.job import UNKNOWN_COUNT, decode
 from framework.wire.payload_edit import rewrite
-from framework.wire.resources import JobResources, Lock, NextRun
+from framework.wire.resources import Lock, NextRun
 from framework.wire.set_limits import INTERRUPTED_SET_LIMITS, SetLimits
 from framework.wire.status_key import TrackedJob
 
@@ -57,6 +57,8 @@ class SettleResult:
     moved_to: MovedTo
     payload: Payload | None = None
     delay_s: float | None = None
+    acknowledge: bool = False
+    """Whether the job is still in the working list, until the next call of ``fetch.lua`` acknowledges it."""
 
 
 class Settler:
@@ -66,7 +68,6 @@ class Settler:
         self,
         client: "redis.Redis",
         identity: str,
-        fetcher: Fetcher,
         handlers: Handlers,
         policy: RetryPolicy,
         dead_set: SetLimits,
@@ -78,7 +79,6 @@ class Settler:
         self._client = client
         self._lease = keys.lease(identity)
         self._working = keys.working(identity)
-        self._fetcher = fetcher
         self._handlers = handlers
         self._policy = policy
         self._dead_set = dead_set
@@ -116,15 +116,15 @@ class Settler:
     def settle(
         self,
         unit: UnitOfWork,
-        outcome: RunOutcome,
+        outcome: SettledOutcome,
         decision: RetryDecision | None,
         tracked: TrackedJob | None = None,
         *,
         confirmed: bool = False,
     ) -> SettleResult:
-        """Move the job out of the working list, free its capacity in this process, and return where the job is.
+        """Move the job out of the working list, and return where the job is; its capacity in this process is then free.
 
-        ``confirmed``: free the capacity only after Redis has confirmed the acknowledgement (``ack = "sync"``).
+        ``confirmed``: wait until Redis has confirmed the acknowledgement (``ack = "sync"``).
         The script that moves a ``tracked`` job writes its state too. Only a job with a confirmed acknowledgement gets its last
         state earlier: if the process is killed in between, the job runs again and is ``running`` again.
         """
@@ -133,7 +133,7 @@ class Settler:
                 ending = DISCARDED if isinstance(outcome, Discarded) else SUCCEEDED
                 if not confirmed and unit.acknowledged_with_others:
                     self.acknowledge_with_others(unit, tracked, ending.state)
-                    return SettleResult("acknowledged")
+                    return SettleResult("acknowledged", acknowledge=True)
                 if tracked is not None:
                     self._status_writer.write_last(tracked, ending.state)
                 return self._remove(unit)
@@ -142,28 +142,23 @@ class Settler:
                 return self._fail(unit, error, decision, tracked)
             case Snoozed() | Deferred() | ForeignClass() | UnknownClass():
                 return self._delay(unit, outcome, tracked)
-            # The policy's script has moved the job, or found that another process owns it.
-            case Held() | Lost():
-                self._finish_unit(unit)
-                return SettleResult("held" if isinstance(outcome, Held) else "lost")
+            # The policy's script has moved the job.
+            case Held():
+                return SettleResult("held")
             case Retired(name):
                 return self._remove_retired(unit, name, tracked)
             case Malformed(error, stored):
                 return self._kill(unit, stored, None, error, tracked)
-            case Interrupted() | AwaitsTurn():
-                # The job is still in flight: the shutdown returns it to its queue.
-                return SettleResult("interrupted")
             case _:
                 assert_never(outcome)
 
     def acknowledge_with_others(
         self, unit: UnitOfWork, tracked: TrackedJob | None, state: JobState | None = SUCCEEDED.state
     ) -> None:
-        """End a unit that is ``acknowledged_with_others``: ``fetch.lua`` releases its resources and writes its last state."""
+        """Prepare a unit that is ``acknowledged_with_others``: ``fetch.lua`` releases its resources and writes its last state."""
         if unit.resources is not None or tracked is not None:
             status = tracked.command(state) if tracked is not None and state is not None else None
-            unit.released_on_ack = (unit.resources or JobResources()).on_end(status)
-        self._fetcher.finish(unit)
+            unit.release_on_ack(status)
 
     def _remove(self, unit: UnitOfWork) -> SettleResult:
         """Remove the job from Redis: by its acknowledgement, or by a script that also releases its resources.
@@ -173,7 +168,7 @@ class Settler:
         if unit.resources is None:
             return self._acknowledge_confirmed(unit)
         removed = self._complete(unit, done=True)
-        self._finish_unit(unit)
+        self._in_doubt.discard(unit.data)
         return SettleResult("acknowledged" if removed else "lost")
 
     def _complete(self, unit: UnitOfWork, *, done: bool = False) -> bool:
@@ -191,7 +186,7 @@ class Settler:
         return bool(reply) or unit.data in self._in_doubt
 
     def _acknowledge_confirmed(self, unit: UnitOfWork) -> SettleResult:
-        """Acknowledge the job and wait for the reply before its capacity is free.
+        """Acknowledge the job and wait for the reply, before its capacity is free.
 
         So no job that starts instead of it can kill the process before the acknowledgement has arrived.
         """
@@ -199,7 +194,7 @@ class Settler:
         reply: Any = self._run_tracked(unit, FETCH, [self._lease, self._working], [self._lease_ms, 0, 1, unit.data])
         _, fenced, _ = reply
         removed = not fenced or unit.data in self._in_doubt
-        self._finish_unit(unit)
+        self._in_doubt.discard(unit.data)
         return SettleResult("acknowledged" if removed else "lost")
 
     def _fail(
@@ -214,8 +209,7 @@ class Settler:
                 if removed := not has_resources or self._complete(unit):
                     self._handlers.call_death_handlers(job_for_hooks(payload, args), error)
                 self._in_doubt.discard(unit.data)
-                self._fetcher.finish(unit, settled=has_resources)
-                return SettleResult("deleted" if removed else "lost", payload)
+                return SettleResult("deleted" if removed else "lost", payload, acknowledge=not has_resources)
             case Retry(payload, delay_s):
                 data, status = rewrite(unit.data, payload), _status_write(tracked, RETRIED.state, delay_s)
                 settled = self._schedule(unit, keys.RETRY, data, delay_s, status, "retry", payload)
@@ -241,7 +235,7 @@ class Settler:
         moved: Any = self._run_move(SCHEDULE, unit, target, [data, f"{delay_s:.6f}"], status, resources)
         if not moved and self._already_moved(unit, target, data):
             moved = 1
-        self._finish_unit(unit)
+        self._in_doubt.discard(unit.data)
         return SettleResult(moved_to if moved else "lost", payload, delay_s)
 
     def _kill(
@@ -252,7 +246,7 @@ class Settler:
         # Before the capacity is free: a slow handler must not delay a job that starts instead of this one.
         if trimmed >= 0 and decision is not None:
             self._handlers.call_death_handlers(job_for_hooks(decision.payload, decision.args), error)
-        self._finish_unit(unit)
+        self._in_doubt.discard(unit.data)
         if trimmed > 0:
             self._on_trimmed(trimmed, keys.DEAD)
         return SettleResult("lost" if trimmed < 0 else "dead", decision.payload if decision is not None else None)
@@ -281,14 +275,14 @@ class Settler:
             return self._schedule(
                 unit, keys.SCHEDULE, delayed_payload(unit, ForeignClass(1.0, count)), 1.0, None, "scheduled"
             )
-        self._finish_unit(unit)
+        self._in_doubt.discard(unit.data)
         return SettleResult("acknowledged")
 
     def _give_up_unknown(self, unit: UnitOfWork, outcome: UnknownClass, tracked: TrackedJob | None) -> SettleResult:
         """Move a job whose class no process has to the ``interrupted`` set, and release its resources, in one step."""
         data = delayed_payload(unit, outcome)
         trimmed = self._move_to_set(unit, keys.INTERRUPTED, data, INTERRUPTED_SET_LIMITS, tracked)
-        self._finish_unit(unit)
+        self._in_doubt.discard(unit.data)
         if trimmed > 0:
             self._on_trimmed(trimmed, keys.INTERRUPTED)
         return SettleResult("lost" if trimmed < 0 else "interrupted")
@@ -318,7 +312,7 @@ class Settler:
             DROP_RETIRED, unit, keys.RETIRED, [name], _status_write(tracked, RETIRED.state), _resources_on_end(unit)
         )
         removed = bool(dropped) or unit.data in self._in_doubt
-        self._finish_unit(unit)
+        self._in_doubt.discard(unit.data)
         return SettleResult("deleted" if removed else "lost")
 
     def _run_move(
@@ -362,10 +356,6 @@ class Settler:
             return False
         score: Any = self._client.zscore(target, data)
         return score is not None
-
-    def _finish_unit(self, unit: UnitOfWork) -> None:
-        self._in_doubt.discard(unit.data)
-        self._fetcher.finish(unit, settled=True)
 
 
 class _StatusWrite(NamedTuple):

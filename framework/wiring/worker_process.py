@@ -163,7 +163,7 @@ def build_worker(
     together = GroupAdmission(pool, identity, fetcher, threads, decoding, policies.admission, states)
     executor = _executor(settings, log, runs, decoding, threads, suspects, states, policies.admission, together)
     poll_timing = PollTiming(upkeep, settings.poll_interval, absent, timings=waits)
-    settler = _settler(settings, shard.client, identity, fetcher, events, dead_set, poll_timing, states, waits)
+    settler = _settler(settings, shard.client, identity, events, dead_set, poll_timing, states, waits)
     detector = FailureDetector(waits.lease_s, waits.heartbeat_period_s)
     interruptions = InterruptionLimit(settings.max_retries_after_interruption)
     return ProcessComponents(
@@ -226,7 +226,6 @@ def _settler(
     settings: Settings,
     client: "redis.Redis",
     identity: str,
-    fetcher: Fetcher,
     events: ProcessEvents,
     dead_set: SetLimits,
     poll_timing: PollTiming,
@@ -235,9 +234,7 @@ def _settler(
 ) -> Settler:
     policy = RetryPolicy(settings.max_retries, keeps_business_failures=settings.dead.business)
     handlers, trimmed = events.handlers, events.trimmed
-    return Settler(
-        client, identity, fetcher, handlers, policy, dead_set, trimmed, poll_timing.expect_retry, states, waits
-    )
+    return Settler(client, identity, handlers, policy, dead_set, trimmed, poll_timing.expect_retry, states, waits)
 
 
 def _unserved_watch(

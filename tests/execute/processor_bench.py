@@ -85,7 +85,6 @@ class ProcessorBench:
         settler = Settler(
             self.shard.client,
             IDENTITY,
-            self.fetcher,
             Handlers(lambda what, error: self.died.append((what, error))),
             RetryPolicy(),
             SetLimits(),

@@ -14,7 +14,6 @@ from framework.finish.outcome import (
     Discarded,
     Failed,
     ForeignClass,
-    Interrupted,
     Malformed,
     Retired,
     Snoozed,
@@ -40,7 +39,7 @@ LIMITS = SetLimits()
 
 
 class SettlerBench:
-    """A settler on a real server; finished units go to a list instead of the fetcher."""
+    """A settler on a real server; the units of its results go to a list, instead of ending in the fetcher."""
 
     def __init__(self, redis, granted, dead_set=LIMITS, *, keeps_business=False):
         self.redis = redis
@@ -50,7 +49,7 @@ class SettlerBench:
         policy = RetryPolicy(draw=lambda: 0.0, keeps_business_failures=keeps_business)
         self.soon = []
         soon = lambda: self.soon.append(1)  # noqa: E731 - as a callback
-        self.settler = Settler(granted, IDENTITY, self, handlers, policy, dead_set, self.trim, soon, status_writer=self)
+        self.settler = Settler(granted, IDENTITY, handlers, policy, dead_set, self.trim, soon, status_writer=self)
         self.states = []
 
     def write_last(self, tracked, state):
@@ -60,8 +59,10 @@ class SettlerBench:
     def trim(self, count, source):
         self.trimmed.append((count, source))
 
-    def finish(self, unit, *, settled=False):
-        self.finished.append((unit, settled))
+    def settle(self, unit, *args, **options):
+        settled = self.settler.settle(unit, *args, **options)
+        self.finished.append((unit, not settled.acknowledge))
+        return settled
 
     def go(self, outcome, worker=None, data=None, held=True, **fields):
         unit = hold(self.redis, data or encoded(**fields))
@@ -69,7 +70,7 @@ class SettlerBench:
             self.redis.delete(WORKING)
         self.unit = unit
         tracked = found(decode(unit.data)) if "status_expiration" in fields else None
-        return self.settler.settle(unit, outcome, self.settler.decide_retry(unit, worker, outcome), tracked)
+        return self.settle(unit, outcome, self.settler.decide_retry(unit, worker, outcome), tracked)
 
     def places(self):
         """Return the keys that have jobs, with their payloads."""
@@ -244,7 +245,7 @@ def test_snoozed_job_keeps_its_bytes(bench, redis):
 
 def test_snoozed_job_without_queue_field_gets_its_queue(bench, redis):
     unit = hold(redis, b'{"class":"A","args":[],"jid":"j"}', queue="mails")
-    bench.settler.settle(unit, Snoozed(1.0, ""), None)
+    bench.settle(unit, Snoozed(1.0, ""), None)
     (member,) = redis.zrange(keys.SCHEDULE, 0, -1)
     assert json.loads(member) == {"class": "A", "args": [], "jid": "j", "queue": "mails"}
 
@@ -268,7 +269,7 @@ def test_compressed_arguments_keep_their_bytes(bench, redis, outcome, retry, pla
 @pytest.mark.proves("F38")
 def test_malformed_payload_is_stored_as_its_outcome_says(bench):
     unit = hold(bench.redis, b"{not json \xff\x00")
-    assert bench.settler.settle(unit, Malformed(PayloadError("x"), b"wrapped"), None).moved_to == "dead"
+    assert bench.settle(unit, Malformed(PayloadError("x"), b"wrapped"), None).moved_to == "dead"
     assert bench.places() == {keys.DEAD: [b"wrapped"]}
 
 
@@ -286,12 +287,6 @@ def test_payload_not_writable_here_moves_with_its_bytes(bench, argument, outcome
     assert where == place
     assert b'"args":[' + argument + b"]," in stored
     assert (b'"error_class":"ValueError"' in stored) == (outcome is ERROR)
-
-
-def test_interrupted_job_stays_in_flight(bench):
-    assert bench.go(Interrupted()).moved_to == "interrupted"
-    assert bench.finished == []
-    assert bench.places() == {WORKING: [bench.unit.data]}
 
 
 @pytest.mark.proves("R22")
@@ -335,7 +330,7 @@ def test_failures_are_kept_at_maxmemory(bench, redis, fields, moved_to):
     unit = hold(redis, encoded(**fields))
     with full_memory(redis):
         decision = bench.settler.decide_retry(unit, None, ERROR)
-        assert bench.settler.settle(unit, ERROR, decision).moved_to == moved_to
+        assert bench.settle(unit, ERROR, decision).moved_to == moved_to
     assert WORKING not in bench.places()
 
 
@@ -375,9 +370,9 @@ def test_lost_reply_loses_neither_job_nor_handlers(bench, redis, outcome, fields
     unit = hold(redis, encoded(**fields))
     decision = bench.settler.decide_retry(unit, None, outcome)
     with pytest.raises(Cut):
-        bench.settler.settle(unit, outcome, decision)
+        bench.settle(unit, outcome, decision)
     assert (bench.died, bench.finished) == ([], [])
-    assert bench.settler.settle(unit, outcome, decision).moved_to == moved_to
+    assert bench.settle(unit, outcome, decision).moved_to == moved_to
     assert len(bench.died) == deaths
     assert bench.finished == [(unit, True)]
     assert [(key, len(jobs)) for key, jobs in bench.places().items()] == [(place, 1)]
@@ -388,14 +383,14 @@ def test_confirmed_end_frees_its_place_after_the_reply(bench, redis):
     bench.settler._client = LosesReply(redis)
     unit, outcome = hold(redis, encoded()), Succeeded()
     with pytest.raises(Cut):
-        bench.settler.settle(unit, outcome, None, confirmed=True)
+        bench.settle(unit, outcome, None, confirmed=True)
     assert (bench.finished, redis.llen(WORKING)) == ([], 0)
-    assert bench.settler.settle(unit, outcome, None, confirmed=True).moved_to == "acknowledged"
+    assert bench.settle(unit, outcome, None, confirmed=True).moved_to == "acknowledged"
     assert bench.finished == [(unit, True)]
     other = hold(redis, encoded(jid="other"))
-    assert bench.settler.settle(other, outcome, None, confirmed=True).moved_to == "acknowledged"
+    assert bench.settle(other, outcome, None, confirmed=True).moved_to == "acknowledged"
     assert redis.llen(WORKING) == 0
-    assert bench.settler.settle(other, outcome, None, confirmed=True).moved_to == "lost"  # another process owns it
+    assert bench.settle(other, outcome, None, confirmed=True).moved_to == "lost"  # another process owns it
 
 
 @pytest.mark.proves("R22")
@@ -412,9 +407,9 @@ def test_second_try_for_a_lost_job_is_fenced(bench, redis, fields):
     unit = hold(redis, encoded(**fields))
     decision = bench.settler.decide_retry(unit, None, ERROR)
     with pytest.raises(Cut):
-        bench.settler.settle(unit, ERROR, decision)
+        bench.settle(unit, ERROR, decision)
     redis.delete(WORKING)
-    assert bench.settler.settle(unit, ERROR, decision).moved_to == "lost"
+    assert bench.settle(unit, ERROR, decision).moved_to == "lost"
     assert bench.died == []
     assert bench.settler._in_doubt == set()
 
@@ -431,7 +426,7 @@ def test_death_handlers_see_decompressed_arguments(bench, redis):
     bench.settler._handlers.death.append(lambda job, error: seen.append(job.args))
     for fields in ({"retry": 0}, {"retry": False}):
         unit = hold(redis, encoded(args=["eJw="], compressed=True, **fields))
-        bench.settler.settle(unit, ERROR, bench.settler.decide_retry(unit, None, ERROR, ["plain"]))
+        bench.settle(unit, ERROR, bench.settler.decide_retry(unit, None, ERROR, ["plain"]))
     assert seen == [["plain"], ["plain"]]
 
 
@@ -445,7 +440,7 @@ def test_hook_cannot_change_the_stored_payload(bench):
     decision = bench.settler.decide_retry(
         unit, worker(retry_in=classmethod(change_arguments), perform=lambda self, n: None), ERROR, [1]
     )
-    bench.settler.settle(unit, ERROR, decision)
+    bench.settle(unit, ERROR, decision)
     (stored,) = bench.places()[keys.RETRY]
     assert (json.loads(stored)["args"], json.loads(stored)["queue"]) == ([1], "default")
 
@@ -542,12 +537,10 @@ def test_return_of_foreign_job_is_fenced_and_repeatable(bench, redis, trouble):
     if trouble == "lost reply":
         bench.settler._client = LosesReply(redis)
         with pytest.raises(Cut):
-            bench.settler.settle(unit, HANDED_BACK, None)
+            bench.settle(unit, HANDED_BACK, None)
     else:
         redis.delete(WORKING)
-    assert bench.settler.settle(unit, HANDED_BACK, None).moved_to == (
-        "lost" if trouble == "taken over" else "acknowledged"
-    )
+    assert bench.settle(unit, HANDED_BACK, None).moved_to == ("lost" if trouble == "taken over" else "acknowledged")
     assert redis.llen("queue:default") == (trouble == "lost reply")
     assert bench.places() == {}
 
@@ -581,23 +574,23 @@ def test_move_of_unknown_job_is_fenced_and_repeatable(bench, redis, outcome, pla
     if trouble == "lost reply":
         bench.settler._client = LosesReply(redis)
         with pytest.raises(Cut):
-            bench.settler.settle(unit, outcome, None)
+            bench.settle(unit, outcome, None)
     if trouble == "taken over":
         redis.delete(WORKING)
-        assert bench.settler.settle(unit, outcome, None).moved_to == "lost"
+        assert bench.settle(unit, outcome, None).moved_to == "lost"
         assert bench.places() == {}
         return
     if trouble == "wrong type":
         redis.set(place, "text")
         with pytest.raises(ResponseError, match="WRONGTYPE"):
-            bench.settler.settle(unit, outcome, None)
+            bench.settle(unit, outcome, None)
         assert redis.lrange(WORKING, 0, -1) == [unit.data]
         redis.delete(place)
     if trouble == "full":
         with full_memory(redis):
-            assert bench.settler.settle(unit, outcome, None).moved_to == moved_to
+            assert bench.settle(unit, outcome, None).moved_to == moved_to
     else:
-        assert bench.settler.settle(unit, outcome, None).moved_to == moved_to
+        assert bench.settle(unit, outcome, None).moved_to == moved_to
     assert [(key, len(jobs)) for key, jobs in bench.places().items()] == [(place, 1)]
 
 
@@ -609,7 +602,7 @@ def test_delayed_job_keeps_its_lock_and_releases_slots(bench, redis, outcome, ke
     redis.zadd(f"{base}:running", {" " + "ab" * 12: time.time() + 30})
     unit = hold(redis, encoded("Jab", idempotency_key=lock))
     unit.resources = JobResources(Lock(lock, "ab" * 12, 600.0, "Jab"), [Slot(base, " " + "ab" * 12)])
-    bench.settler.settle(unit, outcome, None)
+    bench.settle(unit, outcome, None)
     assert redis.exists(lock) == kept
     assert not kept or redis.pttl(lock) > 7_000_000
     assert redis.zcard(f"{base}:running") == 0
@@ -640,8 +633,8 @@ def test_lost_reply_counts_a_retired_job_once(bench, redis):
     bench.settler._client = LosesReply(redis)
     unit = hold(redis, encoded())
     with pytest.raises(Cut):
-        bench.settler.settle(unit, RETIRED, None)
-    assert bench.settler.settle(unit, RETIRED, None).moved_to == "deleted"
+        bench.settle(unit, RETIRED, None)
+    assert bench.settle(unit, RETIRED, None).moved_to == "deleted"
     assert redis.hgetall(keys.RETIRED) == {b"Gone::Worker": b"1"}
     assert bench.finished == [(unit, True)]
     assert bench.settler._in_doubt == set()
@@ -652,17 +645,17 @@ def test_retired_job_that_cannot_be_counted_stays(bench, redis):
     unit = hold(redis, encoded())
     for _ in range(2):
         with pytest.raises(ResponseError):
-            bench.settler.settle(unit, RETIRED, None)
+            bench.settle(unit, RETIRED, None)
     assert bench.places() == {WORKING: [unit.data]}
     redis.delete(keys.RETIRED)
-    assert bench.settler.settle(unit, RETIRED, None).moved_to == "deleted"
+    assert bench.settle(unit, RETIRED, None).moved_to == "deleted"
     assert redis.hgetall(keys.RETIRED) == {b"Gone::Worker": b"1"}
 
 
 def test_retired_jobs_are_removed_at_maxmemory(bench, redis):
     unit = hold(redis, encoded())
     with full_memory(redis):
-        assert bench.settler.settle(unit, RETIRED, None).moved_to == "deleted"
+        assert bench.settle(unit, RETIRED, None).moved_to == "deleted"
     assert redis.hget(keys.RETIRED, "Gone::Worker") == b"1"
 
 
@@ -721,11 +714,11 @@ def test_fenced_job_writes_no_state(bench, redis, outcome):
 def test_state_of_a_move_is_written_at_maxmemory(bench, redis, fields, state):
     unit = hold(redis, encoded(status_expiration=60, **fields))
     with full_memory(redis):
-        bench.settler.settle(unit, ERROR, bench.settler.decide_retry(unit, None, ERROR), TrackedJob("ab" * 12, 60))
+        bench.settle(unit, ERROR, bench.settler.decide_retry(unit, None, ERROR), TrackedJob("ab" * 12, 60))
     assert redis.get(STATUS) == state
 
 
-@pytest.mark.parametrize("outcome", [ERROR, Succeeded(), Snoozed(1.0, ""), Interrupted()])
+@pytest.mark.parametrize("outcome", [ERROR, Succeeded(), Snoozed(1.0, "")])
 def test_untracked_job_has_no_state(bench, redis, outcome):
     bench.go(outcome)
     assert (bench.states, redis.keys("aw:status:*")) == ([], [])

@@ -80,6 +80,8 @@ def check_run(data: bytes) -> str:
     unit = UnitOfWork("default", data)
     run = _executor().begin(unit)
     name = type(run.outcome).__name__
+    if run.outcome is None:
+        return "awaits its turn"
     if run.payload is None:
         expect(not log.lines, "of what cannot be read there is no line")
         return name

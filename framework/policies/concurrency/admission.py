@@ -7,7 +7,7 @@ from redis.exceptions import ResponseError
 
 from framework.declare.declaration import Declaration
 from framework.execute.admission import AdmissionRequest, AdmissionTerms
-from framework.finish.outcome import Discarded, Held, Lost, RunOutcome
+from framework.finish.outcome import Discarded, Held, Lost, NotAdmitted
 from framework.policies.concurrency.limits import QUEUE_PREFIX, Limits
 from framework.policies.concurrency.slots import LimitSlots, SlotResult, release_reservation
 from framework.store.script import is_wrong_type
@@ -31,7 +31,7 @@ class ClassLimit:
         """Return whether the class has a limit, or may get one."""
         return self._limits.may_limit(declaration)
 
-    def admit(self, request: AdmissionRequest) -> RunOutcome | None:
+    def admit(self, request: AdmissionRequest) -> NotAdmitted | None:
         """Take a slot for the job; without a free slot, hold it at the limit."""
         declaration, limits = request.declaration, self._limits
         answer = request.unit.admission
@@ -75,7 +75,7 @@ class CapacityLimit:
         """Return whether the class is a limited capacity worker."""
         return declaration.max_running_jobs is not None
 
-    def admit(self, request: AdmissionRequest) -> RunOutcome | None:
+    def admit(self, request: AdmissionRequest) -> NotAdmitted | None:
         """Take a slot, the reserved one if there is one; without a free slot, discard the job."""
         name, limit = request.declaration.wire_name, self._limits.capacity(request.declaration)
         if limit <= 0:
@@ -103,7 +103,7 @@ class QueueLimit:
         del declaration
         return self._limits.limits_queues
 
-    def admit(self, request: AdmissionRequest) -> RunOutcome | None:
+    def admit(self, request: AdmissionRequest) -> NotAdmitted | None:
         """Take a slot of the job's queue; without a free slot, hold the job at the limit."""
         limit = self._limits.queue_limit(request.unit.queue)
         return None if limit is None else _admit(self._slots, request, QUEUE_PREFIX + request.unit.queue, limit)
@@ -111,12 +111,12 @@ class QueueLimit:
 
 def _admit(
     slots: LimitSlots, request: AdmissionRequest, name: str, limit: int, scope: str = "", share: int = 0
-) -> RunOutcome | None:
+) -> NotAdmitted | None:
     result = _take_slot(slots, request, name, limit, scope=scope, share=share)
     return None if result is None else _outcome_of(result, request, name, scope)
 
 
-def _outcome_of(result: SlotResult, request: AdmissionRequest, name: str, scope: str) -> RunOutcome | None:
+def _outcome_of(result: SlotResult, request: AdmissionRequest, name: str, scope: str) -> NotAdmitted | None:
     declaration = request.declaration
     if result.state == "taken":
         if BUFFERED_AT in request.payload:

@@ -11,7 +11,7 @@ from framework.timings import STANDARD, Timings
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import BUFFERED_AT, timestamp
-from framework.wire.resources import JobResources, Slot, reservations, slot_id, slot_member
+from framework.wire.resources import Slot, reservations, slot_id, slot_member
 
 SlotState: TypeAlias = Literal["taken", "waits", "refused", "fenced"]
 _STATES: dict[int, SlotState] = {1: "taken", 0: "waits", 2: "refused", -1: "fenced"}
@@ -50,7 +50,7 @@ class LimitSlots:
 
         So the slot is released even if the reply is lost, or if another thread returns the job meanwhile.
         """
-        resources = unit.resources = unit.resources or JobResources()
+        resources = unit.own_resources()
         if slot not in resources.slots:
             resources.slots.append(slot)
 
@@ -71,7 +71,7 @@ class LimitSlots:
         no maximum. Without a free slot, the job leaves the working list and waits; with ``may_wait=False`` it is
         refused and nothing changes. The unit holds a slot that was taken, and releases it with its other resources.
         """
-        resources = unit.resources = unit.resources or JobResources()
+        resources = unit.own_resources()
         slot, jid = self.slot_of(unit, payload, name), slot_id(payload, unit.data)
         base = slot.base
         others = resources.on_hold() if resources.lock is not None or resources.slots else ""
@@ -101,8 +101,7 @@ class LimitSlots:
 
 def release_reservation(unit: UnitOfWork, payload: Payload, name: str) -> None:
     """Add to the unit's resources a slot that may be reserved for the job, so that the end of the job releases it."""
-    resources = unit.resources = unit.resources or JobResources()
-    resources.slots += reservations(payload, unit.data, (name,))
+    unit.own_resources().slots += reservations(payload, unit.data, (name,))
 
 
 def renew_slots(client: "redis.Redis", units: Iterable[UnitOfWork], ttl_s: int) -> None:

@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 from framework.declare.declaration import Declaration
 from framework.execute.admission import AdmissionPolicy, AdmissionRequest, AdmissionTerms
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.finish.outcome import RunOutcome
+from framework.finish.outcome import NotAdmitted
 from framework.policies.dedup.next_run import next_run
 from framework.store.script import START_LOCKED, is_wrong_type
 from framework.types import Payload
@@ -36,7 +36,7 @@ class DedupPositions:
         """See ``AdmissionPolicy``."""
         return declaration.deduplicates and self._consistency.applies_to(declaration)
 
-    def admit(self, request: AdmissionRequest) -> RunOutcome | None:
+    def admit(self, request: AdmissionRequest) -> NotAdmitted | None:
         """See ``AdmissionPolicy``: every job passes."""
         lock = _lock_of(request.unit)
         if lock is not None:
@@ -87,7 +87,7 @@ class DedupLock:
             # A kept lock may ask for one more run.
             terms.acts_after |= terms.keeps_lock
 
-    def admit(self, request: AdmissionRequest) -> RunOutcome | None:
+    def admit(self, request: AdmissionRequest) -> NotAdmitted | None:
         """See ``AdmissionPolicy``: every job passes, unless ``consistency`` decides otherwise."""
         lock, declaration, policy = _lock_of(request.unit), request.declaration, request.declaration.deduplicate
         if lock is None or policy is None:
@@ -112,7 +112,7 @@ class DedupLock:
 
     def _start_with_positions(
         self, lock: Lock, request: AdmissionRequest, consistency: AdmissionPolicy, *, keep_lock: bool
-    ) -> RunOutcome | None:
+    ) -> NotAdmitted | None:
         """Release the lock once the job's replica shows every position noted in it; a renewed lock is checked once."""
         checks = [] if keep_lock else ["1"] * _MAX_POSITION_CHECKS
         for unseen in (*checks, "2"):
@@ -148,4 +148,4 @@ def _add_positions(request: AdmissionRequest, positions: list[bytes]) -> None:
         own = cast("dict[str, str]", request.payload.get(DUPLICATE_WAL_POSITIONS) or {})
         newest = {**own, **dict(zip(decoded[::2], decoded[1::2], strict=True))}
         request.payload[DUPLICATE_WAL_POSITIONS] = newest
-        request.unit.extra_fields = {DUPLICATE_WAL_POSITIONS: newest}
+        request.unit.add_fields({DUPLICATE_WAL_POSITIONS: newest})

@@ -9,7 +9,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.declare.declaration import Declaration
 from framework.execute.admission import AdmissionRequest
-from framework.finish.outcome import Held, Lost, RunOutcome
+from framework.finish.outcome import Held, Lost, NotAdmitted
 from framework.flags.flag import pause_flag
 from framework.policies.pause.state import Pause, PauseState
 from framework.store.script import HOLD_PAUSED, is_wrong_type
@@ -37,7 +37,7 @@ class PausePolicy:
         """See ``AdmissionPolicy``."""
         return self._state.may_pause(declaration)
 
-    def admit(self, request: AdmissionRequest) -> RunOutcome | None:
+    def admit(self, request: AdmissionRequest) -> NotAdmitted | None:
         """See ``AdmissionPolicy``. The script that holds a job checks the operator's flag again, so an ended pause holds no job."""
         declaration = request.declaration
         for _ in range(_MAX_ATTEMPTS):
