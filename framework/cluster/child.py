@@ -10,7 +10,7 @@ from typing import IO, TypeAlias
 
 from framework.backoff import backoff_s
 from framework.command_line import child_environment
-from framework.fetch.identity import NONCE_VARIABLE, draw_nonce, identity_of
+from framework.process.identity import NONCE_VARIABLE, draw_nonce, identity_of
 from framework.process.shared_state import SHARED_STATE_VARIABLE, ProcessState, SharedState
 from framework.process.supervisor_link import SUPERVISOR_VARIABLE
 

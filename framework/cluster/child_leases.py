@@ -15,11 +15,11 @@ import redis
 from redis.exceptions import RedisError
 
 from framework.cluster.supervisor import Supervisor
-from framework.fetch.failure_detector import FailureDetector
-from framework.fetch.reaper import mark_dead
 from framework.process.events import ProcessEvents
 from framework.process.heartbeat import PeriodicTask
 from framework.process.signals import SWEEP
+from framework.recover.failure_detector import FailureDetector
+from framework.recover.reaper import mark_dead
 from framework.store.script import RENEW_CHILDREN
 from framework.timings import STANDARD, Timings
 from framework.wire import keys

@@ -26,7 +26,6 @@ from framework.execute.job_log import JobLog, StartLine
 from framework.execute.policy_decision import AdmitTogether, PolicyDecision
 from framework.execute.stats import RunningJobs
 from framework.execute.unknown import UnknownClassDelays
-from framework.fetch.suspects import SuspectRunner, is_suspect
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import (
     SUCCEEDED,
@@ -42,6 +41,7 @@ from framework.finish.outcome import (
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call, ChainInvocation
 from framework.push.strict_arguments import StrictArgumentsCheck
+from framework.recover.suspects import SuspectRunner, is_suspect
 from framework.telemetry import context
 from framework.typeguards import has_type
 from framework.types import Payload

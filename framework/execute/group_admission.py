@@ -21,10 +21,10 @@ from framework.execute.admission import AdmissionChain, AdmissionRequest, Admiss
 from framework.execute.decoding import PayloadDecoder
 from framework.execute.threads import WorkerThreads
 from framework.fetch.fetcher import Fetcher
-from framework.fetch.suspects import is_suspect
 from framework.fetch.unit_of_work import ADMITTED, Admission, Preparation, UnitOfWork
 from framework.finish.outcome import Held, Lost
 from framework.finish.status_writer import StatusWriter
+from framework.recover.suspects import is_suspect
 from framework.shard.channel_pool import ChannelPool
 from framework.store.script import ADMIT
 from framework.text import decode_escaped

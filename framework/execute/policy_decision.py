@@ -12,10 +12,10 @@ from framework.execute.admission import AdmissionPolicy, AdmissionRequest, Class
 from framework.execute.decoding import MemoryReservation, PayloadDecoder
 from framework.execute.job_log import JobLog
 from framework.execute.stats import RunningJobs
-from framework.fetch.suspects import is_suspect
 from framework.fetch.unit_of_work import FENCED
 from framework.finish.endings import POLICY_REFUSED, RIGHT_REFUSED
 from framework.finish.outcome import Deferred, Interrupted, Lost, NotAdmitted
+from framework.recover.suspects import is_suspect
 from framework.telemetry.logs import error_fields
 from framework.wire.compress import COMPRESSED
 from framework.wire.status_key import TrackedJob

@@ -18,8 +18,9 @@ from framework.fetch.error_rate import ErrorRateLimit
 from framework.fetch.prefetch import Prefetch
 from framework.fetch.process_limits import ProcessLimits
 from framework.fetch.queues import QueueOrder, QueueRotation
-from framework.fetch.state import MAX_UNACKNOWLEDGED, FetchState
+from framework.fetch.state import FetchState
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.recover.suspects import MAX_UNACKNOWLEDGED
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.timings import Timings
 

@@ -6,10 +6,10 @@ from typing import Any, cast
 import redis
 
 from framework.errors import PayloadError
-from framework.fetch.reaper import OnRecovered, RecoveredJob, read_queue
 from framework.fetch.requeue import requeue
 from framework.fetch.state import FetchState, ReplySnapshot
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.recover.reaper import OnRecovered, RecoveredJob, read_queue
 from framework.store.absent_keys import AbsentKeys
 from framework.store.script import KILL
 from framework.types import Payload

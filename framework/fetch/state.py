@@ -13,9 +13,7 @@ from threading import Lock, get_ident
 from typing import NamedTuple
 
 from framework.fetch.unit_of_work import UnitOfWork
-
-MAX_UNACKNOWLEDGED = 32
-"""Most ended jobs without a confirmed acknowledgement: a kill repeats no more than these and the running jobs."""
+from framework.recover.suspects import MAX_UNACKNOWLEDGED
 
 
 class InFlight:

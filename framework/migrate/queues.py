@@ -18,10 +18,10 @@ from redis.exceptions import ResponseError
 
 from framework import timings
 from framework.errors import QueueReplacedError
-from framework.fetch.failure_detector import FailureDetector
 from framework.migrate.plan import KEEP, MigrationPlan, MoveDecision
 from framework.migrate.report import MigrationReport, Quota
 from framework.process.heartbeat import Lease
+from framework.recover.failure_detector import FailureDetector
 from framework.store.script import MIGRATE
 from framework.wire import keys
 

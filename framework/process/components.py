@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from framework.execute.processor import Processor
 from framework.fetch.fetcher import Fetcher
-from framework.fetch.reaper import Reaper
 from framework.fetch.reconciler import Reconciler
 from framework.process.events import ProcessEvents
 from framework.process.heartbeat import Lease
@@ -15,6 +14,7 @@ from framework.process.record import ProcessRecord
 from framework.process.shared_state import SharedState
 from framework.process.title import Title
 from framework.process.unserved import UnservedWatch
+from framework.recover.reaper import Reaper
 from framework.schedule.poller import Poller
 from framework.store.absent_keys import AbsentKeys
 from framework.timings import STANDARD, Timings

@@ -10,11 +10,11 @@ from redis.exceptions import AuthenticationError, ClusterDownError, ReadOnlyErro
 
 from framework.command_line import command
 from framework.declare import registry
-from framework.fetch.reaper import RecoveredJob
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.handlers import Handlers
 from framework.finish.outcome import UnknownClass
 from framework.finish.report import EXPECTED_ERRORS, JobReporter
+from framework.recover.reaper import RecoveredJob
 from framework.store.tls import tls_advice
 from framework.telemetry import logs
 from framework.telemetry.rate_limit import LogRateLimit, LogSummary

@@ -13,9 +13,9 @@ import redis
 from redis.exceptions import RedisError
 
 from framework.backoff import backoff_s
-from framework.fetch.failure_detector import FailureDetector
-from framework.fetch.reaper import unregister
 from framework.process.events import ProcessEvents
+from framework.recover.failure_detector import FailureDetector
+from framework.recover.reaper import unregister
 from framework.store.script import HEARTBEAT, MARK_DEAD
 from framework.timings import STANDARD, Timings
 from framework.wire import keys

@@ -17,7 +17,6 @@ from typing import cast
 from redis.exceptions import RedisError
 
 from framework.exit_codes import EXIT_FAILED, EXIT_OK
-from framework.fetch.reaper import jittered
 from framework.policies.concurrency.slots import renew_slots
 from framework.process.components import ProcessComponents
 from framework.process.eviction_check import EvictionCheck
@@ -30,6 +29,7 @@ from framework.process.heartbeat import (
 from framework.process.shared_state import ProcessState
 from framework.process.signals import DRAIN, DUMP, HANG_UP, QUIET, STOP, STOP_NOW, SWEEP, SignalQueue, accepted_signals
 from framework.process.stacks import log_stacks, payload_field
+from framework.recover.reaper import jittered
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.telemetry import logs
 from framework.telemetry.counters import counters

@@ -22,15 +22,10 @@ from framework.execute.processor import Processor
 from framework.execute.stats import RunningJobs
 from framework.execute.threads import WorkerThreads
 from framework.execute.unknown import UnknownClassDelays
-from framework.fetch.failure_detector import FailureDetector
 from framework.fetch.fetcher import Fetcher
-from framework.fetch.identity import own_identity
-from framework.fetch.interruptions import InterruptionLimit
 from framework.fetch.queues import QueueOrder
-from framework.fetch.reaper import Reaper
 from framework.fetch.reconciler import Reconciler
 from framework.fetch.state import FetchState
-from framework.fetch.suspects import SuspectRunner
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import Settler
 from framework.finish.status_writer import StatusWriter
@@ -39,6 +34,7 @@ from framework.process.components import ProcessComponents
 from framework.process.descriptors import check_worker
 from framework.process.events import ProcessEvents
 from framework.process.heartbeat import Lease
+from framework.process.identity import own_identity
 from framework.process.launcher import Launcher
 from framework.process.metrics import SidekiqMetrics
 from framework.process.own_queues import OwnQueues, expand_queues, known_queues, warn_own_queues
@@ -50,6 +46,10 @@ from framework.process.signals import SignalQueue
 from framework.process.title import Title
 from framework.process.unserved import PROCESS_DEADLINE_S, UnservedCallbacks, UnservedQueues, UnservedWatch
 from framework.push.strict_arguments import StrictArgumentsCheck
+from framework.recover.failure_detector import FailureDetector
+from framework.recover.interruptions import InterruptionLimit
+from framework.recover.reaper import Reaper
+from framework.recover.suspects import SuspectRunner
 from framework.route.router import Router
 from framework.route.topology import QueueLocation
 from framework.schedule.poll_timing import PollTiming

@@ -94,3 +94,29 @@ def test_signal_handler_calls_nothing() -> None:
                     handlers.append(functions[handler.id])
     assert handlers
     assert not [f"{one.name} calls {found}" for one in handlers for found, _ in calls(one)]
+
+
+def foreign_stores(tree: ast.AST) -> Iterator[str]:
+    """Yield each store to a field of another object than ``self``."""
+    for node in ast.walk(tree):
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        targets = [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else targets
+        for target in targets:
+            for stored in target.elts if isinstance(target, ast.Tuple) else [target]:
+                if isinstance(stored, ast.Attribute) and ast.unparse(stored.value) != "self":
+                    yield ast.unparse(stored)
+
+
+def test_fetching_stores_no_field_of_another_class() -> None:
+    """The state of fetching changes only by its own methods (decision 215)."""
+    found = {
+        f"{path.name}: {stored}"
+        for path in SOURCES
+        if path.parent.name == "fetch"
+        for stored in foreign_stores(ast.parse(path.read_text()))
+    }
+    assert found == {
+        *("blocking.py: call.armed_at", "blocking.py: call.queue"),  # a private record of the same file
+        *("state.py: unit.run_index", "state.py: unit.started_at", "state.py: unit.thread"),  # the start of a unit
+        "unit_of_work.py: self.resources.lock",
+    }

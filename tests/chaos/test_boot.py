@@ -73,7 +73,7 @@ PATCHES = {
     "m.Lease.renew = broken",
     "record": "import framework.process.record as m\nm.ProcessRecord.heartbeat = broken",
     "poller": "import framework.schedule.poller as m\nm.Poller.step = broken",
-    "reaper": "import framework.fetch.reaper as m\nm.Reaper.sweep = broken",
+    "reaper": "import framework.recover.reaper as m\nm.Reaper.sweep = broken",
     "processor-0": "import framework.fetch.pipeline as m\nm.FetchPipeline.fetch_and_wait = broken",
     "event-loop": "import framework.execute.execution as m\nm.Executor._await_job = broken; m.Executor._outcome = broken",
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from framework.fetch.state import MAX_UNACKNOWLEDGED
+from framework.recover.suspects import MAX_UNACKNOWLEDGED
 from tests.chaos.conftest import runs
 from tests.harness import until
 

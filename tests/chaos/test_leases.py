@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from framework.fetch.state import MAX_UNACKNOWLEDGED
+from framework.recover.suspects import MAX_UNACKNOWLEDGED
 from tests.chaos.test_signals import SLACK_S, at
 from tests.harness import until
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from framework.cluster.child_leases import ChildLeases, can_run
-from framework.fetch.failure_detector import FailureDetector
 from framework.process.heartbeat import Lease
 from framework.process.signals import SWEEP
+from framework.recover.failure_detector import FailureDetector
 from framework.store.connect import Endpoint, open_client
 from framework.timings import STANDARD
 from framework.wire import keys

@@ -18,13 +18,13 @@ from framework.fetch.fetcher import Fetcher
 from framework.fetch.queues import QueueOrder
 from framework.fetch.reconciler import Reconciler
 from framework.fetch.state import FetchState
-from framework.fetch.suspects import SuspectRunner
 from framework.finish.handlers import Handlers
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import Settler
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import SERVER, Chain
 from framework.push.strict_arguments import StrictArgumentsCheck
+from framework.recover.suspects import SuspectRunner
 from framework.shard.channel_pool import ChannelPool
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.telemetry.logs import ServerLog

@@ -8,8 +8,8 @@ import pytest
 from framework.fetch import fetcher as fetcher_module
 from framework.fetch import pipeline as pipeline_module
 from framework.fetch.pipeline import ACK_BATCH, clock
-from framework.fetch.state import MAX_UNACKNOWLEDGED
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.recover.suspects import MAX_UNACKNOWLEDGED
 from framework.store.script import FETCH
 from framework.wire import keys
 from tests.harness import IDENTITY, encoded, until

@@ -5,8 +5,9 @@ from itertools import count
 import pytest
 
 from framework.fetch.pipeline import ACK_BATCH
-from framework.fetch.state import MAX_UNACKNOWLEDGED, FetchState, InFlight
+from framework.fetch.state import FetchState, InFlight
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.recover.suspects import MAX_UNACKNOWLEDGED
 from tests.harness import between_steps
 
 

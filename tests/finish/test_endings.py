@@ -9,9 +9,6 @@ from redis.exceptions import NoPermissionError
 from framework.declare import registry
 from framework.errors import Discard, RetryLater
 from framework.execute.unknown import UnknownClassDelays
-from framework.fetch.failure_detector import FailureDetector
-from framework.fetch.interruptions import InterruptionLimit
-from framework.fetch.reaper import Reaper
 from framework.fetch.state import InFlight
 from framework.finish import endings
 from framework.finish.endings import ENDINGS
@@ -28,6 +25,9 @@ from framework.policies.pause.state import PauseState
 from framework.policies.pause.strategies import PauseStrategies
 from framework.process.events import ProcessEvents
 from framework.process.push_back import PushBack
+from framework.recover.failure_detector import FailureDetector
+from framework.recover.interruptions import InterruptionLimit
+from framework.recover.reaper import Reaper
 from framework.shard.channel_pool import ChannelPool
 from framework.store.script import Script
 from framework.telemetry.counters import SKIPPED_JOBS, counters

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from redis.exceptions import ResponseError
 
 from framework.errors import QueueReplacedError
-from framework.fetch.failure_detector import FailureDetector
-from framework.fetch.reaper import Reaper
 from framework.migrate import queues as module
 from framework.migrate.plan import FixedTarget, MigrationPlan
 from framework.migrate.queues import QueueMigrator
 from framework.migrate.report import MigrationReport, Quota
+from framework.recover.failure_detector import FailureDetector
+from framework.recover.reaper import Reaper
 from framework.store.connect import Endpoint, open_client
 from framework.timings import STANDARD
 from framework.wire import keys

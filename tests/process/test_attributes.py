@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from framework.fetch.reaper import mark_dead
+from framework.recover.reaper import mark_dead
 from framework.wire import keys
 from tests.harness import until
 

@@ -4,8 +4,8 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ReadOnlyError
 
-from framework.fetch.reaper import RecoveredJob
 from framework.process.events import ProcessEvents
+from framework.recover.reaper import RecoveredJob
 from framework.wire.job import Job
 from tests.harness import server_lines
 

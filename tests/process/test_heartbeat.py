@@ -11,9 +11,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from framework.declare import registry
-from framework.fetch.failure_detector import FailureDetector
-from framework.fetch.reaper import Reaper
 from framework.process.heartbeat import Lease, PeriodicTask, Watchdog
+from framework.recover.failure_detector import FailureDetector
+from framework.recover.reaper import Reaper
 from framework.store.script import RENEW_CHILDREN
 from framework.timings import STANDARD
 from framework.wire import keys

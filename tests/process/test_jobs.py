@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from framework.fetch.reaper import mark_dead
+from framework.recover.reaper import mark_dead
 from framework.wire import keys
 from tests.harness import STARTED, compressed, encoded, enqueue, is_metric, until, unwrapped
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from framework.fetch.failure_detector import FailureDetector
-from framework.fetch.reaper import Reaper
 from framework.process.heartbeat import Lease
+from framework.recover.failure_detector import FailureDetector
+from framework.recover.reaper import Reaper
 from framework.wire import keys
 from framework.wire.set_limits import SetLimits
 

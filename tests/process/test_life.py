@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from framework.fetch.reaper import mark_dead
+from framework.recover.reaper import mark_dead
 from framework.wire import keys
 from tests.harness import enqueue, full_memory, is_metric, until
 from tests.servers.guarded import PASSWORD
@@ -413,7 +413,7 @@ def test_worker_at_maxmemory_continues(site, redis, proofs):
 def test_framework_thread_death_ends_process_with_1(site, redis):
     """Promise 4: a process with a dead thread ends."""
     code = (
-        "import framework.fetch.reaper as r\n"
+        "import framework.recover.reaper as r\n"
         "def broken(self, own=''): raise LookupError('a bug')\n"
         "r.Reaper.sweep = broken\n"
         "from framework.cli.worker import main; main()"

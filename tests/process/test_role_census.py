@@ -57,7 +57,7 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
     "worker": {
         "+unlink": ("shard/connection.py", "UNLINK"),
         "+client|unblock": ("fetch/blocking.py", "_unblock("),
-        "script restore": ("fetch/reaper.py", "RESTORE("),
+        "script restore": ("recover/reaper.py", "RESTORE("),
         "script release_paused": ("policies/pause/resumer.py", "RELEASE_PAUSED("),
         "script set_status": ("finish/status_writer.py", "SET_STATUS("),
         "script start_locked": ("policies/dedup/admission.py", "START_LOCKED("),

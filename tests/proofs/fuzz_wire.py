@@ -8,15 +8,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from framework.errors import PayloadError
-from framework.fetch import interruptions, reaper
-from framework.fetch.interruptions import InterruptionLimit
-from framework.fetch.suspects import RunEvidence
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.flags.flag import decode_flag
 from framework.policies.dedup.push import Deduplicator
-from framework.process import launcher, record
+from framework.process import launcher, push_back, record
 from framework.process.signals import accepted_signals
 from framework.push.size_limiter import SizeLimiter, SizeLimits
+from framework.recover import reaper
+from framework.recover.interruptions import InterruptionLimit
+from framework.recover.suspects import RunEvidence
 from framework.route.router import Router
 from framework.schedule.cross_shard import CrossShardTransfer
 from framework.schedule.destination import DestinationResolver
@@ -123,8 +123,8 @@ def check_payload(data: bytes) -> str:
 def _check_cut_off(data: bytes, payload: dict[str, Any]) -> None:
     """Check the payload of a process that died during the run; malformed bytes have never run."""
     for limit, ends in ((-1, False), (1, True)):
-        stop = interruptions._count_interruption(UnitOfWork("q", data), 1.0, InterruptionLimit(limit))
-        interruptions._script_call("h:1:abc", stop)
+        stop = push_back._count_interruption(UnitOfWork("q", data), 1.0, InterruptionLimit(limit))
+        push_back._interrupt_call("h:1:abc", stop)
         again = loads(stop.data)
         expect(again.keys() >= payload.keys(), "what is given back keeps its fields")
         if stop.data != data:  # else the count is too large to be written

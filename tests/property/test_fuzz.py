@@ -124,7 +124,7 @@ def loads_recursively(data):
 
 
 BROKEN = {
-    "payload": ("framework.fetch.reaper.decode", json.loads),
+    "payload": ("framework.recover.reaper.decode", json.loads),
     "compressed": ("framework.wire.compress._inflated", inflated),
     "frames": ("framework.process.record.loads_object", loads_recursively),
     "flag": ("framework.flags.flag._number", lambda value: value),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from framework.errors import ConfigurationError, ConfigurationProblem
-from framework.fetch.identity import NONCE_VARIABLE
+from framework.process.identity import NONCE_VARIABLE
 from framework.process.shared_state import SHARED_STATE_VARIABLE
 from framework.process.supervisor_link import SUPERVISOR_VARIABLE
 from framework.settings.files import FILE_BY_KEY, KEYS_BY_FILE

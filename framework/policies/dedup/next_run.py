@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from framework.declare.policy_options import Deduplicate
-from framework.fetch.suspects import SUSPECT_FIELD
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.recover.suspects import SUSPECT_FIELD
 from framework.telemetry import logs
 from framework.types import Jid
 from framework.wire import keys

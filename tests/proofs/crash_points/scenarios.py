@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from framework.errors import BulkPushError, ShardUnavailableError
-from framework.fetch.suspects import SUSPECT_FIELD
+from framework.recover.suspects import SUSPECT_FIELD
 from framework.types import JobState
 from framework.wire import keys
 from framework.wire.job import DEATH_COUNT

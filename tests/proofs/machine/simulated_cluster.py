@@ -10,8 +10,8 @@ from redis.exceptions import RedisError
 from framework.declare import port, registry
 from framework.execute.execution import Execution
 from framework.execute.job_log import JobLog
-from framework.fetch.reaper import mark_dead
 from framework.fetch.unit_of_work import ADMITTED, UnitOfWork
+from framework.recover.reaper import mark_dead
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from framework.telemetry import logs

@@ -18,8 +18,9 @@ from redis.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from framework.execute import execution, processor, threads
-from framework.fetch import blocking, failure_detector, fetcher, leader, pipeline, suspects
+from framework.fetch import blocking, fetcher, leader, pipeline
 from framework.process import heartbeat, launcher, record
+from framework.recover import failure_detector, suspects
 from framework.shard import channel_pool
 from framework.store import script
 from framework.store.channel import Channel

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from framework.errors import BusinessError
 from framework.execute.execution import Execution
 from framework.fetch.prefetch import AHEAD_JOBS
-from framework.fetch.state import MAX_UNACKNOWLEDGED
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Failed, Malformed, Snoozed, UnknownClass
+from framework.recover.suspects import MAX_UNACKNOWLEDGED
 from framework.wire import keys
 from tests.proofs.machine.interleaving import Act
 from tests.proofs.machine.job_model import Broken, Contents, JobModel, JobSpots, spots_of

@@ -1,6 +1,6 @@
 import pytest
 
-from framework.fetch.failure_detector import FailureDetector
+from framework.recover.failure_detector import FailureDetector
 
 
 def detector_after(*beats, held=True):

@@ -19,11 +19,13 @@ from typing import Any, Literal, TypeAlias
 import redis
 from redis.exceptions import RedisError
 
-from framework.fetch.state import MAX_UNACKNOWLEDGED
 from framework.store.script import NOTE_START
 from framework.timings import STANDARD, Timings
 from framework.types import Payload
 from framework.wire import keys
+
+MAX_UNACKNOWLEDGED = 32
+"""Most ended jobs without a confirmed acknowledgement: a kill repeats no more than these and the running jobs."""
 
 SUSPECT_FIELD = "aw_suspect"
 """Field of a payload: the job may have run in a process that died."""

@@ -15,9 +15,9 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from framework.declare import registry
 from framework.errors import PayloadError
-from framework.fetch.failure_detector import FailureDetector
-from framework.fetch.interruptions import InterruptionLimit
-from framework.fetch.suspects import SUSPECT_FIELD, RunEvidence, StartState
+from framework.recover.failure_detector import FailureDetector
+from framework.recover.interruptions import InterruptionLimit
+from framework.recover.suspects import SUSPECT_FIELD, RunEvidence, StartState
 from framework.store.script import INSPECT_DEAD, MARK_DEAD, RECLAIM, REGISTER_ORPHAN, RESTORE, UNREGISTER
 from framework.text import decode_escaped
 from framework.timings import STANDARD, Timings

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from framework.fetch.identity import NONCE_VARIABLE, draw_nonce, identity_of, own_identity
+from framework.process.identity import NONCE_VARIABLE, draw_nonce, identity_of, own_identity
 
 
 @pytest.mark.proves("R65")

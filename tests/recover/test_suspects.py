@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from framework.fetch.state import MAX_UNACKNOWLEDGED
-from framework.fetch.suspects import RunEvidence, SuspectRunner, is_suspect
+from framework.recover.suspects import MAX_UNACKNOWLEDGED, RunEvidence, SuspectRunner, is_suspect
 from framework.timings import STANDARD
 from framework.wire import keys
 from tests.harness import IDENTITY, encoded, full_memory, opened, payload, until
