@@ -12,9 +12,8 @@ from redis.exceptions import NoPermissionError, OutOfMemoryError, RedisError, Re
 from framework.backoff import backoff_s
 from framework.fetch.blocking import MAX_BLOCKED_QUEUES, BlockingMoves
 from framework.fetch.pipeline import FetchPipeline, clock
-from framework.fetch.process_limits import ProcessLimits
-from framework.fetch.reconciler import Reconciler
-from framework.fetch.requeue import requeue
+from framework.fetch.quotas import ProcessLimits
+from framework.fetch.requeue import Reconciler, requeue
 from framework.fetch.state import FetchState
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.timings import Timings

@@ -7,17 +7,17 @@ for the reply instead.
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, TypeAlias
 
 import redis
 from redis.exceptions import RedisError
 
 from framework.fetch.call import FetchCall, FetchReply
-from framework.fetch.error_rate import ErrorRateLimit
-from framework.fetch.prefetch import Prefetch
-from framework.fetch.process_limits import ProcessLimits
 from framework.fetch.queues import QueueOrder, QueueRotation
+from framework.fetch.quotas import Prefetch, ProcessLimits
 from framework.fetch.state import FetchState
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.recover.suspects import MAX_UNACKNOWLEDGED
@@ -32,6 +32,14 @@ MAX_ACKS_PER_CALL = 256
 
 ACK_INTERVAL_S = 0.003
 """Fewer ended jobs are acknowledged so long after the last call."""
+
+MAX_ERRORS = 10
+WINDOW_S = 10.0
+"""``MAX_ERRORS`` errors of one type at one location within so many seconds: another try would not help."""
+
+_MAX_LOCATIONS = 100
+
+_Location: TypeAlias = tuple[type[BaseException], str, int]
 
 # Continues while the machine is suspended, as Redis and the lease do.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -306,3 +314,34 @@ class FetchPipeline:
             # Also after an error: no reply can arrive any more, and room that stays requested would be lost for ever.
             self._process_limits.fetch_ended()
             self._state.fetch_ended()
+
+
+class ErrorRateLimit:
+    """Limit the rate of the framework's own errors in fetching: each is reported with its count, and a repeated one is raised.
+
+    Errors are counted by type and location. For one thread at a time.
+    """
+
+    def __init__(self, on_error: Callable[[Exception, int], None]) -> None:
+        self._on_error = on_error
+        self._seen: dict[_Location, deque[float]] = {}
+
+    def record(self, error: Exception) -> None:
+        """Report an error; raise it if it is the ``MAX_ERRORS``-th within ``WINDOW_S``, which ends its thread and the process."""
+        location = (type(error), *_raised_at(error.__traceback__))
+        # A process that runs for months must not collect locations without end.
+        if location not in self._seen and len(self._seen) >= _MAX_LOCATIONS:
+            self._seen.clear()
+        times = self._seen.setdefault(location, deque(maxlen=MAX_ERRORS))
+        now = time.monotonic()
+        times.append(now)
+        self._on_error(error, sum(now - at <= WINDOW_S for at in times))
+        if len(times) == MAX_ERRORS and now - times[0] <= WINDOW_S:
+            raise error
+
+
+def _raised_at(trace: TracebackType | None) -> tuple[str, int]:
+    """Return the file and line of the innermost frame."""
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return (trace.tb_frame.f_code.co_filename, trace.tb_lineno) if trace is not None else ("", 0)

@@ -1,16 +1,26 @@
-"""Return jobs to the head of their queues, so that they are the next to run."""
+"""Return jobs of this process to their queues: units that it knows, and jobs of its working list whose reply was lost."""
 
-from typing import Any
+import time
+from typing import Any, cast
 
 import redis
 
+from framework.errors import PayloadError
+from framework.fetch.state import FetchState, ReplySnapshot
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.store.script import REQUEUE
+from framework.recover.reaper import OnRecovered, RecoveredJob, read_queue
+from framework.store.absent_keys import AbsentKeys
+from framework.store.script import KILL, REQUEUE
+from framework.types import Payload
 from framework.wire import keys
+from framework.wire.footprint import DECODED_LIMIT
+from framework.wire.job import Job
+from framework.wire.malformed import dead_set_entry
+from framework.wire.set_limits import SetLimits
 
 
 def requeue(client: "redis.Redis", identity: str, jobs: list[tuple[UnitOfWork, bytes]]) -> int:
-    """Return jobs to their queues, oldest first, each with the bytes to store; return how many this process owned.
+    """Return jobs to the head of their queues, oldest first, each with the bytes to store; return how many this process owned.
 
     Raises redis errors.
     """
@@ -30,3 +40,98 @@ def requeue(client: "redis.Redis", identity: str, jobs: list[tuple[UnitOfWork, b
         ],
     )
     return int(returned)
+
+
+class Reconciler:
+    """Compare the working list of this process with its memory, and return the jobs of lost replies.
+
+    One comparison proves nothing: the reply may be under way, or unread while the process is stopped. A job is lost only if a
+    second comparison, after every reply of that time has been read, does not know it either. After a failure of Redis, when no
+    connection is open on which a reply could arrive, one comparison is enough (``reconcile_idle``). A payload that cannot be
+    read, or has no queue name, moves to the dead set (``wire/malformed.py``).
+    """
+
+    def __init__(
+        self,
+        client: "redis.Redis",
+        identity: str,
+        state: FetchState,
+        on_recovered: OnRecovered,
+        dead_set_limits: SetLimits,
+        decoded_limit: int = DECODED_LIMIT,
+        absent: AbsentKeys | None = None,
+    ) -> None:
+        self._absent = absent or AbsentKeys()
+        self._client = client
+        self._identity = identity
+        self._state = state
+        self._in_flight = state.in_flight
+        self._on_recovered = on_recovered
+        self._dead_set_limits = dead_set_limits
+        self._decoded_limit = decoded_limit
+        self._candidates: set[bytes] = set()
+        self._snapshot = ReplySnapshot(0, 0)
+
+    def reconcile(self) -> int:
+        """Compare once; return how many jobs went back to their queues. Raises redis errors.
+
+        Free while the list does not exist. Its first job starts a comparison, as at any other time, within a period.
+        """
+        if not self._candidates and not self._absent.may_exist(keys.working(self._identity)):
+            return 0
+        in_flight = self._in_flight
+        # First of all: then a candidate whose reply has been read is in memory below.
+        all_read = self._state.all_read_since(self._snapshot)
+        returned = set[bytes]()
+        # Returned jobs had been read; if the same bytes are fetched again, they are new candidates.
+        self._candidates -= in_flight.swap_returned(returned)
+        unknown = self._not_in_memory()
+        if self._candidates and not all_read:
+            self._candidates.intersection_update(unknown)
+            return 0
+        lost = [data for data in unknown if data in self._candidates and data not in returned]
+        self._candidates = set(unknown)
+        if unknown:
+            self._snapshot = self._state.snapshot_replies()
+        else:
+            in_flight.swap_returned(None)
+        return self._requeue(lost)
+
+    def reconcile_idle(self) -> int:
+        """Compare while no call is under way; return how many jobs went back to their queues. Raises redis errors.
+
+        Safe while another thread calls ``reconcile``: only the first of two moves finds the job in the list.
+        """
+        return self._requeue(self._not_in_memory())
+
+    def _not_in_memory(self) -> list[bytes]:
+        """Return the payloads that are in the list and not in memory, oldest first."""
+        # Before the list is read: a job fetched in between is at worst a candidate.
+        known = self._in_flight.payloads()
+        listed = cast("list[bytes]", self._client.lrange(keys.working(self._identity), 0, -1))
+        self._absent.note(keys.working(self._identity), found=bool(listed))
+        return [data for data in reversed(listed) if data not in known]
+
+    def _requeue(self, lost: list[bytes]) -> int:
+        self._in_flight.note_returned(lost)
+        # The youngest first: each goes to the head of its queue, which keeps the order.
+        return sum(self._requeue_one(data) for data in reversed(lost))
+
+    def _requeue_one(self, data: bytes) -> int:
+        try:
+            payload, queue = read_queue(data, self._decoded_limit)
+        except PayloadError as error:
+            payload, destination = Payload(), keys.DEAD
+            stored = dead_set_entry(data, error, time.time())
+            killed: Any = KILL(
+                self._client,
+                [keys.working(self._identity), keys.DEAD],
+                [data, stored, *self._dead_set_limits.arguments],
+            )
+            moved, trimmed = int(killed >= 0), max(0, int(killed))
+        else:
+            destination, trimmed = keys.queue(queue), 0
+            moved = requeue(self._client, self._identity, [(UnitOfWork(queue, data), data)])
+        if moved:
+            self._on_recovered(RecoveredJob(self._identity, Job(payload), destination, "lost reply", trimmed))
+        return moved

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from framework.execute.processor import Processor
 from framework.fetch.fetcher import Fetcher
-from framework.fetch.reconciler import Reconciler
+from framework.fetch.requeue import Reconciler
 from framework.process.events import ProcessEvents
 from framework.process.heartbeat import Lease
 from framework.process.metrics import SidekiqMetrics

@@ -24,7 +24,7 @@ from framework.execute.threads import WorkerThreads
 from framework.execute.unknown import UnknownClassDelays
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.queues import QueueOrder
-from framework.fetch.reconciler import Reconciler
+from framework.fetch.requeue import Reconciler
 from framework.fetch.state import FetchState
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import Settler

@@ -16,7 +16,7 @@ from framework.execute.stats import RunningJobs
 from framework.execute.threads import WorkerThreads
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.queues import QueueOrder
-from framework.fetch.reconciler import Reconciler
+from framework.fetch.requeue import Reconciler
 from framework.fetch.state import FetchState
 from framework.finish.handlers import Handlers
 from framework.finish.retry import RetryPolicy

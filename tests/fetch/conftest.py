@@ -8,7 +8,7 @@ import pytest
 from framework.execute.threads import WorkerThreads
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.queues import QueueOrder
-from framework.fetch.reconciler import Reconciler
+from framework.fetch.requeue import Reconciler
 from framework.fetch.state import FetchState
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.store.script import FETCH

@@ -2,8 +2,8 @@
 
 import pytest
 
-from framework.fetch import error_rate
-from framework.fetch.error_rate import MAX_ERRORS, WINDOW_S, ErrorRateLimit
+from framework.fetch import pipeline
+from framework.fetch.pipeline import MAX_ERRORS, WINDOW_S, ErrorRateLimit
 from tests.harness import encoded, until
 
 QUEUE = "queue:default"
@@ -119,7 +119,7 @@ def noted(one, number, where=0):
 
 def test_error_rate_counts_by_type_location_and_time(monkeypatch):
     now, counts = [100.0], []
-    monkeypatch.setattr(error_rate.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(pipeline.time, "monotonic", lambda: now[0])
     one = ErrorRateLimit(lambda error, count: counts.append(count))
     assert not any(noted(one, number, number % 2) for number in range(2 * MAX_ERRORS - 2))  # nine at each of two places
     assert counts[-2:] == [MAX_ERRORS - 1, MAX_ERRORS - 1]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from framework.fetch.reconciler import Reconciler
+from framework.fetch.requeue import Reconciler
 from framework.fetch.state import FetchState
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.wire import keys
