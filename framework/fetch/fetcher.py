@@ -18,8 +18,11 @@ from framework.fetch.quotas import ProcessLimits
 from framework.fetch.requeue import Reconciler
 from framework.fetch.state import FetchState
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.store.absent_keys import AbsentKeys
 from framework.timings import STANDARD, Timings
 from framework.wire import keys
+from framework.wire.footprint import DECODED_LIMIT
+from framework.wire.set_limits import SetLimits
 
 MAX_GROUP = 32
 """The most jobs that are taken along when one is admitted: enough that a round trip costs a job little."""
@@ -30,7 +33,8 @@ NO_LIMITS: Mapping[str, int] = MappingProxyType({})
 class Fetcher:
     """Give units to the threads that call ``next``, and own the state of fetching. Safe from any thread.
 
-    ``process_limits`` bounds the jobs per queue.
+    ``concurrency`` bounds the jobs that run at a time, ``process_limits`` the jobs per queue. A job of a lost reply that cannot be
+    read moves to the dead set, within ``dead_set_limits``.
     """
 
     def __init__(
@@ -38,18 +42,23 @@ class Fetcher:
         client: "redis.Redis",
         identity: str,
         order: QueueOrder,
-        state: FetchState,
+        concurrency: int,
         events: FetchEvents,
-        reconciler: Reconciler,
+        dead_set_limits: SetLimits,
+        decoded_limit: int = DECODED_LIMIT,
+        absent: AbsentKeys | None = None,
         process_limits: Mapping[str, int] = NO_LIMITS,
         timings: Timings = STANDARD,
     ) -> None:
-        self._state = state
+        self._state = state = FetchState(concurrency)
         self.in_flight = state.in_flight
         self._stale_after_s = timings.stale_after_s
         self._process_limits = limits = ProcessLimits(process_limits, state.in_flight)
         blocking = BlockingMoves(client, keys.working(identity), state.wake_up, timings)
         self._pipeline = FetchPipeline(client, identity, order, state, events, limits, timings)
+        self._reconciler = reconciler = Reconciler(
+            client, identity, state, events.recovered, dead_set_limits, decoded_limit, absent
+        )
         self._leader = Leader(client, identity, state, self._pipeline, blocking, reconciler, limits, timings)
 
     def next(self) -> UnitOfWork | None:
@@ -133,6 +142,10 @@ class Fetcher:
         elif self._process_limits.applies_to(unit.queue):
             # There is room for another job of its queue.
             self._state.expect_jobs()
+
+    def reconcile(self) -> None:
+        """Return the jobs of lost replies to their queues: those that two calls have found. Raises redis errors."""
+        self._reconciler.reconcile()
 
     def acknowledge_all(self) -> None:
         """Wait until every ended unit is acknowledged and confirmed. Raises redis errors."""

@@ -20,6 +20,7 @@ from framework.fetch.queues import QueueOrder, QueueRotation
 from framework.fetch.quotas import Prefetch, ProcessLimits
 from framework.fetch.state import FetchState
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.recover.reaper import RecoveredJob
 from framework.recover.suspects import MAX_UNACKNOWLEDGED
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.timings import Timings
@@ -73,6 +74,9 @@ class FetchEvents(Protocol):
 
     def redis_answered(self, component: str) -> None:
         """Redis answers again after ``fetch_failed``."""
+
+    def recovered(self, recovered: RecoveredJob) -> None:
+        """A job of the own working list has left it, because the reply of its fetch was lost."""
 
 
 # Decision 38: worker threads fetch their own jobs, and at most 32 finished jobs are unconfirmed.

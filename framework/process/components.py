@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from framework.execute.processor import Processor
 from framework.fetch.fetcher import Fetcher
-from framework.fetch.requeue import Reconciler
 from framework.process.events import ProcessEvents
 from framework.process.heartbeat import Lease
 from framework.process.metrics import SidekiqMetrics
@@ -33,7 +32,6 @@ class ProcessComponents:
     title: Title
     poller: Poller
     reaper: Reaper
-    reconciler: Reconciler
     refresh: Callable[[], None]
     """Reads the state of the policies before the first job and every few seconds; raises redis errors."""
     maintenance: Sequence[Callable[[], None]]

@@ -382,7 +382,7 @@ class Launcher:
             self._components.reaper.sweep(own=self._components.identity)
         # Broken keys of a dead process must not prevent the reconciliation of this process's own list.
         finally:
-            self._components.reconciler.reconcile()
+            self._components.fetcher.reconcile()
         return jittered(self._timings.sweep_period_s)
 
     def _maintain_policies(self) -> float:

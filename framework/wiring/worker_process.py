@@ -24,8 +24,6 @@ from framework.execute.threads import WorkerThreads
 from framework.execute.unknown import UnknownClassDelays
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.queues import QueueOrder
-from framework.fetch.requeue import Reconciler
-from framework.fetch.state import FetchState
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import Settler
 from framework.finish.status_writer import StatusWriter
@@ -149,12 +147,11 @@ def build_worker(
     """Return the components of a process that serves the queues in ``order``; nothing runs yet."""
     events = ProcessEvents(shard.name, tracker_of(settings), shard.endpoint.user)
     dead_set, waits = _dead_set_limits(settings.dead), timings.current()
-    states, fetch_state = StatusWriter(shard, events.status_write_failed), FetchState(options.slots)
+    states = StatusWriter(shard, events.status_write_failed)
     fetching, upkeep, beating = _open_clients(shard, "fetch", "upkeep", "lease")
     budget, decoded_limit = MemoryBudget(settings.size_limit.decoding_budget), settings.size_limit.decoded_limit
-    absent = _absent_keys(identity, waits)
-    reconciler = Reconciler(fetching, identity, fetch_state, events.recovered, dead_set, decoded_limit, absent)
-    fetcher = Fetcher(fetching, identity, order, fetch_state, events, reconciler, settings.process_limits, waits)
+    absent, limits = _absent_keys(identity, waits), settings.process_limits
+    fetcher = Fetcher(fetching, identity, order, options.slots, events, dead_set, decoded_limit, absent, limits, waits)
     runs = RunningJobs(fetcher.in_flight.running, cancellations := Cancellations(shard.client))
     policies = open_policies(settings, events.tracker, shard, upkeep, identity, absent, waits)
     decoding = PayloadDecoder(runs, settings.size_limit.decompressed_limit, decoded_limit, budget)
@@ -176,7 +173,6 @@ def build_worker(
         title=Title(shard.name, order.names, "busy"),
         poller=open_poller(settings, router, shard.name, upkeep, poll_timing, events, states, dead_set, budget),
         reaper=Reaper(upkeep, events.recovered, detector, dead_set, decoded_limit, interruptions, waits),
-        reconciler=reconciler,
         refresh=policies.refresh,
         maintenance=(*policies.maintenance, *_monitors(settings, upkeep, events), cancellations.refresh),
         events=events,

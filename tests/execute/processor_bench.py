@@ -16,8 +16,6 @@ from framework.execute.stats import RunningJobs
 from framework.execute.threads import WorkerThreads
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.queues import QueueOrder
-from framework.fetch.requeue import Reconciler
-from framework.fetch.state import FetchState
 from framework.finish.handlers import Handlers
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import Settler
@@ -46,9 +44,9 @@ class ProcessorBench:
             [] for _ in range(6)
         )
         self.shard = opened(url)
-        self.state, client = FetchState(slots), self.shard.open_client("fetch", read_timeout_s=COMMAND_TIMEOUT_S)
-        reconciler = Reconciler(client, IDENTITY, self.state, lambda recovered: None, SetLimits(100, 3600.0))
-        self.fetcher = Fetcher(client, IDENTITY, QueueOrder.of([("default", 0)]), self.state, self, reconciler)
+        client = self.shard.open_client("fetch", read_timeout_s=COMMAND_TIMEOUT_S)
+        order = QueueOrder.of([("default", 0)])
+        self.fetcher = Fetcher(client, IDENTITY, order, slots, self, SetLimits(100, 3600.0))
         self.runs = RunningJobs(self.fetcher.in_flight.running)
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
         self.server_log = ServerLog(self._file.fileno(), "info", {"shard": "main"})
@@ -131,6 +129,9 @@ class ProcessorBench:
     def redis_answered(self, *facts):
         pass
 
+    def recovered(self, job):
+        pass
+
     def start(self):
         self.processor.start()
         return self
@@ -157,7 +158,7 @@ class ProcessorBench:
         self.processor.stop_settling()
         until(lambda: self.processor.join(0.1), "the end of every thread")
         self.fetcher._leader._blocking.close()
-        self.state.wake_up.close()
+        self.fetcher._state.wake_up.close()
         self.fetcher._pipeline._call.close()
         self.fetcher._leader._client.close()
         self.shard.close()

@@ -8,14 +8,14 @@ import pytest
 from framework.execute.threads import WorkerThreads
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.queues import QueueOrder
-from framework.fetch.requeue import Reconciler
-from framework.fetch.state import FetchState
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.store.script import FETCH
 from framework.timings import STANDARD
 from framework.wire import keys
 from framework.wire.set_limits import SetLimits
 from tests.harness import IDENTITY, opened, until
+
+LIMITS = SetLimits(10_000, 3600.0)
 
 
 class FetcherBench:
@@ -29,13 +29,14 @@ class FetcherBench:
         self.shard = opened(url)
         self.slots = slots
         self.units, self.fenced_units, self.lost, self.errors, self.refused, self.died = [], [], 0, [], [], []
-        self.state = FetchState(slots)
-        self.in_flight = self.state.in_flight
         client = self.shard.open_client("fetch", read_timeout_s=COMMAND_TIMEOUT_S)
-        self.recovered, self.faults = [], []
-        self.reconciler = Reconciler(client, IDENTITY, self.state, self.recovered.append, SetLimits(10_000, 3600.0))
+        self.recovered_jobs, self.faults = [], []
         order = QueueOrder.of(queues)
-        self.fetcher = Fetcher(client, IDENTITY, order, self.state, self, self.reconciler, limits or {}, timings)
+        self.fetcher = Fetcher(
+            client, IDENTITY, order, slots, self, LIMITS, process_limits=limits or {}, timings=timings
+        )
+        self.state, self.reconciler = self.fetcher._state, self.fetcher._reconciler
+        self.in_flight = self.fetcher.in_flight
         self.pool = WorkerThreads(self.fetcher)
         self.threads = self.pool._threads
         self.pipeline = self.fetcher._pipeline
@@ -71,6 +72,9 @@ class FetcherBench:
 
     def redis_answered(self, *facts):
         self.answered += 1
+
+    def recovered(self, job):
+        self.recovered_jobs.append(job)
 
     # --- the threads
 

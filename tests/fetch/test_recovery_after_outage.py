@@ -41,7 +41,7 @@ def test_failed_acknowledgement_renews_blocking_calls(bench, redis, silent_proxy
     until(lambda: one.working() == [encoded(jid="next"), encoded(jid="first")])
     one.end(one.units[0])
     until(lambda: len(one.units) == 2, "the next", SOON_S)
-    assert [(lost.job.jid, lost.cause) for lost in one.recovered] == [("next", "lost reply")]
+    assert [(lost.job.jid, lost.cause) for lost in one.recovered_jobs] == [("next", "lost reply")]
     assert one.answered == 1
     # One call, not the dead one beside it.
     until(lambda: one.blocked_calls() == 1 and one.working() == [encoded(jid="next")])
