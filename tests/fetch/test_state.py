@@ -245,3 +245,11 @@ def test_forked_child_stops_without_waking_the_parent(state):
     state.stop_in_forked_child()
     assert state.stopped
     assert not woken(state)
+
+
+def test_freed_slot_is_noted_until_the_next_fetch_begins(state):
+    state.note_queues(empty=True, wrong_type=[])
+    state.note_slot_freed()
+    assert (state.slot_freed, state.queues_empty) == (True, False)
+    state.fetch_begins()
+    assert not state.slot_freed
