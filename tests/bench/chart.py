@@ -6,7 +6,7 @@ from html import escape
 from tests.bench.campaign import PINNED, UNPINNED, Result, Results
 from tests.bench.figures import shown
 from tests.bench.svg import picture, text
-from tests.bench.table import REFERENCE, by_rank, spread, times_reference
+from tests.bench.table import by_rank, spread, times_reference
 from tests.bench.workloads import BY_NAME, Workload
 
 WIDTH, MARGIN = 960, 24
@@ -31,7 +31,7 @@ STYLE = """
 
 def drawn(results: Results) -> str:
     """Return the SVG: a panel per workload, a row per contestant, a bar per mode with its range and its multiple of
-    Sidekiq.
+    the reference.
     """
     parts: list[str] = []
     top = MARGIN
@@ -83,7 +83,7 @@ def _bar(results: Results, workload: Workload, result: Result, top: int, greates
     )
     middle = top + BAR_HEIGHT / 2
     end = BAR_LEFT + max(median, high)
-    kind = f"{_kind(result.contestant)} {result.mode}"
+    kind = f"{_kind(workload, result.contestant)} {result.mode}"
     width = max(1.0, median)
     parts = [f'<rect class="{kind}" x="{BAR_LEFT}" y="{top}" width="{width:.1f}" height="{BAR_HEIGHT}" rx="2"/>']
     if series.median > greatest:
@@ -100,14 +100,14 @@ def _bar(results: Results, workload: Workload, result: Result, top: int, greates
 def _more(results: Results, workload: Workload, result: Result) -> Iterator[str]:
     """Return the text behind the figure of a bar."""
     ratio = times_reference(results, result, workload.figure)
-    if ratio is not None and result.contestant != REFERENCE:
-        yield f"{shown(ratio)}x {REFERENCE}"
+    if ratio is not None and result.contestant != workload.reference:
+        yield f"{shown(ratio)}x {workload.reference}"
     for name in workload.details:
         if name in result.figures:
             yield f"{name} {shown(result.figures[name].median)}"
 
 
-def _kind(contestant: str) -> str:
+def _kind(workload: Workload, contestant: str) -> str:
     if contestant.startswith("framework"):
         return "framework"
-    return {REFERENCE: "reference", "bare": "floor"}.get(contestant, "peer")
+    return {workload.reference: "reference", "bare": "floor"}.get(contestant, "peer")

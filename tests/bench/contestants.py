@@ -10,6 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 JOBS = Path(__file__).resolve().parent / "jobs"
 SHARDS = ("main", "shard_2", "shard_3", "shard_4")
+GUIDELINE = "guideline"
+"""The kind of a mix of jobs whose classes are in a module of their own."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class Launch:
     kind: str
     concurrency: int = 10
     queues: tuple[str, ...] = ("default",)
-    """Return the names; those of the framework may have a weight behind a comma."""
+    """The names; those of the framework and of Sidekiq may have a weight behind a comma."""
     shard: str = "main"
 
 
@@ -76,7 +78,8 @@ class Contestant:
 
 def _framework(python: str, launch: Launch) -> list[str]:
     queues = [part for queue in launch.queues for part in ("-q", queue)]
-    command = [python, str(ROOT / "scripts" / "worker"), "-r", "framework_jobs", "-c", str(launch.concurrency), *queues]
+    module = "guideline_jobs" if launch.kind == GUIDELINE else "framework_jobs"
+    command = [python, str(ROOT / "scripts" / "worker"), "-r", module, "-c", str(launch.concurrency), *queues]
     return [*command, "--shard", launch.shard]
 
 
@@ -126,8 +129,9 @@ def _client(module: str) -> tuple[str, ...]:
     return (str(JOBS / "client.py"), module)
 
 
+_SIDEKIQ_CLIENT = (str(JOBS / "sidekiq_client.rb"),)
 _PLAIN = frozenset({"noop", "cpu", "io", "payload", "latency"})
-_FRAMEWORK_KINDS = _PLAIN | {"async", "async25", "mixed"}
+_FRAMEWORK_KINDS = _PLAIN | {"async", "async25", "mixed", GUIDELINE}
 
 CONTESTANTS: tuple[Contestant, ...] = (
     Contestant(
@@ -137,12 +141,17 @@ CONTESTANTS: tuple[Contestant, ...] = (
     ),
     Contestant(
         "framework-lines", "scripts/worker, start and done line of each job written to a file", _client("framework_jobs"), _framework,
-        pace=40_000, kinds=frozenset({"noop", "cpu", "payload", "latency"}), is_framework=True, lines=True, safe=True,
+        pace=40_000, kinds=frozenset({"noop", "cpu", "payload", "latency", GUIDELINE}), is_framework=True, lines=True, safe=True,
         env={"FRAMEWORK_LOGGING__JOBS": "true"},
     ),
     Contestant(
         "sidekiq", "Debian's Ruby Sidekiq (BRPOP: loses what a killed process had fetched)",
-        (str(JOBS / "sidekiq_client.rb"),), _sidekiq, pace=15_000, kinds=_PLAIN, ruby=True, bulk=True, many_queues=True,
+        _SIDEKIQ_CLIENT, _sidekiq, pace=15_000, kinds=_PLAIN | {GUIDELINE}, ruby=True, bulk=True, many_queues=True,
+    ),
+    Contestant(
+        "sidekiq-lines", "the same, start and done line of each job written to a file by its own JSON logger",
+        _SIDEKIQ_CLIENT, _sidekiq, pace=8_000, kinds=frozenset({"noop", GUIDELINE}), ruby=True, lines=True,
+        env={"BENCH_LINES": "true"},
     ),
     Contestant(
         "huey", "Huey, 10 threads (BRPOP: loses what a killed process had)", _client("huey_jobs"), _huey,

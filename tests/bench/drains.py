@@ -87,8 +87,10 @@ def check_lines(log: Path, jobs: int) -> None:
     with log.open("rb") as lines:
         for line in lines:
             entry = json.loads(line)
-            if entry.get("job_status") in seen:
-                seen[entry["job_status"]][entry["jid"]] += 1
+            # Sidekiq's lines have the status as their message, and the job in a context.
+            status = entry.get("job_status") or entry.get("msg")
+            if status in seen:
+                seen[status][entry.get("jid") or entry["ctx"]["jid"]] += 1
     for status, jids in seen.items():
         if len(jids) != jobs or jids.total() != jobs:
             raise RunFailed(f"{jids.total()} {status} lines of {len(jids)} jobs for {jobs} jobs; see {log}")

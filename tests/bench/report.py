@@ -121,7 +121,7 @@ def _workload(results: Results, workload: Workload) -> Iterator[str]:
             times = shown(ratio) if ratio is not None else ""
             cells = [result.contestant, shown(series.median), spread(series), times, others(result, workload.figure)]
             rows.append([escape(cell) for cell in cells])
-        yield _table(rows, _heads(mode, "median", "min-max", "x sidekiq", "also"))
+        yield _table(rows, _heads(mode, "median", "min-max", f"x {workload.reference}", "also"))
 
 
 def _trouble(troubles: Sequence[str]) -> Iterator[str]:

@@ -87,6 +87,10 @@ class Store:
         self._client(JOB_DB).flushdb()
         self._transfer(self._copy, QUEUE_DB)
 
+    def count(self, pattern: str) -> int:
+        """Return how many keys of the queue's database match a pattern."""
+        return sum(1 for _ in self._queue.scan_iter(pattern, count=KEYS_AT_A_TIME))
+
     def commands(self) -> Counter[str]:
         """Return how often each command ran so far, inside scripts too, without those of this tool."""
         found: Any = self._queue.info("commandstats")

@@ -6,7 +6,6 @@ from tests.bench.campaign import Result, Results
 from tests.bench.figures import Series, shown
 from tests.bench.workloads import BY_NAME, Workload
 
-REFERENCE = "sidekiq"
 LEFT_OUT = frozenset({"jobs"})
 
 
@@ -23,8 +22,8 @@ def by_rank(results: Results, workload: Workload, mode: str) -> list[Result]:
 
 
 def times_reference(results: Results, result: Result, figure: str) -> float | None:
-    """Return the median as a multiple of Sidekiq's of the same workload and mode."""
-    reference = results.median(result.workload, REFERENCE, result.mode, figure)
+    """Return the median as a multiple of the reference's of the same workload and mode."""
+    reference = results.median(result.workload, BY_NAME[result.workload].reference, result.mode, figure)
     return result.figures[figure].median / reference if reference else None
 
 
@@ -42,7 +41,7 @@ def _workload(results: Results, workload: Workload) -> Iterator[str]:
     yield f"{workload.title} ({workload.name}), {workload.unit}"
     modes = dict.fromkeys(each.mode for each in results.results if each.workload == workload.name)
     for mode in modes:
-        rows: list[Sequence[str]] = [(mode, "median", "min-max", "x sidekiq", "")]
+        rows: list[Sequence[str]] = [(mode, "median", "min-max", f"x {workload.reference}", "")]
         for result in by_rank(results, workload, mode):
             series = result.figures[workload.figure]
             ratio = times_reference(results, result, workload.figure)

@@ -7,7 +7,7 @@ from tests.bench.campaign import Results
 from tests.bench.contestants import CONTESTANTS
 from tests.bench.figures import shown
 
-FRAMEWORK, LINES, SIDEKIQ, BARE = "framework", "framework-lines", "sidekiq", "bare"
+FRAMEWORK, LINES, SIDEKIQ, SIDEKIQ_LINES, BARE = "framework", "framework-lines", "sidekiq", "sidekiq-lines", "bare"
 SAFE_PEERS = tuple(each.name for each in CONTESTANTS if each.lock and each.safe)
 LOSING_PEERS = tuple(each.name for each in CONTESTANTS if each.lock and not each.safe)
 
@@ -81,6 +81,14 @@ TARGETS: tuple[Target, ...] = (
     Target("drain, two job lines in a file, against Sidekiq", 2.5, _times("noop", "rate", LINES, SIDEKIQ)),
     Target("drain, against the best Python peer that loses nothing", 8, _times_best(SAFE_PEERS)),
     Target("drain, against the best Python peer that loses jobs", 5, _times_best(LOSING_PEERS)),
+    Target(
+        "drain of the guideline mix, both job lines, against plain jobs of Sidekiq with its JSON lines", 2.5,
+        _times("guideline", "rate", LINES, SIDEKIQ_LINES),
+    ),
+    Target(
+        "processor time of the worker of these Sidekiq jobs, against the guideline mix", 2.5,
+        _times("guideline", "worker_cpu_us", SIDEKIQ_LINES, LINES),
+    ),
     Target(
         "push one, against Sidekiq", 1.2, _times("push", "rate", FRAMEWORK, SIDEKIQ),
         floor=_times("push", "rate", BARE, SIDEKIQ),

@@ -168,8 +168,9 @@ class WorkloadRun:
                         self.contestant.worker(self._python, launch),
                         env=clean_environment() | own | {"BENCH_CONCURRENCY": str(launch.concurrency)},
                         cwd=folder, log=folder / f"worker-{number}.log", cores=self.given.cores.worker,
-                        # The end of other contestants does not matter, and some take long for it.
-                        grace_s=STOP_S if self.contestant.is_framework else 0.0,
+                        # The end of other contestants does not matter, and some take long for it. Lines are complete
+                        # at the end.
+                        grace_s=STOP_S if self.contestant.is_framework or self.contestant.lines else 0.0,
                     )
                 )
                 for number, launch in enumerate(launches)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tests.bench import drains, framework_only, policies, pushes, waits
+from tests.bench import drains, framework_only, guideline, policies, pushes, waits
 from tests.bench.contestants import Contestant
 from tests.bench.workload_run import WorkloadRun
 
@@ -27,6 +27,8 @@ class Workload:
     """Whether one repetition is enough: the run compares parts of itself."""
     details: tuple[str, ...] = ()
     """The figures that the chart names next to the bar."""
+    reference: str = "sidekiq"
+    """The contestant of whose figure the others are shown as a multiple."""
 
 
 def _ours(contestant: Contestant) -> bool:
@@ -41,6 +43,11 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload(
         "noop", "Drain of no-op jobs", "rate", "jobs/s",
         run=drains.NOOP.run, prepare=drains.NOOP.prepare, admits=_able("noop"),
+    ),
+    Workload(
+        "guideline", "A platform's mix: most classes follow the guidelines, Sidekiq's are plain", "rate", "jobs/s",
+        run=guideline.run, prepare=guideline.prepare, admits=_able("guideline"), details=("worker_cpu_us",),
+        reference="sidekiq-lines",
     ),
     Workload("push", "Push, one at a time", "rate", "jobs/s", run=pushes.single, admits=pushes.admits_single),
     Workload("bulk", "Push, 1,000 a call", "rate", "jobs/s", run=pushes.bulk, admits=pushes.admits_bulk),

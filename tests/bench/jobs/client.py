@@ -14,6 +14,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import meter
@@ -133,7 +134,21 @@ async def mixed(
     return {"count": count}
 
 
-ACTIONS = {action.__name__: action for action in (fill, push, bulk, latency, mixed)}
+def read_plan(path: str) -> dict[str, Any]:
+    plan: dict[str, Any] = json.loads(Path(path).read_text())
+    return plan
+
+
+async def guideline(module: Any, plan: str) -> dict[str, float]:
+    """Push the planned jobs one at a time, in their order."""
+    given = read_plan(plan)
+    push_one = module.guideline_pusher()
+    for number, namespace, policies, large in given["jobs"]:
+        push_one(namespace, policies, number, *([given["records"]] if large else []))
+    return {"count": len(given["jobs"])}
+
+
+ACTIONS = {action.__name__: action for action in (fill, push, bulk, latency, mixed, guideline)}
 
 
 async def main() -> None:

@@ -152,3 +152,9 @@ def pusher(kind: str, queue: str) -> Callable[..., object]:
 def bulk_pusher(kind: str, queue: str) -> Callable[[Sequence[Sequence[Any]]], object]:
     worker = WORKERS[kind]
     return worker.perform_bulk if queue == "default" else worker.set(queue=queue).perform_bulk
+
+
+def guideline_pusher() -> Callable[..., object]:
+    """Return the function that pushes a job of the guideline mix, whose classes no other workload loads."""
+    pusher: Callable[..., object] = importlib.import_module("guideline_jobs").push
+    return pusher

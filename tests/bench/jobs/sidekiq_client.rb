@@ -69,4 +69,13 @@ def latency(queues:, count:, period_s:)
   { "count" => count }
 end
 
+def guideline(plan:)
+  given = JSON.parse(File.read(plan))
+  pushers = Hash.new { |known, queue| known[queue] = GuidelineWorker.set("queue" => queue) }
+  given["jobs"].each do |number, namespace, _policies, large|
+    pushers[namespace].perform_async(number, *(large ? [given["records"]] : []))
+  end
+  { "count" => given["jobs"].size }
+end
+
 puts JSON.generate(send(ARGV[0], **JSON.parse(ARGV[1], symbolize_names: true)))
