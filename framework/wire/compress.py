@@ -16,6 +16,8 @@ COMPRESSED = "compressed"
 ORIGINAL_SIZE = "original_job_size_bytes"
 # Bytes per call of the inflater. The input chunk is small because zlib copies its unconsumed rest after each call.
 _INPUT_CHUNK, _OUTPUT_CHUNK = 1 << 12, 1 << 16
+# Arguments of so few bytes are kept while they are measured, so that they are inflated only once.
+_KEPT_BYTES = 1 << 20
 
 
 def deflate_arguments(arguments_json: bytes) -> bytes:
@@ -47,7 +49,8 @@ def decompress_arguments(
         )
     try:
         deflated_arguments = base64.b64decode(arguments[0], validate=True)
-        footprint = measure(partial(_inflated, deflated_arguments, limit), decoded_limit)
+        kept: list[bytes] = []
+        footprint = measure(partial(_inflated, deflated_arguments, limit, kept), decoded_limit)
     except (binascii.Error, ValueError, zlib.error) as error:
         raise PayloadError(f"its compressed arguments are damaged: {error}") from error
     stated_size = payload.get(ORIGINAL_SIZE)
@@ -58,8 +61,12 @@ def decompress_arguments(
         )
     if reserve is not None and footprint.memory > LARGE_PAYLOAD:
         reserve(footprint.memory + footprint.size)
-    # With the size known, zlib fills one buffer instead of joining several.
-    original = loads(zlib.decompress(deflated_arguments, bufsize=max(1, footprint.size)), None)
+    if footprint.size <= _KEPT_BYTES:
+        arguments_json = b"".join(kept)
+    else:
+        # With the size known, zlib fills one buffer instead of joining several.
+        arguments_json = zlib.decompress(deflated_arguments, bufsize=footprint.size)
+    original = loads(arguments_json, None)
     if not isinstance(original, list):
         raise PayloadError("its compressed arguments are not a list")
     payload["args"] = original
@@ -67,14 +74,15 @@ def decompress_arguments(
     payload.pop(ORIGINAL_SIZE, None)
 
 
-def _inflated(data: bytes, limit: int) -> Iterator[bytes]:
-    """Inflate in chunks, keeping none.
+def _inflated(data: bytes, limit: int, kept: list[bytes]) -> Iterator[bytes]:
+    """Inflate in chunks, and leave the first ``_KEPT_BYTES`` of them in ``kept``.
 
     Raises:
         PayloadLimitError: the data inflates beyond ``limit`` bytes.
         PayloadError: the data is damaged.
     """
     inflater = zlib.decompressobj()
+    kept.clear()
     size = 0
     for start in range(0, len(data), _INPUT_CHUNK):
         fed = data[start : start + _INPUT_CHUNK]
@@ -84,6 +92,8 @@ def _inflated(data: bytes, limit: int) -> Iterator[bytes]:
             if size > limit:
                 reason = f"its compressed arguments inflate beyond {limit:,} bytes"
                 raise PayloadLimitError(reason, limit, setting="size_limit.decompressed_limit")
+            if size <= _KEPT_BYTES:
+                kept.append(piece)
             yield piece
             fed = inflater.unconsumed_tail
             if inflater.eof or not (fed or len(piece) == _OUTPUT_CHUNK):

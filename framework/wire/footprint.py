@@ -109,7 +109,9 @@ class Footprint:
         self._colons += outside.count(b":")
         self._lists += outside.count(b"[")
         self._objects += outside.count(b"{")
-        self._empty += outside.count(b"[]") + outside.count(b"{}")
+        if structure is not None:
+            # Slow to find, and leaving them out only makes the sum greater.
+            self._empty += outside.count(b"[]") + outside.count(b"{}")
 
     @property
     def memory(self) -> int:

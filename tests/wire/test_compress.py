@@ -52,6 +52,20 @@ def test_decompress_without_original_size_works():
     assert payload["args"] == ARGUMENTS
 
 
+@pytest.mark.parametrize("size", [1 << 20, (1 << 20) + 1, 3_000_000])
+@pytest.mark.parametrize("part", ["a", "[]"], ids=["measured once", "measured twice"])
+def test_decompress_restores_kept_and_not_kept_arguments(size, part):
+    frame = len(dumps([""]))
+    if part == "a":
+        arguments = [part * (size - frame)]
+    else:
+        arguments = [[[] for _ in range(size // 3)], "a" * (size % 3)]
+    encoded = dumps(arguments)
+    payload = {"args": [deflate_arguments(encoded).decode()], "compressed": True}
+    decompress_arguments(payload, 10_000_000)
+    assert payload == {"args": arguments}
+
+
 def test_decompress_leaves_a_plain_payload():
     payload = {"class": "Job", "args": ["not base64!"]}
     decompress_arguments(payload, LIMIT)
