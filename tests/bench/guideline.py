@@ -5,6 +5,7 @@ The contestants of other frameworks run plain jobs: as many, with the same argum
 
 import json
 import random
+from dataclasses import dataclass
 from itertools import product
 
 from tests.bench.contestants import GUIDELINE, Launch
@@ -16,7 +17,7 @@ IDEMPOTENT, LIMITED, TRACKED = 70, 60, 30
 """Percent of the jobs whose class has the policy. The policies are independent of each other."""
 
 LARGE_EVERY = 20
-"""One of so many jobs has large arguments: 5 %."""
+"""One of so many jobs of the whole mix has large arguments: 5 %."""
 
 RECORDS = 1_050
 """Of a large argument; as JSON they have about 150 kB."""
@@ -29,31 +30,39 @@ SEED = 7
 WORDS = ("account", "batch", "cache", "delivery", "export", "forward", "gateway", "history", "import", "merge", "order")
 
 
-def prepare(site: WorkloadRun) -> None:
-    """Write the plan, push its jobs with the contestant's own client, and keep a copy of the queues."""
-    jobs = planned(_jobs(site))
-    plan = site.folder / "plan.json"
-    plan.write_text(json.dumps({"jobs": jobs, "records": records()}))
-    site.produce("guideline", plan=str(plan))
-    site.store.keep()
-    if site.contestant.is_framework:
-        _check_locks(site, sum("Idempotent" in policies for _, _, policies, _ in jobs))
+@dataclass(frozen=True)
+class Mix:
+    """The jobs of one drain; ``large`` decides whether some have large arguments."""
+
+    large: bool
+
+    def prepare(self, site: WorkloadRun) -> None:
+        """Write the plan, push its jobs with the contestant's own client, and keep a copy of the queues."""
+        jobs = planned(site.jobs(AT_MOST_PER_S), large=self.large)
+        plan = site.folder / "plan.json"
+        plan.write_text(json.dumps({"jobs": jobs, "records": records()}))
+        site.produce(GUIDELINE, plan=str(plan))
+        site.store.keep()
+        if site.contestant.is_framework:
+            _check_locks(site, sum("Idempotent" in policies for _, _, policies, _ in jobs))
+
+    def run(self, site: WorkloadRun) -> dict[str, float]:
+        """Return the figures of one drain of the kept queues."""
+        jobs = site.jobs(AT_MOST_PER_S)
+        site.store.restore()
+        served = tuple(f"{namespace},{weight}" for namespace, weight in NAMESPACES.items())
+        with site.working(Launch(GUIDELINE, queues=served)) as running:
+            reading = running.wait_for(jobs)
+        figures = drained(site, running, reading, jobs, lasting=False)
+        if site.contestant.is_framework:
+            _check_locks(site, 0)
+        return figures
 
 
-def run(site: WorkloadRun) -> dict[str, float]:
-    """Return the figures of one drain of the kept queues."""
-    jobs = _jobs(site)
-    site.store.restore()
-    served = tuple(f"{namespace},{weight}" for namespace, weight in NAMESPACES.items())
-    with site.working(Launch(GUIDELINE, queues=served)) as running:
-        reading = running.wait_for(jobs)
-    figures = drained(site, running, reading, jobs, lasting=False)
-    if site.contestant.is_framework:
-        _check_locks(site, 0)
-    return figures
+WHOLE, SMALL = Mix(large=True), Mix(large=False)
 
 
-def planned(count: int) -> list[tuple[int, str, list[str], bool]]:
+def planned(count: int, *, large: bool) -> list[tuple[int, str, list[str], bool]]:
     """Return the jobs: number, namespace, policies of the class, and whether the arguments are large.
 
     The shares of the policies and of their combinations are exact in each thousand jobs.
@@ -66,7 +75,7 @@ def planned(count: int) -> list[tuple[int, str, list[str], bool]]:
             number,
             places[(number + number // LARGE_EVERY) % len(places)],
             _policies(*combinations[number % len(combinations)]),
-            number % LARGE_EVERY == 0,
+            large and number % LARGE_EVERY == 0,
         )
         for number in range(count)
     ]
@@ -101,7 +110,3 @@ def records() -> list[dict[str, int | str]]:
         }
         for _ in range(RECORDS)
     ]
-
-
-def _jobs(site: WorkloadRun) -> int:
-    return site.jobs(AT_MOST_PER_S)

@@ -82,11 +82,11 @@ TARGETS: tuple[Target, ...] = (
     Target("drain, against the best Python peer that loses nothing", 8, _times_best(SAFE_PEERS)),
     Target("drain, against the best Python peer that loses jobs", 5, _times_best(LOSING_PEERS)),
     Target(
-        "drain of the guideline mix, both job lines, against plain jobs of Sidekiq with its JSON lines", 2.5,
+        "guideline mix: drain with both job lines, against plain jobs of Sidekiq with its JSON lines", 2.5,
         _times("guideline", "rate", LINES, SIDEKIQ_LINES),
     ),
     Target(
-        "processor time of the worker of these Sidekiq jobs, against the guideline mix", 2.5,
+        "guideline mix: the worker's processor time per job, Sidekiq's against the framework's", 2.5,
         _times("guideline", "worker_cpu_us", SIDEKIQ_LINES, LINES),
     ),
     Target(

@@ -46,7 +46,12 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     Workload(
         "guideline", "A platform's mix: most classes follow the guidelines, Sidekiq's are plain", "rate", "jobs/s",
-        run=guideline.run, prepare=guideline.prepare, admits=_able("guideline"), details=("worker_cpu_us",),
+        run=guideline.WHOLE.run, prepare=guideline.WHOLE.prepare, admits=_able("guideline"), details=("worker_cpu_us",),
+        reference="sidekiq-lines",
+    ),
+    Workload(
+        "guideline_small", "The same mix without large arguments", "rate", "jobs/s",
+        run=guideline.SMALL.run, prepare=guideline.SMALL.prepare, admits=_able("guideline"), details=("worker_cpu_us",),
         reference="sidekiq-lines",
     ),
     Workload("push", "Push, one at a time", "rate", "jobs/s", run=pushes.single, admits=pushes.admits_single),

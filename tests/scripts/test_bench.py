@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,28 @@ def test_pinned_cores_of_redis_and_worker_differ():
     assert free.store == free.worker == free.producer == {4, 7}
 
 
+def test_guideline_mix_has_the_exact_shares():
+    from tests.bench.guideline import NAMESPACES, planned
+
+    jobs = planned(2_000, large=True)
+    policies = Counter(name for _, _, names, _ in jobs for name in names)
+    assert policies == {"Idempotent": 1_400, "Limited": 1_200, "Tracked": 600}
+    assert Counter(tuple(names) for _, _, names, _ in jobs)["Idempotent", "Limited", "Tracked"] == 2_000 * 0.126
+    assert Counter(namespace for _, namespace, _, _ in jobs) == {
+        namespace: 200 * weight for namespace, weight in NAMESPACES.items()
+    }
+    assert sum(large for *_, large in jobs) == 100
+    assert {namespace for _, namespace, _, large in jobs if large} == set(NAMESPACES)
+    assert [number for number, *_ in jobs] == list(range(2_000))
+    assert not any(large for *_, large in planned(2_000, large=False))
+
+
+def test_large_argument_of_the_mix_has_about_150_kb():
+    from tests.bench.guideline import records
+
+    assert 135_000 < len(json.dumps(records(), separators=(",", ":"))) < 165_000
+
+
 # --- meters ---------------------------------------------------------------------------------------------------------
 
 HITS = """
@@ -157,6 +180,16 @@ def test_log_count_accepts_complete_lines(tmp_path: Path):
 
     log = lines(tmp_path, ("start", "a"), ("start", "b"), ("done", "b"), ("done", "a"))
     check_lines(log, 2)
+    assert not log.exists()
+
+
+def test_log_count_reads_the_lines_of_sidekiq(tmp_path: Path):
+    from tests.bench.drains import check_lines
+
+    log = tmp_path / "worker.log"
+    written = [{"msg": "Booting"}] + [{"msg": status, "ctx": {"jid": "a"}} for status in ("start", "done")]
+    log.write_text("".join(json.dumps(each) + "\n" for each in written))
+    check_lines(log, 1)
     assert not log.exists()
 
 
@@ -430,6 +463,24 @@ def test_campaign_of_one_workload_reports(bench: Callable[..., "subprocess.Popen
     assert picture in page
     assert "push one, against a bare LPUSH" in page
     assert not list((tmp_path / "var" / "bench" / "runs").glob("*/*/redis"))
+
+
+@pytest.mark.campaign
+@needs_redis
+@pytest.mark.skipif(not shutil.which("sidekiq"), reason="Sidekiq is not installed")
+def test_guideline_mix_runs_with_lines_of_both(bench: Callable[..., "subprocess.Popen[str]"], tmp_path: Path):
+    out = tmp_path / "out"
+    contestants = ["framework-lines", "sidekiq-lines"]
+    arguments = ("--quick", "--no-pin", "--out", str(out), "--workload", "guideline", "guideline_small")
+    running = bench(*arguments, "--contestant", *contestants)
+    output, progress = running.communicate(timeout=PATIENCE_S)
+    assert running.returncode == 0, progress
+    assert "x sidekiq-lines" in output
+    data = json.loads((out / "results.json").read_text())
+    assert not data["troubles"]
+    assert len(data["results"]) == 4
+    assert all(each["figures"]["worker_cpu_us"]["median"] > 0 for each in data["results"])
+    assert {each["says"].split(":")[0] for each in data["targets"]} == {"guideline mix"}
 
 
 @pytest.mark.campaign
