@@ -13,7 +13,7 @@ from framework.declare.annotations import check_json_annotation, resolve_annotat
 from framework.declare.argument_validators import ArgumentValidators, Validate
 from framework.declare.error_collector import ErrorCollector
 from framework.declare.json_form import to_json_value
-from framework.declare.strict_json import NotJsonError, check_strict_json
+from framework.declare.strict_json import CONTAINERS, NotJsonError, check_strict_json, is_strict_parsed
 from framework.declare.validators import InvalidValue
 from framework.errors import ArgumentsError, DeclarationError
 from framework.messages import did_you_mean
@@ -56,8 +56,8 @@ class JobSignature:
         self.check_count(bound)
         return bound
 
-    def check(self, args: list[Any]) -> None:
-        """Raise ArgumentsError unless the list fits the method and survives JSON unchanged.
+    def check(self, args: list[Any], *, parsed: bool = False) -> None:
+        """Raise ArgumentsError unless the list fits the method and survives JSON unchanged. ``parsed``: it comes from JSON.
 
         An int passes for a float, a bool never for an int. The error names worker, argument and reason, never the argument's
         value, as messages are logged.
@@ -67,7 +67,8 @@ class JobSignature:
         index = 0
         try:
             for index, value in enumerate(args):  # noqa: B007 - read by the handler
-                check_strict_json(value)
+                if not (parsed and type(value) in CONTAINERS and is_strict_parsed(value)):
+                    check_strict_json(value)
         except NotJsonError as error:
             raise ArgumentsError(self.worker, _reason_with_path(error), argument=self._argument_name(index)) from None
         if self.validate is not None or self.validate_varargs is not None:

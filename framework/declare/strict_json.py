@@ -13,6 +13,9 @@ MAX_DEPTH = 64
 MAX_DIGITS = 4_000
 """Digits of a whole number. pydantic_core's parser and Python's own conversion stop at 4,300."""
 
+CONTAINERS: frozenset[type[Any]] = frozenset({list, dict})
+_PLAIN: frozenset[type[Any]] = CONTAINERS | {str, int, float, bool, type(None)}
+
 TOO_DEEP_MESSAGE = f"is nested deeper than {MAX_DEPTH} levels; pass it flatter, or as a str of JSON"
 
 _class_of: Callable[[Any], type[Any]] = type
@@ -70,6 +73,31 @@ def check_strict_json(value: Any, depth_left: int = MAX_DEPTH) -> None:
         _check_object(value, depth_left)
     else:
         raise NotJsonError(_rejection_reason(kind))
+
+
+def is_strict_parsed(value: list[Any] | dict[str, Any]) -> bool:
+    """Return whether a value that a JSON parser made passes ``check_strict_json``, in less than half of its time.
+
+    A parser makes plain types and Unicode texts; only its numbers and its depth may be refused.
+    """
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        values: list[Any] = []
+        for container in level:
+            values += container.values() if _class_of(container) is dict else container
+        kinds = set(map(_class_of, values))
+        if not kinds <= _PLAIN:
+            return False
+        if float in kinds and not all(map(math.isfinite, [one for one in values if _class_of(one) is float])):
+            return False
+        if int in kinds:
+            numbers = [one for one in values if _class_of(one) is int]
+            if min(numbers) <= -_INTEGER_LIMIT or max(numbers) >= _INTEGER_LIMIT:
+                return False
+        if kinds.isdisjoint(CONTAINERS):
+            return True
+        level = [one for one in values if _class_of(one) in CONTAINERS]
+    return False
 
 
 def _check_list(items: list[Any], depth_left: int) -> None:

@@ -348,7 +348,7 @@ def call_perform(
         if handler is not None:
             signature, perform = handler.signature, getattr(instance, handler.method)
     try:
-        signature.check(arguments)
+        signature.check(arguments, parsed=True)
     except ArgumentsError as error:
         if not strictness.allows_run(declaration, signature, arguments, instance.jid):
             reason = f"argument '{error.argument}' {error.reason}" if error.argument else error.reason

@@ -61,11 +61,9 @@ def decompress_arguments(
         )
     if reserve is not None and footprint.memory > LARGE_PAYLOAD:
         reserve(footprint.memory + footprint.size)
-    if footprint.size <= _KEPT_BYTES:
-        arguments_json = b"".join(kept)
-    else:
-        # With the size known, zlib fills one buffer instead of joining several.
-        arguments_json = zlib.decompress(deflated_arguments, bufsize=footprint.size)
+    # With the size known, zlib fills one buffer instead of joining several.
+    is_kept = footprint.size <= _KEPT_BYTES
+    arguments_json = b"".join(kept) if is_kept else zlib.decompress(deflated_arguments, bufsize=footprint.size)
     original = loads(arguments_json, None)
     if not isinstance(original, list):
         raise PayloadError("its compressed arguments are not a list")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic_core import from_json, to_json
 
 from framework.declare import registry
-from framework.declare.strict_json import MAX_DEPTH, MAX_DIGITS, NotJsonError, check_strict_json
+from framework.declare.strict_json import MAX_DEPTH, MAX_DIGITS, NotJsonError, check_strict_json, is_strict_parsed
 from tests.tables import each_row
 
 
@@ -103,6 +103,26 @@ def test_strict_json_limits_are_exact():
     assert not accepted(10**MAX_DIGITS)
     assert not accepted(-(10**MAX_DIGITS))
     assert same(from_json(to_json([10**MAX_DIGITS - 1])), [10**MAX_DIGITS - 1])
+
+
+_PARSED_NUMBERS = st.sampled_from(
+    ["1e999", "-1e999", "9" * MAX_DIGITS, "9" * (MAX_DIGITS + 1), "-" + "9" * (MAX_DIGITS + 1)]
+)
+
+
+@given(_JSON, st.none() | _PARSED_NUMBERS, st.integers(0, MAX_DEPTH + 2))
+def test_quick_check_of_parsed_values_agrees(value: Any, number: str | None, levels: int):
+    inner = to_json(value if number is None else [value, None, True]).replace(b"null", (number or "null").encode())
+    parsed = from_json(
+        b'[{"k":' * (levels // 2) + b"[" * (levels % 2) + inner + b"]" * (levels % 2) + b"}]" * (levels // 2)
+    )
+    if isinstance(parsed, list | dict):
+        assert is_strict_parsed(parsed) == accepted(parsed)
+
+
+@each_row("value", [(1,), {1}, b"x", Level.LOW, Text("x"), object()])
+def test_quick_check_refuses_what_no_parser_makes(value: Any):
+    assert not is_strict_parsed([{"k": value}])
 
 
 def test_strict_json_refuses_a_list_that_holds_itself():
