@@ -53,15 +53,11 @@ def test_decompress_without_original_size_works():
 
 
 @pytest.mark.parametrize("size", [1 << 20, (1 << 20) + 1, 3_000_000])
-@pytest.mark.parametrize("part", ["a", "[]"], ids=["measured once", "measured twice"])
-def test_decompress_restores_kept_and_not_kept_arguments(size, part):
-    frame = len(dumps([""]))
-    if part == "a":
-        arguments = [part * (size - frame)]
-    else:
-        arguments = [[[] for _ in range(size // 3)], "a" * (size % 3)]
-    encoded = dumps(arguments)
-    payload = {"args": [deflate_arguments(encoded).decode()], "compressed": True}
+@pytest.mark.parametrize("lists", [0, 100_000], ids=["measured once", "measured twice"])
+def test_decompress_restores_kept_and_not_kept_arguments(size, lists):
+    frame = dumps([[[]] * lists, ""])
+    arguments = [[[]] * lists, "a" * (size - len(frame))]
+    payload = {"args": [deflate_arguments(dumps(arguments)).decode()], "compressed": True}
     decompress_arguments(payload, 10_000_000)
     assert payload == {"args": arguments}
 
