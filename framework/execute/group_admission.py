@@ -102,6 +102,9 @@ class GroupAdmission:
             return None
         if IDEMPOTENCY_KEY in payload or BUFFERED_AT in payload:
             unit.resources = resources_of(payload, unit.data, unit.queue, declaration.lock_ttl_s, declaration.wire_name)
+        # Only a job that starts now gives up its lock: a process that dies before the start would lose it.
+        if declaration.deduplicates and not _keeps_lock(declaration):
+            return None
         request = AdmissionRequest(unit, payload, declaration, worker)
         for policy in policies.local:
             # Kept, since a second answer could differ: a flag may concern a random share of the jobs.
@@ -165,6 +168,10 @@ class GroupAdmission:
         prepared.moved = not admitted
         prepared.starts = admitted and not terms.acts_after
         prepared.admission = _ADMISSION if prepared.starts else Admission(state, *reply[1:4])
+
+
+def _keeps_lock(declaration: Declaration) -> bool:
+    return declaration.deduplicate is not None and declaration.deduplicate.strategy == "until_executed"
 
 
 @lru_cache(maxsize=1_024)

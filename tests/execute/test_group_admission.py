@@ -7,6 +7,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from framework.declare import registry
+from framework.declare.policy_options import Deduplicate
 from framework.policies.concurrency.admission import ClassLimit
 from framework.policies.concurrency.limits import FleetSlots, Limits
 from framework.policies.concurrency.slots import LimitSlots
@@ -17,7 +18,7 @@ from tests.execute.processor_bench import WORKING, ProcessorBench, state, worker
 from tests.harness import IDENTITY, enqueue, until
 
 BASE = keys.limit("Job")
-ALL = {"concurrency_limit": 100, "idempotent": True}
+ALL = {"concurrency_limit": 100, "idempotent": True, "deduplicate": Deduplicate("until_executed")}
 
 
 @pytest.fixture
@@ -107,7 +108,7 @@ def test_each_job_of_a_call_gets_its_own_answer(start, calls, redis):
         begun.set()
         end.wait(20)
 
-    worker(perform, concurrency_limit=1, idempotent=True)
+    worker(perform, concurrency_limit=1, idempotent=True, deduplicate=Deduplicate("until_executed"))
     push(redis, 8)
     one = start()
     assert begun.wait(20)
@@ -141,8 +142,7 @@ def test_admitted_job_that_returns_keeps_only_its_lock(start, calls, redis):
     assert redis.zrange(f"{BASE}:running", 0, -1) == [f"{IDENTITY} 0".encode()]
     assert waiting == ["2", "1"]
     assert [state(redis, str(number)) for number in range(3)] == ["running", "queued", "queued"]
-    assert not redis.exists(lock_of(0))
-    assert [redis.hget(lock_of(number), "jid") for number in (1, 2)] == [b"1", b"2"]
+    assert [redis.hget(lock_of(number), "jid") for number in range(3)] == [b"0", b"1", b"2"]
     end.set()
     until(one.done)
     assert held_keys(redis) == ([], [], [])
@@ -210,3 +210,14 @@ def test_jobs_that_must_be_asked_for_alone_are_not_taken_along(start, calls, red
     assert calls[0] == 2  # the first job and the last
     assert len(ran) == 3
     assert (len(one.bad), one.unknown) == (1, ["Unknown"])
+
+
+def test_job_that_gives_up_its_lock_at_its_start_is_asked_for_alone(start, calls, redis):
+    ran = []
+    worker(lambda self, number: ran.append(number), idempotent=True)
+    push(redis, 5)
+    one = start()
+    until(one.done)
+    assert sorted(ran) == list(range(5))
+    assert calls == [1] * 5
+    assert held_keys(redis) == ([], [], [])
