@@ -94,17 +94,16 @@ class GroupAdmission:
             return None
         declaration: Declaration = worker.declaration()
         policies = self._admission.policies_for(declaration)
+        if not policies.can_group or not policies.may_join:
+            return None
         # Code of the application may be slow: only that of the job which is about to start anyway.
-        if not policies.can_group or (policies.may_wait and declaration is not first):
+        if policies.may_wait and declaration is not first:
             return None
         tracked = tracked_job(payload) if STATUS_EXPIRATION in payload else None
         if not policies.remote and tracked is None:
             return None
         if IDEMPOTENCY_KEY in payload or BUFFERED_AT in payload:
             unit.resources = resources_of(payload, unit.data, unit.queue, declaration.lock_ttl_s, declaration.wire_name)
-        # Only a job that starts now gives up its lock: a process that dies before the start would lose it.
-        if declaration.deduplicates and not _keeps_lock(declaration):
-            return None
         request = AdmissionRequest(unit, payload, declaration, worker)
         for policy in policies.local:
             # Kept, since a second answer could differ: a flag may concern a random share of the jobs.
@@ -168,10 +167,6 @@ class GroupAdmission:
         prepared.moved = not admitted
         prepared.starts = admitted and not terms.acts_after
         prepared.admission = _ADMISSION if prepared.starts else Admission(state, *reply[1:4])
-
-
-def _keeps_lock(declaration: Declaration) -> bool:
-    return declaration.deduplicate is not None and declaration.deduplicate.strategy == "until_executed"
 
 
 @lru_cache(maxsize=1_024)

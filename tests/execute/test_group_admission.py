@@ -212,7 +212,7 @@ def test_jobs_that_must_be_asked_for_alone_are_not_taken_along(start, calls, red
     assert (len(one.bad), one.unknown) == (1, ["Unknown"])
 
 
-def test_job_that_gives_up_its_lock_at_its_start_is_asked_for_alone(start, calls, redis):
+def test_job_that_releases_its_lock_at_start_is_asked_for_alone(start, calls, redis):
     ran = []
     worker(lambda self, number: ran.append(number), idempotent=True)
     push(redis, 5)

@@ -9,6 +9,7 @@ import redis
 from redis.exceptions import ResponseError
 
 from framework.declare.declaration import Declaration
+from framework.declare.policy_options import Deduplicate
 from framework.execute.admission import AdmissionPolicy, AdmissionRequest, AdmissionTerms
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import NotAdmitted
@@ -78,12 +79,16 @@ class DedupLock:
         del declaration
         return False
 
+    def may_join(self, declaration: Declaration) -> bool:
+        """See ``GroupedPolicy``: only a job that starts now gives up its lock, as a death before the start would lose it."""
+        return _keeps_lock(declaration.deduplicate)
+
     def prepare(self, terms: AdmissionTerms) -> None:
         """See ``GroupedPolicy``. Not called for classes that ``consistency`` applies to: that is no grouped policy."""
         policy = terms.request.declaration.deduplicate
         if policy is not None:
             terms.lock = _lock_of(terms.request.unit)
-            terms.keeps_lock = policy.strategy == "until_executed"
+            terms.keeps_lock = _keeps_lock(policy)
             # A kept lock may ask for one more run.
             terms.acts_after |= terms.keeps_lock
 
@@ -92,7 +97,7 @@ class DedupLock:
         lock, declaration, policy = _lock_of(request.unit), request.declaration, request.declaration.deduplicate
         if lock is None or policy is None:
             return None
-        keep_lock = policy.strategy == "until_executed"
+        keep_lock = _keeps_lock(policy)
         consistency = self._consistency if self._consistency and self._consistency.applies_to(declaration) else None
         if request.unit.admission is not None:
             # The script has started the lock with the job.
@@ -130,6 +135,11 @@ class DedupLock:
         keep_ms = lock.ttl_ms if keep_lock else 0
         found: list[bytes] = START_LOCKED(self._client, [lock.key], [lock.owner, lock.worker, keep_ms, unseen, *known])
         return found
+
+
+def _keeps_lock(policy: Deduplicate | None) -> bool:
+    """Return whether a job keeps its lock while it runs."""
+    return policy is not None and policy.strategy == "until_executed"
 
 
 def _lock_of(unit: UnitOfWork) -> Lock | None:
