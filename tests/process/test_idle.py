@@ -24,6 +24,7 @@ from framework.wire import keys
 from framework.wiring.client import open_router
 from framework.wiring.worker_process import WorkerOptions, build_worker
 from tests.harness import IDENTITY, encoded
+from tests.proofs.machine.worker import close_components
 
 QUEUES = tuple(f"idle-{number}" for number in range(10))
 NOT_COUNTED = ("info", "client", "hello", "auth", "select", "config", "command", "ping", "acl", "script")
@@ -82,14 +83,7 @@ class IdleProcess:
         return self._clock.now - began
 
     def close(self):
-        parts = self.parts
-        parts.fetcher._leader._blocking.close()
-        parts.fetcher._state.wake_up.close()
-        parts.fetcher._pipeline._call.close()
-        for client in (parts.fetcher._leader._client, parts.record.client, parts.lease.client):
-            client.close()
-        parts.poller._transfer._shards.close()
-        self._shard.close()
+        close_components(self.parts, self._shard)
         self.signals._reader.close()
         self.signals._writer.close()
 

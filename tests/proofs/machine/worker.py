@@ -225,15 +225,19 @@ class Worker(Owner):
 
     def close(self) -> None:
         """Close its connections, as the server does when it notices the end."""
-        parts: Any = self.parts
-        parts.fetcher._leader._blocking.close()
-        parts.fetcher._state.wake_up.close()
-        parts.fetcher._pipeline._call.close()
-        for client in (parts.fetcher._leader._client, parts.record.client, parts.lease.client):
-            client.close()
-        parts.poller._transfer._shards.close()
-        self._shard.close()
+        close_components(self.parts, self._shard)
         self.signals.close()
+
+
+def close_components(parts: Any, shard: Shard) -> None:
+    """Close every connection of a process whose threads have not been started, or have ended."""
+    parts.fetcher._leader._blocking.close()
+    parts.fetcher._state.wake_up.close()
+    parts.fetcher._pipeline._call.close()
+    for client in (parts.fetcher._leader._client, parts.record.client, parts.lease.client):
+        client.close()
+    parts.poller._transfer._shards.close()
+    shard.close()
 
 
 def _check_nothing() -> None:
