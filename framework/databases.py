@@ -15,11 +15,10 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
-from framework.declare import port
-from framework.errors import ConfigurationError, PushError
+from framework.errors import ConfigurationError
 from framework.policies.consistency import replica_context
-from framework.policies.consistency.databases import Databases, missing_extra
-from framework.wiring.client import ProcessClient
+from framework.policies.consistency.databases import missing_extra
+from framework.wiring.client import process_client
 
 try:
     from sqlalchemy.orm import Session
@@ -42,12 +41,12 @@ def connection(database: str = "main") -> RoutedConnection:
     Raises:
         ConfigurationError: the database is unknown.
     """
-    return RoutedConnection(_bound_databases()[database])
+    return RoutedConnection(process_client.current().databases[database])
 
 
 def session(database: str = "main", **options: Any) -> Session:
     """Return a SQLAlchemy Session with ``options``. The errors are those of ``connection``."""
-    return RoutedSession(_bound_databases()[database], **options)
+    return RoutedSession(process_client.current().databases[database], **options)
 
 
 def reads_replica(database: str = "main") -> bool:
@@ -66,7 +65,7 @@ def replicas() -> Generator[None]:
 
     The first write in the block, and all later reads, use the primary.
     """
-    token = replica_context.use(_bound_databases().available_replicas())
+    token = replica_context.use(process_client.current().databases.available_replicas())
     try:
         yield
     finally:
@@ -81,13 +80,3 @@ def primary() -> Generator[None]:
         yield
     finally:
         replica_context.restore(token)
-
-
-def _bound_databases() -> Databases:
-    bound = port.current()
-    if isinstance(bound, ProcessClient):
-        return bound.databases
-    raise PushError(
-        f"the client of this process, {type(bound).__qualname__}, has no databases. Use the client that "
-        "`import framework` or `framework.boot()` sets up"
-    )

@@ -17,10 +17,8 @@ import redis
 
 from framework.declare import port
 from framework.declare.worker import ApplicationWorker
-from framework.errors import PushError
 from framework.shard.routing_validator import RoutedScope, allow_unrouted
-from framework.shard.shards import Shards
-from framework.wiring.client import ProcessClient
+from framework.wiring.client import process_client
 
 __all__ = ["ShardRouter", "allow_unrouted", "router"]
 
@@ -53,20 +51,20 @@ class ShardRouter:
     @contextmanager
     def via_shard(self, name: str) -> "Generator[redis.Redis]":
         """Enter a shard by name for the block and return its pool, for example for an admin page that lists its queues."""
-        shard = _bound_shards()[name]
+        shard = process_client.current().shards[name]
         with RoutedScope((name,)):
             yield shard.pool
 
     @contextmanager
     def via_all(self) -> "Generator[Mapping[str, redis.Redis]]":
         """Enter all shards for the block and return their pools by name (GitLab's ``with_routed_client``)."""
-        pools = {name: shard.pool for name, shard in _bound_shards().items()}
+        pools = {name: shard.pool for name, shard in process_client.current().shards.items()}
         with RoutedScope(tuple(pools)):
             yield pools
 
     def pool(self, name: str) -> "redis.Redis":
         """Return a shard's pool to keep. Use it inside of blocks that enter its shard."""
-        return _bound_shards()[name].pool
+        return process_client.current().shards[name].pool
 
 
 router = ShardRouter()
@@ -78,13 +76,3 @@ def _check_worker_class(worker: Any) -> type[ApplicationWorker]:
         return worker
     hint = f"; pass its class, {type(worker).__name__}" if isinstance(worker, ApplicationWorker) else ""
     raise TypeError(f"{worker!r} is not a worker class (a subclass of ApplicationWorker){hint}")
-
-
-def _bound_shards() -> Shards:
-    bound = port.current()
-    if isinstance(bound, ProcessClient):
-        return bound.shards
-    raise PushError(
-        f"pushes of this process go through {type(bound).__qualname__}, which has no shards; the router shares those of the "
-        "client that `import framework` or `framework.boot()` binds"
-    )

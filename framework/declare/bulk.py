@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
-from types import NoneType
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from pydantic_core import PydanticSerializationError, to_json
 
 from framework.declare.signature import JobSignature
-from framework.declare.strict_json import MAX_DIGITS
+from framework.declare.strict_json import MAX_DIGITS, PLAIN_TYPES
 from framework.errors import ArgumentsError, PayloadError
 from framework.wire.json import dumps_exact
 
@@ -19,7 +18,6 @@ Coerce: TypeAlias = Callable[[list[Any]], list[Any]]
 """Turn a job's arguments that are not strict into their JSON form. Raises ArgumentsError for arguments that have none."""
 
 _SEQUENCE_TYPES = frozenset({tuple, list})
-_PLAIN_TYPES = frozenset({str, int, float, bool, NoneType})
 _JOB_SEPARATOR, _LINE_SEPARATOR = b'],"",[', b"]\n["
 
 
@@ -60,7 +58,7 @@ def _fast_chunk(signature: JobSignature, jobs: list[Any]) -> BulkChunk | None:
     if not _SEQUENCE_TYPES.issuperset(map(type, jobs)):
         return None
     kinds = set(map(type, chain.from_iterable(jobs)))
-    if not _PLAIN_TYPES.issuperset(kinds) or not signature.all_valid(jobs):
+    if not PLAIN_TYPES.issuperset(kinds) or not signature.all_valid(jobs):
         return None
     parted: list[Any] = [""] * (2 * len(jobs) - 1)
     parted[::2] = jobs

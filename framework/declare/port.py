@@ -4,7 +4,7 @@ import os
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from framework.errors import PushError
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from framework.declare.declaration import Declaration
     from framework.declare.request import BulkRequest, PushRequest, Route
     from framework.types import Jid, JobState
+
+T = TypeVar("T")
 
 
 class ClientPort(Protocol):
@@ -27,7 +29,7 @@ class ClientPort(Protocol):
         ...
 
     def push_up_to(self, request: "PushRequest", limit: int, max_new: int | None) -> "list[Jid]":
-        """Write copies of the job until ``limit`` of its class run or wait, at most ``most``; return the new ids."""
+        """Write copies of the job until ``limit`` of its class run or wait, at most ``max_new``; return the new ids."""
         ...
 
     def perform_inline(self, worker: type[Any], request: "PushRequest") -> "Jid | None":
@@ -47,70 +49,66 @@ class ClientPort(Protocol):
         ...
 
 
-class _Binding:
-    """The client that this process has bound, or the factory that makes it."""
+class Binding(Generic[T]):
+    """Hold the one object of a kind that this process has bound, or the factory that makes it at the first use."""
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.client: ClientPort | None = None
-        self.factory: Callable[[], ClientPort] | None = None
+    def __init__(self, unbound: str) -> None:
+        self._unbound = unbound
+        """The message of the error when nothing is bound."""
+        self._lock = threading.Lock()
+        self.bound: T | None = None
+        """The bound object, ``None`` before its first use."""
+        self._factory: Callable[[], T] | None = None
+        # A thread of the parent may hold the lock while it makes the object.
+        os.register_at_fork(after_in_child=self._reset_lock)
 
+    def bind(self, bound: T) -> None:
+        """Use this object from now on."""
+        with self._lock:
+            self.bound = bound
 
-_binding = _Binding()
+    def bind_factory(self, factory: Callable[[], T]) -> None:
+        """Make the object with ``factory`` at its first use. A factory that fails is called again next time."""
+        with self._lock:
+            self._factory = factory
 
+    def unbind(self) -> None:
+        """Remove the object and the factory."""
+        with self._lock:
+            self.bound = self._factory = None
 
-def _reset_lock_after_fork() -> None:
-    _binding.lock = threading.Lock()
+    @contextmanager
+    def override(self, bound: T | None) -> Generator[None, None, None]:
+        """For tests: bind the object within the block (None: neither object nor factory), and restore the binding afterwards."""
+        with self._lock:
+            saved = (self.bound, self._factory)
+            self.bound, self._factory = bound, None
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.bound, self._factory = saved
 
+    def current(self) -> T:
+        """Return the bound object; the factory makes it at the first use. Raises PushError when nothing is bound."""
+        return self.bound or self._create()
 
-# A thread of the parent may have held the lock while it made the client.
-os.register_at_fork(after_in_child=_reset_lock_after_fork)
+    def _create(self) -> T:
+        with self._lock:
+            if self.bound is None:
+                if self._factory is None:
+                    raise PushError(self._unbound)
+                self.bound = self._factory()
+            return self.bound
 
-
-def bind(client: ClientPort) -> None:
-    """Let worker classes push through ``client``."""
-    with _binding.lock:
-        _binding.client = client
-
-
-def bind_factory(factory: Callable[[], ClientPort]) -> None:
-    """Make the client with ``factory`` at the first use of a worker class. A factory that fails is called again next time."""
-    with _binding.lock:
-        _binding.factory = factory
-
-
-def unbind() -> None:
-    """Remove the client and the factory."""
-    with _binding.lock:
-        _binding.client = None
-        _binding.factory = None
-
-
-@contextmanager
-def override(client: ClientPort | None) -> Generator[None, None, None]:
-    """For tests: bind ``client`` within the block (None: neither client nor factory), and restore the binding afterwards."""
-    with _binding.lock:
-        saved = (_binding.client, _binding.factory)
-        _binding.client, _binding.factory = client, None
-    try:
-        yield
-    finally:
-        with _binding.lock:
-            _binding.client, _binding.factory = saved
-
-
-def current() -> ClientPort:
-    """Return the bound client; the factory makes it at the first use. Raises PushError when nothing is bound."""
-    bound = _binding.client
-    return bound if bound is not None else _create_client()
+    def _reset_lock(self) -> None:
+        self._lock = threading.Lock()
 
 
-def _create_client() -> ClientPort:
-    with _binding.lock:
-        if _binding.client is None:
-            if _binding.factory is None:
-                raise PushError(
-                    "no client is bound: `import framework` (or call `framework.boot()`) before the first push."
-                )
-            _binding.client = _binding.factory()
-        return _binding.client
+client: Binding[ClientPort] = Binding(
+    "no client is bound: `import framework` (or call `framework.boot()`) before the first push."
+)
+"""The client through which worker classes push."""
+
+bind, bind_factory, unbind = client.bind, client.bind_factory, client.unbind
+override, current = client.override, client.current

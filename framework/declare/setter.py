@@ -127,7 +127,9 @@ class Setter(Generic[P]):
         bound = self._declaration.signature.bind(args, kwargs)
         if self._options and self._options.get("sync"):
             return self._run_inline(bound, self._options)
-        return port.current().push(PushRequest(self._declaration, bound, due, self._options))
+        # Not current(): that is a call, and every push comes through here.
+        client = port.client.bound or port.current()
+        return client.push(PushRequest(self._declaration, bound, due, self._options))
 
     def _push_bulk(
         self,

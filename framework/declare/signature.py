@@ -7,18 +7,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, to_json
 
 from framework.declare.annotations import check_json_annotation, resolve_annotations
 from framework.declare.argument_validators import ArgumentValidators, Validate
 from framework.declare.error_collector import ErrorCollector
 from framework.declare.json_form import to_json_value
-from framework.declare.strict_json import CONTAINERS, NotJsonError, check_strict_json, is_strict_parsed
+from framework.declare.strict_json import (
+    CONTAINERS,
+    MAX_DIGITS,
+    PLAIN_TYPES,
+    NotJsonError,
+    check_strict_json,
+    is_strict_parsed,
+)
 from framework.declare.validators import InvalidValue
 from framework.errors import ArgumentsError, DeclarationError
 from framework.messages import did_you_mean
 from framework.typeguards import short_repr
-from framework.wire.json import dumps_ordered, loads
+from framework.wire.json import dumps_exact, dumps_ordered, loads
 
 _NON_STRICT_HINT = (
     "(Before the callers are corrected: strict_arguments = 'warn' in the class; the method then gets the JSON form.)"
@@ -53,8 +60,37 @@ class JobSignature:
         bound = list(args)
         if kwargs:
             self._bind_keywords(bound, kwargs)
-        self.check_count(bound)
+        if not self.required <= len(bound) <= len(self.names):
+            self.check_count(bound)
         return bound
+
+    def encode(self, args: list[Any]) -> bytes:
+        """Check the list as ``check`` does and return it as JSON, for a payload.
+
+        Raises:
+            ArgumentsError: as ``check``.
+            PayloadError: the nesting is deeper than readers allow, or another thread has changed the value meanwhile.
+        """
+        # Plain values need neither the walk of `check` nor that of `dumps_exact`. What fails here is checked again below.
+        count = len(args)
+        untyped = self.validate is None and self.varargs is not None and count >= self.required
+        if (
+            (untyped or count == len(self.names))
+            and self.validate_varargs is None
+            and PLAIN_TYPES.issuperset(map(type, args))
+        ):
+            try:
+                if self.validate is not None:
+                    self.validate(tuple(args))
+                data = to_json(args)
+            except (
+                ValueError
+            ):  # A wrong type (a ValidationError), half a surrogate pair, or an integer of too many digits.
+                data = b""
+            if data and len(data) < MAX_DIGITS and b"NaN" not in data and b"Infinity" not in data:
+                return data
+        self.check(args)
+        return dumps_exact(args, outer_levels=1)
 
     def check(self, args: list[Any], *, parsed: bool = False) -> None:
         """Raise ArgumentsError unless the list fits the method and survives JSON unchanged. ``parsed``: it comes from JSON.

@@ -3,6 +3,7 @@
 import enum
 import math
 from collections.abc import Callable
+from types import NoneType
 from typing import Any
 
 from framework.typeguards import short_repr
@@ -14,7 +15,9 @@ MAX_DIGITS = 4_000
 """Digits of a whole number. pydantic_core's parser and Python's own conversion stop at 4,300."""
 
 CONTAINERS: frozenset[type[Any]] = frozenset({list, dict})
-_PLAIN: frozenset[type[Any]] = CONTAINERS | {str, int, float, bool, type(None)}
+PLAIN_TYPES: frozenset[type[Any]] = frozenset({str, int, float, bool, NoneType})
+"""The types without parts: a list of such values is never too deep, and to_json checks the rest."""
+_PLAIN: frozenset[type[Any]] = CONTAINERS | PLAIN_TYPES
 
 TOO_DEEP_MESSAGE = f"is nested deeper than {MAX_DEPTH} levels; pass it flatter, or as a str of JSON"
 

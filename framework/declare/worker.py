@@ -218,7 +218,10 @@ class ApplicationWorker:
             ExceedLimitError: the arguments are too large.
             ShardUnavailableError: Redis does not answer or refuses the write.
         """
-        return _setter_of(cls).perform_async(*args, **kwargs)
+        # Not _setter_of() at once: that is a call, and every push comes through here.
+        worker: Any = cls
+        setter: Setter[P] = worker._aw_setter or _setter_of(cls)
+        return setter.perform_async(*args, **kwargs)
 
     @classmethod
     def perform_in(
@@ -307,7 +310,6 @@ class ApplicationWorker:
 
 
 def _setter_of(cls: type[Performs[P]]) -> Setter[P]:
-    # Not cast(): that is a call, and every push comes through here.
     worker: Any = cls
     made: Setter[P] | None = worker._aw_setter
     return Setter(cls, worker.declaration(), NO_OPTIONS) if made is None else made

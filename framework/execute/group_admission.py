@@ -25,7 +25,7 @@ from framework.fetch.unit_of_work import ADMITTED, Admission, Preparation, UnitO
 from framework.finish.outcome import Held, Lost
 from framework.finish.status_writer import StatusWriter
 from framework.recover.suspects import is_suspect
-from framework.shard.channel_pool import ChannelPool
+from framework.store.channel import ChannelPool
 from framework.store.script import ADMIT
 from framework.text import decode_escaped
 from framework.types import JobState

@@ -1,42 +1,33 @@
-"""Push requests to the shard of their class, through the client middlewares if there are any."""
+"""Push requests: find the plan of the class, let it build the payloads, and write them to the shard."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from framework.declare.bulk import bind_all, json_chunks
 from framework.declare.declaration import Declaration
-from framework.declare.per_class import PerClass
-from framework.declare.request import BulkRequest, DueTime, PushRequest, Route
-from framework.errors import ArgumentsError, PayloadError
+from framework.declare.request import NO_OPTIONS, BulkRequest, PushRequest, Route
 from framework.middleware.chain import Call
 from framework.push.bulk import BulkPush
+from framework.push.chunks import ChunkSource
+from framework.push.deduplication import Deduplication
+from framework.push.job_batch import JobBatch, PayloadBuilder
 from framework.push.lock_port import PushLocks
-from framework.push.middleware_push import MiddlewarePusher
-from framework.push.normalize import (
-    ExtraFieldsFactory,
-    no_extra_fields,
-    option_context,
-    wire_value,
-)
+from framework.push.middleware_payloads import MiddlewarePayloads
+from framework.push.normalize import NO_CONTEXT, ExtraFieldsFactory, no_extra_fields, wire_value
 from framework.push.push_plan import PushPlan
 from framework.push.schedule_writer import ScheduleWriter
 from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimits
 from framework.push.strict_arguments import StrictArgumentsCheck
-from framework.push.template import JobTemplate
-from framework.push.template_chunks import TemplateChunks, fit_chunks
-from framework.push.unique_push import UniquePush, with_lock_key
+from framework.push.template import JobTemplate, TemplatePayloads
 from framework.route.router import Router
 from framework.shard.shard import Shard
 from framework.shard.shards import Shards
 from framework.types import Jid
 from framework.wire import keys
-from framework.wire.ids import generate_jid
-from framework.wire.job import wire_timestamp_json
-from framework.wire.json import dumps_exact
-from framework.wire.status_key import TrackedJob
+from framework.wire.resources import UniqueJobs
 
 
+# Decision 214: one way of pushing; whether payloads are built as bytes or as dicts is a detail of the plan.
 class Client:
     """Push jobs. Safe to share between threads; connects at the first write."""
 
@@ -52,26 +43,17 @@ class Client:
         extra_fields: ExtraFieldsFactory = no_extra_fields,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._shards = shards
+        self.shards = shards
         self._router = router
+        self._locks = locks
+        self._middleware = middleware
         self._limiter = limiter or SizeLimiter(SizeLimits(), OversizeReporter())
         self._strict_arguments = strict_arguments or StrictArgumentsCheck()
         self._extra_fields_for = extra_fields
         self._clock = clock
-        self._plans = PerClass(lambda declaration: self._make_plan(declaration, {}))
         self._schedule_writer = ScheduleWriter(clock)
-        self._middleware_pusher = MiddlewarePusher(
-            shards,
-            router,
-            middleware,
-            self._limiter,
-            extra_fields,
-            locks,
-            self._schedule_writer,
-            clock,
-        )
-        self._locks = locks
-        self._has_middleware = bool(middleware)
+        # By wire name, without a lock: two threads may make the same plan (decision 150).
+        self._plans: dict[str, PushPlan] = {}
 
     def route(self, declaration: Declaration) -> Route:
         """Return the queue, the shard and the deciding rule of a class."""
@@ -89,66 +71,14 @@ class Client:
             ShardUnavailableError: the shard did not confirm the write; see ``maybe_written``.
         """
         declaration, args, due, options = request
-        try:
-            declaration.signature.check(args)
-        except ArgumentsError as error:
-            request = self._coerced(request, error)
-            args = request.args
-        if self._has_middleware:
-            return self._middleware_pusher.push(request)
-        plan = self._plan_for(declaration, options)
-        try:
-            # The arguments are one level deep in the payload, and the nesting limit is that of the payload.
-            arguments = dumps_exact(args, outer_levels=1)
-        except PayloadError as error:
-            raise ArgumentsError(declaration.wire_name, f"refused: {error.reason}") from error
-        if plan.unique is not None and (unique := plan.unique_push(scheduled=due is not None)) is not None:
-            return self._push_unique(plan, unique, arguments, due)
-        if len(arguments) >= plan.raw_size_limit:
-            arguments = plan.template.fit_to_limit(arguments)
-        jid, now = generate_jid(), wire_timestamp_json(self._clock())
-        payload = plan.template.encode(arguments, jid.encode(), now, plan.ambient_fields(), scheduled=due is not None)
-        if due is None:
-            commands = (TrackedJob(jid, plan.status_ttl_s).queued_command(None),) if plan.status_ttl_s else ()
-            plan.shard.enqueue_one(plan.template.queue, payload, commands)
-        else:
-            self._schedule_writer.write(plan.shard, payload, due, plan.tracked_job(jid))
-        return jid
-
-    def _push_unique(self, plan: PushPlan, unique: UniquePush, arguments: bytes, due: DueTime | None) -> Jid | None:
-        """Write one job of a deduplicated class; return its id, or ``None`` for a duplicate."""
-        (lock_key,) = unique.lock_keys([arguments])
-        if len(arguments) >= plan.raw_size_limit:
-            arguments = plan.template.fit_to_limit(arguments)
-        if due is not None:
-            self._schedule_writer.check_clock(plan.shard)
-        jid, now, ambient = generate_jid(), wire_timestamp_json(self._clock()), plan.ambient_fields()
-        arguments = with_lock_key(arguments, lock_key)
-        payload = plan.template.encode(arguments, jid.encode(), now, ambient, scheduled=due is not None)
-        return unique.push(payload, lock_key, jid, ambient, due)
-
-    def push_up_to(self, request: PushRequest, limit: int, max_new: int | None = None) -> list[Jid]:
-        """Write copies of a job until ``limit`` jobs of its class run or wait, at most ``max_new``; return the new ids.
-
-        The first call only asks how many are missing, so that no unused copy is prepared. The script that writes counts again.
-        Raises as ``push``.
-        """
-        if limit <= 0:
-            return []
-        request = self._checked(request)
-        shard, base = self.shard(request), keys.limit(request.declaration.wire_name)
-        _, missing = shard.enqueue_up_to(base, limit, ())
-        prepared = self._middleware_pusher.prepare_copies(
-            request, missing if max_new is None else min(max_new, missing)
-        )
-        if not prepared:
-            return []
-        written, _ = shard.enqueue_up_to(base, limit, [(job.queue, job.data, job.jid) for job in prepared])
-        return [job.jid for job in prepared[:written]]
-
-    def payload_bytes(self, request: PushRequest) -> bytes | None:
-        """Return the bytes that ``push`` would write now, or ``None`` if a client middleware drops the job. Writes nothing."""
-        return self._middleware_pusher.payload_bytes(self._checked(request))
+        plan = self._plans.get(declaration.wire_name)
+        # A reloaded class has a new declaration under its old name.
+        if plan is None or options or plan.declaration is not declaration:
+            plan = self._plan_for(declaration, options)
+        locks = None if plan.deduplication is None else plan.locks(scheduled=due is not None)
+        extra = NO_CONTEXT if plan.extra_fields is None else plan.extra_fields()
+        batch = plan.payloads.one(args, due, locks, extra)
+        return None if batch is None else self._write(plan, batch)[0]
 
     def push_bulk(self, request: BulkRequest) -> list[Jid | None]:
         """Write jobs in chunks of 1,000, one round trip each; return ids in input order, ``None`` for dropped jobs.
@@ -161,54 +91,94 @@ class Client:
             BulkPushError: a shard failed, or in a later chunk a client middleware raised or made a job too large. The error
                 names the jobs that are written and those that may be. ``resume()`` continues it.
         """
-        signature = request.declaration.signature
-        coercer = self._strict_arguments.coercer(request.declaration)
-        if self._has_middleware:
-            prepare = self._middleware_pusher.chunk_source(request, bind_all(signature, request.args, coercer))
-        else:
-            plan = self._plan_for(request.declaration, request.options)
-            unique = plan.unique_push(scheduled=request.due is not None)
-            chunks = fit_chunks(plan.template, json_chunks(signature, request.args, coercer), unique)
-            prepare = TemplateChunks(plan, request, chunks, unique, self._clock, self._schedule_writer).prepare
-        if coercer is not None:
-            coercer.log_complaints()
-        return BulkPush(prepare).run()
+        plan, due = self._plan_for(request.declaration, request.options), request.due
 
-    def _checked(self, request: PushRequest) -> PushRequest:
-        """Return the request with strict arguments. Raises as ``push``."""
-        try:
-            request.declaration.signature.check(request.args)
-        except ArgumentsError as error:
-            return self._coerced(request, error)
-        return request
+        def first_due_at() -> float | None:
+            return None if due is None else self._schedule_writer.first_due_at(plan.shard, due)
 
-    def _coerced(self, request: PushRequest, error: ArgumentsError) -> PushRequest:
-        """Return the request with its arguments in JSON form.
+        locks = plan.locks(scheduled=due is not None)
+        return BulkPush(ChunkSource(plan, request, locks, self._write, first_due_at).prepare).run()
+
+    def push_up_to(self, request: PushRequest, limit: int, max_new: int | None = None) -> list[Jid]:
+        """Write copies of a job until ``limit`` jobs of its class run or wait, at most ``max_new``; return the new ids.
+
+        The first call only asks how many are missing, so that no unused copy is prepared. The script that writes counts again.
+        Raises as ``push``.
+        """
+        if limit <= 0:
+            return []
+        declaration = request.declaration
+        plan = self._plan_for(declaration, request.options)
+        # Before the first call: arguments are refused even if no copy is missing.
+        args = self._strict_arguments.checked(declaration, request.args)
+        base = keys.limit(declaration.wire_name)
+        _, missing = plan.shard.enqueue_up_to(base, limit, ())
+        count = missing if max_new is None else min(max_new, missing)
+        extra = plan.fields_of_push()
+        copies = [plan.payloads.one(list(args), None, None, extra) for _ in range(count)]
+        jobs = [(copy.queue, copy.payloads[0], copy.jids[0]) for copy in copies if copy is not None]
+        if not jobs:
+            return []
+        written, _ = plan.shard.enqueue_up_to(base, limit, jobs)
+        return [jid for _, _, jid in jobs[:written]]
+
+    def payload_bytes(self, request: PushRequest) -> bytes | None:
+        """Return the bytes that ``push`` would write now, or ``None`` if a client middleware drops the job. Writes nothing."""
+        plan = self._plan_for(request.declaration, request.options)
+        batch = plan.payloads.one(request.args, None, None, NO_CONTEXT)
+        return None if batch is None else batch.payloads[0]
+
+    def _write(self, plan: PushPlan, batch: JobBatch, token: str | None = None) -> Sequence[Jid | None]:
+        """Write a batch; return the ids of its jobs, ``None`` for dropped duplicates. With a ``token`` it is written once.
 
         Raises:
-            ArgumentsError: ``error``, if the class's mode is ``raise``.
+            ShardUnavailableError: the shard did not confirm the write.
         """
-        return request._replace(args=self._strict_arguments.coerce(request.declaration, request.args, error))
+        shard, queue, dues = plan.shard, batch.queue, batch.dues
+        if batch.locks is not None and plan.deduplication is not None:
+            if dues is not None and token is None:
+                self._schedule_writer.check_clock(shard)
+            lock_keys, terms, details = batch.locks
+            jobs = UniqueJobs(terms, batch.payloads, lock_keys, batch.jids, details)
+            owners = shard.enqueue_unique(queue if dues is None else None, jobs, token or "")
+            return plan.deduplication.written(batch.payloads, batch.jids, owners)
+        if token is None:
+            if dues is None:
+                shard.enqueue_one(queue, batch.payloads[0], batch.statuses)
+            else:
+                self._schedule_writer.write(shard, batch.payloads[0], dues[0], batch.statuses)
+        elif dues is None:
+            shard.enqueue(queue, batch.payloads, token, batch.statuses)
+        else:
+            entries = [(due.at, payload) for due, payload in zip(dues, batch.payloads, strict=True)]
+            shard.schedule(entries, token, batch.statuses)
+        return batch.jids
 
     def _plan_for(self, declaration: Declaration, options: Mapping[str, Any]) -> PushPlan:
-        return self._make_plan(declaration, options) if options else self._plans.get(declaration)
+        """Return the plan of a class with these options. Plans without options are kept."""
+        if options:
+            return self._make_plan(declaration, options)
+        plan = self._plans.get(declaration.wire_name)
+        if plan is None or plan.declaration is not declaration:
+            plan = self._plans[declaration.wire_name] = self._make_plan(declaration, NO_OPTIONS)
+        return plan
 
     def _make_plan(self, declaration: Declaration, options: Mapping[str, Any]) -> PushPlan:
         route = self._router.route_push(declaration, options)
-        template = JobTemplate(declaration, route.queue, options, self._limiter)
-        shard = self._shards[route.shard]
-        status_expiration = options.get("status_expiration", declaration.status_expiration)
-        status_ttl_s = 0 if status_expiration is None else int(wire_value(status_expiration))
-        unique = None
+        shard = self.shards[route.shard]
+        deduplication = None
         if declaration.deduplicate is not None and declaration.deduplicates:
-            unique = UniquePush(declaration, declaration.deduplicate, self._locks, shard, route.queue, status_ttl_s)
-        return PushPlan(
-            declaration,
-            shard,
-            template,
-            option_context(options),
-            status_ttl_s,
-            self._extra_fields_for(declaration),
-            template.raw_size_limit,
-            unique,
-        )
+            deduplication = Deduplication(declaration, declaration.deduplicate, self._locks, shard.name)
+        payloads = self._payloads_of(declaration, options, shard, route.queue)
+        return PushPlan(declaration, shard, payloads, self._extra_fields_for(declaration), deduplication)
+
+    def _payloads_of(
+        self, declaration: Declaration, options: Mapping[str, Any], shard: Shard, queue: str
+    ) -> PayloadBuilder:
+        limiter, strict, clock = self._limiter, self._strict_arguments, self._clock
+        if self._middleware:
+            return MiddlewarePayloads(declaration, self._middleware, shard, queue, options, limiter, strict, clock)
+        expiration = options.get("status_expiration", declaration.status_expiration)
+        status_ttl_s = 0 if expiration is None else int(wire_value(expiration))
+        template = JobTemplate(declaration, queue, options, limiter)
+        return TemplatePayloads(declaration, template, options, status_ttl_s, strict, clock)

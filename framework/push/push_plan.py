@@ -1,50 +1,30 @@
-"""Hold everything that the jobs of one class with the same options share."""
+"""Decide once what all jobs of one class with the same options share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from framework.declare.declaration import Declaration
-from framework.push.normalize import ExtraFields, inherited_context
-from framework.push.template import JobTemplate
-from framework.push.unique_push import UniquePush
+from framework.push.deduplication import Deduplication
+from framework.push.job_batch import PayloadBuilder
+from framework.push.normalize import NO_CONTEXT, ExtraFields
 from framework.shard.shard import Shard
-from framework.types import Jid, Json
-from framework.wire.status_key import StatusCommand, TrackedJob
+from framework.types import Json
 
 
 class PushPlan(NamedTuple):
-    """Hold everything that all jobs of one class with the same options share: destination, template, context, limits."""
+    """Hold the shard, the builder of the payloads (it knows queue, limits and context), and the deduplication."""
 
     declaration: Declaration
     shard: Shard
-    template: JobTemplate
-    context: Mapping[str, Json]
-    status_ttl_s: int
-    """Seconds that their status is kept; 0 if they are not tracked."""
+    payloads: PayloadBuilder
     extra_fields: ExtraFields | None
-    raw_size_limit: int
-    """Arguments of fewer bytes are written without a size check."""
-    unique: UniquePush | None
-    """Writes the jobs of a deduplicated class."""
+    deduplication: Deduplication | None
 
-    def unique_push(self, *, scheduled: bool) -> UniquePush | None:
+    def locks(self, *, scheduled: bool) -> Deduplication | None:
         """Return the deduplication of a push made here and now, or ``None`` if this push must not be deduplicated."""
-        unique = self.unique
-        return unique if unique is not None and unique.is_enabled(scheduled=scheduled) else None
+        found = self.deduplication
+        return found if found is not None and found.is_enabled(scheduled=scheduled) else None
 
-    def ambient_fields(self) -> Mapping[str, Json]:
-        """Return the context fields and extra fields of a push made here and now."""
-        ambient = inherited_context(self.declaration)
-        if self.extra_fields is not None:
-            ambient = {**ambient, **self.extra_fields()}
-        return {**ambient, **self.context} if self.context else ambient
-
-    def tracked_job(self, jid: Jid) -> TrackedJob | None:
-        """Return the tracked job for a status, or ``None`` if the class is not tracked."""
-        return TrackedJob(jid, self.status_ttl_s) if self.status_ttl_s else None
-
-    def status_commands(self, jids: Sequence[Jid], times: Sequence[float | None]) -> list[StatusCommand]:
-        """Return the commands that record jobs as queued, now or for their due times."""
-        if not self.status_ttl_s:
-            return []
-        return [TrackedJob(jid, self.status_ttl_s).queued_command(at) for jid, at in zip(jids, times, strict=True)]
+    def fields_of_push(self) -> Mapping[str, Json]:
+        """Return the additional payload fields of a push made here and now."""
+        return NO_CONTEXT if self.extra_fields is None else self.extra_fields()

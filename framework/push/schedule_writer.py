@@ -1,13 +1,13 @@
 """Write delayed jobs. A delay counts by Redis's clock; a host with a wrong clock gets a warning."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from framework.declare.request import DueTime
 from framework.errors import ShardUnavailableError
 from framework.shard.shard import Shard
 from framework.telemetry.rate_limit import LogRateLimit
-from framework.wire.status_key import TrackedJob
+from framework.wire.status_key import StatusCommand
 
 SKEW_S = 2.0
 """The clock difference between a host and Redis from which a warning is logged."""
@@ -26,14 +26,14 @@ class ScheduleWriter:
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S, monotonic)
         self._clock_check_limit = LogRateLimit(_CLOCK_CHECK_PERIOD_S, monotonic)
 
-    def write(self, shard: Shard, payload: bytes, due: DueTime, tracked: TrackedJob | None) -> None:
-        """Put one job into the shard's schedule set. Raises ShardUnavailableError."""
+    def write(self, shard: Shard, payload: bytes, due: DueTime, statuses: Sequence[StatusCommand]) -> None:
+        """Put one job into the shard's schedule set, with its status if it is tracked. Raises ShardUnavailableError."""
         if due.delay_s is not None:
             began = self._clock()
-            self._warn_if_skewed(shard, began, shard.schedule_in(due.delay_s, payload, tracked))
+            self._warn_if_skewed(shard, began, shard.schedule_in(due.delay_s, payload, statuses))
             return
         self.check_clock(shard)
-        shard.schedule_one(due.at, payload, () if tracked is None else (tracked.queued_command(due.at),))
+        shard.schedule_one(due.at, payload, statuses)
 
     def first_due_at(self, shard: Shard, due: DueTime) -> float:
         """Return the due time of a bulk's first job by Redis's clock.

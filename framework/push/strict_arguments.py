@@ -34,6 +34,18 @@ class StrictArgumentsCheck:
         self._setting: StrictArguments = setting
         self._log_limit = LogRateLimit(LOG_INTERVAL_S, monotonic)
 
+    def checked(self, declaration: Declaration, args: list[Any]) -> list[Any]:
+        """Return the arguments of a push, or their JSON values if they are not strict and the class's mode allows it.
+
+        Raises:
+            ArgumentsError: they are refused.
+        """
+        try:
+            declaration.signature.check(args)
+        except ArgumentsError as error:
+            return self.coerce(declaration, args, error)
+        return args
+
     def coerce(self, declaration: Declaration, args: list[Any], error: ArgumentsError) -> list[Any]:
         """Return the JSON values of a push's arguments that were refused with ``error``, if the class's mode allows it.
 

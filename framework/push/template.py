@@ -4,16 +4,28 @@ The result equals the output of ``Normalizer`` and ``SizeLimiter.encode``, which
 prove that both agree.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from framework.declare.bulk import CHUNK_SIZE, json_chunks
 from framework.declare.declaration import Declaration
-from framework.errors import ArgumentsError, PayloadError
-from framework.push.normalize import class_fields, option_fields
+from framework.declare.request import BulkRequest, DueTime
+from framework.errors import ArgumentsError, ExceedLimitError, PayloadError
+from framework.push.deduplication import Deduplication, lock_details
+from framework.push.job_batch import JobBatch, queued_status
+from framework.push.normalize import class_fields, inherited_context, option_context, option_fields
 from framework.push.size_limiter import SizeLimiter
+from framework.push.strict_arguments import StrictArgumentsCheck
+from framework.telemetry import context
 from framework.telemetry.context import CORRELATION_ID
-from framework.types import Json
-from framework.wire.json import dumps
+from framework.types import Jid, Json
+from framework.wire.ids import generate_jid, generate_jids, wire_timestamp_json
+from framework.wire.json import dumps, dumps_exact
+from framework.wire.resources import IDEMPOTENCY_KEY
+from framework.wire.status_key import StatusCommand, TrackedJob
+
+_LOCK_FIELD = IDEMPOTENCY_KEY.encode()
 
 
 class JobTemplate:
@@ -52,7 +64,11 @@ class JobTemplate:
         Raises:
             ArgumentsError: the context is not JSON.
         """
-        tail = self._tail(now, context, scheduled=scheduled)
+        if context or scheduled:
+            tail = self._tail(now, context, scheduled=scheduled)
+        else:
+            # As `_tail`: without a context most pushes need no further call.
+            tail = b',"created_at":%b,"enqueued_at":%b' % (now, now)
         if CORRELATION_ID in context:
             return b'%b%b,"jid":"%b"%b}' % (self._head, args, jid, tail)
         return b'%b%b,"jid":"%b","correlation_id":"%b"%b}' % (self._head, args, jid, jid, tail)
@@ -79,6 +95,162 @@ class JobTemplate:
             return dumps(fields)
         except PayloadError as error:
             raise ArgumentsError(self._wire_name, f"refused: {error.reason}") from error
+
+
+class ChunkArguments(NamedTuple):
+    """Hold the arguments of a chunk within the size limits, as JSON with a line per job."""
+
+    lines: bytes
+    uncompressed: Sequence[bytes] | None
+    """All arguments before compression, if some are compressed: a lock key is that of the uncompressed arguments."""
+
+
+class TemplatePayloads:
+    """Build payloads from the template of one class with the same options: bytes, without a dict per job."""
+
+    def __init__(
+        self,
+        declaration: Declaration,
+        template: JobTemplate,
+        options: Mapping[str, Any],
+        status_ttl_s: int,
+        strict_arguments: StrictArgumentsCheck,
+        clock: Callable[[], float],
+    ) -> None:
+        self._declaration = declaration
+        self._signature = declaration.signature
+        self._template = template
+        self._context = option_context(options)
+        self._status_ttl_s = status_ttl_s
+        self._strict_arguments = strict_arguments
+        self._clock = clock
+
+    def one(
+        self, args: list[Any], due: DueTime | None, locks: Deduplication | None, extra: Mapping[str, Json]
+    ) -> JobBatch:
+        """See ``PayloadBuilder``."""
+        template = self._template
+        try:
+            arguments = self._signature.encode(args)
+        except (ArgumentsError, PayloadError) as error:
+            arguments = self._encode_refused(args, error)
+        lock_keys = None if locks is None else locks.lock_keys((arguments,))
+        if len(arguments) >= template.raw_size_limit:
+            arguments = template.fit_to_limit(arguments)
+        if lock_keys is not None:
+            arguments = _with_lock_key(arguments, lock_keys[0])
+        ambient = extra
+        # Most pushes have no context, and each would pay for the call.
+        if self._context or context.context_source() is not None:
+            ambient = self._ambient_fields(extra)
+        jid = generate_jid()
+        now = wire_timestamp_json(self._clock())
+        payload = template.encode(arguments, jid.encode(), now, ambient, scheduled=due is not None)
+        status: StatusCommand = ()
+        if self._status_ttl_s:
+            status = queued_status(TrackedJob(jid, self._status_ttl_s), due)
+        dues = None if due is None else (due,)
+        if locks is None or lock_keys is None:
+            return JobBatch(template.queue, (payload,), (jid,), dues, (status,) if status else ())
+        requests = locks.batch_locks(lock_keys, (lock_details(ambient, due, status),))
+        return JobBatch(template.queue, (payload,), (jid,), dues, (), requests)
+
+    def check_bulk(self, request: BulkRequest) -> deque[ChunkArguments]:
+        """See ``PayloadBuilder``. Every job is within the size limits."""
+        coercer = self._strict_arguments.coercer(self._declaration)
+        checked: deque[ChunkArguments] = deque()
+        for number, (lines, longest) in enumerate(json_chunks(self._signature, request.args, coercer)):
+            if longest < self._template.raw_size_limit:
+                checked.append(ChunkArguments(lines, None))
+            else:
+                jobs = lines.split(b"\n")
+                checked.append(ChunkArguments(b"\n".join(self._fit_lines(jobs, number * CHUNK_SIZE)), jobs))
+        if coercer is not None:
+            coercer.log_complaints()
+        return checked
+
+    def chunk(
+        self,
+        arguments: ChunkArguments,
+        start: int,
+        request: BulkRequest,
+        first_due_at: float | None,
+        locks: Deduplication | None,
+        extra: Mapping[str, Json],
+    ) -> tuple[int, Sequence[JobBatch]]:
+        """See ``PayloadBuilder``."""
+        # JSON escapes every line break inside of a string, so each line is one job.
+        lines = arguments.lines.split(b"\n")
+        count = len(lines)
+        lock_keys: Sequence[str] = ()
+        if locks is not None:
+            lock_keys = locks.lock_keys(arguments.uncompressed or lines)
+            lines = list(map(_with_lock_key, lines, lock_keys))
+        ambient, jids = self._ambient_fields(extra), generate_jids(count)
+        dues: list[DueTime] | None = None
+        if first_due_at is not None:
+            dues = [DueTime(first_due_at + request.delay_s_of(index)) for index in range(start, start + count)]
+        contexts = None if request.contexts is None else request.contexts[start : start + count]
+        payloads = self._encode_chunk(lines, jids, ambient, contexts, scheduled=dues is not None)
+        if locks is None:
+            statuses = self._queued_statuses(jids, dues)
+            return count, [JobBatch(self._template.queue, payloads, jids, dues, statuses)]
+        status = self._queued_statuses(jids[:1], None) or [()]
+        details = [lock_details(ambient, None, status[0])]
+        if dues is not None:
+            statuses = self._queued_statuses(jids, dues) or [()] * count
+            details = [lock_details(ambient, due, status) for due, status in zip(dues, statuses, strict=True)]
+        return count, [JobBatch(self._template.queue, payloads, jids, dues, (), locks.batch_locks(lock_keys, details))]
+
+    def _encode_refused(self, args: list[Any], error: ArgumentsError | PayloadError) -> bytes:
+        """Return as JSON arguments that were refused with ``error``, in JSON form if the class's mode allows it."""
+        try:
+            if isinstance(error, PayloadError):
+                raise error
+            return dumps_exact(self._strict_arguments.coerce(self._declaration, args, error), outer_levels=1)
+        except PayloadError as refused:
+            raise ArgumentsError(self._declaration.wire_name, f"refused: {refused.reason}") from refused
+
+    def _fit_lines(self, lines: list[bytes], start: int) -> Iterator[bytes]:
+        for job, arguments in enumerate(lines, start):
+            try:
+                yield self._template.fit_to_limit(arguments)
+            except ExceedLimitError as error:
+                raise error.for_bulk_index(job) from None
+
+    def _ambient_fields(self, extra: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Return the context fields and extra fields of a push made here and now."""
+        return {**inherited_context(self._declaration), **extra, **self._context}
+
+    def _encode_chunk(
+        self,
+        arguments: list[bytes],
+        jids: list[Jid],
+        ambient: Mapping[str, Json],
+        contexts: Sequence[Mapping[str, Json]] | None,
+        *,
+        scheduled: bool,
+    ) -> list[bytes]:
+        raw, now = [jid.encode() for jid in jids], wire_timestamp_json(self._clock())
+        if contexts is None:
+            return self._template.encode_many(arguments, raw, now, ambient, scheduled=scheduled)
+        return [
+            self._template.encode(args, jid, now, {**ambient, **context.meta(own)}, scheduled=scheduled)
+            for args, jid, own in zip(arguments, raw, contexts, strict=True)
+        ]
+
+    def _queued_statuses(self, jids: Sequence[Jid], dues: Sequence[DueTime] | None) -> Sequence[StatusCommand]:
+        ttl_s = self._status_ttl_s
+        if not ttl_s:
+            return ()
+        if dues is None:
+            return [TrackedJob(jid, ttl_s).queued_command(None) for jid in jids]
+        return [queued_status(TrackedJob(jid, ttl_s), due) for jid, due in zip(jids, dues, strict=True)]
+
+
+def _with_lock_key(arguments: bytes, lock_key: str) -> bytes:
+    """Return the arguments for a template, followed by the field with the lock key."""
+    return b'%b,"%b":"%b"' % (arguments, _LOCK_FIELD, lock_key.encode())
 
 
 def _escape_percent(text: bytes) -> bytes:

@@ -17,11 +17,10 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from framework.errors import ShardUnavailableError
-from framework.shard.channel_pool import ChannelPool
 from framework.shard.circuit_breaker import PROBE_PERIOD_S, CircuitBreaker
 from framework.shard.redis_errors import advice_for
 from framework.shard.transaction import TOKEN_MS, Command, Transaction
-from framework.store.channel import Channel
+from framework.store.channel import Channel, ChannelPool
 from framework.store.connect import Endpoint
 from framework.store.script import Script
 from framework.telemetry.rate_limit import LogRateLimit

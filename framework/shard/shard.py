@@ -9,17 +9,17 @@ import redis
 
 from framework.errors import ShardUnavailableError
 from framework.shard.application_pool import validated_client
-from framework.shard.channel_pool import ChannelPool
 from framework.shard.connection import ShardConnection, pack
 from framework.shard.routing_validator import RoutingValidator
 from framework.shard.transaction import TOKEN_MS, Command, QueueTransaction, ScheduleTransaction
+from framework.store.channel import ChannelPool
 from framework.store.clock import epoch_s
 from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint, open_client
 from framework.store.script import PUSH_DELAYED, PUSH_UNIQUE, PUSH_UP_TO
 from framework.types import Jid
 from framework.wire import keys
 from framework.wire.resources import UniqueJobs
-from framework.wire.status_key import StatusCommand, TrackedJob
+from framework.wire.status_key import StatusCommand
 
 # Members per ZADD; two arguments each.
 _SCHEDULE_CHUNK_SIZE = 500
@@ -103,15 +103,17 @@ class Shard:
             status_commands=status_commands,
         )
 
-    def schedule_in(self, delay_s: float, payload: bytes, tracked: TrackedJob | None = None) -> float:
+    def schedule_in(self, delay_s: float, payload: bytes, statuses: Sequence[StatusCommand] = ()) -> float:
         """Add a payload to the ``schedule`` set, due in ``delay_s`` by Redis's clock; return the time of that clock.
+
+        ``statuses`` has the command that records a tracked job as delayed.
 
         Raises:
             ShardUnavailableError: as ``enqueue``.
         """
         status: tuple[str, int] = ("", 0)
-        if tracked is not None:
-            status = (keys.status(tracked.jid), tracked.lifetime_s(delay_s))
+        for _, key, _, _, lifetime_s in statuses:
+            status = (key, lifetime_s)
         now, *refused = self._connection.run_script(PUSH_DELAYED, [keys.SCHEDULE], (f"{delay_s:.6f}", payload, *status))
         if refused:
             self._connection.log_status_refused(refused[0].decode(errors="replace"))

@@ -1,4 +1,4 @@
-"""Generate job ids: 12 random bytes as 24 lower-case hexadecimal digits, as Sidekiq does."""
+"""Generate what each new job gets: its id (12 random bytes as 24 lower-case hexadecimal digits, as in Sidekiq) and its time."""
 
 import os
 
@@ -27,3 +27,9 @@ def generate_jids(count: int) -> list[Jid]:
     """Return ``count`` new job ids with one system call."""
     digits = os.urandom(_BYTES * count).hex()
     return [digits[start : start + _DIGITS] for start in range(0, len(digits), _DIGITS)]
+
+
+def wire_timestamp_json(seconds: float) -> bytes:
+    """Return ``wire_timestamp(seconds)`` of ``wire.job`` as JSON."""
+    text = b"%.6f" % seconds
+    return text[:-1] + b"1" if text.endswith(b".000000") else text

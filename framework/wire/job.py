@@ -150,12 +150,6 @@ def wire_timestamp(seconds: float) -> float:
     return rounded + 0.000001 if rounded.is_integer() else rounded
 
 
-def wire_timestamp_json(seconds: float) -> bytes:
-    """Return ``wire_timestamp(seconds)`` as JSON."""
-    text = b"%.6f" % seconds
-    return text[:-1] + b"1" if text.endswith(b".000000") else text
-
-
 def version_of(payload: Payload) -> int:
     """Return the version that a job was written with: a whole number from 0, also from text; 0 if missing or invalid.
 

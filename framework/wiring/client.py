@@ -1,14 +1,15 @@
 """Build the shards, the router and the client of a process from its settings."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from framework import middleware
 from framework.declare import port, registry
 from framework.declare.bulk import bind_all
 from framework.declare.declaration import Declaration
-from framework.declare.request import BulkRequest, PushRequest, Route
+from framework.declare.request import BulkRequest, PushRequest
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.execute.inline import run_inline
 from framework.finish.status_writer import StatusWriter
@@ -36,47 +37,31 @@ from framework.wire.status_key import TrackedJob
 from framework.wiring.flags import lazy_flags
 
 
-class ProcessClient:
-    """Implement the client port of ``declare``: pushes by the client, and inline runs, which need both chains."""
+class ProcessClient(Client):
+    """Implement the client port of ``declare``: the pushes of ``Client``, and inline runs, which need both chains."""
 
     def __init__(self, settings: Settings, router: Router | None = None) -> None:
         """Open the client with ``router``, or with a router of the settings. Opens no socket."""
         self._settings = settings
-        self.shards = open_shards(settings, role="client")
         self.databases = databases_of(settings)
         self._strict_arguments = StrictArgumentsCheck(settings.strict_arguments)
-        self.client = Client(
-            self.shards,
+        shards = open_shards(settings, role="client")
+        super().__init__(
+            shards,
             router or open_router(settings),
+            open_deduplicator(settings, shards),
             middleware=middleware.client.compile(),
             limiter=open_limiter(settings),
             strict_arguments=self._strict_arguments,
             extra_fields=PushPositions(self.databases),
-            locks=open_deduplicator(settings, self.shards),
         )
-
-    def push(self, request: PushRequest) -> Jid | None:
-        """See ``Client.push``."""
-        return self.client.push(request)
-
-    def push_bulk(self, request: BulkRequest) -> list[Jid | None]:
-        """See ``Client.push_bulk``."""
-        return self.client.push_bulk(request)
-
-    def push_up_to(self, request: PushRequest, limit: int, max_new: int | None) -> list[Jid]:
-        """See ``Client.push_up_to``."""
-        return self.client.push_up_to(request, limit, max_new)
-
-    def route(self, declaration: Declaration) -> Route:
-        """See ``Client.route``."""
-        return self.client.route(declaration)
 
     def perform_inline(self, worker: type[Any], request: PushRequest) -> Jid | None:
         """Run a job in this thread, through both chains and a JSON round trip, without retries; raises what the job raises."""
-        data = self.client.payload_bytes(request)
+        data = self.payload_bytes(request)
         if data is None:
             return None
-        states = StatusWriter(self.client.shard(request), _status_write_failed)
+        states = StatusWriter(self.shard(request), _status_write_failed)
         sizes = self._settings.size_limit
         return run_inline(
             worker,
@@ -239,7 +224,7 @@ def connect(settings: Settings) -> Router:
         ConfigurationError: with every problem found.
     """
     router = checked_router(settings)
-    port.bind(ProcessClient(settings, router))
+    bind(ProcessClient(settings, router))
     return router
 
 
@@ -267,13 +252,38 @@ def boot() -> Settings:
     return settings
 
 
+def bind(client: ProcessClient) -> None:
+    """Let worker classes push through ``client``, and the public modules use its shards and databases."""
+    process_client.bind(client)
+    port.bind(client)
+
+
+@contextmanager
+def override(client: ProcessClient) -> Generator[None]:
+    """For tests: as ``bind`` within the block."""
+    with process_client.override(client), port.override(client):
+        yield
+
+
 def bind_default() -> None:
     """Make the next push of the process load the configuration and connect."""
-    port.bind_factory(default_client)
+    process_client.unbind()
+    process_client.bind_factory(_open_default)
+    port.bind_factory(process_client.current)
 
 
 def default_client() -> ProcessClient:
-    """Load the configuration and return the client of a process that has not called ``boot()``."""
+    """Return the client of the process; in a process that has not called ``boot()``, load the configuration first."""
+    return process_client.current()
+
+
+def _open_default() -> ProcessClient:
     settings = load()
     warn_unknown_variables(settings)
     return ProcessClient(settings)
+
+
+process_client: port.Binding[ProcessClient] = port.Binding("`import framework` binds the client of the process.")
+"""The client of this process, with its shards and databases."""
+
+process_client.bind_factory(_open_default)

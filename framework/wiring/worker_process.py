@@ -52,9 +52,9 @@ from framework.route.router import Router
 from framework.route.topology import QueueLocation
 from framework.schedule.poll_timing import PollTiming
 from framework.settings.model import DeadSettings, Settings
-from framework.shard.channel_pool import ChannelPool
 from framework.shard.shard import Shard
 from framework.store.absent_keys import AbsentKeys
+from framework.store.channel import ChannelPool
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.store.endpoints import endpoint_of
 from framework.telemetry import logs

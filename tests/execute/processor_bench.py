@@ -23,7 +23,7 @@ from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import SERVER, Chain
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.recover.suspects import SuspectRunner
-from framework.shard.channel_pool import ChannelPool
+from framework.store.channel import ChannelPool
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.telemetry.logs import ServerLog
 from framework.wire import keys

@@ -12,7 +12,7 @@ from framework.policies.concurrency.admission import ClassLimit
 from framework.policies.concurrency.limits import FleetSlots, Limits
 from framework.policies.concurrency.slots import LimitSlots
 from framework.policies.dedup.admission import DedupLock
-from framework.shard.channel_pool import ChannelPool
+from framework.store.channel import ChannelPool
 from framework.wire import keys
 from tests.execute.processor_bench import WORKING, ProcessorBench, state, worker
 from tests.harness import IDENTITY, enqueue, until

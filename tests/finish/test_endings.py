@@ -28,7 +28,7 @@ from framework.process.push_back import PushBack
 from framework.recover.failure_detector import FailureDetector
 from framework.recover.interruptions import InterruptionLimit
 from framework.recover.reaper import Reaper
-from framework.shard.channel_pool import ChannelPool
+from framework.store.channel import ChannelPool
 from framework.store.script import Script
 from framework.telemetry.counters import SKIPPED_JOBS, counters
 from framework.types import Outcome

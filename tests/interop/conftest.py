@@ -19,7 +19,7 @@ from redis import Redis
 
 from framework.declare import port, registry
 from framework.settings.load import load
-from framework.wiring.client import ProcessClient, bind_default
+from framework.wiring.client import ProcessClient, bind, bind_default
 from tests.harness import HURRIED
 from tests.servers.guarded import GuardedServer, as_role, with_all_rights
 
@@ -161,7 +161,7 @@ def jobs(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterat
     enqueuer = ProcessClient(load())
     with registry.isolated():
         registry.load(["interop_jobs"])
-        port.bind(enqueuer)
+        bind(enqueuer)
         yield sys.modules["interop_jobs"]
     port.unbind()
     bind_default()

@@ -143,7 +143,7 @@ def test_clock_skew_is_logged_once_per_shard(pusher, caplog):
     shard = pusher.shards["main"]
     with caplog.at_level(logging.WARNING, logger="framework"):
         for _ in range(3):
-            slow.write(shard, b"{}", DueTime(0.0, 5.0), None)
+            slow.write(shard, b"{}", DueTime(0.0, 5.0), ())
             slow.first_due_at(shard, DueTime(0.0, 5.0))
         now[0] += 3_601
         slow.check_clock(shard)
@@ -165,7 +165,7 @@ def test_clock_check_that_fails_does_not_fail_the_push(pusher, redis, redis_url)
     endpoint = replace(pusher.shards["main"].endpoint, url=redis_url.replace("unix://", "unix://narrow:secret@"))
     shard = Shard("main", endpoint, role="tests")
     try:
-        ScheduleWriter(time.time).write(shard, b"{}", DueTime(4_000_000_000.0), None)
+        ScheduleWriter(time.time).write(shard, b"{}", DueTime(4_000_000_000.0), ())
         assert redis.zcard(keys.SCHEDULE) == 1
     finally:
         shard.close()

@@ -4,7 +4,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from framework.shard.channel_pool import ChannelPool
+from framework.store.channel import ChannelPool
 from framework.store.connect import Endpoint, open_client
 from framework.store.script import Script
 from tests.servers.guarded import with_all_rights

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from framework.errors import ShardUnavailableError
-from framework.shard import channel_pool
 from framework.shard.shard import Shard
+from framework.store import channel
 from framework.store.connect import Endpoint
 from framework.wire import keys
 from framework.wire.resources import LockDetails, LockTerms, UniqueJobs
@@ -268,7 +268,7 @@ def test_enqueue_after_a_restart_of_the_server_succeeds(make_server):
 
 
 def test_enqueue_does_not_use_a_closed_idle_connection(monkeypatch):
-    monkeypatch.setattr(channel_pool, "HEALTH_CHECK_AFTER_S", 0)
+    monkeypatch.setattr(channel, "HEALTH_CHECK_AFTER_S", 0)
     with scripted(TAKEN + TAKEN) as server:
         shard = opened(server.url)
         shard.enqueue_one("default", b"1")
@@ -303,7 +303,7 @@ def test_pool_keeps_few_of_the_connections_of_threads(shard, redis):
         list(pool.map(push, range(30)))
     found = redis.lrange("queue:default", 0, -1)
     assert sorted(found) == sorted(b"%d" % number for number in range(30) for _ in range(20))
-    until(lambda: connections(redis) <= channel_pool.MAX_IDLE_CHANNELS, "what is too many is closed")
+    until(lambda: connections(redis) <= channel.MAX_IDLE_CHANNELS, "what is too many is closed")
     shard.close()
     until(lambda: connections(redis) == 0, "all are closed")
     shard.enqueue_one("default", b"again")

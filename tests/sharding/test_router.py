@@ -8,10 +8,10 @@ from redis import Redis
 
 from framework.declare import port, registry
 from framework.declare.worker import ApplicationWorker
-from framework.errors import ConfigurationError, DeclarationError, PushError, UnknownShardError, UnroutedCallError
+from framework.errors import ConfigurationError, DeclarationError, UnknownShardError, UnroutedCallError
 from framework.settings.load import load
 from framework.sharding import ShardRouter, allow_unrouted, router
-from framework.wiring.client import ProcessClient
+from framework.wiring.client import ProcessClient, override
 from tests.servers.guarded import with_all_rights
 
 
@@ -36,7 +36,7 @@ def configured(tmp_path, redis_url, second_redis_url):
 def bound(configured):
     """The client of this process, as its first push would make it."""
     made = ProcessClient(configured())
-    with registry.isolated(), port.override(made):
+    with registry.isolated(), override(made):
         yield made
     made.shards.close()
 
@@ -132,7 +132,7 @@ def test_pool_has_the_timeouts_of_the_frameworks_clients(bound):
 @pytest.mark.parametrize(("environment", "raises"), [("development", True), ("test", True), ("production", False)])
 def test_unrouted_call_raises_outside_of_production(configured, environment, raises, caplog):
     made = ProcessClient(configured(FRAMEWORK_ENV=environment))
-    with port.override(made), caplog.at_level(logging.WARNING):
+    with override(made), caplog.at_level(logging.WARNING):
         pool = ShardRouter().pool("main")
         if raises:
             with pytest.raises(UnroutedCallError):
@@ -148,12 +148,9 @@ def test_unrouted_call_raises_outside_of_production(configured, environment, rai
     made.shards.close()
 
 
-def test_router_with_another_client_bound_is_refused():
-    class Fake:
-        pass
-
-    with port.override(Fake()), pytest.raises(PushError, match="Fake, which has no shards"):
-        router.pool("main")
+def test_router_uses_the_process_beside_a_fake_client(bound):
+    with port.override(object()):
+        assert router.pool("main") is bound.shards["main"].pool
 
 
 # --- real programs ----------------------------------------------------------------------------------------------------

@@ -7,14 +7,14 @@ from datetime import timedelta
 import pytest
 
 from framework import middleware, status
-from framework.declare import port, registry
+from framework.declare import registry
 from framework.declare.options import PushOptions
 from framework.errors import ArgumentsError, Discard
 from framework.middleware.chain import CLIENT, Chain
 from framework.settings.load import load
 from framework.telemetry import context
 from framework.wire import keys
-from framework.wiring.client import ProcessClient
+from framework.wiring.client import ProcessClient, override
 from tests.harness import forked
 from tests.push.conftest import worker
 from tests.tables import each_row
@@ -81,7 +81,7 @@ def job(tmp_path, redis_url, second_redis_url, ran):
         if number == 14:
             raise Discard("14")
 
-    with registry.isolated(), port.override(enqueuer):
+    with registry.isolated(), override(enqueuer):
         yield worker(perform=perform)
     enqueuer.shards.close()
 

@@ -23,6 +23,12 @@ def note(frame, event, _):
         calls.setdefault((threading.get_ident(), code.co_filename[len(HOME):]))
 
 
+def count(files, frame, event):
+    code = frame.f_code
+    if event == "call" and code.co_filename.startswith(HOME):
+        files.append(code.co_filename)
+
+
 def files(part):
     threads = {thread for thread, file in list(calls) if file == part}
     return list(dict.fromkeys(file for thread, file in list(calls) if thread in threads))
@@ -44,6 +50,41 @@ for _ in range(2):
     tracer.calls.clear()
 print(json.dumps(found))
 """
+
+COUNTED = """
+import json
+import sys
+
+import tracer
+
+from framework import ApplicationWorker
+
+
+class PlainWorker(ApplicationWorker):
+    feature_category = "not_owned"
+
+    def perform(self, number: int) -> None: ...
+
+
+class UniqueWorker(PlainWorker):
+    idempotent = True
+
+
+class TrackedWorker(PlainWorker):
+    status_expiration = 600
+
+
+found = []
+for worker in (PlainWorker, UniqueWorker, TrackedWorker):
+    worker.perform_async(1)
+    files = []
+    sys.setprofile(lambda frame, event, _: tracer.count(files, frame, event))
+    worker.perform_async(2)
+    sys.setprofile(None)
+    found.append([len(files), len(set(files))])
+print(json.dumps(found))
+"""
+
 
 TRACED = """
 import json
@@ -91,6 +132,16 @@ def test_page_lists_the_files_of_a_push_in_order(site):
     first, second = json.loads(site.run("-c", PUSHES).stdout)
     compare("A push", second)
     compare("The first push of a process", [file for file in first if file not in second])
+
+
+def test_push_calls_few_functions_in_few_files(site):
+    (site.folder / "tracer.py").write_text(TRACER)
+    found = json.loads(site.run("-c", COUNTED).stdout)
+    rows = re.findall(r"^\| (.+) \| \d+ \| \d+ \| (\d+) \| (\d+) \|$", PAGE.read_text(), re.MULTILINE)
+    assert len(rows) == len(found) == 3
+    for (name, calls, files), counted in zip(rows, found, strict=True):
+        assert counted[0] <= int(calls), f"calls in a push of a class with {name}"
+        assert counted[1] <= int(files), f"files in a push of a class with {name}"
 
 
 def test_page_lists_the_files_of_a_job_in_order(site):

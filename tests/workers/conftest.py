@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from framework.declare import port
 from framework.settings.load import load
-from framework.wiring.client import ProcessClient
+from framework.wiring.client import ProcessClient, override
 from workers.code_index.tables import metadata as code_index_tables
 from workers.database import process_engine
 from workers.product_import.tables import metadata as product_import_tables
@@ -72,7 +71,7 @@ def installation(
     for name in (*(f"{name.upper()}_DATABASE_URL" for name in DATABASES), ALLOWED_VARIABLE, TIMEOUT_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     enqueuer = ProcessClient(load())
-    with port.override(enqueuer):
+    with override(enqueuer):
         yield one
     enqueuer.shards.close()
     for name, tables in DATABASES.items():

@@ -12,12 +12,12 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 import framework.databases
 from framework.declare import port, registry
-from framework.errors import ConfigurationError, PushError
+from framework.errors import ConfigurationError
 from framework.policies.consistency import replica_context
 from framework.policies.consistency.routed_queries import RoutedConnection, RoutedSession, is_read
 from framework.policies.consistency.servers import DatabaseServer
 from framework.settings.load import load
-from framework.wiring.client import ProcessClient, bind_default
+from framework.wiring.client import ProcessClient, bind, bind_default
 from tests.tables import each_row
 
 
@@ -260,7 +260,7 @@ def bound(settings, databases, tmp_path):
     configured = {"main": {"url": settings["main"].url, "replicas": list(settings["main"].replicas)}}
     enqueuer = ProcessClient(load({"FRAMEWORK_DATABASES": json.dumps(configured)}, tmp_path))
     with registry.isolated():
-        port.bind(enqueuer)
+        bind(enqueuer)
         yield
     port.unbind()
     bind_default()
@@ -296,6 +296,3 @@ def test_routed_query_outside_of_jobs_needs_replicas_block(bound, postgres, stan
 def test_routed_query_unknown_database_names_the_nearest(bound):
     with pytest.raises(ConfigurationError, match=r"databases: there is no database 'mian' \(did you mean 'main'\?\)"):
         framework.databases.connection("mian")
-    port.bind(object())
-    with pytest.raises(PushError, match="the client of this process, object, has no databases"):
-        framework.databases.session()

@@ -15,7 +15,7 @@ from framework.recover.reaper import mark_dead
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from framework.telemetry import logs
-from framework.wiring.client import ProcessClient, bind_default
+from framework.wiring.client import ProcessClient, bind, bind_default
 from tests.proofs.machine.interleaving import Act, Fate, Owner
 from tests.proofs.machine.job_model import Broken
 from tests.proofs.machine.servers import Servers
@@ -62,7 +62,7 @@ class SimulatedCluster:
         stack.callback(self.producer.close)
         enqueuer = ProcessClient(self._settings)
         stack.callback(enqueuer.shards.close)
-        port.bind(enqueuer)
+        bind(enqueuer)
         stack.callback(bind_default)
         stack.callback(port.unbind)
 

@@ -21,8 +21,7 @@ from framework.execute import execution, processor, threads
 from framework.fetch import blocking, fetcher, leader, pipeline
 from framework.process import heartbeat, launcher, record
 from framework.recover import failure_detector, suspects
-from framework.shard import channel_pool
-from framework.store import script
+from framework.store import channel, script
 from framework.store.channel import Channel
 from tests.proofs.machine.interleaving import SIMULATED, Fate, current, pause
 
@@ -30,7 +29,7 @@ _TICK_S = 0.001  # every step takes a moment: so rates can be measured, and no t
 
 _THREADED = (suspects, threads, pipeline, heartbeat, leader, processor)
 _TIMED = (suspects, execution, failure_detector, heartbeat, launcher, blocking, record)
-_CLOCKED = ((pipeline, "clock"), (fetcher, "clock"), (leader, "clock"), (channel_pool, "monotonic"))
+_CLOCKED = ((pipeline, "clock"), (fetcher, "clock"), (leader, "clock"), (channel, "clock"))
 
 _failing: WeakSet[Channel] = WeakSet()
 

@@ -12,9 +12,8 @@ import pytest
 from redis import Redis
 
 from framework import BusinessError, Discard, RetryLater
-from framework.declare import port
 from framework.settings.load import load
-from framework.wiring.client import ProcessClient
+from framework.wiring.client import ProcessClient, override
 from tests.harness import enqueue
 from tests.workers.conftest import Installation
 from workers.maintenance import vacuum_database_worker
@@ -216,7 +215,7 @@ def test_queue_report_without_one_shard_has_the_others(
     )
     enqueue(redis, "New", queue="external", enqueued_at=time.time())
     enqueuer = ProcessClient(load())
-    with port.override(enqueuer):
+    with override(enqueuer):
         ReportQueuesWorker.perform_inline()
     enqueuer.shards.close()
     assert {(level, fields["shard_name"]) for level, _, fields in logger.lines} == {

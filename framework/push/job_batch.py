@@ -1,0 +1,66 @@
+"""Represent jobs that are ready to be written, and the interface of the builders that prepare them."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from framework.declare.request import BulkRequest, DueTime
+from framework.push.deduplication import BatchLocks, Deduplication
+from framework.types import Jid, Json
+from framework.wire.status_key import StatusCommand, TrackedJob
+
+
+class JobBatch(NamedTuple):
+    """Hold jobs for one destination. In columns, because an object for each job of a bulk costs more than the job."""
+
+    queue: str
+    payloads: Sequence[bytes]
+    jids: Sequence[Jid]
+    dues: Sequence[DueTime] | None = None
+    """The due times of jobs for the schedule set; ``None`` for jobs that enter their queue now."""
+    statuses: Sequence[StatusCommand] = ()
+    """The commands that record the tracked jobs as queued."""
+    locks: BatchLocks | None = None
+    """The locks of a deduplicated class. The statuses are then part of the lock requests."""
+    indexes: Sequence[int] | None = None
+    """The places of the jobs in their chunk; ``None`` if they are the whole chunk."""
+
+
+class PayloadBuilder(Protocol):
+    """Check arguments and build payloads, for one class with the same options. Shared between threads."""
+
+    def one(
+        self, args: list[Any], due: DueTime | None, locks: Deduplication | None, extra: Mapping[str, Json]
+    ) -> JobBatch | None:
+        """Return a batch of one job with bound ``args``, or ``None`` if a client middleware drops it. Writes nothing.
+
+        Raises:
+            ArgumentsError, ExceedLimitError: the job is refused.
+        """
+        ...
+
+    def check_bulk(self, request: BulkRequest) -> deque[Any]:
+        """Return the checked arguments of all jobs, an item per chunk. Raises as ``one``, and names the first wrong job."""
+        ...
+
+    def chunk(
+        self,
+        arguments: Any,
+        start: int,
+        request: BulkRequest,
+        first_due_at: float | None,
+        locks: Deduplication | None,
+        extra: Mapping[str, Json],
+    ) -> tuple[int, Sequence[JobBatch]]:
+        """Return the number of jobs in one item of ``check_bulk`` and their batches, one per destination.
+
+        ``start`` is the index of its first job, ``first_due_at`` the due time of the bulk's first job by Redis's clock.
+        """
+        ...
+
+
+def queued_status(job: TrackedJob, due: DueTime | None) -> StatusCommand:
+    """Return the command that records a tracked job as queued, now or for its due time."""
+    if due is not None and due.delay_s is not None:
+        return job.delayed_command(due.delay_s)
+    return job.queued_command(None if due is None else due.at)
