@@ -63,12 +63,16 @@ class _Chunk:
         self._write = write
         self._remaining = deque(zip(batches, generate_jids(len(batches)), strict=True))
         self._results: list[Jid | None] = [None] * size
-        # In the order of the chunk: a middleware may have spread it over several queues.
-        by_index = {index: jid for batch in batches for index, jid in zip(_indexes(batch), batch.jids, strict=True)}
-        self.jids: Sequence[Jid] = [by_index[index] for index in sorted(by_index)]
+        self._batches = batches
         self._any_written = False
         self._tried = False
         """Whether the first remaining batch may have been written."""
+
+    @property
+    def jids(self) -> Sequence[Jid]:
+        """See ``PreparedChunk``. In the order of the chunk: a middleware may have spread it over several queues."""
+        jids = {index: jid for batch in self._batches for index, jid in zip(_indexes(batch), batch.jids, strict=True)}
+        return [jids[index] for index in sorted(jids)]
 
     def write(self) -> Sequence[Jid | None]:
         """See ``PreparedChunk``."""
@@ -81,14 +85,17 @@ class _Chunk:
                 raise
             self._remaining.popleft()
             self._any_written, self._tried = True, False
-            for index, jid in zip(_indexes(batch), written, strict=True):
-                self._results[index] = jid
+            if batch.indexes is None:
+                self._results[:] = written
+            else:
+                for index, jid in zip(batch.indexes, written, strict=True):
+                    self._results[index] = jid
         return self._results
 
     def _write_once(self, batch: JobBatch, token: str) -> Sequence[Jid | None]:
         # The token is checked before the statuses are written: the jobs of an earlier try may have started since, and `queued`
         # must not overwrite their status. The script of a deduplicated class checks it itself.
-        if self._tried and batch.locks is None and self._plan.shard.is_pushed(token):
+        if self._tried and batch.unique is None and self._plan.shard.is_pushed(token):
             return batch.jids
         self._tried = True
         return self._write(self._plan, batch, token)

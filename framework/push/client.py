@@ -24,7 +24,6 @@ from framework.shard.shard import Shard
 from framework.shard.shards import Shards
 from framework.types import Jid
 from framework.wire import keys
-from framework.wire.resources import UniqueJobs
 
 
 # Decision 214: one way of pushing; whether payloads are built as bytes or as dicts is a detail of the plan.
@@ -135,13 +134,11 @@ class Client:
             ShardUnavailableError: the shard did not confirm the write.
         """
         shard, queue, dues = plan.shard, batch.queue, batch.dues
-        if batch.locks is not None and plan.deduplication is not None:
+        if batch.unique is not None and plan.deduplication is not None:
             if dues is not None and token is None:
                 self._schedule_writer.check_clock(shard)
-            lock_keys, terms, details = batch.locks
-            jobs = UniqueJobs(terms, batch.payloads, lock_keys, batch.jids, details)
-            owners = shard.enqueue_unique(queue if dues is None else None, jobs, token or "")
-            return plan.deduplication.written(batch.payloads, batch.jids, owners)
+            owners = shard.enqueue_unique(queue if dues is None else None, batch.unique, token or "")
+            return plan.deduplication.written(batch.unique, owners)
         if token is None:
             if dues is None:
                 shard.enqueue_one(queue, batch.payloads[0], batch.statuses)

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from framework.declare.request import BulkRequest, DueTime
-from framework.push.deduplication import BatchLocks, Deduplication
+from framework.push.deduplication import Deduplication
 from framework.types import Jid, Json
+from framework.wire.resources import UniqueJobs
 from framework.wire.status_key import StatusCommand, TrackedJob
 
 
@@ -20,8 +21,8 @@ class JobBatch(NamedTuple):
     """The due times of jobs for the schedule set; ``None`` for jobs that enter their queue now."""
     statuses: Sequence[StatusCommand] = ()
     """The commands that record the tracked jobs as queued."""
-    locks: BatchLocks | None = None
-    """The locks of a deduplicated class. The statuses are then part of the lock requests."""
+    unique: UniqueJobs | None = None
+    """The same jobs with the locks of a deduplicated class; the statuses are then part of the lock requests."""
     indexes: Sequence[int] | None = None
     """The places of the jobs in their chunk; ``None`` if they are the whole chunk."""
 

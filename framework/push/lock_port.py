@@ -1,13 +1,16 @@
 """Declare what a push needs from the deduplication policy, which stands in a higher layer."""
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from framework.declare.declaration import Declaration
 from framework.declare.policy_options import Deduplicate
 from framework.types import Jid, Payload
 from framework.wire.resources import LockRequest, LockTerms
 from framework.wire.status_key import StatusCommand
+
+KeyMaker: TypeAlias = Callable[[Sequence[bytes]], list[str]]
+"""Returns the lock keys of jobs of one class from their arguments as JSON, not compressed."""
 
 
 class PushLocks(Protocol):
@@ -21,8 +24,8 @@ class PushLocks(Protocol):
         """Set the lock key of a payload, computed from ``args``; an existing key is kept."""
         ...
 
-    def lock_keys(self, declaration: Declaration, arguments: Sequence[bytes]) -> list[str]:
-        """Return the lock keys of jobs pushed now, computed from their arguments as JSON."""
+    def key_maker(self, declaration: Declaration) -> KeyMaker:
+        """Return the function that makes the lock keys of jobs pushed now."""
         ...
 
     def lock_terms(self, declaration: Declaration, policy: Deduplicate) -> LockTerms:

@@ -151,7 +151,8 @@ def _batch(jobs: Mapping[int, _Job], locks: Deduplication | None) -> JobBatch:
     if locks is None:
         return batch._replace(statuses=[status for status in statuses if status])
     details = [lock_details(job.payload, job.due, status) for job, status in zip(every, statuses, strict=True)]
-    return batch._replace(locks=locks.batch_locks([job.lock_key for job in every], details))
+    lock_keys = [job.lock_key for job in every]
+    return batch._replace(unique=locks.unique_jobs(batch.payloads, lock_keys, batch.jids, details))
 
 
 def _queued_status(job: _Job) -> StatusCommand:

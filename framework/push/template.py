@@ -12,7 +12,7 @@ from framework.declare.bulk import CHUNK_SIZE, json_chunks
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, DueTime
 from framework.errors import ArgumentsError, ExceedLimitError, PayloadError
-from framework.push.deduplication import Deduplication, lock_details
+from framework.push.deduplication import NO_DETAILS, Deduplication, lock_details
 from framework.push.job_batch import JobBatch, queued_status
 from framework.push.normalize import class_fields, inherited_context, option_context, option_fields
 from framework.push.size_limiter import SizeLimiter
@@ -23,7 +23,7 @@ from framework.types import Jid, Json
 from framework.wire.ids import generate_jid, generate_jids, wire_timestamp_json
 from framework.wire.json import dumps, dumps_exact
 from framework.wire.resources import IDEMPOTENCY_KEY
-from framework.wire.status_key import StatusCommand, TrackedJob
+from framework.wire.status_key import StatusCommand, TrackedJob, queued_commands
 
 _LOCK_FIELD = IDEMPOTENCY_KEY.encode()
 
@@ -152,8 +152,9 @@ class TemplatePayloads:
         dues = None if due is None else (due,)
         if locks is None or lock_keys is None:
             return JobBatch(template.queue, (payload,), (jid,), dues, (status,) if status else ())
-        requests = locks.batch_locks(lock_keys, (lock_details(ambient, due, status),))
-        return JobBatch(template.queue, (payload,), (jid,), dues, (), requests)
+        details = lock_details(ambient, due, status) if ambient or status or due is not None else NO_DETAILS
+        unique = locks.unique_jobs((payload,), lock_keys, (jid,), (details,))
+        return JobBatch(template.queue, (payload,), (jid,), dues, (), unique)
 
     def check_bulk(self, request: BulkRequest) -> deque[ChunkArguments]:
         """See ``PayloadBuilder``. Every job is within the size limits."""
@@ -200,7 +201,8 @@ class TemplatePayloads:
         if dues is not None:
             statuses = self._queued_statuses(jids, dues) or [()] * count
             details = [lock_details(ambient, due, status) for due, status in zip(dues, statuses, strict=True)]
-        return count, [JobBatch(self._template.queue, payloads, jids, dues, (), locks.batch_locks(lock_keys, details))]
+        unique = locks.unique_jobs(payloads, lock_keys, jids, details)
+        return count, [JobBatch(self._template.queue, payloads, jids, dues, (), unique)]
 
     def _encode_refused(self, args: list[Any], error: ArgumentsError | PayloadError) -> bytes:
         """Return as JSON arguments that were refused with ``error``, in JSON form if the class's mode allows it."""
@@ -244,7 +246,7 @@ class TemplatePayloads:
         if not ttl_s:
             return ()
         if dues is None:
-            return [TrackedJob(jid, ttl_s).queued_command(None) for jid in jids]
+            return queued_commands(jids, ttl_s)
         return [queued_status(TrackedJob(jid, ttl_s), due) for jid, due in zip(jids, dues, strict=True)]
 
 

@@ -59,7 +59,7 @@ class ShardConnection:
 
     def read(self, packet: bytes) -> Any:
         """Send one packed read-only command, at most twice; return its reply. The second try uses a new connection."""
-        return self._with_one_retry(lambda channel: self._send(channel, packet))
+        return self._with_one_retry(packet, lambda: packet, writes=False)
 
     def write_once(
         self, transaction: Transaction, queue_commands: Sequence[Command], status_commands: Sequence[StatusCommand]
@@ -286,35 +286,28 @@ class ShardConnection:
     def run_script(self, script: Script, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
         """Run a script that writes all or nothing, at most twice; return its reply.
 
-        The second try happens only if certainly nothing was written.
+        The second try happens only if certainly nothing was written. It sends the source, which every server can run.
         """
-        return self._with_one_retry(lambda channel: self._run_script(channel, script, keys, arguments))
+        first = pack(("EVALSHA", script.digest, len(keys), *keys, *arguments))
+        return self._with_one_retry(first, lambda: pack(script.by_source(len(keys), *keys, *arguments)), writes=True)
 
-    def _with_one_retry(self, send: Callable[[Channel], tuple[Any, ShardUnavailableError | None]]) -> Any:
-        """Send, and send once more over a new connection if that may help and certainly nothing was written; return the reply."""
+    def _with_one_retry(self, packet: bytes, second: Callable[[], bytes], *, writes: bool) -> Any:
+        """Send a packed command, and ``second`` if that may help and certainly nothing was written; return the reply."""
         circuit, began = self._circuit, monotonic()
         if circuit.open and circuit.rejects(began):
             raise self._open_error()
-        reply, failure = send(self._channel_pool.acquire())
-        if failure is not None and not failure.maybe_written and _is_retryable(failure.__cause__):
+        reply, failure = self._send(self._channel_pool.acquire(), packet, writes=writes)
+        if failure is not None and isinstance(failure.__cause__, NoScriptError):
+            reply, failure = self._send(self._channel_pool.acquire(), second(), writes=writes)
+        elif failure is not None and not failure.maybe_written and _is_retryable(failure.__cause__):
+            # A new connection to the address, resolved again.
             self._channel_pool.close()
-            reply, failure = send(self._channel_pool.new_channel(began))
-        self._record(began, failure)
+            reply, failure = self._send(self._channel_pool.new_channel(began), second(), writes=writes)
+        if failure is not None or circuit.open:
+            self._record(began, failure)
         return reply
 
-    def _run_script(
-        self, channel: Channel, script: Script, keys: Sequence[str], arguments: Sequence[Any]
-    ) -> tuple[Any, ShardUnavailableError | None]:
-        """Run a script that writes all or nothing; return its reply and its failure."""
-        reply, failure = self._send(channel, pack(script.by_digest(len(keys), *keys, *arguments)), writes=True)
-        if failure is None or not isinstance(failure.__cause__, NoScriptError):
-            return reply, failure
-        command = script.by_source(len(keys), *keys, *arguments)
-        return self._send(self._channel_pool.acquire(), pack(command), writes=True)
-
-    def _send(
-        self, channel: Channel, packet: bytes, *, writes: bool = False
-    ) -> tuple[Any, ShardUnavailableError | None]:
+    def _send(self, channel: Channel, packet: bytes, *, writes: bool) -> tuple[Any, ShardUnavailableError | None]:
         """Send one packed command; return its reply and its failure.
 
         A failed command has written nothing unless ``maybe_written``.

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import chain
 from typing import cast
 
 import redis
@@ -146,9 +145,9 @@ class Shard:
         names = (keys.QUEUES, keys.SCHEDULE if queue is None else keys.queue(queue))
         owners: list[Jid] = []
         for start in range(0, len(jobs.payloads), _UNIQUE_CHUNK_SIZE):
-            terms, *columns = jobs.part(start, _UNIQUE_CHUNK_SIZE)
-            count, token_key = len(columns[0]), keys.pushed(f"{token}:{start}") if token else ""
-            arguments = (count, queue or "", token_key, TOKEN_MS, terms, *chain.from_iterable(columns))
+            count = min(_UNIQUE_CHUNK_SIZE, len(jobs.payloads) - start)
+            token_key = keys.pushed(f"{token}:{start}") if token else ""
+            arguments = (count, queue or "", token_key, TOKEN_MS, *jobs.arguments(start, count))
             try:
                 reply = self._connection.run_script(PUSH_UNIQUE, names, arguments)
             except ShardUnavailableError as failure:
@@ -156,7 +155,8 @@ class Shard:
                 raise
             if len(reply) > count:
                 self._connection.log_queue_name_refused(reply.pop().decode(errors="replace"))
-            owners += map(bytes.decode, reply)
+            # Most pushes have no duplicate.
+            owners += map(bytes.decode, reply) if any(reply) else [""] * count
         return owners
 
     def enqueue_up_to(self, limit: str, most: int, jobs: Sequence[tuple[str, bytes, Jid]]) -> tuple[int, int]:

@@ -57,6 +57,11 @@ def dumps_exact(value: object, *, outer_levels: int) -> bytes:
     return data
 
 
+def dumps_texts(texts: list[str]) -> bytes:
+    """Return texts as a JSON array. Raises PayloadError for a text that is not Unicode."""
+    return _encode(texts)
+
+
 def loads(data: bytes, decoded_limit: int | None = DECODED_LIMIT, reserve: Callable[[int], None] | None = None) -> Any:
     """Return the value in ``data``; integers of any size stay exact.
 

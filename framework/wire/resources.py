@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 from framework.types import Jid, Payload
 from framework.wire import keys
 from framework.wire.job import BUFFERED_AT
-from framework.wire.json import dumps, dumps_ordered, loads
+from framework.wire.json import dumps, dumps_ordered, dumps_texts, loads
 from framework.wire.status_key import StatusCommand
 
 IDEMPOTENCY_KEY = "idempotency_key"
@@ -66,15 +66,10 @@ class LockTerms(NamedTuple):
     drop_duplicate: bool
     counter: str
 
-    def encode(self, details: "LockDetails") -> bytes:
-        """Return the argument of ``push_unique.lua`` with the details of all its jobs."""
-        fields = {
-            "class": self.worker,
-            "ttl_ms": milliseconds(self.ttl_s),
-            "drops": self.drop_duplicate,
-            "counter": self.counter,
-        }
-        return dumps({**fields, **details.fields()})
+    def encode(self, details: "LockDetails") -> tuple[str | int | bytes, ...]:
+        """Return the arguments of ``push_unique.lua`` that all of its jobs share, with the details of all jobs."""
+        drops = "1" if self.drop_duplicate else ""
+        return (self.worker, milliseconds(self.ttl_s), drops, self.counter, details.encode())
 
 
 class LockDetails(NamedTuple):
@@ -88,16 +83,18 @@ class LockDetails(NamedTuple):
     status: tuple[Any, ...] = ()
     """For a tracked job: the arguments of the SET that writes its status, without the key. Executed if the job is written."""
 
-    def fields(self) -> dict[str, Any]:
-        """Return the fields of the script's argument."""
-        fields: dict[str, Any] = {"positions": dict(self.wal_positions)}
+    def encode(self) -> bytes:
+        """Return the argument of the script, empty if there are no details."""
+        fields: dict[str, Any] = {}
+        if self.wal_positions:
+            fields["positions"] = dict(self.wal_positions)
         if self.due is not None:
             fields["due"] = f"{self.due:.6f}"
         if self.delay_s is not None:
             fields["delay"] = f"{self.delay_s:.6f}"
         if self.status:
             fields["status"] = [str(word) for word in self.status]
-        return fields
+        return dumps(fields) if fields else b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +128,7 @@ class LockRequest:
 class UniqueJobs(NamedTuple):
     """Hold the jobs of one step of ``push_unique.lua``, all of one class."""
 
-    terms: bytes
+    terms: tuple[str | int | bytes, ...]
     payloads: Sequence[bytes]
     lock_keys: Sequence[str]
     jids: Sequence[Jid]
@@ -140,18 +137,27 @@ class UniqueJobs(NamedTuple):
 
     @classmethod
     def of(
-        cls, terms: LockTerms, payloads: Sequence[bytes], owners: Iterable[tuple[str, Jid, LockDetails]]
+        cls,
+        terms: LockTerms,
+        payloads: Sequence[bytes],
+        lock_keys: Sequence[str],
+        jids: Sequence[Jid],
+        details: Sequence["LockDetails"],
     ) -> "UniqueJobs":
-        """Return jobs with details of their own; ``owners`` has the lock key, the jid and the details of each."""
-        lock_keys, jids, details = zip(*owners, strict=True)
-        if all(one == details[0] for one in details):
-            return cls(terms.encode(details[0]), payloads, lock_keys, jids)
-        return cls(terms.encode(details[0]), payloads, lock_keys, jids, [dumps(one.fields()) for one in details])
+        """Return jobs with the details of each, or with one item of ``details`` for all."""
+        shared = terms.encode(details[0])
+        if len(details) == 1 or all(one == details[0] for one in details):
+            return cls(shared, payloads, lock_keys, jids)
+        return cls(shared, payloads, lock_keys, jids, [one.encode() or b"{}" for one in details])
 
-    def part(self, start: int, count: int) -> "UniqueJobs":
-        """Return ``count`` of the jobs from ``start`` on."""
-        part = slice(start, start + count)
-        return UniqueJobs(self.terms, self.payloads[part], self.lock_keys[part], self.jids[part], self.details[part])
+    def arguments(self, start: int, count: int) -> tuple[Any, ...]:
+        """Return the arguments of the script for ``count`` of the jobs from ``start`` on: terms, names, payloads, details."""
+        if start or len(self.jids) > count:
+            part = slice(start, start + count)
+            details = self.details[part]
+            jobs = UniqueJobs(self.terms, self.payloads[part], self.lock_keys[part], self.jids[part], details)
+            return jobs.arguments(0, count)
+        return (*self.terms, dumps_texts([*self.lock_keys, *self.jids]), *self.payloads, *self.details)
 
 
 class Slot(NamedTuple):
@@ -250,21 +256,22 @@ def lock_key(worker: str, arguments: bytes, since: int = 0) -> str:
     Objects are equal whatever the order of their names. Jobs that another method runs have another ``since``
     (``Declaration.signature_since``). With 0 the digest is that of GitLab's idempotency key: class name, colon, arguments.
     """
-    if b"{" in arguments:
-        arguments = dumps_ordered(loads(arguments, None))
-    # No wire name contains "@": the key of another method cannot equal the key of another class.
-    return keys.lock(hashlib.sha256(_lock_prefix(worker, since) + arguments).hexdigest())
+    return lock_keys(lock_prefix(worker, since), (arguments,))[0]
 
 
-def lock_keys(worker: str, arguments: Iterable[bytes], since: int = 0) -> list[str]:
-    """Return ``lock_key`` of each of the arguments."""
-    prefix, lock, sha256 = _lock_prefix(worker, since), keys.lock, hashlib.sha256
+def lock_keys(prefix: bytes, arguments: Iterable[bytes]) -> list[str]:
+    """Return ``lock_key`` of each of the arguments; ``prefix`` is ``lock_prefix`` of their class."""
+    # No function call per job: a bulk push makes thousands of keys.
+    locks, sha256 = keys.LOCKS, hashlib.sha256
     return [
-        lock_key(worker, one, since) if b"{" in one else lock(sha256(prefix + one).hexdigest()) for one in arguments
+        locks + sha256(prefix + (dumps_ordered(loads(one, None)) if b"{" in one else one)).hexdigest()
+        for one in arguments
     ]
 
 
-def _lock_prefix(worker: str, since: int) -> bytes:
+def lock_prefix(worker: str, since: int) -> bytes:
+    """Return what precedes the arguments in the text whose digest is a lock key."""
+    # No wire name contains "@": the key of another method cannot equal the key of another class.
     return (f"{worker}@{since}:" if since else f"{worker}:").encode()
 
 

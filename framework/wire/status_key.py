@@ -57,6 +57,12 @@ class TrackedJob(NamedTuple):
         return min(MAX_TTL_S, math.ceil(delay_s) + self.ttl_s)
 
 
+def queued_commands(jids: Iterable[Jid], ttl_s: int) -> list[StatusCommand]:
+    """Return ``queued_command(None)`` of many tracked jobs, without an object and its calls for each."""
+    prefix = keys.status("")
+    return [("SET", prefix + jid, "queued", "EX", ttl_s) for jid in jids]
+
+
 def tracked_job(payload: Payload) -> TrackedJob | None:
     """Return the tracked job of a payload, or ``None`` if it is untracked or another writer's values are invalid."""
     ttl_s, jid = payload.get(STATUS_EXPIRATION), payload.get("jid")

@@ -16,7 +16,7 @@ from framework.store.script import (
     TAKE_SLOT,
 )
 from framework.telemetry.counters import SKIPPED_JOBS, series_name
-from framework.wire.resources import JobResources, Lock, LockDetails, LockTerms, Slot
+from framework.wire.resources import JobResources, Lock, LockDetails, LockTerms, Slot, UniqueJobs
 from tests.harness import encoded, until
 from tests.proofs.aof import History, HistoryError
 from tests.proofs.keyspace import UnknownCommandError
@@ -269,7 +269,8 @@ def test_prover_accepts_policies_of_the_real_scripts(proven):
     locks = {jid: Lock(f"aw:lock:{jid}", jid, 60.0, "A::B") for jid in jobs}
     for jid, data in jobs.items():
         terms = LockTerms("A::B", 60.0, True, "series").encode(LockDetails({}))
-        arguments = [1, "default", "", 0, terms, data, locks[jid].key, jid]
+        unique = UniqueJobs(terms, [data], [locks[jid].key], [jid])
+        arguments = [1, "default", "", 0, *unique.arguments(0, 1)]
         assert PUSH_UNIQUE(proven.client, ["queues", "queue:default"], arguments) == [b""]
     proven.fetch()
     for jid, state in (("j1", 1), ("j2", 0)):

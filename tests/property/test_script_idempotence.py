@@ -4,7 +4,6 @@ Compared is all that there is: lists in their order, members of sets and sorted 
 """
 
 import time
-from itertools import chain
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -144,8 +143,8 @@ def claim(number):
 
 def pushed(jobs, place, queue, token="", **facts):
     owners = [(f"aw:lock:{number}", f"j{number}", LockDetails({}, **facts)) for number in range(len(jobs))]
-    terms, *columns = UniqueJobs.of(LockTerms("C", 60, True, "n"), jobs, owners)
-    return [QUEUES, place], [len(jobs), queue, token, 60_000, terms, *chain.from_iterable(columns)]
+    unique = UniqueJobs.of(LockTerms("C", 60, True, "n"), jobs, *zip(*owners, strict=True))
+    return [QUEUES, place], [len(jobs), queue, token, 60_000, *unique.arguments(0, len(jobs))]
 
 
 def claiming(call, jobs):

@@ -414,7 +414,7 @@ def test_lock_keys_of_json_equal_those_of_payloads(args, parameters, hook):
     chosen = {"idempotency_arguments": classmethod(lambda cls, args: args[:1])} if hook else {}
     with registry.isolated():
         declaration = release(1, [0], parameters, **chosen).declaration()
-        assert Deduplicator().lock_keys(declaration, [dumps(args), b"[]"]) == [
+        assert Deduplicator().key_maker(declaration)([dumps(args), b"[]"]) == [
             key_of(declaration, args),
             key_of(declaration, []),
         ]

@@ -129,7 +129,7 @@ PUSHES = {
     "one": lambda shard: shard.enqueue_one("q", b"job"),
     "bulk": lambda shard: shard.enqueue("q", [b"job"] * 1_000, "token"),
     "later": lambda shard: shard.schedule([(1.0, b"job")], "token"),
-    "unique": lambda shard: shard.enqueue_unique("q", UniqueJobs(b"{}", [b"job"], ["aw:lock:a"], ["jid"])),
+    "unique": lambda shard: shard.enqueue_unique("q", UniqueJobs((), [b"job"], ["aw:lock:a"], ["jid"])),
     "states": lambda shard: shard.states(["a"]),
 }
 

@@ -1,7 +1,6 @@
 """Check the scripts that use locks, on each server: the owner, the time to live, duplicates, and a full memory."""
 
 from contextlib import nullcontext
-from itertools import chain
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -64,8 +63,8 @@ def job(jid, key=KEY, positions=None, **facts):
 def push(redis, *jobs, drops=True, data=DATA, place=QUEUE, queue="q"):
     """Push jobs by one call of the script, and return the owners that it names."""
     count = len(jobs)
-    terms, *columns = UniqueJobs.of(LockTerms("C", 60.0, drops, "n"), [data] * count, jobs)
-    reply = PUSH_UNIQUE(redis, [QUEUES, place], [count, queue, "", 0, terms, *chain.from_iterable(columns)])
+    unique = UniqueJobs.of(LockTerms("C", 60.0, drops, "n"), [data] * count, *zip(*jobs, strict=True))
+    reply = PUSH_UNIQUE(redis, [QUEUES, place], [count, queue, "", 0, *unique.arguments(0, count)])
     return [found.decode() for found in reply]
 
 

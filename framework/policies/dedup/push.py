@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from datetime import timedelta
+from functools import partial
 from typing import Any, cast
 
 from framework.declare import registry
@@ -11,6 +12,7 @@ from framework.declare.declaration import Declaration
 from framework.declare.policy_options import Deduplicate
 from framework.declare.signature import JobSignature
 from framework.declare.worker import ApplicationWorker
+from framework.push.lock_port import KeyMaker
 from framework.telemetry import logs
 from framework.telemetry.counters import series_name
 from framework.telemetry.rate_limit import LogRateLimit
@@ -25,6 +27,7 @@ from framework.wire.resources import (
     lock_key,
     lock_keys,
     lock_of,
+    lock_prefix,
     wal_positions_of,
 )
 from framework.wire.status_key import StatusCommand
@@ -75,12 +78,18 @@ class Deduplicator:
                 declaration.wire_name, significant, declaration.signature_since(version)
             )
 
-    def lock_keys(self, declaration: Declaration, arguments: Sequence[bytes]) -> list[str]:
-        """Return the lock keys of jobs pushed now, as ``set_key`` computes them; ``arguments`` are JSON."""
+    def key_maker(self, declaration: Declaration) -> KeyMaker:
+        """Return the function that makes the lock keys of jobs pushed now, as ``set_key`` computes them."""
         signature = declaration.signature_for(declaration.version)
-        if signature.json_defaults or self._has_hook(declaration):
-            arguments = [self._significant_arguments(declaration, signature, loads(one, None)) for one in arguments]
-        return lock_keys(declaration.wire_name, arguments, declaration.signature_since(declaration.version))
+        prefix = lock_prefix(declaration.wire_name, declaration.signature_since(declaration.version))
+        if not signature.json_defaults and not self._has_hook(declaration):
+            return partial(lock_keys, prefix)
+
+        def keys_of(arguments: Sequence[bytes]) -> list[str]:
+            significant = (self._significant_arguments(declaration, signature, loads(one, None)) for one in arguments)
+            return lock_keys(prefix, significant)
+
+        return keys_of
 
     def lock_terms(self, declaration: Declaration, policy: Deduplicate) -> LockTerms:
         """Return what the lock requests of all jobs of a push share."""

@@ -1,5 +1,5 @@
--- owner_of(key): the jid of the job that owns the lock, nil when it is free. take_lock(key, jid, class, keep_ms, now): give it to a job;
---         without `now`, the time of the server's clock, it is asked.
+-- owner_of(key): the jid of the job that owns the lock, nil when it is free. take_lock(key, jid, class, keep_ms): give it to a job.
+-- write_lock(key, jid, class, keep_ms, since): the same, where the key does not exist and the time of the server's clock is known.
 -- key     HASH: v (format of the lock, 1), jid, class, since (seconds of Redis's clock), duplicates (how many came meanwhile),
 --         wal:DATABASE (newest position of those); any other value is no lock, and is overwritten
 -- lock_for_ticket(holds), wake_lock(entry): the ticket of a held job names its lock, which lasts as long as the job is held
@@ -11,15 +11,15 @@ local function owner_of(key)
   return type(jid) == 'string' and jid or nil
 end
 
-local function take_lock(key, jid, class, keep_ms, now)
-  local since = now and string.format('%.6f', now)
-  if not since then
-    local time = redis.call('TIME')
-    since = string.format('%d.%06d', time[1], time[2])
-  end
-  redis.call('DEL', key)
+local function write_lock(key, jid, class, keep_ms, since)
   redis.call('HSET', key, 'v', '1', 'jid', jid, 'class', class, 'since', since)
   redis.call('PEXPIRE', key, keep_ms)
+end
+
+local function take_lock(key, jid, class, keep_ms)
+  local time = redis.call('TIME')
+  redis.call('DEL', key)
+  write_lock(key, jid, class, keep_ms, string.format('%d.%06d', time[1], time[2]))
 end
 
 local function lock_for_ticket(holds)
