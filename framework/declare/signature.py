@@ -172,8 +172,10 @@ class JobSignature:
             return False
         try:
             if self.validate_bulk is not None:
-                ready = counts == {full} and set(map(type, jobs)) == {tuple}
-                self.validate_bulk(jobs if ready else [self._pad_with_defaults(args) for args in jobs])
+                padded = counts != {full}
+                self.validate_bulk(
+                    [self._pad_with_defaults(args) for args in jobs] if padded else list(map(tuple, jobs))
+                )
             if self.validate_varargs is not None:
                 for args in jobs:
                     self.validate_varargs(list(args[full:]))

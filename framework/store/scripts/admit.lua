@@ -3,7 +3,7 @@
 -- KEYS    1 working list, then per job, where it has them: its limit, its lock, its status key
 -- ARGV    1 what the jobs of each class share (JSON list): limit and share, the most slots of one scope (both as text; no limit
 --         where the class has none), ttl_s of a slot; class, keep_ms of a lock (as text; '0' releases it), hold_ms and after_ms
---         (parts/lock.lua) while the job is held
+--         (parts/lock_ticket.lua) while the job is held
 --         then per job: class (position in the list, from 1), payload as fetched, slot member, jid, queue, since when it has
 --         waited ('' when it has not yet), scope, 1 with a lock, seconds that its state is kept (0: it has none)
 -- RETURN  per job { state, slots taken, limit, jobs of its scope that wait, error of its state }: 1 it may start, 0 it waits,

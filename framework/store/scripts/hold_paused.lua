@@ -8,7 +8,7 @@
 -- ERROR   the key of the held jobs is of another type: the job is back in the working list
 -- COST    O(W + log N)
 -- CRASH   before: in the working list. after: held. A member is its ticket, a line of JSON [queue], [queue, copy] or
---         [queue, copy, lock] (parts/lock.lua), and its payload's bytes; the score is since when, of Redis's clock, and above every
+--         [queue, copy, lock] (parts/lock_ticket.lua), and its payload's bytes; the score is since when, of Redis's clock, and above every
 --         other's: they go back in the order in which they came.
 if ARGV[5] ~= '' then
   local stored = redis.pcall('HGET', KEYS[4], ARGV[4])

@@ -4,7 +4,7 @@
 -- base:running    ZSET  member -> when the slot expires (seconds of Redis's clock). A member is "IDENTITY JID", or
 --                       " JID" for a job that was released and has not started: a reservation
 -- base:waiting:S  ZSET  job of scope S -> since when; a job is its ticket, a line of JSON [queue, jid, lock
---                       if it has one (parts/lock.lua)], and its payload's bytes
+--                       if it has one (parts/lock_ticket.lua)], and its payload's bytes
 -- base:turns      ZSET  scope with waiting jobs that may get a slot -> its turn; base:full SET of scopes that have their share
 -- base:scopes     HASH  member -> its scope, and base:scope_slots HASH scope -> its slots; the scope '' is not counted
 -- No function fails half way: a key of another type is left alone.
