@@ -15,13 +15,14 @@
 --         not written again; with a key that notes the step none of its jobs is, even where a run has released its lock.
 -- The first write is one that a full server refuses, and the locks come after it: a refused push leaves no lock, although Lua does
 -- not roll back. All jobs go in one command, so that all are in or none. Most pushes have no duplicate: one EXISTS for all keys then
--- saves a read and a DEL per job, and the payloads go from ARGV into the command as they are.
+-- saves a read and a DEL per job, and the payloads go from ARGV into the command as they are (decision 214).
 local n, queue, done_key = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local before = done_key ~= '' and redis.call('GET', done_key)
 if before then return cjson.decode(before) end
 local class, ttl_ms, drops = ARGV[5], ARGV[6], ARGV[7] ~= ''
 local names, now = cjson.decode(ARGV[10]), redis_now()
 local shared = ARGV[9] ~= '' and cjson.decode(ARGV[9]) or nil
+local any_details = shared or ARGV[11 + n]
 
 -- Return the positions, due time, delay and status of a job, nil for none.
 local function details_of(i)
@@ -31,7 +32,6 @@ end
 
 -- Return when a job for the schedule set is due, in seconds of this server's clock: at a time or after a delay; else nil.
 local function due_of(details)
-  if not details then return nil end
   if details.delay then return now + tonumber(details.delay) end
   return details.due and tonumber(details.due)
 end
@@ -78,15 +78,15 @@ end
 local since = string.format('%.6f', now)
 for _, i in ipairs(added) do
   local key, jid = names[i], names[n + i]
-  local details = details_of(i)
+  local details = any_details and details_of(i)
   if found[i] == '' then
     if not all_free then redis.call('DEL', key) end
-    write_lock(key, jid, class, lock_ms(details), since)
+    write_lock(key, jid, class, details and lock_ms(details) or ttl_ms, since)
   end
   if details and details.status then redis.pcall('SET', 'aw:status:' .. jid, unpack(details.status)) end
 end
 for _, i in ipairs(dropped) do
-  local details = details_of(i)
+  local details = any_details and details_of(i)
   local positions = details and details.positions or {}
   local noted = drop_duplicate({ key = names[i], positions = positions, counter = ARGV[8] })
   if type(noted) == 'table' and #added == 0 then return noted end
