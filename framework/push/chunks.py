@@ -36,7 +36,7 @@ class ChunkSource:
         self._write = write
         self._find_first_due_at = first_due_at
         self._first_due_at: float | None = None
-        self._pending: deque[Any] = plan.payloads.check_bulk(request)
+        self._pending: deque[Any] = plan.payloads.check_bulk(request, locks)
         self._start = 0
 
     def prepare(self) -> PreparedChunk | None:

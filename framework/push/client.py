@@ -113,6 +113,8 @@ class Client:
         base = keys.limit(declaration.wire_name)
         _, missing = plan.shard.enqueue_up_to(base, limit, ())
         count = missing if max_new is None else min(max_new, missing)
+        if count <= 0:
+            return []
         extra = plan.fields_of_push()
         copies = [plan.payloads.one(list(args), None, None, extra) for _ in range(count)]
         jobs = [(copy.queue, copy.payloads[0], copy.jids[0]) for copy in copies if copy is not None]

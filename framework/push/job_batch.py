@@ -40,7 +40,7 @@ class PayloadBuilder(Protocol):
         """
         ...
 
-    def check_bulk(self, request: BulkRequest) -> deque[Any]:
+    def check_bulk(self, request: BulkRequest, locks: Deduplication | None) -> deque[Any]:
         """Return the checked arguments of all jobs, an item per chunk. Raises as ``one``, and names the first wrong job."""
         ...
 

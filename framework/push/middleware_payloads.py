@@ -64,8 +64,10 @@ class MiddlewarePayloads:
         job = self._prepare(checked, generate_jid(), due, locks, extra)
         return None if job is None else _batch({0: job}, locks)
 
-    def check_bulk(self, request: BulkRequest) -> deque[list[list[Any]]]:
+    def check_bulk(self, request: BulkRequest, locks: Deduplication | None) -> deque[list[list[Any]]]:
         """See ``PayloadBuilder``. Sizes are not checked, because a client middleware may still change the arguments."""
+        # The chain may change the arguments, and the lock keys are those of the changed ones.
+        del locks
         coercer = self._strict_arguments.coercer(self._declaration)
         bound = bind_all(self._declaration.signature, request.args, coercer)
         if coercer is not None:

@@ -101,8 +101,8 @@ class ChunkArguments(NamedTuple):
     """Hold the arguments of a chunk within the size limits, as JSON with a line per job."""
 
     lines: bytes
-    uncompressed: Sequence[bytes] | None
-    """All arguments before compression, if some are compressed: a lock key is that of the uncompressed arguments."""
+    lock_keys: Sequence[str] | None
+    """The lock keys of a deduplicated class, if arguments were compressed: a key is that of the uncompressed arguments."""
 
 
 class TemplatePayloads:
@@ -156,7 +156,7 @@ class TemplatePayloads:
         unique = locks.unique_jobs((payload,), lock_keys, (jid,), (details,))
         return JobBatch(template.queue, (payload,), (jid,), dues, (), unique)
 
-    def check_bulk(self, request: BulkRequest) -> deque[ChunkArguments]:
+    def check_bulk(self, request: BulkRequest, locks: Deduplication | None) -> deque[ChunkArguments]:
         """See ``PayloadBuilder``. Every job is within the size limits."""
         coercer = self._strict_arguments.coercer(self._declaration)
         checked: deque[ChunkArguments] = deque()
@@ -165,7 +165,8 @@ class TemplatePayloads:
                 checked.append(ChunkArguments(lines, None))
             else:
                 jobs = lines.split(b"\n")
-                checked.append(ChunkArguments(b"\n".join(self._fit_lines(jobs, number * CHUNK_SIZE)), jobs))
+                small = b"\n".join(self._fit_lines(jobs, number * CHUNK_SIZE))
+                checked.append(ChunkArguments(small, None if locks is None else locks.lock_keys(jobs)))
         if coercer is not None:
             coercer.log_complaints()
         return checked
@@ -185,7 +186,7 @@ class TemplatePayloads:
         count = len(lines)
         lock_keys: Sequence[str] = ()
         if locks is not None:
-            lock_keys = locks.lock_keys(arguments.uncompressed or lines)
+            lock_keys = arguments.lock_keys or locks.lock_keys(lines)
             lines = list(map(_with_lock_key, lines, lock_keys))
         ambient, jids = self._ambient_fields(extra), generate_jids(count)
         dues: list[DueTime] | None = None
