@@ -27,6 +27,8 @@ from framework.messages import did_you_mean
 from framework.typeguards import short_repr
 from framework.wire.json import dumps_exact, dumps_ordered, loads
 
+# A float may be no number.
+_SIMPLE_TYPES = PLAIN_TYPES - {float}
 _NON_STRICT_HINT = (
     "(Before the callers are corrected: strict_arguments = 'warn' in the class; the method then gets the JSON form.)"
 )
@@ -71,24 +73,24 @@ class JobSignature:
             ArgumentsError: as ``check``.
             PayloadError: the nesting is deeper than readers allow, or another thread has changed the value meanwhile.
         """
-        # Plain values need neither the walk of `check` nor that of `dumps_exact`. What fails here is checked again below.
-        count = len(args)
-        untyped = self.validate is None and self.varargs is not None and count >= self.required
-        if (
-            (untyped or count == len(self.names))
-            and self.validate_varargs is None
-            and PLAIN_TYPES.issuperset(map(type, args))
-        ):
-            try:
-                if self.validate is not None:
-                    self.validate(tuple(args))
-                data = to_json(args)
-            except (
-                ValueError
-            ):  # A wrong type (a ValidationError), half a surrogate pair, or an integer of too many digits.
-                data = b""
-            if data and len(data) < MAX_DIGITS and b"NaN" not in data and b"Infinity" not in data:
-                return data
+        # Most arguments are ids and texts. They need neither the walk of `check` nor that of `dumps_exact`; what fails here is
+        # checked again below.
+        for value in args:
+            if type(value) not in _SIMPLE_TYPES:
+                break
+        else:
+            count = len(args)
+            untyped = self.validate is None and self.varargs is not None and count >= self.required
+            if self.validate_varargs is None and (count == len(self.names) or untyped):
+                try:
+                    if self.validate is not None:
+                        self.validate(tuple(args))
+                    data = to_json(args)
+                # A wrong type (a ValidationError), half a surrogate pair, or an integer of too many digits.
+                except ValueError:
+                    data = b""
+                if 0 < len(data) < MAX_DIGITS:
+                    return data
         self.check(args)
         return dumps_exact(args, outer_levels=1)
 
