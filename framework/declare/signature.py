@@ -73,8 +73,7 @@ class JobSignature:
             ArgumentsError: as ``check``.
             PayloadError: the nesting is deeper than readers allow, or another thread has changed the value meanwhile.
         """
-        # Most arguments are ids and texts. They need neither the walk of `check` nor that of `dumps_exact`; what fails here is
-        # checked again below.
+        # Ids and texts need neither the walk of `check` nor that of `dumps_exact`. What fails here is checked again below.
         for value in args:
             if type(value) not in _SIMPLE_TYPES:
                 break
