@@ -118,7 +118,8 @@ class WorkerThreads:
             self._spawned += 1
         try:
             self._start_thread(f"processor-{number}")
-        except RuntimeError:  # the system has no more threads: the threads that exist do the work
+        except RuntimeError:
+            # The system has no more threads: the existing threads do the work.
             with self._spawn_lock:
                 self._spawned -= 1
             self._wake_pending = False

@@ -126,7 +126,8 @@ class BlockingMoves:
         timeout_s = UNBLOCK_REPLY_S
         try:
             self._unblock()
-        except ResponseError:  # an ACL forbids it
+        except ResponseError:
+            # The rights of the Redis user do not include CLIENT UNBLOCK.
             timeout_s = 0.0 if no_wait else self._overdue_after_s
         except (RedisError, OSError):
             self.drop_connections()

@@ -100,7 +100,8 @@ class InFlight:
                 unit = self.buffer.popleft()
                 self._being_admitted[id(unit)] = unit
                 taken.append(unit)
-        except IndexError:  # the buffer is empty
+        except IndexError:
+            # The buffer is empty.
             pass
         return taken
 
@@ -157,7 +158,8 @@ class InFlight:
         try:
             while True:
                 taken.append(self.buffer.popleft())
-        except IndexError:  # the buffer is empty, or another thread has started the last unit
+        except IndexError:
+            # The buffer is empty, or another thread has started the last unit.
             return taken
         except BaseException:
             self.buffer.extendleft(reversed(taken))

@@ -194,12 +194,12 @@ def _count_interruption(unit: UnitOfWork, ran_s: float, limit: InterruptionLimit
         payload["queue"] = unit.queue
     try:
         data = rewrite(unit.data, payload)
-    except PayloadError:  # a count that is too large, for example
+    except PayloadError:
+        # For example, a count in the payload is too large.
         data, gives_up = unit.data, False
     if not gives_up:
-        payload[
-            "args"
-        ] = []  # the arguments of all running jobs at once would take much memory, and only a hook reads them
+        # The arguments of all running jobs at once would take much memory, and only a hook reads them.
+        payload["args"] = []
     return _Interruption(unit, ran_s, payload, data, gives_up)
 
 

@@ -57,9 +57,8 @@ class BulkPush:
             try:
                 if self._chunk is None:
                     self._chunk = self._prepare()
-            except (
-                Exception
-            ) as error:  # a client middleware may raise anything; the caller must learn which jobs are written
+            except Exception as error:
+                # A client middleware may raise anything. The error must name the jobs that are written.
                 if not self._jids and not isinstance(error, ShardUnavailableError):
                     raise
                 raise self._failure(error) from error
