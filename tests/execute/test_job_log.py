@@ -261,6 +261,14 @@ def on_the_wire(job):
     more=None,
     duration=0.0,
 )
+@example(
+    job={"jid": [float("inf")], "class": "Job", "args": []},
+    loggable=False,
+    category=None,
+    queue="default",
+    more=None,
+    duration=0.0,
+)
 def test_line_pieces_give_the_fields_of_any_payload(both, job, loggable, category, queue, more, duration):
     with registry.isolated():
         declaration = declared(loggable=(0, 2) if loggable else (), feature_category=category) if category else None
@@ -275,8 +283,8 @@ def test_line_pieces_give_the_fields_of_any_payload(both, job, loggable, categor
     read, _ = on_the_wire(job)
     expected = plainly(read, unit, declaration)
     jid = read.get("jid")
-    # The field of a jid like 1e999 is null, which is all that JSON has; the message shows the number. A long jid is cut in both.
-    label = f"{read['class']} JID-{jid if isinstance(jid, float) else expected.get('jid')}"
+    # JSON shows a number like 1e999 as null, also inside of a list; the message shows the number. A long jid is cut in both.
+    label = f"{read['class']} JID-{expected.get('jid') if len(json_text(jid)) > MAX_NAME else jid}"
     time = iso_time(NOW)
     assert exactly(start) == exactly(
         {
