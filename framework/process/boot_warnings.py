@@ -77,29 +77,34 @@ def warn_unknown_queues(settings: Settings, queues: Iterable[str], known: Collec
             "workers_module",
             event_name="boot.no_workers",
         )
-    names = {*known, *(name.partition(":")[0] for name in known if ":" in name)}
     listed = {name for name, _ in settings.queues}
+    names = {*known, *(name.partition(":")[0] for name in known if ":" in name)}
     for name in queues:
-        near = nearest(name, sorted(names), cutoff=0.8) if name not in names | listed else None
-        if near is not None:
-            logs.logger().warning(
-                f"no worker is routed to the queue {name!r} (did you mean {near!r}?). The process serves it anyway, because "
-                "other producers may push to it",
-                event_name="boot.unknown_queue",
-                queue=name,
-                nearest=near,
-            )
+        _warn_similar(
+            name,
+            names,
+            listed,
+            "no worker is routed to the queue {} (did you mean {}?). The process serves it anyway, because other producers may "
+            "push to it",
+        )
     for setting, limits in (("limits", settings.limits), ("process_limits", settings.process_limits)):
         for name in limits:
-            near = nearest(name, sorted(known), cutoff=0.8) if name not in {*known, *listed} else None
-            if near is not None:
-                logs.logger().warning(
-                    f"no worker is routed to the queue {name!r} of the setting {setting} (did you mean {near!r}?), so this "
-                    "limit has no effect on the application",
-                    event_name="boot.unknown_queue",
-                    queue=name,
-                    nearest=near,
-                )
+            _warn_similar(
+                name,
+                known,
+                listed,
+                f"no worker is routed to the queue {{}} of the setting {setting} (did you mean {{}}?), so this limit has no "
+                "effect on the application",
+            )
+
+
+def _warn_similar(name: str, known: Collection[str], listed: Collection[str], message: str) -> None:
+    """Warn of a queue that is neither known nor listed if its name is similar to a known one."""
+    near = None if name in known or name in listed else nearest(name, sorted(known), cutoff=0.8)
+    if near is not None:
+        logs.logger().warning(
+            message.format(repr(name), repr(near)), event_name="boot.unknown_queue", queue=name, nearest=near
+        )
 
 
 def _log_difference(path: str, comparison: QueueFileDiff, reason: str | None) -> None:
