@@ -24,6 +24,19 @@ def free_port():
         return port.getsockname()[1]
 
 
+def listening(client, setting):
+    """Let the server listen on a free port, and return it. Another program may take the port first."""
+    while True:
+        port = free_port()
+        try:
+            client.config_set(setting, port)
+        except ResponseError as error:
+            if "Unable to listen" not in str(error):
+                raise
+        else:
+            return port
+
+
 @pytest.fixture
 def secured(make_server, short_path):
     """A server with a TLS port and a plain one; return what changes its settings, both ports, and the folder of certificates."""
@@ -35,7 +48,6 @@ def secured(make_server, short_path):
     authority.certificate("elsewhere.pem", 1)
     (folder / "other").mkdir()
     Authority(folder / "other")
-    plain, secure = free_port(), free_port()
     files = {"cert-file": "valid.pem", "key-file": "server.key", "ca-cert-file": "ca.pem"}
     with server.open() as client:
 
@@ -43,10 +55,11 @@ def secured(make_server, short_path):
             client.config_set(*chain(*((f"tls-{name.replace('_', '-')}", value) for name, value in options.items())))
 
         try:
-            configure(auth_clients="no", **{name: str(folder / file) for name, file in files.items()}, port=secure)
+            configure(auth_clients="no", **{name: str(folder / file) for name, file in files.items()})
+            secure = listening(client, "tls-port")
         except ResponseError as error:
             pytest.skip(f"this redis-server was built without TLS: {error}")
-        client.config_set("port", plain)
+        plain = listening(client, "port")
         yield configure, plain, secure, folder
 
 
