@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
 import redis
@@ -50,14 +49,26 @@ class Installation:
         (folder / "none").mkdir()
 
     def redis(self, *lines, sentinel=False, secure=False):
-        port = next(port for port in iter(free_port, None) if port < 55_536)  # a cluster's bus is 10,000 above
+        while True:
+            # The bus of a cluster is 10,000 above.
+            port = next(port for port in iter(free_port, None) if port < 55_536)
+            server, log = self._start_redis(port, lines, sentinel=sentinel, secure=secure)
+            until(lambda server=server, log=log: server.poll() is not None or is_ready(log), "the server listens")
+            if server.poll() is None:
+                return port
+            # Another program took one of the ports first.
+
+    def _start_redis(self, port, lines, *, sentinel, secure):
         place = self.folder / str(port)
         place.mkdir()
         at = [f"tls-port {port}", "port 0"] if secure else [f"port {port}"]
-        (place / "conf").write_text("\n".join([*at, "bind 127.0.0.1", f"dir {place}", 'save ""', *lines, ""]))
+        (place / "conf").write_text(
+            "\n".join([*at, "bind 127.0.0.1", f"dir {place}", f"logfile {place}/log", 'save ""', *lines, ""])
+        )
         argv = [str(binary_or_skip("redis-server")), str(place / "conf"), *(["--sentinel"] if sentinel else [])]
-        self.running.append(subprocess.Popen(argv, stdout=subprocess.DEVNULL))
-        return port
+        server = subprocess.Popen(argv)
+        self.running.append(server)
+        return server, place / "log"
 
     def environment(self, **env):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("FRAMEWORK_", "REDIS_URL"))}
@@ -95,6 +106,11 @@ class Installation:
         worker.terminate()
         worker.communicate(timeout=30)
         return worker.returncode == 0
+
+
+def is_ready(log):
+    """Return whether a Redis or a sentinel has written that it listens."""
+    return log.exists() and any(words in log.read_text() for words in ("Ready to accept connections", "Sentinel ID is"))
 
 
 @pytest.fixture
@@ -201,11 +217,9 @@ def test_redis_cluster_is_refused_at_boot_and_at_the_push(installation, query, r
     output = until(pushed, "the push is refused")
     assert "ShardUnavailableError" in output
     assert "which is not supported yet" in output
-    began = time.monotonic()
     status, output = installation.refused(REDIS_URL=url)
     assert status == 78
     assert "Redis Cluster, which is not supported yet" in output.splitlines()[-1]
-    assert time.monotonic() - began < 30
     with redis.Redis(port=port) as client:
         assert client.execute_command("CLUSTER", "COUNTKEYSINSLOT", 0) == 0
         assert client.dbsize() == 0
