@@ -6,8 +6,8 @@ from typing import Any, Literal
 import redis
 
 from framework.admin.held_jobs import held_keys, measure_held
-from framework.flags.flag import pause_flag
-from framework.flags.redis_flags import read_flags
+from framework.feature_flags.flag import pause_flag
+from framework.feature_flags.redis_flags import read_flags
 from framework.policies.pause.explain import pause_source
 from framework.store.clock import server_time
 from framework.text import decode_escaped

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import redis
 
-from framework.flags.flag import Flag
-from framework.flags.redis_flags import read_flags
+from framework.feature_flags.flag import Flag
+from framework.feature_flags.redis_flags import read_flags
 from framework.process.record import ProcessInfo, read_processes
 from framework.store.clock import server_time
 from framework.text import decode_escaped

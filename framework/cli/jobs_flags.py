@@ -21,8 +21,8 @@ from framework.cli.options import (
 from framework.cli.project import refuse_unknown_class, resolve_class
 from framework.cli.shards import ShardCommand, operator_name
 from framework.cli.terminal import echo
-from framework.flags.flag import Flag, drop_flag, run_flag
-from framework.flags.redis_flags import MAX_AGE_S, read_flags_or_none, set_flag, unset_flag
+from framework.feature_flags.flag import Flag, drop_flag, run_flag
+from framework.feature_flags.redis_flags import MAX_AGE_S, read_flags_or_none, set_flag, unset_flag
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
 from framework.text import format_duration

@@ -12,8 +12,8 @@ from framework.cli.options import json_option, modules_option, reason_and_durati
 from framework.cli.project import refuse_unknown_class, resolve_class
 from framework.cli.shards import ShardCommand
 from framework.cli.terminal import echo
-from framework.flags.flag import pause_flag
-from framework.flags.redis_flags import unset_flag
+from framework.feature_flags.flag import pause_flag
+from framework.feature_flags.redis_flags import unset_flag
 from framework.policies.pause.resumer import ResumeResult, resume
 from framework.shard.shard import Shard
 from framework.store.clock import server_time

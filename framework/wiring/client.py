@@ -12,8 +12,8 @@ from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, PushRequest
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.execute.inline import run_inline
+from framework.feature_flags.flag import FlagSource
 from framework.finish.status_writer import StatusWriter
-from framework.flags.flag import FlagSource
 from framework.policies.consistency.databases import Databases, open_databases
 from framework.policies.consistency.push import PushPositions
 from framework.policies.dedup.push import Deduplicator
@@ -34,7 +34,7 @@ from framework.telemetry import logs
 from framework.telemetry.sentry import Tracker, open_tracker
 from framework.types import Jid, JobState
 from framework.wire.status_key import TrackedJob
-from framework.wiring.flags import lazy_flags
+from framework.wiring.feature_flags import lazy_flags
 
 
 class ProcessClient(Client):

@@ -7,7 +7,7 @@ import redis
 
 from framework.declare import registry
 from framework.execute.admission import AdmissionChain, AdmissionPolicy
-from framework.flags.redis_flags import RedisFlags
+from framework.feature_flags.redis_flags import RedisFlags
 from framework.policies.concurrency.admission import CapacityLimit, ClassLimit, QueueLimit
 from framework.policies.concurrency.limits import FleetSlots, Limits
 from framework.policies.concurrency.slots import LimitSlots
@@ -28,7 +28,7 @@ from framework.store.absent_keys import AbsentKeys
 from framework.telemetry.sentry import Tracker
 from framework.timings import Timings
 from framework.wiring.client import databases_of
-from framework.wiring.flags import open_flags
+from framework.wiring.feature_flags import open_flags
 from framework.wiring.health_policy import open_health_policy
 
 

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from framework.admin.locks import delete_lock, find_lock
 from framework.admin.purge import purge
 from framework.cli.jobs import jobs as command
-from framework.flags.flag import Flag, drop_flag, pause_flag, run_flag
-from framework.flags.redis_flags import set_flag
+from framework.feature_flags.flag import Flag, drop_flag, pause_flag, run_flag
+from framework.feature_flags.redis_flags import set_flag
 from framework.store.script import TAKE_SLOT
 from framework.wire import keys
 from tests.harness import ROOT, encoded, enqueue, hold, until

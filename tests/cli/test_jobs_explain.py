@@ -7,8 +7,8 @@ import time
 import pytest
 
 from framework.admin import search
-from framework.flags.flag import Flag, pause_flag
-from framework.flags.redis_flags import set_flag
+from framework.feature_flags.flag import Flag, pause_flag
+from framework.feature_flags.redis_flags import set_flag
 from framework.wire import keys
 from tests.harness import ROOT, encoded, enqueue, hold, until
 

@@ -19,8 +19,8 @@ from framework.cli.retired import retired
 from framework.cli.terminal import columns
 from framework.devtools.commands.route import route
 from framework.errors import FrameworkError
-from framework.flags.flag import Flag, drop_flag, pause_flag
-from framework.flags.redis_flags import set_flag
+from framework.feature_flags.flag import Flag, drop_flag, pause_flag
+from framework.feature_flags.redis_flags import set_flag
 from framework.policies.concurrency.limit_state import LimitOverride, set_override
 from framework.store.rights import ROLES
 from framework.telemetry.visible import MOST, visible, visible_json

@@ -9,12 +9,12 @@ from redis.exceptions import NoPermissionError
 from framework.declare import registry
 from framework.errors import Discard, RetryLater
 from framework.execute.unknown import UnknownClassDelays
+from framework.feature_flags.flag import Flag, drop_flag, pause_flag, run_flag
+from framework.feature_flags.redis_flags import RedisFlags, set_flag
 from framework.fetch.state import InFlight
 from framework.finish import endings
 from framework.finish.endings import ENDINGS
 from framework.finish.outcome import Discarded, RunOutcome, UnknownClass
-from framework.flags.flag import Flag, drop_flag, pause_flag, run_flag
-from framework.flags.redis_flags import RedisFlags, set_flag
 from framework.policies.concurrency.admission import DEFERRED_JOBS, ClassLimit
 from framework.policies.concurrency.limits import FleetSlots, Limits
 from framework.policies.concurrency.slots import LimitSlots

@@ -10,9 +10,9 @@ import time
 import pytest
 
 from framework.execute.job_log import JobLog
+from framework.feature_flags.flag import Flag, pause_flag
+from framework.feature_flags.redis_flags import set_flag
 from framework.fetch.queues import QueueOrder
-from framework.flags.flag import Flag, pause_flag
-from framework.flags.redis_flags import set_flag
 from framework.process import launcher as launcher_module
 from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue

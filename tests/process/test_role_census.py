@@ -14,8 +14,8 @@ import pytest
 from framework.declare import port, registry
 from framework.declare.worker import ApplicationWorker
 from framework.errors import BulkPushError
-from framework.flags.flag import Flag, drop_flag, pause_flag
-from framework.flags.redis_flags import set_flag
+from framework.feature_flags.flag import Flag, drop_flag, pause_flag
+from framework.feature_flags.redis_flags import set_flag
 from framework.store import rights, script
 from framework.store.connect import Endpoint, open_client
 from framework.wire import keys

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from framework.errors import PayloadError
+from framework.feature_flags.flag import decode_flag
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.flags.flag import decode_flag
 from framework.policies.dedup.push import Deduplicator
 from framework.process import launcher, push_back, record
 from framework.process.signals import accepted_signals

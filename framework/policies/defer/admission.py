@@ -5,8 +5,8 @@ from typing import Any
 
 from framework.declare.declaration import Declaration
 from framework.execute.admission import AdmissionRequest
+from framework.feature_flags.flag import Flags, drop_flag, run_flag
 from framework.finish.outcome import Deferred, Discarded
-from framework.flags.flag import Flags, drop_flag, run_flag
 from framework.policies.defer.skip_tracker import REASON, SkipTracker
 
 _JITTER = 0.5

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from framework.command_line import command
 from framework.execute.blocker import Blocker
-from framework.flags.flag import Flag, drop_flag, run_flag
+from framework.feature_flags.flag import Flag, drop_flag, run_flag
 from framework.text import format_duration
 
 

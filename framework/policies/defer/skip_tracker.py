@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from framework.command_line import command
-from framework.flags.flag import Flag, Flags
+from framework.feature_flags.flag import Flag, Flags
 from framework.telemetry import logs
 from framework.telemetry.counters import SKIPPED_JOBS, counters
 from framework.telemetry.rate_limit import LogRateLimit

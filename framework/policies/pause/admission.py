@@ -9,8 +9,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.declare.declaration import Declaration
 from framework.execute.admission import AdmissionRequest
+from framework.feature_flags.flag import pause_flag
 from framework.finish.outcome import Held, Lost, NotAdmitted
-from framework.flags.flag import pause_flag
 from framework.policies.pause.state import Pause, PauseState
 from framework.store.script import HOLD_PAUSED, is_wrong_type
 from framework.telemetry.rate_limit import LogRateLimit

@@ -7,7 +7,7 @@ import redis
 
 from framework.command_line import command
 from framework.execute.blocker import Blocker
-from framework.flags.flag import Flag, pause_flag
+from framework.feature_flags.flag import Flag, pause_flag
 from framework.text import decode_escaped, format_duration
 from framework.wire import keys
 

@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
-from framework.flags.flag import pause_flag
+from framework.feature_flags.flag import pause_flag
 from framework.policies.pause.admission import MARKER_TTL_MS
 from framework.policies.pause.state import PauseState
 from framework.store.absent_keys import AbsentKeys

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from framework.declare.declaration import Declaration
-from framework.flags.flag import Flags, pause_flag
-from framework.flags.redis_flags import RedisFlags
+from framework.feature_flags.flag import Flags, pause_flag
+from framework.feature_flags.redis_flags import RedisFlags
 from framework.policies.pause.strategies import BUILT_IN, PauseStrategies
 
 MANUAL_PAUSE = "manual"

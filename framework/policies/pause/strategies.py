@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationProblem
 from framework.extensions import NamedExtensions
-from framework.flags.background import BackgroundValue
+from framework.feature_flags.background import BackgroundValue
 from framework.messages import did_you_mean, join_names
 from framework.timings import STANDARD, Timings
 from framework.typeguards import short_repr

@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from framework.flags.flag import Flag
-from framework.flags.redis_flags import set_flag
+from framework.feature_flags.flag import Flag
+from framework.feature_flags.redis_flags import set_flag
 from framework.wire import keys
 from tests.harness import Site, until
 

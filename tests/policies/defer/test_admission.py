@@ -7,10 +7,10 @@ import pytest
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.execute.admission import AdmissionChain, AdmissionRequest
+from framework.feature_flags.flag import Flag, drop_flag, run_flag
+from framework.feature_flags.redis_flags import RedisFlags, set_flag, unset_flag
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Deferred, Discarded
-from framework.flags.flag import Flag, drop_flag, run_flag
-from framework.flags.redis_flags import RedisFlags, set_flag, unset_flag
 from framework.policies.defer import skip_tracker
 from framework.policies.defer.admission import DeferFlag, DropFlag
 from framework.policies.defer.skip_tracker import SkipTracker

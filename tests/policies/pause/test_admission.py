@@ -6,9 +6,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.execute.admission import AdmissionRequest
+from framework.feature_flags.flag import Flag, LayeredFlags, pause_flag
+from framework.feature_flags.redis_flags import RedisFlags, set_flag, unset_flag
 from framework.finish.outcome import Held, Lost
-from framework.flags.flag import Flag, LayeredFlags, pause_flag
-from framework.flags.redis_flags import RedisFlags, set_flag, unset_flag
 from framework.policies.pause.admission import PausePolicy
 from framework.policies.pause.state import PauseState
 from framework.policies.pause.strategies import PauseStrategies

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from framework.flags.flag import Flag, drop_flag, pause_flag, run_flag
-from framework.flags.redis_flags import set_flag, unset_flag
+from framework.feature_flags.flag import Flag, drop_flag, pause_flag, run_flag
+from framework.feature_flags.redis_flags import set_flag, unset_flag
 from framework.process.signals import SWEEP
 from framework.wire import keys
 from tests.harness import Site, enqueue, until
@@ -20,7 +20,7 @@ from framework import timings
 timings.use(replace(timings.STANDARD, record_period_s=0.2, sweep_period_s=0.2))
 from framework.policies.pause import resumer
 resumer.PAGE = 25
-from framework.flags import background
+from framework.feature_flags import background
 background.DEADLINE_S = 0.5
 from framework.cli.worker import main
 main()

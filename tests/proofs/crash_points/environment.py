@@ -14,8 +14,8 @@ from typing import Any, cast
 
 from redis import Redis
 
-from framework.flags.flag import Flag, pause_flag
-from framework.flags.redis_flags import set_flag
+from framework.feature_flags.flag import Flag, pause_flag
+from framework.feature_flags.redis_flags import set_flag
 from framework.settings.load import load
 from framework.settings.model import Settings
 from framework.shard.shard import Shard

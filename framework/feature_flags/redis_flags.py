@@ -10,7 +10,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from framework.flags.flag import Flag, FlagSource, decode_flag
+from framework.feature_flags.flag import Flag, FlagSource, decode_flag
 from framework.store.absent_keys import AbsentKeys
 from framework.store.clock import epoch_s, server_time
 from framework.telemetry.rate_limit import LogRateLimit

@@ -8,10 +8,10 @@ from openfeature import api
 from openfeature.provider.in_memory_provider import InMemoryFlag, InMemoryProvider
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from framework.flags import redis_flags
-from framework.flags.flag import Flag, LayeredFlags, decode_flag
-from framework.flags.openfeature import OpenFeatureFlags
-from framework.flags.redis_flags import RedisFlags, read_flags, set_flag, unset_flag
+from framework.feature_flags import redis_flags
+from framework.feature_flags.flag import Flag, LayeredFlags, decode_flag
+from framework.feature_flags.openfeature import OpenFeatureFlags
+from framework.feature_flags.redis_flags import RedisFlags, read_flags, set_flag, unset_flag
 from framework.wire import keys
 from tests.harness import server_lines, until
 from tests.tables import each_row
@@ -155,7 +155,7 @@ def test_openfeature_failing_provider_keeps_last_values(provider, monkeypatch):
         monkeypatch.setattr(provider, "resolve_boolean_details", hang)
         flags.read()
         assert asked.wait(30)
-        monkeypatch.setattr("framework.flags.background.DEADLINE_S", 0.0)
+        monkeypatch.setattr("framework.feature_flags.background.DEADLINE_S", 0.0)
         flags.read()
         assert flags.enabled("on")
         logged = {line["event_name"] for line in lines() if "event_name" in line}

@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from framework.flags.background import BackgroundValue
-from framework.flags.flag import Flag, FlagSource
-from framework.flags.redis_flags import MAX_AGE_S
+from framework.feature_flags.background import BackgroundValue
+from framework.feature_flags.flag import Flag, FlagSource
+from framework.feature_flags.redis_flags import MAX_AGE_S
 from framework.telemetry.rate_limit import LogRateLimit
 
 _LOG_INTERVAL_S = 300.0

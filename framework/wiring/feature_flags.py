@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, ConfigurationProblem
-from framework.flags.flag import FlagSource, LayeredFlags, drop_flag, pause_flag, run_flag
-from framework.flags.openfeature import OpenFeatureFlags
-from framework.flags.redis_flags import RedisFlags
+from framework.feature_flags.flag import FlagSource, LayeredFlags, drop_flag, pause_flag, run_flag
+from framework.feature_flags.openfeature import OpenFeatureFlags
+from framework.feature_flags.redis_flags import RedisFlags
 from framework.settings.model import Settings
 from framework.shard.shard import Shard
 from framework.version import install_extra
