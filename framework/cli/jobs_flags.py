@@ -1,12 +1,11 @@
 """``jobs drop``, ``defer`` and ``flags``: set, clear and show the operators' flags of a class, each with a reason and an end."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
 
 import click
 
 from framework.cli.errors import reports_errors
+from framework.cli.flags import print_flags
 from framework.cli.groups import DefaultShowGroup
 from framework.cli.options import (
     DURATION_HELP,
@@ -19,15 +18,12 @@ from framework.cli.options import (
     shard_option,
 )
 from framework.cli.project import refuse_unknown_class, resolve_class
-from framework.cli.shards import ShardCommand, operator_name
+from framework.cli.shards import ShardCommand
 from framework.cli.terminal import echo
-from framework.feature_flags.flag import Flag, drop_flag, run_flag
-from framework.feature_flags.redis_flags import MAX_AGE_S, read_flags_or_none, set_flag, unset_flag
-from framework.shard.shard import Shard
-from framework.store.clock import server_time
+from framework.feature_flags.flag import Flag, drop_flag, is_class_flag, run_flag
+from framework.feature_flags.redis_flags import MAX_AGE_S, set_flag, unset_flag
+from framework.process.identity import operator_name
 from framework.text import format_duration
-
-_HEADINGS = ("SHARD", "FLAG", "ON FOR", "SET BY", "ENDS IN", "REASON")
 
 percent_option = click.option(
     "--percent", type=click.IntRange(1, 100), default=100, show_default=True, help="Act on this percentage of the jobs."
@@ -141,42 +137,12 @@ def clear_flags(
 @json_option
 @reports_errors
 def show(*, names: Sequence[str], as_json: bool) -> None:
-    """Show every flag that operators have set.
+    """Show every flag that operators have set on classes.
 
     The table shows the percentage of jobs, the operator, the end and the reason. The flag run_jobs_CLASS runs jobs and
     defers the others; drop_jobs_CLASS drops them; pause_jobs_CLASS holds them.
     """
-    on = ShardCommand(names)
-    found = [(shard, now, name, flag) for shard, (now, read) in on.each(_read_flags) for name, flag in read]
-    if as_json:
-        on.print_json({"flags": [{"shard": shard, **_flag_json(name, flag)} for shard, _, name, flag in found]})
-    else:
-        on.print_table(_HEADINGS, [_row(*one) for one in found], "No flag is set")
-    on.exit_if_unanswered()
-
-
-def _read_flags(shard: Shard) -> tuple[float, list[tuple[str, Flag | None]]]:
-    now = server_time(shard.client)
-    written = sorted(read_flags_or_none(shard.client).items())
-    return now, [one for one in written if one[1] is None or one[1].expires_at is None or one[1].expires_at > now]
-
-
-def _flag_json(name: str, flag: Flag | None) -> dict[str, Any]:
-    return {"name": name, "unreadable": True} if flag is None else asdict(flag)
-
-
-def _row(shard: str, now: float, name: str, flag: Flag | None) -> Sequence[str]:
-    if flag is None:
-        return (
-            shard,
-            name,
-            "-",
-            "-",
-            "-",
-            "cannot be read and counts as not set: set it again, or clear the flags of the class",
-        )
-    ends = "never" if flag.expires_at is None else format_duration(flag.expires_at - now)
-    return shard, flag.name, f"{flag.percentage:g} %", flag.set_by or "-", ends, flag.reason or "-"
+    print_flags(names, is_class_flag, as_json=as_json)
 
 
 COMMANDS: tuple[click.Command, ...] = (drop, defer, flags)

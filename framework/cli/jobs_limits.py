@@ -12,7 +12,7 @@ from framework.cli.errors import refuse_unknown, reports_errors
 from framework.cli.groups import DefaultShowGroup
 from framework.cli.options import check_reason, json_option, modules_option, reason_and_duration_options, shard_option
 from framework.cli.project import load_project, print_load_error
-from framework.cli.shards import ShardCommand, operator_name
+from framework.cli.shards import ShardCommand
 from framework.cli.terminal import echo
 from framework.errors import FrameworkError
 from framework.exit_codes import EXIT_FAILED
@@ -24,6 +24,7 @@ from framework.policies.concurrency.limit_state import (
     read_slot_holders,
     set_override,
 )
+from framework.process.identity import operator_name
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
 from framework.text import decode_escaped, format_age, format_duration

@@ -1,8 +1,5 @@
 """Run a command on several shards, and report those that do not answer."""
 
-import getpass
-import os
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,15 +67,6 @@ class ShardCommand:
             failed = " and ".join(self.unanswered)
             echo(f"{done} on {failed}: run the command again with {options} when Redis answers.", err=True)
             sys.exit(EXIT_FAILED)
-
-
-def operator_name() -> str:
-    """Return the operator as ``user@host``; the user's number where it has no name, as in containers."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
 
 
 def unserved_queue_message(shard: str, queue: str, hint: str = "") -> str:

@@ -1,12 +1,16 @@
 """Define a feature flag and where flags come from. A flag that is not set leaves the decision to its caller."""
 
+import hashlib
 import math
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
+from framework.command_line import command
 from framework.errors import PayloadError
+from framework.typeguards import short_repr
 from framework.wire.json import dumps, loads
 
 FORMAT = 1
@@ -29,6 +33,17 @@ class Flag:
         """Return whether the flag is on for this evaluation, at random."""
         return sample() * 100 < self.percentage
 
+    def includes(self, key: str | int) -> bool:
+        """Return whether the flag is on for a key: always the same answer, in each process, for a percentage.
+
+        A key that a percentage includes is also included by a larger one. Flags choose their keys independently.
+        """
+        if self.percentage >= 100 or self.percentage <= 0:
+            return self.percentage >= 100
+        text = f"{self.name}\0{key}".encode(errors="surrogatepass")
+        share = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) / 2**64
+        return share * 100 < self.percentage
+
     def encode(self) -> bytes:
         """Return the flag's value for Redis."""
         fields = {"reason": self.reason, "set_by": self.set_by, "set_at": self.set_at, "expires_at": self.expires_at}
@@ -38,10 +53,12 @@ class Flag:
 class Flags(Protocol):
     """Look up flags in the memory of the process, without a round trip. Safe to call from any thread."""
 
-    def enabled(self, name: str, *, default: bool = False) -> bool:
-        """Return whether the flag is on for this evaluation; ``default`` if it is not set."""
+    def enabled(self, name: str, key: str | int | None = None) -> bool:
+        """Return whether the flag is on for ``key``, or for this evaluation; False if it is not set."""
         flag = self.find(name)
-        return default if flag is None else flag.sampled()
+        if flag is None:
+            return False
+        return flag.sampled() if key is None else flag.includes(key)
 
     def find(self, name: str) -> Flag | None:
         """Return the flag, ``None`` if it is not set."""
@@ -50,6 +67,10 @@ class Flags(Protocol):
     def names(self) -> frozenset[str]:
         """Return the names of the flags that are set."""
         ...
+
+    def watch(self, name: str) -> None:
+        """Read this flag too, from now on. Most sources read all flags, and need not be told."""
+        del name
 
 
 class FlagSource(Flags, Protocol):
@@ -78,6 +99,35 @@ class LayeredFlags(FlagSource):
         """See ``FlagSource``."""
         changes = [source.read() for source in self._sources]
         return any(changes)
+
+    def watch(self, name: str) -> None:
+        """See ``FlagSource``."""
+        for source in self._sources:
+            source.watch(name)
+
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
+_NAME_FORMAT = "letters, digits and _ . : / -, at most 200 characters, and a letter, digit or _ first"
+_CLASS_PREFIXES = ("run_jobs_", "drop_jobs_", "pause_jobs_")
+
+
+def is_class_flag(name: str) -> bool:
+    """Return whether operators set the flag on a class: its name is made by one of the functions below."""
+    return name.startswith(_CLASS_PREFIXES)
+
+
+def check_flag_name(name: object) -> str:
+    """Return the name of a flag of the application.
+
+    Raises:
+        ValueError: the name is not allowed, or is that of a flag of a class.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(f"{short_repr(name)} is not a name of a flag; allowed: {_NAME_FORMAT}")
+    if is_class_flag(name):
+        verbs = " | ".join(map(command, ("jobs drop", "jobs defer", "jobs pause", "jobs flags clear")))
+        raise ValueError(f"{name!r} is a flag of a class; set and clear it with {verbs}")
+    return name
 
 
 def run_flag(worker: str) -> str:

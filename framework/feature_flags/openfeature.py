@@ -7,7 +7,6 @@ from typing import Any
 
 from framework.feature_flags.background import BackgroundValue
 from framework.feature_flags.flag import Flag, FlagSource
-from framework.feature_flags.redis_flags import MAX_AGE_S
 from framework.telemetry.rate_limit import LogRateLimit
 
 _LOG_INTERVAL_S = 300.0
@@ -24,48 +23,59 @@ class OpenFeatureFlags(FlagSource):
     Raises ImportError if the SDK is not installed.
     """
 
-    def __init__(self, names: Callable[[], Iterable[str]], targeting_key: str, *, lazy: bool = False) -> None:
+    def __init__(self, names: Callable[[], Iterable[str]], targeting_key: str) -> None:
         self._api: Any = importlib.import_module("openfeature.api")
         evaluation: Any = importlib.import_module("openfeature.evaluation_context")
         errors: Any = importlib.import_module("openfeature.exception")
         self._context = evaluation.EvaluationContext(targeting_key)
         self._unknown = errors.ErrorCode.FLAG_NOT_FOUND
         self._names = names
-        self._lazy = lazy
-        self._read_at: float | None = None
-        self._flags: BackgroundValue[Mapping[str, Flag]] = BackgroundValue(
+        self._watched: set[str] = set()
+        self._first_read = True
+        self._flags: BackgroundValue[Mapping[str, Flag | None]] = BackgroundValue(
             "the OpenFeature provider", self._evaluate, {}
         )
-        self._previous: Mapping[str, Flag] = {}
+        self._previous: Mapping[str, Flag | None] = {}
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def find(self, name: str) -> Flag | None:
         """See ``Flags``."""
-        if self._lazy and (self._read_at is None or time.monotonic() - self._read_at >= MAX_AGE_S):
-            self.read()
         return self._flags.value.get(name)
 
     def names(self) -> frozenset[str]:
         """See ``Flags``."""
-        return frozenset(self._flags.value)
+        return frozenset(name for name, flag in self._flags.value.items() if flag is not None)
+
+    def watch(self, name: str) -> None:
+        """See ``Flags``. The first call for a name waits for its value, for two seconds at most."""
+        if name in self._watched:
+            return
+        self._watched.add(name)
+        deadline = time.monotonic() + _FIRST_READ_TIMEOUT_S
+        # An evaluation that already runs may have begun without the name: then a second one follows.
+        for _ in range(2):
+            if name not in self._flags.value:
+                self._flags.refresh()
+                self._flags.wait(max(0.0, deadline - time.monotonic()))
 
     def read(self) -> bool:
         """Read the flags again in the background; return whether the values known so far have changed.
 
         Only the first read waits for its result, and not for long.
         """
-        first, self._read_at = self._read_at is None, time.monotonic()
+        first, self._first_read = self._first_read, False
         self._flags.refresh()
         if first:
             self._flags.wait(_FIRST_READ_TIMEOUT_S)
         before, self._previous = self._previous, self._flags.value
         return before != self._previous
 
-    def _evaluate(self) -> Mapping[str, Flag]:
+    def _evaluate(self) -> Mapping[str, Flag | None]:
         client = self._api.get_client(_DOMAIN)
         known = self._flags.value
-        found = {name: self._evaluate_one(client, name, known.get(name)) for name in self._names()}
-        return {name: flag for name, flag in found.items() if flag is not None}
+        # The set is copied in one step: other threads add to it.
+        names = [*self._names(), *self._watched.copy()]
+        return {name: self._evaluate_one(client, name, known.get(name)) for name in names}
 
     def _evaluate_one(self, client: Any, name: str, known: Flag | None) -> Flag | None:
         details = client.get_boolean_details(name, False, self._context)

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, cast
 
 import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from framework.feature_flags.flag import Flag, FlagSource, decode_flag
+from framework.feature_flags.flag import Flag, Flags, FlagSource, decode_flag
 from framework.store.absent_keys import AbsentKeys
 from framework.store.clock import epoch_s, server_time
 from framework.telemetry.rate_limit import LogRateLimit
@@ -19,7 +19,7 @@ from framework.timings import STANDARD
 from framework.wire import keys
 
 MAX_AGE_S = STANDARD.record_period_s
-"""The maximum age of cached flags: worker processes read them as often as they write their record."""
+"""The maximum age of cached flags: every process reads them as often as worker processes write their record."""
 
 _LOG_INTERVAL_S = 300.0
 _MAX_VALUE = 200
@@ -34,96 +34,105 @@ class _CachedFlag(NamedTuple):
         return time.monotonic() < self.valid_until
 
 
+class _Snapshot(NamedTuple):
+    """The flags of one read."""
+
+    asked_at: float
+    """Seconds of the monotonic clock, before the read was sent."""
+    flags: Mapping[str, _CachedFlag]
+    raw: Mapping[str, bytes]
+
+
+class _OwnWrite(NamedTuple):
+    """A write of this process. It counts until a read that was sent later."""
+
+    noted_at: float
+    flag: _CachedFlag | None
+
+
 # Decision 133: flags are cached in each process.
 class RedisFlags(FlagSource):
     """Cache the flags of one shard; flags that cannot be read keep their last values.
 
-    A worker process reads them every few seconds, unless the shard has none (``absent``). A producer has no periodic task: with
-    ``lazy`` the flags are read on use, if older than ``MAX_AGE_S``.
+    ``read`` asks Redis, unless the shard has no flags (``absent``). No method takes a lock, so a fork is harmless.
     """
 
-    def __init__(
-        self, client: "redis.Redis", shard: str, absent: AbsentKeys | None = None, *, lazy: bool = False
-    ) -> None:
+    def __init__(self, client: "redis.Redis", shard: str, absent: AbsentKeys | None = None) -> None:
         self._client = client
         self._absent = absent or AbsentKeys()
         self._shard = shard
-        self._lazy = lazy
-        self._read_at: float | None = None
-        self._flags: Mapping[str, _CachedFlag] = {}
-        self._raw: Mapping[str, bytes] = {}
+        # One reference, so that another thread sees flags and time of the same read.
+        self._snapshot = _Snapshot(-math.inf, {}, {})
+        self._own_writes: dict[str, _OwnWrite] = {}
+        self._reported: Mapping[str, Flag] = {}
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
     def find(self, name: str) -> Flag | None:
         """See ``Flags``."""
-        self._refresh_if_stale()
-        found = self._flags.get(name)
+        snapshot = self._snapshot
+        own = self._own_writes.get(name)
+        found = snapshot.flags.get(name) if own is None or own.noted_at < snapshot.asked_at else own.flag
         return found.flag if found is not None and found.is_valid() else None
 
     def names(self) -> frozenset[str]:
         """See ``Flags``."""
-        self._refresh_if_stale()
-        return self._valid_names()
-
-    def _valid_names(self) -> frozenset[str]:
-        return frozenset(name for name, one in self._flags.items() if one.is_valid())
+        return frozenset(self._valid_flags())
 
     def raw_value(self, name: str) -> bytes:
         """Return the stored bytes of a flag at the last read, valid or not; empty if there was none."""
-        return self._raw.get(name, b"")
+        return self._snapshot.raw.get(name, b"")
 
     def expect_change(self) -> None:
         """Make the next read ask Redis, even if the shard had no flags at the last check."""
         self._absent.note(keys.FLAGS, found=True)
+
+    def note_written(self, name: str, flag: Flag | None) -> None:
+        """Use a flag that this process has just written (``None``: cleared), without waiting for the next read."""
+        self.expect_change()
+        now = time.monotonic()
+        cached = None
+        if flag is not None:
+            cached = _CachedFlag(flag, now + _duration_s(flag))
+        self._own_writes[name] = _OwnWrite(now, cached)
 
     def read(self) -> bool:
         """Read all flags; return whether any has changed. Raises redis errors of the connection.
 
         A refusal by the server (a key of another type, an ACL) is logged, and the known flags stay.
         """
-        # Set before the read, so that other threads do not read at the same time.
-        self._read_at = time.monotonic()
-        if not self._absent.may_exist(keys.FLAGS):
-            # The last read found no flag, and there is none yet.
-            return False
+        if self._absent.may_exist(keys.FLAGS):
+            # Else the last read found no flag, and there is none yet.
+            asked_at = time.monotonic()
+            try:
+                found = self._read_from_redis()
+            except (RedisConnectionError, RedisTimeoutError):
+                raise
+            except ResponseError as error:
+                self._warn(
+                    "refused",
+                    "the flags cannot be read; their last values are used. Look at the error",
+                    "flags.read_failed",
+                    error=error,
+                )
+                return False
+            self._snapshot = _Snapshot(asked_at, *found)
+        before, self._reported = self._reported, self._valid_flags()
+        return before != self._reported
+
+    def _read_from_redis(self) -> tuple[Mapping[str, _CachedFlag], Mapping[str, bytes]]:
         pipeline: Any = self._client.pipeline(transaction=False)
         pipeline.time()
         pipeline.hgetall(keys.FLAGS)
-        try:
-            server_now, fields = cast("tuple[tuple[int, int], dict[bytes, bytes]]", pipeline.execute())
-        except (RedisConnectionError, RedisTimeoutError):
-            raise
-        except ResponseError as error:
-            self._warn(
-                "refused",
-                "the flags cannot be read; their last values are used. Look at the error",
-                "flags.read_failed",
-                error=error,
-            )
-            return False
+        server_now, fields = cast("tuple[tuple[int, int], dict[bytes, bytes]]", pipeline.execute())
         self._absent.note(keys.FLAGS, found=bool(fields))
         # The end of a flag is converted by Redis's clock, so that no host's clock ends it too early or never.
         offset = time.monotonic() - epoch_s(server_now)
         raw = {decode_escaped(field): data for field, data in fields.items()}
-        before, known = self._valid_names(), self._flags
-        self._flags, self._raw = (
-            {name: one for name, data in raw.items() if (one := self._decode(name, data, offset))},
-            raw,
-        )
-        return before != self._valid_names() or any(known[name].flag != self._flags[name].flag for name in before)
+        return {name: one for name, data in raw.items() if (one := self._decode(name, data, offset))}, raw
 
-    def _refresh_if_stale(self) -> None:
-        if not self._lazy or (self._read_at is not None and time.monotonic() - self._read_at < MAX_AGE_S):
-            return
-        try:
-            self.read()
-        except (RedisError, OSError) as error:
-            self._warn(
-                "away",
-                "the flags cannot be read; their last values are used. Look at the error",
-                "flags.unavailable",
-                error=error,
-            )
+    def _valid_flags(self) -> dict[str, Flag]:
+        candidates = [*self._snapshot.flags, *self._own_writes.copy()]
+        return {name: flag for name in candidates if (flag := self.find(name)) is not None}
 
     def _decode(self, name: str, data: bytes, offset: float) -> _CachedFlag | None:
         try:
@@ -137,6 +146,17 @@ class RedisFlags(FlagSource):
 
     def _warn(self, topic: str, message: str, event_name: str, **fields: Any) -> None:
         self._log_limit.warning(topic, message, event_name, shard=self._shard, **fields)
+
+
+class ShardFlags(NamedTuple):
+    """The flags of one shard: all sources together, and the source in Redis."""
+
+    all: Flags
+    stored: RedisFlags
+
+
+def _duration_s(flag: Flag) -> float:
+    return math.inf if flag.expires_at is None or flag.set_at is None else flag.expires_at - flag.set_at
 
 
 def set_flag(client: "redis.Redis", flag: Flag, duration_s: float | None) -> Flag:
@@ -156,13 +176,19 @@ def unset_flag(client: "redis.Redis", name: str) -> bool:
 
 def read_flags(client: "redis.Redis") -> dict[str, Flag]:
     """Return the flags of a shard by name, including expired ones, without malformed ones. Raises redis errors."""
-    return {name: flag for name, flag in read_flags_or_none(client).items() if flag is not None}
+    return {name: flag for name, flag in _decoded(client.hgetall(keys.FLAGS)).items() if flag is not None}
 
 
-def read_flags_or_none(client: "redis.Redis") -> dict[str, Flag | None]:
-    """Return the flags of a shard by name, ``None`` for malformed ones. Raises redis errors."""
+def read_flags_in_force(client: "redis.Redis") -> tuple[float, dict[str, Flag | None]]:
+    """Return Redis's time, and the flags of a shard that have not expired, ``None`` for malformed ones. Raises redis errors."""
+    now = server_time(client)
+    found = _decoded(client.hgetall(keys.FLAGS))
+    ended = {name for name, flag in found.items() if flag and flag.expires_at is not None and flag.expires_at <= now}
+    return now, {name: flag for name, flag in found.items() if name not in ended}
+
+
+def _decoded(fields: Any) -> dict[str, Flag | None]:
     found: dict[str, Flag | None] = {}
-    fields: Any = client.hgetall(keys.FLAGS)
     for name, data in fields.items():
         text = decode_escaped(name)
         try:

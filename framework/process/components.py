@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from framework.execute.processor import Processor
+from framework.feature_flags.redis_flags import ShardFlags
 from framework.fetch.fetcher import Fetcher
 from framework.process.events import ProcessEvents
 from framework.process.heartbeat import Lease
@@ -36,6 +37,8 @@ class ProcessComponents:
     """Reads the state of the policies before the first job and every few seconds; raises redis errors."""
     maintenance: Sequence[Callable[[], None]]
     """The periodic work of the policies; raises redis errors."""
+    flags: ShardFlags
+    """The flags of the shard, which ``refresh`` reads."""
     events: ProcessEvents
     push_back: PushBack
     absent: AbsentKeys

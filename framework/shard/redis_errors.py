@@ -66,8 +66,10 @@ def wrong_setting(error: BaseException) -> str | None:
     return "password" if isinstance(error, AuthenticationError) else None
 
 
-def unavailable_error(shard: str, endpoint: Endpoint, error: RedisError | OSError) -> ShardUnavailableError:
-    """Return the error that a command prints for a shard that does not answer, or refuses."""
+def unavailable_error(
+    shard: str, endpoint: Endpoint, error: RedisError | OSError, *, state: str = ""
+) -> ShardUnavailableError:
+    """Return the error for a shard that does not answer, or refuses; ``state`` says what has been done nevertheless."""
     advice = advice_for(error, endpoint.source) if isinstance(error, RedisError) else None
-    reason = f"{endpoint.shown}: {str(error).rstrip('.')}"
+    reason = f"{endpoint.shown}: {str(error).rstrip('.')}{state and f'; {state}'}"
     return ShardUnavailableError(shard, reason, advice=advice, source=endpoint.source)

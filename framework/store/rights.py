@@ -91,7 +91,7 @@ _DASHBOARD_KEYS = (keys.iteration("*"), "j|*", "h|*", "*-[0-9][0-9]-[0-9][0-9]:*
 
 PRODUCER = Role(
     "producer",
-    "push jobs, read the states of tracked jobs, read flags",
+    "push jobs, read the states of tracked jobs, read and set flags",
     (
         *_PUSH_KEYS,
         keys.status("*"),
@@ -104,8 +104,8 @@ PRODUCER = Role(
     # SET also runs inside push_unique, where the command comes as a value: the status of a tracked job.
     # WATCH, PEXPIRE, MULTI, RPUSH, LMOVE, EXEC: a chunk of a bulk push; TYPE, LLEN, UNLINK: before a chunk is repeated.
     (
-        *("exec", "hgetall", "llen", "lmove", "lpush", "mget", "multi", "pexpire", "rpush", "sadd", "select", "set"),
-        *("time", "type", "unlink", "watch", "zadd"),
+        *("exec", "hdel", "hgetall", "hset", "llen", "lmove", "lpush", "mget", "multi", "pexpire", "rpush", "sadd"),
+        *("select", "set", "time", "type", "unlink", "watch", "zadd"),
     ),
     (_NAME,),
 )

@@ -12,7 +12,6 @@ from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, PushRequest
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.execute.inline import run_inline
-from framework.feature_flags.flag import FlagSource
 from framework.finish.status_writer import StatusWriter
 from framework.policies.consistency.databases import Databases, open_databases
 from framework.policies.consistency.push import PushPositions
@@ -34,7 +33,7 @@ from framework.telemetry import logs
 from framework.telemetry.sentry import Tracker, open_tracker
 from framework.types import Jid, JobState
 from framework.wire.status_key import TrackedJob
-from framework.wiring.feature_flags import lazy_flags
+from framework.wiring.feature_flags import ProcessFlags
 
 
 class ProcessClient(Client):
@@ -46,10 +45,11 @@ class ProcessClient(Client):
         self.databases = databases_of(settings)
         self._strict_arguments = StrictArgumentsCheck(settings.strict_arguments)
         shards = open_shards(settings, role="client")
+        self.flags = flags = ProcessFlags(settings, shards)
         super().__init__(
             shards,
             router or open_router(settings),
-            open_deduplicator(settings, shards),
+            Deduplicator(flags.enabled_on),
             middleware=middleware.client.compile(),
             limiter=open_limiter(settings),
             strict_arguments=self._strict_arguments,
@@ -106,18 +106,6 @@ def _status_write_failed(tracked: TrackedJob, state: JobState, error: BaseExcept
 def databases_of(settings: Settings) -> Databases:
     """Return the configured databases, the same object for every caller with these settings. Opens no socket."""
     return open_databases(tuple(sorted(settings.databases.items())), settings.config_file_label("application.yml"))
-
-
-def open_deduplicator(settings: Settings, shards: Shards) -> Deduplicator:
-    """Return the deduplicator; it reads a class's feature flag from the shard of the job."""
-    flags: dict[str, FlagSource] = {}
-
-    def enabled(shard: str, flag: str) -> bool:
-        if shard not in flags:
-            flags[shard] = lazy_flags(settings, shards[shard])
-        return flags[shard].enabled(flag)
-
-    return Deduplicator(enabled)
 
 
 def open_shards(settings: Settings, *, role: str) -> Shards:

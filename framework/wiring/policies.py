@@ -7,7 +7,7 @@ import redis
 
 from framework.declare import registry
 from framework.execute.admission import AdmissionChain, AdmissionPolicy
-from framework.feature_flags.redis_flags import RedisFlags
+from framework.feature_flags.redis_flags import RedisFlags, ShardFlags
 from framework.policies.concurrency.admission import CapacityLimit, ClassLimit, QueueLimit
 from framework.policies.concurrency.limits import FleetSlots, Limits
 from framework.policies.concurrency.slots import LimitSlots
@@ -40,6 +40,8 @@ class Policies(NamedTuple):
     """Reads the policies' state, before the first job and every few seconds."""
     maintenance: tuple[Callable[[], None], ...]
     """The periodic work, every few seconds: release held jobs whose reason has ended."""
+    flags: ShardFlags
+    """The flags that ``refresh`` reads."""
 
 
 def open_policies(
@@ -101,7 +103,7 @@ def open_policies(
         LimitSweeper(maintenance_client, limits, admission.invalidate, absent).sweep,
         skips.warn_stale,
     )
-    return Policies(admission, refresh, maintenance)
+    return Policies(admission, refresh, maintenance, ShardFlags(flags, stored))
 
 
 def _named_strategies() -> list[str]:

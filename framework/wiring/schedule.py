@@ -6,6 +6,7 @@ import redis
 
 from framework import middleware
 from framework.finish.status_writer import StatusWriter
+from framework.policies.dedup.push import Deduplicator
 from framework.process.events import ProcessEvents
 from framework.route.router import Router
 from framework.schedule.cross_shard import CrossShardTransfer
@@ -16,7 +17,8 @@ from framework.schedule.poller import Poller
 from framework.settings.model import Settings
 from framework.wire.memory_budget import MemoryBudget
 from framework.wire.set_limits import SetLimits
-from framework.wiring.client import open_deduplicator, open_limiter, open_shards
+from framework.wiring.client import open_limiter, open_shards
+from framework.wiring.feature_flags import ProcessFlags
 
 
 def open_poller(
@@ -40,7 +42,7 @@ def open_poller(
         states,
         middleware=middleware.client.compile(),
         limiter=open_limiter(settings),
-        locks=open_deduplicator(settings, shards),
+        locks=Deduplicator(ProcessFlags(settings, shards).enabled_on),
         budget=budget,
     )
     return Poller(client, events, planner, transfer, timing, dead_set)

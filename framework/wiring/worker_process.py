@@ -64,6 +64,7 @@ from framework.wire import keys
 from framework.wire.memory_budget import MemoryBudget
 from framework.wire.set_limits import SetLimits
 from framework.wiring.client import open_router, open_shards, tracker_of
+from framework.wiring.feature_flags import serve_flags
 from framework.wiring.policies import open_policies
 from framework.wiring.schedule import open_poller
 
@@ -118,6 +119,7 @@ def run_worker(
         job_log = JobLog(log, jobs=settings.logging.jobs)
         order = QueueOrder.of(options.queues) if options.no_namespaces else expand_queues(options.queues, known)
         components = build_worker(settings, router, options, order, shard, identity, job_log, supervisor=supervisor)
+        serve_flags(shard.name, components.flags)
         waited = wait_for_redis(shard, components.lease, signals, partial(check_rights, settings, shard))
         if waited is not None:
             return waited
@@ -175,6 +177,7 @@ def build_worker(
         reaper=Reaper(upkeep, events.recovered, detector, dead_set, decoded_limit, interruptions, waits),
         refresh=policies.refresh,
         maintenance=(*policies.maintenance, *_monitors(settings, upkeep, events), cancellations.refresh),
+        flags=policies.flags,
         events=events,
         push_back=PushBack(shard.client, identity, fetcher.in_flight, events, interruptions),
         absent=absent,

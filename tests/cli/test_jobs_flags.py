@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from framework.cli.shards import operator_name
 from framework.feature_flags.flag import drop_flag, pause_flag, run_flag
 from framework.feature_flags.redis_flags import read_flags
+from framework.process.identity import operator_name
 from framework.wire import keys
 from tests.harness import ROOT, Site, encoded
 

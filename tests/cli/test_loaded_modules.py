@@ -59,6 +59,7 @@ CASES = {
     "check-compat -r jobs": TOOL | LINT,
     "route -r jobs": FOREIGN | LOGS | LINT | {"setproctitle", "framework.cluster", "framework.migrate"},
     "retired": FOREIGN | LOGS | PROGRAMS | {"setproctitle", "framework.cluster", "framework.schedule"},
+    "flags list": FOREIGN | LOGS | PROGRAMS | {"setproctitle", "framework.cluster", "framework.schedule"},
     "jobs held": FOREIGN | LOGS | {"setproctitle", "framework.cluster", "framework.devtools", "framework.migrate"},
     "migrate-jobs --help": FOREIGN | LOGS | PROGRAMS - {"framework.migrate"} | {"framework.cluster"},
     "cluster --help": FOREIGN | LOGS | PROGRAMS,

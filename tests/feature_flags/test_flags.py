@@ -8,8 +8,7 @@ from openfeature import api
 from openfeature.provider.in_memory_provider import InMemoryFlag, InMemoryProvider
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from framework.feature_flags import redis_flags
-from framework.feature_flags.flag import Flag, LayeredFlags, decode_flag
+from framework.feature_flags.flag import Flag, LayeredFlags, check_flag_name, decode_flag
 from framework.feature_flags.openfeature import OpenFeatureFlags
 from framework.feature_flags.redis_flags import RedisFlags, read_flags, set_flag, unset_flag
 from framework.wire import keys
@@ -58,7 +57,6 @@ def test_redis_flags_flag_ends_by_clock_of_redis(redis, granted):
     assert flags.find("a") == made
     assert flags.read() is True
     assert flags.find("a") is None
-    assert flags.enabled("a", default=True)
     assert not flags.enabled("a")
 
 
@@ -87,37 +85,79 @@ def test_decode_flag_malformed_value_says_why(data):
         decode_flag("f", data)
 
 
-def test_redis_flags_failed_read_keeps_known_flags(redis, granted, monkeypatch):
+def test_redis_flags_failed_read_keeps_known_flags(redis, granted):
     set_flag(redis, Flag("a", 100), None)
-    flags, lazy = RedisFlags(granted, "main"), RedisFlags(granted, "main", lazy=True)
+    flags = RedisFlags(granted, "main")
     flags.read()
-    assert lazy.enabled("a")
     redis.delete(keys.FLAGS)
     redis.set(keys.FLAGS, "no hash")
     with server_lines("info") as lines:
         assert flags.read() is False
-        monkeypatch.setattr(redis_flags, "MAX_AGE_S", 0.0)
         assert flags.enabled("a")
-        assert lazy.enabled("a")
-        assert [line["event_name"] for line in lines()] == ["flags.read_failed"] * 2
+        assert [line["event_name"] for line in lines()] == ["flags.read_failed"]
 
 
-def test_redis_flags_server_away_costs_only_updates(make_server, monkeypatch):
+def test_redis_flags_server_away_keeps_known_flags(make_server):
     server = make_server()
     client = server.open()
     set_flag(client, Flag("a", 100), None)
-    flags, eager_flags = RedisFlags(client, "main", lazy=True), RedisFlags(client, "main")
-    assert flags.enabled("a")
-    eager_flags.read()
+    flags = RedisFlags(client, "main")
+    flags.read()
     server.stop()
-    monkeypatch.setattr(redis_flags, "MAX_AGE_S", 0.0)
-    with server_lines("info") as lines:
-        assert flags.enabled("a")
-        assert [line["event_name"] for line in lines()] == ["flags.unavailable"]
     with pytest.raises(RedisConnectionError):
-        eager_flags.read()
-    assert eager_flags.enabled("a")
+        flags.read()
+    assert flags.enabled("a")
     client.close()
+
+
+def test_redis_flags_own_write_counts_until_a_later_read(redis, granted):
+    flags = RedisFlags(granted, "main")
+    flags.read()
+    flags.note_written("a", written := set_flag(redis, Flag("a", 100), 60))
+    set_flag(redis, Flag("b", 100), None)
+    assert flags.find("a") == written
+    assert flags.names() == {"a"}
+    assert flags.read() is True
+    assert flags.names() == {"a", "b"}
+    unset_flag(redis, "a")
+    flags.note_written("a", None)
+    assert not flags.enabled("a")
+    assert flags.read() is True
+    set_flag(redis, Flag("a", 100), None)
+    assert flags.read() is True
+    assert flags.enabled("a")
+
+
+def test_redis_flags_read_that_was_under_way_hides_no_own_write(redis, granted, monkeypatch):
+    """A reply that was sent before the write must not bring back the value from before it."""
+    flags = RedisFlags(granted, "main")
+    read = flags._read_from_redis
+
+    def read_slowly():
+        found = read()
+        flags.note_written("a", set_flag(redis, Flag("a", 100), None))
+        return found
+
+    monkeypatch.setattr(flags, "_read_from_redis", read_slowly)
+    assert flags.read() is True
+    assert flags.enabled("a")
+
+
+def test_flag_includes_stable_and_growing_share_of_keys():
+    shares = {
+        percent: {key for key in range(2_000) if Flag("f", percent).includes(key)} for percent in (0, 10, 30, 100)
+    }
+    assert {percent: len(keys) for percent, keys in shares.items()} == {0: 0, 10: 219, 30: 628, 100: 2_000}
+    assert shares[10] < shares[30]
+    assert Flag("f", 30).includes("7") is Flag("f", 30).includes(7)
+    assert {key for key in range(2_000) if Flag("other", 10).includes(key)} != shares[10]
+    assert Flag("f", 50).includes("\udc80") in (True, False)
+
+
+@each_row("name", ["", " ", "a b", "-a", "ä", "a" * 201, 7, None, "run_jobs_A", "drop_jobs_A", "pause_jobs_A"])
+def test_check_flag_name_refused_name_says_why(name):
+    with pytest.raises(ValueError, match="flag"):
+        check_flag_name(name)
 
 
 def test_openfeature_provider_is_read_in_background(provider):
@@ -133,8 +173,6 @@ def test_openfeature_provider_is_read_in_background(provider):
 
 def test_openfeature_failing_provider_keeps_last_values(provider, monkeypatch):
     provider._flags["on"] = switch(True)
-    lazy = OpenFeatureFlags(lambda: ["on"], "here", lazy=True)
-    assert lazy.enabled("on")
     flags = OpenFeatureFlags(lambda: ["on"], "here")
     flags.read()
     asked, go_on = threading.Event(), threading.Event()
@@ -166,6 +204,16 @@ def test_openfeature_failing_provider_keeps_last_values(provider, monkeypatch):
     assert not flags.enabled("on")
 
 
+def test_openfeature_watched_flag_is_read_at_its_first_use(provider):
+    provider._flags["late"] = switch(True)
+    flags = LayeredFlags(OpenFeatureFlags(list, "here"))
+    flags.read()
+    assert not flags.enabled("late")
+    flags.watch("late")
+    assert flags.enabled("late")
+    flags.watch("late")
+
+
 def test_openfeature_without_provider_sets_no_flag():
     flags = OpenFeatureFlags(lambda: ["on"], "here")
     flags.read()
@@ -177,6 +225,6 @@ def test_layered_flags_first_source_decides(redis, granted, provider):
     set_flag(redis, Flag("both", 0), None)
     flags = LayeredFlags(RedisFlags(granted, "main"), OpenFeatureFlags(lambda: ["both", "theirs"], "here"))
     assert flags.read()
-    assert not flags.enabled("both", default=True)
+    assert not flags.enabled("both")
     assert flags.enabled("theirs")
     assert flags.names() == {"both", "theirs"}

@@ -36,8 +36,10 @@ main()
 """
 PUSHES = """
 from datetime import timedelta
-from framework import status
+from framework import flags, status
 from jobs import *
+flags.set("census")
+flags.clear("census")
 jids = NoteWorker.perform_bulk([(str(number),) for number in range(3)])
 NoteWorker.perform_async("now")
 NoteWorker.perform_in(0.1, "soon")

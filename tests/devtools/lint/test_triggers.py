@@ -6,7 +6,7 @@ from framework.devtools.lint.config import LintConfig
 from tests.devtools.lint.conftest import LintFiles
 
 HEAD = """
-from framework import ApplicationWorker, Deduplicate, DeferOnHealth, Discard, LimitedCapacityWorker, RetryLater
+from framework import ApplicationWorker, Deduplicate, DeferOnHealth, Discard, LimitedCapacityWorker, RetryLater, flags
 from framework.context import bound
 from framework.sharding import router
 from workers.base import TeamWorker
@@ -199,6 +199,11 @@ B = Deduplicate(feature_flag="a")
 C = Deduplicate(feature_flag=NAME)  # here
 D = Other(feature_flag=NAME)
 E = shop.Deduplicate(feature_flag=NAME)
+F = flags.enabled("a", key=NAME)
+G = flags.enabled(f"a_{NAME}")  # here
+H = flags.aenabled(name=NAME)  # here
+I = shop.flags.enabled(NAME)
+J = flags.set(NAME)
 """,
     "SEW018": """
 class A(TeamWorker):

@@ -183,9 +183,12 @@ def _secrets(worker: SourceClass, _: ClassIndex) -> Matches:
 
 
 def _flags(site: CallSite) -> Matches:
-    flag = site.keyword("feature_flag")
-    is_ours = site.name is not None and site.name.startswith("framework.") and site.name.endswith(".Deduplicate")
-    if is_ours and flag is not None and not (isinstance(flag, ast.Constant) and isinstance(flag.value, str | None)):
+    flag = None
+    if site.name in ("framework.flags.enabled", "framework.flags.aenabled"):
+        flag = site.node.args[0] if site.node.args else site.keyword("name")
+    elif site.name is not None and site.name.startswith("framework.") and site.name.endswith(".Deduplicate"):
+        flag = site.keyword("feature_flag")
+    if flag is not None and not (isinstance(flag, ast.Constant) and isinstance(flag.value, str | None)):
         yield Match(site.module, flag, "the name of this feature flag is computed, so a search for it fails")
 
 

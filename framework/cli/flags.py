@@ -1,0 +1,137 @@
+"""``application-worker flags``: list, set and clear the feature flags of the application."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from framework.cli.errors import refuse_unknown, reports_errors
+from framework.cli.groups import CommandGroup
+from framework.cli.options import DURATION_HELP, REASON_HELP, DurationOption, json_option, shard_option
+from framework.cli.shards import ShardCommand
+from framework.cli.terminal import echo
+from framework.exit_codes import EXIT_FAILED
+from framework.feature_flags.flag import Flag, check_flag_name, is_class_flag
+from framework.feature_flags.redis_flags import MAX_AGE_S, read_flags_in_force, set_flag, unset_flag
+from framework.process.identity import operator_name
+from framework.shard.shard import Shard
+from framework.text import format_duration
+
+_HEADINGS = ("SHARD", "FLAG", "ON FOR", "SET BY", "ENDS IN", "REASON")
+
+
+@click.group("flags", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def flags() -> None:
+    """List, set and clear the feature flags of the application.
+
+    Code asks for them with framework.flags.enabled. Flags that drop, defer or pause a class belong to the command jobs.
+    """
+
+
+@flags.command("list")
+@shard_option
+@json_option
+@reports_errors
+def list_flags(*, names: Sequence[str], as_json: bool) -> None:
+    """List the flags that are set.
+
+    Each shard has a copy: a worker process asks its own shard, every other process asks main.
+    """
+    print_flags(names, lambda name: not is_class_flag(name), as_json=as_json)
+
+
+@flags.command("set")
+@click.argument("name", metavar="NAME")
+@click.option(
+    "--percentage",
+    type=click.FloatRange(0, 100),
+    default=100,
+    show_default=True,
+    help="Turn the flag on for this percentage of the calls, or of the keys.",
+)
+@click.option("--expires-in", "lasts_s", type=DurationOption(), help=DURATION_HELP)
+@click.option("--reason", default="", help=REASON_HELP)
+@shard_option
+@json_option
+@reports_errors
+def set_one(
+    name: str, *, percentage: float, lasts_s: float | None, reason: str, names: Sequence[str], as_json: bool
+) -> None:
+    """Set the flag NAME; it replaces a flag of the name."""
+    on, flag = ShardCommand(names, "flags"), Flag(_check_name(name), percentage, reason.strip(), operator_name())
+    written = list(on.each(lambda shard: set_flag(shard.client, flag, lasts_s)))
+    if as_json:
+        on.print_json({"flags": [{"shard": shard, **asdict(one)} for shard, one in written]})
+    else:
+        lasting = "" if lasts_s is None else f", for {format_duration(lasts_s)}"
+        for shard, _ in written:
+            echo(f"{shard}: {name} is on for {percentage:g} %{lasting}")
+        if written:
+            echo(f"Every process knows within {MAX_AGE_S:g} s.")
+    on.exit_if_unanswered()
+
+
+@flags.command("clear")
+@click.argument("name", metavar="NAME")
+@shard_option
+@json_option
+@reports_errors
+def clear_one(name: str, *, names: Sequence[str], as_json: bool) -> None:
+    """Clear the flag NAME, so that it counts as not set.
+
+    The exit status is 1 when no shard has the flag.
+    """
+    on, name = ShardCommand(names, "flags"), _check_name(name)
+    known: set[str] = set()
+
+    def step(shard: Shard) -> bool:
+        if unset_flag(shard.client, name):
+            return True
+        known.update(filter(lambda one: not is_class_flag(one), read_flags_in_force(shard.client)[1]))
+        return False
+
+    found = dict(on.each(step))
+    if as_json:
+        on.print_json({"cleared": [shard for shard, cleared in found.items() if cleared]})
+    else:
+        for shard, cleared in found.items():
+            echo(f"{shard}: {name} {'is cleared' if cleared else 'was not set'}")
+    on.exit_if_unanswered()
+    if not any(found.values()):
+        refuse_unknown([name], known - {name}, lambda one, near: f"no flag is named {one!r}{near}", status=EXIT_FAILED)
+
+
+def print_flags(names: Sequence[str], wanted: Callable[[str], bool], *, as_json: bool) -> None:
+    """Print the flags of the shards whose names are wanted, and end with status 1 when a shard did not answer."""
+    on = ShardCommand(names, "flags")
+    rows: list[Sequence[str]] = []
+    facts: list[dict[str, Any]] = []
+    for shard, (now, found) in on.each(lambda one: read_flags_in_force(one.client)):
+        for name, flag in sorted(found.items()):
+            if wanted(name):
+                rows.append(_row(shard, now, name, flag))
+                facts.append({"shard": shard, **_facts(name, flag)})
+    if as_json:
+        on.print_json({"flags": facts})
+    else:
+        on.print_table(_HEADINGS, rows, "No flag is set")
+    on.exit_if_unanswered()
+
+
+def _check_name(name: str) -> str:
+    try:
+        return check_flag_name(name)
+    except ValueError as error:
+        raise click.UsageError(f"{error}.") from None
+
+
+def _facts(name: str, flag: Flag | None) -> dict[str, Any]:
+    return {"name": name, "unreadable": True} if flag is None else asdict(flag)
+
+
+def _row(shard: str, now: float, name: str, flag: Flag | None) -> Sequence[str]:
+    if flag is None:
+        return shard, name, "-", "-", "-", "cannot be read and counts as not set: set it again, or clear it"
+    ends = "never" if flag.expires_at is None else format_duration(flag.expires_at - now)
+    return shard, flag.name, f"{flag.percentage:g} %", flag.set_by or "-", ends, flag.reason or "-"
