@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from framework.declare import port
 
 if TYPE_CHECKING:
+    from framework.declare.background import background
     from framework.declare.limited_capacity import LimitedCapacityWorker
     from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
     from framework.declare.worker import ApplicationWorker
@@ -41,6 +42,7 @@ __all__ = [
     "LimitedCapacityWorker",
     "RetryError",
     "RetryLater",
+    "background",
     "boot",
 ]
 
@@ -51,6 +53,7 @@ _MODULES = {
     "DeferOnHealth": "framework.declare.policy_options",
     "Job": "framework.wire.job",
     "LimitedCapacityWorker": "framework.declare.limited_capacity",
+    "background": "framework.declare.background",
     "boot": "framework.wiring.client",
 }
 """Module of each public name that is no error. Type checkers read it from the imports above."""

@@ -98,7 +98,7 @@ def build_declaration(
         place = _inherited_from_note(_defining_class(cls, base, "loggable_arguments"), cls)
         _check_loggable(faults, place, loggable, signature, handlers)
     facts = dict(attributes)
-    facts["wire_name"] = attributes["wire_name"] or names.wire_name(cls.__module__, _short_name(cls))
+    facts["wire_name"] = attributes["wire_name"] or names.wire_name(cls.__module__, _name_in_module(cls))
     _check_aliases(faults, facts["wire_name"], attributes["aliases"])
     queue = names.queue_name(facts["wire_name"], attributes["queue_namespace"])
     _check_queue(faults, facts["wire_name"], queue)
@@ -140,8 +140,9 @@ def _inherited_from_note(owner: type[Any], cls: type[Any]) -> str:
     return "" if owner is cls else f" (in {qualified_name(owner)})"
 
 
-def _short_name(cls: type[Any]) -> str:
-    return cls.__qualname__.rpartition("<locals>.")[2]
+def _name_in_module(cls: type[Any]) -> str:
+    """Return the name of the class behind that of its module; a function registered as a job has the name of a class too."""
+    return vars(cls).get("_aw_class_name") or cls.__qualname__.rpartition("<locals>.")[2]
 
 
 def _defining_class(cls: type[Any], base: type[Any], name: str) -> type[Any]:

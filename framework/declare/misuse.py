@@ -37,7 +37,7 @@ FOREIGN_METHODS: Mapping[str, str] = {
         ("apply_async", "send_task"), f"to push a job, write {_PUSH_NOW_CALL}; with a delay, {_PUSH_LATER_CALL}"
     ),
     **dict.fromkeys(
-        ("schedule", "enqueue_in", "enqueue_at", "send_with_options"),
+        ("schedule", "later", "enqueue_in", "enqueue_at", "send_with_options"),
         f"to push a job that is due later, write {_PUSH_LATER_CALL}; now, {_PUSH_NOW_CALL}",
     ),
     **dict.fromkeys(
@@ -136,8 +136,8 @@ def reject_constructor_arguments(cls: type[Any], given: tuple[Any, ...]) -> None
     name = cls.__qualname__
     if len(given) == 1 and callable(given[0]):
         reason = (
-            "it is not a decorator: a job is a class with a method perform. "
-            f"Write class {_suggested_class_name(given[0])}(ApplicationWorker) "
+            "it is not a decorator: write @background(feature_category=...) above the function; or "
+            f"write class {_suggested_class_name(given[0])}(ApplicationWorker) "
             "with def perform(self, ...), and push it with perform_async(...)"
         )
     else:

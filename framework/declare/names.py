@@ -22,6 +22,15 @@ def wire_name(module: str, class_name: str) -> str:
     return "::".join([*segments, *class_name.split(".")])
 
 
+def class_name_of(function: str) -> str:
+    """Return the name of the class that stands for a function as a job: ``send_welcome`` gives ``SendWelcomeWorker``.
+
+    A method keeps its class: ``Invoice.send`` gives ``Invoice.SendWorker``.
+    """
+    owner, dot, name = function.rpartition(".")
+    return f"{owner}{dot}{_camel_case(name)}{_SUFFIX}"
+
+
 def queue_name(wire_name: str, namespace: str | None) -> str:
     """Return the generated queue: no ``Worker`` suffix, underscored as Rails does, after its namespace and a colon.
 

@@ -73,6 +73,8 @@ class ApplicationWorker:
     jid: str = ""
     job_version: int = 0
     """The version of the job; without a job, the version of the class (GitLab)."""
+    _aw_class_name: ClassVar[str | None] = None
+    """The name that stands for a function in its wire name; None for a class of the application."""
     _aw_declaration: ClassVar[Declaration | None] = None
     _aw_setter: ClassVar[Setter[Any] | None] = None
     _aw_job: Payload | None = None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Literal, assert_type
 
-from framework import ApplicationWorker, Deduplicate, DeferOnHealth, LimitedCapacityWorker, status
+from framework import ApplicationWorker, Deduplicate, DeferOnHealth, LimitedCapacityWorker, background, flags, status
 from framework.declare.request import JobRequest, Route
 from framework.types import Jid, JobState, Json, Payload, Urgency
 
@@ -246,3 +246,47 @@ class AsyncDrainWorker(LimitedCapacityWorker):
 assert_type(DrainWorker.perform_with_capacity(7), list[Jid])
 assert_type(DrainWorker.perform_with_capacity(7, mode="fast"), list[Jid])
 assert_type(AsyncDrainWorker.perform_with_capacity(), list[Jid])
+
+
+@background(feature_category="onboarding", urgency="high", retry=3, loggable_arguments=("mode",))
+def send_welcome(user_id: int, mode: str = "full") -> bool:
+    """A function as a job."""
+    return mode == "full"
+
+
+@background(base=QuietWorker, feature_category="onboarding")
+async def ping(*names: str) -> None:
+    """An async one, with shared attributes."""
+
+
+class Mailbox:
+    """An object with a loader."""
+
+    @classmethod
+    def load(cls, mailbox_id: int) -> "Mailbox | None":
+        """Return the object of an id."""
+        return cls() if mailbox_id else None
+
+    def clean(self, days: int, label: str = "all") -> int:
+        """A method as a job."""
+        return days
+
+
+clean_mailbox = background(Mailbox.clean, loader=Mailbox.load, feature_category="onboarding")
+assert_type(send_welcome(7), bool)
+assert_type(send_welcome.perform_async(7, mode="short"), Jid | None)
+assert_type(send_welcome.set(retry=1).perform_in(5, 7), Jid | None)
+assert_type(send_welcome.perform_bulk_for([1], arguments=send_welcome.arguments), list[Jid | None])
+assert_type(send_welcome.worker, type[ApplicationWorker])
+assert_type(ping.perform_async("a", "b"), Jid | None)
+assert_type(clean_mailbox.perform_async(3, 30, label="old"), Jid | None)
+assert_type(clean_mailbox(3, 30), int)
+
+
+async def switched(user: int) -> bool:
+    """Feature flags, and a call of an async function that is a job too."""
+    await ping("a")
+    assert_type(flags.set("a", 20, expires_in=timedelta(days=1), reason="try"), flags.Flag)
+    assert_type(flags.all(), dict[str, flags.Flag])
+    assert_type(await flags.aset("a"), flags.Flag)
+    return flags.enabled("a", key=user) or flags.enabled("b", "key") or await flags.aenabled("c") or flags.clear("a")

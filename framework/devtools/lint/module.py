@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from framework.devtools.lint.registered_functions import registered_functions
+
 SUFFIX = ".py"
 _SKIPPED = frozenset({"__pycache__", "node_modules", "build", "dist"})
 
@@ -48,6 +50,7 @@ class Module:
         self.parents: dict[ast.AST, ast.AST] = {}
         self._index_nodes()
         self._index_top_level(tree.body)
+        self._index_registered_functions()
 
     def dotted(self, expression: ast.expr) -> str | None:
         """Return the dotted meaning of a name or attribute chain through the imports; None for other expressions."""
@@ -147,6 +150,20 @@ class Module:
         for name, count in assigned.items():
             if count > 1:
                 del self.values[name]
+
+    def _index_registered_functions(self) -> None:
+        """Add the class that stands for each function that is registered as a job."""
+        for made, function, owner in list(
+            registered_functions(self.tree.body, self.functions, self.classes, self.dotted)
+        ):
+            self.all_classes.append(made)
+            self.parents[made] = owner or self.tree
+            self.parents.update(dict.fromkeys(made.body, made))
+            if function is not None:
+                # The body of the function is then inside of the class, for rules about code in workers.
+                self.parents[function] = made
+                if owner is None:
+                    self.classes.setdefault(function.name, made)
 
 
 def read_module(path: Path, name: str) -> Module:

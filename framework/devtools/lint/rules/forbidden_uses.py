@@ -22,6 +22,9 @@ _COMMANDS = frozenset(
 )  # fmt: skip
 _KEYS = re.compile(r"queue:.*|aw:.*|stat:.*|(queues|schedule|retry|dead|interrupted|processes|paused)")
 
+_ROOT_FUNCTIONS = ("background", "boot")
+"""The functions that `framework` itself exports."""
+
 
 def _other_base(module: Module, classes: ClassIndex) -> Matches:
     for node in module.all_classes:
@@ -40,7 +43,7 @@ def _internals(module: Module, _: ClassIndex) -> Matches:
         if steps[0] != FRAMEWORK or len(steps) == 1:
             continue
         inner = ".".join(steps[1:])
-        if not is_public(inner) and not steps[1][:1].isupper() and steps[1] != "boot":
+        if not is_public(inner) and not steps[1][:1].isupper() and steps[1] not in _ROOT_FUNCTIONS:
             yield Match(module, statement, f"{name} is internal to the framework and may change with any release")
 
 
