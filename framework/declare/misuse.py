@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any, cast
 
 from framework.declare.declaration import Declaration
+from framework.declare.names import class_name_of
 from framework.errors import MisuseError, NoSuchMethodError
 from framework.typeguards import qualified_name
 
@@ -176,4 +177,4 @@ def _next_instruction_awaits(frame: FrameType) -> bool:
 
 def _suggested_class_name(task: Any) -> str:
     name = str(getattr(task, "__name__", "Some"))
-    return name if isinstance(task, type) else "".join(word.title() for word in name.split("_")) + "Worker"
+    return name if isinstance(task, type) else class_name_of(name)
