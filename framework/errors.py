@@ -13,6 +13,8 @@ FrameworkError
 │   └── BulkPushError         a chunk of a bulk push failed; its fields name the written jobs
 ├── UnroutedCallError         application code called a shard outside of a route to it
 ├── UnknownShardError         config/redis.yml has no shard of that name
+├── UnknownNameError          framework.admin finds no queue, process or job of that name
+├── ReadOnlyError             framework.admin was asked to change something inside of a ``read_only`` block
 ├── QueryError                a worker query (routing rule, queue selector) does not parse
 ├── SelectorError             an argument of ``cluster`` names no group of queues
 ├── QueueReplacedError        the key of a queue changed its type during a migration of its jobs
@@ -38,9 +40,9 @@ redis-py's errors.
 import math
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import NamedTuple
 
 from framework.command_line import command
+from framework.configuration_problem import ConfigurationProblem as ConfigurationProblem  # noqa: PLC0414 - public here
 from framework.typeguards import qualified_name
 
 _REDIS_FILE = "config/redis.yml"
@@ -82,18 +84,6 @@ class MiddlewareError(FrameworkError, TypeError):
         self.middleware, self.reason = middleware, reason
         name = qualified_name(middleware) if isinstance(middleware, type) else repr(middleware)
         super().__init__(f"the middleware {name}: {reason}.")
-
-
-class ConfigurationProblem(NamedTuple):
-    """Represent one error in the configuration: file, key and message."""
-
-    file: str
-    key: str
-    message: str
-
-    def __str__(self) -> str:
-        place = f"{self.file}: {self.key}" if self.key else self.file
-        return f"{place}: {self.message}"
 
 
 class ConfigurationError(FrameworkError):
@@ -250,6 +240,14 @@ class UnknownShardError(FrameworkError, KeyError):
 
     # `KeyError.__str__` shows the repr of the message.
     __str__ = Exception.__str__
+
+
+class UnknownNameError(FrameworkError, LookupError):
+    """Report the name of a queue, process or job that no shard has. Nothing was changed."""
+
+
+class ReadOnlyError(FrameworkError):
+    """Report an action of ``framework.admin`` inside of a block that only reads. Nothing was changed."""
 
 
 class QueryError(FrameworkError):

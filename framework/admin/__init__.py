@@ -1,1 +1,44 @@
-"""Inspect the jobs of a shard, and release those that are held: functions of the shard's client, in bounded steps."""
+"""Look at the jobs, queues and processes of the shards, and act on them: the data API, Sidekiq's ``sidekiq/api``.
+
+    from framework import admin
+
+    admin.stats().enqueued
+    admin.Queue("mailers").pause()
+
+Nothing needs the application's code. The first call of a process reads the configuration and connects, as the first push does.
+Every call covers all shards; ``shard="main"`` names one. A shard that does not answer does not stop a call: its error is in
+``unanswered`` of the result, and a loop over jobs raises it after the last job. ``ShardUnavailableError`` is raised when no
+shard answers. Inside of ``with admin.read_only()`` every action is refused.
+
+Each name is loaded at its first use. The other modules of this folder are functions of a shard's client, in bounded steps.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from framework.admin.access import Listing, read_only
+    from framework.admin.job_record import JobRecord
+
+__all__ = ["JobRecord", "Listing", "read_only"]
+
+# No module of this folder has the name of one of these: it would hide the name once it is imported.
+_MODULES = {
+    "JobRecord": "job_record",
+    "Listing": "access",
+    "read_only": "access",
+}
+"""Module of each public name. Type checkers read it from the imports above."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    # Later uses find the name without this function.
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

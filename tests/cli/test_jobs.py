@@ -7,7 +7,7 @@ import time
 import pytest
 from click.testing import CliRunner
 
-from framework.admin.locks import delete_lock, find_lock
+from framework.admin.lock_reader import delete_lock, find_lock
 from framework.admin.purge import purge
 from framework.cli.jobs import jobs as command
 from framework.flags.flag import Flag, drop_flag, pause_flag, run_flag
