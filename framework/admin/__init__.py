@@ -18,15 +18,49 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from framework.admin.access import Listing, read_only
+    from framework.admin.job_queue import Queue, QueuedJob, queues
     from framework.admin.job_record import JobRecord
+    from framework.admin.process_list import Processes, WorkerProcess, processes
+    from framework.admin.running_jobs import RunningJob, work
+    from framework.admin.statistics import History, ShardStats, Stats, history, stats
 
-__all__ = ["JobRecord", "Listing", "read_only"]
+__all__ = [
+    "History",
+    "JobRecord",
+    "Listing",
+    "Processes",
+    "Queue",
+    "QueuedJob",
+    "RunningJob",
+    "ShardStats",
+    "Stats",
+    "WorkerProcess",
+    "history",
+    "processes",
+    "queues",
+    "read_only",
+    "stats",
+    "work",
+]
 
 # No module of this folder has the name of one of these: it would hide the name once it is imported.
 _MODULES = {
+    "History": "statistics",
     "JobRecord": "job_record",
     "Listing": "access",
+    "Processes": "process_list",
+    "Queue": "job_queue",
+    "QueuedJob": "job_queue",
+    "RunningJob": "running_jobs",
+    "ShardStats": "statistics",
+    "Stats": "statistics",
+    "WorkerProcess": "process_list",
+    "history": "statistics",
+    "processes": "process_list",
+    "queues": "job_queue",
     "read_only": "access",
+    "stats": "statistics",
+    "work": "running_jobs",
 }
 """Module of each public name. Type checkers read it from the imports above."""
 

@@ -186,12 +186,10 @@ class Explainer:
 
     def _migrating(self, queue: str) -> Blocker:
         owner = self._snapshot.owner(keys.migration_identity(queue), "")
-        why = f"{command('migrate-jobs')} has set the queue {queue} aside to migrate its jobs"
+        why = f"{command('migrate-jobs')} or {command('jobs clear')} has set the queue {queue} aside, to move or drop its jobs"
         if owner.lease_s is None:
             return Blocker("migration_dead", f"{why}, and is dead", self._sweep_remedy())
-        remedy = (
-            "the command, which moves the job on; if it dies, a sweep puts the job back after the lease has expired"
-        )
+        remedy = "the command, which moves or drops the job; if it dies, a sweep puts the job back after the lease has expired"
         return Blocker("migrating", why, f"{remedy} ({format_duration(owner.lease_s)})")
 
     def _at_limit(self, location: JobLocation, payload: Payload) -> tuple[str, list[Blocker]]:

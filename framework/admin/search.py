@@ -109,6 +109,13 @@ def search(client: "redis.Redis", jid: str, on_progress: OnProgress) -> list[Job
     return []
 
 
+def search_queue(client: "redis.Redis", queue: str, jid: str) -> bytes | None:
+    """Return the job with this id in one queue, or ``None``. Raises redis errors."""
+    store = JobStore("queue", keys.queue(queue).encode())
+    found = _search_lists(client, [store], dumps(jid)[1:-1], lambda _key, _jobs: None)
+    return next((one.data for one in found if one.payload.get("jid") == jid), None)
+
+
 def list_job_stores(client: "redis.Redis", on_progress: OnProgress = lambda _key, _jobs: None) -> list[JobStore]:
     """Return every key that holds jobs, in the order of a job's way. Raises redis errors."""
     found = _keys_by_prefix(client, (_QUEUE, _LIMIT, _PAUSED, _WORKING), on_progress)

@@ -62,7 +62,10 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "script set_status": ("finish/status_writer.py", "SET_STATUS("),
         "script start_locked": ("policies/dedup/admission.py", "START_LOCKED("),
     },
-    "operator": {"+watch": ("admin/lock_reader.py", ".transaction("), "+unwatch": ("admin/lock_reader.py", ".transaction(")},
+    "operator": {
+        "+watch": ("admin/lock_reader.py", ".transaction("),
+        "+unwatch": ("admin/lock_reader.py", ".transaction("),
+    },
     "read-only": {"+hget": ("policies/concurrency/limit_state.py", ".hget(")},
 }
 """Rights that this run does not reach, and where the code is that needs each: a file, and words in it."""

@@ -203,6 +203,14 @@ CALLS = {
         due_holding,
         lambda jobs: ([SET, "counts", "status"], [jobs[0], HOLDS, "discarded", 60, "n"]),
     ),
+    "drop_queued": (
+        aside,
+        lambda jobs: (
+            [WORKING, "counts"],
+            [0, len(jobs), 1, *jobs, *[""] * len(jobs), *[1] * len(jobs), "n"],
+        ),
+    ),
+    "drop_queued, holding": (holding, lambda jobs: ([WORKING, "counts"], [-1, 1, 1, jobs[0], HOLDS, 1, "n"])),
     "drop_retired": (held, lambda jobs: ([WORKING, "counts"], [jobs[0], "Old"])),
     "read_due": (due, lambda jobs: ([SET], [10])),
     "start_locked, and let go": (running_with_duplicates, lambda jobs: (["aw:lock:1"], ["j1", "C", 0, "2"])),
