@@ -7,6 +7,7 @@ from typing import Any
 from framework.admin.access import Listing, ask
 from framework.admin.job_record import JobRecord
 from framework.admin.port import current
+from framework.admin.process_list import read_running
 from framework.settings.size_limit import SizeLimitSettings
 from framework.shard.shard import Shard
 from framework.text import decode_escaped
@@ -56,8 +57,7 @@ def work(shard: str | None = None) -> Listing[RunningJob]:
 
 def read_work(shard: Shard, sizes: SizeLimitSettings) -> Iterator[RunningJob]:
     """Yield the running jobs of a shard. Raises redis errors."""
-    listed: Any = shard.client.smembers(keys.PROCESSES)
-    identities: list[str] = sorted(map(decode_escaped, listed))
+    identities = [process.identity for process in read_running(shard)]
     pipeline: Any = shard.client.pipeline(transaction=False)
     for identity in identities:
         for key in keys.work(identity):
