@@ -177,10 +177,11 @@ READ_ONLY = Role(
 
 OPERATOR = Role(
     "operator",
-    "the rights of read-only; pause, drop, release and move jobs; quiet and stop processes",
+    "the rights of read-only; pause, retry, drop, release and move jobs; quiet and stop processes",
     READ_ONLY.keys,
     (
         script.HEARTBEAT,
+        script.ACT_ON_ENTRIES,
         script.DROP_HELD,
         script.DROP_QUEUED,
         script.UNREGISTER,
