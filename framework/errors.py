@@ -15,6 +15,7 @@ FrameworkError
 ├── UnknownShardError         config/redis.yml has no shard of that name
 ├── UnknownNameError          framework.admin finds no queue, process or job of that name
 ├── ReadOnlyError             framework.admin was asked to change something inside of a ``read_only`` block
+├── JobRefusedError           framework.admin cannot move a job, which stays as it is
 ├── QueryError                a worker query (routing rule, queue selector) does not parse
 ├── SelectorError             an argument of ``cluster`` names no group of queues
 ├── QueueReplacedError        the key of a queue changed its type during a migration of its jobs
@@ -91,8 +92,7 @@ class ConfigurationError(FrameworkError):
 
     def __init__(self, problems: Sequence[ConfigurationProblem]) -> None:
         self.problems = tuple(problems)
-        count = len(self.problems)
-        heading = f"{count} problem{'s' * (count != 1)} in the configuration:"
+        heading = f"{len(problems)} problem{'s' * (len(problems) != 1)} in the configuration:"
         super().__init__("\n".join([heading, *(f"  - {problem}" for problem in self.problems)]))
 
 
@@ -250,11 +250,12 @@ class ReadOnlyError(FrameworkError):
     """Report an action of ``framework.admin`` inside of a block that only reads. Nothing was changed."""
 
 
-class QueryError(FrameworkError):
-    """Report an invalid worker query. ``faults`` are ordered pairs (position, reason), ``messages`` the text of each.
+class JobRefusedError(FrameworkError):
+    """Report a job of a set that an action of ``framework.admin`` cannot move. It stays as it is."""
 
-    ``position`` and ``reason`` are those of the first fault.
-    """
+
+class QueryError(FrameworkError):
+    """Report an invalid worker query. ``faults`` are ordered pairs (position, reason), ``messages`` the text of each."""
 
     def __init__(self, query: str, faults: Sequence[tuple[int, str]], messages: Sequence[str]) -> None:
         self.query, self.faults, self.messages = query, tuple(faults), tuple(messages)

@@ -25,9 +25,13 @@ if TYPE_CHECKING:
     from framework.admin.statistics import History, ShardStats, Stats, history, stats
 
 __all__ = [
+    "BulkResult",
     "History",
+    "JobEntry",
     "JobRecord",
+    "JobSet",
     "Listing",
+    "MatchingJobs",
     "Processes",
     "Queue",
     "QueuedJob",
@@ -35,19 +39,27 @@ __all__ = [
     "ShardStats",
     "Stats",
     "WorkerProcess",
+    "dead",
     "history",
+    "interrupted",
     "processes",
     "queues",
     "read_only",
+    "retries",
+    "scheduled",
     "stats",
     "work",
 ]
 
 # No module of this folder has the name of one of these: it would hide the name once it is imported.
 _MODULES = {
+    "BulkResult": "job_set",
     "History": "statistics",
+    "JobEntry": "job_set",
     "JobRecord": "job_record",
+    "JobSet": "job_set",
     "Listing": "access",
+    "MatchingJobs": "job_set",
     "Processes": "process_list",
     "Queue": "job_queue",
     "QueuedJob": "job_queue",
@@ -55,10 +67,14 @@ _MODULES = {
     "ShardStats": "statistics",
     "Stats": "statistics",
     "WorkerProcess": "process_list",
+    "dead": "job_set",
     "history": "statistics",
+    "interrupted": "job_set",
     "processes": "process_list",
     "queues": "job_queue",
     "read_only": "access",
+    "retries": "job_set",
+    "scheduled": "job_set",
     "stats": "statistics",
     "work": "running_jobs",
 }

@@ -25,8 +25,10 @@ from framework.wire import keys
 SLICE_JOBS, SLICE_BYTES = 100, 1_000_000
 """The most that one script call moves (one job always goes), so that others do not wait for Redis."""
 
-EntryOutcome: TypeAlias = Literal["done", "gone"] | Refusal
-"""What became of one entry; ``gone``: it was not there any more, and nothing was written."""
+EntryOutcome: TypeAlias = Literal["done", "gone", "again"] | Refusal
+"""What became of one entry; ``gone``: it was not there any more, and nothing was written; ``again``: the same call had acted on
+it, so it was left alone.
+"""
 
 _OUTCOMES: dict[int, EntryOutcome] = {1: "done", 0: "gone", -1: "wrong type"}
 
@@ -76,7 +78,7 @@ def act(client: "redis.Redis", terms: ActionTerms, members: Sequence[bytes]) -> 
     """
     now = time.time()
     for part in slices(members):
-        planned = [
+        planned: list[PlannedAction | Refusal] = [
             plan_action(terms.kind, terms.action, member, now, terms.decoded_limit, terms.delay_s) for member in part
         ]
         yield _run(client, terms, planned)
@@ -103,7 +105,9 @@ def _run(client: "redis.Redis", terms: ActionTerms, planned: Sequence[PlannedAct
     if moves:
         reply: Any = ACT_ON_ENTRIES(client, _script_keys(terms, moves), _script_arguments(terms, moves))
         replies, trimmed = iter(reply[0]), int(reply[1])
-    outcomes = [_OUTCOMES[next(replies)] if isinstance(one, PlannedAction) else one for one in planned]
+    outcomes: list[EntryOutcome] = [
+        _OUTCOMES[next(replies)] if isinstance(one, PlannedAction) else one for one in planned
+    ]
     return ActedSlice(outcomes, trimmed)
 
 

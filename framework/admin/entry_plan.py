@@ -52,9 +52,10 @@ WAITING_SETS: frozenset[JobSetKind] = frozenset({"scheduled", "retry"})
 _DEFAULT_QUEUE = "default"
 """The queue of a payload that names none (Sidekiq's)."""
 
-_TO_QUEUE = frozenset[EntryAction]({"retry", "enqueue_now", "requeue"})
+TO_QUEUE = frozenset[EntryAction]({"retry", "enqueue_now", "requeue"})
+"""The actions that move a job to its queue."""
 _SCRIPT_WORDS: Mapping[EntryAction, str] = {
-    **dict.fromkeys(_TO_QUEUE, "queue"),
+    **dict.fromkeys(TO_QUEUE, "queue"),
     "kill": "dead",
     "delete": "remove",
     "reschedule": "time",
@@ -92,7 +93,7 @@ def plan_action(
     # Its copy on the other shard may be written already: the poller ends the transfer.
     if kind in WAITING_SETS and isinstance(payload.get(TRANSFER), str):
         return "in transfer"
-    if action in _TO_QUEUE:
+    if action in TO_QUEUE:
         return _plan_enqueue(action, member, payload, now)
     if action == "kill":
         return PlannedAction(member, member, resources=_on_end(payload, "failed"))
@@ -137,9 +138,7 @@ def _plan_delete(kind: JobSetKind, member: bytes, payload: Payload) -> PlannedAc
     if kind not in WAITING_SETS:
         return PlannedAction(member, resources=_on_end(payload, None))
     labels = {"worker": str(payload.get("class")), "action": "dropped", "reason": "operator"}
-    return PlannedAction(
-        member, resources=_on_end(payload, "discarded"), series=series_name(SKIPPED_JOBS, labels)
-    )
+    return PlannedAction(member, resources=_on_end(payload, "discarded"), series=series_name(SKIPPED_JOBS, labels))
 
 
 def _on_end(payload: Payload, state: JobState | None) -> str:

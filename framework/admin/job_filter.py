@@ -4,11 +4,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 from framework.admin.job_record import JobRecord
 from framework.telemetry.context import CORRELATION_ID, META_PREFIX
-from framework.types import Payload
 from framework.typeguards import short_repr
+from framework.types import Payload
 from framework.wire.json import dumps
 
 _ESCAPED = frozenset(b"\"\\/<>&'")
@@ -109,8 +110,8 @@ def _name(criterion: str, value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, type):
-        declaration = getattr(value, "declaration", None)
-        value = declaration().wire_name if callable(declaration) else value.__name__
+        declaration: Any = getattr(value, "declaration", None)
+        value = str(declaration().wire_name if declaration is not None else value.__name__)
     if not isinstance(value, str):
         raise TypeError(f"{criterion}={short_repr(value)}: give a text")
     if not value:

@@ -17,6 +17,9 @@ _ACTIVE_JOB_WRAPPERS = (
     "Sidekiq::ActiveJob::Wrapper",
 )
 
+HIDDEN = "[encrypted data]"
+"""What stands for an encrypted argument (Sidekiq's words)."""
+
 
 class JobRecord:
     """A job as it is stored on a shard. No property raises for what another program wrote there.
@@ -70,11 +73,14 @@ class JobRecord:
 
     @property
     def display_args(self) -> list[Any]:
-        """The arguments that the class receives: for a job of Ruby's ActiveJob those of the wrapped one, else ``args``."""
+        """The arguments that the class receives: for a job of Ruby's ActiveJob those of the wrapped one, else ``args``.
+
+        The last argument of a job that Sidekiq Enterprise encrypts is hidden.
+        """
         first: Any = self.args[0] if self._is_wrapped and self.args else None
         if isinstance(first, dict) and isinstance(cast("Payload", first).get("arguments"), list):
             return cast("list[Any]", first["arguments"])
-        return self.args
+        return [*self.args[:-1], HIDDEN] if self.args and self.payload.get("encrypt") else self.args
 
     @property
     def created_at(self) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from redis.exceptions import RedisError
 
 from framework.admin.entry_actions import ActionTerms, EntryOutcome, act, slices
-from framework.admin.entry_plan import SET_KEYS, EntryAction, JobSetKind
+from framework.admin.entry_plan import SET_KEYS, TO_QUEUE, EntryAction, JobSetKind
 from framework.admin.entry_reader import ordered_entries
 from framework.admin.job_counts import OnProgress
 from framework.admin.job_filter import JobFilter
@@ -81,6 +81,12 @@ class ShardResult:
             else:
                 self.refused[outcome] = self.refused.get(outcome, 0) + 1
 
+    def skip(self, count: int) -> None:
+        """Count jobs that are back in the set after the same pass has moved them to their queues, or whose id another job has."""
+        if count:
+            self.matched += count
+            self.refused["again"] = self.refused.get("again", 0) + count
+
 
 class ShardJobSet:
     """One sorted set of one shard."""
@@ -146,7 +152,9 @@ class ShardJobSet:
             for following, page in scan_from(self._client, self._key, wanted.needle, cursor):
                 result.scanned += len(page)
                 on_progress(self._key, result.scanned)
-                found = [one for one in self._matches(page, wanted, now) if not one.jid or one.jid not in taken]
+                matching = list(self._matches(page, wanted, now))
+                found = [one for one in matching if not one.jid or one.jid not in taken]
+                result.skip(len(matching) - len(found))
                 for part in slices([one.data for one in found]):
                     if time.monotonic() >= deadline:
                         return result
@@ -155,7 +163,8 @@ class ShardJobSet:
                     for acted in act(self._client, terms, part):
                         result.add(acted.outcomes, acted.trimmed)
                     slice_jobs = 0
-                taken.update(one.jid for one in found)
+                if action in TO_QUEUE:
+                    taken.update(one.jid for one in found)
                 result.cursor = following
                 if following and time.monotonic() >= deadline:
                     return result
