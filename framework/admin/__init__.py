@@ -18,19 +18,36 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from framework.admin.access import Listing, read_only
+    from framework.admin.held_set import DropResult, HeldPlace, HeldSet, MatchingHeldJobs, held
     from framework.admin.job_queue import Queue, QueuedJob, queues
     from framework.admin.job_record import JobRecord
+    from framework.admin.job_set import (
+        BulkResult,
+        JobEntry,
+        JobSet,
+        MatchingJobs,
+        dead,
+        interrupted,
+        retries,
+        scheduled,
+    )
     from framework.admin.process_list import Processes, WorkerProcess, processes
+    from framework.admin.purge import HeldRecord
     from framework.admin.running_jobs import RunningJob, work
     from framework.admin.statistics import History, ShardStats, Stats, history, stats
 
 __all__ = [
     "BulkResult",
+    "DropResult",
+    "HeldPlace",
+    "HeldRecord",
+    "HeldSet",
     "History",
     "JobEntry",
     "JobRecord",
     "JobSet",
     "Listing",
+    "MatchingHeldJobs",
     "MatchingJobs",
     "Processes",
     "Queue",
@@ -40,6 +57,7 @@ __all__ = [
     "Stats",
     "WorkerProcess",
     "dead",
+    "held",
     "history",
     "interrupted",
     "processes",
@@ -54,11 +72,16 @@ __all__ = [
 # No module of this folder has the name of one of these: it would hide the name once it is imported.
 _MODULES = {
     "BulkResult": "job_set",
+    "DropResult": "held_set",
+    "HeldPlace": "held_set",
+    "HeldRecord": "purge",
+    "HeldSet": "held_set",
     "History": "statistics",
     "JobEntry": "job_set",
     "JobRecord": "job_record",
     "JobSet": "job_set",
     "Listing": "access",
+    "MatchingHeldJobs": "held_set",
     "MatchingJobs": "job_set",
     "Processes": "process_list",
     "Queue": "job_queue",
@@ -68,6 +91,7 @@ _MODULES = {
     "Stats": "statistics",
     "WorkerProcess": "process_list",
     "dead": "job_set",
+    "held": "held_set",
     "history": "statistics",
     "interrupted": "job_set",
     "processes": "process_list",

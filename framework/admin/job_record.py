@@ -8,7 +8,7 @@ from framework.settings.size_limit import SizeLimitSettings
 from framework.telemetry.context import META_PREFIX
 from framework.text import decode_escaped
 from framework.types import Payload
-from framework.wire.compress import decompress_arguments
+from framework.wire.compress import decompress_arguments, unpack_backtrace
 from framework.wire.job import decode, timestamp, whole_number
 from framework.wire.json import loads_object
 
@@ -98,6 +98,11 @@ class JobRecord:
         return timestamp(self.payload.get("failed_at"))
 
     @property
+    def retried_at(self) -> float | None:
+        """When it failed last, in epoch seconds; ``None`` before its second failure."""
+        return timestamp(self.payload.get("retried_at"))
+
+    @property
     def retry_count(self) -> int | None:
         """The number of failures minus one; ``None`` before the first failure."""
         return whole_number(self.payload.get("retry_count"))
@@ -111,6 +116,11 @@ class JobRecord:
     def error_message(self) -> str:
         """The message of its last error, empty without one."""
         return _text(self.payload.get("error_message"))
+
+    @property
+    def error_backtrace(self) -> list[str]:
+        """The innermost lines of its last error's backtrace, as far as its class keeps them."""
+        return unpack_backtrace(self.payload.get("error_backtrace"))
 
     @property
     def tags(self) -> list[str]:

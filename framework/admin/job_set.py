@@ -152,7 +152,7 @@ class MatchingJobs:
         Raises:
             ShardUnavailableError: a shard does not answer: no number is that of a part.
         """
-        return _sum(self._shard, lambda home: sum(1 for _ in self._on(home).matching(self._wanted, _ignore_progress)))
+        return sum_of(self._shard, lambda home: sum(1 for _ in self._on(home).matching(self._wanted, _ignore_progress)))
 
     def retry(self, *, time_limit: timedelta | float | None = TIME_LIMIT_S, resume: str = "") -> BulkResult:
         """Move the jobs to their queues, as ``JobEntry.retry``.
@@ -193,7 +193,7 @@ class MatchingJobs:
         self, action: EntryAction, time_limit: timedelta | float | None, resume: str, at: object = None
     ) -> BulkResult:
         _check_action(self._kind, action, type(self).__name__)
-        limit_s = time_limit.total_seconds() if isinstance(time_limit, timedelta) else time_limit
+        limit_s = seconds(time_limit)
         deadline = float("inf") if limit_s is None else time.monotonic() + limit_s
         cursors = _cursors(resume)
         result = BulkResult()
@@ -230,7 +230,7 @@ class JobSet:
         Raises:
             ShardUnavailableError: a shard does not answer: no number is that of a part.
         """
-        return _sum(self.shard, lambda home: _opened(home, self.kind).size())
+        return sum_of(self.shard, lambda home: _opened(home, self.kind).size())
 
     def find(self, jid: Jid) -> JobEntry | None:
         """Return the job with this id, ``None`` if the set does not have it. The set is scanned, in bounded steps.
@@ -241,7 +241,7 @@ class JobSet:
         found = collect(self.shard, lambda home: [(home, one) for one in _opened(home, self.kind).find(jid)])
         if found:
             return JobEntry(*found[0])
-        _raise_first(found.unanswered)
+        raise_first(found.unanswered)
         return None
 
     def scan(self, match: str) -> MatchingJobs:
@@ -313,6 +313,11 @@ def refusal_text(outcome: EntryOutcome, queue: str) -> str:
             return "it was acted on before by the same call"
 
 
+def seconds(time_limit: timedelta | float | None) -> float | None:
+    """Return a time limit in seconds, ``None`` for none."""
+    return time_limit.total_seconds() if isinstance(time_limit, timedelta) else time_limit
+
+
 def _opened(home: Shard, kind: JobSetKind) -> ShardJobSet:
     return ShardJobSet(home, kind, port.current().settings)
 
@@ -332,13 +337,15 @@ def _cursors(resume: str) -> dict[str, int]:
     return {shards[name].name: int(cursor) for name, _, cursor in parts}
 
 
-def _sum(shard: str | None, step: Callable[[Shard], int]) -> int:
+def sum_of(shard: str | None, step: Callable[[Shard], int]) -> int:
+    """Return the sum over the shards. Raises ShardUnavailableError if one does not answer."""
     answers = ask(shard, step)
-    _raise_first(answers.unanswered)
+    raise_first(answers.unanswered)
     return sum(answers.by_shard.values())
 
 
-def _raise_first(unanswered: Mapping[str, ShardUnavailableError]) -> None:
+def raise_first(unanswered: Mapping[str, ShardUnavailableError]) -> None:
+    """Raise the error of a shard that did not answer, if there is one."""
     for error in unanswered.values():
         raise error
 

@@ -18,7 +18,7 @@ from framework.settings.model import Settings
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
-from framework.wire.job import clamp_time, timestamp
+from framework.wire.job import clamp_time
 from framework.wire.json import dumps
 
 NEWEST_FIRST: frozenset[JobSetKind] = frozenset({"dead", "interrupted"})
@@ -45,7 +45,7 @@ class SetRecord(JobRecord):
             case "dead" | "interrupted":
                 return self.score
             case "retry":
-                return timestamp(self.payload.get("retried_at")) or self.failed_at
+                return self.retried_at or self.failed_at
             case "scheduled":
                 return self.created_at
 
@@ -107,12 +107,14 @@ class ShardJobSet:
         for data, score in ordered_entries(self._client, self._key, newest_first=self._kind in NEWEST_FIRST):
             yield self._record(data, score)
 
-    def find(self, jid: str) -> list[SetRecord]:
-        """Return the jobs with this id: one, unless another program wrote two."""
-        needle = dumps(jid)[1:-1]
+    def find(self, *jids: str) -> list[SetRecord]:
+        """Return the jobs with these ids: one of each, unless another program wrote two."""
+        wanted = frozenset(jids)
+        # Redis filters by one text only.
+        needle = dumps(jids[0])[1:-1] if len(wanted) == 1 else None
         pages = scan_from(self._client, self._key, needle, 0)
         records = (self._record(data, score) for _, page in pages for data, score in page)
-        return list({one.data: one for one in records if one.jid == jid}.values())
+        return list({one.data: one for one in records if one.jid in wanted}.values())
 
     def matching(self, wanted: JobFilter, on_progress: OnProgress) -> Iterator[SetRecord]:
         """Yield the matching jobs that stay in the set during the scan, in no order; a job may come twice while others move."""

@@ -1,22 +1,25 @@
-"""``jobs``: show jobs that do not run, say why, and release them."""
+"""``jobs``: show jobs, say why they do not run, and act on them."""
 
 import click
 
 from framework.cli.groups import CommandGroup
+from framework.cli.jobs_actions import COMMANDS as ACTIONS
 from framework.cli.jobs_counters import counters
 from framework.cli.jobs_deferred import deferred
 from framework.cli.jobs_explain import explain
 from framework.cli.jobs_flags import COMMANDS as FLAGS
 from framework.cli.jobs_held import held
 from framework.cli.jobs_limits import limits
+from framework.cli.jobs_list import list_jobs
 from framework.cli.jobs_locks import locks
 from framework.cli.jobs_pause import COMMANDS as PAUSES
+from framework.cli.jobs_show import show
 
 
 @click.group("jobs", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def jobs() -> None:
-    """Show why jobs do not run, and release them: limits, locks, pauses and deferrals."""
+    """Show jobs, explain why they do not run, and act on them: retry, delete, release."""
 
 
-for command in (explain, held, limits, locks, *PAUSES, deferred, *FLAGS, counters):
+for command in (explain, list_jobs, show, *ACTIONS, held, limits, locks, *PAUSES, deferred, *FLAGS, counters):
     jobs.add_command(command)
