@@ -20,6 +20,7 @@ TAKING = {
 WRITING = {"LPUSH", "RPUSH", "ZADD"}
 
 MAY_TAKE = {
+    "act_on_entries": {"ZREM"},
     "drop_held": {"ZREM"},
     "drop_queued": {"LREM"},
     "drop_retired": {"LREM"},
