@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from framework.admin.access import Listing, read_only
+    from framework.admin.access import Answers, Listing, read_only
     from framework.admin.held_set import DropResult, HeldPlace, HeldSet, MatchingHeldJobs, held
     from framework.admin.job_queue import Queue, QueuedJob, queues
     from framework.admin.job_record import JobRecord
@@ -31,12 +31,14 @@ if TYPE_CHECKING:
         retries,
         scheduled,
     )
+    from framework.admin.policy_state import flags, limits, locks, paused
     from framework.admin.process_list import Processes, WorkerProcess, processes
     from framework.admin.purge import HeldRecord
     from framework.admin.running_jobs import RunningJob, work
     from framework.admin.statistics import History, ShardStats, Stats, history, stats
 
 __all__ = [
+    "Answers",
     "BulkResult",
     "DropResult",
     "HeldPlace",
@@ -57,9 +59,13 @@ __all__ = [
     "Stats",
     "WorkerProcess",
     "dead",
+    "flags",
     "held",
     "history",
     "interrupted",
+    "limits",
+    "locks",
+    "paused",
     "processes",
     "queues",
     "read_only",
@@ -71,6 +77,7 @@ __all__ = [
 
 # No module of this folder has the name of one of these: it would hide the name once it is imported.
 _MODULES = {
+    "Answers": "access",
     "BulkResult": "job_set",
     "DropResult": "held_set",
     "HeldPlace": "held_set",
@@ -91,9 +98,13 @@ _MODULES = {
     "Stats": "statistics",
     "WorkerProcess": "process_list",
     "dead": "job_set",
+    "flags": "policy_state",
     "held": "held_set",
     "history": "statistics",
     "interrupted": "job_set",
+    "limits": "policy_state",
+    "locks": "policy_state",
+    "paused": "policy_state",
     "processes": "process_list",
     "queues": "job_queue",
     "read_only": "access",
