@@ -160,6 +160,13 @@ module Console
     set(command).find_job(command["jid"]).retry
   end
 
+  # An action of the data API on one entry, as the Web UI calls it.
+  def act(command)
+    entry = set(command).find_job(command["jid"])
+    command["at"] ? entry.reschedule(command["at"]) : entry.public_send(command["action"])
+    true
+  end
+
   # What the Ruby poller does when it wakes.
   def enqueue_due(_)
     (since?("6.5") ? Sidekiq::Scheduled::Enq.new(Sidekiq.default_configuration) : Sidekiq::Scheduled::Enq.new).enqueue_jobs
