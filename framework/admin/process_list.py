@@ -130,6 +130,11 @@ def processes(shard: str | None = None) -> Processes:
     return Processes((one for found in answers.by_shard.values() for one in found), answers.unanswered)
 
 
+def is_named(identity: str, name: str) -> bool:
+    """Return whether the name is the identity (HOST:PID:NONCE), or its beginning: HOST, or HOST:PID."""
+    return identity == name or (bool(name) and identity.startswith(f"{name}:"))
+
+
 def unknown_process_message(name: str, known: Iterable[str]) -> str:
     """Return the message for a process that does not run, with the nearest identity."""
     return f"no running process is named {name!r}{did_you_mean(name, known)}"

@@ -13,13 +13,19 @@ from framework.cli.jobs_limits import limits
 from framework.cli.jobs_list import list_jobs
 from framework.cli.jobs_locks import locks
 from framework.cli.jobs_pause import COMMANDS as PAUSES
+from framework.cli.jobs_processes import COMMANDS as PROCESSES
+from framework.cli.jobs_queues import COMMANDS as QUEUES
 from framework.cli.jobs_show import show
+from framework.cli.jobs_stats import stats
 
 
 @click.group("jobs", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def jobs() -> None:
-    """Show jobs, explain why they do not run, and act on them: retry, delete, release."""
+    """Show queues, processes and jobs, explain why jobs do not run, and act on them: retry, delete, release."""
 
 
-for command in (explain, list_jobs, show, *ACTIONS, held, limits, locks, *PAUSES, deferred, *FLAGS, counters):
+for command in (
+    *(stats, *QUEUES, *PROCESSES, list_jobs, show, *ACTIONS),
+    *(explain, held, limits, locks, *PAUSES, deferred, *FLAGS, counters),
+):
     jobs.add_command(command)

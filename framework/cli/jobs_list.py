@@ -1,4 +1,4 @@
-"""``jobs list``: show the jobs of a place: a sorted set, or the held jobs."""
+"""``jobs list``: show the jobs of a place: a queue, a sorted set, or the held jobs."""
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +16,7 @@ from framework.cli.errors import reports_errors
 from framework.cli.job_filters import filter_options, read_filter, refuse_absent_class
 from framework.cli.job_rows import HEADINGS, held_row, job_fields, set_row
 from framework.cli.options import ChoiceOption, json_option, shard_option
+from framework.cli.queue_listing import list_queue
 from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo
 from framework.shard.shard import Shard
@@ -23,11 +24,22 @@ from framework.store.clock import server_time
 
 HELD = "held"
 PLACES = (*SET_KEYS, HELD)
+_QUEUE_PREFIX = "queue:"
 _DEFAULT_MOST = 25
 
 
+class _PlaceOption(ChoiceOption):
+    """queue:NAME, or one of the other places."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the place."""
+        if str(value).startswith(_QUEUE_PREFIX) and value != _QUEUE_PREFIX:
+            return str(value)
+        return super().convert(value, param, ctx)
+
+
 @click.command("list")
-@click.argument("place", type=ChoiceOption(PLACES), metavar="PLACE")
+@click.argument("place", type=_PlaceOption((f"{_QUEUE_PREFIX}NAME", *PLACES)), metavar="PLACE")
 @filter_options
 @click.option(
     "--most",
@@ -40,15 +52,17 @@ _DEFAULT_MOST = 25
 @json_option
 @reports_errors
 def list_jobs(*, place: str, most: int, names: Sequence[str], as_json: bool, **criteria: Any) -> None:
-    """List the jobs of PLACE: scheduled, retry, dead, interrupted or held.
+    """List the jobs of PLACE: queue:NAME, scheduled, retry, dead, interrupted or held.
 
-    The next due job comes first, and of dead and interrupted jobs the last one. With options only the jobs that match all
+    The next job to run comes first, and of dead and interrupted jobs the last one. With options only the jobs that match all
     of them are listed.
 
-    Status 1: no job there has the class of --class, or a shard does not answer.
+    Status 1: the queue is unknown, no job there has the class of --class, or a shard does not answer.
     """
     wanted, on = read_filter(criteria), ShardCommand(names)
-    if place == HELD:
+    if place.startswith(_QUEUE_PREFIX):
+        list_queue(on, place.removeprefix(_QUEUE_PREFIX), wanted, most, as_json=as_json)
+    elif place == HELD:
         _list_held(on, wanted, most, as_json=as_json)
     else:
         _list_set(on, cast("JobSetKind", place), wanted, most, as_json=as_json)

@@ -43,6 +43,12 @@ def is_terminal() -> bool:
     return sys.stdin.isatty()
 
 
+def clear_screen() -> None:
+    """Empty the terminal for the next view of a command that repeats it; write nothing where the output is no terminal."""
+    if sys.stdout.isatty():
+        click.echo("\x1b[H\x1b[2J", nl=False)
+
+
 def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield each row as a line of aligned columns; the first row is the headings."""
     shown = [[visible(cell, _MAX_CELL_WIDTH) for cell in row] for row in rows]
