@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from framework.admin.process_list import Processes, WorkerProcess, processes
     from framework.admin.purge import HeldRecord
     from framework.admin.running_jobs import RunningJob, work
-    from framework.admin.statistics import History, ShardStats, Stats, history, stats
+    from framework.admin.statistics import RunHistory, ShardStats, Stats, history, stats
 
 __all__ = [
     "Answers",
@@ -44,7 +44,6 @@ __all__ = [
     "HeldPlace",
     "HeldRecord",
     "HeldSet",
-    "History",
     "JobEntry",
     "JobRecord",
     "JobSet",
@@ -54,6 +53,7 @@ __all__ = [
     "Processes",
     "Queue",
     "QueuedJob",
+    "RunHistory",
     "RunningJob",
     "ShardStats",
     "Stats",
@@ -83,7 +83,6 @@ _MODULES = {
     "HeldPlace": "held_set",
     "HeldRecord": "purge",
     "HeldSet": "held_set",
-    "History": "statistics",
     "JobEntry": "job_set",
     "JobRecord": "job_record",
     "JobSet": "job_set",
@@ -93,6 +92,7 @@ _MODULES = {
     "Processes": "process_list",
     "Queue": "job_queue",
     "QueuedJob": "job_queue",
+    "RunHistory": "statistics",
     "RunningJob": "running_jobs",
     "ShardStats": "statistics",
     "Stats": "statistics",

@@ -60,7 +60,7 @@ class DayCounts(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class RunHistory:
     """The runs of each day, today first: summed over the shards that answered, and of each."""
 
     days: Mapping[date, DayCounts]
@@ -78,7 +78,7 @@ def stats(shard: str | None = None) -> Stats:
     return sum_stats(ask(shard, read_stats))
 
 
-def history(days: int = 30, shard: str | None = None) -> History:
+def history(days: int = 30, shard: str | None = None) -> RunHistory:
     """Return the runs of the last ``days`` days of UTC, today included, at most five years.
 
     Raises:
@@ -98,7 +98,7 @@ def history(days: int = 30, shard: str | None = None) -> History:
         )
         for day in dates
     }
-    return History(total, answers.by_shard, answers.unanswered)
+    return RunHistory(total, answers.by_shard, answers.unanswered)
 
 
 def sum_stats(answers: Answers[ShardStats]) -> Stats:

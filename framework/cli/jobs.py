@@ -21,7 +21,7 @@ from framework.cli.jobs_stats import stats
 
 @click.group("jobs", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def jobs() -> None:
-    """Show queues, processes and jobs, explain why jobs do not run, and act on them: retry, delete, release."""
+    """Show queues, processes and jobs, explain why jobs do not run, and act on them."""
 
 
 for command in (

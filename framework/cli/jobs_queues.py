@@ -31,9 +31,9 @@ T = TypeVar("T")
 @json_option
 @reports_errors
 def queues(queues_: Sequence[str], *, names: Sequence[str], as_json: bool) -> None:
-    """Show every queue, or each QUEUE: its jobs, its latency, whether it is paused, and how many processes serve it.
+    """Show every queue, or each QUEUE: its jobs, its latency, its pause, its processes.
 
-    LATENCY is for how long the next job to run has waited. A quiet process serves no queue.
+    LATENCY is for how long the next job to run has waited. PROCESSES serve the queue; a quiet process serves none.
 
     Status 1: a QUEUE is unknown, or a shard does not answer.
     """
