@@ -66,6 +66,8 @@ COMMANDS = {
     "rescheduled": f"TIME,{OPERATE}",
     "killed": OPERATE,
     "deleted": OPERATE,
+    "cleared": "LLEN,SMEMBERS,heartbeat,RENAMENX,LRANGE,drop_queued,LRANGE,mark_dead,unregister,WATCH,EXISTS,MULTI,SREM,"
+    "EXEC",
     "paused": f"{HEARTBEAT},TIME,HGETALL,fetch,hold_paused,fetch,{BLOCK},TIME,HGETALL,SMEMBERS,release_paused,"
     "release_paused,admit,fetch,BLMOVE",
     "reconcile": f"{HEARTBEAT},SCAN,register_orphan,ZRANGEBYSCORE,LRANGE,fetch,{BLOCK},SCAN,register_orphan,"

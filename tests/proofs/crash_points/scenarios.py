@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from redis.exceptions import RedisError
+
 from framework.admin.entry_plan import EntryAction, JobSetKind
 from framework.admin.job_filter import JobFilter
+from framework.admin.queue_actions import clear_queue
 from framework.admin.shard_job_set import ShardJobSet
 from framework.errors import BulkPushError, ShardUnavailableError
 from framework.recover.suspects import SUSPECT_FIELD
@@ -338,6 +341,18 @@ def _operate(kind: JobSetKind, action: EntryAction, at: float | None = None) -> 
     return act
 
 
+def _clear(environment: CaseEnvironment, _worker: SteppedWorker, _batch: int) -> None:
+    """Clear the queue, and go on after each failure, as an operator does."""
+    shard, cleared = environment.shard("main"), False
+    while not cleared:
+        try:
+            clear_queue(shard.client, QUEUE, lambda _dropped: None)
+            cleared = True
+        except (RedisError, OSError):
+            continue
+    shard.close()
+
+
 def _other_work(_environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
     worker.heartbeat()
     worker.record()
@@ -523,6 +538,15 @@ SCENARIOS: dict[str, Scenario] = {
             _operate("scheduled", "delete"),
             _always("refused", "discarded"),
             _waiting(jobs.TrackedWorker, keys.SCHEDULE, locked=True),
+            batches=(1,),
+            repeated=True,
+        ),
+        Scenario(
+            "cleared",
+            "an operator clears a queue",
+            _clear,
+            _always("refused", "discarded"),
+            _waiting(jobs.TrackedWorker, locked=True),
             batches=(1,),
             repeated=True,
         ),
