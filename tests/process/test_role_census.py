@@ -161,6 +161,7 @@ SHOWS = (
     "counters",
     "locks show KeyedWorker",
     "held show",
+    *("stats", "stats --days 2", "queues", "list queue:old", "processes --work", "ping"),
 )
 CHANGES = (
     "held drop --class OneWorker --yes",  # first: the limit has a waiting job, which the commands below hand over
@@ -222,6 +223,10 @@ def change(site, client):
     for place in ("queued", "scheduled", "retry", "dead"):
         site.run(migrate, place, "--to", "new", "--from", "old", "-r", "jobs")
     assert client.llen(keys.queue("new")) == 2
+    for words in ("pause-queue new", "unpause-queue new", "quiet host:9", "clear new --yes"):
+        ended = site.run(jobs, *words.split())
+        assert ended.returncode == 0, f"{words}: {ended.stdout}{ended.stderr}"
+    assert client.llen(keys.queue("new")) == 0
 
 
 @pytest.mark.campaign
