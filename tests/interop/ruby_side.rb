@@ -152,6 +152,16 @@ module Console
     {names: Sidekiq::Queue.all.map(&:name), size: queue.size, latency: queue.latency, jobs: queue.map { |job| shown(job) }}
   end
 
+  def clear(command)
+    Sidekiq::Queue.new(command["name"]).clear
+    true
+  end
+
+  def delete_job(command)
+    Sidekiq::Queue.new(command["name"]).find_job(command["jid"]).delete
+    true
+  end
+
   def entries(command)
     set(command).map { |entry| shown(entry).merge(score: entry.score) }
   end
