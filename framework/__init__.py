@@ -7,6 +7,7 @@ A web server that forks calls ``boot()`` before, so that its children share the 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from framework.admin import port as admin_port
 from framework.declare import port
 
 if TYPE_CHECKING:
@@ -77,4 +78,10 @@ def _make_client() -> port.ClientPort:
     return client
 
 
+def _open_access() -> admin_port.Access:
+    access: admin_port.Access = import_module("framework.wiring.administration").open_access()
+    return access
+
+
 port.bind_factory(_make_client)
+admin_port.opener.bind(_open_access)

@@ -13,6 +13,9 @@ FrameworkError
 │   └── BulkPushError         a chunk of a bulk push failed; its fields name the written jobs
 ├── UnroutedCallError         application code called a shard outside of a route to it
 ├── UnknownShardError         config/redis.yml has no shard of that name
+├── UnknownNameError          framework.admin finds no queue, process or job of that name
+├── ReadOnlyError             framework.admin was asked to change something inside of a ``read_only`` block
+├── JobRefusedError           framework.admin cannot move a job, which stays as it is
 ├── QueryError                a worker query (routing rule, queue selector) does not parse
 ├── SelectorError             an argument of ``cluster`` names no group of queues
 ├── QueueReplacedError        the key of a queue changed its type during a migration of its jobs
@@ -38,9 +41,9 @@ redis-py's errors.
 import math
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import NamedTuple
 
 from framework.command_line import command
+from framework.configuration_problem import ConfigurationProblem as ConfigurationProblem  # noqa: PLC0414 - public here
 from framework.typeguards import qualified_name
 
 _REDIS_FILE = "config/redis.yml"
@@ -84,25 +87,12 @@ class MiddlewareError(FrameworkError, TypeError):
         super().__init__(f"the middleware {name}: {reason}.")
 
 
-class ConfigurationProblem(NamedTuple):
-    """Represent one error in the configuration: file, key and message."""
-
-    file: str
-    key: str
-    message: str
-
-    def __str__(self) -> str:
-        place = f"{self.file}: {self.key}" if self.key else self.file
-        return f"{place}: {self.message}"
-
-
 class ConfigurationError(FrameworkError):
     """Report an invalid configuration. ``problems`` lists all errors."""
 
     def __init__(self, problems: Sequence[ConfigurationProblem]) -> None:
         self.problems = tuple(problems)
-        count = len(self.problems)
-        heading = f"{count} problem{'s' * (count != 1)} in the configuration:"
+        heading = f"{len(problems)} problem{'s' * (len(problems) != 1)} in the configuration:"
         super().__init__("\n".join([heading, *(f"  - {problem}" for problem in self.problems)]))
 
 
@@ -252,11 +242,20 @@ class UnknownShardError(FrameworkError, KeyError):
     __str__ = Exception.__str__
 
 
-class QueryError(FrameworkError):
-    """Report an invalid worker query. ``faults`` are ordered pairs (position, reason), ``messages`` the text of each.
+class UnknownNameError(FrameworkError, LookupError):
+    """Report the name of a queue, process or job that no shard has. Nothing was changed."""
 
-    ``position`` and ``reason`` are those of the first fault.
-    """
+
+class ReadOnlyError(FrameworkError):
+    """Report an action of ``framework.admin`` inside of a block that only reads. Nothing was changed."""
+
+
+class JobRefusedError(FrameworkError):
+    """Report a job of a set that an action of ``framework.admin`` cannot move. It stays as it is."""
+
+
+class QueryError(FrameworkError):
+    """Report an invalid worker query. ``faults`` are ordered pairs (position, reason), ``messages`` the text of each."""
 
     def __init__(self, query: str, faults: Sequence[tuple[int, str]], messages: Sequence[str]) -> None:
         self.query, self.faults, self.messages = query, tuple(faults), tuple(messages)

@@ -1,1 +1,129 @@
-"""Inspect the jobs of a shard, and release those that are held: functions of the shard's client, in bounded steps."""
+"""Look at the jobs, queues and processes of the shards, and act on them: the data API, Sidekiq's ``sidekiq/api``.
+
+    from framework import admin
+
+    admin.stats().enqueued
+    admin.Queue("mailers").pause()
+
+Nothing needs the application's code. The first call of a process reads the configuration and connects, as the first push does.
+Every call covers all shards; ``shard="main"`` names one. A shard that does not answer does not stop a call: its error is in
+``unanswered`` of the result, and a loop over jobs raises it after the last job. ``ShardUnavailableError`` is raised when no
+shard answers. Inside of ``with admin.read_only()`` every action is refused.
+
+Each name is loaded at its first use. The other modules of this folder are functions of a shard's client, in bounded steps.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from framework.admin.access import Answers, Listing, read_only
+    from framework.admin.held_set import DropResult, HeldPlace, HeldSet, MatchingHeldJobs, held
+    from framework.admin.job_queue import Queue, QueuedJob, queues
+    from framework.admin.job_record import JobRecord
+    from framework.admin.job_set import (
+        BulkResult,
+        JobEntry,
+        JobSet,
+        MatchingJobs,
+        dead,
+        interrupted,
+        retries,
+        scheduled,
+    )
+    from framework.admin.policy_state import flags, limits, locks, paused
+    from framework.admin.process_list import Processes, WorkerProcess, processes
+    from framework.admin.purge import HeldRecord
+    from framework.admin.running_jobs import RunningJob, work
+    from framework.admin.statistics import RunHistory, ShardStats, Stats, history, stats
+
+__all__ = [
+    "Answers",
+    "BulkResult",
+    "DropResult",
+    "HeldPlace",
+    "HeldRecord",
+    "HeldSet",
+    "JobEntry",
+    "JobRecord",
+    "JobSet",
+    "Listing",
+    "MatchingHeldJobs",
+    "MatchingJobs",
+    "Processes",
+    "Queue",
+    "QueuedJob",
+    "RunHistory",
+    "RunningJob",
+    "ShardStats",
+    "Stats",
+    "WorkerProcess",
+    "dead",
+    "flags",
+    "held",
+    "history",
+    "interrupted",
+    "limits",
+    "locks",
+    "paused",
+    "processes",
+    "queues",
+    "read_only",
+    "retries",
+    "scheduled",
+    "stats",
+    "work",
+]
+
+# No module of this folder has the name of one of these: it would hide the name once it is imported.
+_MODULES = {
+    "Answers": "access",
+    "BulkResult": "job_set",
+    "DropResult": "held_set",
+    "HeldPlace": "held_set",
+    "HeldRecord": "purge",
+    "HeldSet": "held_set",
+    "JobEntry": "job_set",
+    "JobRecord": "job_record",
+    "JobSet": "job_set",
+    "Listing": "access",
+    "MatchingHeldJobs": "held_set",
+    "MatchingJobs": "job_set",
+    "Processes": "process_list",
+    "Queue": "job_queue",
+    "QueuedJob": "job_queue",
+    "RunHistory": "statistics",
+    "RunningJob": "running_jobs",
+    "ShardStats": "statistics",
+    "Stats": "statistics",
+    "WorkerProcess": "process_list",
+    "dead": "job_set",
+    "flags": "policy_state",
+    "held": "held_set",
+    "history": "statistics",
+    "interrupted": "job_set",
+    "limits": "policy_state",
+    "locks": "policy_state",
+    "paused": "policy_state",
+    "processes": "process_list",
+    "queues": "job_queue",
+    "read_only": "access",
+    "retries": "job_set",
+    "scheduled": "job_set",
+    "stats": "statistics",
+    "work": "running_jobs",
+}
+"""Module of each public name. Type checkers read it from the imports above."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    # Later uses find the name without this function.
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -141,8 +141,7 @@ class Explainer:
             case "migrating":
                 result = f"queue {name}, set aside", [self._migrating(name)]
             case "dead":
-                remedy = "nothing by itself: retry it on the Dead page of a dashboard, while the dead set has it"
-                result = f"dead set, {position}", [Blocker("dead", f"it is dead: {_error_text(payload)}", remedy)]
+                result = f"dead set, {position}", [_dead_blocker(payload)]
             case "interrupted":
                 result = f"interrupted set, {position}", [_interrupted_blocker(payload)]
         return result
@@ -186,12 +185,10 @@ class Explainer:
 
     def _migrating(self, queue: str) -> Blocker:
         owner = self._snapshot.owner(keys.migration_identity(queue), "")
-        why = f"{command('migrate-jobs')} has set the queue {queue} aside to migrate its jobs"
+        why = f"{command('migrate-jobs')} or {command('jobs clear')} has set the queue {queue} aside, to move or drop its jobs"
         if owner.lease_s is None:
             return Blocker("migration_dead", f"{why}, and is dead", self._sweep_remedy())
-        remedy = (
-            "the command, which moves the job on; if it dies, a sweep puts the job back after the lease has expired"
-        )
+        remedy = "the command, which moves or drops the job; if it dies, a sweep puts the job back after the lease has expired"
         return Blocker("migrating", why, f"{remedy} ({format_duration(owner.lease_s)})")
 
     def _at_limit(self, location: JobLocation, payload: Payload) -> tuple[str, list[Blocker]]:
@@ -316,15 +313,21 @@ def _deferral_blockers(payload: Payload, declaration: Declaration | None) -> lis
     return [Blocker("deferred", why, remedy)]
 
 
+def _dead_blocker(payload: Payload) -> Blocker:
+    retry = command(f"jobs retry {payload.get('jid')}")
+    return Blocker("dead", f"it is dead: {_error_text(payload)}", f"an operator, while the dead set has it: {retry}")
+
+
 def _interrupted_blocker(payload: Payload) -> Blocker:
+    requeue = command(f"jobs requeue {payload.get('jid')}")
     if UNKNOWN_SINCE in payload:
         why = f"it waited too long for a process that has its class: {_error_text(payload)}"
-        return Blocker("unknown_class", why, "nothing by itself: deploy the class, and push the job again")
+        return Blocker("unknown_class", why, f"an operator: deploy the class, then {requeue}")
     if count_of(payload, DEATH_COUNT) > count_of(payload, INTERRUPTED_COUNT):
         why = "too many processes died while it ran: it is suspected of killing them"
     else:
         why = "it was still running too often when its process had to stop: it takes longer than the deadline -t"
-    return Blocker("interrupted", why, "nothing by itself: find the cause, then push it again")
+    return Blocker("interrupted", why, f"an operator: find the cause, then {requeue}")
 
 
 def _ordinal(location: JobLocation) -> str:

@@ -1,20 +1,26 @@
-"""Drop held jobs by the fields of their payloads, such as their user or caller (GitLab's admin purge)."""
+"""Read held jobs, and drop them by the fields of their payloads, such as their user or caller (GitLab's admin purge)."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import redis
 
+from framework.admin.held_jobs import HeldKind
 from framework.admin.job_counts import OnProgress
+from framework.admin.job_filter import JobFilter
+from framework.admin.job_record import JobRecord
 from framework.admin.search import JobStore, list_held_stores, payload_of_member, scan_members
+from framework.policies.concurrency.limit_state import assign_free_slots
+from framework.settings.size_limit import SizeLimitSettings
+from framework.shard.shard import Shard
+from framework.store.clock import server_time
 from framework.store.script import DROP_HELD
 from framework.telemetry.counters import SKIPPED_JOBS, series_name
 from framework.text import decode_escaped
-from framework.types import Payload
 from framework.wire import keys
-from framework.wire.json import dumps, loads_object
+from framework.wire.job import clamp_time
 from framework.wire.resources import JobResources, lock_of
 from framework.wire.status_key import tracked_job
 
@@ -29,36 +35,65 @@ class PurgeResult:
     completed: bool = True
 
 
+class HeldRecord(JobRecord):
+    """A job that a limit or a pause holds: ``held_by`` is the limit or the class, ``since`` the start in epoch seconds."""
+
+    def __init__(self, shard: str, store: JobStore, member: bytes, score: float, sizes: SizeLimitSettings) -> None:
+        super().__init__(shard, payload_of_member(member), sizes)
+        self.kind: HeldKind = "paused" if store.kind == "paused" else "waiting"
+        self.held_by = store.name
+        self.since = clamp_time(score)
+        self.member = member
+
+
+def held_records(
+    shard: Shard, wanted: JobFilter, sizes: SizeLimitSettings, on_progress: OnProgress
+) -> Iterator[tuple[JobStore, int, list[HeldRecord]]]:
+    """Yield the matching jobs of each page of the places of held jobs, with the number that Redis sent. Raises redis errors."""
+    now = server_time(shard.client)
+    scanned = 0
+    for store in list_held_stores(shard.client):
+        for page in scan_members(shard.client, store.key, wanted.needle):
+            records = [HeldRecord(shard.name, store, member, score, sizes) for member, score in page]
+            scanned += len(page)
+            on_progress(decode_escaped(store.key), scanned)
+            yield store, len(page), [one for one in records if wanted.matches(one, one.since, now)]
+
+
 def purge(
-    client: "redis.Redis", wanted: Mapping[str, str], deadline: float, on_progress: OnProgress, *, dry_run: bool
-) -> tuple[PurgeResult, set[str]]:
-    """Drop every held job whose payload has all of these fields; return the result and the limits that had such jobs.
+    shard: Shard,
+    wanted: JobFilter,
+    sizes: SizeLimitSettings,
+    deadline: float,
+    on_progress: OnProgress,
+    *,
+    dry_run: bool,
+) -> PurgeResult:
+    """Drop every held job that matches; the limits of these jobs then give their free slots to others.
 
     It works page by page until ``deadline`` (monotonic clock); jobs that arrive meanwhile may be missed. A job that is
     released before its turn runs. The lock of a dropped job is released, and its status becomes ``discarded``. Raises
     redis errors; jobs dropped until then are gone.
     """
     result, limits = PurgeResult(), set[str]()
-    needle = _needle(wanted)
-    for place in list_held_stores(client):
-        for page in scan_members(client, place.key, needle):
-            if time.monotonic() >= deadline:
-                result.completed = False
-                return result, limits
-            found = [member for member, _ in page if _matches(loads_object(payload_of_member(member)), wanted)]
-            result.scanned += len(page)
-            result.matched += len(found)
-            on_progress(decode_escaped(place.key), result.scanned)
-            if found and not dry_run:
-                result.dropped += sum(_drop(client, place, found))
-                limits |= {place.name} if place.kind == "waiting" else set()
-    return result, limits
+    for store, scanned, found in held_records(shard, wanted, sizes, on_progress):
+        if time.monotonic() >= deadline:
+            result.completed = False
+            break
+        result.scanned += scanned
+        result.matched += len(found)
+        if found and not dry_run:
+            result.dropped += sum(_drop(shard.client, store, found))
+            limits |= {store.name} if store.kind == "waiting" else set()
+    for name in sorted(limits):
+        assign_free_slots(shard.client, name)
+    return result
 
 
-def _drop(client: "redis.Redis", store: JobStore, found: list[bytes]) -> Iterator[int]:
+def _drop(client: "redis.Redis", store: JobStore, found: list[HeldRecord]) -> Iterator[int]:
     calls: list[tuple[list[Any], list[Any]]] = []
-    for member in found:
-        payload = loads_object(payload_of_member(member))
+    for one in found:
+        payload = one.payload
         lock, track = lock_of(payload), tracked_job(payload)
         series = series_name(
             SKIPPED_JOBS, {"worker": str(payload.get("class")), "action": "dropped", "reason": "operator"}
@@ -68,25 +103,8 @@ def _drop(client: "redis.Redis", store: JobStore, found: list[bytes]) -> Iterato
         if track is not None:
             places.append(keys.status(track.jid))
             state = ("discarded", track.ttl_s)
-        calls.append((places, [member, "" if lock is None else JobResources(lock).on_end(), *state, series]))
+        calls.append((places, [one.member, "" if lock is None else JobResources(lock).on_end(), *state, series]))
     for reply in DROP_HELD.each(client, calls):
         if isinstance(reply, Exception):
             raise reply
         yield int(reply)
-
-
-def _matches(payload: Payload, wanted: Mapping[str, str]) -> bool:
-    return all(name in payload and _as_text(payload[name]) == value for name, value in wanted.items())
-
-
-def _as_text(value: object) -> str:
-    """Return the value as operators write it: a number as in JSON."""
-    return value if isinstance(value, str) else dumps(value).decode()
-
-
-def _needle(wanted: Mapping[str, str]) -> bytes | None:
-    """Return the longest value that stands in a payload exactly as it is written: Redis filters by it."""
-    plain = [value.encode() for value in wanted.values() if value.isascii() and value.isprintable()]
-    # Some JSON writers escape these characters.
-    plain = [value for value in plain if not set(value) & set(b"\"\\/<>&'")]
-    return max(plain, key=len, default=None)

@@ -21,7 +21,8 @@ from framework.wire.json import dumps, loads_object
 StoreKind: TypeAlias = Literal[
     "scheduled", "retry", "queue", "waiting", "paused", "migrating", "in flight", "dead", "interrupted"
 ]
-_Page: TypeAlias = list[tuple[bytes, float]]
+ScanPage: TypeAlias = list[tuple[bytes, float]]
+"""Members of a sorted set with their scores."""
 
 PAGE = 1_000
 STEP_JOBS, STEP_BYTES = 5_000, 1_000_000
@@ -109,6 +110,13 @@ def search(client: "redis.Redis", jid: str, on_progress: OnProgress) -> list[Job
     return []
 
 
+def search_queue(client: "redis.Redis", queue: str, jid: str) -> bytes | None:
+    """Return the job with this id in one queue, or ``None``. Raises redis errors."""
+    store = JobStore("queue", keys.queue(queue).encode())
+    found = _search_lists(client, [store], dumps(jid)[1:-1], lambda _key, _jobs: None)
+    return next((one.data for one in found if one.payload.get("jid") == jid), None)
+
+
 def list_job_stores(client: "redis.Redis", on_progress: OnProgress = lambda _key, _jobs: None) -> list[JobStore]:
     """Return every key that holds jobs, in the order of a job's way. Raises redis errors."""
     found = _keys_by_prefix(client, (_QUEUE, _LIMIT, _PAUSED, _WORKING), on_progress)
@@ -134,27 +142,36 @@ def payload_of_member(member: bytes) -> bytes:
     return member.partition(b"\n")[2]
 
 
-def scan_members(client: "redis.Redis", key: bytes | str, needle: bytes | None = None) -> Iterator[_Page]:
+def scan_members(client: "redis.Redis", key: bytes | str, needle: bytes | None = None) -> Iterator[ScanPage]:
     """Yield, in pages with scores, each member that stays in a sorted set during the scan; with ``needle``, only those
     that contain it.
 
     Redis filters, so other members are not sent. A key of another type has no members. Raises redis errors.
     """
+    return (page for _, page in scan_from(client, key, needle, 0))
+
+
+def scan_from(
+    client: "redis.Redis", key: bytes | str, needle: bytes | None, cursor: int
+) -> Iterator[tuple[int, ScanPage]]:
+    """Yield the pages of ``scan_members`` from ``cursor`` on, each with the cursor of the next; 0 after the last one."""
     try:
-        first: Any = client.zscan(key, 0, match=_glob_containing(needle), count=PAGE)
+        first: Any = client.zscan(key, cursor, match=_glob_containing(needle), count=PAGE)
     except ResponseError as error:
         first = error
     yield from _remaining_pages(client, key, needle, first)
 
 
-def _remaining_pages(client: "redis.Redis", key: bytes | str, needle: bytes | None, reply: Any) -> Iterator[_Page]:
+def _remaining_pages(
+    client: "redis.Redis", key: bytes | str, needle: bytes | None, reply: Any
+) -> Iterator[tuple[int, ScanPage]]:
     """Yield the page in ``reply`` of ZSCAN, and the pages after it."""
     try:
         while True:
             if isinstance(reply, ResponseError):
                 raise reply
             cursor, page = reply
-            yield cast("_Page", page)
+            yield cursor, cast("ScanPage", page)
             if not cursor:
                 return
             reply = client.zscan(key, cursor, match=_glob_containing(needle), count=PAGE)
@@ -219,13 +236,13 @@ def _search_sets(
     replies: list[Any] = pipeline.execute(raise_on_error=False)
     for store, reply, size in zip(batch, replies[::2], replies[1::2], strict=True):
         left = size if isinstance(size, int) else 0
-        for page in _remaining_pages(client, store.key, wanted, reply):
+        for _, page in _remaining_pages(client, store.key, wanted, reply):
             on_progress(decode_escaped(store.key), min(left, PAGE))
             left = max(0, left - PAGE)
             yield from _with_ranks(client, store, page)
 
 
-def _with_ranks(client: "redis.Redis", store: JobStore, page: _Page) -> Iterator[JobLocation]:
+def _with_ranks(client: "redis.Redis", store: JobStore, page: ScanPage) -> Iterator[JobLocation]:
     for member, score in page:
         pipeline: Any = client.pipeline()
         pipeline.zrank(store.key, member)

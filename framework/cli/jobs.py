@@ -1,22 +1,31 @@
-"""``jobs``: show jobs that do not run, say why, and release them."""
+"""``jobs``: show jobs, say why they do not run, and act on them."""
 
 import click
 
 from framework.cli.groups import CommandGroup
+from framework.cli.jobs_actions import COMMANDS as ACTIONS
 from framework.cli.jobs_counters import counters
 from framework.cli.jobs_deferred import deferred
 from framework.cli.jobs_explain import explain
 from framework.cli.jobs_flags import COMMANDS as FLAGS
 from framework.cli.jobs_held import held
 from framework.cli.jobs_limits import limits
+from framework.cli.jobs_list import list_jobs
 from framework.cli.jobs_locks import locks
 from framework.cli.jobs_pause import COMMANDS as PAUSES
+from framework.cli.jobs_processes import COMMANDS as PROCESSES
+from framework.cli.jobs_queues import COMMANDS as QUEUES
+from framework.cli.jobs_show import show
+from framework.cli.jobs_stats import stats
 
 
 @click.group("jobs", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def jobs() -> None:
-    """Show why jobs do not run, and release them: limits, locks, pauses and deferrals."""
+    """Show queues, processes and jobs, explain why jobs do not run, and act on them."""
 
 
-for command in (explain, held, limits, locks, *PAUSES, deferred, *FLAGS, counters):
+for command in (
+    *(stats, *QUEUES, *PROCESSES, list_jobs, show, *ACTIONS),
+    *(explain, held, limits, locks, *PAUSES, deferred, *FLAGS, counters),
+):
     jobs.add_command(command)

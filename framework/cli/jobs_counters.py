@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from framework.admin.limits import read_limits
+from framework.admin.limit_reader import read_limits
 from framework.cli.errors import reports_errors
 from framework.cli.jobs_held import read_held
 from framework.cli.options import shard_option

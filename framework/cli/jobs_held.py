@@ -8,6 +8,7 @@ from dataclasses import asdict
 import click
 
 from framework.admin.held_jobs import ALERT_COUNT, HeldJobs, measure_held
+from framework.admin.job_filter import JobFilter
 from framework.admin.purge import PurgeResult, purge
 from framework.admin.search import list_held_stores
 from framework.cli.errors import reports_errors
@@ -18,7 +19,6 @@ from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo
 from framework.command_line import command
 from framework.exit_codes import EXIT_FAILED
-from framework.policies.concurrency.limit_state import assign_free_slots
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
 from framework.telemetry.context import META_PREFIX
@@ -137,13 +137,13 @@ def drop_held(
         click.confirm(f"Drop every held job with {criteria}? Dropped jobs never run.", abort=True, err=True)
     on = ShardCommand(names)
     deadline = time.monotonic() + budget_s
-    done: list[tuple[str, PurgeResult]] = []
-    for shard, (purged, limits) in on.each(
-        lambda shard: purge(shard.client, wanted, deadline, progress_reporter(shard.name), dry_run=dry_run)
-    ):
-        for name in limits:
-            assign_free_slots(on.shards[shard].client, name)
-        done.append((shard, purged))
+    context = {name: value for name, value in wanted.items() if name != "class"}
+    chosen, sizes = JobFilter(cls=worker or "", context=context), on.settings.size_limit
+
+    def drop(shard: Shard) -> PurgeResult:
+        return purge(shard, chosen, sizes, deadline, progress_reporter(shard.name), dry_run=dry_run)
+
+    done = list(on.each(drop))
     if as_json:
         on.print_json(
             {"wanted": wanted, "dry_run": dry_run, "purged": [{"shard": shard, **asdict(one)} for shard, one in done]}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import click
 
 from framework.admin.job_counts import queue_names
-from framework.admin.limits import LimitReport, read_limits
+from framework.admin.limit_reader import LimitReport, read_limits
 from framework.cli.errors import refuse_unknown, reports_errors
 from framework.cli.groups import DefaultShowGroup
 from framework.cli.options import check_reason, json_option, modules_option, reason_and_duration_options, shard_option

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from framework.admin.locks import HeldLock, count_locks, delete_lock, find_lock, scan_locks
+from framework.admin.lock_reader import HeldLock, count_locks, delete_lock, find_lock, scan_locks
 from framework.cli.errors import refuse_unknown, reports_errors, unknown_worker_message
 from framework.cli.groups import DefaultShowGroup
 from framework.cli.options import json_option, modules_option, shard_option

@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 from framework.cli.options import check_shard
 from framework.cli.terminal import columns, echo, echo_json, echo_lines
 from framework.command_line import command
+from framework.errors import ShardUnavailableError
 from framework.exit_codes import EXIT_FAILED
 from framework.settings.load import load
 from framework.shard.redis_errors import unavailable_error
@@ -40,8 +41,12 @@ class ShardCommand:
             try:
                 yield name, step(shard)
             except (RedisError, OSError) as error:
-                self.unanswered.append(name)
-                echo(str(unavailable_error(name, shard.endpoint, error)), err=True)
+                self.note_unanswered(name, unavailable_error(name, shard.endpoint, error))
+
+    def note_unanswered(self, name: str, error: ShardUnavailableError) -> None:
+        """Report a shard that does not answer; later steps skip it."""
+        self.unanswered.append(name)
+        echo(str(error), err=True)
 
     def print_json(self, found: Mapping[str, Any]) -> None:
         """Print the result as JSON, with the names of the shards that did not answer."""

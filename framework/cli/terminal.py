@@ -1,6 +1,7 @@
 """Print the output of commands, escaped: no text of a job, key or error controls the terminal or forges a line."""
 
 import json
+import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -35,6 +36,17 @@ def echo_whole(lines: Iterable[str]) -> None:
 def echo_json(value: object) -> None:
     """Print JSON."""
     click.echo(visible_json(json.dumps(value, indent=2, ensure_ascii=False)))
+
+
+def is_terminal() -> bool:
+    """Return whether a question can be answered: the input is a terminal."""
+    return sys.stdin.isatty()
+
+
+def clear_screen() -> None:
+    """Empty the terminal for the next view of a command that repeats it; write nothing where the output is no terminal."""
+    if sys.stdout.isatty():
+        click.echo("\x1b[H\x1b[2J", nl=False)
 
 
 def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -1,27 +1,20 @@
 """Move jobs between live queues, while clients push to them and processes fetch from them.
 
-A Redis list is cheap at its ends only; removing a job from the middle walks through the list. So the whole queue is set
-aside by one RENAME, as the working list of an identity that belongs to the queue. From there jobs move on in pages, the
-oldest first, to their new queue or back to their own. Consumers receive the jobs in order, from the first page on. A
-job that is pushed meanwhile may overtake jobs that are still set aside; no other order changes.
-
-Like every working list it has a lease. If a migration dies, the reapers of the shard's processes find the list and put
-the rest back in order (``restore``). The same command, run again or at the same time, uses the same list and continues.
+The whole queue is set aside (``process/set_aside.py``). From there jobs move on in pages, the oldest first, to their new queue
+or back to their own. Consumers receive the jobs in order, from the first page on. A job that is pushed meanwhile may overtake jobs
+that are still set aside; no other order changes.
 """
 
-import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
 import redis
-from redis.exceptions import ResponseError
 
 from framework import timings
 from framework.errors import QueueReplacedError
 from framework.migrate.plan import KEEP, MigrationPlan, MoveDecision
 from framework.migrate.report import MigrationReport, Quota
-from framework.process.heartbeat import Lease
-from framework.recover.failure_detector import FailureDetector
+from framework.process.set_aside import QueueAside
 from framework.store.script import MIGRATE
 from framework.wire import keys
 
@@ -44,7 +37,6 @@ OnJobsScanned = Callable[[int], None]
 """Receives how many more jobs have been scanned."""
 
 
-# Decision 95: a migration renames a queue before it moves jobs.
 class QueueMigrator:
     """Migrate the queues of one shard, one at a time."""
 
@@ -109,24 +101,13 @@ class QueueMigrator:
 
     def _migrate_once(self, queue: str) -> None:
         self._report.start_place(queue)
-        detector = FailureDetector(self._timings.lease_s, self._timings.heartbeat_period_s)
-        lease = Lease(self._client, keys.migration_identity(queue), 0, detector, self._timings)
-        # Registered before the rename: if this process dies in between, only an empty identity is left, which others
-        # unregister.
-        lease.renew()
-        stash, source = _keys_of(queue)
-        try:
-            # If jobs are set aside already, they are moved first.
-            self._client.renamenx(source, stash)
-        except ResponseError as error:
-            if "no such key" not in str(error):
-                raise
-        self._move_all(queue, lease)
-        lease.release()
+        aside = QueueAside(self._client, queue, self._timings)
+        aside.take()
+        self._move_all(queue, aside)
+        aside.release()
 
-    def _move_all(self, queue: str, lease: Lease) -> None:
+    def _move_all(self, queue: str, aside: QueueAside) -> None:
         """Move the jobs that were set aside, until none is left."""
-        renewed_at = time.monotonic()
         page, decisions = list[bytes](), list[MoveDecision]()
         while True:
             state, refused, following = self._move_page(queue, page, decisions)
@@ -135,9 +116,10 @@ class QueueMigrator:
             if state == _MOVED:
                 self._quota.use(self._record(queue, [_skip_wrong_type(one, refused) for one in decisions]))
                 self._on_scanned(len(page))
-            if state == _LEASE_EXPIRED or time.monotonic() - renewed_at > self._timings.heartbeat_period_s:
-                lease.renew()
-                renewed_at = time.monotonic()
+            if state == _LEASE_EXPIRED:
+                aside.renew()
+            else:
+                aside.renew_when_due()
             if not following and state != _LEASE_EXPIRED:
                 return
             page, decisions = following, self._decide(queue, following, 0)

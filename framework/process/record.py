@@ -246,7 +246,7 @@ def read_processes(client: "redis.Redis") -> list[ProcessInfo]:
     for identity in identities:
         pipeline.hmget(identity, "info", "quiet", "busy", "concurrency")
     return [
-        _process_info(decode_escaped(identity), *fields)
+        process_info(decode_escaped(identity), *fields)
         for identity, fields in zip(identities, pipeline.execute(), strict=True)
         if fields[0] is not None
     ]
@@ -281,9 +281,10 @@ def unserved_queues(client: "redis.Redis", queues: Collection[str]) -> frozenset
     return frozenset(left) if len(identities) < _MOST_RECORDS else frozenset()
 
 
-def _process_info(
+def process_info(
     identity: str, info: bytes, quiet: bytes | None, busy: bytes | None, slots: bytes | None
 ) -> ProcessInfo:
+    """Return the facts in a process's record; malformed fields count as empty."""
     fields = loads_object(info)
     queues = frozenset[str]() if quiet == b"true" else frozenset(_queues_of(fields))
     return ProcessInfo(identity, queues, quiet == b"true", _parse_count(busy), _parse_count(slots) or _slots_of(fields))

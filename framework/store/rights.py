@@ -166,22 +166,24 @@ WORKER = Role(
 READ_ONLY = Role(
     "read-only",
     "read jobs, limits, locks, pauses and processes",
-    _READ_KEYS,
+    (*_READ_KEYS, "stat:*"),
     (script.SEARCH,),
     (
-        *("exec", "exists", "get", "hget", "hgetall", "hmget", "hvals", "llen", "lrange", "multi", "pttl", "scan"),
-        *("select", "smembers", "sscan", "time", "zcard", "zmscore", "zrange", "zrank", "zscan", "zscore"),
+        *("exec", "exists", "get", "hget", "hgetall", "hmget", "hvals", "llen", "lrange", "mget", "multi", "pttl"),
+        *("scan", "select", "smembers", "sscan", "time", "zcard", "zmscore", "zrange", "zrank", "zscan", "zscore"),
     ),
     (_NAME,),
 )
 
 OPERATOR = Role(
     "operator",
-    "the rights of read-only; pause, drop, release and move jobs",
-    _READ_KEYS,
+    "the rights of read-only; pause, retry, drop, release and move jobs; quiet and stop processes",
+    READ_ONLY.keys,
     (
         script.HEARTBEAT,
+        script.ACT_ON_ENTRIES,
         script.DROP_HELD,
+        script.DROP_QUEUED,
         script.UNREGISTER,
         script.MIGRATE,
         script.REPLACE,
@@ -190,7 +192,11 @@ OPERATOR = Role(
         script.SEARCH,
         script.RELEASE_PAUSED,
     ),
-    (*READ_ONLY.direct, "del", "hdel", "hset", "renamenx", "sadd", "type", "unwatch", "watch", "zadd", "zcount"),
+    (
+        *READ_ONLY.direct,
+        *("del", "expire", "hdel", "hset", "lpush", "renamenx", "sadd", "srem", "type", "unwatch", "watch", "zadd"),
+        "zcount",
+    ),
     (_NAME,),
 )
 

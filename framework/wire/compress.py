@@ -5,6 +5,7 @@ import binascii
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import cast
 
 from framework.errors import PayloadError, PayloadLimitError
 from framework.types import Payload
@@ -109,3 +110,17 @@ def pack_backtrace(lines: list[str]) -> str:
     printable = [line.encode("utf-8", "replace").decode("utf-8") for line in lines]
     # Only JSON: bytes that are not JSON are read by Sidekiq 6.4 with Ruby's Marshal, which is unsafe with foreign data.
     return base64.b64encode(zlib.compress(dumps(printable))).decode("ascii")
+
+
+def unpack_backtrace(packed: object) -> list[str]:
+    """Return the lines of an ``error_backtrace`` of any Sidekiq; none for a damaged one, or one of more than ``_KEPT_BYTES``."""
+    if isinstance(packed, list):
+        # Sidekiq 6.4 also wrote the list itself.
+        return [str(line) for line in cast("list[object]", packed)]
+    try:
+        inflater = zlib.decompressobj()
+        # Not strict: Ruby 6.4 breaks base64 into lines.
+        lines = loads(inflater.decompress(base64.b64decode(str(packed)), _KEPT_BYTES))
+    except (binascii.Error, ValueError, zlib.error, PayloadError):
+        return []
+    return [str(line) for line in cast("list[object]", lines)] if isinstance(lines, list) else []

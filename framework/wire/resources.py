@@ -208,9 +208,9 @@ class JobResources:
         state = "" if status is None else f',"status":[{",".join(map(_quoted, _status_fields(status)))}]'
         return f'{{"slots":[{slots}]{held}{state}}}'
 
-    def on_delay(self, delay_s: float) -> str:
+    def on_delay(self, delay_s: float, status: StatusCommand | None = None) -> str:
         """Return the script argument for a job that runs again in ``delay_s`` or later: it keeps only its lock."""
-        return self._encode(delay_s)
+        return self._encode(delay_s, status=status)
 
     def on_hold(self) -> str:
         """Return the script argument for a job that is held for an unknown time: it keeps its lock for ``HELD_LOCK_S``."""

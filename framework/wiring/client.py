@@ -41,7 +41,7 @@ class ProcessClient(Client):
 
     def __init__(self, settings: Settings, router: Router | None = None) -> None:
         """Open the client with ``router``, or with a router of the settings. Opens no socket."""
-        self._settings = settings
+        self.settings = settings
         self.databases = databases_of(settings)
         self._strict_arguments = StrictArgumentsCheck(settings.strict_arguments)
         shards = open_shards(settings, role="client")
@@ -62,7 +62,7 @@ class ProcessClient(Client):
         if data is None:
             return None
         states = StatusWriter(self.shard(request), _status_write_failed)
-        sizes = self._settings.size_limit
+        sizes = self.settings.size_limit
         return run_inline(
             worker,
             data,

@@ -20,6 +20,7 @@ HEARTBEAT = "EXISTS,heartbeat"
 BLOCK = "CLIENT ID,BLMOVE"
 POLL = "TIME,ZCARD,EXISTS,ZCOUNT,ZCOUNT,ZRANGE,read_due"
 POLL_RETRY = "TIME,ZCARD,EXISTS,ZCOUNT,ZRANGE,read_due"
+OPERATE = "TIME,ZSCAN,act_on_entries"
 RECORD = "RPOP,SADD,HSET,EXPIRE,SMEMBERS,INFO"
 
 ONCE = "WATCH,PEXPIRE,MULTI"  # of a chunk of a bulk push, before its writes
@@ -59,6 +60,14 @@ COMMANDS = {
     "limited": f"{HEARTBEAT},fetch,admit,fetch,{BLOCK},mark_dead,DEL,SREM,SCAN,register_orphan,ZRANGEBYSCORE,"
     "inspect_dead,reclaim,inspect_dead,unregister,"
     "LRANGE,admit,fetch,take_slot,note_start,fetch,BLMOVE",
+    "retried": OPERATE,
+    "requeued": OPERATE,
+    "enqueued": OPERATE,
+    "rescheduled": f"TIME,{OPERATE}",
+    "killed": OPERATE,
+    "deleted": OPERATE,
+    "cleared": "LLEN,SMEMBERS,heartbeat,RENAMENX,LRANGE,drop_queued,LRANGE,mark_dead,unregister,WATCH,EXISTS,MULTI,SREM,"
+    "EXEC",
     "paused": f"{HEARTBEAT},TIME,HGETALL,fetch,hold_paused,fetch,{BLOCK},TIME,HGETALL,SMEMBERS,release_paused,"
     "release_paused,admit,fetch,BLMOVE",
     "reconcile": f"{HEARTBEAT},SCAN,register_orphan,ZRANGEBYSCORE,LRANGE,fetch,{BLOCK},SCAN,register_orphan,"

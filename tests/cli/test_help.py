@@ -24,8 +24,11 @@ SHARED = (
     "--tag",
     "--label",
 )
-OF_ONE_SHARD = ("worker",)
-"""Commands of one shard: to them --shard is another option of the same name."""
+OTHERS = {
+    "--shard": ("worker",),
+    "--tag": tuple(f"jobs {name}" for name in ("list", "retry", "kill", "delete", "requeue")),
+}
+"""Commands to which an option is another one of the same name: a worker has one shard, and jobs have tags too."""
 
 
 def walk(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
@@ -91,7 +94,7 @@ def test_option_shared_by_commands_has_one_text(word: str) -> None:
     texts = {
         (option.help, option.multiple, *option.opts)
         for name, command in COMMANDS.items()
-        if name not in OF_ONE_SHARD or word != "--shard"
+        if name not in OTHERS.get(word, ())
         for option in [options(command).get(word)]
         if option is not None
     }

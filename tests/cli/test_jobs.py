@@ -7,14 +7,16 @@ import time
 import pytest
 from click.testing import CliRunner
 
-from framework.admin.locks import delete_lock, find_lock
+from framework.admin.job_filter import JobFilter
+from framework.admin.lock_reader import delete_lock, find_lock
 from framework.admin.purge import purge
 from framework.cli.jobs import jobs as command
 from framework.feature_flags.flag import Flag, drop_flag, pause_flag, run_flag
 from framework.feature_flags.redis_flags import set_flag
+from framework.settings.size_limit import SizeLimitSettings
 from framework.store.script import TAKE_SLOT
 from framework.wire import keys
-from tests.harness import ROOT, encoded, enqueue, hold, until
+from tests.harness import ROOT, encoded, enqueue, hold, opened, until
 
 COMMAND = str(ROOT / "scripts" / "jobs")
 OWNER = "host:7:000000000abc"
@@ -293,10 +295,12 @@ def test_held_drop_matches_all_given_fields(site, jobs, redis):
     ]
 
 
-def test_purge_without_time_is_not_completed(redis):
+def test_purge_without_time_is_not_completed(redis, redis_url):
     for number in range(3):
         park(redis, "MailWorker", f"m{number}")
-    done, _ = purge(redis, {"class": "MailWorker"}, time.monotonic() - 1, lambda *_: None, dry_run=False)
+    shard, sizes = opened(redis_url), SizeLimitSettings()
+    done = purge(shard, JobFilter(cls="MailWorker"), sizes, time.monotonic() - 1, lambda *_: None, dry_run=False)
+    shard.close()
     assert (done.dropped, done.completed) == (0, False)
 
 

@@ -36,7 +36,7 @@ FOREIGN = {
 LOGS = {"structlog", "rich", "pygments"}
 """structlog brings rich where that is installed; a command that writes no line of a log needs neither."""
 PROCESS = {"setproctitle", "http.server", "framework.cluster", "framework.process.launcher", "framework.schedule"}
-ADMIN = {"deferred", "explain", "limits", "locks", "pauses", "purge", "search", "snapshot"}
+ADMIN = {"deferred", "explain", "limit_reader", "lock_reader", "pauses", "purge", "search", "snapshot"}
 """The heavy modules of ``framework.admin``; processes and other commands share its light ones, which count jobs."""
 PROGRAMS = {f"framework.admin.{module}" for module in ADMIN} | {"framework.devtools", "framework.migrate"}
 LINT, COMPAT = {"framework.devtools.lint"}, {"framework.devtools.compat"}

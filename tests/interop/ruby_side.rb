@@ -152,12 +152,29 @@ module Console
     {names: Sidekiq::Queue.all.map(&:name), size: queue.size, latency: queue.latency, jobs: queue.map { |job| shown(job) }}
   end
 
+  def clear(command)
+    Sidekiq::Queue.new(command["name"]).clear
+    true
+  end
+
+  def delete_job(command)
+    Sidekiq::Queue.new(command["name"]).find_job(command["jid"]).delete
+    true
+  end
+
   def entries(command)
     set(command).map { |entry| shown(entry).merge(score: entry.score) }
   end
 
   def retry_entry(command)
     set(command).find_job(command["jid"]).retry
+  end
+
+  # An action of the data API on one entry, as the Web UI calls it.
+  def act(command)
+    entry = set(command).find_job(command["jid"])
+    command["at"] ? entry.reschedule(command["at"]) : entry.public_send(command["action"])
+    true
   end
 
   # What the Ruby poller does when it wakes.

@@ -64,7 +64,10 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "script set_status": ("finish/status_writer.py", "SET_STATUS("),
         "script start_locked": ("policies/dedup/admission.py", "START_LOCKED("),
     },
-    "operator": {"+watch": ("admin/locks.py", ".transaction("), "+unwatch": ("admin/locks.py", ".transaction(")},
+    "operator": {
+        "+watch": ("admin/lock_reader.py", ".transaction("),
+        "+unwatch": ("admin/lock_reader.py", ".transaction("),
+    },
     "read-only": {"+hget": ("policies/concurrency/limit_state.py", ".hget(")},
 }
 """Rights that this run does not reach, and where the code is that needs each: a file, and words in it."""
@@ -160,6 +163,7 @@ SHOWS = (
     "counters",
     "locks show KeyedWorker",
     "held show",
+    *("stats", "stats --days 2", "queues", "list queue:old", "processes --work", "ping"),
 )
 CHANGES = (
     "held drop --class OneWorker --yes",  # first: the limit has a waiting job, which the commands below hand over
@@ -221,6 +225,10 @@ def change(site, client):
     for place in ("queued", "scheduled", "retry", "dead"):
         site.run(migrate, place, "--to", "new", "--from", "old", "-r", "jobs")
     assert client.llen(keys.queue("new")) == 2
+    for words in ("pause-queue new", "unpause-queue new", "quiet host:9", "clear new --yes"):
+        ended = site.run(jobs, *words.split())
+        assert ended.returncode == 0, f"{words}: {ended.stdout}{ended.stderr}"
+    assert client.llen(keys.queue("new")) == 0
 
 
 @pytest.mark.campaign

@@ -171,6 +171,13 @@ def held_arguments(jobs, holds):
     return [jobs[0], "q", "C", "f", "", "strategy", 60_000, holds]
 
 
+def acted(jobs, word, holds=b"", score=""):
+    n = len(jobs)
+    places = [SET, QUEUES, DEAD, "counts", *[QUEUE] * n]
+    stored, queues = [NEW + job for job in jobs], [b"q"] * n
+    return places, [n, word, 100, 1e9, score, *jobs, *stored, *queues, *[holds] * n, *[b"" if score else b"n"] * n]
+
+
 def due_with_tickets(redis, jobs):
     """The youngest job cannot move: the key of its queue is not a list."""
     redis.set("queue:odd", 1)
@@ -203,6 +210,18 @@ CALLS = {
         due_holding,
         lambda jobs: ([SET, "counts", "status"], [jobs[0], HOLDS, "discarded", 60, "n"]),
     ),
+    "act_on_entries, to its queue": (due_holding, lambda jobs: acted(jobs, "queue", HOLDS)),
+    "act_on_entries, to the dead": (due_holding, lambda jobs: acted(jobs, "dead", HOLDS)),
+    "act_on_entries, remove": (due_holding, lambda jobs: acted(jobs, "remove", HOLDS)),
+    "act_on_entries, another time": (due, lambda jobs: acted(jobs, "time", score=now_plus(60))),
+    "drop_queued": (
+        aside,
+        lambda jobs: (
+            [WORKING, "counts"],
+            [0, len(jobs), 1, *jobs, *[""] * len(jobs), *[1] * len(jobs), "n"],
+        ),
+    ),
+    "drop_queued, holding": (holding, lambda jobs: ([WORKING, "counts"], [-1, 1, 1, jobs[0], HOLDS, 1, "n"])),
     "drop_retired": (held, lambda jobs: ([WORKING, "counts"], [jobs[0], "Old"])),
     "read_due": (due, lambda jobs: ([SET], [10])),
     "start_locked, and let go": (running_with_duplicates, lambda jobs: (["aw:lock:1"], ["j1", "C", 0, "2"])),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 PUBLIC_MODULES: Mapping[str, str] = {
+    "admin": "look at jobs, queues and processes on the shards, and act on them: the data API",
     "context": "context of requests and jobs (`bound`, `current`): who caused a job, passed on to the jobs that it pushes",
     "databases": "the application's databases: choose the server that this job reads from, note its writes",
     "errors": "every error of the framework, with its fields",
@@ -18,7 +19,7 @@ PUBLIC_MODULES: Mapping[str, str] = {
 }
 """Module within ``framework`` -> its purpose. The names that `framework` itself exports are public too."""
 
-RESERVED_MODULES = ("admin", "testing")
+RESERVED_MODULES = ("testing",)
 """Public module names that the design reserves for a later release."""
 
 

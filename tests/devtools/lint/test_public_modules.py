@@ -12,6 +12,7 @@ FACADES = {path.stem for path in Path(framework.__file__).parent.glob("*.py")} -
     "__main__",
     "backoff",
     "command_line",
+    "configuration_problem",
     "exit_codes",
     "extensions",
     "messages",
@@ -19,7 +20,7 @@ FACADES = {path.stem for path in Path(framework.__file__).parent.glob("*.py")} -
     "timings",
     "typeguards",
     "version",
-} | {"middleware"}
+} | {"admin", "middleware"}
 
 
 def test_public_modules_are_those_beside_the_layers():

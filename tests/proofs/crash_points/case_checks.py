@@ -133,7 +133,7 @@ class CaseChecks:
         over = count(notes, "ended", "failed")
         words = self._state_words()
         for jid, state in words.items():
-            about = next((one.serial for one in members if one.jid == jid and one.key != keys.INTERRUPTED), None)
+            about = next((one.serial for one in members if one.jid == jid and not one.rests), None)
             if about and state in _OVER and not over[about] and self.expected_end(about).end != "refused":
                 self._add_problem(when, f"the state of {jid}, which has not ended, is {state.decode()}")
         for member in members:

@@ -118,7 +118,9 @@ class CaseRunner:
         dead = [NAME] if killed else []
         first: tuple[str, ...] = ()
         for number in range(_MOST_RECOVERERS):
-            if not environment.left() and not environment.registered():
+            # Jobs that have ended wait for the operator, and keep no process running.
+            repeats = scenario.repeated and killed and number == 0
+            if not repeats and not environment.left() and not environment.registered():
                 break
             name = f"recoverer-{number}"
             fault = case.second if number == 0 else None
@@ -206,6 +208,8 @@ def _recover(environment: CaseEnvironment, scenario: Scenario, name: str, dead: 
         worker.heartbeat()
         for one in dead:
             worker.mark_dead(f"points:1:{one}")
+    if scenario.repeated:
+        scenario.act(environment, workers[0], 0)
     environment.age(gone)
     settle(environment, workers)
     environment.age([*gone, *(f"points:1:{one}" for one in dead), DEAD])

@@ -119,7 +119,7 @@ class CaseEnvironment:
         payload = {**head, "created_at": 1700000000.123456, "enqueued_at": 1700000000.123456, **fields}
         data = json.dumps(payload, separators=(",", ":"))[:-1].encode() + b"," + FOREIGN + b"}"
         client = self.clients["main"]
-        if place in (keys.SCHEDULE, keys.RETRY):
+        if place in (keys.SCHEDULE, keys.RETRY, keys.DEAD, keys.INTERRUPTED):
             client.zadd(place, {data: _LONG_AGO + serial})
         else:
             client.lpush(place, data)

@@ -1,10 +1,17 @@
 """The scenarios of a job's life, each run by one process from its start to its end, in steps that are always the same."""
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from redis.exceptions import RedisError
+
+from framework.admin.entry_plan import EntryAction, JobSetKind
+from framework.admin.job_filter import JobFilter
+from framework.admin.queue_actions import clear_queue
+from framework.admin.shard_job_set import ShardJobSet
 from framework.errors import BulkPushError, ShardUnavailableError
 from framework.recover.suspects import SUSPECT_FIELD
 from framework.types import JobState
@@ -62,6 +69,8 @@ class Scenario:
     """True if the suite also applies faults to commands that move no job."""
     greetings: bool = False
     """True if the HELLO commands of connections are also numbered."""
+    repeated: bool = False
+    """True if an operator acts, who repeats the action after the death of its program."""
 
 
 # --- producers: a rejected push is repeated, as a caller does that needs each job to run
@@ -308,6 +317,42 @@ def _lose_replies(environment: CaseEnvironment, worker: SteppedWorker, batch: in
     environment.write_unreadable(UNREADABLE, place)
 
 
+def _ended_unlocked(place: str) -> Callable[[CaseEnvironment, int], None]:
+    """Write jobs of a deduplicated class that have ended: their locks are free."""
+
+    def prepare(environment: CaseEnvironment, batch: int) -> None:
+        _waiting(jobs.OnceWorker, place, locked=True)(environment, batch)
+        for serial in _serials(batch):
+            environment.clients["main"].delete(keys.lock(str(serial)))
+
+    return prepare
+
+
+def _operate(kind: JobSetKind, action: EntryAction, at: float | None = None) -> Step:
+    """Act on all jobs of a set, and go on after each failure, as an operator does."""
+
+    def act(environment: CaseEnvironment, _worker: SteppedWorker, _batch: int) -> None:
+        shard = environment.shard("main")
+        entries = ShardJobSet(shard, kind, environment.settings)
+        while not entries.act_on_matching(JobFilter(), action, math.inf, lambda _key, _scanned: None, at=at).completed:
+            pass
+        shard.close()
+
+    return act
+
+
+def _clear(environment: CaseEnvironment, _worker: SteppedWorker, _batch: int) -> None:
+    """Clear the queue, and go on after each failure, as an operator does."""
+    shard, cleared = environment.shard("main"), False
+    while not cleared:
+        try:
+            clear_queue(shard.client, QUEUE, lambda _dropped: None)
+            cleared = True
+        except (RedisError, OSError):
+            continue
+    shard.close()
+
+
 def _other_work(_environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
     worker.heartbeat()
     worker.record()
@@ -446,6 +491,65 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("race", "two pollers at the same jobs", _race, prepare=_waiting(jobs.PlainWorker, keys.SCHEDULE)),
         Scenario("recover", "reclaim the jobs of a dead process", _recover, _dead_process_end, _dead_process),
         Scenario("limited", "wait for a slot, be handed it", _wait_for_slot, prepare=_slot_of_the_dead, batches=(1,)),
+        Scenario(
+            "retried",
+            "an operator retries dead jobs",
+            _operate("dead", "retry"),
+            prepare=_ended_unlocked(keys.DEAD),
+            repeated=True,
+        ),
+        Scenario(
+            "requeued",
+            "an operator gives interrupted jobs one more run",
+            _operate("interrupted", "requeue"),
+            _always(state="completed"),
+            _waiting(jobs.TrackedWorker, keys.INTERRUPTED),
+            batches=(1,),
+            repeated=True,
+        ),
+        Scenario(
+            "enqueued",
+            "an operator enqueues jobs before they are due",
+            _operate("scheduled", "enqueue_now"),
+            prepare=_waiting(jobs.OnceWorker, keys.SCHEDULE, locked=True),
+            batches=(1,),
+            repeated=True,
+        ),
+        Scenario(
+            "rescheduled",
+            "an operator changes when failed jobs are due",
+            _operate("retry", "reschedule", 3600),
+            prepare=_waiting(jobs.OnceWorker, keys.RETRY, locked=True),
+            batches=(1,),
+            repeated=True,
+        ),
+        Scenario(
+            "killed",
+            "an operator moves jobs to the dead set before they are due",
+            _operate("scheduled", "kill"),
+            _always("dead", "failed"),
+            _waiting(jobs.DeadWorker, keys.SCHEDULE, locked=True),
+            batches=(1,),
+            repeated=True,
+        ),
+        Scenario(
+            "deleted",
+            "an operator deletes jobs before they are due",
+            _operate("scheduled", "delete"),
+            _always("refused", "discarded"),
+            _waiting(jobs.TrackedWorker, keys.SCHEDULE, locked=True),
+            batches=(1,),
+            repeated=True,
+        ),
+        Scenario(
+            "cleared",
+            "an operator clears a queue",
+            _clear,
+            _always("refused", "discarded"),
+            _waiting(jobs.TrackedWorker, locked=True),
+            batches=(1,),
+            repeated=True,
+        ),
         Scenario("paused", "be held, return to the queue, run", _park, prepare=_paused, batches=(1,)),
         Scenario("reconcile", "return jobs that no thread knows of", _reconcile, _lost_end),
         Scenario(

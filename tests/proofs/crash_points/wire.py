@@ -49,7 +49,7 @@ QUIET = {
         "SMEMBERS",
         "register_orphan",
     ),
-    *("LRANGE", "SCAN", "TIME", "ZCARD", "ZCOUNT", "ZMSCORE", "ZRANGE", "ZRANGEBYSCORE"),
+    *("LRANGE", "SCAN", "TIME", "ZCARD", "ZCOUNT", "ZMSCORE", "ZRANGE", "ZRANGEBYSCORE", "ZSCAN"),
 }
 """The commands, by their names in tables, that move no job themselves: only a few scenarios of the suite apply faults
 there.

@@ -1,0 +1,116 @@
+"""Run a step of ``framework.admin`` on one shard or on all, and refuse actions in code that may only read."""
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from redis.exceptions import RedisError
+
+from framework.admin import port
+from framework.errors import ReadOnlyError, ShardUnavailableError
+from framework.shard.redis_errors import unavailable_error
+from framework.shard.shard import Shard
+
+T = TypeVar("T")
+
+_reads_only: ContextVar[bool] = ContextVar("framework_admin_reads_only", default=False)
+
+
+class Listing(list[T]):
+    """What the shards that answered have; ``unanswered`` has the error of each other shard, by the shard's name."""
+
+    def __init__(self, found: Iterable[T] = (), unanswered: Mapping[str, ShardUnavailableError] | None = None) -> None:
+        super().__init__(found)
+        self.unanswered = dict(unanswered or {})
+
+
+@dataclass(slots=True)
+class Answers(Generic[T]):
+    """The result of a step by shard, and the error of each shard that did not answer."""
+
+    by_shard: dict[str, T] = field(default_factory=dict[str, T])
+    unanswered: dict[str, ShardUnavailableError] = field(default_factory=dict[str, ShardUnavailableError])
+
+
+@contextmanager
+def read_only() -> Generator[None]:
+    """Refuse every action of ``framework.admin`` within the block, in this thread or task; reading goes on.
+
+    Use it where people look at jobs whom nothing entitles to change them: a console, a page.
+    """
+    token = _reads_only.set(True)
+    try:
+        yield
+    finally:
+        _reads_only.reset(token)
+
+
+def check_writable(action: str) -> None:
+    """Refuse ``action``, a name such as ``Queue.clear()``, in a ``read_only`` block.
+
+    Raises:
+        ReadOnlyError: the call is inside of such a block.
+    """
+    if _reads_only.get():
+        raise ReadOnlyError(
+            f"{action} is refused, and nothing was changed: it is inside of a block `with admin.read_only()`. "
+            "Call it outside of the block."
+        )
+
+
+def chosen_shards(shard: str | None) -> list[Shard]:
+    """Return the shard of that name, or every shard of the configuration.
+
+    Raises:
+        UnknownShardError: the configuration has no such shard.
+        ConfigurationError: the configuration is invalid.
+    """
+    shards = port.current().shards
+    return [shards[shard]] if shard is not None else [shards[name] for name in sorted(shards)]
+
+
+def ask(shard: str | None, step: Callable[[Shard], T]) -> Answers[T]:
+    """Run the step on the shard of that name, or on each shard in turn: one that does not answer does not stop the others.
+
+    Raises:
+        ShardUnavailableError: no shard answers.
+        UnknownShardError: the configuration has no such shard.
+        ConfigurationError: the configuration is invalid.
+    """
+    answers = Answers[T]()
+    for one in chosen_shards(shard):
+        try:
+            answers.by_shard[one.name] = step(one)
+        except (RedisError, OSError) as error:
+            answers.unanswered[one.name] = unavailable_error(one.name, one.endpoint, error)
+    if not answers.by_shard:
+        raise next(iter(answers.unanswered.values()))
+    return answers
+
+
+def collect(shard: str | None, step: Callable[[Shard], Iterable[T]]) -> Listing[T]:
+    """Return what the step finds on each shard, in one list. Raises as ``ask``."""
+    answers = ask(shard, lambda one: list(step(one)))
+    return Listing((one for found in answers.by_shard.values() for one in found), answers.unanswered)
+
+
+def iterate(shard: str | None, step: Callable[[Shard], Iterable[T]]) -> Iterator[T]:
+    """Yield what the step finds on each shard in turn, while it is read.
+
+    A shard that does not answer is left out, and its error is raised after the last item: no loop takes a part for the whole.
+
+    Raises:
+        ShardUnavailableError: a shard did not answer, or stopped to.
+        UnknownShardError: the configuration has no such shard.
+        ConfigurationError: the configuration is invalid.
+    """
+    failed: ShardUnavailableError | None = None
+    for one in chosen_shards(shard):
+        try:
+            yield from step(one)
+        except (RedisError, OSError) as error:
+            failed = failed or unavailable_error(one.name, one.endpoint, error)
+    if failed is not None:
+        raise failed

@@ -1,0 +1,168 @@
+"""Plan an operator's action on one job of a sorted set: the bytes to write, and what becomes of its lock and its state."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from framework.declare import registry
+from framework.errors import PayloadError
+from framework.telemetry.counters import SKIPPED_JOBS, series_name
+from framework.types import JobState, Payload
+from framework.wire import keys
+from framework.wire.job import (
+    BUFFERED_AT,
+    DEFERRED,
+    TRANSFER,
+    clear_unknown_class,
+    decode,
+    whole_number,
+    wire_timestamp,
+)
+from framework.wire.json import loads_object
+from framework.wire.malformed import dead_set_entry
+from framework.wire.payload_edit import rewrite
+from framework.wire.resources import JobResources, lock_of
+from framework.wire.status_key import StatusCommand, tracked_job
+
+JobSetKind: TypeAlias = Literal["scheduled", "retry", "dead", "interrupted"]
+"""A sorted set of jobs, by the name that commands and the API give it."""
+
+EntryAction: TypeAlias = Literal["retry", "enqueue_now", "requeue", "kill", "delete", "reschedule"]
+
+Refusal: TypeAlias = Literal["malformed", "in transfer", "wrong type"]
+"""Why an entry stays as it was: its payload cannot run, it is on its way to another shard, its destination is no list or set."""
+
+SET_KEYS: Mapping[JobSetKind, str] = {
+    "scheduled": keys.SCHEDULE,
+    "retry": keys.RETRY,
+    "dead": keys.DEAD,
+    "interrupted": keys.INTERRUPTED,
+}
+
+ACTIONS: Mapping[JobSetKind, tuple[EntryAction, ...]] = {
+    "scheduled": ("enqueue_now", "reschedule", "kill", "delete"),
+    "retry": ("retry", "enqueue_now", "reschedule", "kill", "delete"),
+    "dead": ("retry", "enqueue_now", "delete"),
+    "interrupted": ("requeue", "kill", "delete"),
+}
+"""The actions of each set. A dead job is not killed, and only jobs that are due later have another time."""
+
+WAITING_SETS: frozenset[JobSetKind] = frozenset({"scheduled", "retry"})
+"""The sets whose jobs run by themselves. The jobs of the others have ended: their state stays when they are deleted."""
+
+_DEFAULT_QUEUE = "default"
+"""The queue of a payload that names none (Sidekiq's)."""
+
+TO_QUEUE = frozenset[EntryAction]({"retry", "enqueue_now", "requeue"})
+"""The actions that move a job to its queue."""
+_SCRIPT_WORDS: Mapping[EntryAction, str] = {
+    **dict.fromkeys(TO_QUEUE, "queue"),
+    "kill": "dead",
+    "delete": "remove",
+    "reschedule": "time",
+}
+
+
+class PlannedAction(NamedTuple):
+    """What ``act_on_entries.lua`` does with one entry."""
+
+    member: bytes
+    data: bytes = b""
+    queue: str = ""
+    resources: str = ""
+    """What the job holds at its next place (``parts/release.lua``)."""
+    series: str = ""
+    """The counter of jobs that an operator kept from running; empty for an action that keeps none."""
+
+
+def script_word(action: EntryAction) -> str:
+    """Return the action's word in ``act_on_entries.lua``."""
+    return _SCRIPT_WORDS[action]
+
+
+def plan_action(
+    kind: JobSetKind, action: EntryAction, member: bytes, now: float, decoded_limit: int, delay_s: float = 0.0
+) -> PlannedAction | Refusal:
+    """Return what to do with ``member`` of the set, or why it stays. ``delay_s`` is that of ``reschedule``.
+
+    A malformed payload can be deleted and killed: it runs nowhere.
+    """
+    try:
+        payload = decode(member, decoded_limit)
+    except PayloadError as error:
+        return _plan_malformed(kind, action, member, error, now)
+    # Its copy on the other shard may be written already: the poller ends the transfer.
+    if kind in WAITING_SETS and isinstance(payload.get(TRANSFER), str):
+        return "in transfer"
+    if action in TO_QUEUE:
+        return _plan_enqueue(action, member, payload, now)
+    if action == "kill":
+        return PlannedAction(member, member, resources=_on_end(payload, "failed"))
+    if action == "delete":
+        return _plan_delete(kind, member, payload)
+    state: JobState = "retrying" if kind == "retry" else "queued"
+    return PlannedAction(member, resources=_on_delay(payload, state, delay_s))
+
+
+def _plan_malformed(
+    kind: JobSetKind, action: EntryAction, member: bytes, error: PayloadError, now: float
+) -> PlannedAction | Refusal:
+    readable = loads_object(member)
+    if action == "kill":
+        return PlannedAction(member, dead_set_entry(member, error, now), resources=_on_end(readable, "failed"))
+    return _plan_delete(kind, member, readable) if action == "delete" else "malformed"
+
+
+def _plan_enqueue(action: EntryAction, member: bytes, payload: Payload, now: float) -> PlannedAction | Refusal:
+    # As the poller: fields of a job outside of queues, and of one that has had its slot.
+    for name in ("at", DEFERRED, BUFFERED_AT, TRANSFER):
+        payload.pop(name, None)
+    queue = payload.get("queue")
+    payload["queue"] = queue if isinstance(queue, str) and queue else _DEFAULT_QUEUE
+    payload.setdefault("created_at", wire_timestamp(now))
+    payload["enqueued_at"] = wire_timestamp(now)
+    count = whole_number(payload.get("retry_count"))
+    # Sidekiq's rule: a retry by hand does not use up one of the job's own.
+    if action == "retry" and count is not None:
+        payload["retry_count"] = count - 1
+    if action == "requeue":
+        # A process without the class would give the job up at once, because it has waited for so long.
+        clear_unknown_class(payload)
+    try:
+        data = rewrite(member, payload)
+    except PayloadError:
+        return "malformed"
+    return PlannedAction(member, data, payload["queue"], _on_requeue(payload))
+
+
+def _plan_delete(kind: JobSetKind, member: bytes, payload: Payload) -> PlannedAction:
+    if kind not in WAITING_SETS:
+        return PlannedAction(member, resources=_on_end(payload, None))
+    labels = {"worker": str(payload.get("class")), "action": "dropped", "reason": "operator"}
+    return PlannedAction(member, resources=_on_end(payload, "discarded"), series=series_name(SKIPPED_JOBS, labels))
+
+
+def _on_end(payload: Payload, state: JobState | None) -> str:
+    held, tracked = _held_by(payload), tracked_job(payload)
+    status = tracked.command(state) if tracked is not None and state is not None else None
+    return held.on_end(status) if held.lock is not None or status is not None else ""
+
+
+def _on_requeue(payload: Payload) -> str:
+    held, status = _held_by(payload), _status_of(payload, "queued", 0.0)
+    return held.on_requeue(status) if held.lock is not None or status is not None else ""
+
+
+def _on_delay(payload: Payload, state: JobState, delay_s: float) -> str:
+    held, status = _held_by(payload), _status_of(payload, state, delay_s)
+    return held.on_delay(delay_s, status) if held.lock is not None or status is not None else ""
+
+
+def _status_of(payload: Payload, state: JobState, delay_s: float) -> StatusCommand | None:
+    tracked = tracked_job(payload)
+    return None if tracked is None else tracked.command(state, delay_s=delay_s)
+
+
+def _held_by(payload: Payload) -> JobResources:
+    """Return what the job may hold: its lock. No job of a sorted set has a slot."""
+    worker: Any = registry.find(str(payload.get("class")))
+    return JobResources(lock_of(payload, None if worker is None else worker.declaration().lock_ttl_s))

@@ -1,0 +1,183 @@
+"""The queues of ``framework.admin``, and the jobs in them."""
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from framework.admin.access import Answers, Listing, ask, check_writable, collect, iterate
+from framework.admin.job_record import JobRecord
+from framework.admin.port import current
+from framework.admin.queue_actions import OnDropped, clear_queue, drop_job
+from framework.admin.queue_reader import QueueState, is_known, known_queues, next_jobs, read_queues, scan_queue
+from framework.admin.search import search_queue
+from framework.errors import UnknownNameError
+from framework.messages import did_you_mean
+from framework.settings.size_limit import SizeLimitSettings
+from framework.shard.shard import Shard
+from framework.wire import keys
+
+T = TypeVar("T")
+
+
+class QueuedJob(JobRecord):
+    """A job that waits in a queue. ``queue`` is the field of its payload; ``waits_in`` is where it is."""
+
+    def __init__(
+        self, shard: str, data: bytes, sizes: SizeLimitSettings, waits_in: str, *, from_left: bool = False
+    ) -> None:
+        super().__init__(shard, data, sizes)
+        self.waits_in = waits_in
+        """The name of the queue that it was found in."""
+        self._from_left = from_left
+
+    def delete(self) -> bool:
+        """Drop the job, with its lock and slots; return false if it is no longer in the queue. It never runs.
+
+        Its state, if it is tracked, becomes ``discarded``. Redis walks through the queue to the job: a millisecond for each
+        100,000 jobs on the way.
+
+        Raises:
+            ReadOnlyError: the call is inside of a ``read_only`` block.
+            ShardUnavailableError: the shard does not answer.
+        """
+        check_writable("QueuedJob.delete()")
+        answers = ask(self.shard, lambda one: drop_job(one.client, self.waits_in, self.data, from_left=self._from_left))
+        return answers.by_shard[self.shard]
+
+
+class Queue:
+    """A queue by its name, on one shard, or (without ``shard``) on every shard.
+
+    ``size``, ``latency`` and ``paused`` read Redis at each use; those of a queue from ``queues()`` are as they were listed.
+    Reading and acting cover each shard that answers; then the error of another is raised, so that no number is a part of one.
+
+    Raises:
+        UnknownNameError: an action names a queue that no shard knows: no job, listing, pause or process has it.
+        ShardUnavailableError: a shard does not answer; an action was carried out on the others.
+        UnknownShardError: the configuration has no such shard.
+        ReadOnlyError: an action is inside of a ``read_only`` block.
+    """
+
+    def __init__(self, name: str, shard: str | None = None) -> None:
+        self.name = name
+        self.shard = shard
+        """The name of its shard; ``None`` for every shard."""
+        self._listed: QueueState | None = None
+
+    @classmethod
+    def of_state(cls, state: QueueState) -> "Queue":
+        """Return the queue of a listing, with the values of that moment."""
+        queue = cls(state.name, state.shard)
+        queue._listed = state
+        return queue
+
+    def __repr__(self) -> str:
+        return f"Queue({self.name!r}, shard={self.shard!r})"
+
+    def __iter__(self) -> Iterator[QueuedJob]:
+        """Yield its jobs, the newest first, in pages, while it changes.
+
+        A job that stays in it meanwhile is yielded, once if fewer than a hundred jobs are pushed between two pages.
+        """
+        sizes = current().settings.size_limit
+        return iterate(
+            self.shard,
+            lambda one: (
+                QueuedJob(one.name, data, sizes, self.name, from_left=True)
+                for data in scan_queue(one.client, self.name)
+            ),
+        )
+
+    @property
+    def size(self) -> int:
+        """The number of its jobs."""
+        return sum(state.size for state in self.states())
+
+    @property
+    def latency(self) -> float:
+        """For how long the next job to run has waited, in seconds; 0 for an empty queue, the longest time of several shards."""
+        return max(state.latency for state in self.states())
+
+    @property
+    def paused(self) -> bool:
+        """Whether it is paused, on a shard at least."""
+        return any(state.paused for state in self.states())
+
+    def states(self) -> list[QueueState]:
+        """Return size, latency and pause on each of its shards."""
+        if self._listed is not None:
+            return [self._listed]
+        found = _on_all(self.shard, lambda one: read_queues(one, [self.name]))
+        return [state for states in found.by_shard.values() for state in states]
+
+    def peek(self, count: int = 25) -> list[QueuedJob]:
+        """Return the next jobs to run, at most ``count`` of each shard, the next first."""
+        sizes = current().settings.size_limit
+        found = _on_all(self.shard, lambda one: next_jobs(one.client, self.name, count))
+        return [
+            QueuedJob(name, data, sizes, self.name) for name, payloads in found.by_shard.items() for data in payloads
+        ]
+
+    def find(self, jid: str) -> QueuedJob | None:
+        """Return its job with this id, or ``None``. Redis searches the whole queue, in steps of a few milliseconds."""
+        sizes = current().settings.size_limit
+        found = _on_all(self.shard, lambda one: search_queue(one.client, self.name, jid))
+        return next(
+            (QueuedJob(name, data, sizes, self.name) for name, data in found.by_shard.items() if data is not None), None
+        )
+
+    def pause(self) -> None:
+        """Let no process of this framework fetch from it, until ``unpause``; pushes go on. Ruby's open Sidekiq ignores it."""
+        self._act("pause", lambda one: one.client.sadd(keys.PAUSED, self.name))
+
+    def unpause(self) -> None:
+        """End the pause."""
+        self._act("unpause", lambda one: one.client.srem(keys.PAUSED, self.name))
+
+    def clear(self, on_progress: OnDropped | None = None) -> int:
+        """Drop the jobs that are in it now; return their number. They never run.
+
+        All leave the queue at once. Then they are dropped in steps of a hundred, each with its lock and slots; the state of a
+        tracked job becomes ``discarded``. ``on_progress`` receives the number of dropped jobs after each step. If this process
+        dies in between, a worker process of the shard puts the rest back into the queue, and a second call goes on.
+        """
+        return sum(self._act("clear", lambda one: clear_queue(one.client, self.name, on_progress or _ignore)))
+
+    def _act(self, action: str, step: Callable[[Shard], T]) -> list[T]:
+        """Run the step on each of its shards that knows the queue."""
+        check_writable(f"Queue.{action}()")
+        done = _on_all(self.shard, lambda one: [step(one)] if is_known(one, self.name) else [])
+        if not any(done.by_shard.values()):
+            listed = ask(self.shard, known_queues)
+            raise UnknownNameError(
+                unknown_queue_message(self.name, {name for found in listed.by_shard.values() for name in found})
+            )
+        return [result for results in done.by_shard.values() for result in results]
+
+
+def queues(shard: str | None = None) -> Listing[Queue]:
+    """Return the queues of the shard, or of all shards, with size, latency and pause; a queue is listed once for each shard.
+
+    They are the names in ``queues``, Sidekiq's set, and the paused ones.
+
+    Raises:
+        ShardUnavailableError: no shard answers.
+        UnknownShardError: the configuration has no such shard.
+    """
+    return collect(shard, lambda one: map(Queue.of_state, read_queues(one)))
+
+
+def unknown_queue_message(name: str, known: set[str]) -> str:
+    """Return the message for a queue that no shard knows, with the nearest name."""
+    return f"no queue is named {name!r}{did_you_mean(name, sorted(known))}: no job, pause or process has it"
+
+
+def _on_all(shard: str | None, step: Callable[[Shard], T]) -> Answers[T]:
+    """Run the step on each shard that answers. Raises the error of the first that did not."""
+    answers = ask(shard, step)
+    for error in answers.unanswered.values():
+        raise error
+    return answers
+
+
+def _ignore(_dropped: int) -> None:
+    """Report no progress."""

@@ -1,0 +1,208 @@
+"""List the running processes of a shard, Ruby's too, and ask them to become quiet, to stop, or to log their stacks."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast
+
+import redis
+
+from framework.admin.access import Listing, ask, check_writable
+from framework.errors import UnknownNameError
+from framework.messages import did_you_mean
+from framework.process.record import ProcessInfo, process_info
+from framework.shard.shard import Shard
+from framework.text import decode_escaped
+from framework.types import Payload
+from framework.wire import keys
+from framework.wire.job import timestamp, whole_number
+from framework.wire.json import loads_object
+
+SIGNAL_TTL_S = 60
+"""How long a signal waits for its process, as in Sidekiq: the process reads it with its next heartbeat."""
+
+ProcessSignal: TypeAlias = Literal["TSTP", "TERM", "TTIN"]
+
+_FIELDS = ("info", "quiet", "busy", "concurrency", "beat", "rss", "rtt_us")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerProcess:
+    """A running process of this framework or of Sidekiq, as it wrote its record last. Times are epoch seconds."""
+
+    shard: str
+    identity: str
+    hostname: str
+    pid: int
+    tag: str
+    labels: tuple[str, ...]
+    queues: tuple[str, ...]
+    """The queues that it serves, also while it is quiet."""
+    slots: int
+    """The most jobs that it runs at once (Sidekiq's concurrency)."""
+    busy: int
+    is_quiet: bool
+    """Whether it fetches no more jobs."""
+    started_at: float | None
+    beat: float | None
+    """When it wrote its record."""
+    rss_kb: int
+    rtt_us: int
+    """The time of a round trip to Redis, in microseconds."""
+    version: str
+    embedded: bool
+    """Whether it is a part of another program, which receives no signals (Sidekiq's embedding)."""
+
+    def quiet(self) -> None:
+        """Ask the process to fetch no more jobs (TSTP). It reads that with its next heartbeat, within ten seconds.
+
+        Raises:
+            UnknownNameError: the process has ended.
+            ValueError: it is a part of another program.
+            ReadOnlyError: the call is inside of a ``read_only`` block.
+            ShardUnavailableError: the shard does not answer.
+        """
+        self._ask("TSTP", "quiet")
+
+    def stop(self) -> None:
+        """Ask the process to stop (TERM): running jobs have its timeout, and the others go back. Raises as ``quiet``."""
+        self._ask("TERM", "stop")
+
+    def dump(self) -> None:
+        """Ask the process to log the stacks of its threads (TTIN). Raises as ``quiet``."""
+        self._ask("TTIN", "dump")
+
+    def _ask(self, signal: ProcessSignal, action: str) -> None:
+        check_writable(f"WorkerProcess.{action}()")
+        if self.embedded:
+            raise ValueError(
+                f"the process {self.identity} is embedded in another program, and takes no signals: {action} that program"
+            )
+        answers = ask(self.shard, lambda one: send_signal(one.client, self.identity, signal))
+        if not answers.by_shard[self.shard]:
+            raise UnknownNameError(
+                f"the process {self.identity} of {self.shard} has ended: there is nothing to {action}"
+            )
+
+
+class Processes(Listing[WorkerProcess]):
+    """The running processes of the shards that answered. ``unanswered`` has the error of each other shard."""
+
+    def quiet(self) -> None:
+        """Ask each of them to fetch no more jobs. One that has ended meanwhile, or is embedded, is left out.
+
+        Raises:
+            ReadOnlyError: the call is inside of a ``read_only`` block.
+            ShardUnavailableError: a shard does not answer any more; the processes before it were asked.
+        """
+        check_writable("Processes.quiet()")
+        self._ask_each("TSTP")
+
+    def stop(self) -> None:
+        """Ask each of them to stop. As ``quiet``."""
+        check_writable("Processes.stop()")
+        self._ask_each("TERM")
+
+    def find(self, identity: str) -> WorkerProcess:
+        """Return the process with this identity.
+
+        Raises:
+            UnknownNameError: none of them has it.
+        """
+        for one in self:
+            if one.identity == identity:
+                return one
+        raise UnknownNameError(unknown_process_message(identity, [one.identity for one in self]))
+
+    def _ask_each(self, signal: ProcessSignal) -> None:
+        for one in self:
+            if not one.embedded:
+                ask(one.shard, lambda shard, one=one: send_signal(shard.client, one.identity, signal))  # type: ignore[misc]
+
+
+def processes(shard: str | None = None) -> Processes:
+    """Return the running processes of the shard, or of all shards, ordered by identity. A dead process is left out.
+
+    Raises:
+        ShardUnavailableError: no shard answers.
+        UnknownShardError: the configuration has no such shard.
+    """
+    answers = ask(shard, read_running)
+    return Processes((one for found in answers.by_shard.values() for one in found), answers.unanswered)
+
+
+def is_named(identity: str, name: str) -> bool:
+    """Return whether the name is the identity (HOST:PID:NONCE), or its beginning: HOST, or HOST:PID."""
+    return identity == name or (bool(name) and identity.startswith(f"{name}:"))
+
+
+def unknown_process_message(name: str, known: Iterable[str]) -> str:
+    """Return the message for a process that does not run, with the nearest identity."""
+    return f"no running process is named {name!r}{did_you_mean(name, known)}"
+
+
+def send_signal(client: "redis.Redis", identity: str, signal: ProcessSignal) -> bool:
+    """Leave a signal for the process; return whether it has a record, and so will read it. Raises redis errors."""
+    if not client.exists(identity):
+        return False
+    pipeline: Any = client.pipeline()
+    pipeline.lpush(keys.signals(identity), signal)
+    pipeline.expire(keys.signals(identity), SIGNAL_TTL_S)
+    pipeline.execute()
+    return True
+
+
+def read_running(shard: Shard) -> list[WorkerProcess]:
+    """Return the running processes of a shard. Raises redis errors.
+
+    One with a record but without a lease is dead: a record outlives its process by up to a minute. Ruby's have no leases.
+    """
+    listed: Any = shard.client.smembers(keys.PROCESSES)
+    identities: list[str] = sorted(map(decode_escaped, listed))
+    pipeline: Any = shard.client.pipeline(transaction=False)
+    for identity in identities:
+        pipeline.hmget(identity, *_FIELDS)
+        pipeline.zscore(keys.REGISTRY, identity)
+        pipeline.exists(keys.lease(identity))
+    replies: list[Any] = pipeline.execute()
+    return [
+        _process(shard.name, identity, replies[at])
+        for at, identity in zip(range(0, len(replies), 3), identities, strict=True)
+        if replies[at][0] is not None and (replies[at + 1] is None or replies[at + 2])
+    ]
+
+
+def _process(shard: str, identity: str, fields: Sequence[bytes | None]) -> WorkerProcess:
+    info, quiet, busy, slots, beat, rss, rtt = fields
+    shown: ProcessInfo = process_info(identity, info or b"", None, busy, slots)
+    facts = loads_object(info or b"")
+    return WorkerProcess(
+        shard=shard,
+        identity=identity,
+        hostname=_text(facts.get("hostname")),
+        pid=whole_number(facts.get("pid")) or 0,
+        tag=_text(facts.get("tag")),
+        labels=_texts(facts, "labels"),
+        queues=tuple(sorted(shown.queues)),
+        slots=shown.slots,
+        busy=shown.busy,
+        is_quiet=quiet == b"true",
+        started_at=timestamp(facts.get("started_at")),
+        beat=timestamp(None if beat is None else decode_escaped(beat)),
+        rss_kb=_number(rss),
+        rtt_us=_number(rtt),
+        version=_text(facts.get("version")),
+        embedded=facts.get("embedded") is True,
+    )
+
+
+def _texts(facts: Mapping[str, Any] | Payload, name: str) -> tuple[str, ...]:
+    found = facts.get(name)
+    return tuple(one for one in cast("list[Any]", found) if isinstance(one, str)) if isinstance(found, list) else ()
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _number(value: bytes | None) -> int:
+    return int(value) if value is not None and value.isdigit() and len(value) < 16 else 0

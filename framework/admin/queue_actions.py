@@ -1,0 +1,105 @@
+"""Drop jobs of a queue, one or all, with what they hold: locks, limit slots, the status of a tracked job."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeAlias, cast
+
+import redis
+from redis.client import Pipeline
+
+from framework import timings
+from framework.admin.queue_reader import page_size
+from framework.process.set_aside import QueueAside
+from framework.store.script import DROP_QUEUED
+from framework.telemetry.counters import SKIPPED_JOBS, series_name
+from framework.text import decode_escaped
+from framework.types import Payload
+from framework.wire import keys
+from framework.wire.json import loads_object
+from framework.wire.resources import JobResources, lock_of, reservations
+from framework.wire.status_key import tracked_job
+
+OnDropped: TypeAlias = Callable[[int], None]
+"""Receives the number of dropped jobs so far, after each step."""
+
+_AT_RIGHT_END = 0
+
+
+def drop_job(client: "redis.Redis", queue: str, data: bytes, *, from_left: bool) -> bool:
+    """Drop one job of a queue; return false if it is no longer there. Raises redis errors.
+
+    Redis walks through the queue from the given end to the job: a millisecond for 100,000 jobs.
+    """
+    return _drop(client, keys.queue(queue), queue, [data], _known_limits(client), 1 if from_left else -1) == 1
+
+
+def clear_queue(client: "redis.Redis", queue: str, on_dropped: OnDropped) -> int:
+    """Drop the jobs that are in the queue now; return their number. Raises redis errors.
+
+    All leave the queue in one step. Then they are dropped in pages, each with what it holds. If this dies in between, the
+    processes of the shard put the rest back into the queue.
+    """
+    # A key of another type, which would be renamed too, ends it here.
+    client.llen(keys.queue(queue))
+    limits, dropped, size = _known_limits(client), 0, 1
+    aside = QueueAside(client, queue, timings.current())
+    whole = False
+    while not whole:
+        # Jobs that were set aside before come first.
+        whole = aside.take()
+        while page := _oldest(client, aside.key, size):
+            dropped += _drop(client, aside.key, queue, page, limits, _AT_RIGHT_END)
+            on_dropped(dropped)
+            size = page_size(page)
+            aside.renew_when_due()
+    aside.release()
+    _forget_empty(client, queue)
+    return dropped
+
+
+def _oldest(client: "redis.Redis", key: str, count: int) -> list[bytes]:
+    page: Any = client.lrange(key, -count, -1)
+    return cast("list[bytes]", page)[::-1]
+
+
+def _drop(
+    client: "redis.Redis", key: str, queue: str, page: Sequence[bytes], limits: Collection[str], place: int
+) -> int:
+    payloads = [loads_object(data) for data in page]
+    names = [_series_of(payload) for payload in payloads]
+    series = list(dict.fromkeys(names))
+    indexes = {name: index for index, name in enumerate(series, 1)}
+    held = [_holds(payload, data, queue, limits) for payload, data in zip(payloads, page, strict=True)]
+    arguments = [place, len(page), len(series), *page, *held, *(indexes[name] for name in names), *series]
+    reply: Any = DROP_QUEUED(client, [key, keys.COUNTERS], arguments)
+    return sum(reply)
+
+
+def _series_of(payload: Payload) -> str:
+    return series_name(SKIPPED_JOBS, {"worker": str(payload.get("class")), "action": "dropped", "reason": "operator"})
+
+
+def _holds(payload: Payload, data: bytes, queue: str, limits: Collection[str]) -> str:
+    """Return what a waiting job holds, as the argument of the script: its lock, slots reserved for it, its status."""
+    names = [name for name in (str(payload.get("class")), f"queue/{queue}") if keys.limit(name) in limits]
+    resources = JobResources(lock_of(payload), reservations(payload, data, names))
+    track = tracked_job(payload)
+    if resources.lock is None and not resources.slots and track is None:
+        return ""
+    return resources.on_end(None if track is None else track.command("discarded"))
+
+
+def _known_limits(client: "redis.Redis") -> set[str]:
+    found: Any = client.smembers(keys.LIMITS)
+    return set(map(decode_escaped, found))
+
+
+def _forget_empty(client: "redis.Redis", queue: str) -> None:
+    """Remove an empty queue from ``queues``, as Sidekiq's clear does: the next push lists it again."""
+
+    def remove(pipeline: "Pipeline") -> None:
+        left = pipeline.exists(keys.queue(queue))
+        pipeline.multi()
+        if not left:
+            pipeline.srem(keys.QUEUES, queue)
+
+    client.transaction(remove, keys.queue(queue))

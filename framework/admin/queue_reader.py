@@ -1,0 +1,139 @@
+"""Read the queues of one shard, and the jobs of a queue in pages while it changes."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, cast
+
+import redis
+from redis.exceptions import ResponseError
+
+from framework.admin.job_counts import named_queues
+from framework.admin.process_list import read_running
+from framework.admin.statistics import reply_number
+from framework.shard.shard import Shard
+from framework.store.clock import server_time
+from framework.text import decode_escaped
+from framework.wire import keys
+from framework.wire.job import timestamp
+from framework.wire.json import loads_object
+
+PAGE = 100
+"""Jobs per read of a queue."""
+
+PAGE_BYTES = 1_000_000
+"""The bytes of jobs that a read aims at: large jobs make a page shorter."""
+
+
+class QueueState(NamedTuple):
+    """A queue at one moment."""
+
+    name: str
+    shard: str
+    size: int
+    latency: float
+    """For how long the next job to run has waited, in seconds by Redis's clock; 0 for an empty queue."""
+    paused: bool
+
+
+def read_queues(shard: Shard, names: Sequence[str] | None = None) -> list[QueueState]:
+    """Return the named queues of a shard, or all: those in ``queues`` and the paused ones. Raises redis errors."""
+    client = shard.client
+    listed: Any = client.smembers(keys.PAUSED)
+    paused = set(map(decode_escaped, listed))
+    if names is None:
+        names = sorted({*map(decode_escaped, named_queues(client)), *paused})
+    now = server_time(client)
+    pipeline: Any = client.pipeline(transaction=False)
+    for name in names:
+        pipeline.llen(keys.queue(name))
+        pipeline.lrange(keys.queue(name), -1, -1)
+    replies: list[Any] = pipeline.execute(raise_on_error=False)
+    return [
+        QueueState(name, shard.name, reply_number(size), _latency(oldest, now), name in paused)
+        for name, size, oldest in zip(names, replies[::2], replies[1::2], strict=True)
+    ]
+
+
+def known_queues(shard: Shard) -> set[str]:
+    """Return the queues that are listed or paused on a shard, or that its processes serve. Raises redis errors."""
+    client = shard.client
+    paused: Any = client.smembers(keys.PAUSED)
+    served = {queue for process in read_running(shard) for queue in process.queues}
+    return {*map(decode_escaped, named_queues(client)), *map(decode_escaped, paused), *served}
+
+
+def is_known(shard: Shard, name: str) -> bool:
+    """Return whether a shard knows the queue: it has jobs, is listed or paused, or is served. Raises redis errors."""
+    return bool(shard.client.exists(keys.queue(name))) or name in known_queues(shard)
+
+
+def next_jobs(client: "redis.Redis", name: str, count: int) -> list[bytes]:
+    """Return the next jobs to run, at most ``count``, the next first. Raises redis errors."""
+    found: list[bytes] = []
+    size = PAGE
+    while len(found) < count:
+        wanted = min(size, count - len(found))
+        reply: Any = client.lrange(keys.queue(name), -len(found) - wanted, -len(found) - 1)
+        page = cast("list[bytes]", reply)
+        found += reversed(page)
+        if len(page) < wanted:
+            break
+        size = page_size(page)
+    return found
+
+
+def scan_queue(client: "redis.Redis", name: str) -> Iterator[bytes]:
+    """Yield the jobs of a queue, the newest first, in pages. Raises redis errors.
+
+    Jobs that stay during the scan are yielded, each once unless more than a page of them is pushed between two reads. Jobs that
+    are pushed, fetched or deleted meanwhile may be missing.
+    """
+    # The jobs of the last page, which show where the next one begins: pushes move them away from the left end, deletions
+    # towards it.
+    recent: list[bytes] = []
+    start, size, length = 0, PAGE, 0
+    while True:
+        first, wanted = start - len(recent), len(recent) + size
+        window, new_length = _read_window(client, name, first, wanted)
+        begin = _behind(window, recent)
+        if begin is not None:
+            page = window[begin:]
+        # None of them is left at its place: they were deleted, or moved on by many pushes.
+        elif new_length < length:
+            page = window = window[:size]
+        else:
+            page = window[len(recent) :]
+        yield from page
+        if first + len(window) >= new_length:
+            return
+        start, length = first + len(window), new_length
+        recent, size = page or recent, page_size(window)
+
+
+def page_size(page: Sequence[bytes]) -> int:
+    """Return how many jobs of the size of these to read at once."""
+    return max(1, min(PAGE, PAGE_BYTES * len(page) // (sum(map(len, page)) or 1)))
+
+
+def _read_window(client: "redis.Redis", name: str, first: int, wanted: int) -> tuple[list[bytes], int]:
+    """Return jobs of the queue from an index on, and its length; nothing of a key of another type."""
+    pipeline: Any = client.pipeline(transaction=False)
+    pipeline.lrange(keys.queue(name), first, first + wanted - 1)
+    pipeline.llen(keys.queue(name))
+    window, length = pipeline.execute(raise_on_error=False)
+    if isinstance(window, ResponseError):
+        return [], reply_number(window)
+    return cast("list[bytes]", window), reply_number(length)
+
+
+def _behind(window: Sequence[bytes], recent: Sequence[bytes]) -> int | None:
+    """Return the index in ``window`` behind the last of ``recent`` that is still there; ``None`` if none is."""
+    indexes = {data: index for index, data in enumerate(window)}
+    return next((indexes[data] + 1 for data in reversed(recent) if data in indexes), None)
+
+
+def _latency(oldest: Any, now: float) -> float:
+    if isinstance(oldest, ResponseError):
+        # A key of another type holds no jobs.
+        return float(reply_number(oldest))
+    since = timestamp(loads_object(oldest[0]).get("enqueued_at")) if oldest else None
+    return 0.0 if since is None else max(0.0, now - since)

@@ -1,0 +1,187 @@
+"""Read one sorted set of jobs of one shard, and act on its jobs: functions in bounded steps, which raise redis errors."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from redis.exceptions import RedisError
+
+from framework.admin.entry_actions import ActionTerms, EntryOutcome, act, slices
+from framework.admin.entry_plan import SET_KEYS, TO_QUEUE, EntryAction, JobSetKind
+from framework.admin.entry_reader import ordered_entries
+from framework.admin.job_counts import OnProgress
+from framework.admin.job_filter import JobFilter
+from framework.admin.job_record import JobRecord
+from framework.admin.search import ScanPage, scan_from
+from framework.errors import ShardUnavailableError
+from framework.settings.model import Settings
+from framework.shard.redis_errors import unavailable_error
+from framework.shard.shard import Shard
+from framework.store.clock import server_time
+from framework.wire.job import clamp_time
+from framework.wire.json import dumps
+
+NEWEST_FIRST: frozenset[JobSetKind] = frozenset({"dead", "interrupted"})
+"""The sets that are read from the highest score on, as on Sidekiq's pages."""
+
+
+class SetRecord(JobRecord):
+    """A job of a sorted set with its score: when it is due, or since when it is there, in epoch seconds."""
+
+    def __init__(self, shard: str, kind: JobSetKind, data: bytes, score: float, settings: Settings) -> None:
+        super().__init__(shard, data, settings.size_limit)
+        self.kind: JobSetKind = kind
+        self.score = clamp_time(score)
+
+    @property
+    def due(self) -> float | None:
+        """When it is due, in epoch seconds; ``None`` in a set whose jobs have ended."""
+        return None if self.kind in NEWEST_FIRST else self.score
+
+    @property
+    def since(self) -> float | None:
+        """Since when it is there: its end, its last failure, or its first push; ``None`` if that was not recorded."""
+        match self.kind:
+            case "dead" | "interrupted":
+                return self.score
+            case "retry":
+                return self.retried_at or self.failed_at
+            case "scheduled":
+                return self.created_at
+
+
+@dataclass(slots=True)
+class ShardResult:
+    """What an action on the matching jobs of one shard has done."""
+
+    scanned: int = 0
+    matched: int = 0
+    done: int = 0
+    gone: int = 0
+    """Jobs that another operator, a poller or Sidekiq's Web had taken before."""
+    refused: dict[EntryOutcome, int] = field(default_factory=dict[EntryOutcome, int])
+    """Jobs that stay as they were, by the reason."""
+    trimmed: int = 0
+    """Old entries that the dead set lost to make room."""
+    in_doubt: int = 0
+    """Jobs of a step whose reply was lost: all of them are done, or none."""
+    cursor: int = 0
+    """Where to go on."""
+    completed: bool = False
+    failure: ShardUnavailableError | None = None
+
+    def add(self, outcomes: Sequence[EntryOutcome], trimmed: int) -> None:
+        """Add the outcomes of one step."""
+        self.trimmed += trimmed
+        for outcome in outcomes:
+            if outcome == "done":
+                self.done += 1
+            elif outcome == "gone":
+                self.gone += 1
+            else:
+                self.refused[outcome] = self.refused.get(outcome, 0) + 1
+
+    def skip(self, count: int) -> None:
+        """Count jobs that are back in the set after the same pass has moved them to their queues, or whose id another job has."""
+        if count:
+            self.matched += count
+            self.refused["again"] = self.refused.get("again", 0) + count
+
+
+class ShardJobSet:
+    """One sorted set of one shard."""
+
+    def __init__(self, shard: Shard, kind: JobSetKind, settings: Settings) -> None:
+        self._shard = shard
+        self._client = shard.client
+        self._kind: JobSetKind = kind
+        self._settings = settings
+        self._key = SET_KEYS[kind]
+
+    def size(self) -> int:
+        """Return the number of jobs."""
+        return int(self._client.zcard(self._key))
+
+    def ordered(self) -> Iterator[SetRecord]:
+        """Yield the jobs: the next due first, or the one that ended last."""
+        for data, score in ordered_entries(self._client, self._key, newest_first=self._kind in NEWEST_FIRST):
+            yield self._record(data, score)
+
+    def find(self, *jids: str) -> list[SetRecord]:
+        """Return the jobs with these ids: one of each, unless another program wrote two."""
+        wanted = frozenset(jids)
+        # Redis filters by one text only.
+        needle = dumps(jids[0])[1:-1] if len(wanted) == 1 else None
+        pages = scan_from(self._client, self._key, needle, 0)
+        records = (self._record(data, score) for _, page in pages for data, score in page)
+        return list({one.data: one for one in records if one.jid in wanted}.values())
+
+    def matching(self, wanted: JobFilter, on_progress: OnProgress) -> Iterator[SetRecord]:
+        """Yield the matching jobs that stay in the set during the scan, in no order; a job may come twice while others move."""
+        now = server_time(self._client)
+        scanned = 0
+        for _, page in scan_from(self._client, self._key, wanted.needle, 0):
+            scanned += len(page)
+            on_progress(self._key, scanned)
+            yield from self._matches(page, wanted, now)
+
+    def act_on(self, action: EntryAction, data: bytes, at: object = None) -> EntryOutcome:
+        """Carry out the action on one job, and return what became of it. Raises ArgumentsError for an ``at`` that is no time."""
+        terms = ActionTerms.of(self._kind, action, self._settings, self._client, at)
+        return next(act(self._client, terms, [data])).outcomes[0]
+
+    def act_on_matching(
+        self,
+        wanted: JobFilter,
+        action: EntryAction,
+        deadline: float,
+        on_progress: OnProgress,
+        *,
+        cursor: int = 0,
+        at: object = None,
+    ) -> ShardResult:
+        """Carry out the action on each matching job, until ``deadline`` (monotonic clock); return what was done.
+
+        Redis errors end it: they are in the result, which says how far it came. Raises ArgumentsError as ``act_on``.
+        """
+        result = ShardResult(cursor=cursor)
+        slice_jobs = 0
+        try:
+            terms = ActionTerms.of(self._kind, action, self._settings, self._client, at)
+            now = server_time(self._client)
+            # A job that fails again meanwhile is back in the set: one pass takes it once.
+            taken = set[str]()
+            for following, page in scan_from(self._client, self._key, wanted.needle, cursor):
+                result.scanned += len(page)
+                on_progress(self._key, result.scanned)
+                matching = list(self._matches(page, wanted, now))
+                found = [one for one in matching if not one.jid or one.jid not in taken]
+                result.skip(len(matching) - len(found))
+                for part in slices([one.data for one in found]):
+                    if time.monotonic() >= deadline:
+                        return result
+                    slice_jobs = len(part)
+                    result.matched += slice_jobs
+                    for acted in act(self._client, terms, part):
+                        result.add(acted.outcomes, acted.trimmed)
+                    slice_jobs = 0
+                if action in TO_QUEUE:
+                    taken.update(one.jid for one in found)
+                result.cursor = following
+                if following and time.monotonic() >= deadline:
+                    return result
+        except (RedisError, OSError) as error:
+            result.in_doubt = slice_jobs
+            result.failure = unavailable_error(self._shard.name, self._shard.endpoint, error)
+            return result
+        result.completed = True
+        return result
+
+    def _matches(self, page: ScanPage, wanted: JobFilter, now: float) -> Iterator[SetRecord]:
+        for data, score in page:
+            record = self._record(data, score)
+            if wanted.matches(record, record.since, now):
+                yield record
+
+    def _record(self, data: bytes, score: float) -> SetRecord:
+        return SetRecord(self._shard.name, self._kind, data, score, self._settings)

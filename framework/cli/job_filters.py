@@ -1,0 +1,91 @@
+"""The options that select jobs of a set, and the message for a class that no job there has."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from framework.admin.entry_plan import JobSetKind
+from framework.admin.job_filter import JobFilter
+from framework.admin.shard_job_set import ShardJobSet
+from framework.cli.options import DurationOption
+from framework.cli.shards import ShardCommand, progress_reporter
+from framework.cli.terminal import echo
+from framework.exit_codes import EXIT_FAILED
+from framework.messages import did_you_mean
+from framework.shard.shard import Shard
+
+_OPTIONS = (
+    click.option("--class", "worker", metavar="NAME", help="Select jobs of this class."),
+    click.option("--queue", metavar="NAME", help="Select jobs of this queue."),
+    click.option(
+        "--error", metavar="TEXT", help="Select jobs whose error has this class, or this text in its message."
+    ),
+    click.option("--tag", metavar="TEXT", help="Select jobs with this tag."),
+    click.option(
+        "--context",
+        metavar="K=V",
+        multiple=True,
+        help="Select jobs with this field of their context, such as user=ann. Repeatable.",
+    ),
+    click.option(
+        "--older-than",
+        type=DurationOption(),
+        help="Select jobs that are there for longer: 90s, 15m, 2h, 1d or 1h30m.",
+    ),
+    click.option("--text", metavar="TEXT", help="Select jobs whose stored payload has this text; * stands for any."),
+)
+
+
+def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a filter; the command passes their values to ``read_filter``."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def read_filter(criteria: Mapping[str, Any]) -> JobFilter:
+    """Return the filter of the options; an empty or incomplete one is wrong usage."""
+    for name, value in criteria.items():
+        if value == "":
+            option = {"worker": "class", "older_than": "older-than"}.get(name, name)
+            raise click.UsageError(f"--{option} is empty: leave it out, or give a value.")
+    return JobFilter(
+        criteria["worker"] or "",
+        criteria["queue"] or "",
+        criteria["error"] or "",
+        criteria["tag"] or "",
+        _context(criteria["context"]),
+        criteria["older_than"] or 0.0,
+        criteria["text"] or "",
+    )
+
+
+def _context(facts: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for fact in facts:
+        name, equals, value = fact.partition("=")
+        if not (name and equals):
+            raise click.UsageError(f"--context {fact!r}: write K=V, such as --context user=ann")
+        found[name] = value
+    return found
+
+
+def refuse_absent_class(on: ShardCommand, kind: JobSetKind, wanted: JobFilter) -> None:
+    """End with status 1 and the nearest name if no job of the set has the class of the filter. For a filter that selected nothing."""
+    if not wanted.cls:
+        return
+    seen = Counter[str]()
+
+    def read(shard: Shard) -> None:
+        for record in ShardJobSet(shard, kind, on.settings).matching(JobFilter(), progress_reporter(shard.name)):
+            seen.update({record.worker, record.display_class})
+
+    for _ in on.each(read):
+        pass
+    if wanted.cls not in seen:
+        near = did_you_mean(wanted.cls, [name for name, _ in seen.most_common() if name])
+        echo(f"no job in {kind} has the class {wanted.cls!r}{near}", err=True)
+        sys.exit(EXIT_FAILED)

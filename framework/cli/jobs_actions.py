@@ -1,0 +1,270 @@
+"""``jobs retry``, ``kill``, ``delete`` and ``requeue``: act on jobs of the sorted sets, by their ids or by a filter."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import click
+
+from framework.admin.entry_actions import EntryOutcome
+from framework.admin.entry_plan import EntryAction, JobSetKind
+from framework.admin.job_filter import JobFilter
+from framework.admin.job_set import refusal_text
+from framework.admin.shard_job_set import ShardJobSet, ShardResult
+from framework.cli.errors import reports_errors
+from framework.cli.job_filters import filter_options, read_filter, refuse_absent_class
+from framework.cli.options import ChoiceOption, DurationOption, json_option, shard_option
+from framework.cli.shards import ShardCommand, progress_reporter
+from framework.cli.terminal import echo, is_terminal
+from framework.exit_codes import EXIT_FAILED
+from framework.messages import join_names
+from framework.shard.shard import Shard
+
+_DEFAULT_TIME_LIMIT_S = 30.0
+_HEADINGS = ("SHARD", "MATCHING", "DONE", "GONE", "LEFT", "COMPLETED")
+
+
+class Verb(NamedTuple):
+    """A command that acts on jobs: its action in each set that it takes, and the set that its filters select from by default."""
+
+    name: str
+    actions: Mapping[JobSetKind, EntryAction]
+    default: JobSetKind | None
+    past: str
+
+
+RETRY = Verb("retry", {"dead": "retry", "retry": "retry"}, "dead", "moved to its queue")
+KILL = Verb("kill", dict.fromkeys(("retry", "scheduled", "interrupted"), "kill"), "retry", "moved to the dead set")
+DELETE = Verb("delete", dict.fromkeys(("scheduled", "retry", "dead", "interrupted"), "delete"), None, "deleted")
+REQUEUE = Verb(
+    "requeue",
+    {"interrupted": "requeue", "scheduled": "enqueue_now", "retry": "enqueue_now", "dead": "enqueue_now"},
+    "interrupted",
+    "moved to its queue",
+)
+
+
+class Acted(NamedTuple):
+    """One job that was named by its id, and what became of it."""
+
+    shard: str
+    place: JobSetKind
+    jid: str
+    queue: str
+    outcome: EntryOutcome
+
+
+def _make_command(verb: Verb, help_text: str) -> click.Command:
+    @click.argument("jids", nargs=-1, metavar="[JID]...")
+    @click.option(
+        "--in",
+        "place",
+        type=ChoiceOption(tuple(verb.actions)),
+        help=f"Act on jobs of this set. Default for a filter: {verb.default}; for ids: every set."
+        if verb.default
+        else "Act on jobs of this set. Default for ids: every set.",
+    )
+    @filter_options
+    @click.option("--all", "everything", is_flag=True, help="Select every job of the set.")
+    @click.option(
+        "--time-limit",
+        "budget_s",
+        type=DurationOption(),
+        default=_DEFAULT_TIME_LIMIT_S,
+        help="Stop after this time. Default: 30s.",
+    )
+    @click.option("--dry-run", is_flag=True, help="Show the changes, and make none.")
+    @click.option("--yes", is_flag=True, help="Make the change without a question.")
+    @shard_option
+    @json_option
+    @reports_errors
+    def run(
+        *,
+        jids: Sequence[str],
+        place: str | None,
+        everything: bool,
+        budget_s: float,
+        dry_run: bool,
+        yes: bool,
+        names: Sequence[str],
+        as_json: bool,
+        **criteria: Any,
+    ) -> None:
+        wanted = read_filter(criteria)
+        if bool(jids) + bool(wanted) + everything != 1:
+            raise click.UsageError(
+                f"Give the ids of jobs, or options that select them, or --all: `jobs {verb.name}` acts on nothing else."
+            )
+        on = ShardCommand(names)
+        if jids:
+            sets = tuple(verb.actions) if place is None else (cast("JobSetKind", place),)
+            _act_on_ids(on, verb, jids, sets, dry_run=dry_run, as_json=as_json)
+            return
+        kind = verb.default if place is None else cast("JobSetKind", place)
+        if kind is None:
+            raise click.UsageError(f"Add --in with the set of the jobs: {join_names(verb.actions)}.")
+        bulk = _Bulk(on, verb, kind, wanted)
+        bulk.run(budget_s, dry_run=dry_run, yes=yes, as_json=as_json)
+
+    return click.command(verb.name, help=help_text)(run)
+
+
+def _act_on_ids(
+    on: ShardCommand,
+    verb: Verb,
+    jids: Sequence[str],
+    sets: Sequence[JobSetKind],
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    acted: list[Acted] = []
+
+    def act(shard: Shard) -> None:
+        for kind in sets:
+            jobs = ShardJobSet(shard, kind, on.settings)
+            for one in jobs.find(*jids):
+                outcome: EntryOutcome = "done" if dry_run else jobs.act_on(verb.actions[kind], one.data)
+                acted.append(Acted(shard.name, kind, one.jid, one.queue, outcome))
+
+    for _ in on.each(act):
+        pass
+    unknown = [jid for jid in dict.fromkeys(jids) if all(one.jid != jid for one in acted)]
+    if as_json:
+        on.print_json({"dry_run": dry_run, "jobs": [one._asdict() for one in acted], "unknown": unknown})
+    else:
+        for one in acted:
+            echo(f"{one.shard}: {one.jid} ({one.place}): {_outcome_text(one, verb, dry_run=dry_run)}")
+    for jid in unknown:
+        echo(f"no job {jid} is in {' or '.join(sets)} of {' and '.join(on.answered) or 'any shard'}", err=True)
+    on.exit_if_unanswered()
+    if unknown or any(one.outcome != "done" for one in acted):
+        sys.exit(EXIT_FAILED)
+
+
+def _outcome_text(one: Acted, verb: Verb, *, dry_run: bool) -> str:
+    match one.outcome:
+        case "done":
+            return f"would be {verb.past}" if dry_run else verb.past
+        case "gone":
+            return "not there any more: another program moved it meanwhile"
+        case _:
+            return f"stays as it is: {refusal_text(one.outcome, one.queue)}"
+
+
+class _Bulk:
+    """One action on the jobs of a set that match a filter."""
+
+    def __init__(self, on: ShardCommand, verb: Verb, kind: JobSetKind, wanted: JobFilter) -> None:
+        self._on = on
+        self._verb = verb
+        self._kind: JobSetKind = kind
+        self._wanted = wanted
+
+    def run(self, budget_s: float, *, dry_run: bool, yes: bool, as_json: bool) -> None:
+        """Count the jobs, ask, act on them, and report."""
+        if dry_run or not yes:
+            counts = dict(self._on.each(self._count))
+            total = sum(counts.values())
+            if dry_run:
+                self._report(
+                    {name: ShardResult(matched=count, completed=True) for name, count in counts.items()},
+                    as_json=as_json,
+                )
+                return
+            if total:
+                self._confirm(total)
+        deadline = time.monotonic() + budget_s
+        results: dict[str, ShardResult] = {}
+        for name, result in self._on.each(self._step(deadline)):
+            results[name] = result
+            if result.failure is not None:
+                self._on.note_unanswered(name, result.failure)
+        self._report(results, as_json=as_json)
+
+    def _count(self, shard: Shard) -> int:
+        jobs = ShardJobSet(shard, self._kind, self._on.settings)
+        return sum(1 for _ in jobs.matching(self._wanted, progress_reporter(shard.name)))
+
+    def _confirm(self, total: int) -> None:
+        text = self._describe(total)
+        if not is_terminal():
+            raise click.UsageError(f"This would {text}. Add --yes to do it without a question, or --dry-run to count.")
+        click.confirm(f"{text[0].upper()}{text[1:]}?", abort=True, err=True)
+
+    def _describe(self, total: int) -> str:
+        criteria = f" with {self._wanted}" if self._wanted else ""
+        return f"{self._verb.name} {total:,} job{'s' * (total != 1)} in {self._kind}{criteria}"
+
+    def _step(self, deadline: float) -> Callable[[Shard], ShardResult]:
+        action = self._verb.actions[self._kind]
+        return lambda shard: ShardJobSet(shard, self._kind, self._on.settings).act_on_matching(
+            self._wanted, action, deadline, progress_reporter(shard.name)
+        )
+
+    def _report(self, results: Mapping[str, ShardResult], *, as_json: bool) -> None:
+        if as_json:
+            self._on.print_json(
+                {"place": self._kind, "results": [_result_fields(name, one) for name, one in results.items()]}
+            )
+        else:
+            self._on.print_table(_HEADINGS, [_result_row(name, one) for name, one in results.items()], "")
+            for name, one in results.items():
+                for reason, count in one.refused.items():
+                    echo(f"{name}: {count:,} left: {refusal_text(reason, '')}", err=True)
+                if one.trimmed:
+                    echo(f"{name}: {one.trimmed:,} older dead jobs were removed: the dead set is full")
+        self._on.exit_if_unanswered()
+        if not all(one.completed and not one.refused for one in results.values()):
+            sys.exit(EXIT_FAILED)
+        if not any(one.matched for one in results.values()):
+            refuse_absent_class(self._on, self._kind, self._wanted)
+
+
+def _result_row(name: str, one: ShardResult) -> Sequence[str]:
+    completed = "yes" if one.completed else "no: run it again"
+    left = sum(one.refused.values()) + one.in_doubt
+    return name, f"{one.matched:,}", f"{one.done:,}", f"{one.gone:,}", f"{left:,}", completed
+
+
+def _result_fields(name: str, one: ShardResult) -> dict[str, Any]:
+    counts = ("matched", "done", "gone", "refused", "in_doubt", "trimmed", "scanned", "completed")
+    return {"shard": name, **{field: getattr(one, field) for field in counts}}
+
+
+COMMANDS: tuple[click.Command, ...] = (
+    _make_command(
+        RETRY,
+        """Retry dead or failed jobs: move them to their queues now.
+
+        The run does not use up one of their retries. Jobs are named by their ids, or selected by options, of which all must
+        match; then the number is shown and the command asks.
+
+        Status 1: an id is unknown, no job there has the class of --class, a job stays as it is, the time limit ended, or a
+        shard does not answer.
+        """,
+    ),
+    _make_command(
+        KILL,
+        """Kill jobs that wait: move them to the dead set.
+
+        The oldest dead jobs are removed where the set is full. No death handler is called. Selection and status are those
+        of retry.
+        """,
+    ),
+    _make_command(
+        DELETE,
+        """Delete jobs of a set: they never run.
+
+        Their locks are released. Selection and status are those of retry; options need --in.
+        """,
+    ),
+    _make_command(
+        REQUEUE,
+        """Move interrupted jobs to their queues for one more run.
+
+        With --in, jobs of another set, before they are due. Selection and status are those of retry.
+        """,
+    ),
+)

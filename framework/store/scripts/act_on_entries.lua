@@ -1,0 +1,57 @@
+-- Carry out an operator's action on entries of a sorted set of jobs: each leaves for its next place, or gets another time.
+-- KEYS    1 sorted set  2 set of queue names  3 dead set  4 counters (HASH)  5.. per entry its queue (any declared key where it goes to
+--         none)
+-- ARGV    1 number of entries n  2 action  3 most dead entries  4 longest stay in the dead set in seconds  5 new score, for `time`
+--         then n members as they were read, n payloads to store, n queue names, n times what each holds (parts/release.lua), n series
+--         in which they are counted ('' for none). The actions:
+--           queue   to the left end of its queue
+--           dead    into the dead set, which is trimmed
+--           remove  nowhere
+--           time    stays, with the new score
+-- RETURN  a list per entry: 1 done, 0 it is no longer there, and nothing was written, -1 the destination's key is of another type, and
+--         the entry stays as it was; then the number trimmed
+-- COST    O(n log N + trimmed)
+-- CRASH   before: in the set. after: at its place, with the lock and the state that it has there. The ZREM that finds the member moves
+--         it: pollers, Ruby's pages and other operators may race. Called again after a lost reply, it finds no entry.
+local n, action, seconds = tonumber(ARGV[1]), ARGV[2], redis_now()
+local set, now = KEYS[1], string.format('%.6f', seconds)
+local done, buried, trimmed = {}, false, 0
+-- Both write nothing (an empty range, and a score that none exceeds): without the right to one of them the script ends here, before
+-- a job has left its place. The removal comes first, as always (maxmemory).
+redis.call('ZREMRANGEBYRANK', set, 1, 0)
+redis.call('ZADD', set, 'XX', 'LT', '+inf', '')
+
+-- Return the error of the destination, if any.
+local function place(member, data, key, queue)
+  local put
+  if action == 'queue' then
+    put = redis.pcall('LPUSH', key, data)
+    if type(put) == 'number' then redis.pcall('SADD', KEYS[2], queue) end
+  elseif action == 'dead' then
+    put = redis.pcall('ZADD', KEYS[3], now, data)
+  elseif action == 'time' then
+    redis.call('ZADD', set, ARGV[5], member)
+  end
+  return type(put) == 'table' and put.err
+end
+
+for i = 1, n do
+  local member, holds, series = ARGV[5 + i], ARGV[5 + 3 * n + i], ARGV[5 + 4 * n + i]
+  local score = redis.call('ZSCORE', set, member)
+  -- The first write is a removal: that one is allowed at maxmemory, and then so are the others.
+  done[i] = redis.call('ZREM', set, member)
+  if done[i] == 1 then
+    if place(member, ARGV[5 + n + i], KEYS[4 + i], ARGV[5 + 2 * n + i]) then
+      redis.call('ZADD', set, score, member)
+      done[i] = -1
+    else
+      buried = buried or action == 'dead'
+      if set == 'dead' then redis.pcall('ZREM', 'aw:dead:business', redis.sha1hex(member)) end
+      -- An ACL may refuse it, and Lua does not roll back: the jobs behind it are moved all the same.
+      pcall(release, holds)
+      if series ~= '' then redis.pcall('HINCRBY', KEYS[4], series, 1) end
+    end
+  end
+end
+if buried then trimmed = trim(KEYS[3], seconds, tonumber(ARGV[3]), tonumber(ARGV[4])) end
+return { done, trimmed }

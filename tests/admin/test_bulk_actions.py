@@ -1,0 +1,158 @@
+"""Test actions on all matching jobs of a set: counts, time limit, resume point, and jobs that others move meanwhile."""
+
+import json
+import math
+import time
+
+import pytest
+
+from framework import admin
+from framework.admin import entry_actions, shard_job_set
+from framework.admin.job_filter import JobFilter
+from framework.admin.search import PAGE
+from framework.admin.shard_job_set import ShardJobSet
+from framework.errors import UnknownShardError
+from framework.settings.load import load
+from framework.wire import keys
+from tests.harness import encoded
+
+NOW = time.time()
+
+
+def fill(redis, key, count, name="Job", **fields):
+    jobs = {encoded(name, jid=f"{name}{number}", **fields): NOW + number for number in range(count)}
+    for start in range(0, count, 5_000):
+        redis.zadd(key, dict(list(jobs.items())[start : start + 5_000]))
+
+
+def before_each_step(monkeypatch, act):
+    """Call ``act(members)`` before each script call of an action."""
+    run = shard_job_set.act
+
+    def interfere(client, terms, members):
+        act(members)
+        return run(client, terms, members)
+
+    monkeypatch.setattr(shard_job_set, "act", interfere)
+
+
+def test_bulk_retry_moves_the_matching_jobs_alone(both_shards, redis, second_redis):
+    for shard in (redis, second_redis):
+        fill(shard, keys.DEAD, 2_500, retry_count=1)
+        fill(shard, keys.DEAD, 300, "Other")
+    result = admin.dead().where(cls="Job").retry()
+    assert (result.matched, result.done, result.gone, result.refused, result.completed) == (5_000, 5_000, 0, {}, True)
+    assert (result.resume, result.unanswered, result.in_doubt) == ("", {}, 0)
+    assert [shard.llen("queue:default") for shard in (redis, second_redis)] == [2_500, 2_500]
+    assert len({json.loads(one)["jid"] for one in redis.lrange("queue:default", 0, -1)}) == 2_500
+    assert admin.dead().size == 600
+    assert admin.dead().where(cls="Job").retry().matched == 0
+
+
+def test_bulk_action_ends_at_its_time_limit_and_goes_on(both_shards, redis, second_redis, monkeypatch):
+    fill(redis, keys.DEAD, 3 * PAGE)
+    fill(second_redis, keys.DEAD, 50)
+    clock = iter(range(10_000))
+    monkeypatch.setattr(shard_job_set.time, "monotonic", lambda: next(clock))
+    results = [admin.dead().where().delete(time_limit=15)]
+    while not results[-1].completed:
+        assert results[-1].resume
+        results.append(admin.dead().where().delete(time_limit=15, resume=results[-1].resume))
+    assert len(results) > 2
+    assert (sum(one.done for one in results), sum(one.gone for one in results)) == (3 * PAGE + 50, 0)
+    assert admin.dead().size == 0
+    assert "main" not in results[-2].resume or len(results) == 2
+
+
+def test_resume_of_a_finished_shard_is_not_scanned_again(both_shards, redis, second_redis):
+    fill(redis, keys.DEAD, 5)
+    fill(second_redis, keys.DEAD, 5)
+    assert admin.dead().where().delete(resume="second:0").done == 5
+    assert redis.zcard(keys.DEAD) == 5
+    with pytest.raises(UnknownShardError, match="did you mean 'second'"):
+        admin.dead().where().delete(resume="secnd:0")
+
+
+def test_jobs_taken_by_others_meanwhile_are_gone_and_not_doubled(shard, redis, monkeypatch):
+    """Another operator, a poller or Ruby's Web takes every third job between the read and the step."""
+    fill(redis, keys.DEAD, 300)
+    before_each_step(monkeypatch, lambda members: redis.zrem(keys.DEAD, *members[::3]))
+    result = admin.dead().where().retry()
+    assert (result.matched, result.done, result.gone) == (300, 198, 102)
+    assert redis.llen("queue:default") == 198
+
+
+def test_job_that_fails_again_meanwhile_is_taken_once(shard, redis, monkeypatch):
+    fill(redis, keys.RETRY, 2 * PAGE)
+    back = []
+
+    def fail_again(members):
+        for data in redis.lrange("queue:default", 0, -1):
+            redis.zadd(keys.RETRY, {data: NOW})
+            back.append(data)
+        redis.delete("queue:default")
+
+    before_each_step(monkeypatch, fail_again)
+    result = admin.retries().where().retry()
+    assert result.done == 2 * PAGE
+    assert result.refused.get("again", 0) + result.done == result.matched
+    assert len(back) + redis.llen("queue:default") == 2 * PAGE
+
+
+def test_malformed_jobs_and_transfers_are_counted_and_stay(shard, redis):
+    redis.zadd(keys.SCHEDULE, {b"no json": 1, encoded(jid="j1", aw_transfer="t"): 2, encoded(jid="j2"): 3})
+    result = admin.scheduled().where().enqueue_now()
+    assert (result.matched, result.done, result.refused) == (3, 1, {"malformed": 1, "in transfer": 1})
+    assert admin.scheduled().size == 2
+
+
+def test_bulk_kill_trims_the_dead_set_as_sidekiq_does(shard, redis):
+    """The oldest leave as the others come; Sidekiq keeps one job less than the setting."""
+    fill(redis, keys.RETRY, 250)
+    retries = ShardJobSet(shard, "retry", load({"FRAMEWORK_DEAD__MAX_JOBS": "100"}))
+    result = retries.act_on_matching(JobFilter(), "kill", math.inf, lambda key, scanned: None)
+    assert (result.done, result.trimmed, redis.zcard(keys.DEAD)) == (250, 151, 99)
+
+
+def test_shard_that_fails_reports_what_was_done(silent_second, redis):
+    fill(redis, keys.DEAD, 5)
+    result = admin.dead().where().delete()
+    assert (result.done, result.completed, result.resume) == (5, False, "second:0")
+    assert list(result.unanswered) == ["second"]
+
+
+def test_lost_reply_leaves_the_step_in_doubt(shard, redis, monkeypatch):
+    fill(redis, keys.DEAD, 250)
+    script, calls = entry_actions.ACT_ON_ENTRIES, []
+
+    def lose(client, names, arguments):
+        reply = script(client, names, arguments)
+        calls.append(1)
+        if len(calls) == 2:
+            raise ConnectionError("the reply is lost")
+        return reply
+
+    monkeypatch.setattr(entry_actions, "ACT_ON_ENTRIES", lose)
+    result = admin.dead().where().retry()
+    assert (result.matched, result.done, result.in_doubt, result.completed) == (200, 100, 100, False)
+    rest = admin.dead().where().retry(resume=result.resume)
+    assert (rest.done, rest.completed, redis.llen("queue:default")) == (50, True, 250)
+
+
+def test_large_jobs_move_in_steps_of_bounded_size(shard, redis, monkeypatch):
+    fill(redis, keys.DEAD, 12, args=["x" * 300_000])
+    steps = []
+    before_each_step(monkeypatch, lambda members: steps.append(sum(map(len, members))))
+    assert admin.dead().where().delete().done == 12
+    assert max(steps) <= entry_actions.SLICE_BYTES
+    assert len(steps) == 4
+
+
+def test_count_reads_a_set_of_many_jobs_in_pages(shard, redis):
+    fill(redis, keys.DEAD, 3_000)
+    seen = []
+    found = ShardJobSet(shard, "dead", load({})).matching(
+        JobFilter(cls="Job"), lambda key, scanned: seen.append(scanned)
+    )
+    assert sum(1 for _ in found) == 3_000
+    assert len(seen) >= 3
