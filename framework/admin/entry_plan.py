@@ -79,6 +79,7 @@ def script_word(action: EntryAction) -> str:
     return _SCRIPT_WORDS[action]
 
 
+# Decision 221: operators act without the application's code.
 def plan_action(
     kind: JobSetKind, action: EntryAction, member: bytes, now: float, decoded_limit: int, delay_s: float = 0.0
 ) -> PlannedAction | Refusal:

@@ -12,11 +12,12 @@ from framework.admin.entry_plan import EntryAction, JobSetKind
 from framework.admin.job_filter import JobFilter
 from framework.admin.job_set import refusal_text
 from framework.admin.shard_job_set import ShardJobSet, ShardResult
+from framework.cli.confirmation import confirm, yes_option
 from framework.cli.errors import reports_errors
 from framework.cli.job_filters import filter_options, read_filter, refuse_absent_class
 from framework.cli.options import ChoiceOption, DurationOption, json_option, shard_option
 from framework.cli.shards import ShardCommand, progress_reporter
-from framework.cli.terminal import echo, is_terminal
+from framework.cli.terminal import echo
 from framework.exit_codes import EXIT_FAILED
 from framework.messages import join_names
 from framework.shard.shard import Shard
@@ -75,7 +76,7 @@ def _make_command(verb: Verb, help_text: str) -> click.Command:
         help="Stop after this time. Default: 30s.",
     )
     @click.option("--dry-run", is_flag=True, help="Show the changes, and make none.")
-    @click.option("--yes", is_flag=True, help="Make the change without a question.")
+    @yes_option
     @shard_option
     @json_option
     @reports_errors
@@ -174,7 +175,7 @@ class _Bulk:
                 )
                 return
             if total:
-                self._confirm(total)
+                confirm(self._question(total), yes=yes)
         deadline = time.monotonic() + budget_s
         results: dict[str, ShardResult] = {}
         for name, result in self._on.each(self._step(deadline)):
@@ -187,15 +188,9 @@ class _Bulk:
         jobs = ShardJobSet(shard, self._kind, self._on.settings)
         return sum(1 for _ in jobs.matching(self._wanted, progress_reporter(shard.name)))
 
-    def _confirm(self, total: int) -> None:
-        text = self._describe(total)
-        if not is_terminal():
-            raise click.UsageError(f"This would {text}. Add --yes to do it without a question, or --dry-run to count.")
-        click.confirm(f"{text[0].upper()}{text[1:]}?", abort=True, err=True)
-
-    def _describe(self, total: int) -> str:
+    def _question(self, total: int) -> str:
         criteria = f" with {self._wanted}" if self._wanted else ""
-        return f"{self._verb.name} {total:,} job{'s' * (total != 1)} in {self._kind}{criteria}"
+        return f"{self._verb.name.capitalize()} {total:,} job{'s' * (total != 1)} in {self._kind}{criteria}?"
 
     def _step(self, deadline: float) -> Callable[[Shard], ShardResult]:
         action = self._verb.actions[self._kind]

@@ -1,6 +1,6 @@
 """Retry many dead jobs by a filter, by two operators at once, while workers run; kill workers and operators with SIGKILL.
 
-``RETRIED_JOBS=100000`` in the environment makes it as long as the run by hand (docs/internals/proofs.md).
+``RETRIED_JOBS=100000`` in the environment, and ``--timeout=1500``, make it as long as the run by hand (docs/internals/proofs.md).
 """
 
 import os

@@ -6,7 +6,7 @@ import time
 import pytest
 from click.testing import CliRunner
 
-from framework.cli import jobs_actions, shards
+from framework.cli import confirmation, jobs_actions, shards
 from framework.cli.jobs import jobs as command
 from framework.wire import keys
 from framework.wire.compress import pack_backtrace
@@ -146,8 +146,10 @@ def test_bulk_action_shows_the_number_and_asks(jobs, redis, monkeypatch):
     for number in range(3):
         add(redis, keys.DEAD, f"d{number}")
     refused = jobs("retry", "--class", "MailJob", status=2)
-    assert "This would retry 3 jobs in dead with class=MailJob. Add --yes" in refused
-    monkeypatch.setattr(jobs_actions, "is_terminal", lambda: True)
+    assert (
+        "Retry 3 jobs in dead with class=MailJob? Nothing was changed: the input is no terminal. Give --yes" in refused
+    )
+    monkeypatch.setattr(confirmation, "is_terminal", lambda: True)
     assert "Retry 3 jobs in dead with class=MailJob? [y/N]: " in jobs(
         "retry", "--class", "MailJob", status=1, answer="n\n"
     )
