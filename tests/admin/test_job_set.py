@@ -16,7 +16,7 @@ from tests.harness import compressed, encoded, full_memory
 
 NOW = time.time()
 LOCK = keys.lock("ab")
-FAILED = {"error_class": "Office::TimeoutError", "error_message": "no answer of smtp", "failed_at": NOW - 50.5}
+FAILED = {"error_class": "Office::TimeoutError", "error_message": "no answer of smtp", "failed_at": NOW - 500.5}
 
 
 def add(redis, key, jid, score=NOW, **fields):
@@ -142,16 +142,16 @@ def test_filter_selects_by_each_criterion(shard, redis):
         {"tag": "slow"},
         {"context": {"user": "ann", "project": 7}},
         {"context": {"meta.project": "7", "correlation_id": "c1"}},
-        {"older_than": 40},
-        {"cls": "MailJob", "queue": "mail", "error": "TimeoutError", "tag": "slow", "older_than": 40},
+        {"older_than": 400},
+        {"cls": "MailJob", "queue": "mail", "error": "TimeoutError", "tag": "slow", "older_than": 400},
     ):
         assert jids(failed.where(**criteria)) == ["all"], criteria
         assert failed.where(**criteria).count() == 1
-    for criteria in ({"cls": "Mail"}, {"queue": "mai"}, {"tag": "s"}, {"context": {"user": "an"}}, {"older_than": 60}):
+    for criteria in ({"cls": "Mail"}, {"queue": "mai"}, {"tag": "s"}, {"context": {"user": "an"}}, {"older_than": 40_000}):
         assert failed.where(**criteria).count() == 0, criteria
     assert jids(failed.scan("smtp")) == jids(failed.scan("Mail*no*smtp")) == ["all"]
     assert failed.scan("smtp*Mail").count() == 0
-    assert repr(failed.where(cls="MailJob", older_than=40)) == "<MatchingJobs of retry: class=MailJob, older than 40 s>"
+    assert repr(failed.where(cls="MailJob", older_than=400)) == "<MatchingJobs of retry: class=MailJob, older than 400 s>"
 
 
 def test_wrong_criteria_get_a_clear_error(shard):
