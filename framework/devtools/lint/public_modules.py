@@ -14,6 +14,7 @@ PUBLIC_MODULES: Mapping[str, str] = {
     "sharding": "the Redis of a worker's jobs for application code: `router`, `allow_unrouted`",
     "status": "the state of a tracked job, by its id",
     "throttling": "your own load signals, which lower concurrency limits: `register`",
+    "transactions": "pushes inside of database transactions: `skipping_transaction_check`, `add_source`",
     "types": "types for annotations: `Json`, `Payload`, `Jid` and the words of attributes",
 }
 """Module within ``framework`` -> its purpose. The names that `framework` itself exports are public too."""
