@@ -9,6 +9,7 @@ PUBLIC_MODULES: Mapping[str, str] = {
     "flags": "feature flags of the application: `enabled`, `set`, `clear`, `all`",
     "handlers": "error and death handlers: `on_error`, `on_death`",
     "health": "your own indicators for `defer_on_health`: `register`, and their answers",
+    "integrations.sqlalchemy": "SQLAlchemy: `install` closes the sessions of jobs, and lets pushes wait for the commit",
     "middleware": "middlewares around pushes and runs: the chains `client` and `server`",
     "pause": "your own strategies for `pause_control`: `register`",
     "sharding": "the Redis of a worker's jobs for application code: `router`, `allow_unrouted`",
