@@ -20,6 +20,7 @@ from weakref import ref
 
 from sqlalchemy import TextClause, event
 from sqlalchemy.orm import ORMExecuteState, Session, SessionTransaction, scoped_session
+from sqlalchemy.util.concurrency import await_only, in_greenlet
 
 from framework import middleware
 from framework.declare.misuse import running_loop
@@ -52,6 +53,19 @@ def install(*registries: Registry) -> None:
     for name, listener in _LISTENERS.items():
         if not event.contains(Session, name, listener):
             event.listen(Session, name, listener)
+
+
+def _call_all(waiting: Sequence[Callable[[], None]]) -> None:
+    """Call the functions: those of an ``AsyncSession`` in a thread, while the event loop goes on and the commit waits."""
+
+    def call() -> None:
+        for act in waiting:
+            act()
+
+    if waiting and _of_async is not None and running_loop() is not None and in_greenlet():
+        await_only(asyncio.to_thread(call))
+    else:
+        call()
 
 
 class _Level:
@@ -93,8 +107,7 @@ class WatchedTransaction:
             return
         # A session that only read is usually closed without a commit: there was nothing to commit.
         if level.committed or not (level.rolled_back or self.wrote):
-            for act in level.waiting:
-                act()
+            _call_all(level.waiting)
         elif level.waiting and not level.rolled_back:
             logs.logger().info(
                 "a session was closed without a commit after it had changed rows: the jobs that waited for the commit are discarded",

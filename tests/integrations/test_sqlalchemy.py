@@ -264,7 +264,13 @@ def async_engine(tmp_path):
     return create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/async.sqlite3")
 
 
-def test_push_waits_for_the_commit_of_an_async_session(async_engine, job, jobs):
+def test_push_waits_for_the_commit_of_an_async_session(async_engine, pusher, job, jobs, monkeypatch):
+    threads = []
+    write = pusher.client._reporting
+    monkeypatch.setattr(
+        pusher.client, "_reporting", lambda *given: (threads.append(threading.current_thread()), write(*given))
+    )
+
     async def both():
         async with async_engine.begin() as connection:
             await connection.run_sync(METADATA.create_all)
@@ -282,6 +288,7 @@ def test_push_waits_for_the_commit_of_an_async_session(async_engine, job, jobs):
 
     asyncio.run(both())
     assert len(jobs()) == 1
+    assert threads[0] is not threading.current_thread()  # the event loop goes on
 
 
 # --- after a job ----------------------------------------------------------------------------------------------------
