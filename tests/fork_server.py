@@ -127,7 +127,8 @@ def import_everything() -> None:
         importlib.import_module(name)
     package = importlib.import_module("framework")
     for module in pkgutil.walk_packages(package.__path__, "framework."):
-        if not module.name.endswith("__main__"):
+        # The integrations belong to applications that ask for them: one sets up Django.
+        if not module.name.endswith("__main__") and not module.name.startswith("framework.integrations."):
             importlib.import_module(module.name)
 
 

@@ -2,6 +2,9 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
+from copy import deepcopy
+from functools import partial
 from typing import Any
 
 from framework.declare.declaration import Declaration
@@ -19,6 +22,7 @@ from framework.push.schedule_writer import ScheduleWriter
 from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimits
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.push.template import JobTemplate, TemplatePayloads
+from framework.push.transactions import TransactionCheck, after_commits, skipping_transaction_check, sources
 from framework.route.router import Router
 from framework.shard.shard import Shard
 from framework.shard.shards import Shards
@@ -39,6 +43,7 @@ class Client:
         middleware: tuple[Call, ...] = (),
         limiter: SizeLimiter | None = None,
         strict_arguments: StrictArgumentsCheck | None = None,
+        transaction_check: TransactionCheck | None = None,
         extra_fields: ExtraFieldsFactory = no_extra_fields,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -48,6 +53,7 @@ class Client:
         self._middleware = middleware
         self._limiter = limiter or SizeLimiter(SizeLimits(), OversizeReporter())
         self._strict_arguments = strict_arguments or StrictArgumentsCheck()
+        self._transaction_check = transaction_check or TransactionCheck()
         self._extra_fields_for = extra_fields
         self._clock = clock
         self._schedule_writer = ScheduleWriter(clock)
@@ -101,8 +107,7 @@ class Client:
     def push_up_to(self, request: PushRequest, limit: int, max_new: int | None = None) -> list[Jid]:
         """Write copies of a job until ``limit`` jobs of its class run or wait, at most ``max_new``; return the new ids.
 
-        The first call only asks how many are missing, so that no unused copy is prepared. The script that writes counts again.
-        Raises as ``push``.
+        Inside of an open transaction the ids are not known before the commit: it returns none. Raises as ``push``.
         """
         if limit <= 0:
             return []
@@ -110,7 +115,24 @@ class Client:
         plan = self._plan_for(declaration, request.options)
         # Before the first call: arguments are refused even if no copy is missing.
         args = self._strict_arguments.checked(declaration, request.args)
-        base = keys.limit(declaration.wire_name)
+        transactions = self._transaction_check.transactions(declaration.wire_name) if sources else ()
+        if not transactions:
+            return self._push_missing(plan, args, limit, max_new)
+        # The context and the arguments are those of the push.
+        context, args = copy_context(), deepcopy(args)
+
+        def push() -> None:
+            context.run(self._push_missing, plan, args, limit, max_new)
+
+        after_commits(transactions, partial(self._reporting, declaration, push))
+        return []
+
+    def _push_missing(self, plan: PushPlan, args: list[Any], limit: int, max_new: int | None) -> list[Jid]:
+        """See ``push_up_to``.
+
+        The first call only asks how many are missing, so that no unused copy is prepared. The script that writes counts again.
+        """
+        base = keys.limit(plan.declaration.wire_name)
         _, missing = plan.shard.enqueue_up_to(base, limit, ())
         count = missing if max_new is None else min(max_new, missing)
         if count <= 0:
@@ -130,11 +152,17 @@ class Client:
         return None if batch is None else batch.payloads[0]
 
     def _write(self, plan: PushPlan, batch: JobBatch, token: str | None = None) -> Sequence[Jid | None]:
-        """Write a batch; return the ids of its jobs, ``None`` for dropped duplicates. With a ``token`` it is written once.
+        """Write a batch, or let it wait for the commits of the open transactions.
+
+        Return the ids of its jobs, ``None`` for dropped duplicates. With a ``token`` it is written once.
 
         Raises:
+            PushInTransactionError: the setting refuses pushes inside of transactions.
             ShardUnavailableError: the shard did not confirm the write.
         """
+        # Without an integration of a database library this costs one test.
+        if sources and self._waits_for_commit(plan, batch, token):
+            return batch.jids
         shard, queue, dues = plan.shard, batch.queue, batch.dues
         if batch.unique is not None and plan.deduplication is not None:
             if dues is not None and token is None:
@@ -152,6 +180,27 @@ class Client:
             entries = [(due.at, payload) for due, payload in zip(dues, batch.payloads, strict=True)]
             shard.schedule(entries, token, batch.statuses)
         return batch.jids
+
+    # Decision 226: a push in a transaction waits with its payload, and takes its lock after the commit.
+    def _waits_for_commit(self, plan: PushPlan, batch: JobBatch, token: str | None) -> bool:
+        """Keep a batch for the commits of the open transactions, if there are any; return whether it waits."""
+        declaration = plan.declaration
+        transactions = self._transaction_check.transactions(declaration.wire_name)
+
+        def write() -> None:
+            self._write(plan, batch.at_commit(self._clock(), plan.fields_of_push()), token)
+
+        if transactions:
+            after_commits(transactions, partial(self._reporting, declaration, write, batch.jids))
+        return bool(transactions)
+
+    def _reporting(self, declaration: Declaration, write: Callable[[], Any], jids: Sequence[Jid] = ()) -> None:
+        """Call ``write`` after a commit, and report its error: the transaction is committed, and other callbacks must run."""
+        try:
+            with skipping_transaction_check():
+                write()
+        except Exception as error:  # noqa: BLE001 - see above
+            self._transaction_check.report_failure(declaration.wire_name, error, jids)
 
     def _plan_for(self, declaration: Declaration, options: Mapping[str, Any]) -> PushPlan:
         """Return the plan of a class with these options. Plans without options are kept."""

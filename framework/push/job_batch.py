@@ -7,7 +7,9 @@ from typing import Any, NamedTuple, Protocol
 from framework.declare.request import BulkRequest, DueTime
 from framework.push.deduplication import Deduplication
 from framework.types import Jid, Json
-from framework.wire.resources import UniqueJobs
+from framework.wire.job import wire_timestamp
+from framework.wire.payload_edit import set_fields
+from framework.wire.resources import UniqueJobs, wal_positions_of
 from framework.wire.status_key import StatusCommand, TrackedJob
 
 
@@ -25,6 +27,19 @@ class JobBatch(NamedTuple):
     """The same jobs with the locks of a deduplicated class; the statuses are then part of the lock requests."""
     indexes: Sequence[int] | None = None
     """The places of the jobs in their chunk; ``None`` if they are the whole chunk."""
+
+    def at_commit(self, now: float, extra: Mapping[str, Json]) -> "JobBatch":
+        """Return the jobs as of the commit for which they waited: with the time ``now`` and the fields ``extra`` of the commit.
+
+        A WAL position from before the commit would let the job read a replica that does not have the commit.
+        """
+        fields = {**extra} if self.dues is not None else {"enqueued_at": wire_timestamp(now), **extra}
+        if not fields:
+            return self
+        payloads = [set_fields(payload, fields) for payload in self.payloads]
+        if self.unique is None:
+            return self._replace(payloads=payloads)
+        return self._replace(payloads=payloads, unique=self.unique.at_commit(payloads, wal_positions_of(extra)))
 
 
 class PayloadBuilder(Protocol):

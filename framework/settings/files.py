@@ -28,6 +28,7 @@ KEYS_BY_FILE: Mapping[str, tuple[str, ...]] = {
         "dead",
         "size_limit",
         "strict_arguments",
+        "push_in_transaction",
         "limits",
         "process_limits",
         "sidekiq_metrics",

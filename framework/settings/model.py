@@ -23,7 +23,7 @@ from framework.settings.sentry import SentrySettings
 from framework.settings.shard import ShardSettings
 from framework.settings.size_limit import SizeLimitSettings
 from framework.typeguards import is_list
-from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT, StrictArguments
+from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT, PushInTransaction, StrictArguments
 
 DEVELOPMENT_ENVIRONMENTS = ("development", "test")
 """Environments for developers and test suites. Every other environment behaves as production, whatever its name."""
@@ -182,6 +182,8 @@ class Settings(BaseSettings):
     size_limit: SizeLimitSettings = SizeLimitSettings()
     strict_arguments: Annotated[StrictArguments, BeforeValidator(validators.off_switch)] = "raise"
     """The treatment of arguments that do not fit ``perform`` or that JSON changes; a class may say otherwise."""
+    push_in_transaction: PushInTransaction = "wait"
+    """A push inside of an open database transaction: refused, warned about, written after the commit, or written at once."""
     limits: QueueLimits = Field(default_factory=dict[str, int])
     """The most jobs of a queue that run at a time, over all processes of the shard (sidekiq-limit_fetch's)."""
     process_limits: QueueLimits = Field(default_factory=dict[str, int])

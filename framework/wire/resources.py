@@ -150,6 +150,13 @@ class UniqueJobs(NamedTuple):
             return cls(shared, payloads, lock_keys, jids)
         return cls(shared, payloads, lock_keys, jids, [one.encode() or b"{}" for one in details])
 
+    def at_commit(self, payloads: Sequence[bytes], wal_positions: Mapping[str, str]) -> "UniqueJobs":
+        """Return the same jobs with other payloads and WAL positions."""
+        *terms, shared = self.terms
+        changed = (*terms, _with_positions(shared, wal_positions))
+        details = [_with_positions(one, wal_positions) for one in self.details]
+        return self._replace(terms=changed, payloads=payloads, details=details)
+
     def arguments(self, start: int, count: int) -> tuple[Any, ...]:
         """Return the arguments of the script for ``count`` of the jobs from ``start`` on: terms, names, payloads, details."""
         if start or len(self.jids) > count:
@@ -158,6 +165,15 @@ class UniqueJobs(NamedTuple):
             jobs = UniqueJobs(self.terms, self.payloads[part], self.lock_keys[part], self.jids[part], details)
             return jobs.arguments(0, count)
         return (*self.terms, dumps_texts([*self.lock_keys, *self.jids]), *self.payloads, *self.details)
+
+
+def _with_positions(details: str | int | bytes, wal_positions: Mapping[str, str]) -> bytes:
+    """Return encoded ``LockDetails`` with other WAL positions."""
+    fields: dict[str, Any] = loads(details) if isinstance(details, bytes) and details else {}
+    fields.pop("positions", None)
+    if wal_positions:
+        fields["positions"] = dict(wal_positions)
+    return dumps(fields) if fields else b""
 
 
 class Slot(NamedTuple):

@@ -22,6 +22,7 @@ from framework.process.unserved import warn_unserved
 from framework.push.client import Client
 from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimits
 from framework.push.strict_arguments import StrictArgumentsCheck
+from framework.push.transactions import TransactionCheck
 from framework.route.router import Router
 from framework.settings.load import load
 from framework.settings.model import ENV_PREFIX, Settings
@@ -53,6 +54,7 @@ class ProcessClient(Client):
             middleware=middleware.client.compile(),
             limiter=open_limiter(settings),
             strict_arguments=self._strict_arguments,
+            transaction_check=TransactionCheck(settings.push_in_transaction, lambda: tracker_of(settings)),
             extra_fields=PushPositions(self.databases),
         )
 

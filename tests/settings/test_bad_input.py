@@ -211,6 +211,12 @@ ENTRIES = [
     ),
     (
         APP,
+        "push_in_transaction: wiat",
+        "push_in_transaction",
+        "must be one of raise, warn, wait, now, not 'wiat' (did you mean 'wait'?)",
+    ),
+    (
+        APP,
         "namespace_weights: [mailers]",
         "namespace_weights",
         'must hold namespaces with their weights, for example {mailers: 2}, not ["mailers"]',

@@ -10,11 +10,15 @@ PUBLIC_MODULES: Mapping[str, str] = {
     "flags": "feature flags of the application: `enabled`, `set`, `clear`, `all`",
     "handlers": "error and death handlers: `on_error`, `on_death`",
     "health": "your own indicators for `defer_on_health`: `register`, and their answers",
+    "integrations.flask": "Flask: `install` runs jobs in an application context, and binds the context of requests",
+    "integrations.sqlalchemy": "SQLAlchemy: `install` closes the sessions of jobs, and lets pushes wait for the commit",
+    "integrations.starlette": "Starlette and FastAPI: `lifespan`, which boots, and `RequestContext`, an ASGI middleware",
     "middleware": "middlewares around pushes and runs: the chains `client` and `server`",
     "pause": "your own strategies for `pause_control`: `register`",
     "sharding": "the Redis of a worker's jobs for application code: `router`, `allow_unrouted`",
     "status": "the state of a tracked job, by its id",
     "throttling": "your own load signals, which lower concurrency limits: `register`",
+    "transactions": "pushes inside of database transactions: `skipping_transaction_check`, `add_source`",
     "types": "types for annotations: `Json`, `Payload`, `Jid` and the words of attributes",
 }
 """Module within ``framework`` -> its purpose. The names that `framework` itself exports are public too."""

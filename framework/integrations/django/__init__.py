@@ -1,0 +1,1 @@
+"""Run background jobs in a Django project: the app ``framework.integrations.django`` for ``INSTALLED_APPS``."""

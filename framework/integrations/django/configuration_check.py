@@ -1,0 +1,18 @@
+"""Report errors of the framework's configuration as Django's system checks do."""
+
+from typing import Any
+
+from django.core.checks import CheckMessage, Error
+
+from framework.errors import ConfigurationError
+from framework.settings.load import load
+from framework.wiring.client import checked_router
+
+
+def check_configuration(**_: Any) -> list[CheckMessage]:
+    """Return an error for each problem of the configuration, and of the worker classes under it. Opens no socket."""
+    try:
+        checked_router(load())
+    except ConfigurationError as error:
+        return [Error(str(problem), id="application_worker.E001") for problem in error.problems]
+    return []

@@ -1,0 +1,1 @@
+"""Hold the tags of the templates of the app."""
