@@ -147,11 +147,19 @@ def test_filter_selects_by_each_criterion(shard, redis):
     ):
         assert jids(failed.where(**criteria)) == ["all"], criteria
         assert failed.where(**criteria).count() == 1
-    for criteria in ({"cls": "Mail"}, {"queue": "mai"}, {"tag": "s"}, {"context": {"user": "an"}}, {"older_than": 40_000}):
+    for criteria in (
+        {"cls": "Mail"},
+        {"queue": "mai"},
+        {"tag": "s"},
+        {"context": {"user": "an"}},
+        {"older_than": 40_000},
+    ):
         assert failed.where(**criteria).count() == 0, criteria
     assert jids(failed.scan("smtp")) == jids(failed.scan("Mail*no*smtp")) == ["all"]
     assert failed.scan("smtp*Mail").count() == 0
-    assert repr(failed.where(cls="MailJob", older_than=400)) == "<MatchingJobs of retry: class=MailJob, older than 400 s>"
+    assert (
+        repr(failed.where(cls="MailJob", older_than=400)) == "<MatchingJobs of retry: class=MailJob, older than 400 s>"
+    )
 
 
 def test_wrong_criteria_get_a_clear_error(shard):
