@@ -34,7 +34,8 @@ from framework.store.embedded import find_server_binaries
 from tests.fork_server import FORK_SERVER
 from tests.servers.guarded import GuardedServer
 
-pytest_plugins = ["tests.postgres"]  # `postgres` and `database`: a real PostgreSQL
+# `postgres` and `database`: a real PostgreSQL; `application_worker`, also where the installed package is older than the plugin.
+pytest_plugins = ["tests.postgres", "pytest_application_worker"]
 
 ROOT = Path(__file__).resolve().parent.parent
 FAMILY = "TESTS_OF_FAMILY"

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -49,23 +50,38 @@ class ClientPort(Protocol):
         ...
 
 
-class Binding(Generic[T]):
-    """Hold the one object of a kind that this process has bound, or the factory that makes it at the first use."""
+class _Override(Generic[T]):
+    """One block in which another object replaces the bound one. Two blocks with the same object are two."""
 
-    def __init__(self, unbound: str) -> None:
-        self._unbound = unbound
+    __slots__ = ("bound",)
+
+    def __init__(self, bound: T) -> None:
+        self.bound = bound
+
+
+class Binding(Generic[T]):
+    """Hold the one object of a kind that this process has bound, or the factory that makes it at the first use.
+
+    Within ``override`` another object is used. What is bound meanwhile counts after the block.
+    """
+
+    def __init__(self, advice: str) -> None:
+        self._advice = advice
         """The message of the error when nothing is bound."""
         self._lock = threading.Lock()
         self.bound: T | None = None
-        """The bound object, ``None`` before its first use."""
+        """The object in use: of the innermost block, else the bound one; ``None`` before its first use."""
+        self._original: T | None = None
         self._factory: Callable[[], T] | None = None
+        self._overrides: list[_Override[T]] = []
         # A thread of the parent may hold the lock while it makes the object.
         os.register_at_fork(after_in_child=self._reset_lock)
 
     def bind(self, bound: T) -> None:
-        """Use this object from now on."""
+        """Use this object from now on; within a block, after it."""
         with self._lock:
-            self.bound = bound
+            self._original = bound
+            self._update()
 
     def bind_factory(self, factory: Callable[[], T]) -> None:
         """Make the object with ``factory`` at its first use. A factory that fails is called again next time."""
@@ -75,31 +91,66 @@ class Binding(Generic[T]):
     def unbind(self) -> None:
         """Remove the object and the factory."""
         with self._lock:
-            self.bound = self._factory = None
+            self._original = self._factory = None
+            self._update()
 
+    # Decision 222: a boot during a test does not end the test's mode.
     @contextmanager
-    def override(self, bound: T | None) -> Generator[None, None, None]:
-        """For tests: bind the object within the block (None: neither object nor factory), and restore the binding afterwards."""
+    def override(self, bound: T) -> Generator[None, None, None]:
+        """For tests: use the object within the block, whatever is bound meanwhile."""
+        entry = _Override(bound)
         with self._lock:
-            saved = (self.bound, self._factory)
-            self.bound, self._factory = bound, None
+            self._overrides.append(entry)
+            self._update()
         try:
             yield
         finally:
             with self._lock:
-                self.bound, self._factory = saved
+                self._overrides.remove(entry)
+                self._update()
+
+    @contextmanager
+    def unbound(self) -> Generator[None, None, None]:
+        """For tests: begin the block with neither object nor factory, and restore both afterwards."""
+        with self._lock:
+            saved = (self._original, self._factory, self._overrides)
+            self._original, self._factory, self._overrides = None, None, []
+            self._update()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._original, self._factory, self._overrides = saved
+                self._update()
+
+    @property
+    def overridden(self) -> bool:
+        """Whether a block of ``override`` is active."""
+        return bool(self._overrides)
 
     def current(self) -> T:
-        """Return the bound object; the factory makes it at the first use. Raises PushError when nothing is bound."""
+        """Return the object in use; the factory makes it at the first use. Raises PushError when nothing is bound."""
         return self.bound or self._create()
+
+    def original(self) -> T:
+        """Return the bound object also within a block of ``override``. Raises PushError when nothing is bound."""
+        with self._lock:
+            return self._make()
 
     def _create(self) -> T:
         with self._lock:
-            if self.bound is None:
-                if self._factory is None:
-                    raise PushError(self._unbound)
-                self.bound = self._factory()
-            return self.bound
+            return self._overrides[-1].bound if self._overrides else self._make()
+
+    def _make(self) -> T:
+        if self._original is None:
+            if self._factory is None:
+                raise PushError(self._advice)
+            self._original = self._factory()
+            self._update()
+        return self._original
+
+    def _update(self) -> None:
+        self.bound = self._overrides[-1].bound if self._overrides else self._original
 
     def _reset_lock(self) -> None:
         self._lock = threading.Lock()
@@ -112,3 +163,9 @@ client: Binding[ClientPort] = Binding(
 
 bind, bind_factory, unbind = client.bind, client.bind_factory, client.unbind
 override, current = client.override, client.current
+
+clock: Binding[Callable[[], float]] = Binding("no clock is bound.")
+"""The clock, in epoch seconds, by which a push decides whether its time is now or past. Tests override it."""
+
+# Not `time.time` itself, so that a test may replace that.
+clock.bind(time.time)

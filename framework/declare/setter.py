@@ -1,6 +1,5 @@
 """Push jobs with options (``Worker.set(...)``), or without options for the methods of the class."""
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar, Unpack
@@ -150,13 +149,13 @@ class Setter(Generic[P]):
 
     def _due(self, when: object) -> DueTime | None:
         self._reject_delay_with_sync()
-        return due_at(self._declaration.qualified_name, when, time.time)
+        return due_at(self._declaration.qualified_name, when, port.clock.current())
 
     def _bulk_schedule(
         self, delay: object, batch_size: int | None, batch_delay: timedelta | float | None
     ) -> tuple[DueTime | None, BulkPacing | None]:
         self._reject_delay_with_sync()
-        return bulk_schedule(self._declaration.qualified_name, delay, batch_size, batch_delay, time.time)
+        return bulk_schedule(self._declaration.qualified_name, delay, batch_size, batch_delay, port.clock.current())
 
     def _reject_delay_with_sync(self) -> None:
         if self._options.get("sync"):

@@ -184,6 +184,12 @@ class Fetcher:
         finally:
             self._leader.lock.release()
 
+    def close(self) -> None:
+        """Close the descriptors of a fetcher that has shut down. A process need not: its exit closes them."""
+        self._pipeline.close()
+        self._leader.close()
+        self._state.wake_up.close()
+
     @property
     def active_at(self) -> float:
         """When a thread last led, acknowledged or started a job, for a watchdog."""

@@ -121,6 +121,10 @@ class Leader:
         finally:
             self._blocking.drop_connections()
 
+    def close(self) -> None:
+        """Close the connections of the blocking calls, after ``shutdown``."""
+        self._blocking.close()
+
     @property
     def connection_lost_at(self) -> float | None:
         """When a blocking call was last closed without an answer (monotonic seconds); ``None``: never."""

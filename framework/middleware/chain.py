@@ -79,6 +79,10 @@ class Chain:
     def compile(self) -> tuple[Call, ...]:
         """Return the bound ``call`` of a new instance per entry, outermost first. Afterwards the chain is in use."""
         self._in_use = True
+        return self.instantiate()
+
+    def instantiate(self) -> tuple[Call, ...]:
+        """Return what ``compile`` returns; the chain may still change. For tests, whose next mode instantiates it again."""
         return tuple(middleware(*args, **kwargs).call for middleware, args, kwargs in self._entries)
 
     def allow_changes(self) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from framework.execute.processor import Processor
 from framework.feature_flags.redis_flags import ShardFlags
@@ -18,6 +19,13 @@ from framework.recover.reaper import Reaper
 from framework.schedule.poller import Poller
 from framework.store.absent_keys import AbsentKeys
 from framework.timings import STANDARD, Timings
+
+
+class Closeable(Protocol):
+    """A client or a pool of channels."""
+
+    def close(self) -> None:
+        """Close the connections."""
 
 
 @dataclass
@@ -50,3 +58,11 @@ class ProcessComponents:
     shared_state: SharedState
     unserved: UnservedWatch
     timings: Timings = STANDARD
+    connections: Sequence[Closeable] = ()
+    """The clients and channels of the components."""
+
+    def close(self) -> None:
+        """Close every connection after the end, where the program of the process goes on."""
+        self.fetcher.close()
+        for one in self.connections:
+            one.close()

@@ -13,6 +13,7 @@ from framework.declare.request import BulkRequest, PushRequest
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.execute.inline import run_inline
 from framework.finish.status_writer import StatusWriter
+from framework.middleware.chain import Call
 from framework.policies.consistency.databases import Databases, open_databases
 from framework.policies.consistency.push import PushPositions
 from framework.policies.dedup.push import Deduplicator
@@ -68,7 +69,7 @@ class ProcessClient(Client):
         return run_inline(
             worker,
             data,
-            middleware.server.compile(),
+            self.server_calls(),
             sizes.decompressed_limit,
             self._strict_arguments,
             states,
@@ -90,6 +91,10 @@ class ProcessClient(Client):
             self.perform_inline(worker, PushRequest(declaration, args, None, chosen))
             for args, chosen in zip(bound, choices, strict=True)
         ]
+
+    def server_calls(self) -> tuple[Call, ...]:
+        """Return the server middlewares around inline runs."""
+        return middleware.server.compile()
 
     def look_up(self, jids: Sequence[Jid]) -> dict[Jid, JobState]:
         """See ``look_up`` of ``framework.status``."""
@@ -224,7 +229,7 @@ def boot() -> Settings:
     A server calls it at start, so that errors come then and not with the first push. The logger ``framework`` warns of unknown
     variables, a stale generated file, limits that hold on several shards, and queues of loaded classes that no running process
     serves. For the last, each shard is asked once in a few reads with short deadlines, and the connections are closed; a shard
-    that does not answer is skipped.
+    that does not answer is skipped. Within a mode of ``framework.testing`` no shard is asked, and the mode stays.
 
     Raises:
         ConfigurationError: with every problem found.
@@ -234,6 +239,8 @@ def boot() -> Settings:
     warn_unknown_variables(settings)
     warn_stale_queues(settings)
     warn_splits(settings, router)
+    if process_client.overridden:
+        return settings
     shards = open_shards(settings, role="boot")
     try:
         warn_unserved(settings, router, shards)

@@ -1,7 +1,5 @@
 """Build the poller of a process from its settings."""
 
-import os
-
 import redis
 
 from framework import middleware
@@ -15,9 +13,10 @@ from framework.schedule.due_job_planner import DueJobPlanner
 from framework.schedule.poll_timing import PollTiming
 from framework.schedule.poller import Poller
 from framework.settings.model import Settings
+from framework.shard.shards import Shards
 from framework.wire.memory_budget import MemoryBudget
 from framework.wire.set_limits import SetLimits
-from framework.wiring.client import open_limiter, open_shards
+from framework.wiring.client import open_limiter
 from framework.wiring.feature_flags import ProcessFlags
 
 
@@ -25,6 +24,7 @@ def open_poller(
     settings: Settings,
     router: Router,
     shard: str,
+    shards: Shards,
     client: "redis.Redis",
     timing: PollTiming,
     events: ProcessEvents,
@@ -32,8 +32,7 @@ def open_poller(
     dead_set: SetLimits,
     budget: MemoryBudget,
 ) -> Poller:
-    """Return the poller of ``shard``, which ``client`` connects to; it writes due jobs to the shard of their route."""
-    shards = open_shards(settings, role=f"poller:{os.getpid()}")
+    """Return the poller of ``shard``, which ``client`` connects to; it writes due jobs to their shards, among ``shards``."""
     transfer = CrossShardTransfer(client, shard, shards, events)
     planner = DueJobPlanner(
         events,

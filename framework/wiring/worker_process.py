@@ -53,6 +53,7 @@ from framework.route.topology import QueueLocation
 from framework.schedule.poll_timing import PollTiming
 from framework.settings.model import DeadSettings, Settings
 from framework.shard.shard import Shard
+from framework.shard.shards import Shards
 from framework.store.absent_keys import AbsentKeys
 from framework.store.channel import ChannelPool
 from framework.store.connect import COMMAND_TIMEOUT_S
@@ -145,8 +146,12 @@ def build_worker(
     log: JobLog,
     *,
     supervisor: int | None,
+    loop: EventLoop | None = None,
 ) -> ProcessComponents:
-    """Return the components of a process that serves the queues in ``order``; nothing runs yet."""
+    """Return the components of a process that serves the queues in ``order``; nothing runs yet.
+
+    ``loop`` runs the async jobs; ``None`` for a loop of the process's own.
+    """
     events = ProcessEvents(shard.name, tracker_of(settings), shard.endpoint.user)
     dead_set, waits = _dead_set_limits(settings.dead), timings.current()
     states = StatusWriter(shard, events.status_write_failed)
@@ -159,6 +164,7 @@ def build_worker(
     decoding = PayloadDecoder(runs, settings.size_limit.decompressed_limit, decoded_limit, budget)
     suspects = SuspectRunner(shard.client, identity, options.slots, waits)
     threads, pool = WorkerThreads(fetcher), ChannelPool(shard.client, read_timeout_s=COMMAND_TIMEOUT_S)
+    polled, watched = (open_shards(settings, role=f"{role}:{os.getpid()}") for role in ("poller", "worker"))
     together = GroupAdmission(pool, identity, fetcher, threads, decoding, policies.admission, states)
     executor = _executor(settings, log, runs, decoding, threads, suspects, states, policies.admission, together)
     poll_timing = PollTiming(upkeep, settings.poll_interval, absent, timings=waits)
@@ -168,12 +174,12 @@ def build_worker(
     return ProcessComponents(
         identity=identity,
         fetcher=fetcher,
-        processor=Processor(fetcher, threads, executor, settler, log, runs, EventLoop(), events),
+        processor=Processor(fetcher, threads, executor, settler, log, runs, loop or EventLoop(), events),
         lease=Lease(beating, identity, options.slots, detector, waits),
         record=_record(options, upkeep, identity, order, runs, absent, waits),
         metrics=SidekiqMetrics(upkeep, runs.class_metrics, settings.sidekiq_metrics, timings=waits),
         title=Title(shard.name, order.names, "busy"),
-        poller=open_poller(settings, router, shard.name, upkeep, poll_timing, events, states, dead_set, budget),
+        poller=open_poller(settings, router, shard.name, polled, upkeep, poll_timing, events, states, dead_set, budget),
         reaper=Reaper(upkeep, events.recovered, detector, dead_set, decoded_limit, interruptions, waits),
         refresh=policies.refresh,
         maintenance=(*policies.maintenance, *_monitors(settings, upkeep, events), cancellations.refresh),
@@ -185,8 +191,9 @@ def build_worker(
         timeout_s=options.timeout_s,
         supervisor=supervisor,
         shared_state=SharedState.from_environment(),
-        unserved=_unserved_watch(settings, router, options, order, in_group=supervisor is not None),
+        unserved=_unserved_watch(settings, router, options, order, watched, in_group=supervisor is not None),
         timings=waits,
+        connections=(fetching, upkeep, beating, pool, polled, watched, shard),
     )
 
 
@@ -237,10 +244,9 @@ def _settler(
 
 
 def _unserved_watch(
-    settings: Settings, router: Router, options: WorkerOptions, order: QueueOrder, *, in_group: bool
+    settings: Settings, router: Router, options: WorkerOptions, order: QueueOrder, shards: Shards, *, in_group: bool
 ) -> UnservedWatch:
     """Return the watch for queues that this process does not serve. Opens no socket."""
-    shards = open_shards(settings, role=f"worker:{os.getpid()}")
     unserved = UnservedQueues(settings, router)
     wanted = unserved.locations - {QueueLocation(name, options.shard) for name in order.names}
     clients = {

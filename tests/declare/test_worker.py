@@ -585,7 +585,7 @@ def test_inline_and_route_use_the_port(recorder: Any):
 
 
 def test_port_unbound_raises_push_error():
-    with port.override(None), pytest.raises(PushError, match="no client is bound"):
+    with port.client.unbound(), pytest.raises(PushError, match="no client is bound"):
         make().perform_async(1)
 
 
@@ -598,7 +598,7 @@ def test_port_factory_is_called_again_only_after_a_failure(recorder: Any):
             raise PushError("not yet")
         return recorder
 
-    with port.override(None):
+    with port.client.unbound():
         port.bind_factory(factory)
         with pytest.raises(PushError, match="not yet"):
             port.current()
@@ -621,7 +621,7 @@ def test_port_factory_lock_is_renewed_in_a_forked_child(recorder: Any):
             made.wait(20)
         return recorder
 
-    with port.override(None):
+    with port.client.unbound():
         port.bind_factory(factory)
         thread = threading.Thread(target=port.current)
         thread.start()

@@ -4,8 +4,18 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Literal, assert_type
 
-from framework import ApplicationWorker, Deduplicate, DeferOnHealth, LimitedCapacityWorker, background, flags, status
+from framework import (
+    ApplicationWorker,
+    Deduplicate,
+    DeferOnHealth,
+    Job,
+    LimitedCapacityWorker,
+    background,
+    flags,
+    status,
+)
 from framework.declare.request import JobRequest, Route
+from framework.testing import FakeClock, FakeJobs, assert_enqueued, enqueued, fake, json_type, real
 from framework.types import Jid, JobState, Json, Payload, Urgency
 
 
@@ -290,3 +300,17 @@ async def switched(user: int) -> bool:
     assert_type(flags.all(), dict[str, flags.Flag])
     assert_type(await flags.aset("a"), flags.Flag)
     return flags.enabled("a", key=user) or flags.enabled("b", "key") or await flags.aenabled("c") or flags.clear("a")
+
+
+def check_jobs(application_worker: FakeJobs) -> None:
+    """Test workers with ``framework.testing``."""
+    with fake(clock=FakeClock(datetime(2030, 1, 1, tzinfo=UTC)), server_middlewares=[]) as jobs:
+        assert_type(jobs, FakeJobs)
+        jobs.flags.set("run_jobs_x", 50)
+        jobs.limits.occupy(RebuildIndexWorker, 2)
+        jobs.replicas.set("main", "behind")
+    with real() as found:
+        assert_type(found.drain(RebuildIndexWorker, raise_errors=False), int)
+    assert_type(enqueued(RebuildIndexWorker), list[Job])
+    assert_enqueued(RebuildIndexWorker, 1, json_type("string"), at=timedelta(hours=1), count=2)
+    assert_type(application_worker.perform_one(RebuildIndexWorker), Job)

@@ -1,8 +1,9 @@
-"""Provide an installation for the example workers: own routing rules on real servers, files in the folder of the test."""
+"""Provide an installation for the example workers: the rules of config/, jobs in memory or in Redis, files in the test's folder."""
 
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from redis import Redis
 
 from framework.settings.load import load
-from framework.wiring.client import ProcessClient, override
+from framework.testing import FakeJobs, RealJobs, fake, real
+from framework.wiring import client as wiring
 from workers.code_index.tables import metadata as code_index_tables
 from workers.database import process_engine
 from workers.product_import.tables import metadata as product_import_tables
@@ -25,36 +27,31 @@ DATABASES = {"code_index": code_index_tables, "product_import": product_import_t
 class Installation:
     """The folders of an installation, and its waiting jobs."""
 
-    def __init__(self, folder: Path, shards: dict[str, Redis]) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.var = folder / "var"
-        self._shards = shards
+        self.jobs: FakeJobs | RealJobs
 
     @property
     def environment(self) -> dict[str, str]:
         return {"FRAMEWORK_CONFIG_DIR": str(self.folder / "config"), "FRAMEWORK_VAR_DIR": str(self.var)}
 
-    def payloads(self) -> list[dict[str, Any]]:
-        """Return the waiting jobs, in queues and scheduled, in the order of their pushes."""
-        found = [json.loads(data) for redis in self._shards.values() for data in self._waiting(redis)]
-        return sorted(found, key=lambda job: job["created_at"])
-
-    def _waiting(self, redis: Redis) -> list[bytes]:
-        queued = [
-            data for name in redis.smembers("queues") for data in redis.lrange(f"queue:{name.decode()}", 0, -1)[::-1]
-        ]
-        return queued + redis.zrange("schedule", 0, -1)
-
     def take(self) -> list[tuple[Any, ...]]:
         """Remove the waiting jobs; return the class (without its feature) and the arguments of each."""
-        found = [(job["class"].rpartition("::")[2], *job["args"]) for job in self.payloads()]
-        for redis in self._shards.values():
-            redis.flushall()
+        found = [(job.worker.rpartition("::")[2], *job.args) for job in self.jobs.enqueued()]
+        self.jobs.clear()
         return found
 
 
 @pytest.fixture
-def installation(
+def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Installation]:
+    """An installation without Redis."""
+    with _installed(tmp_path, monkeypatch) as one, fake() as one.jobs:
+        yield one
+
+
+@pytest.fixture
+def real_installation(
     tmp_path: Path,
     redis: Redis,
     second_redis: Redis,
@@ -62,18 +59,34 @@ def installation(
     second_redis_url: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Installation]:
-    one = Installation(tmp_path, {"main": redis, "queues_shard_a": second_redis})
-    shutil.copytree(ROOT / "config", tmp_path / "config")
-    shards = {"main": {"url": redis_url}, "queues_shard_a": {"url": second_redis_url}}
-    (tmp_path / "config" / "redis.yml").write_text(json.dumps({"shards": shards}))
+    """An installation on two Redis servers."""
+    with _installed(tmp_path, monkeypatch) as one:
+        shards = {"main": {"url": redis_url}, "queues_shard_a": {"url": second_redis_url}}
+        (tmp_path / "config" / "redis.yml").write_text(json.dumps({"shards": shards}))
+        with connected() as one.jobs:
+            yield one
+
+
+@contextmanager
+def connected() -> Iterator[RealJobs]:
+    """Connect to the Redis servers of the configuration."""
+    client = wiring.ProcessClient(load())
+    wiring.bind(client)
+    with real() as jobs:
+        yield jobs
+    client.shards.close()
+    wiring.bind_default()
+
+
+@contextmanager
+def _installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Installation]:
+    one = Installation(folder)
+    shutil.copytree(ROOT / "config", folder / "config")
     for name, value in one.environment.items():
         monkeypatch.setenv(name, value)
     for name in (*(f"{name.upper()}_DATABASE_URL" for name in DATABASES), ALLOWED_VARIABLE, TIMEOUT_VARIABLE):
         monkeypatch.delenv(name, raising=False)
-    enqueuer = ProcessClient(load())
-    with override(enqueuer):
-        yield one
-    enqueuer.shards.close()
+    yield one
     for name, tables in DATABASES.items():
         if (one.var / f"{name}.sqlite3").exists():
             process_engine(name, tables).dispose()

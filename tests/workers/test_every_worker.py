@@ -1,7 +1,6 @@
 """Rules for every example worker (GitLab's spec of the same name); each runs twice with the result of one run."""
 
 import inspect
-import json
 import re
 import sqlite3
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from demo.receiver import Receiver, receiving
 from framework import ApplicationWorker
 from framework.declare import registry
 from framework.declare.attributes import ATTRIBUTES
+from framework.testing import assert_idempotent, is_json
 from tests.tables import each_row
 from tests.workers.conftest import ROOT, Installation
 from tests.workers.sheets import csv_file
@@ -268,15 +268,11 @@ def rows(path: Path) -> dict[str, Any]:
 
 @each
 def test_example_run_twice_equals_once(
-    worker: Worker, installation: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    worker: Worker, real_installation: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert worker.idempotent
     monkeypatch.setenv(ALLOWED_VARIABLE, "127.0.0.0/8")
     with receiving() as receiver:
-        arguments = ARGUMENTS[worker](Setup(installation, receiver, tmp_path))
-        assert json.loads(json.dumps(arguments)) == list(arguments)
-        worker.perform_inline(*arguments)
-        once = all_data(installation.var)
-        worker.perform_inline(*arguments)
-        assert all_data(installation.var) == once
-        assert once
+        arguments = ARGUMENTS[worker](Setup(real_installation, receiver, tmp_path))
+        assert is_json(list(arguments))
+        assert_idempotent(worker, *arguments, state=lambda: all_data(real_installation.var))
+        assert all_data(real_installation.var)

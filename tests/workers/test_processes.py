@@ -39,11 +39,11 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def process(installation: Installation, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
+def process(real_installation: Installation, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
     """Start a process with the queues of config/queues.yml."""
     monkeypatch.setenv(ALLOWED_VARIABLE, "127.0.0.0/8")
     one = Process(
-        [str(ROOT / "scripts" / "worker"), "-c", "5", "-t", "5"], installation.folder, dict(os.environ), warm=True
+        [str(ROOT / "scripts" / "worker"), "-c", "5", "-t", "5"], real_installation.folder, dict(os.environ), warm=True
     )
     yield one.ready()
     one.kill()
@@ -71,12 +71,12 @@ def ended(import_id: int) -> Callable[[], imports.ImportState | None]:
 
 
 def test_examples_of_all_domains_run_in_one_process(
-    installation: Installation, process: Process, receiver: Receiver, redis: Redis, tmp_path: Path
+    real_installation: Installation, process: Process, receiver: Receiver, redis: Redis, tmp_path: Path
 ) -> None:
     """One process runs all examples: the domains are independent."""
     good, bad = imports_are_pushed(tmp_path)
     event_id, by_path, pinged = webhooks_are_pushed(receiver)
-    old = ticks_are_pushed(installation)
+    old = ticks_are_pushed(real_installation)
     imports_have_ended(process, good, bad, redis)
     webhooks_have_ended(event_id, by_path, pinged, redis)
     ticks_have_ended(process, old)

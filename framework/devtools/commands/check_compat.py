@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from datetime import date, datetime
+from datetime import datetime
 from pathlib import Path
 
 import click
@@ -16,12 +16,12 @@ from framework.cli.project import Project, load_project
 from framework.cli.terminal import echo, echo_json, echo_text
 from framework.command_line import command
 from framework.devtools.compat import manifest
-from framework.devtools.compat.compare import ReleaseComparison, ServedQueues, count_findings
+from framework.devtools.compat.compare import count_findings
 from framework.devtools.compat.findings import CompatFinding
 from framework.devtools.compat.manifest import Manifest
+from framework.devtools.compat.release_check import compare_with, snapshot_of
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.exit_codes import EXIT_FAILED
-from framework.route.topology import queues_on
 
 
 @click.command("check-compat")
@@ -58,7 +58,7 @@ def check_compat(
     _refuse_combinations(against, release, accept, reason, as_json=as_json)
     project = load_project(modules)
     day = datetime.now().astimezone().date()
-    today = _snapshot(project, release or "today", day)
+    today = snapshot_of(project, release or "today", day)
     path = project.released
     if release is not None:
         last = manifest.read_manifest(path, display_path(path))
@@ -71,7 +71,7 @@ def check_compat(
         _write(path, manifest.accept_worker(last, now, accept, reason or ""))
     else:
         last = _read(path) if against is None else _read_against(against, path)
-        _report(last, _compare(project, last, today), len(today.workers), as_json=as_json)
+        _report(last, compare_with(project, last, today), len(today.workers), as_json=as_json)
 
 
 def _refuse_combinations(
@@ -94,29 +94,8 @@ def _refuse_combinations(
         raise click.UsageError("--json needs a check: it does not go with --release or --accept.")
 
 
-def _snapshot(project: Project, release: str, day: date) -> Manifest:
-    settings = project.settings
-    return manifest.snapshot(
-        project.declarations.values(),
-        project.router,
-        strict=settings.strict_arguments,
-        retired=settings.retired_workers,
-        release=release,
-        day=day,
-    )
-
-
-def _compare(project: Project, last: Manifest, today: Manifest) -> list[CompatFinding]:
-    settings = project.settings
-    # Without queues.yml a process serves the queues of all loaded classes.
-    served = [line.name for line in settings.queues] or {
-        queue for shard in settings.shards for queue in queues_on(project.router, project.declarations.values(), shard)
-    }
-    return ReleaseComparison(last, today, ServedQueues(served, list(settings.shards), settings.config_label)).findings()
-
-
 def _refuse_breaking(project: Project, last: Manifest | None, today: Manifest) -> None:
-    found = [] if last is None else [one for one in _compare(project, last, today) if one.fails]
+    found = [] if last is None else [one for one in compare_with(project, last, today) if one.fails]
     for finding in found:
         echo_text(str(finding), err=True)
     if found:

@@ -1,6 +1,5 @@
 """``lint-workers``: find faults in the source of workers, without importing it."""
 
-import gc
 import shutil
 import sys
 import textwrap
@@ -18,10 +17,9 @@ from framework.cli.terminal import echo, echo_json, echo_lines
 from framework.command_line import command, with_local_commands
 from framework.devtools.lint.application import LintedApplication, read_application
 from framework.devtools.lint.config import LintConfig, expand_sets, read_config, unknown_codes
-from framework.devtools.lint.linter import lint
+from framework.devtools.lint.paths import lint_paths
 from framework.devtools.lint.registry import RULES, SETS, set_of
 from framework.devtools.lint.rule import LintFinding, LintRule
-from framework.devtools.lint.workspace import ApplicationFacts, read_workspace
 from framework.exit_codes import EXIT_FAILED, EXIT_USAGE
 
 _MAX_WIDTH = 120
@@ -100,7 +98,7 @@ def lint_workers(
         if not path.exists():
             echo(f"there is no file or folder {path}", err=True)
             sys.exit(EXIT_USAGE)
-    found, workers, files = _lint_paths(chosen, config, application.facts)
+    found, workers, files = lint_paths(chosen, config, application.facts)
     _FORMATTERS[form](found)
     if form == "text":
         hint = f" ({command(f'lint-workers --explain {found[0].code}')} gives the reason)" if found else ""
@@ -128,20 +126,6 @@ def _modules(application: LintedApplication) -> list[Path]:
     if None in application.modules.values():
         sys.exit(EXIT_USAGE)
     return [place for place in application.modules.values() if place is not None]
-
-
-def _lint_paths(
-    paths: Sequence[Path], config: LintConfig, facts: ApplicationFacts
-) -> tuple[list[LintFinding], int, int]:
-    """Return the findings, and the number of checked workers and files."""
-    # A syntax tree has no garbage, but millions of nodes that a collection would visit.
-    gc.disable()
-    try:
-        tree, wanted = read_workspace(paths, Path.cwd(), config.excludes, facts)
-        found, workers = lint(tree, wanted, config.applies)
-    finally:
-        gc.enable()
-    return [one._replace(fix=with_local_commands(one.fix)) for one in found], workers, len(wanted)
 
 
 def _count(number: int, noun: str) -> str:

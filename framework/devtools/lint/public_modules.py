@@ -17,16 +17,14 @@ PUBLIC_MODULES: Mapping[str, str] = {
     "pause": "your own strategies for `pause_control`: `register`",
     "sharding": "the Redis of a worker's jobs for application code: `router`, `allow_unrouted`",
     "status": "the state of a tracked job, by its id",
+    "testing": "tests of workers and pushes: `fake`, `inline`, `real`, assertions, checks of all workers",
     "throttling": "your own load signals, which lower concurrency limits: `register`",
     "transactions": "pushes inside of database transactions: `skipping_transaction_check`, `add_source`",
     "types": "types for annotations: `Json`, `Payload`, `Jid` and the words of attributes",
 }
 """Module within ``framework`` -> its purpose. The names that `framework` itself exports are public too."""
 
-RESERVED_MODULES = ("testing",)
-"""Public module names that the design reserves for a later release."""
-
 
 def is_public(inner: str) -> bool:
     """Return whether ``framework.<inner>`` is a public module, or a name inside of one."""
-    return any(inner == one or inner.startswith(f"{one}.") for one in (*PUBLIC_MODULES, *RESERVED_MODULES))
+    return any(inner == one or inner.startswith(f"{one}.") for one in PUBLIC_MODULES)

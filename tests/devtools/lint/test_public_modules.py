@@ -4,7 +4,7 @@ import importlib
 from pathlib import Path
 
 import framework
-from framework.devtools.lint.public_modules import PUBLIC_MODULES, RESERVED_MODULES, is_public
+from framework.devtools.lint.public_modules import PUBLIC_MODULES, is_public
 from tests.harness import ROOT
 
 FACADES = {path.stem for path in Path(framework.__file__).parent.glob("*.py")} - {
@@ -20,7 +20,7 @@ FACADES = {path.stem for path in Path(framework.__file__).parent.glob("*.py")} -
     "timings",
     "typeguards",
     "version",
-} | {"admin", "middleware"}
+} | {"admin", "middleware", "testing"}
 
 
 def test_public_modules_are_those_beside_the_layers():
@@ -38,5 +38,5 @@ def test_public_modules_are_those_that_the_guide_shows():
 
 
 def test_is_public_distinguishes_module_from_its_members():
-    assert all(is_public(name) for name in (*PUBLIC_MODULES, *RESERVED_MODULES, "health.register", "middleware.server"))
+    assert all(is_public(name) for name in (*PUBLIC_MODULES, "health.register", "middleware.server"))
     assert not any(is_public(name) for name in ("wiring", "store", "healthy", "pause_", "policies.pause"))

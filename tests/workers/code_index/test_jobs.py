@@ -1,4 +1,4 @@
-"""Run the three jobs with recorded pushes; kill them and run them again."""
+"""Run the three jobs with pushes in memory; kill them and run them again."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from framework.declare import port
-from framework.declare.declaration import Declaration
-from framework.declare.request import BulkRequest, PushRequest, Route
-from framework.errors import BusinessError, Discard, ShardUnavailableError
+from framework.errors import BulkPushError, BusinessError, Discard, ShardUnavailableError
+from framework.testing import FakeJobs
 from workers.code_index import index_file_worker
 from workers.code_index.build_report_worker import BuildReportWorker
 from workers.code_index.database import process_engine
@@ -21,44 +19,19 @@ from workers.code_index.scan_tree_worker import ScanTreeWorker
 RUN = "run-1"
 
 
-class Recorder:
-    """A client port that records pushes; with ``down`` every push fails, as with an unreachable Redis."""
-
-    def __init__(self) -> None:
-        self.pushed: list[tuple[str, list[Any]]] = []
-        self.down = False
-
-    def _take_slot(self, declaration: Declaration, args: list[Any]) -> str:
-        if self.down:
-            raise ShardUnavailableError("main", "down")
-        self.pushed.append((declaration.class_name, args))
-        return f"{len(self.pushed):024x}"
-
-    def push(self, request: PushRequest) -> str:
-        return self._take_slot(request.declaration, request.args)
-
-    def push_bulk(self, request: BulkRequest) -> list[str | None]:
-        return [self._take_slot(request.declaration, list(args)) for args in request.args]
-
-    def route(self, declaration: Declaration) -> Route:
-        raise NotImplementedError
-
-    def perform_inline(self, worker: type[Any], request: PushRequest) -> None:
-        raise NotImplementedError
-
-    def take(self) -> list[tuple[str, list[Any]]]:
-        taken, self.pushed = self.pushed, []
-        return taken
-
-
 @pytest.fixture
-def pushes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
+def pushes(application_worker: FakeJobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJobs]:
     monkeypatch.setenv("FRAMEWORK_VAR_DIR", str(tmp_path / "var"))
     monkeypatch.delenv("CODE_INDEX_DATABASE_URL", raising=False)
-    recorder = Recorder()
-    with port.override(recorder):
-        yield recorder
+    yield application_worker
     process_engine().dispose()
+
+
+def take(jobs: FakeJobs) -> list[tuple[str, list[Any]]]:
+    """Remove the waiting jobs; return the class (without its feature) and the arguments of each."""
+    found = [(job.worker.rpartition("::")[2], job.args) for job in jobs.enqueued()]
+    jobs.clear()
+    return found
 
 
 @pytest.fixture
@@ -70,14 +43,13 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-def test_scan_indexes_every_file_and_writes_a_report(pushes: Recorder, tree: Path, tmp_path: Path) -> None:
-    ScanTreeWorker().perform(RUN, [str(tree)])
-    assert pushes.take() == [("IndexFileWorker", [RUN, 1]), ("IndexFileWorker", [RUN, 2])]
-    IndexFileWorker().perform(RUN, 2)
-    assert pushes.take() == []
-    IndexFileWorker().perform(RUN, 1)
-    assert pushes.take() == [("BuildReportWorker", [RUN])]
-    BuildReportWorker().perform(RUN)
+def test_scan_indexes_every_file_and_writes_a_report(pushes: FakeJobs, tree: Path, tmp_path: Path) -> None:
+    ScanTreeWorker.perform_async(RUN, [str(tree)])
+    pushes.perform_one(ScanTreeWorker)
+    pushes.assert_enqueued(IndexFileWorker, count=2)
+    assert pushes.drain(IndexFileWorker) == 2
+    pushes.assert_enqueued(BuildReportWorker, RUN)
+    assert pushes.drain() == 1
     state = this_process_index().state(RUN)
     assert state is not None
     assert state.finished
@@ -89,43 +61,39 @@ def test_scan_indexes_every_file_and_writes_a_report(pushes: Recorder, tree: Pat
     assert (totals.files, totals.refused, totals.functions) == (2, 1, 1)
 
 
-def test_kill_during_the_fan_out_loses_nothing(pushes: Recorder, tree: Path) -> None:
-    pushes.down = True
-    with pytest.raises(ShardUnavailableError):
+def test_kill_during_the_fan_out_loses_nothing(pushes: FakeJobs, tree: Path) -> None:
+    with pushes.unavailable(), pytest.raises(BulkPushError):
         ScanTreeWorker().perform(RUN, [str(tree)])
-    pushes.down = False
     IndexFileWorker().perform(RUN, 1)  # one job was pushed before the failure
     (tree / "new.py").write_text("")  # the tree changed meanwhile: the run keeps its list
     ScanTreeWorker().perform(RUN, [str(tree)])
-    assert pushes.take() == [("IndexFileWorker", [RUN, 2])]
+    assert take(pushes) == [("IndexFileWorker", [RUN, 2])]
 
 
-def test_kill_between_commit_and_push_loses_nothing(pushes: Recorder, tree: Path) -> None:
+def test_kill_between_commit_and_push_loses_nothing(pushes: FakeJobs, tree: Path) -> None:
     ScanTreeWorker().perform(RUN, [str(tree)])
     IndexFileWorker().perform(RUN, 1)
-    pushes.take()
-    pushes.down = True
-    with pytest.raises(ShardUnavailableError):
+    take(pushes)
+    with pushes.unavailable(), pytest.raises(ShardUnavailableError):
         IndexFileWorker().perform(RUN, 2)
-    pushes.down = False
     IndexFileWorker().perform(RUN, 2)
-    assert pushes.take() == [("BuildReportWorker", [RUN])]
+    assert take(pushes) == [("BuildReportWorker", [RUN])]
 
 
-def test_scan_run_after_the_last_file_asks_for_the_report(pushes: Recorder, tree: Path) -> None:
+def test_scan_run_after_the_last_file_asks_for_the_report(pushes: FakeJobs, tree: Path) -> None:
     ScanTreeWorker().perform(RUN, [str(tree)])
     IndexFileWorker().perform(RUN, 1)
     IndexFileWorker().perform(RUN, 2)
     BuildReportWorker().perform(RUN)
-    pushes.take()
+    take(pushes)
     ScanTreeWorker().perform(RUN, [str(tree)])
-    assert pushes.take() == []
+    assert take(pushes) == []
 
 
-def test_empty_tree_has_a_report(pushes: Recorder, tmp_path: Path) -> None:
+def test_empty_tree_has_a_report(pushes: FakeJobs, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     ScanTreeWorker().perform(RUN, [str(tmp_path / "empty")])
-    assert pushes.take() == [("BuildReportWorker", [RUN])]
+    assert take(pushes) == [("BuildReportWorker", [RUN])]
     BuildReportWorker().perform(RUN)
     state = this_process_index().state(RUN)
     assert state is not None
@@ -133,7 +101,7 @@ def test_empty_tree_has_a_report(pushes: Recorder, tmp_path: Path) -> None:
     assert "No Python file was found" in Path(state.report).read_text()
 
 
-def test_report_of_an_unfinished_run_is_not_built(pushes: Recorder, tree: Path) -> None:
+def test_report_of_an_unfinished_run_is_not_built(pushes: FakeJobs, tree: Path) -> None:
     ScanTreeWorker().perform(RUN, [str(tree)])
     with pytest.raises(Discard, match="not done yet"):
         BuildReportWorker().perform(RUN)
@@ -141,7 +109,7 @@ def test_report_of_an_unfinished_run_is_not_built(pushes: Recorder, tree: Path) 
         BuildReportWorker().perform("other")
 
 
-def test_missing_file_is_a_finding(pushes: Recorder, tree: Path) -> None:
+def test_missing_file_is_a_finding(pushes: FakeJobs, tree: Path) -> None:
     ScanTreeWorker().perform(RUN, [str(tree)])
     (tree / "good.py").unlink()
     for number in (1, 2):
@@ -150,18 +118,18 @@ def test_missing_file_is_a_finding(pushes: Recorder, tree: Path) -> None:
     assert sorted(row.kind for row in rows) == ["syntax", "unreadable"]
 
 
-def test_failed_file_does_not_hold_up_the_report(pushes: Recorder, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_file_does_not_hold_up_the_report(pushes: FakeJobs, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
     ScanTreeWorker().perform(RUN, [str(tree)])
-    pushes.take()
+    take(pushes)
     monkeypatch.setattr(index_file_worker, "analyse", fail)
     with pytest.raises(OSError, match="Input/output") as caught:
         IndexFileWorker().perform(RUN, 1)
     IndexFileWorker.retries_exhausted({"args": [RUN, 1]}, caught.value)
     IndexFileWorker.interruptions_exhausted({"args": [RUN, 2]})
-    assert pushes.take() == [("BuildReportWorker", [RUN])]
+    assert take(pushes) == [("BuildReportWorker", [RUN])]
     rows = read_run_statistics(process_engine(), RUN).refused
     assert [(row.kind, row.reason) for row in rows] == [
         ("gave_up", "OSError: [Errno 5] Input/output error"),

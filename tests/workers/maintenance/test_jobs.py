@@ -12,10 +12,8 @@ import pytest
 from redis import Redis
 
 from framework import BusinessError, Discard, RetryLater
-from framework.settings.load import load
-from framework.wiring.client import ProcessClient, override
 from tests.harness import enqueue
-from tests.workers.conftest import Installation
+from tests.workers.conftest import Installation, connected
 from workers.maintenance import vacuum_database_worker
 from workers.maintenance.prune_folder_worker import PruneFolderWorker
 from workers.maintenance.prune_reports_worker import PruneReportsWorker
@@ -50,11 +48,11 @@ class RecordingLogger:
 
 def test_prune_tick_pushes_a_job_per_folder(installation: Installation) -> None:
     PruneReportsWorker.perform_async()
-    (tick,) = installation.payloads()
+    (tick,) = installation.jobs.enqueued()
     assert (tick["queue"], tick["retry"]) == ("cronjob:maintenance_prune_reports", False)
     installation.take()
     PruneReportsWorker.perform_inline()
-    assert [job["meta.folder"] for job in installation.payloads()] == ["reports", "uploads"]
+    assert [job["meta.folder"] for job in installation.jobs.enqueued()] == ["reports", "uploads"]
     assert installation.take() == [("PruneFolderWorker", "reports", 30), ("PruneFolderWorker", "uploads", 7)]
 
 
@@ -134,12 +132,12 @@ def test_vacuum_gives_free_pages_to_the_disk(
 
 
 def test_vacuum_over_budget_goes_on_later(
-    installation: Installation, redis: Redis, database: Path, monkeypatch: pytest.MonkeyPatch
+    installation: Installation, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = pragma(database, "freelist_count")
     monkeypatch.setattr(vacuum_database_worker, "BUDGET_S", 0.0)
     VacuumDatabaseWorker.perform_inline("product_import.sqlite3")
-    assert redis.zrange("schedule", 0, -1, withscores=True)[0][1] > time.time()
+    assert [job["at"] > time.time() for job in installation.jobs.enqueued()] == [True]
     assert installation.take() == [("VacuumDatabaseWorker", "product_import.sqlite3")]
     assert pragma(database, "freelist_count") == free
 
@@ -180,7 +178,7 @@ def logger(monkeypatch: pytest.MonkeyPatch) -> RecordingLogger:
 
 
 def test_queue_report_logs_waiting_jobs(
-    installation: Installation, redis: Redis, second_redis: Redis, logger: RecordingLogger
+    real_installation: Installation, redis: Redis, second_redis: Redis, logger: RecordingLogger
 ) -> None:
     now = time.time()
     enqueue(redis, "Old", queue="external", enqueued_at=now - 100)
@@ -207,17 +205,15 @@ def test_queue_report_logs_waiting_jobs(
 
 
 def test_queue_report_without_one_shard_has_the_others(
-    installation: Installation, redis: Redis, redis_url: str, logger: RecordingLogger
+    real_installation: Installation, redis: Redis, redis_url: str, logger: RecordingLogger
 ) -> None:
-    config = installation.folder / "config" / "redis.yml"
+    config = real_installation.folder / "config" / "redis.yml"
     config.write_text(
         json.dumps({"shards": {"main": {"url": redis_url}, "queues_shard_a": {"url": "redis://127.0.0.1:1"}}})
     )
     enqueue(redis, "New", queue="external", enqueued_at=time.time())
-    enqueuer = ProcessClient(load())
-    with override(enqueuer):
+    with connected():
         ReportQueuesWorker.perform_inline()
-    enqueuer.shards.close()
     assert {(level, fields["shard_name"]) for level, _, fields in logger.lines} == {
         ("info", "main"),
         ("error", "queues_shard_a"),

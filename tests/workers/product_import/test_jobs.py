@@ -5,12 +5,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from redis import Redis
 from sqlalchemy import select
 
 from framework import BusinessError, Discard
 from framework.errors import PushError
-from tests.harness import full_memory
 from tests.workers.conftest import Installation
 from tests.workers.sheets import csv_file, inline_rows, xlsx_file
 from workers.database import process_engine, reading
@@ -70,7 +68,7 @@ def test_import_makes_products_and_a_report(installation: Installation, tmp_path
         ",,toys,a lot",
     )
     batches = [("ImportProductsWorker", import_id, number) for number in (1, 2, 3)]
-    assert [job["meta.lines"] for job in installation.payloads()] == ["2-3", "4-5", "6-6"]
+    assert [job["meta.lines"] for job in installation.jobs.enqueued()] == ["2-3", "4-5", "6-6"]
     assert installation.take() == batches
     ImportProductsWorker.perform_inline(import_id, 2)
     assert installation.take() == [("RecalculatePricesWorker", "books")]
@@ -184,10 +182,10 @@ def test_split_run_twice_pushes_the_rest(installation: Installation, tmp_path: P
     assert installation.take() == [("ImportProductsWorker", import_id, 2)]
 
 
-def test_batch_after_a_failed_push_pushes_again(installation: Installation, tmp_path: Path, redis: Redis) -> None:
+def test_batch_after_a_failed_push_pushes_again(installation: Installation, tmp_path: Path) -> None:
     import_id = split(tmp_path / "a.csv", "H-1,Hammer,tools,10")
     installation.take()
-    with full_memory(redis), pytest.raises(PushError):
+    with installation.jobs.unavailable(), pytest.raises(PushError):
         ImportProductsWorker.perform_inline(import_id, 1)
     assert shop() != {}
     ImportProductsWorker.perform_inline(import_id, 1)

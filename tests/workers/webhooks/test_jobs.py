@@ -53,7 +53,7 @@ def test_event_goes_to_every_subscribed_hook(installation: Installation, receive
     also_subscribed = hooks.create_hook(receiver.url("/d"), ["order.paid"])
     event_id = hooks.record_event("order.paid", {"order": 7})
     FanOutEventWorker.perform_inline(event_id)
-    assert [(job["queue"], job["meta.hook_id"]) for job in installation.payloads()] == [
+    assert [(job["queue"], job["meta.hook_id"]) for job in installation.jobs.enqueued()] == [
         ("external", subscribed_hook),
         ("external", also_subscribed),
     ]

@@ -1,0 +1,72 @@
+"""Test workers and the code that pushes jobs: without Redis (``fake``, ``inline``), or with it (``real``).
+
+    from framework.testing import assert_enqueued, drain, fake
+
+    with fake():
+        register_user("ada@example.org")
+        assert_enqueued(WelcomeMailWorker, 1)
+        drain()
+
+pytest finds the fixture ``application_worker`` by itself: a fake that is empty for each test. Names are loaded at their first use.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from framework.testing.fake_clock import FakeClock
+    from framework.testing.fake_jobs import FakeJobs
+    from framework.testing.idempotency import assert_idempotent
+    from framework.testing.json_values import is_json, json_type
+    from framework.testing.mode_errors import EmptyQueueError, EndlessJobsError, ModeError
+    from framework.testing.modes import assert_enqueued, clear, drain, enqueued, fake, inline, perform_one, real
+    from framework.testing.real_jobs import RealJobs
+    from framework.testing.worker_checks import check_workers
+
+__all__ = [
+    "EmptyQueueError",
+    "EndlessJobsError",
+    "FakeClock",
+    "FakeJobs",
+    "ModeError",
+    "RealJobs",
+    "assert_enqueued",
+    "assert_idempotent",
+    "check_workers",
+    "clear",
+    "drain",
+    "enqueued",
+    "fake",
+    "inline",
+    "is_json",
+    "json_type",
+    "perform_one",
+    "real",
+]
+
+_MODULES = {
+    "EmptyQueueError": "mode_errors",
+    "EndlessJobsError": "mode_errors",
+    "FakeClock": "fake_clock",
+    "FakeJobs": "fake_jobs",
+    "ModeError": "mode_errors",
+    "RealJobs": "real_jobs",
+    "assert_idempotent": "idempotency",
+    "check_workers": "worker_checks",
+    "is_json": "json_values",
+    "json_type": "json_values",
+}
+"""Module of each name that is not in ``modes``. Type checkers read it from the imports above."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULES.get(name, 'modes')}"), name)
+    # Later uses find the name without this function.
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,168 @@
+"""Stand for a shard of the configuration: the pushes of the product write into memory."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Never, cast
+
+from framework.errors import PushError, ShardUnavailableError
+from framework.shard.shard import Shard
+from framework.store.connect import Endpoint
+from framework.testing.memory import JobMemory, marked_duplicate
+from framework.types import Jid
+from framework.wire import keys
+from framework.wire.json import loads
+from framework.wire.resources import UniqueJobs
+from framework.wire.status_key import StatusCommand
+
+if TYPE_CHECKING:
+    import redis
+
+
+class NoRedis:
+    """Stand for the Redis client of a faked shard. Every use is an error that says what to do."""
+
+    def __init__(self, shard: str) -> None:
+        self._shard = shard
+
+    def __getattr__(self, name: str) -> Never:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise PushError(
+            f"the shard '{self._shard}' is faked and has no Redis, so {name}() cannot be called on its pool. Use "
+            "`with framework.testing.real():`, or replace this call in the test."
+        )
+
+
+class MemoryShard(Shard):
+    """Take the place of one shard. ``memory`` has its jobs."""
+
+    def __init__(self, name: str, endpoint: Endpoint, memory: JobMemory, now: Callable[[], float]) -> None:
+        # Not the constructor of the base, which opens clients.
+        self.name = name
+        self.endpoint = endpoint
+        self.role = "fake"
+        self.client = self.pool = cast("redis.Redis", NoRedis(name))
+        self.memory = memory
+        self.available = True
+        """Whether the shard answers; a test may say that it does not."""
+        self._now = now
+
+    def open_client(self, role: str, *, read_timeout_s: float) -> "redis.Redis":
+        """Return a client that refuses every command."""
+        del role, read_timeout_s
+        return self.client
+
+    def enqueue_one(self, queue: str, payload: bytes, status_commands: Sequence[StatusCommand] = ()) -> None:
+        """See ``Shard``."""
+        self.enqueue(queue, (payload,), "", status_commands)
+
+    def enqueue(
+        self, queue: str, payloads: Sequence[bytes], token: str, status_commands: Sequence[StatusCommand] = ()
+    ) -> None:
+        """See ``Shard``."""
+
+        def write() -> None:
+            self._write_statuses(status_commands)
+            for payload in payloads:
+                self.memory.add("queue", payload, queue)
+
+        self._check_available()
+        self.memory.once(token, write)
+
+    def schedule(
+        self, entries: Sequence[tuple[float, bytes]], token: str, status_commands: Sequence[StatusCommand] = ()
+    ) -> None:
+        """See ``Shard``."""
+
+        def write() -> None:
+            self._write_statuses(status_commands)
+            for at, payload in entries:
+                self.memory.add("schedule", payload, due=at)
+
+        self._check_available()
+        self.memory.once(token, write)
+
+    def schedule_one(self, at: float, payload: bytes, status_commands: Sequence[StatusCommand] = ()) -> None:
+        """See ``Shard``."""
+        self.schedule([(at, payload)], "", status_commands)
+
+    def schedule_in(self, delay_s: float, payload: bytes, statuses: Sequence[StatusCommand] = ()) -> float:
+        """See ``Shard``."""
+        now = self.time()
+        self.schedule([(now + delay_s, payload)], "", statuses)
+        return now
+
+    def time(self) -> float:
+        """Return the time of the fake's clock."""
+        self._check_available()
+        return self._now()
+
+    def is_pushed(self, token: str) -> bool:
+        """See ``Shard``."""
+        return self.memory.was_done(token)
+
+    def enqueue_unique(self, queue: str | None, jobs: UniqueJobs, token: str = "") -> list[Jid]:
+        """See ``Shard`` and ``push_unique.lua``."""
+        self._check_available()
+        found: list[Jid] = self.memory.once(token, lambda: self._enqueue_unique(queue, jobs))
+        return found
+
+    def _enqueue_unique(self, queue: str | None, jobs: UniqueJobs) -> list[Jid]:
+        _, ttl_ms, drops, _, shared = jobs.terms
+        owners: list[Jid] = []
+        details = jobs.details or [cast("bytes", shared)] * len(jobs.jids)
+        for payload, key, jid, encoded in zip(jobs.payloads, jobs.lock_keys, jobs.jids, details, strict=True):
+            more: Any = loads(encoded, None) if encoded else {}
+            lock = self.memory.lock(key)
+            owner = "" if lock is None or lock.owner == jid else lock.owner
+            owners.append(owner)
+            if owner and drops:
+                self.memory.note_duplicate(key)
+                continue
+            due = self._due(more)
+            if not owner:
+                wait_s = 0.0 if due is None else max(0.0, due - self.time())
+                self.memory.take_lock(key, jid, float(ttl_ms) + wait_s * 1000)
+            if more.get("status"):
+                state, mode, seconds = more["status"]
+                self.memory.set_state(keys.status(jid), state, mode, float(seconds))
+            data = marked_duplicate(payload, owner) if owner else payload
+            self.memory.add("schedule" if queue is None else "queue", data, queue or "", due)
+        return owners
+
+    def _due(self, details: dict[str, Any]) -> float | None:
+        if details.get("delay"):
+            return self.time() + float(details["delay"])
+        return float(details["due"]) if details.get("due") else None
+
+    def enqueue_up_to(self, limit: str, most: int, jobs: Sequence[tuple[str, bytes, Jid]]) -> tuple[int, int]:
+        """See ``Shard`` and ``push_up_to.lua``."""
+        self._check_available()
+        with self.memory.step:
+            taken = self.memory.slots(limit)
+            written = jobs[: max(0, most - len(taken))]
+            for queue, payload, jid in written:
+                taken.add(f" {jid}")
+                self.memory.add("queue", payload, queue)
+            return len(written), max(0, most - len(taken))
+
+    def close(self) -> None:
+        """Close nothing."""
+
+    def write_status(self, command: StatusCommand) -> None:
+        """See ``Shard``."""
+        self._check_available()
+        _, key, state, mode, seconds = command
+        self.memory.set_state(key, state, mode, float(seconds))
+
+    def states(self, jids: Sequence[Jid]) -> Sequence[bytes | None]:
+        """See ``Shard``."""
+        self._check_available()
+        return [self.memory.state(keys.status(jid)) for jid in jids]
+
+    def _check_available(self) -> None:
+        if not self.available:
+            raise ShardUnavailableError(self.name, "the test says so", advice="fake().unavailable() of the test")
+
+    def _write_statuses(self, commands: Sequence[StatusCommand]) -> None:
+        for command in commands:
+            self.write_status(command)

@@ -1,0 +1,125 @@
+"""Define the modes of a test, and the functions that act on the innermost active mode."""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+from framework.declare import port
+from framework.settings.load import load
+from framework.testing.fake_clock import FakeClock
+from framework.testing.fake_jobs import FakeJobs
+from framework.testing.mode_errors import ModeError
+from framework.testing.real_jobs import RealJobs
+from framework.testing.waiting_jobs import WorkerClass
+from framework.wire.job import Job
+from framework.wiring import client as wiring
+
+_active: list[FakeJobs | RealJobs] = []
+"""The active modes, the innermost last."""
+
+
+@contextmanager
+def fake(
+    *, clock: FakeClock | None = None, server_middlewares: Sequence[type[Any]] | None = None
+) -> Generator[FakeJobs]:
+    """Keep the jobs of every push within the block in memory, and run none until the test asks.
+
+    ``clock`` replaces the clock that decides when jobs are due. ``server_middlewares`` run around the jobs instead of those of the
+    application: ``()`` for none. Neither ``framework.boot()`` nor a second thread leaves the block.
+
+    Raises:
+        ConfigurationError: the configuration of the application is invalid.
+    """
+    with _in_memory(clock, server_middlewares) as jobs:
+        yield jobs
+
+
+@contextmanager
+def inline(
+    *, clock: FakeClock | None = None, server_middlewares: Sequence[type[Any]] | None = None
+) -> Generator[FakeJobs]:
+    """Run the job of every push within the block at once, in the pushing thread, also if it is scheduled for later.
+
+    The error of a job reaches the pushing code, after its retry was written. Otherwise as ``fake``.
+    """
+    with _in_memory(clock, server_middlewares) as jobs:
+        jobs.client.on_push = jobs.run_now
+        yield jobs
+
+
+@contextmanager
+def real() -> Generator[RealJobs]:
+    """Push to the Redis of the configuration within the block, also within a fake.
+
+    Raises:
+        ConfigurationError: the configuration of the application is invalid.
+    """
+    client = wiring.process_client.original()
+    with wiring.override(client), _activated(RealJobs(client)) as jobs:
+        yield jobs
+
+
+def enqueued(worker: WorkerClass | None = None) -> list[Job]:
+    """Return the jobs of the active mode that wait in queues, then those scheduled for later (with their time in ``at``)."""
+    return _current().enqueued(worker)
+
+
+def drain(worker: WorkerClass | None = None, *, raise_errors: bool = True) -> int:
+    """Run the waiting jobs of the active mode and those that they push; return the number of runs.
+
+    Raises:
+        Exception: what a job raised.
+    """
+    return _current().drain(worker, raise_errors=raise_errors)
+
+
+def perform_one(worker: WorkerClass) -> Job:
+    """Run the first waiting job of the class; return the job as it was.
+
+    Raises:
+        EmptyQueueError: no job of the class can run.
+        ModeError: the active mode is ``real``, or there is none.
+        Exception: what the job raised.
+    """
+    jobs = _current()
+    if not isinstance(jobs, FakeJobs):
+        raise ModeError("perform_one runs jobs of a fake: use drain() in the mode real.")
+    return jobs.perform_one(worker)
+
+
+def clear() -> None:
+    """Forget every job, lock and state of the active mode."""
+    _current().clear()
+
+
+def assert_enqueued(
+    worker: WorkerClass, *args: Any, at: datetime | timedelta | float | None = None, count: int = 1
+) -> None:
+    """Fail unless exactly ``count`` jobs of the class wait: with these arguments if any are given, due at ``at`` if given."""
+    __tracebackhide__ = True
+    _current().assert_enqueued(worker, *args, at=at, count=count)
+
+
+@contextmanager
+def _in_memory(clock: FakeClock | None, server_middlewares: Sequence[type[Any]] | None) -> Generator[FakeJobs]:
+    jobs = FakeJobs(load(), clock or FakeClock(), server_middlewares)
+    with wiring.override(jobs.client), port.clock.override(jobs.clock), _activated(jobs):
+        yield jobs
+
+
+@contextmanager
+def _activated(jobs: Any) -> Generator[Any]:
+    _active.append(jobs)
+    try:
+        yield jobs
+    finally:
+        _active.remove(jobs)
+
+
+def _current() -> FakeJobs | RealJobs:
+    if not _active:
+        raise ModeError(
+            "no mode of framework.testing is active: use the fixture application_worker, or `with framework.testing.fake():`."
+        )
+    return _active[-1]

@@ -1,0 +1,163 @@
+"""Let a test decide what policies see: flags, limits, the health of databases, and replicas.
+
+Without a word of the test no flag is set, no slot is taken by other processes, every database is healthy, and jobs read from the
+primary.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, TypeAlias
+
+from framework.declare.declaration import Declaration
+from framework.declare.worker import ApplicationWorker
+from framework.feature_flags.flag import Flag, FlagSource
+from framework.messages import did_you_mean, join_names
+from framework.policies.consistency.databases import ConsistencyLevels, Database, Databases, weakest_level
+from framework.policies.consistency.servers import DatabaseServer
+from framework.policies.health.checks import HealthChecker
+from framework.policies.health.indicator import Normal, Signal, Stop
+from framework.settings.model import DatabaseSettings
+from framework.testing.mode_errors import ModeError
+from framework.types import DataConsistency
+
+ReplicaState: TypeAlias = Literal["caught_up", "behind"]
+"""Whether the replica of a database shows what a push saw."""
+
+
+class StubFlags(FlagSource):
+    """The feature flags of a test. A flag that is not set leaves the decision to the code that asks."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._flags: dict[str, Flag] = {}
+
+    def set(self, name: str, percentage: float = 100, *, reason: str = "") -> None:
+        """Set a flag; 0 turns it off."""
+        self.put(Flag(name, percentage, reason, "test"))
+
+    def put(self, flag: Flag) -> None:
+        """Set a flag with all of its fields."""
+        self._flags[flag.name] = flag
+
+    def clear(self, name: str | None = None) -> None:
+        """Clear one flag, or all."""
+        for one in [name] if name is not None else list(self._flags):
+            self._flags.pop(one, None)
+
+    def find(self, name: str) -> Flag | None:
+        """See ``Flags``."""
+        flag = self._flags.get(name)
+        expired = flag is not None and flag.expires_at is not None and flag.expires_at <= self._clock()
+        return None if expired else flag
+
+    def names(self) -> frozenset[str]:
+        """See ``Flags``."""
+        return frozenset(self._flags)
+
+    def read(self) -> bool:
+        """See ``FlagSource``: the flags are current without a read."""
+        return False
+
+
+class StubLimits:
+    """The slots that other processes hold, by the wire name of a class, or ``queue/NAME``."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, int] = {}
+
+    def occupy(self, worker: type[ApplicationWorker], slots: int) -> None:
+        """Let jobs of other processes hold so many slots of a class, so that its jobs may have to wait."""
+        self._taken[worker.declaration().wire_name] = slots
+
+    def occupy_queue(self, queue: str, slots: int) -> None:
+        """Let jobs of other processes hold so many slots of a queue that the setting ``limits`` names."""
+        self._taken[f"queue/{queue}"] = slots
+
+    def clear(self) -> None:
+        """Free all of these slots. The next ``drain`` runs the jobs that were held."""
+        self._taken.clear()
+
+    def taken(self, name: str) -> int:
+        """Return the slots that other processes hold of a limit."""
+        return self._taken.get(name, 0)
+
+
+class StubHealth(HealthChecker):
+    """The health of databases, as every indicator of a class judges it."""
+
+    def __init__(self) -> None:
+        # Not the constructor of the base: there is nothing to check, and no thread.
+        self._stopped: dict[str, str] = {}
+
+    def stop(self, database: str = "main", reason: str = "a test says so") -> None:
+        """Let every indicator stop the jobs that depend on this database."""
+        self._stopped[database] = reason
+
+    def clear(self) -> None:
+        """Let every database be healthy again."""
+        self._stopped.clear()
+
+    def signals(self, names: Sequence[str], database: str, tables: tuple[str, ...]) -> list[tuple[str, Signal]]:
+        """See ``HealthChecker``."""
+        del tables
+        reason = self._stopped.get(database)
+        signal = Normal("a test says nothing else") if reason is None else Stop(reason)
+        return [(name, signal) for name in names]
+
+
+class _StubServer(DatabaseServer):
+    """A server whose position the test decides. Its queries go to the database's primary."""
+
+    def __init__(self, name: str, url: str, positions: "itertools.count[int]", *, is_replica: bool) -> None:
+        super().__init__(name, url, is_replica=is_replica)
+        self._positions = positions
+        self.caught_up = True
+
+    def position(self) -> int:
+        """Return a position after that of every earlier push."""
+        return next(self._positions)
+
+    def has_reached(self, position: int) -> bool:
+        """Return what the test has decided."""
+        del position
+        return self.caught_up
+
+
+class StubReplicas(Databases):
+    """The replicas of configured databases. Reads of a replica go to the primary's server: a test has one database."""
+
+    def __init__(self, settings: Mapping[str, DatabaseSettings]) -> None:
+        self._settings = settings
+        self._positions = itertools.count(1)
+        self._all: dict[str, Database] = {}
+
+    def set(self, database: str, state: ReplicaState) -> None:
+        """Give the database a replica that has caught up with every push, or one that stays behind.
+
+        Raises:
+            ModeError: the setting ``databases`` does not have it.
+        """
+        if database not in self._settings:
+            known = join_names(self._settings) if self._settings else "none"
+            hint = did_you_mean(database, self._settings)
+            raise ModeError(f"there is no database {database!r}{hint}; the setting databases has {known}.")
+        url = self._settings[database].url
+        primary = _StubServer(database, url, self._positions, is_replica=False)
+        replica = _StubServer(f"{database} replica 1", url, self._positions, is_replica=True)
+        replica.caught_up = state == "caught_up"
+        self._all[database] = Database(database, primary, (replica,))
+
+    def clear(self) -> None:
+        """Let jobs read from the primary again."""
+        self._all = {}
+
+    def __getitem__(self, name: str) -> Database:
+        return self._all[name]
+
+    def levels(self, declaration: Declaration) -> ConsistencyLevels:
+        """See ``Databases``."""
+        overrides: ConsistencyLevels = declaration.data_consistency_overrides or {}
+        found: dict[str, DataConsistency] = {
+            name: overrides.get(name, declaration.data_consistency) for name in self._all
+        }
+        return found if weakest_level(found) != "always" else {}
