@@ -35,7 +35,7 @@ from tests.fork_server import FORK_SERVER
 from tests.servers.guarded import GuardedServer
 
 # `postgres` and `database`: a real PostgreSQL; `application_worker`, also where the installed package is older than the plugin.
-pytest_plugins = ["tests.postgres", "pytest_application_worker"]
+pytest_plugins = ["tests.postgres", "framework.pytest_plugin"]
 
 ROOT = Path(__file__).resolve().parent.parent
 FAMILY = "TESTS_OF_FAMILY"

@@ -26,9 +26,9 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         return set(archive.namelist())
 
 
-def test_wheel_has_only_the_package_and_its_plugin(names: set[str]) -> None:
+def test_wheel_has_only_the_package(names: set[str]) -> None:
     tops = {name.partition("/")[0].partition("-")[0] for name in names}
-    assert tops == {"framework", "application_worker", "pytest_application_worker.py"}
+    assert tops == {"framework", "application_worker"}
 
 
 def test_wheel_has_each_source_script_and_typing_marker(names: set[str]) -> None:
