@@ -76,16 +76,12 @@ class NoSuchMethodError(MisuseError, AttributeError):
 
 
 class MiddlewareError(FrameworkError, TypeError):
-    """Report a middleware with a wrong ``call``, or a change of a chain that is already in use.
-
-    ``middleware`` is ``None`` for a change of the whole chain.
-    """
+    """Report a middleware with a wrong ``call``, or a change of a chain that is already in use."""
 
     def __init__(self, middleware: object, reason: str) -> None:
         self.middleware, self.reason = middleware, reason
         name = qualified_name(middleware) if isinstance(middleware, type) else repr(middleware)
-        subject = "the chain of middlewares" if middleware is None else f"the middleware {name}"
-        super().__init__(f"{subject}: {reason}.")
+        super().__init__(f"{'the chain' if middleware is None else f'the middleware {name}'}: {reason}.")
 
 
 class ConfigurationProblem(NamedTuple):

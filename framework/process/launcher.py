@@ -5,7 +5,7 @@ Drain: fetching ends; the jobs in flight have no deadline, until a signal to sto
 Stop: (1) end fetching and cancel blocking moves; (2) wait for the jobs in flight until the deadline; (3) push the unfinished
 jobs back to the right end of their queues, or give them up (``push_back``), over the main thread's own connection; (4) release
 the lease last, since until then no other process may touch the working list; (5) run the hooks of the jobs that were given
-up, for one second at most. ``os._exit`` ends the process even when a thread hangs.
+up and the handlers of exit, for one second at most. ``os._exit`` ends the process even when a thread hangs.
 """
 
 import contextlib
@@ -16,8 +16,10 @@ import time
 from redis.exceptions import RedisError
 
 from framework.exit_codes import EXIT_FAILED, EXIT_OK
+from framework.lifecycle import EXIT_LIMIT_S, SHUTDOWN_LEAST_S, STARTUP_LIMIT_S
 from framework.process.components import ProcessComponents
 from framework.process.heartbeat import StuckError, Watchdog
+from framework.process.lifecycle import LifecycleEvents
 from framework.process.shared_state import ProcessState
 from framework.process.signals import DRAIN, DUMP, HANG_UP, QUIET, STOP, STOP_NOW, SWEEP, SignalQueue
 from framework.process.stacks import log_stacks, payload_field
@@ -46,7 +48,8 @@ class Launcher:
         self._signals = signals
         self._log = logs.logger()
         self._timings = components.timings
-        self._tasks = ProcessTasks(components, signals)
+        self._lifecycle = LifecycleEvents(components.events)
+        self._tasks = ProcessTasks(components, signals, self._lifecycle)
         self._active_at = 0.0
         self._checked_at = time.monotonic()
         self._without_fetch_s = 0.0
@@ -75,10 +78,7 @@ class Launcher:
             self._tasks.read_pauses()
             components.refresh()
         self._tasks.update_title()
-        components.processor.start()
-        queues = {"queues": components.record.order.names, "queues_from": components.record.queues_from}
-        self._log.info("the process is ready", event_name="process.ready", identity=components.identity, **queues)
-        stop = False
+        stop = self._start_up()
         while not (stop or self._draining or self._cannot_continue):
             starting = components.shared_state.state is ProcessState.STARTING
             wait_s = _STARTING_CHECK_PERIOD_S if starting else self._timings.main_thread_period_s
@@ -96,6 +96,24 @@ class Launcher:
             return EXIT_FAILED
         self._stop()
         return EXIT_FAILED if components.events.died.is_set() else EXIT_OK
+
+    def _start_up(self) -> bool:
+        """Run the handlers of startup, then start to fetch jobs; return whether a signal asks to stop already."""
+        components = self._components
+        self._lifecycle.fire("startup")
+        deadline = time.monotonic() + STARTUP_LIMIT_S
+        while self._lifecycle.running("startup") and time.monotonic() < deadline:
+            # The supervisor must see a live process meanwhile.
+            self._publish_state()
+            if self._handle_signals(_STARTING_CHECK_PERIOD_S) or self._lost_supervisor():
+                return True
+            if self._draining or self._cannot_continue:
+                return False
+        self._lifecycle.abandon("startup")
+        components.processor.start()
+        queues = {"queues": components.record.order.names, "queues_from": components.record.queues_from}
+        self._log.info("the process is ready", event_name="process.ready", identity=components.identity, **queues)
+        return False
 
     @property
     def _cannot_continue(self) -> bool:
@@ -181,6 +199,7 @@ class Launcher:
             self._components.record.quiet = True
             self._components.fetcher.quiet()
             self._tasks.update_title()
+            self._lifecycle.fire("quiet")
             self._log.info("the process is quiet: it fetches no new jobs", event_name="process.quiet")
 
     def _drain_without_deadline(self) -> None:
@@ -198,6 +217,7 @@ class Launcher:
         components.record.quiet = components.record.runs.interrupted = True
         self._tasks.update_title()
         components.processor.stop()
+        self._lifecycle.fire("quiet")
         # ``_stop`` tries it again.
         with contextlib.suppress(RedisError, OSError):
             components.fetcher.shutdown(_WIND_DOWN_S)
@@ -214,11 +234,14 @@ class Launcher:
 
     def _stop(self) -> None:
         components = self._components
-        deadline = time.monotonic() + self._stop_timeout_s()
+        began = time.monotonic()
+        deadline = began + self._stop_timeout_s()
         components.shared_state.publish(ProcessState.STOPPING, len(components.fetcher.in_flight.running()), None)
         components.record.quiet = True
         components.record.runs.interrupted = components.record.runs.stopping = True
         components.processor.stop()
+        self._lifecycle.fire("quiet")
+        self._lifecycle.fire("shutdown")
         self._tasks.stop_others()
         # The jobs that stay in flight are pushed back below, or recovered by another process.
         with contextlib.suppress(RedisError, OSError):
@@ -227,6 +250,7 @@ class Launcher:
         if not finished:
             components.record.runs.deadline_passed = True
             components.processor.cancel_async(_CANCEL_S)
+        self._wait_for_shutdown_handlers(max(deadline, began + SHUTDOWN_LEAST_S))
         components.processor.stop_settling()
         try:
             components.fetcher.acknowledge_all()
@@ -256,7 +280,11 @@ class Launcher:
                 "the process has stopped while Redis did not answer; another process will recover its jobs in flight",
                 error=error,
             )
+        self._lifecycle.fire("exit")
+        deadline = time.monotonic() + EXIT_LIMIT_S
         components.push_back.run_exhausted_hooks()
+        self._lifecycle.join("exit", deadline - time.monotonic())
+        self._lifecycle.abandon("exit")
 
     def _stop_timeout_s(self) -> float:
         """Return how long the jobs in flight may still run."""
@@ -276,6 +304,15 @@ class Launcher:
             if self._stop_now_requested() or time.monotonic() >= deadline:
                 return False
         return True
+
+    def _wait_for_shutdown_handlers(self, deadline: float) -> None:
+        """Wait for the handlers of shutdown until the deadline or a signal to stop at once; acknowledge meanwhile."""
+        while not self._lifecycle.join("shutdown", _ACKNOWLEDGE_PERIOD_S):
+            with contextlib.suppress(RedisError, OSError):
+                self._components.fetcher.acknowledge_all()
+            if self._stop_now_requested() or time.monotonic() >= deadline:
+                self._lifecycle.abandon("shutdown")
+                return
 
     def _stop_now_requested(self) -> bool:
         for number in self._signals.wait(0):

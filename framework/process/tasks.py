@@ -6,6 +6,7 @@ from framework.policies.concurrency.slots import renew_slots
 from framework.process.components import ProcessComponents
 from framework.process.eviction_check import EvictionCheck
 from framework.process.heartbeat import HOOKS_LIMIT_S, PeriodicTask
+from framework.process.lifecycle import LifecycleEvents
 from framework.process.signals import SignalQueue, accepted_signals
 from framework.recover.reaper import jittered
 from framework.telemetry import logs
@@ -20,8 +21,9 @@ _MAX_SKEW_S = 2.0
 class ProcessTasks:
     """The periodic tasks of one process, each in a thread of its own. Signals from dashboards go to ``signals``."""
 
-    def __init__(self, components: ProcessComponents, signals: SignalQueue) -> None:
+    def __init__(self, components: ProcessComponents, signals: SignalQueue, lifecycle: LifecycleEvents) -> None:
         self._components = components
+        self._lifecycle = lifecycle
         self._signals = signals
         self._log = logs.logger()
         self._paused: list[str] = []
@@ -94,6 +96,9 @@ class ProcessTasks:
         self._check_absent_keys()
         for number in accepted_signals(self._components.record.heartbeat()):
             self._signals.put(number)
+        if self._components.record.take_appeared():
+            self._lifecycle.fire("heartbeat")
+        self._lifecycle.fire("beat")
         self.read_pauses()
         components = self._components
         renew_slots(components.record.client, components.fetcher.in_flight.running(), self._timings.slot_ttl_s)

@@ -90,7 +90,7 @@ def test_chain_in_use_refuses_to_be_cleared():
     chain = Chain(("log",))
     chain.add(A)
     chain.compile()
-    with pytest.raises(MiddlewareError, match=r"^the chain of middlewares: the chain is in use"):
+    with pytest.raises(MiddlewareError, match=r"^the chain: the chain is in use"):
         chain.clear()
     assert list(chain) == [A]
 
