@@ -11,6 +11,7 @@ import click
 from framework.cli.checkout import run_from_checkout
 from framework.cli.config_file import FileOptions, read_config_file
 from framework.cli.errors import reports_errors
+from framework.cli.health_options import health_options, read_health_address
 from framework.cli.options import (
     EnvironmentOption,
     QueueOption,
@@ -63,6 +64,7 @@ from framework.wiring.worker_process import WorkerOptions, run_worker
 @click.option("-e", "--environment", type=EnvironmentOption(), help="Set FRAMEWORK_ENV to this.")
 @modules_option
 @tag_options
+@health_options
 @reports_errors
 def worker(
     queues: tuple[WeightedQueue, ...],
@@ -74,6 +76,8 @@ def worker(
     modules: tuple[str, ...],
     tag: str | None,
     labels: tuple[str, ...],
+    health_host: str | None,
+    health_port: int | None,
     *,
     no_namespaces: bool,
 ) -> None:
@@ -99,6 +103,7 @@ def worker(
     }
     settings = settings.model_copy(update=limits)
     chosen = _shard(settings, shard, config_file, in_file.shard)
+    health = read_health_address(settings, health_host, health_port)
     # Before load_workers: code of the application may print.
     log_descriptor = logs.redirect_stdout()
     load_workers(settings, _effective_value(settings, "workers_module", modules or None, in_file.require or None))
@@ -113,6 +118,7 @@ def worker(
         labels=tuple(_effective_value(settings, "labels", labels or None, in_file.labels or None)),
         queues_from=own.source,
         newer_queues=own.added,
+        health=health,
     )
     sys.exit(run_worker(settings, service, log_descriptor, supervisor))
 

@@ -342,7 +342,15 @@ ENTRIES = [
         "must be the name of a queue, or a pattern with * and ?, for example legacy or legacy:*, not 'a b'",
     ),
     (APP, "size_limit: {uncompressed_queues: 5}", "size_limit.uncompressed_queues", "must be a list, not 5"),
+    (APP, "health: {port: 65536}", "health.port", f"{WHOLE} 0 to 65,535, not 65536"),
+    (APP, "health: {port: http}", "health.port", f"{WHOLE} 0 to 65,535, not 'http'"),
     (APP, "health: [1]", "health", f"{SECTION}{', '.join(HealthSettings.model_fields)}{HIDDEN}"),
+    (
+        APP,
+        "health: {host: a b}",
+        "health.host",
+        "must be a name or an address, for example 127.0.0.1, 0.0.0.0 or ::, not 'a b'",
+    ),
     (APP, "health: {replication_lag: {above_s: -1}}", "health.replication_lag.above_s", f"{UP_TO}2.592e+06, not -1"),
     (
         APP,
