@@ -28,6 +28,7 @@ ResourceBoundary: TypeAlias = Literal["cpu", "memory", "unknown"]
 DataConsistency: TypeAlias = Literal["always", "sticky", "delayed"]
 Ack: TypeAlias = Literal["batch", "sync"]
 StrictArguments: TypeAlias = Literal["raise", "warn", "off"]
+LogFormat: TypeAlias = Literal["auto", "json", "console"]
 JobState: TypeAlias = Literal["queued", "running", "retrying", "completed", "failed", "discarded", "unknown"]
 
 

@@ -103,7 +103,8 @@ def cluster(
     check_supervisor(len(plan.specs), len({spec.shard for spec in plan.specs}))
     signals = SignalQueue()
     signals.install()
-    logs.open_server_log(plan.settings.logging.level, {"worker_id": "cluster"})
+    logging = plan.settings.logging
+    logs.open_server_log(logging.level, {"worker_id": "cluster"}, form=logging.format)
     try:
         group = open_supervisor(plan.settings, plan.specs, log_event)
         title = Title("cluster", [" ".join(dict.fromkeys(one.group for one in plan.processes))], "running")

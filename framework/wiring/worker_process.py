@@ -28,6 +28,7 @@ from framework.fetch.queues import QueueOrder
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import Settler
 from framework.finish.status_writer import StatusWriter
+from framework.process.banner import print_banner
 from framework.process.boot_warnings import warn_splits, warn_stale_queues, warn_unknown_queues, warn_unknown_variables
 from framework.process.components import ProcessComponents
 from framework.process.descriptors import check_worker
@@ -110,8 +111,10 @@ def run_worker(
             "shard": options.shard,
         },
         log_descriptor,
+        settings.logging.format,
     )
     shard = Shard(options.shard, endpoint_of(settings, options.shard), role=f"worker:{os.getpid()}")
+    print_banner(log, shard, options.slots)
     try:
         warn_unknown_variables(settings)
         warn_stale_queues(settings)

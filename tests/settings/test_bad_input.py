@@ -170,9 +170,15 @@ ENTRIES = [
         "workers_module",
         'must be the name of a module, or a list of names, not {"a": "b"}',
     ),
-    (APP, "logging:", "logging", f"{SECTION}level, jobs, not null"),
-    (APP, "logging: [level]", "logging", f'{SECTION}level, jobs, not ["level"]'),
-    (APP, "logging: {levle: info}", "logging.levle", "unknown key (did you mean 'level'?); allowed: level, jobs"),
+    (APP, "logging:", "logging", f"{SECTION}format, level, jobs, not null"),
+    (APP, "logging: [level]", "logging", f'{SECTION}format, level, jobs, not ["level"]'),
+    (
+        APP,
+        "logging: {levle: info}",
+        "logging.levle",
+        "unknown key (did you mean 'level'?); allowed: format, level, jobs",
+    ),
+    (APP, "logging: {format: text}", "logging.format", "must be one of auto, json, console, not 'text'"),
     (
         APP,
         "logging: {level: warn}",
@@ -729,7 +735,7 @@ VARIABLES = [
     ("FRAMEWORK_LOGGING", '{"a":' * 1_000_000, "is nested deeper than any setting"),  # 3.14 reads 100,000 levels
     ("FRAMEWORK_QUEUES", "[" * 1_000_000, "is nested deeper than any setting"),
     ("FRAMEWORK_WORKERS_MODULE", "[" * 1_000_000, f"is nested deeper than any setting, not '{'[' * 56}..."),
-    ("FRAMEWORK_LOGGING", "[]", f"{SECTION}level, jobs, not []"),
+    ("FRAMEWORK_LOGGING", "[]", f"{SECTION}format, level, jobs, not []"),
     (
         "FRAMEWORK_LOGGING",
         '{"jobs": true, "jobs": false}',
@@ -843,7 +849,7 @@ def test_variable_with_wrong_value_is_refused(found, name, value, message):
             "FRAMEWORK_LOGGING",
             '{"levle": "info"}',
             ".levle",
-            "unknown key (did you mean 'level'?); allowed: level, jobs",
+            "unknown key (did you mean 'level'?); allowed: format, level, jobs",
         ),
         ("FRAMEWORK_QUEUES", '["a", 5]', "[1]", f"{WEIGHT}, not 5"),
         ("FRAMEWORK_ROUTING_RULES", '[["*"]]', "[0]", f'{RULE}, not ["*"]'),
