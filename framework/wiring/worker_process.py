@@ -114,7 +114,8 @@ def run_worker(
         settings.logging.format,
     )
     shard = Shard(options.shard, endpoint_of(settings, options.shard), role=f"worker:{os.getpid()}")
-    print_banner(log, shard, options.slots)
+    if supervisor is None:
+        print_banner(log, shard, options.slots)
     try:
         warn_unknown_variables(settings)
         warn_stale_queues(settings)
