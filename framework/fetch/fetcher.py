@@ -184,6 +184,12 @@ class Fetcher:
         finally:
             self._leader.lock.release()
 
+    def close(self) -> None:
+        """Close every connection, after ``shutdown``."""
+        self._pipeline.close()
+        self._leader.close()
+        self._state.wake_up.close()
+
     @property
     def active_at(self) -> float:
         """When a thread last led, acknowledged or started a job, for a watchdog."""

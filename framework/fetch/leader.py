@@ -200,6 +200,11 @@ class Leader:
             ):
                 blocking.arm(name)
 
+    def close(self) -> None:
+        """Close every connection, after ``shutdown``."""
+        self._blocking.close()
+        self._client.close()
+
     def _wait_for_jobs(self) -> None:
         timeout_s = self._wait_timeout_s()
         self.sleeping, self.sleeping_long = True, timeout_s > STALLED_S

@@ -309,6 +309,10 @@ class FetchPipeline:
         else:
             raise error
 
+    def close(self) -> None:
+        """Close the connection, after the last call."""
+        self._call.close()
+
     def _reset_call(self) -> None:
         # The call may have run. A second LREM of the same bytes is harmless: it finds nothing.
         self._in_flight.mark_unsent()

@@ -50,3 +50,11 @@ class ProcessComponents:
     shared_state: SharedState
     unserved: UnservedWatch
     timings: Timings = STANDARD
+
+    def close(self) -> None:
+        """Close every connection, after the end of all threads. A process of its own ends instead."""
+        self.processor.close()
+        self.fetcher.close()
+        self.poller.close()
+        for client in (self.record.client, self.lease.client):
+            client.close()

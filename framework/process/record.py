@@ -97,6 +97,8 @@ class ProcessRecord:
     absent: AbsentKeys = field(default_factory=AbsentKeys)
     """Says whether signals may wait."""
     timings: Timings = STANDARD
+    embedded: bool = False
+    """Whether the process belongs to an application: dashboards then offer no signals, and any that arrive are ignored."""
     started_at: float = field(default_factory=time.time)
     quiet: bool = False
     rtt_us: int = 0
@@ -230,7 +232,7 @@ class ProcessRecord:
             "labels": ["python", *self.labels],
             "identity": self.identity,
             "version": self.version,
-            "embedded": False,
+            "embedded": self.embedded,
             "capsules": {"default": {"concurrency": self.slots, "mode": self.order.mode, "weights": weights}},
         }
 

@@ -65,6 +65,11 @@ class SignalQueue:
         with contextlib.suppress(BlockingIOError):
             self._writer.send(bytes((number,)))
 
+    def close(self) -> None:
+        """Close the descriptors; later signals are lost."""
+        self._reader.close()
+        self._writer.close()
+
     @property
     def damaged(self) -> bool:
         """Whether a job has closed this queue's descriptors, so that their numbers may belong to other files."""

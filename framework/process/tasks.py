@@ -94,7 +94,8 @@ class ProcessTasks:
         self.update_title()
         # Before the writes, which Redis may refuse.
         self._check_absent_keys()
-        for number in accepted_signals(self._components.record.heartbeat()):
+        requested = self._components.record.heartbeat()
+        for number in () if self._components.record.embedded else accepted_signals(requested):
             self._signals.put(number)
         if self._components.record.take_appeared():
             self._lifecycle.fire("heartbeat")

@@ -56,6 +56,11 @@ class CrossShardTransfer:
         self._monotonic = monotonic
         self._unavailable_until: dict[str, float] = {}
 
+    def close(self) -> None:
+        """Close the connections to the other shards."""
+        for shard in self._shards.values():
+            shard.close()
+
     def is_remote(self, shard: str) -> bool:
         """Return whether ``shard`` is another shard."""
         return shard != self._local_shard

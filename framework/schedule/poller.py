@@ -61,6 +61,10 @@ class Poller:
             return 0.0
         return timing.min_sleep_s if any(found) else timing.next_step_s()
 
+    def close(self) -> None:
+        """Close the connections to other shards."""
+        self._transfer.close()
+
     def poll(self) -> int:
         """Move jobs that are due now, at most a page per set, without waiting for the next check; return how many were found."""
         return sum(self._skip_wrong_type(set_timing, self._promote_page) for set_timing in self._timing.sets)

@@ -60,7 +60,7 @@ class ConsoleWriter(LogWriter):
     def text_of(self, line: str) -> str:
         """Return a line of JSON as text."""
         fields: dict[str, Any] = from_json(line)
-        shown = {name: value for name, value in fields.items() if _is_shown(name, fields)}
+        shown = {name: value for name, value in fields.items() if is_shown(name, fields)}
         backtrace = shown.pop(_BACKTRACE, None)
         severity: str = fields["severity"]
         level = _LEVELS.get(severity, severity.lower())
@@ -81,7 +81,8 @@ def uses_colors(descriptor: int, environment: Mapping[str, str] = os.environ) ->
     return os.isatty(descriptor) and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
 
 
-def _is_shown(name: str, fields: Mapping[str, Any]) -> bool:
+def is_shown(name: str, fields: Mapping[str, Any]) -> bool:
+    """Return whether a person wants to see this field of a line."""
     if name in _HEAD or name in _SAME_EVERYWHERE:
         return False
     status = fields.get("job_status")

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Mapping, MutableMapping
 from functools import cache
 from math import floor
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pydantic_core import PydanticSerializationError, to_json
 
@@ -37,6 +37,30 @@ MAX_NAME = 256
 _NAMES = ("jid", "class", "queue", "correlation_id")
 # Characters of one field, so that log collectors accept the line.
 _MAX_VALUE = 4_096
+
+
+class LineWriter(Protocol):
+    """Take finished lines of JSON."""
+
+    def write(self, line: str) -> None:
+        """Write one line; never raises."""
+        ...
+
+
+class LineLog(Protocol):
+    """Take the lines of jobs: the log of a server process, or the logger of an application."""
+
+    static: dict[str, Any]
+    """The fields of every line."""
+
+    @property
+    def writer(self) -> LineWriter:
+        """The writer of finished lines."""
+        ...
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Write one line."""
+        ...
 
 
 class ServerLog:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 PUBLIC_MODULES: Mapping[str, str] = {
     "context": "context of requests and jobs (`bound`, `current`): who caused a job, passed on to the jobs that it pushes",
     "databases": "the application's databases: choose the server that this job reads from, note its writes",
+    "embedding": "a worker inside of another Python process: `EmbeddedWorker`",
     "errors": "every error of the framework, with its fields",
     "flags": "feature flags of the application: `enabled`, `set`, `clear`, `all`",
     "handlers": "error and death handlers: `on_error`, `on_death`",
