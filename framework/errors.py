@@ -84,7 +84,7 @@ class MiddlewareError(FrameworkError, TypeError):
     def __init__(self, middleware: object, reason: str) -> None:
         self.middleware, self.reason = middleware, reason
         name = qualified_name(middleware) if isinstance(middleware, type) else repr(middleware)
-        super().__init__(f"the middleware {name}: {reason}.")
+        super().__init__(f"{'the chain' if middleware is None else f'the middleware {name}'}: {reason}.")
 
 
 class ConfigurationError(FrameworkError):

@@ -29,6 +29,7 @@ DataConsistency: TypeAlias = Literal["always", "sticky", "delayed"]
 Ack: TypeAlias = Literal["batch", "sync"]
 StrictArguments: TypeAlias = Literal["raise", "warn", "off"]
 PushInTransaction: TypeAlias = Literal["raise", "warn", "wait", "now"]
+LogFormat: TypeAlias = Literal["auto", "json", "console"]
 JobState: TypeAlias = Literal["queued", "running", "retrying", "completed", "failed", "discarded", "unknown"]
 
 

@@ -10,6 +10,7 @@ import click
 from framework.cli.checkout import run_from_checkout
 from framework.cli.cluster_options import cluster_options, read_cluster_options
 from framework.cli.errors import reports_errors
+from framework.cli.health_options import health_options, read_health_address
 from framework.cli.options import check_shard, modules_option, shard_option, tag_options, timeout_option
 from framework.cli.terminal import echo, echo_whole
 from framework.cluster.child import ChildSpec
@@ -57,6 +58,7 @@ from framework.wiring.queue_locations import open_queue_locations
 @click.option("-d", "--dryrun", is_flag=True, help="Print the command lines and start nothing.")
 @click.option("--list-queues", is_flag=True, help="Print the queues of each group and start nothing.")
 @cluster_options
+@health_options
 @reports_errors
 def cluster(
     selectors: tuple[str, ...],
@@ -73,6 +75,8 @@ def cluster(
     negate: bool,
     dryrun: bool,
     list_queues: bool,
+    health_host: str | None,
+    health_port: int | None,
     **operation: Any,
 ) -> None:
     """Keep worker processes running for each SELECTOR, on each shard that has queues of it.
@@ -85,8 +89,9 @@ def cluster(
     if least is not None and most is not None and least > most:
         raise click.UsageError(f"--min-concurrency {least} is more than --max-concurrency {most}.")
     asked = _ClusterArguments(selectors, processes, names, least, most, timeout, modules, tag, labels, by_query, negate)
-    chosen = read_cluster_options(**operation)
     plan = asked.plan()
+    health = read_health_address(plan.settings, health_host, health_port)
+    chosen = read_cluster_options(**operation, health=health)
     if dryrun or list_queues:
         pairs = map(dry_run_lines, plan.processes, plan.specs)
         echo_whole(_table(plan.processes) if list_queues else chain.from_iterable(pairs))
@@ -98,7 +103,8 @@ def cluster(
     check_supervisor(len(plan.specs), len({spec.shard for spec in plan.specs}))
     signals = SignalQueue()
     signals.install()
-    logs.open_server_log(plan.settings.logging.level, {"worker_id": "cluster"})
+    logging = plan.settings.logging
+    logs.open_server_log(logging.level, {"worker_id": "cluster"}, form=logging.format)
     try:
         group = open_supervisor(plan.settings, plan.specs, log_event)
         title = Title("cluster", [" ".join(dict.fromkeys(one.group for one in plan.processes))], "running")

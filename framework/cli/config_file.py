@@ -27,7 +27,7 @@ _EQUIVALENT_SETTINGS: Mapping[str, str] = {
     "environment": "give -e, or set FRAMEWORK_ENV",
     "strict": "",
     "max_iteration_runtime": "",
-    "health_check": "",
+    "health_check": "set health.port in {folder}/application.yml",
 }
 """Sidekiq's other keys, and how to configure the same here."""
 

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import click
 from framework.cli.checkout import run_from_checkout
 from framework.cli.config_file import FileOptions, read_config_file
 from framework.cli.errors import reports_errors
+from framework.cli.health_options import health_options, read_health_address
 from framework.cli.options import (
     EnvironmentOption,
     QueueOption,
@@ -23,9 +25,13 @@ from framework.cli.options import (
     unknown_shard_message,
 )
 from framework.cli.terminal import echo
+from framework.command_line import command
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.process import own_queues
+from framework.process.health_address import HealthAddress
 from framework.process.own_queues import OwnQueues
+from framework.process.reload import FileChanges, Reloader, WatchedFolder
+from framework.process.signals import SignalQueue
 from framework.process.supervisor_link import bind_to_supervisor
 from framework.route.router import MAIN, Router
 from framework.settings.load import load
@@ -63,6 +69,8 @@ from framework.wiring.worker_process import WorkerOptions, run_worker
 @click.option("-e", "--environment", type=EnvironmentOption(), help="Set FRAMEWORK_ENV to this.")
 @modules_option
 @tag_options
+@health_options
+@click.option("--watch", is_flag=True, help="Restart the process when a Python file below the working folder changes.")
 @reports_errors
 def worker(
     queues: tuple[WeightedQueue, ...],
@@ -74,8 +82,11 @@ def worker(
     modules: tuple[str, ...],
     tag: str | None,
     labels: tuple[str, ...],
+    health_host: str | None,
+    health_port: int | None,
     *,
     no_namespaces: bool,
+    watch: bool,
 ) -> None:
     """Run one worker process, which serves queues of one shard until TERM or INT.
 
@@ -99,6 +110,10 @@ def worker(
     }
     settings = settings.model_copy(update=limits)
     chosen = _shard(settings, shard, config_file, in_file.shard)
+    health = read_health_address(settings, health_host, health_port)
+    timeout_s = float(_effective_value(settings, "timeout", timeout, in_file.timeout))
+    if watch and supervisor is None:
+        sys.exit(_watch(settings, timeout_s, health))
     # Before load_workers: code of the application may print.
     log_descriptor = logs.redirect_stdout()
     load_workers(settings, _effective_value(settings, "workers_module", modules or None, in_file.require or None))
@@ -107,14 +122,34 @@ def worker(
         shard=chosen,
         queues=own.weights,
         slots=_effective_value(settings, "concurrency", concurrency, in_file.concurrency),
-        timeout_s=float(_effective_value(settings, "timeout", timeout, in_file.timeout)),
+        timeout_s=timeout_s,
         no_namespaces=no_namespaces or own.source == own_queues.FROM_CLASSES,
         tag=_effective_value(settings, "tag", tag, in_file.tag),
         labels=tuple(_effective_value(settings, "labels", labels or None, in_file.labels or None)),
         queues_from=own.source,
         newer_queues=own.added,
+        health=health,
     )
     sys.exit(run_worker(settings, service, log_descriptor, supervisor))
+
+
+def _watch(settings: Settings, timeout_s: float, health: HealthAddress | None) -> int:
+    """Run this command as a child that restarts at each change; return its exit status."""
+    if health is not None:
+        raise click.UsageError("--watch serves no health checks: leave --health-port and the setting health.port out.")
+    signals = SignalQueue()
+    signals.install()
+    folder = Path.cwd()
+    echo(f"{command('worker')} --watch: the worker restarts when a Python file below {folder} changes", err=True)
+    folders = [WatchedFolder(folder, (".py",)), WatchedFolder(settings.config_dir, (".yml", ".yaml"))]
+    tell = partial(echo, err=True)
+    return Reloader(_own_command(), FileChanges(folders), signals, timeout_s, tell).run()
+
+
+def _own_command() -> list[str]:
+    """Return this command, for a child. Without -P a folder ``framework`` of the working folder would be run."""
+    in_group = click.get_current_context().parent is not None
+    return [sys.executable, "-P", "-m", "framework", "worker", *sys.argv[2 if in_group else 1 :]]
 
 
 def _queues(

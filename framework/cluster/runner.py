@@ -11,12 +11,14 @@ from typing import TypeAlias
 
 from framework import timings
 from framework.cluster.child import ChildEvent, ChildSpec
-from framework.cluster.health_server import GroupHealth, HealthServer
+from framework.cluster.group_health import GroupHealth
 from framework.cluster.memory import MemoryLimits, MemoryWatch
 from framework.cluster.rollout import DRAIN_TIMEOUT_S, Rollout
 from framework.cluster.supervisor import Supervisor
 from framework.cluster.systemd import SystemdNotifier
 from framework.errors import FrameworkError
+from framework.process.health_address import HealthAddress
+from framework.process.health_server import HealthServer
 from framework.process.signals import DRAIN, DUMP, QUIET, STOP, STOP_NOW, SignalQueue
 from framework.process.title import Title
 from framework.telemetry import logs
@@ -30,11 +32,11 @@ PlanSource: TypeAlias = Callable[[], Sequence[ChildSpec]]
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """The options of a group. ``health`` is the host and port of the HTTP health server, ``None`` for none."""
+    """The options of a group. ``health`` is the address of the HTTP health server, ``None`` for none."""
 
     drain_timeout_s: float = DRAIN_TIMEOUT_S
     memory: MemoryLimits = field(default_factory=MemoryLimits)
-    health: tuple[str, int] | None = None
+    health: HealthAddress | None = None
 
 
 class ClusterRunner:
@@ -61,7 +63,7 @@ class ClusterRunner:
         self._memory = MemoryWatch(options.memory, waits)
         self._notifier = SystemdNotifier()
         self._health = GroupHealth(group, waits)
-        self._server = HealthServer(self._health, *options.health) if options.health else None
+        self._server = HealthServer(self._health.answers, options.health) if options.health else None
         self._was_ready = False
         self._stop_now = False
         self._log = logs.logger(shard=",".join(sorted({child.spec.shard for child in group.children})))
@@ -70,8 +72,6 @@ class ClusterRunner:
         """Start the children, run the loop, and stop the children; return the exit status."""
         self._group.start()
         if self._server is not None:
-            host, port = self._server.server_address[:2]
-            self._log.info("the health server listens", event_name="health.listening", host=host, port=port)
             self._server.start()
         stop = False
         while not stop and self._group.failure is None:

@@ -12,6 +12,7 @@ from framework.declare.options import PushOptions, check_options
 from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.request import NO_OPTIONS, JobRequest, P, Performs, Route
 from framework.declare.setter import Setter
+from framework.declare.visible_signatures import show_signatures
 from framework.errors import DeclarationError
 from framework.typeguards import qualified_name
 from framework.types import Ack, DataConsistency, Jid, Json, Payload, ResourceBoundary, StrictArguments, Urgency
@@ -102,6 +103,7 @@ class ApplicationWorker:
         no_effect.warn_about_class(cls, ApplicationWorker, check.defining_classes(cls, ApplicationWorker))
         cls._aw_setter = Setter(cls, cls._aw_declaration, NO_OPTIONS)
         _install_perform_descriptor(cls)
+        show_signatures(cls, cls._aw_declaration.signature.method)
         registry.register(cls)
 
     # To a type checker the class takes no arguments, as object does.

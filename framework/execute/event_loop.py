@@ -24,6 +24,7 @@ class EventLoop:
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = threading.Condition()
         self._waited_for = False
+        self._closed = threading.Event()
 
     def submit(self, coroutine: Coroutine[Any, Any, None], context: Context, name: str) -> None:
         """Start ``coroutine`` in ``context`` as a task of this name, and return at once. The coroutine must raise nothing."""
@@ -73,6 +74,15 @@ class EventLoop:
             self._waited_for = True
             return self._changed.wait_for(lambda: self.idle, timeout_s)
 
+    def close(self) -> None:
+        """End the thread of the loop; a coroutine that has not ended stays where it is."""
+        self._closed.set()
+        loop, nested = self._loop, self._nested
+        if loop is not None:
+            loop.call_soon_threadsafe(loop.stop)
+        if nested is not None:
+            nested.close()
+
     def _start_submitted(self) -> None:
         # First: a coroutine that is submitted from now on sends a wake-up of its own.
         self._wakeup_sent = False
@@ -109,18 +119,22 @@ class EventLoop:
         with self._lock:
             if self._loop is None:
                 loop = asyncio.new_event_loop()
-                thread = threading.Thread(target=_run_forever, args=(loop,), name="event-loop", daemon=True)
+                thread = threading.Thread(
+                    target=_run_forever, args=(loop, self._closed), name="event-loop", daemon=True
+                )
                 thread.start()
                 self._loop, self._thread = loop, thread
             return self._loop
 
 
-def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
+def _run_forever(loop: asyncio.AbstractEventLoop, closed: threading.Event) -> None:
     asyncio.set_event_loop(loop)
-    while True:
+    while not closed.is_set():
         # `run_forever` returns if a job stops the shared loop, and raises if a task of a job raises one of these.
         with contextlib.suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()
+    if not asyncio.all_tasks(loop):
+        loop.close()
 
 
 async def _result_or_exit(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:

@@ -19,7 +19,7 @@ from framework.fetch.unit_of_work import FIRST_ASYNC_RUN_ID, UnitOfWork
 from framework.telemetry.context import CORRELATION_ID, META_PREFIX, feature_category_of
 from framework.telemetry.logs import (
     MAX_NAME,
-    ServerLog,
+    LineLog,
     error_fields,
     iso_time,
     json_text,
@@ -96,7 +96,7 @@ class _Thread(threading.local):
 class JobLog:
     """Write the start and end lines of one process's runs; with ``jobs`` false, only the end lines of failures."""
 
-    def __init__(self, log: ServerLog, *, jobs: bool) -> None:
+    def __init__(self, log: LineLog, *, jobs: bool) -> None:
         self._log = log
         self._write = log.writer.write
         self.has_job_lines = jobs

@@ -140,6 +140,12 @@ class Processor:
         self._loop.cancel_all()
         self._loop.wait_idle(timeout_s)
 
+    def close(self) -> None:
+        """End the threads that run async jobs, after ``join``. A process of its own ends instead."""
+        self._settle_executor.shutdown(wait=False)
+        self._start_executor.shutdown(wait=False)
+        self._loop.close()
+
     def after_fork_in_child(self) -> None:
         """Stop all work in a child process that a job has forked: the runs and connections belong to the parent."""
         self._executor.after_fork_in_child()

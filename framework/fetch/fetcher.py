@@ -185,7 +185,7 @@ class Fetcher:
             self._leader.lock.release()
 
     def close(self) -> None:
-        """Close the descriptors of a fetcher that has shut down. A process need not: its exit closes them."""
+        """Close every connection, after ``shutdown``."""
         self._pipeline.close()
         self._leader.close()
         self._state.wake_up.close()

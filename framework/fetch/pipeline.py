@@ -310,7 +310,7 @@ class FetchPipeline:
             raise error
 
     def close(self) -> None:
-        """Close the connection of the calls."""
+        """Close the connection, after the last call."""
         self._call.close()
 
     def _reset_call(self) -> None:

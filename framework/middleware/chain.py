@@ -6,7 +6,7 @@ A middleware is a class whose ``call`` is a generator: code, ``yield``, code. A 
 """
 
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
 from typing import Any, Protocol, TypeAlias
 
@@ -72,9 +72,21 @@ class Chain:
         self._refuse_in_use(middleware)
         self._entries = [entry for entry in self._entries if entry[0] is not middleware]
 
+    def clear(self) -> None:
+        """Remove every middleware."""
+        self._refuse_in_use(None)
+        self._entries = []
+
     def exists(self, middleware: type[Any]) -> bool:
         """Return whether ``middleware`` is in the chain."""
         return any(entry[0] is middleware for entry in self._entries)
+
+    def __iter__(self) -> Iterator[type[Any]]:
+        """Iterate over the classes as they are now, outermost first."""
+        return iter([entry[0] for entry in self._entries])
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
     def compile(self) -> tuple[Call, ...]:
         """Return the bound ``call`` of a new instance per entry, outermost first. Afterwards the chain is in use."""
@@ -98,7 +110,7 @@ class Chain:
         self.remove(middleware)
         self._entries.insert(position, (middleware, args, kwargs))
 
-    def _refuse_in_use(self, middleware: type[Any]) -> None:
+    def _refuse_in_use(self, middleware: type[Any] | None) -> None:
         if self._in_use:
             raise MiddlewareError(
                 middleware,

@@ -62,7 +62,8 @@ class ProcessComponents:
     """The clients and channels of the components."""
 
     def close(self) -> None:
-        """Close every connection after the end, where the program of the process goes on."""
+        """Close every connection, after the end of all threads. A process of its own ends instead."""
+        self.processor.close()
         self.fetcher.close()
         for one in self.connections:
             one.close()

@@ -5,36 +5,28 @@ Drain: fetching ends; the jobs in flight have no deadline, until a signal to sto
 Stop: (1) end fetching and cancel blocking moves; (2) wait for the jobs in flight until the deadline; (3) push the unfinished
 jobs back to the right end of their queues, or give them up (``push_back``), over the main thread's own connection; (4) release
 the lease last, since until then no other process may touch the working list; (5) run the hooks of the jobs that were given
-up, for one second at most. ``os._exit`` ends the process even when a thread hangs.
+up and the handlers of exit, for one second at most. ``os._exit`` ends the process even when a thread hangs.
 """
 
 import contextlib
 import os
 import signal
 import time
-from typing import cast
 
 from redis.exceptions import RedisError
 
 from framework.exit_codes import EXIT_FAILED, EXIT_OK
-from framework.policies.concurrency.slots import renew_slots
+from framework.lifecycle import EXIT_LIMIT_S, SHUTDOWN_LEAST_S, STARTUP_LIMIT_S
 from framework.process.components import ProcessComponents
-from framework.process.eviction_check import EvictionCheck
-from framework.process.heartbeat import (
-    HOOKS_LIMIT_S,
-    PeriodicTask,
-    StuckError,
-    Watchdog,
-)
+from framework.process.heartbeat import StuckError, Watchdog
+from framework.process.lifecycle import LifecycleEvents
 from framework.process.shared_state import ProcessState
-from framework.process.signals import DRAIN, DUMP, HANG_UP, QUIET, STOP, STOP_NOW, SWEEP, SignalQueue, accepted_signals
+from framework.process.signals import DRAIN, DUMP, HANG_UP, QUIET, STOP, STOP_NOW, SWEEP, SignalQueue
 from framework.process.stacks import log_stacks, payload_field
-from framework.recover.reaper import jittered
+from framework.process.tasks import ProcessTasks
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.telemetry import logs
 from framework.telemetry.counters import counters
-from framework.text import decode_escaped
-from framework.wire import keys
 
 # Longer than the read in which the leader thread may be.
 _WIND_DOWN_S = COMMAND_TIMEOUT_S + 1.0
@@ -44,8 +36,6 @@ _FAILED_TIMEOUT_S = 2.0
 _CANCEL_S = 0.5
 # The period of acknowledgements while the last jobs run.
 _ACKNOWLEDGE_PERIOD_S = 0.1
-# The difference between the host's clock and Redis's clock from which a warning is due.
-_MAX_SKEW_S = 2.0
 # The period of the check whether Redis has answered the first fetch.
 _STARTING_CHECK_PERIOD_S = 0.05
 
@@ -57,37 +47,16 @@ class Launcher:
         self._components = components
         self._signals = signals
         self._log = logs.logger()
-        events = components.events
-        upkeep, timings = components.record.client, components.timings
-        self._timings = timings
-        self._lease_task = PeriodicTask(
-            "lease", self._renew_lease, timings.heartbeat_period_s, events, client=components.lease.client
-        )
-        self._sweep_task = PeriodicTask(
-            "reaper", self._sweep, timings.sweep_period_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S
-        )
-        self._policies_task = PeriodicTask(
-            "policies", self._maintain_policies, timings.sweep_period_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S
-        )
-        self._poller_task = PeriodicTask(
-            "poller", self._poll, components.poll_interval_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S
-        )
-        self._tasks = [
-            PeriodicTask("record", self._write_record, timings.record_period_s, events, client=upkeep),
-            self._sweep_task,
-            self._policies_task,
-            self._poller_task,
-            PeriodicTask("unserved", components.unserved.step, timings.sweep_period_s, events, limit_s=HOOKS_LIMIT_S),
-        ]
-        self._eviction = EvictionCheck(upkeep, events, timings)
-        self._paused: list[str] = []
+        self._timings = components.timings
+        self._lifecycle = LifecycleEvents(components.events)
+        self._tasks = ProcessTasks(components, signals, self._lifecycle)
         self._active_at = 0.0
         self._checked_at = time.monotonic()
         self._without_fetch_s = 0.0
         self._draining = False
         self._stop_now = False
         """Whether the stop waits for no job."""
-        self._watchdog = Watchdog([self._lease_task, *self._tasks], timings.main_thread_period_s)
+        self._watchdog = Watchdog([self._tasks.lease, *self._tasks.others], components.timings.main_thread_period_s)
 
     def run(self) -> int:
         """Run until a signal to stop; return the exit status.
@@ -103,18 +72,13 @@ class Launcher:
 
     def _run(self) -> int:
         components = self._components
-        self._lease_task.start()
-        for task in self._tasks:
-            task.start()
+        self._tasks.start()
         # The periodic tasks try both again.
         with contextlib.suppress(RedisError, OSError):
-            self._read_pauses()
+            self._tasks.read_pauses()
             components.refresh()
-        self._update_title()
-        components.processor.start()
-        queues = {"queues": components.record.order.names, "queues_from": components.record.queues_from}
-        self._log.info("the process is ready", event_name="process.ready", identity=components.identity, **queues)
-        stop = False
+        self._tasks.update_title()
+        stop = self._start_up()
         while not (stop or self._draining or self._cannot_continue):
             starting = components.shared_state.state is ProcessState.STARTING
             wait_s = _STARTING_CHECK_PERIOD_S if starting else self._timings.main_thread_period_s
@@ -132,6 +96,24 @@ class Launcher:
             return EXIT_FAILED
         self._stop()
         return EXIT_FAILED if components.events.died.is_set() else EXIT_OK
+
+    def _start_up(self) -> bool:
+        """Run the handlers of startup, then start to fetch jobs; return whether a signal asks to stop already."""
+        components = self._components
+        self._lifecycle.fire("startup")
+        deadline = time.monotonic() + STARTUP_LIMIT_S
+        while self._lifecycle.running("startup") and time.monotonic() < deadline:
+            # The supervisor must see a live process meanwhile.
+            self._publish_state()
+            if self._handle_signals(_STARTING_CHECK_PERIOD_S) or self._lost_supervisor():
+                return True
+            if self._draining or self._cannot_continue:
+                return False
+        self._lifecycle.abandon("startup")
+        components.processor.start()
+        queues = {"queues": components.record.order.names, "queues_from": components.record.queues_from}
+        self._log.info("the process is ready", event_name="process.ready", identity=components.identity, **queues)
+        return False
 
     @property
     def _cannot_continue(self) -> bool:
@@ -157,7 +139,7 @@ class Launcher:
             elif number == DUMP:
                 log_stacks(self._components.record.runs.running(), self._components.processor.async_stacks())
             elif number == SWEEP:
-                self._sweep_task.run_now()
+                self._tasks.sweep.run_now()
             elif number == HANG_UP:
                 self._log.info(
                     "the signal HUP has no effect: the log is stdout, so there is no file to reopen",
@@ -216,7 +198,8 @@ class Launcher:
         if not self._components.record.quiet:
             self._components.record.quiet = True
             self._components.fetcher.quiet()
-            self._update_title()
+            self._tasks.update_title()
+            self._lifecycle.fire("quiet")
             self._log.info("the process is quiet: it fetches no new jobs", event_name="process.quiet")
 
     def _drain_without_deadline(self) -> None:
@@ -232,8 +215,9 @@ class Launcher:
             running_jobs=running,
         )
         components.record.quiet = components.record.runs.interrupted = True
-        self._update_title()
+        self._tasks.update_title()
         components.processor.stop()
+        self._lifecycle.fire("quiet")
         # ``_stop`` tries it again.
         with contextlib.suppress(RedisError, OSError):
             components.fetcher.shutdown(_WIND_DOWN_S)
@@ -250,16 +234,15 @@ class Launcher:
 
     def _stop(self) -> None:
         components = self._components
-        deadline = time.monotonic() + self._stop_timeout_s()
+        began = time.monotonic()
+        deadline = began + self._stop_timeout_s()
         components.shared_state.publish(ProcessState.STOPPING, len(components.fetcher.in_flight.running()), None)
         components.record.quiet = True
         components.record.runs.interrupted = components.record.runs.stopping = True
         components.processor.stop()
-        # Ask all tasks first: while Redis hangs, each step lasts until its timeout.
-        for task in self._tasks:
-            task.request_stop()
-        for task in self._tasks:
-            task.stop()
+        self._lifecycle.fire("quiet")
+        self._lifecycle.fire("shutdown")
+        self._tasks.stop_others()
         # The jobs that stay in flight are pushed back below, or recovered by another process.
         with contextlib.suppress(RedisError, OSError):
             components.fetcher.shutdown(min(_WIND_DOWN_S, max(1.0, deadline - time.monotonic())))
@@ -267,6 +250,7 @@ class Launcher:
         if not finished:
             components.record.runs.deadline_passed = True
             components.processor.cancel_async(_CANCEL_S)
+        self._wait_for_shutdown_handlers(max(deadline, began + SHUTDOWN_LEAST_S))
         components.processor.stop_settling()
         try:
             components.fetcher.acknowledge_all()
@@ -279,7 +263,7 @@ class Launcher:
                 components.record.remove()
                 counters.flush(components.record.client)
                 components.metrics.flush()
-            self._lease_task.stop()
+            self._tasks.lease.stop()
             lost_at = components.fetcher.connection_lost_at
             components.lease.release(
                 list_is_empty=lost_at is None or time.monotonic() - lost_at > self._timings.blocking_call_s
@@ -296,7 +280,11 @@ class Launcher:
                 "the process has stopped while Redis did not answer; another process will recover its jobs in flight",
                 error=error,
             )
+        self._lifecycle.fire("exit")
+        deadline = time.monotonic() + EXIT_LIMIT_S
         components.push_back.run_exhausted_hooks()
+        self._lifecycle.join("exit", deadline - time.monotonic())
+        self._lifecycle.abandon("exit")
 
     def _stop_timeout_s(self) -> float:
         """Return how long the jobs in flight may still run."""
@@ -312,10 +300,19 @@ class Launcher:
             # Tried again in the next round: a crash before the acknowledgement repeats these jobs.
             with contextlib.suppress(RedisError, OSError):
                 self._components.fetcher.acknowledge_all()
-            self._update_title()
+            self._tasks.update_title()
             if self._stop_now_requested() or time.monotonic() >= deadline:
                 return False
         return True
+
+    def _wait_for_shutdown_handlers(self, deadline: float) -> None:
+        """Wait for the handlers of shutdown until the deadline or a signal to stop at once; acknowledge meanwhile."""
+        while not self._lifecycle.join("shutdown", _ACKNOWLEDGE_PERIOD_S):
+            with contextlib.suppress(RedisError, OSError):
+                self._components.fetcher.acknowledge_all()
+            if self._stop_now_requested() or time.monotonic() >= deadline:
+                self._lifecycle.abandon("shutdown")
+                return
 
     def _stop_now_requested(self) -> bool:
         for number in self._signals.wait(0):
@@ -328,68 +325,3 @@ class Launcher:
                 )
                 return True
         return False
-
-    def _renew_lease(self) -> None:
-        lease, events = self._components.lease, self._components.events
-        lease.renew()
-        self._components.shared_state.note_heartbeat()
-        if lease.lapsed:
-            events.lease_lost()
-        if lease.unregistered:
-            events.data_lost()
-        if abs(lease.skew_s) >= _MAX_SKEW_S:
-            events.clock_skewed(lease.skew_s)
-
-    def _update_title(self) -> None:
-        """Show in ``ps`` what the process record says."""
-        record = self._components.record
-        runs = record.runs
-        state = "stopping" if runs.stopping else "draining" if runs.interrupted else "quiet" if record.quiet else ""
-        self._components.title.show(len(runs.running()), record.slots, state)
-
-    def _check_absent_keys(self) -> None:
-        """Run the tasks that skip absent keys, if one of these exists now: its period counts from here, not from their next step."""
-        if self._components.absent.check(self._components.record.client):
-            for task in (self._sweep_task, self._policies_task, self._poller_task):
-                task.run_now()
-
-    def _write_record(self) -> None:
-        self._update_title()
-        # Before the writes, which Redis may refuse.
-        self._check_absent_keys()
-        for number in accepted_signals(self._components.record.heartbeat()):
-            self._signals.put(number)
-        self._read_pauses()
-        components = self._components
-        renew_slots(components.record.client, components.fetcher.in_flight.running(), self._timings.slot_ttl_s)
-        counters.flush(self._components.record.client)
-        self._components.metrics.flush_if_due()
-        self._eviction.check()
-
-    def _read_pauses(self) -> None:
-        if not self._components.absent.may_exist(keys.PAUSED):
-            return
-        members = cast("set[bytes]", self._components.record.client.smembers(keys.PAUSED))
-        self._components.absent.note(keys.PAUSED, found=bool(members))
-        paused = sorted(decode_escaped(name) for name in members)
-        if paused != self._paused:
-            self._paused = paused
-            self._components.fetcher.pause(paused)
-            self._log.info("the process does not fetch from paused queues", event_name="queues.paused", queues=paused)
-
-    def _sweep(self) -> float:
-        try:
-            self._components.reaper.sweep(own=self._components.identity)
-        # Broken keys of a dead process must not prevent the reconciliation of this process's own list.
-        finally:
-            self._components.fetcher.reconcile()
-        return jittered(self._timings.sweep_period_s)
-
-    def _maintain_policies(self) -> float:
-        self._components.refresh()
-        for step in self._components.maintenance:
-            step()
-        return jittered(self._timings.sweep_period_s)
-
-    def _poll(self) -> float:
-        return self._components.poller.step()

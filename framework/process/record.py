@@ -97,12 +97,15 @@ class ProcessRecord:
     absent: AbsentKeys = field(default_factory=AbsentKeys)
     """Says whether signals may wait."""
     timings: Timings = STANDARD
+    embedded: bool = False
+    """Whether the process belongs to an application: dashboards then offer no signals, and any that arrive are ignored."""
     started_at: float = field(default_factory=time.time)
     quiet: bool = False
     rtt_us: int = 0
     _statistics: _Statistics = field(default_factory=_Statistics)
     _work_payloads: dict[int, tuple[UnitOfWork, str]] = field(default_factory=dict[int, tuple[UnitOfWork, str]])
     _listed_at: float = -math.inf
+    _appeared: bool = False
     _last_quiet: bool | None = None
     """The last written ``quiet``; ``None`` before the first record, after a refusal, and after a heartbeat without a record."""
 
@@ -124,6 +127,11 @@ class ProcessRecord:
             if not requested:
                 raise
         return requested
+
+    def take_appeared(self) -> bool:
+        """Return whether a record has been written where Redis had none, since the last call."""
+        appeared, self._appeared = self._appeared, False
+        return appeared
 
     def remove(self) -> None:
         """Write the last statistics and remove the process from the list. Raises redis errors."""
@@ -160,6 +168,8 @@ class ProcessRecord:
         pipeline.hset(self.identity, mapping=self._fields())
         pipeline.expire(self.identity, self.timings.record_ttl_s)
         replies = self._execute(pipeline, counted)
+        # HSET counts the fields that the hash did not have.
+        self._appeared = self._appeared or replies[-2] > 0
         if now - self._listed_at >= self.timings.record_ttl_s:
             self._listed_at = now
         elif replies[-2] > 0:
@@ -222,7 +232,7 @@ class ProcessRecord:
             "labels": ["python", *self.labels],
             "identity": self.identity,
             "version": self.version,
-            "embedded": False,
+            "embedded": self.embedded,
             "capsules": {"default": {"concurrency": self.slots, "mode": self.order.mode, "weights": weights}},
         }
 

@@ -13,6 +13,8 @@ from contextlib import suppress
 from enum import IntEnum
 from typing import Self
 
+from framework.timings import Timings
+
 SHARED_STATE_VARIABLE = "FRAMEWORK_SHARED_STATE"
 """Set by a supervisor to the descriptor of the memory, which is open in the process that it starts."""
 
@@ -74,6 +76,15 @@ class SharedState:
     def note_heartbeat(self) -> None:
         """Record that Redis has just accepted a heartbeat."""
         self._cells[_HEARTBEAT_AT] = time.monotonic()
+
+    def fetches(self, timings: Timings) -> bool:
+        """Return whether the process fetches jobs: it says so, and Redis has answered it recently."""
+        now = time.monotonic()
+        return (
+            self.state is ProcessState.READY
+            and now - self.fetched_at <= timings.fetch_silence_limit_s
+            and now - self.heartbeat_at <= timings.lease_s
+        )
 
     @property
     def state(self) -> ProcessState:

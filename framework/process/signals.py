@@ -66,7 +66,7 @@ class SignalQueue:
             self._writer.send(bytes((number,)))
 
     def close(self) -> None:
-        """Close the descriptors. For a queue that was not installed."""
+        """Close the descriptors; later signals are lost."""
         self._reader.close()
         self._writer.close()
 

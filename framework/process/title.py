@@ -38,3 +38,13 @@ def shortened(names: Sequence[str]) -> str:
         shown = f"{shown},{names[count]}"
         count += 1
     return f"{shown} and {len(names) - count} more" if len(names) > count else shown
+
+
+class NoTitle(Title):
+    """The title of an embedded worker: none, as the process belongs to the application."""
+
+    def __init__(self) -> None:
+        super().__init__("", [], "")
+
+    def show(self, count: int, of: int, state: str = "") -> None:
+        """Show nothing."""

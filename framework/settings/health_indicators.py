@@ -1,5 +1,6 @@
-"""Settings of ``defer_on_health``: when each indicator says stop, and how long an answer may take and counts."""
+"""Settings of health: the port of health checks; for ``defer_on_health``, when each indicator says stop."""
 
+import re
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -11,6 +12,8 @@ from framework.settings.section import Section
 POSTGRES_INDICATORS = ("autovacuum", "wal_archiving", "replication_lag", "connections")
 """The indicators that PostgreSQL answers itself. Configured and registered indicators may not have these names."""
 
+MAX_PORT = 65_535
+_HOST = re.compile(r"[0-9A-Fa-f:.]+(?:%[\w.-]+)?|[\w.-]+", re.ASCII)
 _DAY_S = 86_400.0
 _EXBIBYTE = 1 << 60
 
@@ -89,9 +92,23 @@ def _check_indicator_name(name: str) -> str:
     return validators.identifier(name)
 
 
-class HealthSettings(Section):
-    """How the health of databases is judged, for workers that declare ``defer_on_health``."""
+def _check_port(value: Any) -> Any:
+    return None if value is None else validators.parse_whole_number(value, 0, MAX_PORT)
 
+
+def _check_host(value: Any) -> str:
+    if not isinstance(value, str) or _HOST.fullmatch(value) is None:
+        raise ValueError("must be a name or an address, for example 127.0.0.1, 0.0.0.0 or ::")
+    return value
+
+
+class HealthSettings(Section):
+    """The port for health checks of processes, and how the health of databases is judged (``defer_on_health``)."""
+
+    port: Annotated[int | None, BeforeValidator(_check_port)] = None
+    """The port at which a worker process or a supervisor answers health checks over HTTP; 0 takes a free one."""
+    host: Annotated[str, BeforeValidator(_check_host)] = "127.0.0.1"
+    """The address of that port: ``0.0.0.0`` is every IPv4 address, ``::`` every address."""
     cache: Annotated[float, validators.bounded_number(0, 3_600)] = 5
     """Seconds for which a process uses an answer."""
     timeout: Annotated[float, validators.bounded_number(0.01, 60)] = 1

@@ -23,7 +23,7 @@ from framework.settings.sentry import SentrySettings
 from framework.settings.shard import ShardSettings
 from framework.settings.size_limit import SizeLimitSettings
 from framework.typeguards import is_list
-from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT, PushInTransaction, StrictArguments
+from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT, LogFormat, PushInTransaction, StrictArguments
 
 DEVELOPMENT_ENVIRONMENTS = ("development", "test")
 """Environments for developers and test suites. Every other environment behaves as production, whatever its name."""
@@ -66,6 +66,8 @@ class DatabaseSettings(_Section):
 class LoggingSettings(_Section):
     """The log lines on stdout. Without ``jobs`` the start and done lines are left out; failures are always written."""
 
+    format: LogFormat = "auto"
+    """Lines of JSON, or of text for a person (``console``); ``auto`` is text on a terminal."""
     level: Literal["debug", "info", "warning", "error"] = "info"
     jobs: bool = True
 

@@ -74,6 +74,14 @@ def enter_job(payload: Payload) -> None:
     _source.set(payload)
 
 
+def job_fields() -> dict[str, Json]:
+    """Return class and jid of the job that runs in this thread or task; empty without one."""
+    found = _source.get()
+    job = found.job if isinstance(found, BoundContext) else found
+    # A payload of another program may lack the jid.
+    return {name: job[name] for name in ("class", "jid") if name in job} if job else {}
+
+
 def fields_of(payload: Mapping[str, Json]) -> dict[str, Json]:
     """Return the context fields of a payload."""
     # A copy: a thread that a job has left running may read them while the job's own thread writes its result.

@@ -13,13 +13,15 @@ import traceback
 from collections.abc import Mapping, MutableMapping
 from functools import cache
 from math import floor
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pydantic_core import PydanticSerializationError, to_json
 
 from framework.telemetry import context
+from framework.telemetry.console import ConsoleWriter, uses_colors
 from framework.telemetry.visible import visible
 from framework.telemetry.writer import LogWriter
+from framework.types import LogFormat
 from framework.wire.error_text import error_class, error_message
 
 if TYPE_CHECKING:
@@ -37,11 +39,44 @@ _NAMES = ("jid", "class", "queue", "correlation_id")
 _MAX_VALUE = 4_096
 
 
-class ServerLog:
-    """The log of a server process. Every line has the ``static`` fields (pid, shard, worker_id)."""
+class LineWriter(Protocol):
+    """Take finished lines of JSON."""
 
-    def __init__(self, descriptor: int, level: str, static: Mapping[str, Any]) -> None:
-        self.writer = LogWriter(descriptor, self._lost_line)
+    def write(self, line: str) -> None:
+        """Write one line; never raises."""
+        ...
+
+
+class LineLog(Protocol):
+    """Take the lines of jobs: the log of a server process, or the logger of an application."""
+
+    static: dict[str, Any]
+    """The fields of every line."""
+
+    @property
+    def writer(self) -> LineWriter:
+        """The writer of finished lines."""
+        ...
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Write one line."""
+        ...
+
+
+class ServerLog:
+    """The log of a server process. Every line has the ``static`` fields (pid, shard, worker_id).
+
+    ``text``: the lines are text for a person, otherwise JSON.
+    """
+
+    def __init__(self, descriptor: int, level: str, static: Mapping[str, Any], *, text: bool = False) -> None:
+        self.on_terminal = text and os.isatty(descriptor)
+        """Whether a person reads the lines at a terminal."""
+        self.writer = (
+            ConsoleWriter(descriptor, self._lost_line, colors=uses_colors(descriptor))
+            if text
+            else LogWriter(descriptor, self._lost_line)
+        )
         self.level = LEVELS[level]
         self.static = dict(static)
 
@@ -59,6 +94,11 @@ class ServerLog:
     def write(self, line: Mapping[str, Any]) -> None:
         """Write a finished line."""
         self.writer.write(object_text(line) + "\n")
+
+    def show(self, text: str) -> None:
+        """Write text that is no log line, if a person reads the lines at a terminal."""
+        if self.on_terminal:
+            LogWriter.write(self.writer, text)
 
     def _lost_line(self, count: int) -> str:
         message = "the log output was blocked for too long, so log lines were dropped. Check the log collector"
@@ -163,9 +203,16 @@ def logger(**fields: Any) -> "FilteringBoundLogger":
     return cast("FilteringBoundLogger", bound.bind(**fields))
 
 
-def open_server_log(level: str, static: Mapping[str, Any], descriptor: int | None = None) -> ServerLog:
-    """Make stdout a log with JSON lines only; return the log. ``close_server_log`` undoes it."""
-    log = ServerLog(os.dup(1) if descriptor is None else descriptor, level, static)
+def open_server_log(
+    level: str, static: Mapping[str, Any], descriptor: int | None = None, form: LogFormat = "json"
+) -> ServerLog:
+    """Make stdout a log with lines of JSON only, or of text; return the log. ``close_server_log`` undoes it.
+
+    ``auto`` is text on a terminal.
+    """
+    descriptor = os.dup(1) if descriptor is None else descriptor
+    text = form == "console" or (form == "auto" and os.isatty(descriptor))
+    log = ServerLog(descriptor, level, static, text=text)
     _target.server = log
     root = logging.getLogger()
     root.handlers = [_StandardHandler(log)]
@@ -202,7 +249,7 @@ class _StandardHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            fields: dict[str, Any] = {"logger": record.name}
+            fields: dict[str, Any] = {"logger": record.name, **context.job_fields()}
             if record.exc_info and record.exc_info[1] is not None:
                 fields.update(error_fields(record.exc_info[1]))
             self._log.emit(record.levelno // 10 * 10, record.getMessage()[:_MAX_VALUE], fields)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 
 import redis
 
@@ -27,10 +28,12 @@ from framework.fetch.queues import QueueOrder
 from framework.finish.retry import RetryPolicy
 from framework.finish.settle import Settler
 from framework.finish.status_writer import StatusWriter
+from framework.process.banner import print_banner
 from framework.process.boot_warnings import warn_splits, warn_stale_queues, warn_unknown_queues, warn_unknown_variables
 from framework.process.components import ProcessComponents
 from framework.process.descriptors import check_worker
 from framework.process.events import ProcessEvents
+from framework.process.health_address import HealthAddress
 from framework.process.heartbeat import Lease
 from framework.process.identity import own_identity
 from framework.process.launcher import Launcher
@@ -86,6 +89,8 @@ class WorkerOptions:
     """The source of the queues: an option, a file, the environment, or the loaded classes."""
     newer_queues: tuple[str, ...] = ()
     """The queues that the generated file lacks."""
+    health: HealthAddress | None = None
+    """The address of the health checks, ``None`` for none. The child of a supervisor has none: the supervisor answers."""
 
 
 def run_worker(
@@ -107,8 +112,11 @@ def run_worker(
             "shard": options.shard,
         },
         log_descriptor,
+        settings.logging.format,
     )
     shard = Shard(options.shard, endpoint_of(settings, options.shard), role=f"worker:{os.getpid()}")
+    if supervisor is None:
+        print_banner(log, shard, options.slots)
     try:
         warn_unknown_variables(settings)
         warn_stale_queues(settings)
@@ -121,6 +129,8 @@ def run_worker(
         order = QueueOrder.of(options.queues) if options.no_namespaces else expand_queues(options.queues, known)
         components = build_worker(settings, router, options, order, shard, identity, job_log, supervisor=supervisor)
         serve_flags(shard.name, components.flags)
+        if options.health is not None and supervisor is None:
+            _start_health_server(options.health, options.shard, components)
         waited = wait_for_redis(shard, components.lease, signals, partial(check_rights, settings, shard))
         if waited is not None:
             return waited
@@ -195,6 +205,15 @@ def build_worker(
         timings=waits,
         connections=(fetching, upkeep, beating, pool, polled, watched, shard),
     )
+
+
+def _start_health_server(address: HealthAddress, shard: str, components: ProcessComponents) -> None:
+    """Answer health checks from now on. Raises ConfigurationError when the server cannot listen."""
+    # Loaded here, because the HTTP server of the standard library costs memory that most processes do not need.
+    server = import_module("framework.process.health_server")
+    health = import_module("framework.process.worker_health")
+    checks = health.WorkerHealth(shard, components.record, components.shared_state, components.timings)
+    server.HealthServer(checks.answers, address).start()
 
 
 def _open_clients(shard: Shard, *roles: str) -> "list[redis.Redis]":

@@ -14,7 +14,7 @@ from tests.harness import enqueue, until
 @pytest.mark.proves("F1", "I24")
 def test_cluster_killed_child_is_replaced_and_job_recovered(cluster, redis, proofs, release):
     enqueue(redis, "LongWorker", args=["one"], jid="j1")
-    process = cluster("default")
+    process = cluster("default", FRAMEWORK_HEALTH__PORT="0")
     (first,) = proofs("begun:one")
     process.line(event_name="child.started")
     assert children(process) == [int(first)]
@@ -26,6 +26,8 @@ def test_cluster_killed_child_is_replaced_and_job_recovered(cluster, redis, proo
     release("one")
     assert proofs("ended:one") == [second]
     process.line(job_status="done", jid="j1")
+    # The supervisor answers health checks, its children do not.
+    assert len(process.find(event_name="health.listening")) == 1
     assert process.end() == 0
     assert all(has_ended(pid) for pid in children(process))
     left = {key for key in redis.keys("*") if key.startswith((b"aw:working", b"aw:lease"))}

@@ -11,13 +11,16 @@ from pathlib import Path
 import click
 import pytest
 
-from framework.cli.cluster_options import read_cluster_options
-from framework.cluster import health_server as module
+from framework.cli.health_options import read_health_address
 from framework.cluster.child import ChildSpec
-from framework.cluster.health_server import GroupHealth, HealthServer
+from framework.cluster.group_health import GroupHealth
 from framework.cluster.supervisor import Supervisor
 from framework.errors import ConfigurationError
+from framework.process import health_server as module
+from framework.process.health_address import HealthAddress
+from framework.process.health_server import HealthServer
 from framework.process.shared_state import ProcessState
+from framework.settings.load import load
 from framework.timings import STANDARD
 from tests.cluster.test_supervisor import LeaseRecorder
 from tests.harness import until
@@ -34,7 +37,7 @@ class ServedGroup:
             [ChildSpec(name, argv, "main", queues=names) for name, names in queues], leases=LeaseRecorder()
         )
         self.health = GroupHealth(self.group)
-        self.server = HealthServer(self.health, "127.0.0.1", 0)
+        self.server = HealthServer(self.health.answers, HealthAddress("127.0.0.1", 0))
         self.group.start()
         self.server.start()
 
@@ -221,7 +224,7 @@ def test_health_server_ipv6_network_counts_as_one_address():
     ],
 )
 def test_health_server_answers_at_each_address_family(served, host, reached, missed):
-    server = HealthServer(served.health, host, 0)
+    server = HealthServer(served.health.answers, HealthAddress(host, 0))
     server.start()
     port = server.server_address[1]
     try:
@@ -238,12 +241,17 @@ def test_health_server_answers_at_each_address_family(served, host, reached, mis
         server.server_close()
 
 
-OPTIONS = {"drain_timeout": 1.0, "max_rss": None, "rss_grace": 1.0, "hard_rss": None}
+def address(folder, host, port, **env):
+    settings = load({"FRAMEWORK_CONFIG_DIR": str(folder), "REDIS_URL": "redis://unused", **env}, folder)
+    found = read_health_address(settings, host, port)
+    return None if found is None else found[:2]
 
 
 @each_row(
     ("host", "port", "where"),
     [
+        (None, None, None),
+        (None, 8080, ("127.0.0.1", 8080)),
         ("127.0.0.1", None, None),
         ("127.0.0.1", 8080, ("127.0.0.1", 8080)),
         ("127.0.0.1:8080", None, ("127.0.0.1", 8080)),
@@ -255,8 +263,34 @@ OPTIONS = {"drain_timeout": 1.0, "max_rss": None, "rss_grace": 1.0, "hard_rss": 
         ("[fe80::1%eth0]:8080", 8080, ("fe80::1%eth0", 8080)),
     ],
 )
-def test_health_host_names_address_and_perhaps_port(host, port, where):
-    assert read_cluster_options(**OPTIONS, health_host=host, health_port=port).health == where
+def test_health_host_names_address_and_perhaps_port(tmp_path, host, port, where):
+    assert address(tmp_path, host, port) == where
+
+
+@each_row(
+    ("host", "port", "where"),
+    [
+        (None, None, ("::", 7433)),
+        ("127.0.0.1", None, ("127.0.0.1", 7433)),
+        (None, 0, ("::", 0)),
+        ("[::1]:8080", None, ("::1", 8080)),
+    ],
+)
+def test_health_options_override_the_settings(tmp_path, host, port, where):
+    env = {"FRAMEWORK_HEALTH__PORT": "7433", "FRAMEWORK_HEALTH__HOST": "::"}
+    assert address(tmp_path, host, port, **env) == where
+
+
+@each_row(
+    ("name", "value", "message"),
+    [
+        ("PORT", "99999", "FRAMEWORK_HEALTH__PORT: must be a whole number from 0 to 65,535"),
+        ("HOST", "a b", "FRAMEWORK_HEALTH__HOST: must be a name or an address"),
+    ],
+)
+def test_health_setting_that_is_invalid_is_refused(tmp_path, name, value, message):
+    with pytest.raises(ConfigurationError, match=message):
+        address(tmp_path, None, None, **{f"FRAMEWORK_HEALTH__{name}": value})
 
 
 @each_row(
@@ -270,15 +304,15 @@ def test_health_host_names_address_and_perhaps_port(host, port, where):
         ("[::1]:99999", None, "from 0 to 65,535"),
     ],
 )
-def test_health_host_that_is_no_address_is_refused(host, port, message):
+def test_health_host_that_is_no_address_is_refused(tmp_path, host, port, message):
     with pytest.raises(click.UsageError, match=message):
-        read_cluster_options(**OPTIONS, health_host=host, health_port=port)
+        address(tmp_path, host, port)
 
 
 def test_health_server_used_port_is_refused_before_start(served):
     port = served.server.server_address[1]
     with pytest.raises(ConfigurationError, match=rf"cannot listen at 127.0.0.1:{port} .*choose a free port"):
-        HealthServer(served.health, "127.0.0.1", port)
+        HealthServer(served.health.answers, HealthAddress("127.0.0.1", port, "application.yml: health.port"))
 
 
 def test_shared_state_is_read_through_its_descriptor_only(monkeypatch):

@@ -73,6 +73,28 @@ def test_chain_operations_keep_the_order():
     assert (chain.exists(A), chain.exists(B)) == (False, True)
 
 
+def test_chain_iterates_over_its_classes_and_clears():
+    chain = Chain(("log",))
+    chain.add(A)
+    chain.prepend(B)
+    assert (list(chain), len(chain), A in chain, C in chain) == ([B, A], 2, True, False)
+    for one in chain:  # a copy: a loop may remove entries
+        chain.remove(one)
+    assert list(chain) == []
+    chain.add(A)
+    chain.clear()
+    assert (list(chain), chain.compile()) == ([], ())
+
+
+def test_chain_in_use_refuses_to_be_cleared():
+    chain = Chain(("log",))
+    chain.add(A)
+    chain.compile()
+    with pytest.raises(MiddlewareError, match=r"^the chain: the chain is in use"):
+        chain.clear()
+    assert list(chain) == [A]
+
+
 def test_chain_insert_beside_an_absent_class_goes_to_the_end():
     chain = Chain(("log",))
     chain.add(A)

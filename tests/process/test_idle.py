@@ -13,7 +13,7 @@ from framework.execute.job_log import JobLog
 from framework.feature_flags.flag import Flag, pause_flag
 from framework.feature_flags.redis_flags import set_flag
 from framework.fetch.queues import QueueOrder
-from framework.process import launcher as launcher_module
+from framework.process import tasks as tasks_module
 from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
 from framework.settings.load import load
@@ -63,10 +63,10 @@ class IdleProcess:
             part._monotonic = clock
         launcher = Launcher(self.parts, SignalQueue())
         self.signals = launcher._signals
-        launcher._read_pauses()
+        launcher._tasks.read_pauses()
         self.parts.refresh()
         # As they start: the lease first.
-        self._due = dict.fromkeys((launcher._lease_task, *launcher._tasks), clock.now)
+        self._due = dict.fromkeys((launcher._tasks.lease, *launcher._tasks.others), clock.now)
 
     def run(self, seconds):
         """Let the tasks take every step of the next ``seconds``."""
@@ -113,7 +113,7 @@ def idle(redis, redis_url, short_path, monkeypatch):
     clock = Clock()
     with monkeypatch.context() as patch:
         patch.setattr(time, "monotonic", clock)
-        patch.setattr(launcher_module, "jittered", lambda period_s: period_s * process.jitter)
+        patch.setattr(tasks_module, "jittered", lambda period_s: period_s * process.jitter)
         process = IdleProcess(settings, clock)
         process.run(30)
         yield process

@@ -11,7 +11,7 @@ from framework.errors import PayloadError
 from framework.feature_flags.flag import decode_flag
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.policies.dedup.push import Deduplicator
-from framework.process import launcher, push_back, record
+from framework.process import push_back, record, tasks
 from framework.process.signals import accepted_signals
 from framework.push.size_limiter import SizeLimiter, SizeLimits
 from framework.recover import reaper
@@ -164,7 +164,7 @@ def check_frames(frames: list[bytes]) -> str:
     )
     process: Any = SimpleNamespace(_components=parts)
     process._paused, process._log = [], SimpleNamespace(info=lambda *_, **__: None)
-    launcher.Launcher._read_pauses(process)
+    tasks.ProcessTasks.read_pauses(process)
     expect(all(isinstance(name, str) for names in paused for name in names), "names are text")
     return "signals" if signals else "nothing"
 

@@ -170,9 +170,15 @@ ENTRIES = [
         "workers_module",
         'must be the name of a module, or a list of names, not {"a": "b"}',
     ),
-    (APP, "logging:", "logging", f"{SECTION}level, jobs, not null"),
-    (APP, "logging: [level]", "logging", f'{SECTION}level, jobs, not ["level"]'),
-    (APP, "logging: {levle: info}", "logging.levle", "unknown key (did you mean 'level'?); allowed: level, jobs"),
+    (APP, "logging:", "logging", f"{SECTION}format, level, jobs, not null"),
+    (APP, "logging: [level]", "logging", f'{SECTION}format, level, jobs, not ["level"]'),
+    (
+        APP,
+        "logging: {levle: info}",
+        "logging.levle",
+        "unknown key (did you mean 'level'?); allowed: format, level, jobs",
+    ),
+    (APP, "logging: {format: text}", "logging.format", "must be one of auto, json, console, not 'text'"),
     (
         APP,
         "logging: {level: warn}",
@@ -348,7 +354,15 @@ ENTRIES = [
         "must be the name of a queue, or a pattern with * and ?, for example legacy or legacy:*, not 'a b'",
     ),
     (APP, "size_limit: {uncompressed_queues: 5}", "size_limit.uncompressed_queues", "must be a list, not 5"),
+    (APP, "health: {port: 65536}", "health.port", f"{WHOLE} 0 to 65,535, not 65536"),
+    (APP, "health: {port: http}", "health.port", f"{WHOLE} 0 to 65,535, not 'http'"),
     (APP, "health: [1]", "health", f"{SECTION}{', '.join(HealthSettings.model_fields)}{HIDDEN}"),
+    (
+        APP,
+        "health: {host: a b}",
+        "health.host",
+        "must be a name or an address, for example 127.0.0.1, 0.0.0.0 or ::, not 'a b'",
+    ),
     (APP, "health: {replication_lag: {above_s: -1}}", "health.replication_lag.above_s", f"{UP_TO}2.592e+06, not -1"),
     (
         APP,
@@ -727,7 +741,7 @@ VARIABLES = [
     ("FRAMEWORK_LOGGING", '{"a":' * 1_000_000, "is nested deeper than any setting"),  # 3.14 reads 100,000 levels
     ("FRAMEWORK_QUEUES", "[" * 1_000_000, "is nested deeper than any setting"),
     ("FRAMEWORK_WORKERS_MODULE", "[" * 1_000_000, f"is nested deeper than any setting, not '{'[' * 56}..."),
-    ("FRAMEWORK_LOGGING", "[]", f"{SECTION}level, jobs, not []"),
+    ("FRAMEWORK_LOGGING", "[]", f"{SECTION}format, level, jobs, not []"),
     (
         "FRAMEWORK_LOGGING",
         '{"jobs": true, "jobs": false}',
@@ -841,7 +855,7 @@ def test_variable_with_wrong_value_is_refused(found, name, value, message):
             "FRAMEWORK_LOGGING",
             '{"levle": "info"}',
             ".levle",
-            "unknown key (did you mean 'level'?); allowed: level, jobs",
+            "unknown key (did you mean 'level'?); allowed: format, level, jobs",
         ),
         ("FRAMEWORK_QUEUES", '["a", 5]', "[1]", f"{WEIGHT}, not 5"),
         ("FRAMEWORK_ROUTING_RULES", '[["*"]]', "[0]", f'{RULE}, not ["*"]'),

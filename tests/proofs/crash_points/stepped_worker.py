@@ -65,7 +65,9 @@ class SteppedWorker:
             supervisor=None,
         )
         self._launcher: Any = Launcher(self.parts, SignalQueue())
-        self._loops: dict[str, Any] = {loop.name: loop for loop in (self._launcher._lease_task, *self._launcher._tasks)}
+        self._loops: dict[str, Any] = {
+            loop.name: loop for loop in (self._launcher._tasks.lease, *self._launcher._tasks.others)
+        }
         self._tap()
 
     def heartbeat(self) -> None:

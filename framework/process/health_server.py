@@ -1,26 +1,20 @@
-"""Answer the health checks of a group over HTTP: restart it (liveness)? has it capacity (readiness)?
-
-A live process is not enough: a child serves when Redis accepts its heartbeats and answers its fetches. The answers come from
-memory, so a request sends no command to Redis.
-"""
+"""Answer health checks over HTTP from threads of their own; what they ask is given as one function for each path."""
 
 import socket
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import IPv4Address, ip_address, ip_network
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, cast
 
-from framework.cluster.child import Child
-from framework.cluster.supervisor import Supervisor
 from framework.errors import ConfigurationError, ConfigurationProblem
+from framework.process.health_address import HealthAddress
 from framework.telemetry import logs
-from framework.timings import STANDARD, Timings
 from framework.wire.json import dumps
 
 _DEADLINE_S = 3.0
@@ -29,83 +23,18 @@ _CHECK_PERIOD_S = 1.0
 _MOST_REQUESTS, _MOST_OF_AN_ADDRESS = 64, 16
 _NETWORK_BITS = 64
 
-HealthResult: TypeAlias = tuple[bool, dict[str, Any]]
+
+class HealthAnswer(NamedTuple):
+    """The answer to one request: ``well`` gives status 200, otherwise 503."""
+
+    well: bool
+    body: bytes
+    content_type: str = "application/json"
 
 
-def serves(child: Child, timings: Timings) -> bool:
-    """Return whether a child fetches jobs: it reports so, and Redis has answered it recently."""
-    now, state = time.monotonic(), child.shared_state
-    return (
-        child.ready
-        and now - state.fetched_at <= timings.fetch_silence_limit_s
-        and now - state.heartbeat_at <= timings.lease_s
-    )
-
-
-class GroupHealth:
-    """Compute the answers. The supervisor's loop calls ``note_loop`` in each iteration."""
-
-    def __init__(self, group: Supervisor, timings: Timings = STANDARD) -> None:
-        self._group = group
-        self._timings = timings
-        self._loop_at = time.monotonic()
-
-    def note_loop(self) -> None:
-        """Record an iteration of the supervisor's loop."""
-        self._loop_at = time.monotonic()
-
-    def liveness(self) -> HealthResult:
-        """Return whether a restart is not needed: the loop and at least half of the running children respond."""
-        limits, loop_age_s = self._timings, time.monotonic() - self._loop_at
-        running = [child for child in self._group.all if child.pid]
-        stuck = [child.name for child in running if _silent_s(child) > limits.stuck_s]
-        reasons: list[str] = []
-        if loop_age_s > limits.loop_limit_s:
-            reasons.append(f"the supervisor's loop has not run for {loop_age_s:.0f} s")
-        if 2 * len(stuck) > len(running):
-            reasons.append(f"stuck for more than {limits.stuck_s:g} s: {', '.join(stuck)}")
-        return self._answer(reasons)
-
-    def readiness(self) -> HealthResult:
-        """Return whether each group of queues has a child that fetches jobs."""
-        reasons = [f"no process fetches the jobs of {name}" for name in self.unserved_groups()]
-        if self._group.stopping:
-            reasons.insert(0, "stopping")
-        return self._answer(reasons)
-
-    def unserved_groups(self) -> list[str]:
-        """Return the groups of queues that no child serves."""
-        served: dict[str, bool] = {}
-        for child in self._group.children:
-            name = f"{child.spec.shard}: {','.join(child.spec.queues)}"
-            served[name] = served.get(name, False) or serves(child, self._timings)
-        return [name for name, is_served in served.items() if not is_served]
-
-    def _answer(self, reasons: list[str]) -> HealthResult:
-        children = [_child_status(child, self._timings) for child in self._group.all]
-        age_s = round(time.monotonic() - self._loop_at, 3)
-        status = "unavailable" if reasons else "ok"
-        return not reasons, {"status": status, "reasons": reasons, "loop_age_s": age_s, "children": children}
-
-
-def _silent_s(child: Child) -> float:
-    return time.monotonic() - max(child.shared_state.main_thread_at, child.started_at)
-
-
-def _child_status(child: Child, timings: Timings) -> dict[str, Any]:
-    now, state, runs = time.monotonic(), child.shared_state, bool(child.pid)
-    return {
-        "name": child.name,
-        "pid": child.pid or None,
-        "shard": child.spec.shard,
-        "queues": list(child.spec.queues),
-        "state": state.state.name.lower() if runs else "dead",
-        "busy": state.busy if runs else 0,
-        "fetches": serves(child, timings),
-        "heartbeat_age_s": round(now - state.heartbeat_at, 3) if runs and state.heartbeat_at else None,
-        "fetch_age_s": round(now - state.fetched_at, 3) if runs and state.fetched_at else None,
-        "restarts": child.restarts,
-    }
+def json_answer(shown: Mapping[str, Any], *, well: bool) -> HealthAnswer:
+    """Return an answer in JSON."""
+    return HealthAnswer(well, dumps(shown) + b"\n")
 
 
 class _Request(NamedTuple):
@@ -114,7 +43,7 @@ class _Request(NamedTuple):
 
 
 class HealthServer(ThreadingHTTPServer):
-    """Answer ``/liveness`` and ``/readiness`` from its own threads: 200, or 503 with the reasons, as JSON.
+    """Answer the paths of ``answers`` from its own threads: 200, or 503 for an answer that is not well.
 
     A request has a total deadline, and the number of open requests is limited. One request too many replaces the oldest request
     of its address, or of the address with the most: silent connections cannot block a probe.
@@ -123,19 +52,20 @@ class HealthServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, health: GroupHealth, host: str, port: int) -> None:
+    def __init__(self, answers: Mapping[str, Callable[[], HealthAnswer]], address: HealthAddress) -> None:
         """Listen, at ``::`` for IPv4 too. Raises ConfigurationError when the server cannot listen."""
-        self.health = health
+        host, port, source = address
+        self.answers = answers
         self._open: dict[Any, _Request] = {}
         try:
-            self.address_family, address = _resolved(host, port)
-            super().__init__(address, _Handler)
+            self.address_family, resolved = _resolved(host, port)
+            super().__init__(resolved, _Handler)
         except OSError as error:
             place = f"{f'[{host}]' if ':' in host else host}:{port}"
             raise ConfigurationError(
                 [
                     ConfigurationProblem(
-                        "--health-port",
+                        source,
                         "",
                         f"cannot listen at {place} ({error}): choose a free port, or stop the process that uses it",
                     )
@@ -149,7 +79,9 @@ class HealthServer(ThreadingHTTPServer):
         super().server_bind()
 
     def start(self) -> None:
-        """Start to answer requests."""
+        """Log the address and start to answer requests."""
+        host, port = self.server_address[:2]
+        logs.logger().info("the health server listens", event_name="health.listening", host=host, port=port)
         threading.Thread(target=self.serve_forever, args=(_CHECK_PERIOD_S,), name="health", daemon=True).start()
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -224,31 +156,26 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a health check."""
-        health = cast("HealthServer", self.server).health
-        questions: dict[str, Callable[[], HealthResult]] = {
-            "/liveness": health.liveness,
-            "/readiness": health.readiness,
-        }
-        question = questions.get(self.path.partition("?")[0])
-        if question is None:
-            self._reply(HTTPStatus.NOT_FOUND, {"paths": list(questions)})
+        answers = cast("HealthServer", self.server).answers
+        answer = answers.get(self.path.partition("?")[0])
+        if answer is None:
+            self._reply(HTTPStatus.NOT_FOUND, json_answer({"paths": list(answers)}, well=False))
             return
-        well, shown = question()
-        self._reply(HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE, shown)
+        found = answer()
+        self._reply(HTTPStatus.OK if found.well else HTTPStatus.SERVICE_UNAVAILABLE, found)
 
     def do_HEAD(self) -> None:
         """Answer with the status only."""
         self.do_GET()
 
-    def _reply(self, status: HTTPStatus, shown: dict[str, Any]) -> None:
-        body = dumps(shown) + b"\n"
+    def _reply(self, status: HTTPStatus, answer: HealthAnswer) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.body)))
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(body)
+            self.wfile.write(answer.body)
 
     def version_string(self) -> str:
         """Return the server's name without a version."""

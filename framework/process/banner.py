@@ -1,0 +1,30 @@
+"""Greet the person who starts a worker process in a terminal. A log never has the banner."""
+
+import os
+import platform
+
+from framework.shard.shard import Shard
+from framework.telemetry.logs import ServerLog
+from framework.telemetry.visible import visible
+from framework.version import VERSION
+
+
+def banner_text(shard: Shard, slots: int) -> str:
+    """Return what the process is, and how to stop it."""
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    lines = [
+        "",
+        f"  application-worker {VERSION}",
+        f"  {python}, process {os.getpid()}, {slots} jobs at a time",
+        f"  shard {shard.name}: {shard.endpoint.shown}",
+        "",
+        "  Ctrl-C stops: running jobs get time to end, the others go back to their queues.",
+        "  Ctrl-Z fetches no more jobs.",
+        "",
+    ]
+    return "".join(f"{visible(line)}\n" for line in lines)
+
+
+def print_banner(log: ServerLog, shard: Shard, slots: int) -> None:
+    """Print the banner if ``log`` writes text to a terminal."""
+    log.show(banner_text(shard, slots))

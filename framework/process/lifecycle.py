@@ -1,0 +1,100 @@
+"""Call the application's handlers of lifecycle events, so that none can stop or block the process.
+
+The handlers of an event run in one daemon thread. The main thread waits for those of startup, shutdown and exit, within limits.
+"""
+
+import threading
+import time
+from functools import partial
+
+from framework.lifecycle import OVERDUE_S, LifecycleEvent, LifecycleHandler, lifecycle_handlers
+from framework.process.events import ProcessEvents
+from framework.telemetry import logs
+from framework.telemetry.rate_limit import LogRateLimit
+
+# In reverse, as Sidekiq does it: what was opened last is closed first.
+_REVERSED = ("quiet", "shutdown", "exit")
+_ONCE = ("startup", "quiet", "shutdown", "exit")
+# An event waits so long for the handlers of the event before, so that a handler of shutdown sees what one of quiet has done.
+_TURN_S = 1.0
+
+
+class LifecycleEvents:
+    """The lifecycle events of one process. Without handlers an event costs nothing."""
+
+    def __init__(self, events: ProcessEvents) -> None:
+        self._events = events
+        self._log = logs.logger()
+        self._rate_limit = LogRateLimit(60.0)
+        self._threads: dict[LifecycleEvent, threading.Thread] = {}
+        self._started_at: dict[LifecycleEvent, float] = {}
+        self._last: threading.Thread | None = None
+
+    def fire(self, event: LifecycleEvent) -> None:
+        """Start the handlers of ``event``, unless they run or the event has happened and happens once. Does not wait."""
+        handlers = list(lifecycle_handlers[event])
+        if not handlers or (event in self._threads and event in _ONCE):
+            return
+        running = self._threads.get(event)
+        if running is not None and running.is_alive():
+            self._check_overdue(event)
+            return
+        if event in _REVERSED:
+            handlers.reverse()
+        thread = threading.Thread(target=self._call, args=(event, handlers, self._last), name=event, daemon=True)
+        self._threads[event], self._started_at[event] = thread, time.monotonic()
+        if event in _ONCE:
+            self._last = thread
+        try:
+            thread.start()
+        # The system cannot start another thread.
+        except RuntimeError as error:
+            del self._threads[event]
+            self._failed(event, error)
+
+    def running(self, event: LifecycleEvent) -> bool:
+        """Return whether handlers of ``event`` run."""
+        thread = self._threads.get(event)
+        return thread is not None and thread.is_alive()
+
+    def join(self, event: LifecycleEvent, timeout_s: float) -> bool:
+        """Wait at most ``timeout_s`` for the handlers of ``event``; return whether they have ended."""
+        thread = self._threads.get(event)
+        if thread is not None:
+            thread.join(max(0.0, timeout_s))
+        return not self.running(event)
+
+    def abandon(self, event: LifecycleEvent) -> None:
+        """Report handlers that have not returned in time, if there are any."""
+        if self.running(event):
+            self._log.error(
+                f"handlers of {event} have not returned in time, and the process continues without them. Make them faster, or "
+                "start a thread in them",
+                event_name="hook.timeout",
+                hook=f"{event} handler",
+                waited_s=round(time.monotonic() - self._started_at[event], 3),
+            )
+
+    def _check_overdue(self, event: LifecycleEvent) -> None:
+        if time.monotonic() - self._started_at[event] > OVERDUE_S and self._rate_limit.hit(event):
+            self.abandon(event)
+
+    def _call(self, event: LifecycleEvent, handlers: list[LifecycleHandler], before: threading.Thread | None) -> None:
+        if before is not None:
+            before.join(_TURN_S)
+        for handler in handlers:
+            try:
+                handler()
+            except BaseException as error:  # noqa: BLE001 - an error of a handler must not end the process
+                self._failed(event, error)
+
+    def _failed(self, event: LifecycleEvent, error: BaseException) -> None:
+        what = f"{event} handler"
+        self._log.error(
+            "a handler of a lifecycle event raised an error; the process continues. Correct it",
+            event_name="hook.failed",
+            hook=what,
+            error=error,
+        )
+        capture = partial(self._events.tracker.capture, error, {"component": what}, what)
+        self._events.handlers.guard("error tracker", capture)

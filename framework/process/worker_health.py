@@ -1,0 +1,71 @@
+"""Answer the health checks of one worker process, from memory: a request sends no command to Redis.
+
+Liveness asks for a restart when the main thread has stopped. Readiness says whether the process fetches jobs.
+"""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from framework.process.health_server import HealthAnswer, json_answer
+from framework.process.metrics_text import metrics_text
+from framework.process.record import ProcessRecord
+from framework.process.shared_state import ProcessState, SharedState
+from framework.timings import STANDARD, Timings
+
+_REASONS = {
+    ProcessState.STARTING: "the process starts: Redis has not answered its first fetch",
+    ProcessState.QUIET: "the process is quiet: it fetches no new jobs",
+    ProcessState.DRAINING: "the process drains: it fetches no new jobs",
+    ProcessState.STOPPING: "stopping",
+    ProcessState.READY: "Redis does not answer the fetches or the heartbeats",
+}
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class WorkerHealth:
+    """Compute the answers for one process of ``shard``, from its record and from the state that it also shows to a supervisor."""
+
+    def __init__(self, shard: str, record: ProcessRecord, state: SharedState, timings: Timings = STANDARD) -> None:
+        self._shard = shard
+        self._record = record
+        self._state = state
+        self._timings = timings
+        self._began_at = time.monotonic()
+
+    @property
+    def answers(self) -> Mapping[str, Callable[[], HealthAnswer]]:
+        """The answers by path."""
+        return {"/liveness": self.liveness, "/readiness": self.readiness, "/metrics": self.metrics}
+
+    def liveness(self) -> HealthAnswer:
+        """Return whether a restart is not needed: the main thread has run lately, or the process stops."""
+        silent_s = time.monotonic() - max(self._state.main_thread_at, self._began_at)
+        stuck = silent_s > self._timings.stuck_s and self._state.state is not ProcessState.STOPPING
+        return self._answer([f"the main thread has not run for {silent_s:.0f} s"] if stuck else [])
+
+    def readiness(self) -> HealthAnswer:
+        """Return whether the process fetches jobs."""
+        return self._answer([] if self._state.fetches(self._timings) else [_REASONS[self._state.state]])
+
+    def metrics(self) -> HealthAnswer:
+        """Return the counts since the process started, in the text format of Prometheus."""
+        text = metrics_text(self._shard, self._record.slots, self._record.runs)
+        return HealthAnswer(well=True, body=text.encode(), content_type=METRICS_TYPE)
+
+    def _answer(self, reasons: list[str]) -> HealthAnswer:
+        now, state = time.monotonic(), self._state
+        shown: dict[str, Any] = {
+            "status": "unavailable" if reasons else "ok",
+            "reasons": reasons,
+            "pid": os.getpid(),
+            "shard": self._shard,
+            "queues": self._record.order.names,
+            "state": state.state.name.lower(),
+            "busy": len(self._record.runs.running()),
+            "fetches": state.fetches(self._timings),
+            "heartbeat_age_s": round(now - state.heartbeat_at, 3) if state.heartbeat_at else None,
+            "fetch_age_s": round(now - state.fetched_at, 3) if state.fetched_at else None,
+        }
+        return json_answer(shown, well=not reasons)

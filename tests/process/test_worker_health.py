@@ -1,0 +1,130 @@
+"""Test the answers of a single worker process to health checks, and its metrics."""
+
+import http.client
+import json
+import signal
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from framework.execute.stats import RunningJobs
+from framework.fetch.queues import QueueOrder
+from framework.process.metrics_text import metrics_text
+from framework.process.shared_state import ProcessState, SharedState
+from framework.process.worker_health import WorkerHealth
+from framework.timings import STANDARD
+from tests.harness import enqueue, until
+from tests.tables import each_row
+
+QUIET, DRAINING, STOPPING = ProcessState.QUIET, ProcessState.DRAINING, ProcessState.STOPPING
+
+
+@pytest.fixture
+def health():
+    runs = RunningJobs(list)
+    record = SimpleNamespace(order=QueueOrder.of([("default", 0)]), runs=runs, slots=7)
+    return WorkerHealth("main", record, SharedState())
+
+
+def answers(health):
+    found = health.liveness(), health.readiness()
+    return [(one.well, json.loads(one.body)["reasons"]) for one in found]
+
+
+def test_process_that_fetches_is_alive_and_ready(health):
+    assert answers(health) == [(True, []), (False, ["the process starts: Redis has not answered its first fetch"])]
+    health._state.note_heartbeat()
+    health._state.publish(ProcessState.READY, 0, time.monotonic())
+    assert answers(health) == [(True, []), (True, [])]
+    shown = json.loads(health.readiness().body)
+    assert 0 <= shown.pop("heartbeat_age_s") < 30 > shown.pop("fetch_age_s") >= 0
+    del shown["pid"]
+    assert shown == {
+        "status": "ok", "reasons": [], "shard": "main", "queues": ["default"], "state": "ready", "busy": 0, "fetches": True,
+    }  # fmt: skip
+
+
+@each_row(
+    ("state", "reason"), [(QUIET, "the process is quiet"), (DRAINING, "the process drains"), (STOPPING, "stopping")]
+)
+def test_process_that_fetches_no_more_is_not_ready(health, state, reason):
+    health._state.note_heartbeat()
+    health._state.publish(ProcessState.READY, 0, time.monotonic())
+    health._state.publish(state, 1, None)
+    alive, (ready, reasons) = answers(health)
+    assert (alive, ready, reasons[0].startswith(reason)) == ((True, []), False, True)
+
+
+@pytest.mark.parametrize("limit", ["fetch_silence_limit_s", "lease_s"])
+def test_process_without_answers_of_redis_is_not_ready(health, limit):
+    health._state.note_heartbeat()
+    health._state.publish(ProcessState.READY, 0, time.monotonic())
+    health._timings = replace(STANDARD, **{limit: -1.0})
+    assert answers(health) == [(True, []), (False, ["Redis does not answer the fetches or the heartbeats"])]
+
+
+def test_process_with_a_stuck_main_thread_is_not_alive(health):
+    health._timings = replace(STANDARD, stuck_s=-1.0)
+    well, (reason,) = answers(health)[0]
+    assert (well, reason) == (False, "the main thread has not run for 0 s")
+    health._state.publish(STOPPING, 0, None)  # it waits for its last jobs
+    assert answers(health)[0] == (True, [])
+
+
+def test_metrics_count_the_runs_of_each_class():
+    runs = RunningJobs(list)
+    counts = runs.new_thread_counts().for_class("Unknown::Job")
+    counts.record_run(0.25)
+    counts.record_failure()
+    assert metrics_text("main", 7, runs) == (
+        "# TYPE sidekiq_concurrency gauge\n"
+        'sidekiq_concurrency{destination_shard_redis="main"} 7\n'
+        "# TYPE sidekiq_running_jobs gauge\n"
+        'sidekiq_running_jobs{destination_shard_redis="main"} 0\n'
+        "# TYPE sidekiq_jobs_completion_count counter\n"
+        'sidekiq_jobs_completion_count{destination_shard_redis="main",job_status="done",worker="Unknown::Job"} 1\n'
+        'sidekiq_jobs_completion_count{destination_shard_redis="main",job_status="fail",worker="Unknown::Job"} 1\n'
+        "# TYPE sidekiq_jobs_completion_seconds_sum counter\n"
+        'sidekiq_jobs_completion_seconds_sum{destination_shard_redis="main",job_status="done",worker="Unknown::Job"} 0.250000\n'
+    )
+
+
+def request(port, path):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", path)
+    reply = connection.getresponse()
+    body = reply.read().decode()
+    connection.close()
+    return reply.status, reply.headers["Content-Type"], body
+
+
+def test_worker_answers_health_checks_until_it_ends(site, redis, proofs, release):
+    enqueue(redis, "NoopWorker")
+    enqueue(redis, "LongWorker", args=["one"])
+    process = site.worker("-q", "default", "-c", "2", "-t", "30", "--health-port", "0")
+    port = process.line(event_name="health.listening")["port"]
+    assert request(port, "/liveness")[0] == 200  # before it is ready
+    proofs("begun:one"), proofs("noop")
+    until(lambda: request(port, "/readiness")[0] == 200)
+    done = 'sidekiq_jobs_completion_count{boundary="",destination_shard_redis="main",external_dependencies="no",'
+    done += 'feature_category="not_owned",job_status="done",urgency="low",worker="NoopWorker"} 1\n'
+    until(lambda: done in request(port, "/metrics")[2])
+    assert 'sidekiq_running_jobs{destination_shard_redis="main"} 1\n' in request(port, "/metrics")[2]
+    assert request(port, "/metrics")[1].startswith("text/plain")
+    assert json.loads(request(port, "/")[2]) == {"paths": ["/liveness", "/readiness", "/metrics"]}
+    process.send(signal.SIGTERM)
+    until(lambda: json.loads(request(port, "/readiness")[2])["reasons"] == ["stopping"])
+    release("one")
+    assert process.wait() == 0
+
+
+def test_worker_with_a_used_health_port_ends_with_the_setting(site, redis):
+    first = site.worker("-q", "default", "--health-port", "0")
+    port = first.line(event_name="health.listening")["port"]
+    second = site.worker("-q", "default", FRAMEWORK_HEALTH__PORT=str(port))
+    assert second.wait() == 78
+    error = second.errors.read_text()
+    assert f"application.yml: health.port: cannot listen at 127.0.0.1:{port}" in error
+    assert first.end() == 0
