@@ -16,7 +16,7 @@ from framework.process.title import Title
 from framework.settings.model import Settings
 from framework.shard.shard import Shard
 from framework.testing.mode_errors import ModeError
-from framework.testing.no_process import LOOP, silent_log
+from framework.testing.no_process import silent_log
 from framework.wire import keys
 from framework.wiring.client import open_router
 from framework.wiring.worker_process import WorkerOptions, build_worker
@@ -46,7 +46,6 @@ class DrainProcess:
             own_identity(),
             JobLog(silent_log(), jobs=False),
             supervisor=None,
-            loop=LOOP,
         )
         self._parts.title = _NoTitle(shard.name, (), "")
         events = self._parts.events

@@ -156,12 +156,8 @@ def build_worker(
     log: JobLog,
     *,
     supervisor: int | None,
-    loop: EventLoop | None = None,
 ) -> ProcessComponents:
-    """Return the components of a process that serves the queues in ``order``; nothing runs yet.
-
-    ``loop`` runs the async jobs; ``None`` for a loop of the process's own.
-    """
+    """Return the components of a process that serves the queues in ``order``; nothing runs yet."""
     events = ProcessEvents(shard.name, tracker_of(settings), shard.endpoint.user)
     dead_set, waits = _dead_set_limits(settings.dead), timings.current()
     states = StatusWriter(shard, events.status_write_failed)
@@ -184,7 +180,7 @@ def build_worker(
     return ProcessComponents(
         identity=identity,
         fetcher=fetcher,
-        processor=Processor(fetcher, threads, executor, settler, log, runs, loop or EventLoop(), events),
+        processor=Processor(fetcher, threads, executor, settler, log, runs, EventLoop(), events),
         lease=Lease(beating, identity, options.slots, detector, waits),
         record=_record(options, upkeep, identity, order, runs, absent, waits),
         metrics=SidekiqMetrics(upkeep, runs.class_metrics, settings.sidekiq_metrics, timings=waits),
