@@ -158,9 +158,12 @@ def reject_await(declaration: Declaration) -> None:
     if caller is not None and _next_instruction_awaits(caller):
         name = frame.f_code.co_name
         call = f"{declaration.class_name}.{name}"
+        # An inline run has no awaitable twin.
+        has_twin = name != "perform_inline"
+        advice = f"await {declaration.class_name}.a{name}(...)" if has_twin else f"await asyncio.to_thread({call}, ...)"
         reason = (
             f"{name} is not a coroutine, and nothing was pushed: leave out await; {call}(...) has pushed when it returns. Where "
-            f"the event loop must not wait for Redis: await asyncio.to_thread({call}, ...)"
+            f"the event loop must not wait for Redis: {advice}"
         )
         raise MisuseError(declaration.qualified_name, reason)
 
