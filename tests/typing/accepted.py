@@ -10,7 +10,10 @@ from framework import (
     DeferOnHealth,
     Job,
     LimitedCapacityWorker,
+    active_job,
+    aenqueue,
     background,
+    enqueue,
     flags,
     status,
 )
@@ -219,6 +222,14 @@ async def awaited_pushes(projects: Sequence[tuple[int, str]]) -> None:
     )
     await RebuildIndexWorker.set(queue="urgent").set(retry=0).aperform_async(42, mode="fast")
     assert_type(await DrainWorker.aperform_with_capacity(7, mode="fast"), list[Jid])
+    assert_type(await aenqueue("Ruby::MailJob", [1], queue="mails", at=60), Jid | None)
+
+
+def pushes_by_name() -> None:
+    """Classes that this program may not have."""
+    assert_type(enqueue("Ruby::MailJob", [1, {"a": None}], queue="mails", retry=3), Jid | None)
+    enqueue("Search::RebuildIndexWorker", (42,), at=timedelta(hours=1))
+    assert_type(active_job.enqueue("ReportJob", [1], {"mode": "fast"}, queue="reports"), Jid | None)
 
 
 def bulk_for(projects: Sequence[tuple[int, str]]) -> list[Jid | None]:
