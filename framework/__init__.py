@@ -12,6 +12,7 @@ from framework.declare import port
 
 if TYPE_CHECKING:
     from framework.declare.background import background
+    from framework.declare.by_name import aenqueue, enqueue
     from framework.declare.limited_capacity import LimitedCapacityWorker
     from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
     from framework.declare.worker import ApplicationWorker
@@ -43,8 +44,10 @@ __all__ = [
     "LimitedCapacityWorker",
     "RetryError",
     "RetryLater",
+    "aenqueue",
     "background",
     "boot",
+    "enqueue",
 ]
 
 _MODULES = {
@@ -54,8 +57,10 @@ _MODULES = {
     "DeferOnHealth": "framework.declare.policy_options",
     "Job": "framework.wire.job",
     "LimitedCapacityWorker": "framework.declare.limited_capacity",
+    "aenqueue": "framework.declare.by_name",
     "background": "framework.declare.background",
     "boot": "framework.wiring.client",
+    "enqueue": "framework.declare.by_name",
 }
 """Module of each public name that is no error. Type checkers read it from the imports above."""
 

@@ -175,8 +175,8 @@ class ShardUnavailableError(PushError):
 class BulkPushError(PushError):
     """Report a failed chunk of a bulk push. ``__cause__`` is the cause.
 
-    ``jids`` are the ids of the written jobs in the order of the input, up to the index ``failed_from``. With ``maybe_written`` the
-    reply to the chunk that begins there was lost: its jobs, with the ids ``in_doubt``, may be written. All later jobs are not.
+    ``jids`` are the ids of the written jobs in the order of the input, up to the index ``failed_from``; a stream keeps none. With
+    ``maybe_written`` the reply to the chunk that begins there was lost: its jobs (``in_doubt``) may be written, all later are not.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class BulkPushError(PushError):
     ) -> None:
         self.jids, self.failed_from, self._resume = list(jids), failed_from, resume
         self.maybe_written, self.in_doubt = maybe_written, list(in_doubt)
-        before = f"The {failed_from:,} jobs before it are written (their ids are in `jids`)"
+        before = f"The {failed_from:,} jobs before it are written{' (their ids are in `jids`)' if jids else ''}"
         if maybe_written:
             advice = (
                 f"{before}, and the {len(self.in_doubt):,} jobs of its chunk (`in_doubt`) may be written, too. If they are "
@@ -199,9 +199,8 @@ class BulkPushError(PushError):
                 "within 9 minutes: it writes the missing jobs of that chunk, then pushes the rest."
             )
         else:
-            advice = (
-                f"{before}, and no later job: call `resume()` on this error, or push again from index {failed_from}."
-            )
+            retry = "call `resume()` on this error, or push" if resume else "push"
+            advice = f"{before}, and no later job: {retry} again from index {failed_from}."
         super().__init__(f"bulk push failed at job {failed_from}: {cause} {advice}")
 
     def resume(self) -> list[str | None]:

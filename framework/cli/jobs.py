@@ -1,4 +1,4 @@
-"""``jobs``: show jobs, say why they do not run, and act on them."""
+"""``jobs``: push jobs, show them, say why they do not run, and act on them."""
 
 import click
 
@@ -6,6 +6,7 @@ from framework.cli.groups import CommandGroup
 from framework.cli.jobs_actions import COMMANDS as ACTIONS
 from framework.cli.jobs_counters import counters
 from framework.cli.jobs_deferred import deferred
+from framework.cli.jobs_enqueue import enqueue
 from framework.cli.jobs_explain import explain
 from framework.cli.jobs_flags import COMMANDS as FLAGS
 from framework.cli.jobs_held import held
@@ -21,11 +22,11 @@ from framework.cli.jobs_stats import stats
 
 @click.group("jobs", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def jobs() -> None:
-    """Show queues, processes and jobs, explain why jobs do not run, and act on them."""
+    """Push jobs; show queues, processes and jobs, explain why jobs do not run, and act on them."""
 
 
 for command in (
-    *(stats, *QUEUES, *PROCESSES, list_jobs, show, *ACTIONS),
+    *(enqueue, stats, *QUEUES, *PROCESSES, list_jobs, show, *ACTIONS),
     *(explain, held, limits, locks, *PAUSES, deferred, *FLAGS, counters),
 ):
     jobs.add_command(command)

@@ -29,25 +29,30 @@ class BulkChunk(NamedTuple):
     longest_line: int
 
 
-def bind_all(signature: JobSignature, jobs: Iterable[Any], coerce: Coerce | None = None) -> list[list[Any]]:
+def bind_all(
+    signature: JobSignature, jobs: Iterable[Any], coerce: Coerce | None = None, first: int = 0
+) -> list[list[Any]]:
     """Return every job's arguments as a list of positions, checked. Raises ArgumentsError naming the first wrong job.
 
-    Arguments that are not strict are replaced by the result of ``coerce``, where it is given.
+    Arguments that are not strict are replaced by the result of ``coerce``, where it is given. ``first`` is the index of the first
+    job, for messages.
     """
-    return [bound for start, part in _chunks(jobs) for bound in _bind_each(signature, part, start, coerce)]
+    return [bound for start, part in _chunks(jobs, first) for bound in _bind_each(signature, part, start, coerce)]
 
 
-def json_chunks(signature: JobSignature, jobs: Iterable[Any], coerce: Coerce | None = None) -> Iterator[BulkChunk]:
+def json_chunks(
+    signature: JobSignature, jobs: Iterable[Any], coerce: Coerce | None = None, first: int = 0
+) -> Iterator[BulkChunk]:
     """Yield every job's arguments as JSON, checked; a fraction of the objects' size.
 
     Otherwise as ``bind_all``. The caller writes nothing before the last chunk has come.
     """
-    for start, part in _chunks(jobs):
+    for start, part in _chunks(jobs, first):
         yield _fast_chunk(signature, part) or _checked_chunk(signature, part, start, coerce)
 
 
-def _chunks(jobs: Iterable[Any]) -> Iterator[tuple[int, list[Any]]]:
-    given, start = iter(jobs), 0
+def _chunks(jobs: Iterable[Any], start: int) -> Iterator[tuple[int, list[Any]]]:
+    given = iter(jobs)
     while part := list(islice(given, CHUNK_SIZE)):
         yield start, part
         start += CHUNK_SIZE

@@ -259,7 +259,8 @@ def _check_mixin(faults: ErrorCollector, mixin: type[Any]) -> None:
 
 def _check_reserved_names(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> None:
     """Refuse names that hide the framework's: ``Worker.route()`` would call a helper, ``self.jid`` would be a method."""
-    taken = {name for name, value in vars(base).items() if isinstance(value, classmethod)} - HOOKS.keys()
+    of_base = [pair for owner in base.__mro__ for pair in vars(owner).items()]
+    taken = {name for name, value in of_base if isinstance(value, classmethod)} - HOOKS.keys()
     taken |= {"jid", "job_version"}
     for owner in (cls, *_mixins(cls, base)):
         for name in sorted(taken & vars(owner).keys()):

@@ -112,8 +112,8 @@ class Declaration:
 
     @property
     def qualified_name(self) -> str:
-        """The module and qualified name of the class, for messages."""
-        return f"{self.module}.{self.class_name}"
+        """The module and qualified name of the class, for messages; the name on the wire of a class that is not here."""
+        return f"{self.module}.{self.class_name}" if self.module else self.class_name
 
     @property
     def owning_category(self) -> str | None:

@@ -6,10 +6,10 @@ from contextvars import copy_context
 from functools import partial, wraps
 from typing import Any, ClassVar, Never, ParamSpec, Protocol, cast
 
-from framework.declare import check, misuse, port
+from framework.declare import awaited_push, check, misuse, port
 from framework.declare.declaration import Declaration
 from framework.declare.error_collector import ErrorCollector
-from framework.declare.request import PushRequest
+from framework.declare.request import NO_OPTIONS, PushRequest
 from framework.declare.signature import check_self_parameter
 from framework.declare.worker import ApplicationWorker
 from framework.errors import DeclarationError
@@ -78,6 +78,13 @@ class LimitedCapacityWorker(ApplicationWorker, abstract=True):
         """
         declaration = cast("type[LimitedCapacityWorker]", cls).declaration()
         return _push_up_to_limit(declaration, declaration.signature.bind(args, kwargs))
+
+    @classmethod
+    async def aperform_with_capacity(cls: type[PerformsWork[P]], *args: P.args, **kwargs: P.kwargs) -> list[Jid]:
+        """Push as ``perform_with_capacity``, in a thread, while the event loop goes on."""
+        worker = cast("type[LimitedCapacityWorker]", cls)
+        push = partial(worker.perform_with_capacity, *args, **kwargs)
+        return await awaited_push.run(worker.declaration(), NO_OPTIONS, push, is_bulk=False)
 
     def _aw_portion_done(self, args: list[Any], remaining: object) -> None:
         """Push the next job when work is left, as soon as this job has released its slot."""

@@ -20,7 +20,9 @@ from framework.typeguards import qualified_name
 running_loop: Callable[[], object] = asyncio._get_running_loop  # pyright: ignore[reportPrivateUsage]
 """The event loop of this thread, or None. get_running_loop raises instead, which costs a push a microsecond."""
 
-_PUSH_MODULES = frozenset(f"framework.declare.{name}" for name in ("misuse", "setter", "worker", "limited_capacity"))
+_PUSH_MODULES = frozenset(
+    f"framework.declare.{name}" for name in ("misuse", "setter", "worker", "limited_capacity", "by_name")
+)
 """The modules between an application's push and the check whether the push is awaited."""
 
 _FUNCTION_ATTRIBUTES = ("__code__", "__defaults__", "__kwdefaults__", "__globals__", "__closure__")
@@ -157,10 +159,14 @@ def reject_await(declaration: Declaration) -> None:
         frame = caller
     if caller is not None and _next_instruction_awaits(caller):
         name = frame.f_code.co_name
-        call = f"{declaration.class_name}.{name}"
+        owner = "framework" if name == "enqueue" else declaration.class_name
+        call = f"{owner}.{name}"
+        # An inline run has no awaitable twin.
+        has_twin = name != "perform_inline"
+        advice = f"await {owner}.a{name}(...)" if has_twin else f"await asyncio.to_thread({call}, ...)"
         reason = (
             f"{name} is not a coroutine, and nothing was pushed: leave out await; {call}(...) has pushed when it returns. Where "
-            f"the event loop must not wait for Redis: await asyncio.to_thread({call}, ...)"
+            f"the event loop must not wait for Redis: {advice}"
         )
         raise MisuseError(declaration.qualified_name, reason)
 

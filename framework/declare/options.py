@@ -1,13 +1,13 @@
 """The options of one push (``Worker.set``), and when a job is due."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, TypedDict, cast
+from typing import Any, TypeAlias, TypedDict, cast
 
 from framework.declare import validators
 from framework.declare.attributes import ATTRIBUTES
-from framework.declare.request import BulkPacing, DueTime
+from framework.declare.request import BulkPacing, DueTime, JobTimes, RandomSpread
 from framework.declare.strict_json import NotJsonError, check_strict_json
 from framework.declare.validators import InvalidValue, Validator
 from framework.errors import ArgumentsError
@@ -17,6 +17,12 @@ from framework.types import Json
 
 MIN_EPOCH_S = 1_000_000_000
 """Numbers below are seconds from now, numbers from here on are epoch seconds (Sidekiq)."""
+
+MIN_SPREAD_S = 5.0
+"""The shortest time over which jobs are spread (Sidekiq). Pollers look for due jobs every few seconds only."""
+
+Moment: TypeAlias = datetime | timedelta | float
+"""When a job is due: an aware datetime, a delay, or a number (see ``MIN_EPOCH_S``)."""
 
 
 class PushOptions(TypedDict, total=False):
@@ -117,14 +123,19 @@ def due_at(worker: str, when: object, clock: Callable[[], float]) -> DueTime | N
     """
     now = clock()
     due = _due(worker, when, now)
-    if not math.isfinite(due.at):
-        raise ArgumentsError(worker, f"cannot be due at {due.at}; give a finite time")
     if due.delay_s is not None:
         return due if due.delay_s > 0 else None
     return due if due.at > now else None
 
 
 def _due(worker: str, when: object, now: float) -> DueTime:
+    due = _any_due(worker, when, now)
+    if not math.isfinite(due.at):
+        raise ArgumentsError(worker, f"cannot be due at {due.at}; give a finite time")
+    return due
+
+
+def _any_due(worker: str, when: object, now: float) -> DueTime:
     if isinstance(when, timedelta):
         return DueTime(now + when.total_seconds(), when.total_seconds())
     if isinstance(when, datetime):
@@ -172,3 +183,32 @@ def bulk_schedule(
         ) from None
     now = clock()
     return due_at(worker, delay, lambda: now) or DueTime(now, 0.0), BulkPacing(batch_size, step)
+
+
+def spread_schedule(worker: str, interval: object, clock: Callable[[], float]) -> tuple[DueTime, RandomSpread]:
+    """Return when the jobs of a bulk push are due: each at a random time within ``interval`` from now (Sidekiq).
+
+    Raises ArgumentsError for anything but a positive duration.
+    """
+    try:
+        seconds = validators.duration(interval).total_seconds()
+    except InvalidValue as error:
+        reason = f"spread_interval = {short_repr(interval)} is not allowed. Allowed: {error}"
+        raise ArgumentsError(worker, reason) from None
+    return DueTime(clock(), 0.0), RandomSpread(max(seconds, MIN_SPREAD_S))
+
+
+def times_schedule(worker: str, times: Iterable[object], clock: Callable[[], float]) -> tuple[DueTime, JobTimes]:
+    """Return when the jobs of a bulk push are due, by the time of each (Sidekiq).
+
+    Redis's clock counts if all times are delays, else the clock of this host. Raises ArgumentsError naming the first wrong time.
+    """
+    now, dues = clock(), list[DueTime]()
+    for index, when in enumerate(times):
+        try:
+            dues.append(_due(worker, when, now))
+        except ArgumentsError as error:
+            raise ArgumentsError(worker, f"(job {index} of the bulk) {error.reason}") from None
+    by_redis = all(due.delay_s is not None for due in dues)
+    seconds = [due.at - now if due.delay_s is None else due.delay_s for due in dues]
+    return DueTime(now, 0.0 if by_redis else None), JobTimes(seconds)

@@ -69,9 +69,14 @@ def find(wire_name: str) -> type[Any] | None:
     return _registry.by_name.get(wire_name)
 
 
+def names() -> list[str]:
+    """Return every registered wire name and alias."""
+    return list(_registry.by_name)
+
+
 def nearest_name(wire_name: str) -> str | None:
     """Return the registered name most like ``wire_name``, for messages."""
-    return nearest_word(wire_name, list(_registry.by_name))
+    return nearest_word(wire_name, names())
 
 
 def workers() -> list[type[Any]]:

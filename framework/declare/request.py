@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from random import random
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, ParamSpec, Protocol
 
@@ -61,15 +62,37 @@ class BulkPacing(NamedTuple):
     batch_size: int
     batch_delay_s: float
 
-    def delay_s_of(self, index: int) -> float:
-        """Return the seconds between the first job and job number ``index`` (from 0)."""
-        return index // self.batch_size * self.batch_delay_s
+    def delays_s(self, start: int, count: int) -> list[float]:
+        """Return the seconds between the first job of the bulk and each of ``count`` jobs from index ``start`` on."""
+        return [index // self.batch_size * self.batch_delay_s for index in range(start, start + count)]
+
+
+class RandomSpread(NamedTuple):
+    """Spread the jobs of a bulk push at random over ``interval_s`` seconds (Sidekiq's ``spread_interval``)."""
+
+    interval_s: float
+
+    def delays_s(self, start: int, count: int) -> list[float]:
+        """See ``BulkPacing``."""
+        del start
+        return [random() * self.interval_s for _ in range(count)]
+
+
+class JobTimes(NamedTuple):
+    """Hold the time of each job of a bulk push, in seconds after the time of the bulk."""
+
+    seconds: Sequence[float]
+
+    def delays_s(self, start: int, count: int) -> Sequence[float]:
+        """See ``BulkPacing``."""
+        return self.seconds[start : start + count]
 
 
 class BulkRequest(NamedTuple):
     """Represent a bulk push. ``due`` is the time of the first job, ``pacing`` spreads the others, ``contexts`` has one per job.
 
-    The arguments are those of the caller. ``declare.bulk`` binds and checks them.
+    The arguments are those of the caller. ``declare.bulk`` binds and checks them. ``start`` is the index of the first job, for
+    messages: above 0 in a later chunk of a stream.
     """
 
     declaration: Declaration
@@ -77,8 +100,9 @@ class BulkRequest(NamedTuple):
     due: DueTime | None = None
     options: Mapping[str, Any] = NO_OPTIONS
     contexts: Sequence[Mapping[str, Json]] | None = None
-    pacing: BulkPacing | None = None
+    pacing: BulkPacing | RandomSpread | JobTimes | None = None
+    start: int = 0
 
-    def delay_s_of(self, index: int) -> float:
-        """Return the seconds between the first job and job number ``index`` (from 0)."""
-        return 0.0 if self.pacing is None else self.pacing.delay_s_of(index)
+    def delays_s(self, start: int, count: int) -> Sequence[float]:
+        """Return the seconds between the first job of the bulk and each of ``count`` jobs from index ``start`` on."""
+        return [0.0] * count if self.pacing is None else self.pacing.delays_s(start, count)

@@ -1,15 +1,38 @@
 """Push jobs with options (``Worker.set(...)``), or without options for the methods of the class."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypeVar, Unpack
+from functools import partial
+from typing import Any, Generic, Never, TypeVar, Unpack
 
-from framework.declare import port
+from framework.declare import awaited_push, port
+from framework.declare.bulk_stream import BulkStream
 from framework.declare.declaration import Declaration
 from framework.declare.misuse import add_foreign_methods, reject_await, running_loop
 from framework.declare.no_effect import warn_about_options
-from framework.declare.options import PushOptions, bulk_schedule, check_context, check_options, due_at
-from framework.declare.request import BulkPacing, BulkRequest, DueTime, JobRequest, P, PushRequest
+from framework.declare.options import (
+    Moment,
+    PushOptions,
+    bulk_schedule,
+    check_context,
+    check_options,
+    due_at,
+    spread_schedule,
+    times_schedule,
+)
+from framework.declare.request import (
+    NO_OPTIONS,
+    BulkPacing,
+    BulkRequest,
+    DueTime,
+    JobRequest,
+    JobTimes,
+    P,
+    Performs,
+    PushRequest,
+    RandomSpread,
+)
 from framework.declare.validators import InvalidValue
 from framework.errors import ArgumentsError
 from framework.types import Jid, Json
@@ -64,15 +87,37 @@ class Setter(Generic[P]):
         """
         return self._push(self._due(when), args, kwargs)
 
-    def perform_bulk(self, jobs: Iterable[Sequence[Any]], /) -> list[Jid | None]:
+    def perform_bulk(
+        self,
+        jobs: Iterable[Sequence[Any]],
+        /,
+        *,
+        at: Moment | Iterable[Moment] | None = None,
+        spread_interval: timedelta | float | None = None,
+    ) -> list[Jid | None]:
         """Push one job per tuple of arguments; return the ids in the same order.
 
-        With ``sync`` the jobs run here instead, one after the other. The first exception is raised, and later jobs do not run.
+        ``at`` is the time of all jobs, or an iterable with the time of each. With ``spread_interval`` each job is due at a random
+        time within it. With ``sync`` the jobs run here instead, one after the other. The first exception is raised, and later
+        jobs do not run.
 
         Raises:
             BulkPushError: a chunk failed.
         """
-        return self._push_bulk(jobs)
+        if at is not None and not isinstance(at, datetime | timedelta | int | float):
+            jobs, at = list(jobs), list(at)
+            self._check_times(len(jobs), len(at))
+        return self._push_bulk(jobs, *self._times_of_bulk(at, spread_interval))
+
+    def perform_bulk_stream(
+        self, jobs: Iterable[Sequence[Any]], /, *, spread_interval: timedelta | float | None = None
+    ) -> int:
+        """Push the jobs of an iterator as they come, 1,000 at a time; return the number of written jobs.
+
+        Raises:
+            BulkPushError: a chunk failed.
+        """
+        return self._push_stream(self._stream(jobs, spread_interval))
 
     def perform_bulk_in(
         self,
@@ -95,16 +140,24 @@ class Setter(Generic[P]):
         delay: timedelta | float | None = None,
         batch_size: int | None = None,
         batch_delay: timedelta | float | None = None,
+        at: Callable[[T], Moment] | None = None,
+        spread_interval: timedelta | float | None = None,
     ) -> list[Jid | None]:
         """Push one job per object: ``arguments`` returns ``Worker.arguments(...)``, ``context`` the job's ``meta.*`` fields.
 
-        With a ``delay`` the jobs are due later, as in ``perform_bulk_in``.
+        With a ``delay`` the jobs are due later, as in ``perform_bulk_in``; ``at`` returns the time of each job.
         """
-        paced = batch_size is not None or batch_delay is not None
-        due, pace = None, None
-        if delay is not None or paced:
+        is_paced = delay is not None or batch_size is not None or batch_delay is not None
+        if is_paced and (at is not None or spread_interval is not None):
+            self._refuse_times(
+                "at and spread_interval exclude delay, batch_size and batch_delay; give the one or the other"
+            )
+        due: DueTime | None = None
+        pace: BulkPacing | RandomSpread | JobTimes | None = None
+        if is_paced:
             due, pace = self._bulk_schedule(0 if delay is None else delay, batch_size, batch_delay)
         args: list[list[Any]] = []
+        times: list[Moment] = []
         contexts: list[Mapping[str, Json]] | None = None if context is None else []
         for index, item in enumerate(objects):
             request = _call_with_index_note(index, arguments, item)
@@ -112,6 +165,10 @@ class Setter(Generic[P]):
             args.append(request.args)
             if context is not None and contexts is not None:
                 contexts.append(self._checked_context(index, _call_with_index_note(index, context, item)))
+            if at is not None:
+                times.append(_call_with_index_note(index, at, item))
+        if not is_paced:
+            due, pace = self._times_of_bulk(None if at is None else times, spread_interval)
         return self._push_bulk(args, due, pace, contexts)
 
     def perform_inline(self, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -119,6 +176,85 @@ class Setter(Generic[P]):
         if running_loop() is not None:
             reject_await(self._declaration)
         self._run_inline(self._declaration.signature.bind(args, kwargs), self._options)
+
+    async def aperform_async(self, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
+        """Push as ``perform_async``, while the event loop goes on. A push whose task is cancelled may have been made."""
+        return await self._in_thread(partial(self.perform_async, *args, **kwargs))
+
+    async def aperform_in(self, delay: timedelta | float, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
+        """Push as ``perform_in``, while the event loop goes on."""
+        return await self._in_thread(partial(self.perform_in, delay, *args, **kwargs))
+
+    async def aperform_at(self, when: datetime | float, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
+        """Push as ``perform_at``, while the event loop goes on."""
+        return await self._in_thread(partial(self.perform_at, when, *args, **kwargs))
+
+    async def aperform_bulk(
+        self,
+        jobs: Iterable[Sequence[Any]],
+        /,
+        *,
+        at: Moment | Iterable[Moment] | None = None,
+        spread_interval: timedelta | float | None = None,
+    ) -> list[Jid | None]:
+        """Push as ``perform_bulk``, while the event loop goes on. The iterables are read in another thread."""
+        push = partial(self.perform_bulk, jobs, at=at, spread_interval=spread_interval)
+        return await self._in_thread(push, is_bulk=True)
+
+    async def aperform_bulk_stream(
+        self, jobs: Iterable[Sequence[Any]], /, *, spread_interval: timedelta | float | None = None
+    ) -> int:
+        """Push as ``perform_bulk_stream``, while the event loop goes on. Cancelled, it ends after the chunk in progress."""
+        stream = self._stream(jobs, spread_interval)
+        try:
+            return await self._in_thread(partial(self._push_stream, stream), is_bulk=True)
+        finally:
+            stream.stop()
+
+    async def aperform_bulk_in(
+        self,
+        delay: timedelta | float,
+        jobs: Iterable[Sequence[Any]],
+        /,
+        *,
+        batch_size: int | None = None,
+        batch_delay: timedelta | float | None = None,
+    ) -> list[Jid | None]:
+        """Push as ``perform_bulk_in``, while the event loop goes on."""
+        push = partial(self.perform_bulk_in, delay, jobs, batch_size=batch_size, batch_delay=batch_delay)
+        return await self._in_thread(push, is_bulk=True)
+
+    async def aperform_bulk_for(
+        self,
+        objects: Iterable[T],
+        *,
+        arguments: Callable[[T], JobRequest[P]],
+        context: Callable[[T], Mapping[str, Json]] | None = None,
+        delay: timedelta | float | None = None,
+        batch_size: int | None = None,
+        batch_delay: timedelta | float | None = None,
+        at: Callable[[T], Moment] | None = None,
+        spread_interval: timedelta | float | None = None,
+    ) -> list[Jid | None]:
+        """Push as ``perform_bulk_for``, while the event loop goes on. The functions are called in another thread."""
+        push = partial(
+            self.perform_bulk_for,
+            objects,
+            arguments=arguments,
+            context=context,
+            delay=delay,
+            batch_size=batch_size,
+            batch_delay=batch_delay,
+            at=at,
+            spread_interval=spread_interval,
+        )
+        return await self._in_thread(push, is_bulk=True)
+
+    async def _in_thread(self, push: Callable[[], R], *, is_bulk: bool = False) -> R:
+        """Call ``push`` in a thread of the shard; one that runs jobs here, in a thread of the event loop."""
+        if self._options.get("sync"):
+            return await asyncio.to_thread(push)
+        return await awaited_push.run(self._declaration, self._options, push, is_bulk=is_bulk)
 
     def _push(self, due: DueTime | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Jid | None:
         if running_loop() is not None:
@@ -134,15 +270,31 @@ class Setter(Generic[P]):
         self,
         args: Iterable[Any],
         due: DueTime | None = None,
-        pacing: BulkPacing | None = None,
+        pacing: BulkPacing | RandomSpread | JobTimes | None = None,
         contexts: list[Mapping[str, Json]] | None = None,
+        start: int = 0,
     ) -> list[Jid | None]:
         if running_loop() is not None:
             reject_await(self._declaration)
-        request = BulkRequest(self._declaration, args, due, self._options, contexts, pacing)
+        request = BulkRequest(self._declaration, args, due, self._options, contexts, pacing, start)
         if self._options.get("sync"):
             return port.current().perform_bulk_inline(self._worker, request)
         return port.current().push_bulk(request)
+
+    def _stream(self, jobs: Iterable[Sequence[Any]], spread_interval: timedelta | float | None) -> BulkStream:
+        # Checked before the first job is read.
+        self._times_of_bulk(None, spread_interval)
+
+        def push_chunk(chunk: Sequence[Any], start: int) -> list[Jid | None]:
+            # A spread begins with each chunk: the last one may be read an hour after the first.
+            return self._push_bulk(chunk, *self._times_of_bulk(None, spread_interval), start=start)
+
+        return BulkStream(jobs, push_chunk)
+
+    def _push_stream(self, stream: BulkStream) -> int:
+        if running_loop() is not None:
+            reject_await(self._declaration)
+        return stream.run()
 
     def _run_inline(self, args: list[Any], options: Mapping[str, Any]) -> Jid | None:
         return port.current().perform_inline(self._worker, PushRequest(self._declaration, args, None, options))
@@ -156,6 +308,28 @@ class Setter(Generic[P]):
     ) -> tuple[DueTime | None, BulkPacing | None]:
         self._reject_delay_with_sync()
         return bulk_schedule(self._declaration.qualified_name, delay, batch_size, batch_delay, port.clock.current())
+
+    def _times_of_bulk(
+        self, at: Moment | list[Moment] | None, spread_interval: timedelta | float | None
+    ) -> tuple[DueTime | None, RandomSpread | JobTimes | None]:
+        if at is None and spread_interval is None:
+            return None, None
+        if at is not None and spread_interval is not None:
+            self._refuse_times("at and spread_interval exclude each other; give one of them")
+        self._reject_delay_with_sync()
+        name = self._declaration.qualified_name
+        if isinstance(at, list):
+            return times_schedule(name, at, port.clock.current())
+        if at is not None:
+            return due_at(name, at, port.clock.current()), None
+        return spread_schedule(name, spread_interval, port.clock.current())
+
+    def _check_times(self, jobs: int, times: int) -> None:
+        if jobs != times:
+            self._refuse_times(f"at has {times:,} times for {jobs:,} jobs; give one for each job")
+
+    def _refuse_times(self, reason: str) -> Never:
+        raise ArgumentsError(self._declaration.qualified_name, reason)
 
     def _reject_delay_with_sync(self) -> None:
         if self._options.get("sync"):
@@ -183,6 +357,13 @@ class Setter(Generic[P]):
 
 
 add_foreign_methods(Setter)
+
+
+def setter_of(worker: type[Performs[P]]) -> Setter[P]:
+    """Return the setter without options of a worker class. Raises DeclarationError for an abstract class."""
+    cls: Any = worker
+    made: Setter[P] | None = cls._aw_setter
+    return Setter(worker, cls.declaration(), NO_OPTIONS) if made is None else made
 
 
 def _call_with_index_note(index: int, make: Callable[[T], R], item: T) -> R:

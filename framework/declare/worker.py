@@ -5,13 +5,14 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, TypeVar, Unpack, cast
 
 from framework.declare import check, misuse, no_effect, port, registry
+from framework.declare.awaitable_pushes import AwaitablePushes
 from framework.declare.declaration import Declaration
 from framework.declare.error_collector import ErrorCollector
 from framework.declare.job_context import CancellationState, JobContext, JobLogger, PlainLogger
-from framework.declare.options import PushOptions, check_options
+from framework.declare.options import Moment, PushOptions, check_options
 from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.request import NO_OPTIONS, JobRequest, P, Performs, Route
-from framework.declare.setter import Setter
+from framework.declare.setter import Setter, setter_of
 from framework.declare.visible_signatures import show_signatures
 from framework.errors import DeclarationError
 from framework.typeguards import qualified_name
@@ -20,7 +21,7 @@ from framework.types import Ack, DataConsistency, Jid, Json, Payload, ResourceBo
 T = TypeVar("T")
 
 
-class ApplicationWorker:
+class ApplicationWorker(AwaitablePushes):
     """Declare one kind of job by a subclass with attributes and a method ``perform`` (GitLab's ApplicationWorker).
 
     Attributes are plain values in the class body, inherited along the MRO. Each job has its own instance, made without arguments.
@@ -222,9 +223,9 @@ class ApplicationWorker:
             ExceedLimitError: the arguments are too large.
             ShardUnavailableError: Redis does not answer or refuses the write.
         """
-        # Not _setter_of() at once: that is a call, and every push comes through here.
+        # Not setter_of() at once: that is a call, and every push comes through here.
         worker: Any = cls
-        setter: Setter[P] = worker._aw_setter or _setter_of(cls)
+        setter: Setter[P] = worker._aw_setter or setter_of(cls)
         return setter.perform_async(*args, **kwargs)
 
     @classmethod
@@ -235,7 +236,7 @@ class ApplicationWorker:
 
         A job that is due now or in the past is pushed at once (Sidekiq 7). The errors are those of ``perform_async``.
         """
-        return _setter_of(cls).perform_in(delay, *args, **kwargs)
+        return setter_of(cls).perform_in(delay, *args, **kwargs)
 
     @classmethod
     def perform_at(cls: type[Performs[P]], when: datetime | float, /, *args: P.args, **kwargs: P.kwargs) -> Jid | None:
@@ -244,20 +245,46 @@ class ApplicationWorker:
         Raises:
             ArgumentsError: the datetime has no time zone. The other errors are those of ``perform_async``.
         """
-        return _setter_of(cls).perform_at(when, *args, **kwargs)
+        return setter_of(cls).perform_at(when, *args, **kwargs)
 
     @classmethod
-    def perform_bulk(cls: type[Performs[P]], jobs: Iterable[Sequence[Any]], /) -> list[Jid | None]:
+    def perform_bulk(
+        cls: type[Performs[P]],
+        jobs: Iterable[Sequence[Any]],
+        /,
+        *,
+        at: Moment | Iterable[Moment] | None = None,
+        spread_interval: timedelta | float | None = None,
+    ) -> list[Jid | None]:
         """Push one job per tuple of arguments, in chunks of 1,000; return the ids in the same order, None for dropped jobs.
 
-        Every job is checked before the first is written. ``perform_bulk_for`` is the typed form.
+        Every job is checked before the first is written. ``perform_bulk_for`` is the typed form. ``at`` is the time of all jobs, or
+        an iterable with the time of each; with ``spread_interval`` each is due at a random time within it (Sidekiq 7).
 
         Raises:
-            ArgumentsError: the arguments of a job are invalid; nothing was written.
+            ArgumentsError: the arguments of a job, or the times are invalid; nothing was written.
             ExceedLimitError: the arguments of a job are too large; nothing was written.
             BulkPushError: a chunk failed; ``resume()`` of the error pushes the remaining jobs.
         """
-        return _setter_of(cls).perform_bulk(jobs)
+        return setter_of(cls).perform_bulk(jobs, at=at, spread_interval=spread_interval)
+
+    @classmethod
+    def perform_bulk_stream(
+        cls: type[Performs[P]],
+        jobs: Iterable[Sequence[Any]],
+        /,
+        *,
+        spread_interval: timedelta | float | None = None,
+    ) -> int:
+        """Push the jobs of an iterator as they come, 1,000 at a time; return the number of written jobs.
+
+        No more than one chunk is in memory, and each chunk is checked just before it is written.
+
+        Raises:
+            ArgumentsError, ExceedLimitError: a job of the first chunk is refused; nothing was written.
+            BulkPushError: a later chunk was refused, or a chunk failed. The jobs before ``failed_from`` are written.
+        """
+        return setter_of(cls).perform_bulk_stream(jobs, spread_interval=spread_interval)
 
     @classmethod
     def perform_bulk_in(
@@ -273,7 +300,7 @@ class ApplicationWorker:
 
         With the other two, each next ``batch_size`` jobs are due ``batch_delay`` (a timedelta or seconds) later.
         """
-        return _setter_of(cls).perform_bulk_in(delay, jobs, batch_size=batch_size, batch_delay=batch_delay)
+        return setter_of(cls).perform_bulk_in(delay, jobs, batch_size=batch_size, batch_delay=batch_delay)
 
     @classmethod
     def perform_bulk_for(
@@ -285,20 +312,29 @@ class ApplicationWorker:
         delay: timedelta | float | None = None,
         batch_size: int | None = None,
         batch_delay: timedelta | float | None = None,
+        at: Callable[[T], Moment] | None = None,
+        spread_interval: timedelta | float | None = None,
     ) -> list[Jid | None]:
         """Push one job per object: ``arguments`` returns ``Worker.arguments(...)``, ``context`` the job's ``meta.*`` fields.
 
-        ``delay``, ``batch_size`` and ``batch_delay`` are those of ``perform_bulk_in``. Both functions are called for every object
-        before the first job is written. Their exceptions reach the caller.
+        ``delay``, ``batch_size`` and ``batch_delay`` are those of ``perform_bulk_in``; ``at`` returns a job's time. All functions are
+        called for every object before the first job is written. Their exceptions reach the caller.
         """
-        return _setter_of(cls).perform_bulk_for(
-            objects, arguments=arguments, context=context, delay=delay, batch_size=batch_size, batch_delay=batch_delay
+        return setter_of(cls).perform_bulk_for(
+            objects,
+            arguments=arguments,
+            context=context,
+            delay=delay,
+            batch_size=batch_size,
+            batch_delay=batch_delay,
+            at=at,
+            spread_interval=spread_interval,
         )
 
     @classmethod
     def perform_inline(cls: type[Performs[P]], *args: P.args, **kwargs: P.kwargs) -> None:
         """Run the job in this process, through both middleware chains. Its exception reaches the caller."""
-        _setter_of(cls).perform_inline(*args, **kwargs)
+        setter_of(cls).perform_inline(*args, **kwargs)
 
     @classmethod
     def set(cls: type[Performs[P]], **options: Unpack[PushOptions]) -> Setter[P]:
@@ -311,12 +347,6 @@ class ApplicationWorker:
         checked = check_options(declaration.qualified_name, options)
         no_effect.warn_about_options(cls, declaration.qualified_name, checked)
         return Setter(cls, declaration, checked)
-
-
-def _setter_of(cls: type[Performs[P]]) -> Setter[P]:
-    worker: Any = cls
-    made: Setter[P] | None = worker._aw_setter
-    return Setter(cls, worker.declaration(), NO_OPTIONS) if made is None else made
 
 
 def _install_perform_descriptor(cls: type[ApplicationWorker]) -> None:

@@ -37,7 +37,7 @@ class ChunkSource:
         self._find_first_due_at = first_due_at
         self._first_due_at: float | None = None
         self._pending: deque[Any] = plan.payloads.check_bulk(request, locks)
-        self._start = 0
+        self._start = request.start
 
     def prepare(self) -> PreparedChunk | None:
         """See ``BulkPush``."""

@@ -69,7 +69,7 @@ class MiddlewarePayloads:
         # The chain may change the arguments, and the lock keys are those of the changed ones.
         del locks
         coercer = self._strict_arguments.coercer(self._declaration)
-        bound = bind_all(self._declaration.signature, request.args, coercer)
+        bound = bind_all(self._declaration.signature, request.args, coercer, request.start)
         if coercer is not None:
             coercer.log_complaints()
         return deque(bound[start : start + CHUNK_SIZE] for start in range(0, len(bound), CHUNK_SIZE))
@@ -85,10 +85,11 @@ class MiddlewarePayloads:
     ) -> tuple[int, Sequence[JobBatch]]:
         """See ``PayloadBuilder``. A middleware may change the queue of a job, so there may be several batches."""
         by_queue: dict[tuple[str, bool], dict[int, _Job]] = {}
+        delays_s = request.delays_s(start, len(arguments))
         for index, (args, jid) in enumerate(zip(arguments, generate_jids(len(arguments)), strict=True)):
             number = start + index
             own = context.meta(request.contexts[number]) if request.contexts else None
-            due = None if request.due is None else DueTime(request.due.at + request.delay_s_of(number))
+            due = None if request.due is None else DueTime(request.due.at + delays_s[index])
             try:
                 job = self._prepare(args, jid, due, locks, extra, own)
             except ExceedLimitError as error:
@@ -97,7 +98,7 @@ class MiddlewarePayloads:
                 continue
             # A due time set by a middleware stays. One computed with this host's clock is replaced by one of Redis's clock.
             if due is not None and job.due == due and first_due_at is not None:
-                job = job._replace(due=DueTime(first_due_at + request.delay_s_of(number)))
+                job = job._replace(due=DueTime(first_due_at + delays_s[index]))
             destination = ("", True) if job.due is not None else (job.payload["queue"], False)
             by_queue.setdefault(destination, {})[index] = job
         return len(arguments), [_batch(jobs, locks) for jobs in by_queue.values()]

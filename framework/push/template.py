@@ -160,12 +160,12 @@ class TemplatePayloads:
         """See ``PayloadBuilder``. Every job is within the size limits."""
         coercer = self._strict_arguments.coercer(self._declaration)
         checked: deque[ChunkArguments] = deque()
-        for number, (lines, longest) in enumerate(json_chunks(self._signature, request.args, coercer)):
+        for number, (lines, longest) in enumerate(json_chunks(self._signature, request.args, coercer, request.start)):
             if longest < self._template.raw_size_limit:
                 checked.append(ChunkArguments(lines, None))
             else:
                 jobs = lines.split(b"\n")
-                small = b"\n".join(self._fit_lines(jobs, number * CHUNK_SIZE))
+                small = b"\n".join(self._fit_lines(jobs, request.start + number * CHUNK_SIZE))
                 checked.append(ChunkArguments(small, None if locks is None else locks.lock_keys(jobs)))
         if coercer is not None:
             coercer.log_complaints()
@@ -191,7 +191,7 @@ class TemplatePayloads:
         ambient, jids = self._ambient_fields(extra), generate_jids(count)
         dues: list[DueTime] | None = None
         if first_due_at is not None:
-            dues = [DueTime(first_due_at + request.delay_s_of(index)) for index in range(start, start + count)]
+            dues = [DueTime(first_due_at + delay_s) for delay_s in request.delays_s(start, count)]
         contexts = None if request.contexts is None else request.contexts[start : start + count]
         payloads = self._encode_chunk(lines, jids, ambient, contexts, scheduled=dues is not None)
         if locks is None:

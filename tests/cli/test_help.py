@@ -25,10 +25,10 @@ SHARED = (
     "--label",
 )
 OTHERS = {
-    "--shard": ("worker",),
+    "--shard": ("worker", "jobs enqueue"),
     "--tag": tuple(f"jobs {name}" for name in ("list", "retry", "kill", "delete", "requeue")),
 }
-"""Commands to which an option is another one of the same name: a worker has one shard, and jobs have tags too."""
+"""Commands to which an option is another one of the same name: a worker and a push have one shard, and jobs have tags too."""
 
 
 def walk(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
@@ -107,7 +107,7 @@ def test_guide_table_of_options_matches_the_commands() -> None:
         if not isinstance(command, click.Group):
             has = options(command)
             marks = (
-                "one" if (word, name) == ("--shard", "worker") else "yes" if word in has else ""
+                "one" if word == "--shard" and name in OTHERS[word] else "yes" if word in has else ""
                 for word in ("--require", "--shard", "--json")
             )
             rows.append(f"| `{name}` | {' | '.join(marks)} |".replace("|  |", "| |").replace("|  |", "| |"))

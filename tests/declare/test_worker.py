@@ -11,9 +11,9 @@ import pytest
 from framework.declare import port, registry
 from framework.declare.attributes import ATTRIBUTES
 from framework.declare.declaration import Declaration
-from framework.declare.options import bulk_schedule, due_at
+from framework.declare.options import bulk_schedule, due_at, times_schedule
 from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
-from framework.declare.request import BulkPacing, DueTime
+from framework.declare.request import BulkPacing, DueTime, JobTimes
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ArgumentsError, DeclarationError, PushError
 from tests.harness import forked
@@ -482,12 +482,20 @@ def test_bulk_error_names_the_wrong_job(recorder: Any, jobs: Any, words: str):
     assert recorder.bulks == []
 
 
+def test_times_of_delays_count_by_redis_and_others_by_this_host():
+    clock = lambda: NOW  # noqa: E731 - a constant
+    delays = times_schedule("W", [60, timedelta(hours=1)], clock)
+    assert delays == (DueTime(NOW, 0.0), JobTimes([60.0, 3_600.0]))
+    mixed = times_schedule("W", [60, NOW + 90], clock)
+    assert mixed == (DueTime(NOW, None), JobTimes([60.0, 90.0]))
+
+
 def test_bulk_schedule_of_times_and_batches():
     clock = lambda: NOW  # noqa: E731 - a constant
     due, pace = bulk_schedule("W", 60, 2, 10, clock)
     assert due == DueTime(NOW + 60, 60.0)
     assert pace is not None
-    assert [pace.delay_s_of(index) for index in range(5)] == [0, 0, 10, 10, 20]
+    assert pace.delays_s(0, 5) == [0, 0, 10, 10, 20]
     assert bulk_schedule("W", 60, None, None, clock) == (DueTime(NOW + 60, 60.0), None)
     for not_in_the_future in (0, -5, NOW - 1, timedelta(0)):  # a paced bulk starts at once
         assert bulk_schedule("W", not_in_the_future, 1, timedelta(seconds=1), clock) == (
@@ -572,7 +580,7 @@ def test_bulk_in_accepts_a_generator(recorder: Any):
     jids = make().perform_bulk_in(4_000_000_000, ((n,) for n in range(5)), batch_size=2, batch_delay=10)
     (bulk,) = recorder.bulks
     assert bulk.due == DueTime(4_000_000_000.0)
-    assert [bulk.delay_s_of(index) for index in range(len(jids))] == [0, 0, 10, 10, 20]
+    assert bulk.delays_s(0, len(jids)) == [0, 0, 10, 10, 20]
 
 
 def test_inline_and_route_use_the_port(recorder: Any):
@@ -644,7 +652,7 @@ def test_instance_without_process_has_default_values(caplog: pytest.LogCaptureFi
     assert caplog.messages == ["indexed files=3"]
 
 
-@each_row("name", ["route", "set", "arguments", "declaration", "perform_async", "jid", "job_version"])
+@each_row("name", ["route", "set", "arguments", "declaration", "perform_async", "aperform_async", "jid", "job_version"])
 @each_row("place", ["body", "mixin"], around=registry.isolated)
 def test_helper_named_like_the_frameworks_is_refused(name: str, place: str) -> None:
     helper = {name: lambda self: None}

@@ -264,6 +264,23 @@ def async_engine(tmp_path):
     return create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/async.sqlite3")
 
 
+def test_awaited_push_waits_for_the_commit_of_its_task(async_engine, job, jobs):
+    async def act():
+        async with async_engine.begin() as connection:
+            await connection.run_sync(METADATA.create_all)
+        async with AsyncSession(async_engine) as session:
+            session.add(Order(1))
+            await session.flush()
+            jid = await job.aperform_async(1)
+            assert jobs() == []
+            await session.commit()
+        await async_engine.dispose()
+        return jid
+
+    jid = asyncio.run(act())
+    assert [one["jid"] for one in jobs()] == [jid]
+
+
 def test_push_waits_for_the_commit_of_an_async_session(async_engine, pusher, job, jobs, monkeypatch):
     threads = []
     write = pusher.client._reporting

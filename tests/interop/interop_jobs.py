@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import JsonValue
 from redis import Redis
 
-from framework import ApplicationWorker
+from framework import ApplicationWorker, active_job
 
 WAIT_S = 60
 
@@ -72,6 +72,18 @@ class MendableWorker(ApplicationWorker):
         if not repaired:
             raise ValueError(f"{number} is broken")
         note("MendableWorker", number)
+
+
+class WrappedWorker(ApplicationWorker):
+    """Runs the jobs that Rails wrapped."""
+
+    feature_category = "not_owned"
+    wire_name = active_job.WRAPPER
+    aliases = (active_job.WRAPPER_8,)
+
+    def perform(self, job: dict[str, JsonValue]) -> None:
+        wrapped = active_job.unwrap(job)
+        note(wrapped.job_class, *wrapped.args, wrapped.kwargs)
 
 
 class PatientWorker(ApplicationWorker):

@@ -116,6 +116,53 @@ class WaitingWorker
   end
 end
 
+# Rails' Active Job where it is installed (Debian's ruby-activejob), else classes that read and write the same format.
+begin
+  require "logger"
+  require "bigdecimal"
+  require "active_job"
+  require "active_job/queue_adapters/sidekiq_adapter"
+  ActiveJob::Base.queue_adapter = :sidekiq
+  ActiveJob::Base.logger = nil
+rescue LoadError
+  module ActiveJob
+    class Base
+      def self.queue_as(_) = nil
+
+      def self.perform_later(*args, **named)
+        named = named.transform_keys(&:to_s)
+        arguments = [*args, {**named, "_aj_ruby2_keywords" => named.keys}]
+        job = {"job_class" => name, "job_id" => "j-1", "queue_name" => "default", "arguments" => arguments, "executions" => 0}
+        wrapper = "ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper"
+        Sidekiq::Client.push("class" => wrapper, "wrapped" => name, "queue" => "default", "args" => [job])
+      end
+    end
+
+    module QueueAdapters
+      module SidekiqAdapter
+        class JobWrapper
+          include Sidekiq::Worker
+
+          def perform(job)
+            *args, last = job["arguments"]
+            named = last.slice(*last["_aj_ruby2_keywords"]).transform_keys(&:to_sym)
+            args.each { |arg| arg.delete("_aj_symbol_keys") if arg.is_a?(Hash) }
+            Object.const_get(job["job_class"]).new.perform(*args, **named)
+          end
+        end
+      end
+    end
+  end
+end
+
+class ReportJob < ActiveJob::Base
+  queue_as :default
+
+  def perform(*args, mode:)
+    note("ReportJob", *args, mode)
+  end
+end
+
 # What the tests may ask for.
 module Console
   module_function
@@ -126,6 +173,11 @@ module Console
 
   def perform_async(command)
     Object.const_get(command["class"]).perform_async(*command["args"])
+  end
+
+  def perform_later(command)
+    ReportJob.perform_later(*command["args"], mode: command["mode"])
+    true
   end
 
   def perform_in(command)

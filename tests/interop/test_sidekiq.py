@@ -12,6 +12,8 @@ from unittest.mock import ANY
 
 import pytest
 
+import framework
+from framework import active_job
 from framework.process.record import read_processes
 from tests.harness import is_metric
 
@@ -439,3 +441,29 @@ def test_ruby_poller_keeps_a_large_python_job(jobs, ruby, redis, python_server, 
     }
     with python_server():
         assert exact(noted("python", 1)) == exact([["EchoWorker", *LARGE]])
+
+
+@pytest.mark.proves("F42", "I23")
+def test_ruby_runs_jobs_that_python_pushes_by_name(jobs, ruby, ruby_server, redis, noted):
+    jid = framework.enqueue("Ruby::OnlyWorker", ARGUMENTS, queue="default")
+    framework.enqueue("Ruby::OnlyWorker", ["later"], queue="default", at=600)
+    active_job.enqueue("ReportJob", [7, {"a": [None]}], {"mode": "fast"}, queue="default")
+    wrapped, plain = ruby("queue", name="default")["jobs"]
+    assert (plain["jid"], plain["klass"]) == (jid, "Ruby::OnlyWorker")
+    assert wrapped["item"]["wrapped"] == "ReportJob"
+    redis.zincrby("schedule", -600, redis.zrange("schedule", 0, 0)[0])
+    ruby("enqueue_due")
+    with ruby_server():
+        seen = noted("ruby", 3)
+    assert exact(seen) == exact(
+        [["Ruby::OnlyWorker", *ARGUMENTS], ["ReportJob", 7, {"a": [None]}, "fast"], ["Ruby::OnlyWorker", "later"]]
+    )
+
+
+@pytest.mark.proves("F42", "I23")
+def test_python_runs_jobs_that_rails_wrapped(jobs, ruby, python_server, noted):
+    ruby("perform_later", args=[7, "é"], mode="fast")
+    with python_server() as process:
+        assert noted("python", 1) == [["ReportJob", 7, "é", {"mode": "fast"}]]
+    done = next(line for line in process.lines() if line.get("job_status") == "done")
+    assert (done["class"], done["wrapped"]) == (active_job.WRAPPER, "ReportJob")

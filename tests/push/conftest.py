@@ -4,6 +4,7 @@ import pytest
 
 from framework.declare import port, registry
 from framework.declare.worker import ApplicationWorker
+from framework.errors import BulkPushError
 from framework.middleware.chain import CLIENT, Chain
 from framework.policies.dedup.push import Deduplicator
 from framework.push.client import Client
@@ -81,6 +82,13 @@ class LetPass:
 def push_mode(request, pusher):
     """Push both without a client middleware and with one."""
     return pusher.open(*request.param)
+
+
+def failed(push):
+    """Return the error of a bulk push that must fail."""
+    with pytest.raises(BulkPushError) as caught:
+        push()
+    return caught.value
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from framework.shard.shard import Shard
 from framework.shard.transaction import TOKEN_S
 from framework.wire import keys
 from tests.harness import full_memory, opened
-from tests.push.conftest import LetPass, Pusher, worker
+from tests.push.conftest import LetPass, Pusher, failed, worker
 from tests.servers.proxy import Proxy
 from tests.tables import pairwise
 
@@ -66,12 +66,6 @@ def jids_of(redis):
     found = [data for key in redis.keys("queue:*") for data in redis.lrange(key, 0, -1)]
     found += redis.zrange(keys.SCHEDULE, 0, -1)
     return {json.loads(data)["args"][0]: json.loads(data)["jid"] for data in found}
-
-
-def failed(push):
-    with pytest.raises(BulkPushError) as caught:
-        push()
-    return caught.value
 
 
 @pytest.mark.proves("R17", "I2")

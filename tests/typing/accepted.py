@@ -10,7 +10,10 @@ from framework import (
     DeferOnHealth,
     Job,
     LimitedCapacityWorker,
+    active_job,
+    aenqueue,
     background,
+    enqueue,
     flags,
     status,
 )
@@ -184,6 +187,9 @@ def pushes() -> None:
     RebuildIndexWorker.perform_inline(42, mode="fast")
     assert_type(RebuildIndexWorker.perform_bulk([(1,), (2, "fast")]), list[Jid | None])
     RebuildIndexWorker.perform_bulk_in(timedelta(hours=1), [(1,)], batch_size=100, batch_delay=timedelta(seconds=10))
+    RebuildIndexWorker.perform_bulk([(1,)], at=datetime.now(UTC))
+    RebuildIndexWorker.perform_bulk([(1,), (2,)], at=[1_800_000_000.5, timedelta(hours=1)])
+    assert_type(RebuildIndexWorker.perform_bulk_stream(iter([(1,)]), spread_interval=timedelta(hours=1)), int)
     assert_type(RebuildIndexWorker.route(), Route)
     RebuildIndexWorker.set(queue="urgent", retry=0, tags=("a",)).perform_async(42, mode="fast")
     RebuildIndexWorker.set(retry=False).set(dead=False).perform_in(5, 42)
@@ -199,6 +205,31 @@ def pushes() -> None:
     ManyWorker.perform_async()
     ManyWorker.perform_async(1, 2, 3)
     OptionsWorker.perform_async({"depth": 3, "names": ["a", None]}, kind="b")
+
+
+async def awaited_pushes(projects: Sequence[tuple[int, str]]) -> None:
+    """Every way to push from a coroutine, with the types of its twin."""
+    assert_type(await RebuildIndexWorker.aperform_async(42, mode="fast"), Jid | None)
+    assert_type(await RebuildIndexWorker.aperform_in(timedelta(minutes=5), 42), Jid | None)
+    assert_type(await RebuildIndexWorker.aperform_at(datetime.now(UTC), project_id=42), Jid | None)
+    assert_type(await RebuildIndexWorker.aperform_bulk([(1,), (2, "fast")], spread_interval=60), list[Jid | None])
+    assert_type(await RebuildIndexWorker.aperform_bulk_stream((one,) for one in range(5)), int)
+    await RebuildIndexWorker.aperform_bulk_in(5, [(1,)], batch_size=100, batch_delay=timedelta(seconds=10))
+    await RebuildIndexWorker.aperform_bulk_for(
+        projects,
+        arguments=lambda project: RebuildIndexWorker.arguments(project[0], mode=project[1]),
+        at=lambda project: project[0],
+    )
+    await RebuildIndexWorker.set(queue="urgent").set(retry=0).aperform_async(42, mode="fast")
+    assert_type(await DrainWorker.aperform_with_capacity(7, mode="fast"), list[Jid])
+    assert_type(await aenqueue("Ruby::MailJob", [1], queue="mails", at=60), Jid | None)
+
+
+def pushes_by_name() -> None:
+    """Classes that this program may not have."""
+    assert_type(enqueue("Ruby::MailJob", [1, {"a": None}], queue="mails", retry=3), Jid | None)
+    enqueue("Search::RebuildIndexWorker", (42,), at=timedelta(hours=1))
+    assert_type(active_job.enqueue("ReportJob", [1], {"mode": "fast"}, queue="reports"), Jid | None)
 
 
 def bulk_for(projects: Sequence[tuple[int, str]]) -> list[Jid | None]:

@@ -11,6 +11,7 @@ FACADES = {path.stem for path in Path(framework.__file__).parent.glob("*.py")} -
     "__init__",
     "__main__",
     "backoff",
+    "call_threads",
     "command_line",
     "configuration_problem",
     "exit_codes",

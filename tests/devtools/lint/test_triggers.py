@@ -467,6 +467,10 @@ def f(w: type[TeamWorker]) -> None:
     [w.perform_in(1, x) for x in y]  # here
     [x for x in w.perform_async(1)]
     return list(w.perform_async(x) for x in y)  # here
+async def g(w: type[TeamWorker]) -> None:
+    for x in y:
+        await w.aperform_async(x)  # here
+    await w.aperform_async(1)
 """,
     "SEW029": """
 class A(TeamWorker):

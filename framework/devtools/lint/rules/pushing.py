@@ -5,9 +5,17 @@ import ast
 from framework.devtools.lint.rule import CallSite, LintRule, Match, Matches
 
 _ONE = ("perform_async", "perform_in", "perform_at")
-_MANY = ("perform_bulk", "perform_bulk_in", "perform_bulk_for")
-PUSHES = frozenset({*_ONE, *_MANY})
+_MANY = ("perform_bulk", "perform_bulk_in", "perform_bulk_for", "perform_bulk_stream")
+_TWINS = {f"a{name}": name for name in (*_ONE, *_MANY)}
+"""Awaitable method -> its twin."""
+
+PUSHES = frozenset({*_ONE, *_MANY, *_TWINS})
 """The methods that write jobs to Redis."""
+
+
+def _plain_name(site: CallSite) -> str | None:
+    """Return the called method; of an awaitable push, its twin."""
+    return _TWINS.get(site.method or "", site.method)
 
 
 def _has_context(site: CallSite) -> bool:
@@ -26,7 +34,7 @@ def _is_bound(name: str | None) -> bool:
 
 
 def _cron_context(site: CallSite) -> Matches:
-    if site.method in _ONE and site.worker is not None and site.worker.is_cron and not _has_context(site):
+    if _plain_name(site) in _ONE and site.worker is not None and site.worker.is_cron and not _has_context(site):
         yield Match(
             site.module,
             site.node,
@@ -35,14 +43,16 @@ def _cron_context(site: CallSite) -> Matches:
 
 
 def _bulk_context(site: CallSite) -> Matches:
-    if site.method in _MANY and not _has_context(site):
+    if _plain_name(site) in _MANY and not _has_context(site):
         yield Match(site.module, site.node, f"{site.method} pushes many jobs that log lines cannot distinguish")
 
 
 def _one_by_one(site: CallSite) -> Matches:
-    if site.method not in _ONE:
+    if _plain_name(site) not in _ONE:
         return
     outer = site.module.parents.get(site.node)
+    if isinstance(outer, ast.Await):
+        outer = site.module.parents.get(outer)
     loop = site.module.parents.get(outer) if isinstance(outer, ast.Expr) else None
     alone = isinstance(loop, ast.For) and loop.body == [outer] and not loop.orelse
     if alone or isinstance(outer, ast.ListComp | ast.SetComp | ast.GeneratorExp):

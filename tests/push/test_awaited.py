@@ -1,0 +1,177 @@
+"""Awaited pushes write what their twins write, and never stop the event loop."""
+
+import asyncio
+import json
+import threading
+
+import pytest
+
+from framework.declare import port
+from framework.declare.limited_capacity import LimitedCapacityWorker
+from framework.errors import ArgumentsError, ShardUnavailableError
+from framework.shard.shard import Shard
+from framework.store.connect import Endpoint
+from framework.telemetry import context
+from framework.wire import keys
+from tests.harness import opened
+from tests.push.conftest import Pusher, worker
+from tests.servers.proxy import Proxy
+
+DUE = 4_000_000_000
+PUSHES = {
+    "async": (lambda job: job.perform_async(1), lambda job: job.aperform_async(1)),
+    "in": (lambda job: job.perform_in(600, 1), lambda job: job.aperform_in(600, 1)),
+    "at": (lambda job: job.perform_at(DUE, 1), lambda job: job.aperform_at(DUE, 1)),
+    "bulk": (lambda job: job.perform_bulk([(1,), (2,)]), lambda job: job.aperform_bulk([(1,), (2,)])),
+    "bulk at": (
+        lambda job: job.perform_bulk([(1,), (2,)], at=[DUE, DUE + 5]),
+        lambda job: job.aperform_bulk([(1,), (2,)], at=[DUE, DUE + 5]),
+    ),
+    "bulk in": (
+        lambda job: job.perform_bulk_in(DUE, [(1,), (2,)], batch_size=1, batch_delay=5),
+        lambda job: job.aperform_bulk_in(DUE, [(1,), (2,)], batch_size=1, batch_delay=5),
+    ),
+    "bulk for": (
+        lambda job: job.perform_bulk_for([7], arguments=job.arguments, context=lambda n: {"n": n}),
+        lambda job: job.aperform_bulk_for([7], arguments=job.arguments, context=lambda n: {"n": n}),
+    ),
+    "stream": (lambda job: job.perform_bulk_stream([(1,)]), lambda job: job.aperform_bulk_stream([(1,)])),
+}
+
+
+def written(redis):
+    """Return the jobs of all queues and of the schedule, without ids and times, and clear them."""
+    found = [(0, data) for key in redis.keys("queue:*") for data in redis.lrange(key, 0, -1)]
+    found += [(round(at, -1), data) for data, at in redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)]
+    redis.flushall()
+    own = {"jid", "created_at", "enqueued_at", "correlation_id"}
+    return sorted(str((at, {k: v for k, v in json.loads(data).items() if k not in own})) for at, data in found)
+
+
+@pytest.mark.parametrize("kind", PUSHES)
+def test_awaited_push_writes_what_its_twin_writes(pusher, redis, kind):
+    plain, awaited = PUSHES[kind]
+    job = worker(queue="default")
+
+    async def act():
+        return await awaited(job)
+
+    with context.bound(user="ann"):
+        expected = plain(job)
+        first = written(redis)
+        result = asyncio.run(act())
+    assert first
+    assert written(redis) == first
+    assert type(result) is type(expected)
+
+
+def test_awaited_push_with_options_uses_them(pusher, jobs):
+    chosen = worker(queue="default").set(queue="other", retry=3)
+    jid = asyncio.run(chosen.aperform_async(1))
+    assert [(job["jid"], job["retry"]) for job in jobs("other")] == [(jid, 3)]
+
+
+def test_awaited_push_raises_the_errors_of_its_twin(pusher, redis):
+    def perform(self, number: int): ...
+
+    job = worker(queue="default", perform=perform)
+    with pytest.raises(ArgumentsError, match="number"):
+        asyncio.run(job.aperform_async("one"))
+    assert redis.dbsize() == 0
+
+
+def test_silent_shard_stops_neither_loop_nor_other_shards(redis, redis_url, pusher):
+    with Proxy(redis_url) as proxy:
+        silent = Shard("silent", Endpoint(proxy.url), role="tests", read_timeout_s=2)
+        other = opened(redis_url)
+        Pusher({"main": other, "silent": silent})
+        job = worker(queue="default")
+        slow = job.set(shard="silent")
+        slow.perform_async(0)
+        proxy.swallow()
+
+        async def act():
+            # More pushes than a shard has threads: all threads of the silent shard wait.
+            waiting = [asyncio.create_task(slow.aperform_async(number)) for number in range(40)]
+            await asyncio.sleep(0)
+            for number in range(3):
+                assert await job.aperform_async(number)
+            assert not any(task.done() for task in waiting)
+            return await asyncio.gather(*waiting, return_exceptions=True)
+
+        errors = asyncio.run(act())
+        silent.close()
+        other.close()
+    assert {type(error) for error in errors} == {ShardUnavailableError}
+    assert "no answer within" in str(errors[0])
+    assert errors[0].maybe_written
+    # The first timeout opens the circuit, and the pushes that wait for a thread fail at once.
+    assert any("nothing was sent" in str(error) for error in errors)
+
+
+def test_first_awaited_push_builds_the_client_in_a_thread(pusher, redis):
+    built = []
+
+    def factory():
+        built.append(threading.current_thread())
+        return pusher.client
+
+    job = worker(queue="default")
+    with port.client.unbound():
+        port.bind_factory(factory)
+        assert asyncio.run(job.aperform_async(1))
+    assert built
+    assert threading.main_thread() not in built
+
+
+def test_cancelled_stream_ends_after_its_chunk(pusher, redis):
+    job = worker(queue="default")
+    read, release = threading.Event(), threading.Event()
+
+    def jobs():
+        yield from ((number,) for number in range(1_000))
+        read.set()
+        release.wait(30)
+        number = 1_000
+        while True:
+            yield (number,)
+            number += 1
+
+    async def act():
+        task = asyncio.create_task(job.aperform_bulk_stream(jobs()))
+        assert await asyncio.to_thread(read.wait, 30)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        release.set()
+        # The thread ends: the next bulks use it.
+        await asyncio.gather(*(job.aperform_bulk([(0,)]) for _ in range(8)))
+
+    asyncio.run(act())
+    assert redis.llen("queue:default") in (1_008, 2_008)
+
+
+def test_awaited_push_with_sync_runs_the_job_in_a_thread(pusher, monkeypatch):
+    ran = []
+    monkeypatch.setattr(
+        pusher.client, "perform_inline", lambda *_: ran.append(threading.current_thread()), raising=False
+    )
+    asyncio.run(worker(queue="default").set(sync=True).aperform_async(1))
+    assert ran
+    assert threading.main_thread() not in ran
+
+
+def test_awaited_capacity_pushes_up_to_the_limit(pusher, jobs):
+    class ShopWorker(LimitedCapacityWorker):
+        feature_category = "not_owned"
+        queue = "default"
+        max_running_jobs = 3
+
+        def perform_work(self, shop: int) -> None: ...
+
+        def remaining_work_count(self, shop: int) -> int:
+            return 0
+
+    jids = asyncio.run(ShopWorker.aperform_with_capacity(7))
+    assert [job["jid"] for job in jobs()] == jids
+    assert len(jids) == 3
