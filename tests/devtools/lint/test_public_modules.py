@@ -17,6 +17,7 @@ FACADES = {path.stem for path in Path(framework.__file__).parent.glob("*.py")} -
     "exit_codes",
     "extensions",
     "messages",
+    "pytest_plugin",
     "text",
     "timings",
     "typeguards",
