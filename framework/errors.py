@@ -10,7 +10,8 @@ FrameworkError
 │   ├── ArgumentsError        the arguments do not fit ``perform`` or are not JSON
 │   ├── ExceedLimitError      the arguments are too large, even compressed
 │   ├── ShardUnavailableError the shard's Redis does not answer or refuses writes
-│   └── BulkPushError         a chunk of a bulk push failed; its fields name the written jobs
+│   ├── BulkPushError         a chunk of a bulk push failed; its fields name the written jobs
+│   └── PushInTransactionError a database transaction is open, and the setting ``push_in_transaction`` is ``raise``
 ├── UnroutedCallError         application code called a shard outside of a route to it
 ├── UnknownShardError         config/redis.yml has no shard of that name
 ├── UnknownNameError          framework.admin finds no queue, process or job of that name
@@ -21,10 +22,14 @@ FrameworkError
 ├── QueueReplacedError        the key of a queue changed its type during a migration of its jobs
 ├── ExecutionError            a fetched job cannot run
 │   ├── UnknownWorkerError    no class of that wire name is registered in this process
+│   ├── UnknownTaskError      no task of Django of that name is loaded in this process
 │   ├── NewerVersionError     the class in this process is older than the job's version
 │   ├── ArgumentsMismatchError its arguments do not fit ``perform``, or the handler of its version
 │   └── PayloadError          its payload cannot be read
 │       └── PayloadLimitError reading it would take more memory than a setting allows
+├── ModeError                 the active mode of framework.testing, or no mode, cannot answer a call
+├── EmptyQueueError           a job that a test wanted to run does not wait
+├── EndlessJobsError          the jobs of a test never end
 ├── RetryError                raised by a job: retry without a report (GitLab's ``RetryError``)
 │   └── JobReplicaNotUpToDate no replica is recent enough: retry once, then read from the primary
 └── BusinessError             raised by a job: the business rules refuse it, and a retry cannot help
@@ -218,6 +223,17 @@ class BulkPushError(PushError):
         return self._resume()
 
 
+class PushInTransactionError(PushError):
+    """Report a push inside of an open transaction that the setting ``push_in_transaction`` forbids. Nothing was written."""
+
+    def __init__(self, worker: str) -> None:
+        self.worker = worker
+        super().__init__(
+            f"{worker}: a database transaction is open, so the job could run before the commit. Push it after the commit, set "
+            "push_in_transaction: wait, or push inside of `with skipping_transaction_check():` (framework.transactions)."
+        )
+
+
 class UnroutedCallError(FrameworkError):
     """Report a call of a shard by application code outside of a route to it (GitLab's ``UnroutedSidekiqApiError``).
 
@@ -297,6 +313,17 @@ class UnknownWorkerError(ExecutionError):
         )
 
 
+class UnknownTaskError(ExecutionError):
+    """Report a job for a function of ``django.tasks`` that this process has not loaded. A payload never causes an import."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__(
+            f"no task {path!r} is loaded here. Write it with @task in the module tasks.py of an installed app, or deploy the "
+            "release that has it. `manage.py worker` loads these modules."
+        )
+
+
 class NewerVersionError(ExecutionError):
     """Report a job of a release whose class has a higher ``version`` than the class in this process."""
 
@@ -336,6 +363,18 @@ class PayloadLimitError(PayloadError):
     def __init__(self, reason: str, limit: int, *, setting: str) -> None:
         self.limit, self.setting = limit, setting
         super().__init__(f"{reason}, which the setting {setting} forbids: push less in one job, or raise it")
+
+
+class ModeError(FrameworkError):
+    """Report a call that the active mode of ``framework.testing``, or no mode, cannot answer."""
+
+
+class EmptyQueueError(FrameworkError, LookupError):
+    """Report a job that was to run in a test and does not wait."""
+
+
+class EndlessJobsError(FrameworkError):
+    """Report jobs of a test that never end: each run, or each move of a due job, makes another."""
 
 
 class FlowControl(Exception):

@@ -13,12 +13,7 @@ Another database library has the same with ``add_source(open_transactions)``: a 
 open transaction of the calling thread or task, a function that takes a callback and calls it after the commit.
 """
 
-from framework.push.transactions import (
-    OnCommit,
-    OpenTransactions,
-    PushInTransactionError,
-    add_source,
-    skipping_transaction_check,
-)
+from framework.errors import PushInTransactionError
+from framework.push.transactions import OnCommit, OpenTransactions, add_source, skipping_transaction_check
 
 __all__ = ["OnCommit", "OpenTransactions", "PushInTransactionError", "add_source", "skipping_transaction_check"]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeAlias
 
-from framework.errors import PushError
+from framework.errors import PushInTransactionError
 from framework.telemetry import logs
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.telemetry.sentry import LazyTracker, NoTracker, Tracker
@@ -28,17 +28,6 @@ sources: list[OpenTransactions] = []
 """The sources of this process. Without any, a push pays for one test of this list."""
 
 _skips: ContextVar[bool] = ContextVar("framework_skips_transaction_check", default=False)
-
-
-class PushInTransactionError(PushError):
-    """Report a push inside of an open transaction that the setting ``push_in_transaction`` forbids. Nothing was written."""
-
-    def __init__(self, worker: str) -> None:
-        self.worker = worker
-        super().__init__(
-            f"{worker}: a database transaction is open, so the job could run before the commit. Push it after the commit, set "
-            "push_in_transaction: wait, or push inside of `with skipping_transaction_check():` (framework.transactions)."
-        )
 
 
 def add_source(source: OpenTransactions) -> None:

@@ -14,11 +14,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from framework.errors import EmptyQueueError, EndlessJobsError, ModeError
     from framework.testing.fake_clock import FakeClock
     from framework.testing.fake_jobs import FakeJobs
     from framework.testing.idempotency import assert_idempotent
     from framework.testing.json_values import is_json, json_type
-    from framework.testing.mode_errors import EmptyQueueError, EndlessJobsError, ModeError
     from framework.testing.modes import assert_enqueued, clear, drain, enqueued, fake, inline, perform_one, real
     from framework.testing.real_jobs import RealJobs
     from framework.testing.worker_checks import check_workers
@@ -45,16 +45,16 @@ __all__ = [
 ]
 
 _MODULES = {
-    "EmptyQueueError": "mode_errors",
-    "EndlessJobsError": "mode_errors",
-    "FakeClock": "fake_clock",
-    "FakeJobs": "fake_jobs",
-    "ModeError": "mode_errors",
-    "RealJobs": "real_jobs",
-    "assert_idempotent": "idempotency",
-    "check_workers": "worker_checks",
-    "is_json": "json_values",
-    "json_type": "json_values",
+    "EmptyQueueError": "framework.errors",
+    "EndlessJobsError": "framework.errors",
+    "FakeClock": "framework.testing.fake_clock",
+    "FakeJobs": "framework.testing.fake_jobs",
+    "ModeError": "framework.errors",
+    "RealJobs": "framework.testing.real_jobs",
+    "assert_idempotent": "framework.testing.idempotency",
+    "check_workers": "framework.testing.worker_checks",
+    "is_json": "framework.testing.json_values",
+    "json_type": "framework.testing.json_values",
 }
 """Module of each name that is not in ``modes``. Type checkers read it from the imports above."""
 
@@ -62,7 +62,7 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULES.get(name, 'modes')}"), name)
+    value = getattr(import_module(_MODULES.get(name, "framework.testing.modes")), name)
     # Later uses find the name without this function.
     globals()[name] = value
     return value

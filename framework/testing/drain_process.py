@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from framework.errors import ModeError
 from framework.execute.job_log import JobLog
 from framework.exit_codes import EXIT_OK
 from framework.fetch.queues import QueueOrder
@@ -15,7 +16,6 @@ from framework.process.signals import SignalQueue
 from framework.process.title import Title
 from framework.settings.model import Settings
 from framework.shard.shard import Shard
-from framework.testing.mode_errors import ModeError
 from framework.testing.no_process import silent_log
 from framework.wire import keys
 from framework.wiring.client import open_router

@@ -3,7 +3,7 @@
 import time
 from datetime import UTC, datetime, timedelta
 
-from framework.testing.mode_errors import ModeError
+from framework.errors import ModeError
 
 
 class FakeClock:

@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
+from framework.errors import EmptyQueueError, EndlessJobsError
 from framework.settings.model import Settings
 from framework.testing.fake_client import FakeClient
 from framework.testing.fake_clock import FakeClock
 from framework.testing.memory import Place, StoredJob, Wanted
 from framework.testing.memory_policies import Stubs
 from framework.testing.memory_worker import DueSet, MemoryWorker
-from framework.testing.mode_errors import EmptyQueueError, EndlessJobsError
 from framework.testing.waiting_jobs import WorkerClass, belongs_to, check_enqueued
 from framework.types import Jid
 from framework.wire.compress import COMPRESSED, decompress_arguments

@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from framework.declare import port
+from framework.errors import ModeError
 from framework.settings.load import load
 from framework.testing.fake_clock import FakeClock
 from framework.testing.fake_jobs import FakeJobs
-from framework.testing.mode_errors import ModeError
 from framework.testing.real_jobs import RealJobs
 from framework.testing.waiting_jobs import WorkerClass
 from framework.wire.job import Job

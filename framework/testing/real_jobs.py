@@ -6,12 +6,11 @@ from typing import Any, cast
 
 import redis
 
-from framework.errors import PayloadError
+from framework.errors import ModeError, PayloadError
 from framework.settings.load import load
 from framework.settings.model import Settings
 from framework.shard.shard import Shard
 from framework.testing.drain_process import DrainProcess
-from framework.testing.mode_errors import ModeError
 from framework.testing.waiting_jobs import WorkerClass, belongs_to, check_enqueued
 from framework.wire import keys
 from framework.wire.compress import decompress_arguments

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 from framework.declare.declaration import Declaration
 from framework.declare.worker import ApplicationWorker
+from framework.errors import ModeError
 from framework.feature_flags.flag import Flag, FlagSource
 from framework.messages import did_you_mean, join_names
 from framework.policies.consistency.databases import ConsistencyLevels, Database, Databases, weakest_level
@@ -17,7 +18,6 @@ from framework.policies.consistency.servers import DatabaseServer
 from framework.policies.health.checks import HealthChecker
 from framework.policies.health.indicator import Normal, Signal, Stop
 from framework.settings.model import DatabaseSettings
-from framework.testing.mode_errors import ModeError
 from framework.types import DataConsistency
 
 ReplicaState: TypeAlias = Literal["caught_up", "behind"]

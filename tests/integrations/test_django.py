@@ -24,6 +24,7 @@ if not settings.configured:
     )
     django.setup()
 
+from framework.errors import UnknownTaskError  # noqa: E402
 from framework.integrations.django import tasks  # noqa: E402
 from framework.integrations.django.commit_hooks import open_transactions  # noqa: E402
 from framework.integrations.django.configuration_check import check_configuration  # noqa: E402
@@ -176,9 +177,9 @@ def test_check_reports_each_problem_of_the_configuration(monkeypatch):
 
 def test_task_payload_imports_nothing(pusher):
     job = tasks.DjangoTaskWorker()
-    with pytest.raises(tasks.UnknownTaskError, match=r"tests\.integrations\.nowhere\.greet"):
+    with pytest.raises(UnknownTaskError, match=r"tests\.integrations\.nowhere\.greet"):
         job.perform("tests.integrations.nowhere.greet", [], {}, "default")
-    with pytest.raises(tasks.UnknownTaskError):
+    with pytest.raises(UnknownTaskError):
         job.perform("os.getcwd", [], {}, "default")
 
 

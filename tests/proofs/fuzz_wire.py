@@ -152,7 +152,7 @@ def check_frames(frames: list[bytes]) -> str:
     verdict = evidence.classify(frames[0], {"aw_suspect": True}, 0)
     expect(verdict in ("started", "not_started"), "of a suspect it is known")
     evidence.classify(frames[0], {}, 3)
-    seen = record._process_info("h:1:abc", *(frames * 4)[:4])
+    seen = record.process_info("h:1:abc", *(frames * 4)[:4])
     expect(seen.busy >= 0 and seen.slots >= 0, "slots are a count")
     most_advanced(frames)
     signals = accepted_signals(record.ProcessRecord._take_signals(_reading(frames)))

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from framework.declare.limited_capacity import LimitedCapacityWorker
+from framework.errors import PushInTransactionError
 from framework.push import transactions
-from framework.push.transactions import PushInTransactionError, TransactionCheck, add_source, skipping_transaction_check
+from framework.push.transactions import TransactionCheck, add_source, skipping_transaction_check
 from framework.wire.resources import WAL_POSITIONS
 from tests.harness import RecordingTracker
 from tests.push.conftest import worker as worker_class

@@ -20,7 +20,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 
 from framework.declare.worker import ApplicationWorker
-from framework.errors import ArgumentsError, ExecutionError, PushError
+from framework.errors import ArgumentsError, PushError, UnknownTaskError
 from framework.types import Json
 from framework.wire.job import count_of
 
@@ -34,17 +34,6 @@ else:
     Task, TaskContext, TaskError = _base.Task, _base.TaskContext, _base.TaskError
     TaskResult, TaskResultStatus = _base.TaskResult, _base.TaskResultStatus
     BaseTaskBackend = import_module(f"{_PACKAGE}.backends.base").BaseTaskBackend
-
-
-class UnknownTaskError(ExecutionError):
-    """Report a job for a function that this process has not loaded. A payload never causes an import."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        super().__init__(
-            f"no task {path!r} is loaded here. Write it with @task in the module tasks.py of an installed app, or deploy the "
-            "release that has it. `manage.py worker` loads these modules."
-        )
 
 
 class DjangoTaskWorker(ApplicationWorker):
