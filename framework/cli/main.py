@@ -40,6 +40,9 @@ COMMANDS = {
         f"{_COMMANDS_PACKAGE}.jobs", "jobs", "Show jobs that do not run, explain why, and release them."
     ),
     "flags": LazyCommand(f"{_COMMANDS_PACKAGE}.flags", "flags", "List, set and clear the application's feature flags."),
+    "pushes": LazyCommand(
+        f"{_COMMANDS_PACKAGE}.pushes", "pushes", "Show and replay the pushes that are kept while Redis is down."
+    ),
     "store": LazyCommand(f"{_COMMANDS_PACKAGE}.store", "store", "Start, stop or show the development stores."),
     "acl": LazyCommand(f"{_COMMANDS_PACKAGE}.acl", "acl", "Print the least Redis rights of a role."),
 }

@@ -9,6 +9,7 @@ from typing import Any
 
 from framework.declare.declaration import Declaration
 from framework.declare.request import NO_OPTIONS, BulkRequest, PushRequest, Route
+from framework.errors import ShardUnavailableError
 from framework.middleware.chain import Call
 from framework.push.bulk import BulkPush
 from framework.push.chunks import ChunkSource
@@ -18,6 +19,7 @@ from framework.push.lock_port import PushLocks
 from framework.push.middleware_payloads import MiddlewarePayloads
 from framework.push.normalize import NO_CONTEXT, ExtraFieldsFactory, no_extra_fields, wire_value
 from framework.push.push_plan import PushPlan
+from framework.push.reliable.reliable_push import ReliablePush
 from framework.push.schedule_writer import ScheduleWriter
 from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimits
 from framework.push.strict_arguments import StrictArgumentsCheck
@@ -44,6 +46,7 @@ class Client:
         limiter: SizeLimiter | None = None,
         strict_arguments: StrictArgumentsCheck | None = None,
         transaction_check: TransactionCheck | None = None,
+        reliable_push: ReliablePush | None = None,
         extra_fields: ExtraFieldsFactory = no_extra_fields,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -54,6 +57,7 @@ class Client:
         self._limiter = limiter or SizeLimiter(SizeLimits(), OversizeReporter())
         self._strict_arguments = strict_arguments or StrictArgumentsCheck()
         self._transaction_check = transaction_check or TransactionCheck()
+        self._reliable_push = reliable_push
         self._extra_fields_for = extra_fields
         self._clock = clock
         self._schedule_writer = ScheduleWriter(clock)
@@ -99,7 +103,13 @@ class Client:
         plan, due = self._plan_for(request.declaration, request.options), request.due
 
         def first_due_at() -> float | None:
-            return None if due is None else self._schedule_writer.first_due_at(plan.shard, due)
+            try:
+                return None if due is None else self._schedule_writer.first_due_at(plan.shard, due)
+            except ShardUnavailableError:
+                # The clock of this host, as the push is kept at the same outage.
+                if self._reliable_push is None or due is None:
+                    raise
+                return due.at
 
         locks = plan.locks(scheduled=due is not None)
         return BulkPush(ChunkSource(plan, request, locks, self._write, first_due_at).prepare).run()
@@ -164,21 +174,28 @@ class Client:
         if sources and self._waits_for_commit(plan, batch, token):
             return batch.jids
         shard, queue, dues = plan.shard, batch.queue, batch.dues
-        if batch.unique is not None and plan.deduplication is not None:
-            if dues is not None and token is None:
-                self._schedule_writer.check_clock(shard)
-            owners = shard.enqueue_unique(queue if dues is None else None, batch.unique, token or "")
-            return plan.deduplication.written(batch.unique, owners)
-        if token is None:
-            if dues is None:
-                shard.enqueue_one(queue, batch.payloads[0], batch.statuses)
+        try:
+            if batch.unique is not None and plan.deduplication is not None:
+                if dues is not None and token is None:
+                    self._schedule_writer.check_clock(shard)
+                owners = shard.enqueue_unique(queue if dues is None else None, batch.unique, token or "")
+                return plan.deduplication.written(batch.unique, owners)
+            if token is None:
+                if dues is None:
+                    shard.enqueue_one(queue, batch.payloads[0], batch.statuses)
+                else:
+                    self._schedule_writer.write(shard, batch.payloads[0], dues[0], batch.statuses)
+            elif dues is None:
+                shard.enqueue(queue, batch.payloads, token, batch.statuses)
             else:
-                self._schedule_writer.write(shard, batch.payloads[0], dues[0], batch.statuses)
-        elif dues is None:
-            shard.enqueue(queue, batch.payloads, token, batch.statuses)
-        else:
-            entries = [(due.at, payload) for due, payload in zip(dues, batch.payloads, strict=True)]
-            shard.schedule(entries, token, batch.statuses)
+                entries = [(due.at, payload) for due, payload in zip(dues, batch.payloads, strict=True)]
+                shard.schedule(entries, token, batch.statuses)
+        except ShardUnavailableError as error:
+            if self._reliable_push is None:
+                raise
+            self._reliable_push.keep(
+                error, batch, token, locks_when_due=plan.deduplication is not None and batch.unique is None
+            )
         return batch.jids
 
     # Decision 226: a push in a transaction waits with its payload, and takes its lock after the commit.

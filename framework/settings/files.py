@@ -29,6 +29,7 @@ KEYS_BY_FILE: Mapping[str, tuple[str, ...]] = {
         "size_limit",
         "strict_arguments",
         "push_in_transaction",
+        "reliable_push",
         "limits",
         "process_limits",
         "sidekiq_metrics",

@@ -83,6 +83,17 @@ class DeadSettings(_Section):
     """The most such jobs; they are trimmed before other jobs are."""
 
 
+class ReliablePushSettings(_Section):
+    """Keep pushes in a file of the process while Redis is down (Sidekiq's ``reliable_push``, on a disk)."""
+
+    enabled: bool = False
+    folder: Annotated[Path, BeforeValidator(validators.folder_path)] | None = None
+    """The folder of the files; a relative path begins at ``root``. Without one, ``pushes`` in ``var_dir``."""
+    max_jobs: Annotated[int, validators.whole_number(1, 1_000_000_000)] = 10_000
+    max_bytes: Annotated[int, validators.whole_number(1, 1 << 40)] = 100_000_000
+    """The most jobs, and bytes of them, that one process keeps."""
+
+
 class FlagSettings(_Section):
     """Other sources of feature flags than the operators' own, and how long a job waits while a flag defers its class."""
 
@@ -186,6 +197,7 @@ class Settings(BaseSettings):
     """The treatment of arguments that do not fit ``perform`` or that JSON changes; a class may say otherwise."""
     push_in_transaction: PushInTransaction = "wait"
     """A push inside of an open database transaction: refused, warned about, written after the commit, or written at once."""
+    reliable_push: ReliablePushSettings = ReliablePushSettings()
     limits: QueueLimits = Field(default_factory=dict[str, int])
     """The most jobs of a queue that run at a time, over all processes of the shard (sidekiq-limit_fetch's)."""
     process_limits: QueueLimits = Field(default_factory=dict[str, int])
@@ -223,6 +235,12 @@ class Settings(BaseSettings):
     def generated_dir(self) -> Path:
         """The folder of generated files."""
         return self.root / self.generated_files
+
+    @property
+    def pushes_dir(self) -> Path:
+        """The folder of kept pushes."""
+        named = self.reliable_push.folder
+        return self.var_dir / "pushes" if named is None else self.root / named
 
     def config_file_label(self, name: str) -> str:
         """Return the name of a config file in messages."""

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import MasterNotFoundError
 
 from framework.errors import ShardUnavailableError
@@ -64,6 +66,24 @@ def wrong_setting(error: BaseException) -> str | None:
     ):
         return "url"
     return "password" if isinstance(error, AuthenticationError) else None
+
+
+_OUTAGES = frozenset({"OOM", "READONLY", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS"})
+"""Codes of replies that other pushes get too, until the server recovers."""
+
+
+def is_outage(error: ShardUnavailableError) -> bool:
+    """Return whether the shard is down for every push: it does not answer, or its reply shows a state that ends.
+
+    Any other reply (rights, a password, a key of another type) refuses this push, and would refuse its repetition.
+    """
+    cause = error.__cause__
+    # The circuit is open.
+    if cause is None:
+        return True
+    if not isinstance(cause, RedisError) or wrong_setting(cause) is not None:
+        return False
+    return isinstance(cause, (RedisConnectionError, RedisTimeoutError)) or error_code(cause) in _OUTAGES
 
 
 def unavailable_error(

@@ -24,6 +24,8 @@ from framework.wire.status_key import StatusCommand
 _SCHEDULE_CHUNK_SIZE = 500
 # Jobs per script: two milliseconds of the server's time.
 _UNIQUE_CHUNK_SIZE = 500
+# Jobs of a queue that are compared with one job: a fraction of a millisecond of the server's time.
+_MAX_SEARCHED = 10_000
 # A job that waits longer in its queue is no longer counted, so that a lost job is not counted forever.
 _RESERVATION_S = 600
 
@@ -133,6 +135,17 @@ class Shard:
             ShardUnavailableError: Redis does not answer or refuses.
         """
         return self._connection.is_written(keys.pushed(token))
+
+    def is_waiting(self, queue: str | None, payload: bytes) -> bool:
+        """Return whether exactly this payload is among the newest jobs of a queue, or (``None``) in the ``schedule`` set.
+
+        Raises:
+            ShardUnavailableError: Redis does not answer or refuses.
+        """
+        if queue is None:
+            return self._connection.read(pack(("ZSCORE", keys.SCHEDULE, payload))) is not None
+        place = self._connection.read(pack(("LPOS", keys.queue(queue), payload, "MAXLEN", _MAX_SEARCHED)))
+        return place is not None
 
     def enqueue_unique(self, queue: str | None, jobs: UniqueJobs, token: str = "") -> list[Jid]:
         """Write jobs of a deduplicated class with their locks to a queue, or (``None``) to the ``schedule`` set.

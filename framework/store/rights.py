@@ -107,7 +107,8 @@ PRODUCER = Role(
         *("exec", "hdel", "hgetall", "hset", "llen", "lmove", "lpush", "mget", "multi", "pexpire", "rpush", "sadd"),
         *("select", "set", "time", "type", "unlink", "watch", "zadd"),
     ),
-    (_NAME,),
+    # LPOS: whether a kept push is in its queue already.
+    (_NAME, "lpos"),
 )
 
 WORKER = Role(

@@ -21,6 +21,7 @@ from framework.policies.pause import strategies
 from framework.process.boot_warnings import warn_splits, warn_stale_queues, warn_unknown_variables
 from framework.process.unserved import warn_unserved
 from framework.push.client import Client
+from framework.push.reliable.reliable_push import KeepLimits, ReliablePush
 from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimits
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.push.transactions import TransactionCheck
@@ -47,6 +48,7 @@ class ProcessClient(Client):
         self.databases = databases_of(settings)
         self._strict_arguments = StrictArgumentsCheck(settings.strict_arguments)
         shards = open_shards(settings, role="client")
+        self.reliable_push = open_reliable_push(settings, shards) if settings.reliable_push.enabled else None
         self.flags = flags = ProcessFlags(settings, shards)
         super().__init__(
             shards,
@@ -56,6 +58,7 @@ class ProcessClient(Client):
             limiter=open_limiter(settings),
             strict_arguments=self._strict_arguments,
             transaction_check=TransactionCheck(settings.push_in_transaction, lambda: tracker_of(settings)),
+            reliable_push=self.reliable_push,
             extra_fields=PushPositions(self.databases),
         )
 
@@ -122,6 +125,12 @@ def open_shards(settings: Settings, *, role: str) -> Shards:
         {name: Shard(name, endpoint_of(settings, name), role=role, validator=validator) for name in settings.shards},
         source=settings.config_file_label("redis.yml"),
     )
+
+
+def open_reliable_push(settings: Settings, shards: Shards) -> ReliablePush:
+    """Return what keeps and replays pushes in the configured folder. Opens no file."""
+    chosen = settings.reliable_push
+    return ReliablePush(settings.pushes_dir, KeepLimits(chosen.max_jobs, chosen.max_bytes), shards)
 
 
 def open_validated_client(settings: Settings) -> RoutingValidator:
@@ -219,7 +228,9 @@ def connect(settings: Settings) -> Router:
         ConfigurationError: with every problem found.
     """
     router = checked_router(settings)
-    bind(ProcessClient(settings, router))
+    client = ProcessClient(settings, router)
+    bind(client)
+    _replay_kept_pushes(client)
     return router
 
 
@@ -277,7 +288,15 @@ def default_client() -> ProcessClient:
 def _open_default() -> ProcessClient:
     settings = load()
     warn_unknown_variables(settings)
-    return ProcessClient(settings)
+    client = ProcessClient(settings)
+    _replay_kept_pushes(client)
+    return client
+
+
+def _replay_kept_pushes(client: ProcessClient) -> None:
+    """Begin to replay what ended processes with the same folder have kept."""
+    if client.reliable_push is not None:
+        client.reliable_push.start()
 
 
 process_client: port.Binding[ProcessClient] = port.Binding("`import framework` binds the client of the process.")

@@ -71,6 +71,8 @@ NUMBERS = [
     ),
     ("dead: {{max_jobs: {}}}", "dead.max_jobs", f"{WHOLE} 1 to 1,000,000,000, not "),
     ("dead: {{business_max_jobs: {}}}", "dead.business_max_jobs", f"{WHOLE} 1 to 1,000,000,000, not "),
+    ("reliable_push: {{max_jobs: {}}}", "reliable_push.max_jobs", f"{WHOLE} 1 to 1,000,000,000, not "),
+    ("reliable_push: {{max_bytes: {}}}", "reliable_push.max_bytes", f"{WHOLE} 1 to 1,099,511,627,776, not "),
     (
         "size_limit: {{compression_threshold: {}}}",
         "size_limit.compression_threshold",
@@ -221,6 +223,9 @@ ENTRIES = [
         "push_in_transaction",
         "must be one of raise, warn, wait, now, not 'wiat' (did you mean 'wait'?)",
     ),
+    (APP, "reliable_push: on", "reliable_push", f"{SECTION}enabled, folder, max_jobs, max_bytes, not true"),
+    (APP, "reliable_push: {enabled: maybe}", "reliable_push.enabled", "must be true or false, not 'maybe'"),
+    (APP, "reliable_push: {folder: ''}", "reliable_push.folder", "must be the path of a folder, not ''"),
     (
         APP,
         "namespace_weights: [mailers]",

@@ -1,0 +1,117 @@
+"""``pushes``: show the pushes that producers keep in files while Redis is down, and replay those of ended processes."""
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from framework.cli.errors import reports_errors
+from framework.cli.groups import CommandGroup
+from framework.cli.options import json_option
+from framework.cli.terminal import columns, echo, echo_json, echo_lines
+from framework.command_line import command
+from framework.exit_codes import EXIT_FAILED
+from framework.push.reliable.push_file import VERSION, read_file
+from framework.push.reliable.push_folder import is_locked, push_files, set_aside_files
+from framework.settings.load import load
+from framework.text import format_age
+from framework.wiring.client import open_reliable_push, open_shards
+
+_HEADINGS = ("FILE", "PROCESS", "SHARDS", "JOBS", "BYTES", "OLDEST", "STATE")
+
+
+@click.group("pushes", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def pushes() -> None:
+    """Show and replay the pushes that producers keep in files while Redis is down (setting reliable_push)."""
+
+
+@pushes.command("list")
+@json_option
+@reports_errors
+def list_pushes(*, as_json: bool) -> None:
+    """List the files of kept pushes on this host.
+
+    A running process replays its file by itself. The file of an ended process waits for the next start of a process with the same
+    folder, or for `pushes replay`.
+
+    Status 1: a file cannot be read, or is damaged.
+    """
+    folder = load().pushes_dir
+    found = [_describe(path) for path in (*push_files(folder), *set_aside_files(folder))]
+    if as_json:
+        echo_json({"folder": str(folder), "files": found})
+    elif found:
+        echo_lines(columns([_HEADINGS, *map(_row, found)]))
+    else:
+        echo(f"No push is kept in {folder}.")
+    if any(one["problem"] for one in found):
+        sys.exit(EXIT_FAILED)
+
+
+@pushes.command("replay")
+@json_option
+@reports_errors
+def replay_pushes(*, as_json: bool) -> None:
+    """Push the jobs of ended processes, in the order in which they were kept.
+
+    Files of running processes are left to them.
+
+    Status 1: jobs of ended processes are left, because a shard does not answer or refuses them.
+    """
+    settings = load()
+    shards = open_shards(settings, role="pushes")
+    kept = open_reliable_push(settings, shards)
+    result = kept.replay()
+    left, _ = kept.kept
+    down = sorted(result.down)
+    if as_json:
+        echo_json({"pushed": result.written, "found": result.found, "left": left, "unanswered": down})
+    else:
+        echo(f"{result.written:,} jobs pushed, {result.found:,} were in Redis already, {left:,} are left.")
+    for name in down:
+        echo(f"shard {name!r} does not answer: run `{command('pushes replay')}` again when it does.", err=True)
+    for name, queue in sorted(result.refused):
+        echo(f"shard {name!r}, queue {queue!r}: the jobs are refused, and stay in their file. See the log.", err=True)
+    shards.close()
+    if left:
+        sys.exit(EXIT_FAILED)
+
+
+def _describe(path: Path) -> Mapping[str, Any]:
+    """Return what a file holds. It may be changed or deleted meanwhile."""
+    facts: dict[str, Any] = {"file": str(path), "process": "", "running": False, "shards": [], "jobs": 0, "bytes": 0}
+    facts.update(oldest_s=None, problem="")
+    try:
+        content = read_file(path)
+        running = is_locked(path)
+    except OSError as error:
+        return facts | {"problem": f"cannot be read: {error.strerror}"}
+    kept = [entry.kept_at for entry in content.entries]
+    return facts | {
+        "process": content.owner,
+        "running": running,
+        "shards": sorted({entry.destination[0] for entry in content.entries}),
+        "jobs": sum(entry.jobs for entry in content.entries),
+        "bytes": content.size,
+        "oldest_s": time.time() - min(kept) if kept else None,
+        "problem": _problem(content.version, content.damaged),
+    }
+
+
+def _problem(version: Any, damaged: int) -> str:
+    if version is None:
+        return "no readable header"
+    if version != VERSION:
+        return f"format version {version}"
+    return f"{damaged:,} damaged pushes" if damaged else ""
+
+
+def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
+    oldest_s = one["oldest_s"]
+    age = "-" if oldest_s is None else format_age(oldest_s, 0.0)
+    state = one["problem"] or ("its process runs" if one["running"] else "its process has ended")
+    shards = ", ".join(one["shards"]) or "-"
+    return Path(one["file"]).name, one["process"], shards, f"{one['jobs']:,}", f"{one['bytes']:,}", age, state

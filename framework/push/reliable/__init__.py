@@ -1,0 +1,1 @@
+"""Keep pushes in files of the producer while Redis is down, and replay them."""

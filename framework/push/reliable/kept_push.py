@@ -1,0 +1,174 @@
+"""Represent a push that is kept in a file: what a replay needs to write its jobs as the push would have written them."""
+
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from framework.declare.request import DueTime
+from framework.push.job_batch import JobBatch
+from framework.typeguards import is_mapping
+from framework.wire.job import wire_timestamp
+from framework.wire.json import dumps, loads
+from framework.wire.payload_edit import set_fields
+from framework.wire.resources import UniqueJobs
+from framework.wire.status_key import TrackedJob, tracked_job
+
+
+class DamagedRecordError(ValueError):
+    """Report bytes that are no whole record."""
+
+
+class KeptPush(NamedTuple):
+    """Hold the jobs of one write, with their shard."""
+
+    shard: str
+    batch: JobBatch
+    token: str
+    """The replay writes under it, so that Redis writes the jobs once."""
+    kept_at: float
+    """The epoch second of the push by the clock of its host."""
+    in_doubt: bool
+    """Whether the push itself may have written the jobs without this token, because its reply was lost."""
+    locks_when_due: bool
+    """Whether the jobs take their locks when they are due, as delayed jobs of most deduplicated classes."""
+
+    @property
+    def destination(self) -> tuple[str, str]:
+        """Return the shard and the queue, whose jobs must stay in their order."""
+        return self.shard, self.batch.queue
+
+    def encode(self) -> bytes:
+        """Return the record of the push."""
+        batch = self.batch
+        fields: dict[str, Any] = {
+            "shard": self.shard,
+            "queue": batch.queue,
+            "token": self.token,
+            "kept_at": self.kept_at,
+            "in_doubt": self.in_doubt,
+            "locks_when_due": self.locks_when_due,
+            "jids": list(batch.jids),
+            "payloads": [payload.decode() for payload in batch.payloads],
+            "dues": None if batch.dues is None else [list(due) for due in batch.dues],
+            "statuses": [list(command) for command in batch.statuses],
+            "unique": None,
+        }
+        unique = batch.unique
+        if unique is not None:
+            fields["unique"] = {
+                "terms": [term.decode() if isinstance(term, bytes) else term for term in unique.terms],
+                "lock_keys": list(unique.lock_keys),
+                "details": [one.decode() for one in unique.details],
+            }
+        return with_checksum(fields)
+
+    @classmethod
+    def decode(cls, record: bytes) -> "KeptPush":
+        """Return the push of a record.
+
+        Raises:
+            DamagedRecordError: the record is damaged.
+        """
+        fields = without_checksum(record)
+        try:
+            payloads = [payload.encode() for payload in fields["payloads"]]
+            dues = None if fields["dues"] is None else [DueTime(*due) for due in fields["dues"]]
+            statuses = [tuple(command) for command in fields["statuses"]]
+            unique = None
+            if fields["unique"] is not None:
+                *terms, details = fields["unique"]["terms"]
+                own_details = [one.encode() for one in fields["unique"]["details"]]
+                lock_keys = fields["unique"]["lock_keys"]
+                unique = UniqueJobs((*terms, details.encode()), payloads, lock_keys, fields["jids"], own_details)
+            batch = JobBatch(fields["queue"], payloads, fields["jids"], dues, statuses, unique)
+            times = fields["token"], float(fields["kept_at"])
+            return cls(fields["shard"], batch, *times, bool(fields["in_doubt"]), bool(fields["locks_when_due"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DamagedRecordError(repr(error)) from error
+
+    def at_replay(self, now: float, redis_now: float) -> JobBatch:
+        """Return the jobs as the replay writes them; ``now`` is the time of this host, ``redis_now`` that of Redis.
+
+        A delay counts from the push. A job whose time has passed goes to its queue. Jobs that take their locks when they are due,
+        and the jobs of a bulk, go to the schedule set all the same: worker processes move them to their queues, with their locks.
+        """
+        batch = self.batch
+        if batch.dues is None:
+            return batch
+        elapsed_s = max(0.0, now - self.kept_at)
+        dues = [_absolute(due, elapsed_s, redis_now) for due in batch.dues]
+        if len(dues) == 1 and dues[0].at <= redis_now and not self.locks_when_due:
+            return _for_queue(batch, now)
+        if batch.unique is None:
+            return batch._replace(dues=dues)
+        return batch._replace(dues=dues, unique=_shortened(batch.unique, elapsed_s))
+
+
+def with_checksum(fields: Mapping[str, Any]) -> bytes:
+    """Return fields as one line of text with a checksum, without the end of the line."""
+    # The standard library escapes all that is not ASCII, so a line has no other line end.
+    data = json.dumps(fields, separators=(",", ":")).encode()
+    return b"%08x %b" % (zlib.crc32(data), data)
+
+
+def without_checksum(record: bytes) -> dict[str, Any]:
+    """Return the fields of a line of ``with_checksum``.
+
+    Raises:
+        DamagedRecordError: the checksum is wrong.
+    """
+    checksum, _, data = record.partition(b" ")
+    if checksum != b"%08x" % zlib.crc32(data):
+        raise DamagedRecordError("the checksum is wrong")
+    try:
+        fields = json.loads(data)
+    except ValueError as error:
+        raise DamagedRecordError(repr(error)) from error
+    if not is_mapping(fields):
+        raise DamagedRecordError("it is no object")
+    return fields
+
+
+def _absolute(due: DueTime, elapsed_s: float, redis_now: float) -> DueTime:
+    return DueTime(due.at if due.delay_s is None else redis_now + due.delay_s - elapsed_s)
+
+
+def _for_queue(batch: JobBatch, now: float) -> JobBatch:
+    """Return a batch of one overdue job as a push without a delay would write it."""
+    payload = set_fields(batch.payloads[0], {"enqueued_at": wire_timestamp(now)})
+    tracked = tracked_job(loads(payload, None))
+    statuses = [tracked.queued_command(None)] if tracked is not None and batch.statuses else []
+    unique = batch.unique
+    if unique is not None:
+        *terms, details = unique.terms
+        unique = unique._replace(terms=(*terms, _details_for_queue(details, tracked)), payloads=[payload], details=())
+    return batch._replace(payloads=[payload], dues=None, statuses=statuses, unique=unique)
+
+
+def _details_for_queue(details: str | int | bytes, tracked: TrackedJob | None) -> bytes:
+    """Return encoded ``LockDetails`` without their due time."""
+    fields = _fields_of(details)
+    fields.pop("due", None)
+    fields.pop("delay", None)
+    if tracked is not None and "status" in fields:
+        fields["status"] = [str(word) for word in tracked.queued_command(None)[2:]]
+    return dumps(fields) if fields else b""
+
+
+def _shortened(unique: UniqueJobs, elapsed_s: float) -> UniqueJobs:
+    """Return jobs with delays that have already lasted ``elapsed_s``."""
+    *terms, shared = unique.terms
+    details = [_shorter_delay(one, elapsed_s) for one in unique.details]
+    return unique._replace(terms=(*terms, _shorter_delay(shared, elapsed_s)), details=details)
+
+
+def _shorter_delay(details: str | int | bytes, elapsed_s: float) -> bytes:
+    fields = _fields_of(details)
+    if "delay" in fields:
+        fields["delay"] = f"{float(fields['delay']) - elapsed_s:.6f}"
+    return dumps(fields) if fields else b""
+
+
+def _fields_of(details: str | int | bytes) -> dict[str, Any]:
+    return loads(details) if isinstance(details, bytes) and details else {}

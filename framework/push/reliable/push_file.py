@@ -1,0 +1,228 @@
+"""One file of kept pushes: a header, then a line per push. Its process holds a lock on it until the process ends.
+
+A line begins with ten characters that change in their place, so that a replay needs no space on the disk: the epoch second of the
+first try (zeros: not tried), or the word `done`. Then come a checksum and the push as JSON.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from framework.push.reliable.file_system import FileSystem
+from framework.push.reliable.kept_push import DamagedRecordError, KeptPush, with_checksum, without_checksum
+from framework.wire.ids import generate_jid
+
+VERSION = 1
+"""The version of the format. A file of another version is left to the release that wrote it."""
+
+SUFFIX, DAMAGED = ".pushes", ".damaged"
+
+_MARK_SIZE = 10
+_UNTRIED, _DONE = b"0" * _MARK_SIZE, b"done------"
+_HEADER = b"header----"
+# The mark and the space behind it.
+_HEAD_SIZE = _MARK_SIZE + 1
+
+
+@dataclass(slots=True)
+class Entry:
+    """Hold where one kept push stands in its file, and what is known about its tries."""
+
+    offset: int
+    size: int
+    jobs: int
+    destination: tuple[str, str]
+    kept_at: float
+    tried_at: float | None = None
+    """The epoch second of the first try whose result is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileContent:
+    """Hold what was read from a file."""
+
+    header: dict[str, Any]
+    """Empty if the header is damaged."""
+    entries: Sequence[Entry]
+    damaged: int
+    """The number of damaged lines. An unfinished last line is none: its push did not return."""
+    unfinished: bool
+    size: int
+
+    @property
+    def version(self) -> Any:
+        """Return the version of the format; ``None`` if the header is damaged."""
+        return self.header.get("version")
+
+    @property
+    def owner(self) -> str:
+        """Return the host and the process that made the file."""
+        return f"{self.header.get('host', '?')} {self.header.get('pid', '?')}"
+
+
+class PushFile:
+    """One open and locked file. The caller holds a lock for all methods that change it."""
+
+    def __init__(self, path: Path, descriptor: int, content: FileContent, files: FileSystem) -> None:
+        self.path = path
+        self.version = content.version
+        self.damaged = content.damaged
+        self.entries: dict[int, Entry] = {entry.offset: entry for entry in content.entries}
+        """The pushes that are not replayed yet, by their places."""
+        self.unfinished = content.unfinished
+        self.size = content.size
+        self.broken = False
+        """Whether a failed write left bytes at the end of the file; no push may be added behind them."""
+        self.owner = content.owner
+        self._descriptor = descriptor
+        self._files = files
+
+    @classmethod
+    def create(cls, folder: Path, files: FileSystem) -> "PushFile":
+        """Make and lock a new file of this process. Raises OSError."""
+        folder.mkdir(parents=True, exist_ok=True)
+        host, pid = socket.gethostname(), os.getpid()
+        path = folder / f"{host}.{pid}.{generate_jid()[:12]}{SUFFIX}"
+        header = {"version": VERSION, "host": host, "pid": pid, "created_at": time.time()}
+        line = _line(_HEADER, with_checksum(header))
+        # Other processes look only for the final name, so they never see the file without its lock.
+        unfinished = path.with_suffix(".new")
+        descriptor = files.create(unfinished)
+        try:
+            files.lock(descriptor)
+            files.write(descriptor, line, 0)
+            files.sync(descriptor)
+            files.rename(unfinished, path)
+        except OSError:
+            files.close(descriptor)
+            unfinished.unlink(missing_ok=True)
+            raise
+        return cls(path, descriptor, FileContent(header, (), 0, unfinished=False, size=len(line)), files)
+
+    @classmethod
+    def take_over(cls, path: Path, files: FileSystem) -> "PushFile | None":
+        """Lock and read the file of an ended process; ``None`` if another process has it. Raises OSError."""
+        descriptor = files.open(path)
+        try:
+            if files.lock(descriptor) and _is_same(path, descriptor):
+                return cls(path, descriptor, read_file(path), files)
+        except OSError:
+            files.close(descriptor)
+            raise
+        files.close(descriptor)
+        return None
+
+    def append(self, record: bytes, push: KeptPush, *, tried: bool) -> None:
+        """Write the record of a push and wait until it is on the disk. ``tried``: it may be in Redis under its token.
+
+        Raises:
+            OSError: it is not in the file; ``broken`` says that even this is not certain.
+        """
+        mark = _mark_of(push.kept_at) if tried else _UNTRIED
+        line = _line(mark, record)
+        try:
+            self._files.write(self._descriptor, line, self.size)
+            self._files.sync(self._descriptor)
+        except OSError:
+            self.broken = True
+            self._files.truncate(self._descriptor, self.size)
+            self.broken = False
+            raise
+        entry = Entry(self.size, len(line), len(push.batch.jids), push.destination, push.kept_at)
+        entry.tried_at = push.kept_at if tried else None
+        self.entries[self.size] = entry
+        self.size += len(line)
+
+    def read(self, entry: Entry) -> KeptPush:
+        """Return the push of an entry. Raises OSError and DamagedRecordError."""
+        data = os.pread(self._descriptor, entry.size - _HEAD_SIZE - 1, entry.offset + _HEAD_SIZE)
+        return KeptPush.decode(data)
+
+    def mark_tried(self, entries: Sequence[Entry], now: float) -> None:
+        """Note on the disk that these pushes may be in Redis from now on, unless that is noted. Raises OSError."""
+        untried = [entry for entry in entries if entry.tried_at is None]
+        for entry in untried:
+            self._files.write(self._descriptor, _mark_of(now), entry.offset)
+            entry.tried_at = now
+        if untried:
+            self._files.sync(self._descriptor)
+
+    def mark_done(self, entry: Entry) -> None:
+        """Note that a push is replayed. Without the note, after a crash, the token tells it. Raises OSError."""
+        self.entries.pop(entry.offset, None)
+        self._files.write(self._descriptor, _DONE, entry.offset)
+
+    def remove(self) -> None:
+        """Delete the file; a file with damaged lines is set aside. Raises OSError."""
+        if self.damaged:
+            self.set_aside()
+        else:
+            self._files.delete(self.path)
+            self.close()
+
+    def set_aside(self) -> None:
+        """Rename the file so that no process reads it again. Raises OSError."""
+        self._files.rename(self.path, self.path.with_name(self.path.name + DAMAGED))
+        self.close()
+
+    def close(self) -> None:
+        """Close the file, which another process may then take over."""
+        self._files.close(self._descriptor)
+
+
+def read_file(path: Path) -> FileContent:
+    """Read a file of kept pushes. Raises OSError."""
+    data = path.read_bytes()
+    head, *lines = data.split(b"\n")
+    # Behind the last line end is nothing, or a line that was not finished.
+    unfinished = bool(lines.pop()) if lines else bool(head)
+    header = _header_of(head)
+    entries: list[Entry] = []
+    damaged, offset = 0, len(head) + 1
+    for line in lines if header.get("version") == VERSION else ():
+        try:
+            entries += _entries_of(line, offset)
+        except DamagedRecordError:
+            damaged += 1
+        offset += len(line) + 1
+    return FileContent(header, entries, damaged, unfinished, len(data))
+
+
+def _header_of(line: bytes) -> dict[str, Any]:
+    if not line.startswith(_HEADER):
+        return {}
+    try:
+        return without_checksum(line[_HEAD_SIZE:])
+    except DamagedRecordError:
+        return {}
+
+
+def _entries_of(line: bytes, offset: int) -> list[Entry]:
+    """Return the entry of a line, none for a replayed push. Raises DamagedRecordError."""
+    mark, push = line[:_MARK_SIZE], KeptPush.decode(line[_HEAD_SIZE:])
+    if mark == _DONE:
+        return []
+    # Half a mark: a try may have begun.
+    tried_at = float(mark) if mark.isdigit() else push.kept_at
+    jobs = len(push.batch.jids)
+    return [Entry(offset, len(line) + 1, jobs, push.destination, push.kept_at, tried_at or None)]
+
+
+def _mark_of(seconds: float) -> bytes:
+    return b"%010d" % min(max(1, int(seconds)), 10**_MARK_SIZE - 1)
+
+
+def _line(mark: bytes, record: bytes) -> bytes:
+    return b"%b %b\n" % (mark, record)
+
+
+def _is_same(path: Path, descriptor: int) -> bool:
+    """Return whether a path still leads to an open file: its former process may have deleted it meanwhile."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,102 @@
+"""Find the files of kept pushes in a folder, take over those of ended processes, and set damaged ones aside."""
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from framework.push.reliable.file_system import FileSystem
+from framework.push.reliable.push_file import DAMAGED, SUFFIX, VERSION, PushFile
+from framework.telemetry import logs
+
+
+def push_files(folder: Path) -> list[Path]:
+    """Return the files of kept pushes in a folder, the oldest first; none if there is no such folder. Raises OSError."""
+    return [path for _, path in sorted((_changed_at(path), path) for path in folder.glob(f"*{SUFFIX}"))]
+
+
+def set_aside_files(folder: Path) -> list[Path]:
+    """Return the files that were set aside because of damage."""
+    return sorted(folder.glob(f"*{SUFFIX}{DAMAGED}"))
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a running process has a file of kept pushes. Raises OSError."""
+    files = FileSystem()
+    descriptor = files.open(path)
+    try:
+        return not files.lock(descriptor)
+    finally:
+        files.close(descriptor)
+
+
+def take_over_files(folder: Path, files: FileSystem, own: Collection[Path]) -> Sequence[PushFile]:
+    """Lock and return the files of ended processes; ``own`` are files of this process.
+
+    A file without a readable header is set aside. A file of another version, or one that cannot be opened, stays as it is. Both are
+    logged.
+    """
+    taken: list[PushFile] = []
+    for path in push_files(folder):
+        if path in own:
+            continue
+        try:
+            found = PushFile.take_over(path, files)
+            if found is not None and _is_usable(found):
+                taken.append(found)
+        except FileNotFoundError:
+            # Its process has replayed it meanwhile.
+            continue
+        except OSError as error:
+            _log_unreadable(path, "it cannot be opened. Give this user the right to read and write it", error)
+    return taken
+
+
+def remove_file(file: PushFile) -> None:
+    """Delete a file without pushes; set it aside if lines of it are damaged."""
+    damaged = file.damaged
+    try:
+        file.remove()
+    except OSError as error:
+        file.close()
+        _log_unreadable(file.path, "all of its pushes are replayed, but it cannot be deleted. Delete it", error)
+        return
+    if damaged:
+        count = f"{damaged:,} of its pushes are damaged and were not replayed"
+        _log_set_aside(file.path, f"{count}. Look for their jobs in the file {file.path}{DAMAGED}")
+
+
+def _is_usable(file: PushFile) -> bool:
+    if file.version == VERSION:
+        logs.logger().info(
+            "pushes that an ended process kept are taken over",
+            event_name="push.file_taken_over",
+            file=str(file.path),
+            owner=file.owner,
+            jobs=sum(entry.jobs for entry in file.entries.values()),
+        )
+        return True
+    if file.version is None:
+        file.set_aside()
+        _log_set_aside(file.path, f"it has no readable header. Look for its jobs in the file {file.path}{DAMAGED}")
+        return False
+    file.close()
+    _log_unreadable(file.path, f"its format is version {file.version!r}. Start the release that wrote it", None)
+    return False
+
+
+def _log_set_aside(path: Path, reason: str) -> None:
+    logs.logger().error(
+        f"a file of kept pushes was set aside: {reason}", event_name="push.file_set_aside", file=str(path)
+    )
+
+
+def _log_unreadable(path: Path, reason: str, error: OSError | None) -> None:
+    logs.logger().error(
+        f"a file of kept pushes stays as it is: {reason}", event_name="push.file_left", file=str(path), error=error
+    )
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,119 @@
+"""Check what a process does with files of other processes: of running and ended ones, damaged ones, and those of another version."""
+
+from framework.push.reliable.push_file import read_file
+from framework.push.reliable.push_folder import set_aside_files
+from tests.harness import until
+from tests.push.conftest import worker
+from tests.push.reliable.conftest import DOWN, Producer
+
+
+def keep(producer, *numbers):
+    """Keep a push per number, and end the producer; return the path of its file."""
+    shop = producer(url=DOWN)
+    job = worker(queue="default")
+    for number in numbers:
+        job.perform_async(number)
+    shop.end()
+    return shop.files[0]
+
+
+def replayed(producer):
+    shop = producer()
+    shop.reliable.replay()
+    return shop
+
+
+def events(lines):
+    return [line["event_name"] for line in lines()]
+
+
+def test_file_of_a_running_process_is_left_to_it(producer, redis_url, jobs):
+    first = producer(url=DOWN)
+    worker(queue="default").perform_async(1)
+    second = Producer(first.folder, redis_url)
+    second.reliable.replay()
+    assert jobs() == []
+    first.end()
+    second.reliable.replay()
+    assert [one["args"] for one in jobs()] == [[1]]
+    second.end()
+
+
+def test_start_replays_the_file_of_an_ended_process(producer, jobs, lines):
+    keep(producer, 1, 2)
+    shop = producer()
+    shop.reliable.start()
+    until(lambda: not shop.files)
+    assert [one["args"] for one in jobs()] == [[1], [2]]
+    assert {"push.file_taken_over", "push.replayed"} <= set(events(lines))
+
+
+def test_unfinished_last_line_is_dropped(producer, jobs):
+    path = keep(producer, 1, 2)
+    path.write_bytes(path.read_bytes()[:-20])
+    shop = replayed(producer)
+    assert [one["args"] for one in jobs()] == [[1]]
+    assert (shop.files, set_aside_files(shop.folder)) == ([], [])
+
+
+def test_damaged_line_is_set_aside_and_others_replayed(producer, jobs, lines):
+    path = keep(producer, 1, 2, 3)
+    head, first, second, third, end = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join([head, first, second.replace(b"default", b"dafault"), third, end]))
+    shop = replayed(producer)
+    assert [one["args"] for one in jobs()] == [[1], [3]]
+    (aside,) = set_aside_files(shop.folder)
+    assert b"dafault" in aside.read_bytes()
+    assert "push.file_set_aside" in events(lines)
+
+
+def test_half_a_mark_counts_as_tried(producer, jobs):
+    path = keep(producer, 1)
+    head, line, end = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join([head, b"done-00000" + line[10:], end]))
+    (entry,) = read_file(path).entries
+    assert entry.tried_at == entry.kept_at
+    replayed(producer)
+    assert len(jobs()) == 1
+
+
+def test_file_without_a_header_is_set_aside(producer, jobs, lines):
+    path = keep(producer, 1)
+    data = path.read_bytes()
+    path.write_bytes(b"x" + data)
+    shop = replayed(producer)
+    assert jobs() == []
+    assert [one.read_bytes() for one in set_aside_files(shop.folder)] == [b"x" + data]
+    assert events(lines)[-1] == "push.file_set_aside"
+
+
+def test_file_of_another_version_stays_as_it_is(producer, jobs, lines, monkeypatch):
+    with monkeypatch.context() as newer:
+        newer.setattr("framework.push.reliable.push_file.VERSION", 2)
+        path = keep(producer, 1)
+    data = path.read_bytes()
+    producer().reliable.replay()
+    assert jobs() == []
+    assert path.read_bytes() == data
+    assert events(lines)[-1] == "push.file_left"
+
+
+def test_file_that_cannot_be_opened_stays_as_it_is(producer, lines):
+    path = keep(producer, 1)
+    path.unlink()
+    # For root too: a folder cannot be opened for writing.
+    path.mkdir()
+    producer().reliable.replay()
+    assert path.is_dir()
+    assert events(lines)[-1] == "push.file_left"
+    path.rmdir()
+
+
+def test_file_of_an_unknown_shard_is_kept(producer, lines):
+    path = keep(producer, 1)
+    shop = producer()
+    del shop.reliable._round._shards["main"]
+    result = shop.reliable.replay()
+    assert result.refused == {("main", "default")}
+    assert path.exists()
+    assert events(lines)[-1] == "push.replay_refused"
