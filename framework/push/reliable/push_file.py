@@ -14,7 +14,6 @@ from typing import Any
 
 from framework.push.reliable.file_system import FileSystem
 from framework.push.reliable.kept_push import DamagedRecordError, KeptPush, with_checksum, without_checksum
-from framework.wire.ids import generate_jid
 
 VERSION = 1
 """The version of the format. A file of another version is left to the release that wrote it."""
@@ -73,7 +72,8 @@ class PushFile:
         self.damaged = content.damaged
         self.entries: dict[int, Entry] = {entry.offset: entry for entry in content.entries}
         """The pushes that are not replayed yet, by their places."""
-        self.unfinished = content.unfinished
+        self.kept_jobs = sum(entry.jobs for entry in content.entries)
+        self.kept_bytes = sum(entry.size for entry in content.entries)
         self.size = content.size
         self.broken = False
         """Whether a failed write left bytes at the end of the file; no push may be added behind them."""
@@ -86,7 +86,8 @@ class PushFile:
         """Make and lock a new file of this process. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         host, pid = socket.gethostname(), os.getpid()
-        path = folder / f"{host}.{pid}.{generate_jid()[:12]}{SUFFIX}"
+        # The names sort by the time of the first push.
+        path = folder / f"{time.time_ns():020d}.{host}.{pid}{SUFFIX}"
         header = {"version": VERSION, "host": host, "pid": pid, "created_at": time.time()}
         line = _line(_HEADER, with_checksum(header))
         # Other processes look only for the final name, so they never see the file without its lock.
@@ -136,6 +137,8 @@ class PushFile:
         entry.tried_at = push.kept_at if tried else None
         self.entries[self.size] = entry
         self.size += len(line)
+        self.kept_jobs += entry.jobs
+        self.kept_bytes += entry.size
 
     def read(self, entry: Entry) -> KeptPush:
         """Return the push of an entry. Raises OSError and DamagedRecordError."""
@@ -153,8 +156,14 @@ class PushFile:
 
     def mark_done(self, entry: Entry) -> None:
         """Note that a push is replayed. Without the note, after a crash, the token tells it. Raises OSError."""
-        self.entries.pop(entry.offset, None)
+        self.forget(entry)
         self._files.write(self._descriptor, _DONE, entry.offset)
+
+    def forget(self, entry: Entry) -> None:
+        """Leave a push to the file alone."""
+        del self.entries[entry.offset]
+        self.kept_jobs -= entry.jobs
+        self.kept_bytes -= entry.size
 
     def remove(self) -> None:
         """Delete the file; a file with damaged lines is set aside. Raises OSError."""

@@ -9,8 +9,8 @@ from framework.telemetry import logs
 
 
 def push_files(folder: Path) -> list[Path]:
-    """Return the files of kept pushes in a folder, the oldest first; none if there is no such folder. Raises OSError."""
-    return [path for _, path in sorted((_changed_at(path), path) for path in folder.glob(f"*{SUFFIX}"))]
+    """Return the files of kept pushes in a folder, the oldest first; none if there is no such folder."""
+    return sorted(folder.glob(f"*{SUFFIX}"))
 
 
 def set_aside_files(folder: Path) -> list[Path]:
@@ -71,7 +71,7 @@ def _is_usable(file: PushFile) -> bool:
             event_name="push.file_taken_over",
             file=str(file.path),
             owner=file.owner,
-            jobs=sum(entry.jobs for entry in file.entries.values()),
+            jobs=file.kept_jobs,
         )
         return True
     if file.version is None:
@@ -93,10 +93,3 @@ def _log_unreadable(path: Path, reason: str, error: OSError | None) -> None:
     logs.logger().error(
         f"a file of kept pushes stays as it is: {reason}", event_name="push.file_left", file=str(path), error=error
     )
-
-
-def _changed_at(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0

@@ -140,8 +140,7 @@ class ReliablePush:
         self._files += take_over_files(self._folder, self._file_system, own)
 
     def _count(self) -> tuple[int, int]:
-        entries = [entry for file in self._files for entry in list(file.entries.values())]
-        return sum(entry.jobs for entry in entries), sum(entry.size for entry in entries)
+        return sum(file.kept_jobs for file in self._files), sum(file.kept_bytes for file in self._files)
 
     def _limit_reached(self, jobs: int, size: int) -> tuple[str, str] | None:
         """Return the reason why a push is not kept, and the remedy; ``None`` if it is."""
@@ -163,7 +162,7 @@ class ReliablePush:
             self._current.append(record, push, tried=tried)
         except OSError as problem:
             return (
-                f"{self._folder} cannot be written ({problem.strerror})",
+                f"{self._folder} cannot be written ({problem.strerror or problem})",
                 "make space on its disk, or check its rights",
             )
         return None
@@ -207,7 +206,6 @@ class ReliablePush:
 
     def _run(self) -> None:
         """Replay until nothing is kept."""
-        pause = threading.Event()
         while True:
             try:
                 result = self._replay_round()
@@ -222,7 +220,16 @@ class ReliablePush:
                 if not self._files:
                     self._thread = None
                     return
-            pause.wait(self._period_s if result.down else max(self._period_s, _REFUSED_PERIOD_S))
+            self._pause(result)
+
+    def _pause(self, result: ReplayProgress) -> None:
+        """Wait before the next round: long if Redis refuses all that is left, until another push is kept."""
+        before = self.kept
+        until = time.monotonic() + (0.0 if result.down else _REFUSED_PERIOD_S)
+        pause = threading.Event()
+        pause.wait(self._period_s)
+        while time.monotonic() < until and self.kept == before:
+            pause.wait(self._period_s)
 
     def _replay_round(self) -> ReplayProgress:
         result = ReplayProgress()
@@ -252,6 +259,8 @@ class ReliablePush:
             replayed, began_at = self._replayed, self._began_at
             if ended:
                 self._replayed, self._began_at = 0, None
+                # At the next outage, other processes may have ended meanwhile.
+                self._looked = False
         for file in done:
             remove_file(file)
         if ended:

@@ -107,7 +107,7 @@ class ReplayRound:
             # The disk has lost what it had: the file is set aside at its end.
             with self._lock():
                 file.damaged += 1
-                file.entries.pop(entry.offset, None)
+                file.forget(entry)
             return
         with self._lock():
             file.mark_done(entry)
