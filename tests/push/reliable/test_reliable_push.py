@@ -1,5 +1,6 @@
 """Check that a push during an outage is kept in a file and replayed as the push would have been, on a real Redis."""
 
+import asyncio
 import json
 import time
 from datetime import timedelta
@@ -136,6 +137,52 @@ def test_chunk_whose_reply_was_lost_is_written_once(producer, proxy, redis, jobs
     until(lambda: not shop.files)
     assert len(jids) == 3
     assert jobs() == []
+
+
+@pytest.mark.parametrize(("taken", "event", "left"), [(0, "push.duplicate", 3), (3, "push.maybe_twice", 3)])
+def test_chunk_whose_token_expired_is_looked_for(producer, proxy, redis, jobs, lines, taken, event, left):
+    clock = Clock()
+    shop = producer(clock=clock)
+    job = plain()
+    proxy.lose_replies(b"EXEC", {1})
+    with shop.stopped_replay():
+        job.perform_bulk([(number,) for number in range(3)])
+        redis.delete(*redis.keys("aw:push:*"))
+        for _ in range(taken):
+            redis.rpop("queue:default")
+        clock.ahead_s = 700.0
+    until(lambda: not shop.files)
+    assert len(jobs()) == left
+    assert [line["jobs"] for line in lines() if line["event_name"] == event] == [3]
+
+
+def test_push_that_waited_for_a_commit_is_kept(producer, jobs, monkeypatch):
+    waiting = []
+    monkeypatch.setattr("framework.push.client.sources", [lambda: [waiting.append]])
+    monkeypatch.setattr("framework.push.transactions.sources", [lambda: [waiting.append]])
+    shop = producer(url=DOWN)
+    jid = plain().perform_async(1)
+    assert shop.files == []
+    waiting.pop()()
+    producer().reliable.replay()
+    assert [one["jid"] for one in jobs()] == [jid]
+
+
+def test_awaited_push_is_kept(producer, jobs):
+    producer(url=DOWN)
+    jid = asyncio.run(plain().aperform_async(1))
+    producer().reliable.replay()
+    assert [one["jid"] for one in jobs()] == [jid]
+
+
+def test_delayed_bulk_is_kept_with_its_times(producer, redis):
+    producer(url=DOWN)
+    jids = plain().perform_bulk_in(60, [(1,), (2,)], batch_size=1, batch_delay=30)
+    producer().reliable.replay()
+    first, second = scheduled(redis)
+    assert [first["jid"], second["jid"]] == jids
+    assert second["score"] - first["score"] == pytest.approx(30, abs=0.001)
+    assert first["score"] == pytest.approx(time.time() + 60, abs=20)
 
 
 def test_full_file_raises_as_without_reliable_push(producer):
