@@ -228,9 +228,7 @@ def connect(settings: Settings) -> Router:
         ConfigurationError: with every problem found.
     """
     router = checked_router(settings)
-    client = ProcessClient(settings, router)
-    bind(client)
-    _replay_kept_pushes(client)
+    bind(ProcessClient(settings, router))
     return router
 
 
@@ -247,6 +245,7 @@ def boot() -> Settings:
     """
     settings = load()
     router = connect(settings)
+    replay_kept_pushes(process_client.current())
     warn_unknown_variables(settings)
     warn_stale_queues(settings)
     warn_splits(settings, router)
@@ -289,11 +288,11 @@ def _open_default() -> ProcessClient:
     settings = load()
     warn_unknown_variables(settings)
     client = ProcessClient(settings)
-    _replay_kept_pushes(client)
+    replay_kept_pushes(client)
     return client
 
 
-def _replay_kept_pushes(client: ProcessClient) -> None:
+def replay_kept_pushes(client: ProcessClient) -> None:
     """Begin to replay what ended processes with the same folder have kept."""
     if client.reliable_push is not None:
         client.reliable_push.start()

@@ -67,7 +67,7 @@ from framework.version import VERSION
 from framework.wire import keys
 from framework.wire.memory_budget import MemoryBudget
 from framework.wire.set_limits import SetLimits
-from framework.wiring.client import open_router, open_shards, tracker_of
+from framework.wiring.client import default_client, open_router, open_shards, replay_kept_pushes, tracker_of
 from framework.wiring.feature_flags import serve_flags
 from framework.wiring.policies import open_policies
 from framework.wiring.schedule import open_poller
@@ -134,6 +134,7 @@ def run_worker(
         waited = wait_for_redis(shard, components.lease, signals, partial(check_rights, settings, shard))
         if waited is not None:
             return waited
+        replay_kept_pushes(default_client())
         status = Launcher(components, signals).run()
         components.events.summarize_foreign(process_ends=True)
         components.events.tracker.close()

@@ -1,4 +1,4 @@
-"""Test `pushes` on files of real producers: one that ends during an outage, one that is killed, and two that share a folder."""
+"""Test `pushes` on files of real producers: ended during an outage, killed, killed in the replay, two on one folder."""
 
 import json
 import signal
@@ -110,3 +110,12 @@ def test_two_producers_on_one_folder_replay_each_file_once(site, folder, numbers
         one.wait()
     assert push_files(folder) == []
     assert Counter(numbers()) == Counter(range(200))
+
+
+def test_worker_replays_pushes_of_an_ended_producer(site, folder, numbers):
+    assert site.run("-c", PRODUCER, "0", "3", REDIS_URL=DOWN).returncode == 0
+    worker = site.worker("-q", "other").ready()
+    assert worker.line(event_name="push.replayed")["jobs"] == 3
+    assert worker.find(event_name="push.file_taken_over")
+    assert push_files(folder) == []
+    assert numbers() == [0, 1, 2]

@@ -1,5 +1,6 @@
 """Keep pushes in a file of the process while Redis is down, within limits, and replay them in the background."""
 
+import math
 import os
 import threading
 import time
@@ -71,8 +72,9 @@ class ReliablePush:
         self._looked = False
         """Whether the files of ended processes were looked for."""
         self._thread: threading.Thread | None = None
-        self._began_at: float | None = None
-        self._replayed = 0
+        self._keeps = False
+        """Whether a push was kept since all were replayed."""
+        self._replayed, self._oldest_kept_at = 0, math.inf
 
     def reset_in_child(self) -> None:
         """Forget the files of the parent after a fork: the parent replays them."""
@@ -110,9 +112,7 @@ class ReliablePush:
                 reason = self._append(record, push, tried=tried)
             if reason is not None:
                 raise self._not_kept(error, *reason) from error
-            begins = self._began_at is None
-            if begins:
-                self._began_at = time.monotonic()
+            begins, self._keeps = not self._keeps, True
             jobs, size = self._count()
             file = self._files[-1].path
             self._ensure_thread()
@@ -170,7 +170,7 @@ class ReliablePush:
     def _not_kept(self, error: ShardUnavailableError, reason: str, remedy: str) -> ShardUnavailableError:
         self._log_limit.error(
             f"not kept {error.shard}",
-            f"pushes fail, because they can be neither written to Redis nor kept: {reason}. {remedy.capitalize()}",
+            f"pushes fail, because they can be neither written to Redis nor kept: {reason}. Remedy: {remedy}",
             "push.not_kept",
             shard=error.shard,
         )
@@ -248,6 +248,7 @@ class ReliablePush:
         done: list[PushFile] = []
         with self._lock:
             self._replayed += result.written + result.found
+            self._oldest_kept_at = min(self._oldest_kept_at, result.oldest_kept_at)
             for file in files:
                 if not file.entries:
                     done.append(file)
@@ -256,19 +257,19 @@ class ReliablePush:
             if self._current is not None and self._current.size > _ROTATION_BYTES and (result.written or result.found):
                 self._current = None
             ended = not self._files and bool(done)
-            replayed, began_at = self._replayed, self._began_at
+            replayed, oldest = self._replayed, self._oldest_kept_at
             if ended:
-                self._replayed, self._began_at = 0, None
+                self._keeps, self._replayed, self._oldest_kept_at = False, 0, math.inf
                 # At the next outage, other processes may have ended meanwhile.
                 self._looked = False
         for file in done:
             remove_file(file)
-        if ended:
+        if ended and replayed:
             logs.logger().info(
                 "all kept pushes are replayed; pushes go to Redis again",
                 event_name="push.replayed",
                 jobs=replayed,
-                away_s=round(time.monotonic() - began_at, 3) if began_at is not None else None,
+                away_s=round(max(0.0, self._clock() - oldest), 3),
             )
 
 

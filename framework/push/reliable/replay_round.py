@@ -1,5 +1,6 @@
 """Replay the pushes of some files once, the oldest first, and past those that cannot be written now."""
 
+import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ class ReplayProgress:
     """Jobs that Redis has now, and had not before as far as it can tell."""
     found: int = 0
     """Jobs that Redis had already."""
+    oldest_kept_at: float = math.inf
+    """The time of the oldest push that is done."""
     up: set[str] = field(default_factory=set[str])
     """Shards that answered."""
     down: set[str] = field(default_factory=set[str])
@@ -127,6 +130,7 @@ class ReplayRound:
 
 
 def _count(push: KeptPush, done: ReplayResult, result: ReplayProgress) -> None:
+    result.oldest_kept_at = min(result.oldest_kept_at, push.kept_at)
     if done.outcome == "found":
         result.found += len(push.batch.jids)
     else:
