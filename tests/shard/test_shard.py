@@ -387,3 +387,12 @@ def test_enqueue_of_tracked_jobs_with_a_lost_reply():
         mark = ("SET", keys.status("a"), "queued", "EX", 60)
         assert refused(lambda: opened(server.url).enqueue_one("q", b"job", [mark])).maybe_written
         assert len(server.packets) == 1
+
+
+def test_waiting_payload_is_found_by_its_bytes(shard):
+    shard.enqueue_one("default", b"job")
+    shard.schedule_one(1.0, b"later")
+    assert shard.is_waiting("default", b"job")
+    assert not shard.is_waiting("default", b"later")
+    assert shard.is_waiting(None, b"later")
+    assert not shard.is_waiting(None, b"job")

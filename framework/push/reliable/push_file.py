@@ -18,7 +18,7 @@ from framework.push.reliable.kept_push import DamagedRecordError, KeptPush, with
 VERSION = 1
 """The version of the format. A file of another version is left to the release that wrote it."""
 
-SUFFIX, DAMAGED = ".pushes", ".damaged"
+SUFFIX, UNFINISHED, DAMAGED = ".pushes", ".new", ".damaged"
 
 _MARK_SIZE = 10
 _UNTRIED, _DONE = b"0" * _MARK_SIZE, b"done------"
@@ -91,7 +91,7 @@ class PushFile:
         header = {"version": VERSION, "host": host, "pid": pid, "created_at": time.time()}
         line = _line(_HEADER, with_checksum(header))
         # Other processes look only for the final name, so they never see the file without its lock.
-        unfinished = path.with_suffix(".new")
+        unfinished = path.with_suffix(UNFINISHED)
         descriptor = files.create(unfinished)
         try:
             files.lock(descriptor)

@@ -1,11 +1,16 @@
 """Find the files of kept pushes in a folder, take over those of ended processes, and set damaged ones aside."""
 
+import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from framework.push.reliable.file_system import FileSystem
-from framework.push.reliable.push_file import DAMAGED, SUFFIX, VERSION, PushFile
+from framework.push.reliable.push_file import DAMAGED, SUFFIX, UNFINISHED, VERSION, PushFile
 from framework.telemetry import logs
+
+# A process makes a file in far less time.
+_CREATION_S = 60.0
 
 
 def push_files(folder: Path) -> list[Path]:
@@ -34,6 +39,7 @@ def take_over_files(folder: Path, files: FileSystem, own: Collection[Path]) -> S
     A file without a readable header is set aside. A file of another version, or one that cannot be opened, stays as it is. Both are
     logged.
     """
+    _delete_unfinished(folder, files)
     taken: list[PushFile] = []
     for path in push_files(folder):
         if path in own:
@@ -81,6 +87,14 @@ def _is_usable(file: PushFile) -> bool:
     file.close()
     _log_unreadable(file.path, f"its format is version {file.version!r}. Start the release that wrote it", None)
     return False
+
+
+def _delete_unfinished(folder: Path, files: FileSystem) -> None:
+    """Delete files whose process ended before it gave them their final name: they have no push."""
+    for path in folder.glob(f"*{UNFINISHED}"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > _CREATION_S and not is_locked(path):
+                files.delete(path)
 
 
 def _log_set_aside(path: Path, reason: str) -> None:

@@ -114,7 +114,7 @@ class ReliablePush:
                 raise self._not_kept(error, *reason) from error
             begins, self._keeps = not self._keeps, True
             jobs, size = self._count()
-            file = self._files[-1].path
+            file = self._folder if self._current is None else self._current.path
             self._ensure_thread()
         self._log_kept(push.shard, jobs, size, file, begins=begins)
 

@@ -1,5 +1,7 @@
 """Check what a process does with files of other processes: of running and ended ones, damaged ones, and those of another version."""
 
+import os
+
 from framework.push.reliable.push_file import read_file
 from framework.push.reliable.push_folder import set_aside_files
 from tests.harness import until
@@ -107,6 +109,17 @@ def test_file_that_cannot_be_opened_stays_as_it_is(producer, lines):
     assert path.is_dir()
     assert events(lines)[-1] == "push.file_left"
     path.rmdir()
+
+
+def test_file_without_its_final_name_is_deleted(producer):
+    shop = producer()
+    shop.folder.mkdir()
+    old, new = shop.folder / "a.new", shop.folder / "b.new"
+    old.touch()
+    new.touch()
+    os.utime(old, (0, 0))
+    shop.reliable.replay()
+    assert list(shop.folder.iterdir()) == [new]
 
 
 def test_file_of_an_unknown_shard_is_kept(producer, lines):
