@@ -28,6 +28,9 @@ ALIASES = {
 }
 """Short names of frequent expressions."""
 
+CRON_FORMAT = "a cron expression such as '*/5 * * * *' (minute, hour, day of month, month, day of week)"
+TIME_ZONE_FORMAT = "the name of a time zone, for example UTC or Europe/Berlin"
+
 _MAX_LENGTH = 200
 _FIRST_WINDOW_S = 60
 # The year 9000: datetime ends with 9999, and a search goes 50 years ahead.
@@ -128,7 +131,7 @@ class CronExpression:
 
 def check_cron(text: object) -> str:
     """Return a valid expression with single spaces. Raises ValueError with what is allowed."""
-    allowed = "must be a cron expression such as '*/5 * * * *' (minute, hour, day of month, month, day of week)"
+    allowed = f"must be {CRON_FORMAT}"
     if not isinstance(text, str) or not text.strip() or len(text) > _MAX_LENGTH or not text.isascii():
         raise ValueError(allowed)
     shown = " ".join(text.split())
@@ -158,9 +161,7 @@ def check_time_zone(name: object) -> str:
             pass
         else:
             return name
-    raise ValueError(
-        f"must be the name of a time zone, for example UTC or Europe/Berlin{did_you_mean(name, available_timezones())}"
-    )
+    raise ValueError(f"must be {TIME_ZONE_FORMAT}{did_you_mean(name, available_timezones())}")
 
 
 @lru_cache(maxsize=1_000)

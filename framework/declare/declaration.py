@@ -30,6 +30,8 @@ class Declaration:
     """Whether ``perform`` and every handler of an older version is ``async def``: no job uses a thread."""
     version_handlers: Mapping[int, VersionHandler]
     """The methods that run jobs of older versions, by version; jobs of all other versions run ``perform``."""
+    is_cron: bool
+    """Whether the class is a ``CronWorker``."""
 
     feature_category: str
     urgency: Urgency
@@ -62,6 +64,8 @@ class Declaration:
     concurrency_limit: int | Callable[[], int | None] | None
     max_concurrency_limit_percentage: float | None
     max_running_jobs: int | Callable[[], int] | None
+    cron: str | None
+    time_zone: str
     concurrency_scope: ConcurrencyScope | None
     defer_on_health: DeferOnHealth | None
     pause_control: str | None
