@@ -10,7 +10,7 @@ from framework.telemetry import context
 
 
 def declared(base=CronWorker, **body):
-    body = {"feature_category": "not_owned", "perform": lambda self: None, "__module__": __name__, **body}
+    body = {"feature_category": "not_owned", "perform": lambda self: None, "__module__": "ticks", **body}
     return type("TickWorker", (base,), body)
 
 
