@@ -40,6 +40,7 @@ COMMANDS = {
         f"{_COMMANDS_PACKAGE}.jobs", "jobs", "Show jobs that do not run, explain why, and release them."
     ),
     "flags": LazyCommand(f"{_COMMANDS_PACKAGE}.flags", "flags", "List, set and clear the application's feature flags."),
+    "cron": LazyCommand(f"{_COMMANDS_PACKAGE}.cron", "cron", "Show the schedule, and change its entries."),
     "store": LazyCommand(f"{_COMMANDS_PACKAGE}.store", "store", "Start, stop or show the development stores."),
     "acl": LazyCommand(f"{_COMMANDS_PACKAGE}.acl", "acl", "Print the least Redis rights of a role."),
 }

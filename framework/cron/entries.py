@@ -99,13 +99,13 @@ def schedule_problems(settings: Settings, *, all_loaded: bool) -> Iterator[Confi
         yield ConfigurationProblem(file, f"schedule.{name}.class", message)
     for name, entry in collect_entries(settings).items():
         if name in settings.schedule:
-            yield from arguments_problems(file, name, entry.declaration, entry.args)
+            yield from arguments_problems(file, f"schedule.{name}.args", entry.declaration, entry.args)
 
 
-def arguments_problems(file: str, name: str, declaration: Declaration, args: Any) -> Iterator[ConfigurationProblem]:
+def arguments_problems(file: str, key: str, declaration: Declaration, args: Any) -> Iterator[ConfigurationProblem]:
     """Yield why the arguments of an entry do not fit ``perform``."""
     try:
         declaration.signature.check(list(args))
     except ArgumentsError as error:
         place = f"argument {error.argument!r} " if error.argument else ""
-        yield ConfigurationProblem(file, f"schedule.{name}.args", f"{declaration.wire_name}: {place}{error.reason}")
+        yield ConfigurationProblem(file, key, f"{declaration.wire_name}: {place}{error.reason}")

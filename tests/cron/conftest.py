@@ -51,7 +51,9 @@ class Cron:
     def __init__(self, url, redis, identity="host:1:a", middleware=()):
         self.redis = redis
         self.shard = opened(url)
-        self.client = Client({"main": self.shard}, Router([], ["main"]), Deduplicator(lambda *_: True), middleware=middleware)
+        self.client = Client(
+            {"main": self.shard}, Router([], ["main"]), Deduplicator(lambda *_: True), middleware=middleware
+        )
         self.states = CronStates(self.shard.client, "default")
         self.events = Events()
         self.identity = identity
@@ -63,7 +65,7 @@ class Cron:
             self.states,
             Leadership(self.shard.client, keys.leader("default"), self.identity),
             {one.name: one for one in entries},
-            lambda entry, tick: self.jobs.make(entry, tick),
+            self.jobs.make,
             self.events,
             may_lead=lambda: self.may_lead,
         )

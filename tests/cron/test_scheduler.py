@@ -8,6 +8,7 @@ from redis.exceptions import OutOfMemoryError
 
 from framework.cron.orders import Order
 from framework.declare.policy_options import Deduplicate
+from framework.middleware.chain import CLIENT, Chain
 from framework.telemetry import context
 from framework.wire import keys
 from tests.cron.conftest import Cron, entry, worker
@@ -105,21 +106,12 @@ def test_duplicate_of_a_waiting_job_is_not_pushed(cron):
 
 
 def test_middleware_that_drops_settles_the_tick(redis, redis_url):
-    class Drop:
-        def __call__(self, worker, job, queue, pool):
-            if job["cron"]["tick"]:
-                return
-            yield
-
-    from framework.middleware.chain import Chain
-
-    chain = Chain("client")
-
     class DropTicks:
         def call(self, worker, job, queue, pool):
             if "cron" not in job:
                 yield
 
+    chain = Chain(CLIENT)
     chain.add(DropTicks)
     cron = Cron(redis_url, redis, middleware=chain.compile())
     one = entry("* * * * *")
