@@ -1010,7 +1010,7 @@ def test_files_of_other_programs_are_ignored(tmp_path):
         "queue.yml": "dispatchers: []",
         "routing.yaml": "[",
         "database.yml": "development: {}",
-        "schedule.yml": "cron: {}",
+        "schedule.yaml": "cron: {}",
         "._routing.yml": "routing_rules: []",
         "README": "x",
     }
