@@ -23,6 +23,8 @@ class LintedApplication(NamedTuple):
     modules: Mapping[str, Path | None]
     config_label: str
     facts: ApplicationFacts
+    schedule: Any
+    """The value of ``schedule`` in the configuration; None without one."""
 
 
 def read_application(here: Path) -> LintedApplication:
@@ -43,7 +45,7 @@ def read_application(here: Path) -> LintedApplication:
         retired={*retired, *_names(configured.get("retired_workers"))},
         modules={name: place for name, place in modules.items() if place is not None},
     )
-    return LintedApplication(modules, label, known)
+    return LintedApplication(modules, label, known, configured.get("schedule"))
 
 
 def _modules(configured: Any, here: Path) -> dict[str, Path | None]:
