@@ -68,6 +68,7 @@ def by_search(minutes, hours, day, zone, after, until):
     return sorted(at for at in found if after < at <= until)
 
 
+@pytest.mark.proves("R47")
 @settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(MINUTES),
@@ -86,6 +87,7 @@ def test_ticks_equal_a_search_of_every_minute(minutes, hours, day, change, offse
     assert found == by_search(minutes, hours, day, zone, after, until)
 
 
+@pytest.mark.proves("R47")
 @pytest.mark.parametrize(
     ("text", "zone", "after", "ticks"),
     [

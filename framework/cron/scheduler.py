@@ -36,6 +36,7 @@ class _Next(NamedTuple):
     tick: float
 
 
+# Decision 230: the state of an entry decides about a tick; the lease only saves work.
 class CronScheduler:
     """Push the jobs of ``entries``. ``step`` is called in a loop by one thread."""
 

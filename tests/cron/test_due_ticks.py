@@ -50,6 +50,7 @@ def test_due_ticks_of_a_long_pause_are_bounded():
     assert due.more_skipped
 
 
+@pytest.mark.proves("R49", "I11")
 @settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(["* * * * *", "*/7 * * * *", "0,20 */2 * * *", "*/13 * * * * *"]),

@@ -20,7 +20,7 @@ from framework.devtools.lint.config import LintConfig, expand_sets, read_config,
 from framework.devtools.lint.paths import lint_paths
 from framework.devtools.lint.registry import RULES, SETS, set_of
 from framework.devtools.lint.rule import LintFinding, LintRule
-from framework.devtools.lint.schedule import schedule_problems
+from framework.devtools.lint.schedule_file import schedule_problems
 from framework.exit_codes import EXIT_FAILED, EXIT_USAGE
 
 _MAX_WIDTH = 120

@@ -16,6 +16,8 @@ _FILE = "schedule.yml"
 
 def schedule_problems(tree: Workspace, entries: Any, label: str) -> Iterator[ConfigurationProblem]:
     """Yield the problems of the file whose value of ``schedule`` is ``entries``; ``tree`` has all modules of the application."""
+    if entries is None:
+        return
     try:
         load()
     except ConfigurationError as error:
