@@ -40,6 +40,8 @@ def test_due_tick_pushes_its_job_as_a_push_does(cron):
     assert cron.states.read().states["tick"].jid == job["jid"]
     assert cron.states.last_ticks("tick")[0][1:] == (job["cron"]["tick"], "pushed", job["jid"])
     assert cron.events.of("pushed")[-1] == ["tick", job["cron"]["tick"], job["jid"]]
+
+
 @pytest.mark.proves("R39", "R48", "I11")
 def test_two_leaders_push_a_tick_once(cron, redis, redis_url):
     one = entry("*/2 * * * * *", missed="all")
@@ -121,6 +123,8 @@ def test_middleware_that_drops_settles_the_tick(redis, redis_url):
     assert cron.events.of("dropped")
     assert cron.states.last_ticks("tick")[0].outcome == "dropped"
     cron.shard.close()
+
+
 @pytest.mark.proves("R35")
 def test_error_of_one_entry_does_not_stop_the_others(cron):
     bad, good = entry(name="bad", args=(1, 2)), entry(name="good")
