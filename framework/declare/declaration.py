@@ -30,8 +30,6 @@ class Declaration:
     """Whether ``perform`` and every handler of an older version is ``async def``: no job uses a thread."""
     version_handlers: Mapping[int, VersionHandler]
     """The methods that run jobs of older versions, by version; jobs of all other versions run ``perform``."""
-    is_cron: bool
-    """Whether the class is a ``CronWorker``."""
 
     feature_category: str
     urgency: Urgency
@@ -74,6 +72,8 @@ class Declaration:
     compress: bool
     loggable_arguments: tuple[str, ...]
     loggable_positions: frozenset[int]
+    is_cron: bool = False
+    """Whether the class is a ``CronWorker``."""
 
     def retry_limit(self, default: int = 25) -> int | None:
         """How often a failed job runs again: None for ``retry = False`` (deleted), 0 for straight to the dead set (Sidekiq 7)."""
