@@ -49,8 +49,9 @@ def test_two_leaders_push_a_tick_once(cron, redis, redis_url):
     settled = cron.settled(one, 30)
     # Both have read the same state, and both believe to lead.
     first, second = cron.scheduler(one), other.scheduler(one)
-    first._fresh_snapshot()
-    second._fresh_snapshot()
+    for scheduler in (first, second):
+        scheduler._note_leadership(leads=True)
+        scheduler._fresh_snapshot()
     first._lead()
     second._lead()
     ticks = [job["cron"]["tick"] for job in cron.pushed()]
