@@ -13,6 +13,7 @@ from framework.declare import port
 if TYPE_CHECKING:
     from framework.declare.background import background
     from framework.declare.by_name import aenqueue, enqueue
+    from framework.declare.cron_worker import CronWorker
     from framework.declare.limited_capacity import LimitedCapacityWorker
     from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
     from framework.declare.worker import ApplicationWorker
@@ -34,6 +35,7 @@ __all__ = [
     "BusinessError",
     "ConcurrencyScope",
     "ConfigurationError",
+    "CronWorker",
     "DeclarationError",
     "Deduplicate",
     "DeferOnHealth",
@@ -53,6 +55,7 @@ __all__ = [
 _MODULES = {
     "ApplicationWorker": "framework.declare.worker",
     "ConcurrencyScope": "framework.declare.policy_options",
+    "CronWorker": "framework.declare.cron_worker",
     "Deduplicate": "framework.declare.policy_options",
     "DeferOnHealth": "framework.declare.policy_options",
     "Job": "framework.wire.job",

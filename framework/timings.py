@@ -61,6 +61,16 @@ class Timings:
     """Period at which a supervisor reads the memory of its children."""
     longest_poll_period_s: float = 10.0
     """Longest period of the poller for due jobs, however large the fleet: its survivors must not wait for dead processes."""
+    leader_lease_s: float = 6.0
+    """Lifetime of the lease of a leader without renewals; with one check of another process, a new leader comes within 10 s."""
+    leader_renewal_period_s: float = 2.0
+    """Longest period of a leader's renewals."""
+    leader_check_period_s: float = 3.0
+    """Period at which the other processes try to lead. Varied by a fifth."""
+    cron_read_period_s: float = 5.0
+    """Period at which a leader reads the states and the operators' orders of its cron entries."""
+    cron_missed_after_s: float = 60.0
+    """Delay from which a tick of cron counts as missed; longer than a change of the leader and a restart of Redis."""
     poll_sync_period_s: float = 30.0
     """Period at which a poller reads the server's time and the number of processes."""
     suspect_turn_s: float = 0.5

@@ -270,7 +270,7 @@ class Process:
         return [line[:2_000] for line in lines if f'"event_name":"{DIED}"' in line]
 
 
-_OPERATOR_COMMANDS = ("migrate_jobs", "migrate-jobs", "jobs", "store", "flags")
+_OPERATOR_COMMANDS = ("migrate_jobs", "migrate-jobs", "jobs", "store", "flags", "cron")
 _READ_ONLY_COMMANDS = ("retired", "route")
 
 

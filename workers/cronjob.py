@@ -2,18 +2,15 @@
 
 from typing import ClassVar
 
-from framework import ApplicationWorker, DeferOnHealth
+from framework import CronWorker, DeferOnHealth
 
 
-class CronjobWorker(ApplicationWorker, abstract=True):
+class CronjobWorker(CronWorker, abstract=True):
     """A cheap job that a schedule pushes: it finds out what is to be done, and pushes one job for each task."""
 
-    queue_namespace = "cronjob"
     data_consistency = "sticky"
     idempotent = True
     concurrency_limit = None  # SEW021: one job an hour, of milliseconds
     defer_on_health: ClassVar[DeferOnHealth | None] = (
         None  # SEW007: it only reads; the jobs that it pushes declare their own deferral
     )
-    # The next tick replaces a retry: an hour later a new job is due anyway.
-    retry = False

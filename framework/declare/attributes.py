@@ -333,6 +333,24 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         "succeeds pushes the next one while `remaining_work_count` is above 0.",
         trap="It limits no other class: use `concurrency_limit` there. A callable runs often: it must be fast.",
     ),
+    "cron": Attribute(
+        validator=validators.optional(validators.cron),
+        group="flow_control",
+        meaning="When a schedule pushes a job of a `CronWorker`: minute, hour, day of month, month, day of week, with an "
+        "optional field for seconds in front, or `@hourly`, `@daily` and the like.",
+        effect="Each tick pushes one job without arguments, whatever the number of processes. An entry of "
+        "`config/schedule.yml` that names the class replaces the attribute.",
+        trap="It belongs to a `CronWorker`, whose `perform` can be called without arguments. A class whose first tick "
+        "has passed begins with the next one.",
+    ),
+    "time_zone": Attribute(
+        validator=validators.time_zone,
+        group="flow_control",
+        meaning="The time zone of `cron`.",
+        effect="A time that a change of the clock skips runs at the end of the gap, and one that it repeats runs once. "
+        "With `*` or `*/N` as minute or hour the ticks follow the clock.",
+        trap="It is a name such as `Europe/Berlin`, no offset. Without `cron` it has no effect.",
+    ),
     "defer_on_health": Attribute(
         validator=validators.instance_of(DeferOnHealth, "DeferOnHealth(...)"),
         group="flow_control",

@@ -67,6 +67,8 @@ def read_attributes(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> 
     if attributes["max_running_jobs"] is not None and not hasattr(cls, "perform_with_capacity"):
         message = "max_running_jobs belongs to a LimitedCapacityWorker: subclass that, or declare concurrency_limit."
         faults.add(message, "max_running_jobs")
+    if attributes["cron"] is not None and not cls._aw_is_cron:
+        faults.add("cron belongs to a CronWorker: subclass that, or put an entry into config/schedule.yml.", "cron")
     if attributes["idempotent"] and not _is_declared(cls, base, "deduplicate"):
         attributes["deduplicate"] = Deduplicate("until_executing")
     return attributes
@@ -113,6 +115,7 @@ def build_declaration(
         is_async=all([inspect.iscoroutinefunction(perform), *(handler.is_async for handler in handlers.values())]),
         loggable_positions=frozenset(index for index, name in enumerate(signature.names) if name in loggable),
         version_handlers=handlers,
+        is_cron=cls._aw_is_cron,
         **facts,
     )
 

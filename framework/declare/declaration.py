@@ -62,6 +62,8 @@ class Declaration:
     concurrency_limit: int | Callable[[], int | None] | None
     max_concurrency_limit_percentage: float | None
     max_running_jobs: int | Callable[[], int] | None
+    cron: str | None
+    time_zone: str
     concurrency_scope: ConcurrencyScope | None
     defer_on_health: DeferOnHealth | None
     pause_control: str | None
@@ -70,6 +72,8 @@ class Declaration:
     compress: bool
     loggable_arguments: tuple[str, ...]
     loggable_positions: frozenset[int]
+    is_cron: bool = False
+    """Whether the class is a ``CronWorker``."""
 
     def retry_limit(self, default: int = 25) -> int | None:
         """How often a failed job runs again: None for ``retry = False`` (deleted), 0 for straight to the dead set (Sidekiq 7)."""

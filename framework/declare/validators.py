@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, cast
 
+from framework.cron_expression import CRON_FORMAT, TIME_ZONE_FORMAT, check_cron, check_time_zone
 from framework.errors import DeclarationError
 from framework.messages import did_you_mean
 from framework.typeguards import is_mapping, is_tuple, short_repr
@@ -149,6 +150,22 @@ queue = _matching(QUEUE_NAME, "a queue name of letters, digits and _ . : -")
 shard = _matching(_SHARD, "a shard name of letters, digits, _ and -")
 wire_name = _matching(WIRE_NAME, WIRE_NAME_FORMAT)
 _tag = _matching(_TAG, "letters, digits, underscores and ':'")
+
+
+def _checked_by(check: Callable[[object], str], allowed: str) -> Validator:
+    """Return a validator around a check that raises ValueError with what is allowed."""
+
+    def check_value(value: Any) -> str:
+        try:
+            return check(value)
+        except ValueError as error:
+            raise InvalidValue(str(error).removeprefix("must be ")) from None
+
+    return Validator(allowed, check_value, {"type": "string"})
+
+
+cron = _checked_by(check_cron, CRON_FORMAT)
+time_zone = _checked_by(check_time_zone, TIME_ZONE_FORMAT)
 
 
 def optional(validator: Validator) -> Validator:

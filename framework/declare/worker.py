@@ -64,6 +64,8 @@ class ApplicationWorker(AwaitablePushes):
     concurrency_limit: ClassVar[int | Callable[[], int | None] | None] = None
     max_concurrency_limit_percentage: ClassVar[float | None] = None
     max_running_jobs: ClassVar[int | Callable[[], int] | None] = None
+    cron: ClassVar[str | None] = None
+    time_zone: ClassVar[str] = "UTC"
     concurrency_scope: ClassVar[ConcurrencyScope | None] = None
     defer_on_health: ClassVar[DeferOnHealth | None] = None
     pause_control: ClassVar[str | None] = None
@@ -77,6 +79,8 @@ class ApplicationWorker(AwaitablePushes):
     """The version of the job; without a job, the version of the class (GitLab)."""
     _aw_class_name: ClassVar[str | None] = None
     """The name that stands for a function in its wire name; None for a class of the application."""
+    _aw_is_cron: ClassVar[bool] = False
+    """Whether a schedule pushes the jobs of the class (``CronWorker``)."""
     _aw_declaration: ClassVar[Declaration | None] = None
     _aw_setter: ClassVar[Setter[Any] | None] = None
     _aw_job: Payload | None = None

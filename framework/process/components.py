@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from framework.cron.scheduler import CronScheduler
 from framework.execute.processor import Processor
 from framework.feature_flags.redis_flags import ShardFlags
 from framework.fetch.fetcher import Fetcher
@@ -40,6 +41,7 @@ class ProcessComponents:
     metrics: SidekiqMetrics
     title: Title
     poller: Poller
+    cron: CronScheduler
     reaper: Reaper
     refresh: Callable[[], None]
     """Reads the state of the policies before the first job and every few seconds; raises redis errors."""

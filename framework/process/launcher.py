@@ -260,6 +260,7 @@ class Launcher:
             components.fetcher.acknowledge_all()
             # Redis may refuse this at maxmemory; the record expires by itself.
             with contextlib.suppress(RedisError, OSError):
+                components.cron.release()
                 components.record.remove()
                 counters.flush(components.record.client)
                 components.metrics.flush()

@@ -48,6 +48,9 @@ class ProcessTasks:
             self.sweep,
             self._policies,
             self._poller,
+            PeriodicTask(
+                "cron", components.cron.step, timings.sweep_period_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S
+            ),
             PeriodicTask("unserved", components.unserved.step, timings.sweep_period_s, events, limit_s=HOOKS_LIMIT_S),
         ]
         """The tasks that end before the last jobs do; the lease is renewed until these have been pushed back."""

@@ -18,6 +18,7 @@ from framework.push.job_batch import JobBatch, PayloadBuilder
 from framework.push.lock_port import PushLocks
 from framework.push.middleware_payloads import MiddlewarePayloads
 from framework.push.normalize import NO_CONTEXT, ExtraFieldsFactory, no_extra_fields, wire_value
+from framework.push.prepared_job import PreparedJob, prepared_job
 from framework.push.push_plan import PushPlan
 from framework.push.reliable.reliable_push import ReliablePush
 from framework.push.schedule_writer import ScheduleWriter
@@ -28,7 +29,7 @@ from framework.push.transactions import TransactionCheck, after_commits, skippin
 from framework.route.router import Router
 from framework.shard.shard import Shard
 from framework.shard.shards import Shards
-from framework.types import Jid
+from framework.types import Jid, Json
 from framework.wire import keys
 
 
@@ -160,6 +161,18 @@ class Client:
         plan = self._plan_for(request.declaration, request.options)
         batch = plan.payloads.one(request.args, None, None, NO_CONTEXT)
         return None if batch is None else batch.payloads[0]
+
+    def prepare(self, request: PushRequest, extra: Mapping[str, Json]) -> PreparedJob | None:
+        """Return the job that ``push`` would write now, with ``extra`` fields, for a script that writes it with other things.
+
+        ``None`` if a client middleware dropped it. Writes nothing.
+
+        Raises:
+            ArgumentsError, ExceedLimitError: the job is refused.
+        """
+        plan = self._plan_for(request.declaration, request.options)
+        batch = plan.payloads.one(request.args, None, plan.locks(scheduled=False), {**plan.fields_of_push(), **extra})
+        return None if batch is None else prepared_job(plan, batch)
 
     def _write(self, plan: PushPlan, batch: JobBatch, token: str | None = None) -> Sequence[Jid | None]:
         """Write a batch, or let it wait for the commits of the open transactions.

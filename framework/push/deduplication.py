@@ -8,7 +8,7 @@ from framework.declare.request import DueTime
 from framework.push.lock_port import PushLocks
 from framework.types import Jid, Json, Payload
 from framework.wire.json import loads
-from framework.wire.resources import IDEMPOTENCY_KEY, LockDetails, UniqueJobs, wal_positions_of
+from framework.wire.resources import IDEMPOTENCY_KEY, LockDetails, LockRequest, UniqueJobs, wal_positions_of
 from framework.wire.status_key import StatusCommand
 
 NO_DETAILS = LockDetails({})
@@ -56,6 +56,10 @@ class Deduplication:
         if encoded[0] != details[0]:
             encoded = self._encoded = (details[0], self._terms.encode(details[0]))
         return UniqueJobs(encoded[1], payloads, lock_keys, jids)
+
+    def lock_request(self, payload: Payload) -> LockRequest:
+        """Return the lock request of a job for a script that writes it with other things. The payload has its lock key."""
+        return self._locks.lock_request(payload, self._declaration, self._policy, None)
 
     def written(self, jobs: UniqueJobs, owners: Sequence[Jid]) -> Sequence[Jid | None]:
         """Return the ids of the jobs that are written, ``None`` for each dropped duplicate; log the duplicates.

@@ -21,6 +21,7 @@ ExtraFieldsFactory: TypeAlias = Callable[[Declaration], ExtraFields | None]
 
 _CHOICE_FIELDS = (("queue", CHOSEN_QUEUE), ("shard", CHOSEN_SHARD))
 """Options also stored as the caller's choice: later routing may change a routed queue or shard, but not a chosen one."""
+_KEPT_FOR_CRON = frozenset({context.CORRELATION_ID, context.CALLER_ID, context.ROOT_CALLER_ID})
 _OPTIONS_WITHOUT_FIELD = frozenset({"queue", "shard", "context", "sync"})
 
 
@@ -80,6 +81,9 @@ def inherited_context(declaration: Declaration) -> dict[str, Json]:
         if isinstance(found, context.BoundContext)
         else _context_of_job(found)
     )
+    if declaration.is_cron:
+        # GitLab's CronjobQueue: such a job belongs to no user, project or other subject of the code that pushes it.
+        fields = {name: value for name, value in fields.items() if name in _KEPT_FOR_CRON}
     caller = fields.get(context.CALLER_ID)
     if caller is not None:
         fields.setdefault(context.ROOT_CALLER_ID, caller)

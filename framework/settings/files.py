@@ -14,6 +14,7 @@ KEYS_BY_FILE: Mapping[str, tuple[str, ...]] = {
     "routing.yml": ("routing_rules",),
     "feature_categories.yml": ("feature_categories",),
     "queues.yml": ("queues",),
+    "schedule.yml": ("schedule",),
     "application.yml": (
         "workers_module",
         "generated_files",
@@ -38,6 +39,7 @@ KEYS_BY_FILE: Mapping[str, tuple[str, ...]] = {
         "held_alert_after",
         "sentry",
         "flags",
+        "cron",
         "databases",
         "health",
         "unknown_class_max_wait",

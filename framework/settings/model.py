@@ -18,6 +18,7 @@ from framework.settings import validators
 from framework.settings.class_and_queue_maps import ClassPatterns, QueueLimits, RetiredWorkers
 from framework.settings.database_url import check_database_url
 from framework.settings.health_indicators import HealthSettings
+from framework.settings.schedule import CronEntrySettings, CronSettings, Schedule
 from framework.settings.section import Section as _Section
 from framework.settings.sentry import SentrySettings
 from framework.settings.shard import ShardSettings
@@ -161,6 +162,8 @@ class Settings(BaseSettings):
     )
     queues: tuple[Annotated[QueueWeight, BeforeValidator(_parse_queue_weight)], ...] = ()
     """The queues of a worker process without -q."""
+    schedule: Schedule = Field(default_factory=dict[str, CronEntrySettings])
+    """The entries of cron by name."""
 
     generated_files: Annotated[Path, BeforeValidator(validators.folder_path)] = Path("workers")
     """The folder of all_queues.yml and released.yml; a relative path begins at ``root``."""
@@ -212,6 +215,7 @@ class Settings(BaseSettings):
     """Seconds that a job may be held by a limit or a pause before a warning is logged."""
     sentry: SentrySettings = SentrySettings()
     flags: FlagSettings = FlagSettings()
+    cron: CronSettings = CronSettings()
 
     databases: dict[Annotated[str, AfterValidator(validators.identifier)], DatabaseSettings] = Field(
         default_factory=dict[str, DatabaseSettings]

@@ -5,6 +5,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from framework.settings.model import Settings
 from framework.settings.redis_url import mask_secrets
@@ -14,7 +15,7 @@ from framework.settings.validators import format_value
 def keys_at(location: Sequence[int | str]) -> list[str]:
     """Return the keys of the section at this path; none where there is no section."""
     section = _model_class(_annotation_at(location))
-    return list(section.model_fields) if section is not None else []
+    return list(_fields(section)) if section is not None else []
 
 
 def has_nested_keys(key: str) -> bool:
@@ -65,9 +66,14 @@ def _inner_annotation(kind: Any, step: int | str) -> Any:
     """Return the type of one part of a section or of a mapping; ``None`` where there is no such part."""
     section = _model_class(kind)
     if section is not None:
-        field = section.model_fields.get(str(step))
+        field = _fields(section).get(str(step))
         return unwrap_annotation(field.annotation) if field is not None else None
     return unwrap_annotation(get_args(kind)[1]) if get_origin(kind) is dict else None
+
+
+def _fields(section: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return the parts of a section by their names in files, which may be no names in Python (``class``)."""
+    return {field.alias or name: field for name, field in section.model_fields.items()}
 
 
 def _model_class(kind: Any) -> type[BaseModel] | None:

@@ -69,6 +69,8 @@ def _reason(error: yaml.MarkedYAMLError, text: str) -> str:
     line = text.split("\n")[mark.line : mark.line + 1] if mark is not None else []
     if mark is not None and line and line[0][mark.column : mark.column + 1] == "\t":
         return f"{problem} (a tab does not indent in YAML: use spaces)"
+    if "expected alphabetic or numeric character" in problem:
+        return f"{problem} (a value that begins with * or & must be in quotes)"
     if isinstance(error, yaml.constructor.ConstructorError) and "for the tag" in problem:
         return f"{problem}; only plain values are allowed, without tags"
     return f"{error.context}, {problem}" if problem.startswith("but ") and error.context else problem

@@ -152,6 +152,8 @@ WORKER = Role(
             script.SET_STATUS,
             script.THROTTLE,
             script.RELEASE_PAUSED,
+            script.LEAD,
+            script.CRON_PUSH,
         ),
     ),
     (
@@ -192,6 +194,7 @@ OPERATOR = Role(
         script.MARK_DEAD,
         script.SEARCH,
         script.RELEASE_PAUSED,
+        script.CRON_PUSH,
     ),
     (
         *READ_ONLY.direct,
@@ -272,6 +275,7 @@ _PROBES: dict[str, tuple[Any, ...]] = {
     "lmove": (_SAMPLE, _SAMPLE, "LEFT", "LEFT"),
     "lpos": (_SAMPLE, "x"),
     "lpush": (_SAMPLE, "x"),
+    "ltrim": (_SAMPLE, 0, 0),
     "lrange": (_SAMPLE, 0, 0),
     "lrem": (_SAMPLE, 0, "x"),
     "pexpire": (_SAMPLE, 1),

@@ -40,7 +40,7 @@ def check_workers(*modules: str) -> None:
 def _lint_findings(modules: Sequence[str]) -> list[str]:
     here = Path.cwd()
     places = [place for name in modules if (place := find_module(name, [str(here), *sys.path])) is not None]
-    found, _, _ = lint_paths(places, read_config(here), read_application(here).facts)
+    found, *_ = lint_paths(places, read_config(here), read_application(here).facts)
     return [f"  {display_path(one.path)}:{one.line}: {one.code} {one.message}: {one.fix}" for one in found]
 
 

@@ -50,6 +50,27 @@ HELD_ALERT = "aw:held_alert"
 LIMITS_THROTTLING = "aw:limits:throttling"
 """STRING with a TTL: a process has read the load signals in this period."""
 
+
+def leader(group: str) -> str:
+    """STRING with a TTL: the identity of the process that leads the processes of an application on this shard."""
+    return f"aw:leader:{group}"
+
+
+def cron_states(application: str) -> str:
+    """HASH from a cron entry to its last settled tick, its fingerprint and the jid of its last job."""
+    return f"aw:cron:{application}"
+
+
+def cron_orders(application: str) -> str:
+    """HASH from a cron entry to the operators' order as JSON: enabled, expression, arguments, reason, operator."""
+    return f"aw:cron_orders:{application}"
+
+
+def cron_ticks(application: str, entry: str) -> str:
+    """LIST with a TTL: the last settled ticks of a cron entry, the newest first."""
+    return f"aw:cron_ticks:{application}:{entry}"
+
+
 LOCKS = "aw:lock:"
 
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from framework import middleware
+from framework.cron.entries import schedule_problems
 from framework.declare import port, registry
 from framework.declare.bulk import bind_all
 from framework.declare.declaration import Declaration
@@ -188,6 +189,8 @@ def load_workers(settings: Settings, modules: Sequence[str]) -> Router:
         router = checked_router(settings)
     except ConfigurationError as error:
         raise ConfigurationError([*problems, *error.problems]) from None
+    all_loaded = not problems and registry.loaded().issuperset(settings.workers_module)
+    problems += schedule_problems(settings, all_loaded=all_loaded)
     if problems:
         raise ConfigurationError(problems)
     return router

@@ -68,6 +68,7 @@ from framework.wire import keys
 from framework.wire.memory_budget import MemoryBudget
 from framework.wire.set_limits import SetLimits
 from framework.wiring.client import default_client, open_router, open_shards, replay_kept_pushes, tracker_of
+from framework.wiring.cron import open_cron, serve_leadership
 from framework.wiring.feature_flags import serve_flags
 from framework.wiring.policies import open_policies
 from framework.wiring.schedule import open_poller
@@ -129,6 +130,7 @@ def run_worker(
         order = QueueOrder.of(options.queues) if options.no_namespaces else expand_queues(options.queues, known)
         components = build_worker(settings, router, options, order, shard, identity, job_log, supervisor=supervisor)
         serve_flags(shard.name, components.flags)
+        serve_leadership(components.cron.leadership)
         if options.health is not None and supervisor is None:
             _start_health_server(options.health, options.shard, components)
         waited = wait_for_redis(shard, components.lease, signals, partial(check_rights, settings, shard))
@@ -178,15 +180,17 @@ def build_worker(
     settler = _settler(settings, shard.client, identity, events, dead_set, poll_timing, states, waits)
     detector = FailureDetector(waits.lease_s, waits.heartbeat_period_s)
     interruptions = InterruptionLimit(settings.max_retries_after_interruption)
+    record = _record(options, upkeep, identity, order, runs, absent, waits)
     return ProcessComponents(
         identity=identity,
         fetcher=fetcher,
         processor=Processor(fetcher, threads, executor, settler, log, runs, EventLoop(), events),
         lease=Lease(beating, identity, options.slots, detector, waits),
-        record=_record(options, upkeep, identity, order, runs, absent, waits),
+        record=record,
         metrics=SidekiqMetrics(upkeep, runs.class_metrics, settings.sidekiq_metrics, timings=waits),
         title=Title(shard.name, order.names, "busy"),
         poller=open_poller(settings, router, shard.name, polled, upkeep, poll_timing, events, states, dead_set, budget),
+        cron=open_cron(settings, router, shard.name, upkeep, identity, lambda: record.quiet, waits),
         reaper=Reaper(upkeep, events.recovered, detector, dead_set, decoded_limit, interruptions, waits),
         refresh=policies.refresh,
         maintenance=(*policies.maintenance, *_monitors(settings, upkeep, events), cancellations.refresh),

@@ -21,6 +21,7 @@ WRITING = {"LPUSH", "RPUSH", "ZADD"}
 
 MAY_TAKE = {
     "act_on_entries": {"ZREM"},
+    "cron_push": {"LTRIM"},  # the command removes old ticks from a list, not a job
     "drop_held": {"ZREM"},
     "drop_queued": {"LREM"},
     "drop_retired": {"LREM"},

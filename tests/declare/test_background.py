@@ -268,5 +268,5 @@ def test_background_module_that_is_loaded_again_replaces_its_jobs(monkeypatch):
 
 
 def test_background_keywords_are_the_attributes_of_a_class():
-    assert WorkerAttributes.__annotations__.keys() == ATTRIBUTES.keys() - {"max_running_jobs"}
+    assert WorkerAttributes.__annotations__.keys() == ATTRIBUTES.keys() - {"max_running_jobs", "cron", "time_zone"}
     assert registering.WorkerAttributes.__total__ is False

@@ -118,6 +118,8 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "concurrency_limit": (True, False, 3.0, "20", (20,), awaited, yields, lambda worker: 20, print.__class__),
     "max_concurrency_limit_percentage": (True, False, 1.01, -0.01, 25, "0.25", "25%", (0.25,)),
     "max_running_jobs": (True, False, 3.0, "20", (20,), awaited, yields, lambda worker: 20, print.__class__),
+    "cron": (True, 5, "", "* * * *", "60 * * * *", "@reboot", ("* * * * *",)),
+    "time_zone": (None, True, 0, "", "Europe", "+01:00", ("UTC",)),
     "concurrency_scope": (True, False, "user", ("user",), DeferOnHealth(), 5),
     "defer_on_health": (True, False, "main", ("main",), Deduplicate(), timedelta(1)),
     "pause_control": WORDS,

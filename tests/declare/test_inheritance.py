@@ -47,6 +47,8 @@ POOL: dict[str, tuple[Any, ...]] = {
     "concurrency_limit": (None, 0, -1, 20),
     "max_concurrency_limit_percentage": (None, 0, 0.0, 0.25),
     "max_running_jobs": (None,),  # a number belongs to a LimitedCapacityWorker
+    "cron": (None,),  # an expression belongs to a CronWorker
+    "time_zone": ("UTC", "Europe/Berlin"),
     "concurrency_scope": (None, ConcurrencyScope("user", limit=2), ConcurrencyScope(len, max_percentage=0.5)),
     "defer_on_health": (None, DeferOnHealth(), DeferOnHealth("ci")),
     "pause_control": (None, "zoekt", "other"),
@@ -55,7 +57,7 @@ POOL: dict[str, tuple[Any, ...]] = {
 }
 """Values that may meet in one class: none of them breaks a cross rule with another."""
 
-NOT_HERE = IDENTITY_ATTRIBUTES | {"max_running_jobs"}
+NOT_HERE = IDENTITY_ATTRIBUTES | {"max_running_jobs", "cron"}
 FALSY = [(name, value) for name, values in POOL.items() for value in values if not value and name not in NOT_HERE]
 
 

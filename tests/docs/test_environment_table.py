@@ -25,7 +25,7 @@ def variables(kind: Any, name: str, default: Any) -> Iterator[tuple[str, str]]:
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         for key, field in kind.model_fields.items():
             inner = getattr(default, key) if isinstance(default, kind) else field.get_default(call_default_factory=True)
-            yield from variables(field.annotation, f"{name}__{key.upper()}", inner)
+            yield from variables(field.annotation, f"{name}__{(field.alias or key).upper()}", inner)
     elif get_origin(kind) is dict and issubclass(type(unwrap_annotation(get_args(kind)[1])), type(BaseModel)):
         yield from variables(get_args(kind)[1], f"{name}__NAME", None)
     else:

@@ -185,6 +185,21 @@ def due_with_tickets(redis, jobs):
     redis.sadd("pauses", "C")
 
 
+TICK = "1700000060"
+
+
+def cron_state(redis, jobs):
+    held(redis, jobs)
+    redis.hset("crons", "entry", "1700000000 print last")
+    redis.set("aw:status:last", "running")
+
+
+def cron_tick(jobs, tick, lock="", skips="", outcome=""):
+    places = ["crons", "ticks", QUEUES, QUEUE]
+    more = [outcome, "j1", jobs[0], "q", lock, skips, 60]
+    return places, ["entry", "1700000000 print last", tick, "print", *more, 10, 60_000]
+
+
 CALLS = {
     "push_unique": (held, lambda jobs: pushed(jobs, QUEUE, "q", status=("queued", "EX", 60))),
     "push_unique, due later": (held, lambda jobs: pushed(jobs, SET, "", due=now_plus(60))),
@@ -203,6 +218,13 @@ CALLS = {
     "finish, holding": (holding, lambda jobs: ([WORKING], [jobs[0], HOLDS])),
     "finish, and run once more": (running_with_duplicates, once_more),
     "push_delayed": (held, lambda jobs: ([SET], [60, jobs[0], "status", 60])),
+    "lead": (held, lambda jobs: (["leader"], ["me", 60_000])),
+    "lead, and release": (held, lambda jobs: (["leader"], ["me", 0])),
+    "cron_push": (cron_state, lambda jobs: cron_tick(jobs, TICK)),
+    "cron_push, between ticks": (cron_state, lambda jobs: cron_tick(jobs, "")),
+    "cron_push, with its lock": (cron_state, lambda jobs: cron_tick(jobs, TICK, lock=claim(0))),
+    "cron_push, while the last job runs": (cron_state, lambda jobs: cron_tick(jobs, TICK, skips="1")),
+    "cron_push, without a job": (cron_state, lambda jobs: cron_tick(jobs, TICK, outcome="missed")),
     "note_pushed": (due, lambda jobs: (["token", SET], [60_000])),
     "note_pushed, to a key of another type": (held, lambda jobs: (["token", LEASE], [60_000])),
     "drop_held": (due, lambda jobs: ([SET, "counts"], [jobs[0], "", "", 0, "n"])),

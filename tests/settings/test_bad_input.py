@@ -148,7 +148,63 @@ PROMETHEUS = "must be the URL of Prometheus without its path /api/v1, for exampl
 UP_TO = "must be a number from 0 to "
 MARK = "must be a text of 1 to 100 characters that can be printed"
 
+QUOTES = (
+    "line 2, column 14: did not find expected alphabetic or numeric character "
+    "(a value that begins with * or & must be in quotes)"
+)
+
 ENTRIES = [
+    # schedule.yml
+    (
+        "schedule.yml",
+        "schedule: [a]",
+        "schedule",
+        "must hold entries by name, for example {cleanup: {cron: '@daily', class: CleanupWorker}}, not [\"a\"]",
+    ),
+    (
+        "schedule.yml",
+        "schedule: {a b: {cron: '@daily', class: A}}",
+        "schedule.a b",
+        "this key must be a name of letters, digits and _ . : -, at most 100 of them, not 'a b'",
+    ),
+    (
+        "schedule.yml",
+        "schedule: {a: {cron: '@daily', class: A, time_zone: Europe/Berln}}",
+        "schedule.a.time_zone",
+        "must be the name of a time zone, for example UTC or Europe/Berlin (did you mean 'Europe/Berlin'?), not 'Europe/Berln'",
+    ),
+    (
+        "schedule.yml",
+        "schedule: {a: {cron: '@daily', class: A, missed: onec}}",
+        "schedule.a.missed",
+        "must be one of skip, once, all, not 'onec' (did you mean 'once'?)",
+    ),
+    (
+        "schedule.yml",
+        "schedule: {a: {cron: '@daily', class: A, args: 5}}",
+        "schedule.a.args",
+        "must be a list of arguments, for example [30, 'full'], not 5",
+    ),
+    (
+        "schedule.yml",
+        "schedule: {a: {cron: '@daily', class: A, clas: B}}",
+        "schedule.a.clas",
+        "unknown key (did you mean 'class'?); allowed: cron, class, args, time_zone, missed, overlap, enabled",
+    ),
+    (
+        "schedule.yml",
+        "schedule:\n  a: {cron: */5 * * * *, class: A}",
+        "",
+        QUOTES,
+    ),
+    (APP, "cron: 5", "cron", "must hold keys and values; allowed keys: enabled, application, not 5"),
+    (APP, "cron: {enabled: some}", "cron.enabled", "must be true or false, not 'some'"),
+    (
+        APP,
+        "cron: {application: a b}",
+        "cron.application",
+        "must be a name of ASCII letters, digits and underscores, not 'a b'",
+    ),
     # application.yml
     (APP, "generated_files:", "generated_files", "must be the path of a folder, not null"),
     (APP, "generated_files: ' '", "generated_files", "must be the path of a folder, not ' '"),
@@ -1015,7 +1071,7 @@ def test_files_of_other_programs_are_ignored(tmp_path):
         "queue.yml": "dispatchers: []",
         "routing.yaml": "[",
         "database.yml": "development: {}",
-        "schedule.yml": "cron: {}",
+        "schedule.yaml": "cron: {}",
         "._routing.yml": "routing_rules: []",
         "README": "x",
     }

@@ -20,6 +20,7 @@ from framework.devtools.lint.config import LintConfig, expand_sets, read_config,
 from framework.devtools.lint.paths import lint_paths
 from framework.devtools.lint.registry import RULES, SETS, set_of
 from framework.devtools.lint.rule import LintFinding, LintRule
+from framework.devtools.lint.schedule_file import schedule_problems
 from framework.exit_codes import EXIT_FAILED, EXIT_USAGE
 
 _MAX_WIDTH = 120
@@ -81,6 +82,8 @@ def lint_workers(
     PATH is a file or a folder. The default is the modules of the setting workers_module. The exit status is 1 when there are
     findings.
 
+    Without PATH, config/schedule.yml is checked too.
+
     The command imports nothing. For a file in a package it reads the whole package, so that inherited attributes are known,
     and reports only the findings of the file.
     """
@@ -98,12 +101,16 @@ def lint_workers(
         if not path.exists():
             echo(f"there is no file or folder {path}", err=True)
             sys.exit(EXIT_USAGE)
-    found, workers, files = lint_paths(chosen, config, application.facts)
+    found, workers, files, tree = lint_paths(chosen, config, application.facts)
     _FORMATTERS[form](found)
+    # Without PATH the modules are those of a process, so that a class that is in none of them is missing.
+    problems = [] if paths else list(schedule_problems(tree, application.schedule, application.config_label))
+    for one in problems:
+        echo(one, err=True)
     if form == "text":
         hint = f" ({command(f'lint-workers --explain {found[0].code}')} gives the reason)" if found else ""
         echo(f"{_count(workers, 'worker')} in {_count(files, 'file')}: {_count(len(found), 'finding')}{hint}")
-    if found:
+    if found or problems:
         sys.exit(EXIT_FAILED)
 
 

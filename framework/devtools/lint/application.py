@@ -23,6 +23,8 @@ class LintedApplication(NamedTuple):
     modules: Mapping[str, Path | None]
     config_label: str
     facts: ApplicationFacts
+    schedule: Any
+    """The value of ``schedule`` in the configuration; None without one."""
 
 
 def read_application(here: Path) -> LintedApplication:
@@ -43,7 +45,9 @@ def read_application(here: Path) -> LintedApplication:
         retired={*retired, *_names(configured.get("retired_workers"))},
         modules={name: place for name, place in modules.items() if place is not None},
     )
-    return LintedApplication(modules, label, known)
+    # Outside of a project the configuration of this checkout counts, whose schedule has other classes.
+    is_own = folder is not None and (folder.parent == here.resolve() or "FRAMEWORK_CONFIG_DIR" in os.environ)
+    return LintedApplication(modules, label, known, configured.get("schedule") if is_own else None)
 
 
 def _modules(configured: Any, here: Path) -> dict[str, Path | None]:

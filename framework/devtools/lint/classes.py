@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, cast
 
 from framework.declare.attributes import ATTRIBUTES, IDENTITY_ATTRIBUTES
+from framework.declare.cron_worker import CronWorker
 from framework.declare.names import wire_name
 from framework.declare.worker import ApplicationWorker
 from framework.devtools.lint.module import Function, Module
@@ -15,6 +16,8 @@ from framework.devtools.lint.workspace import FRAMEWORK, UNKNOWN, Workspace
 CRON_NAMESPACE = "cronjob"
 """The namespace of workers that a schedule pushes (GitLab's CronjobQueue)."""
 
+_CRON_BASE = ".CronWorker"
+_WORKER_BASES = (".ApplicationWorker", ".LimitedCapacityWorker", _CRON_BASE)
 _PLAIN_BASES = frozenset({"object", "abc.ABC", "typing.Generic", "typing.Protocol", "typing_extensions.Protocol"})
 
 
@@ -48,6 +51,8 @@ class SourceClass:
         self.mro: list[SourceClass] = [self]
         self.complete = True
         self.is_worker = False
+        self.framework_base: type[ApplicationWorker] = ApplicationWorker
+        """The base of the framework among the class's own bases, whose values are the defaults."""
         self.abstract = any(word.arg == "abstract" and _is_true(word.value) for word in node.keywords)
         self.methods: dict[str, Function] = {}
         self.own_attributes: dict[str, AttributeValue] = {}
@@ -69,7 +74,9 @@ class SourceClass:
         attribute = self.attribute(name)
         if attribute is not None:
             return attribute.value
-        return vars(ApplicationWorker)[name] if self.complete else UNKNOWN
+        bases = (owner.framework_base for owner in self.mro)
+        base = next((one for one in bases if one is not ApplicationWorker), ApplicationWorker)
+        return getattr(base, name) if self.complete else UNKNOWN
 
     def location_of(self, name: str) -> FindingLocation | None:
         """Return the place of a finding about an attribute; None for an abstract class that does not declare it."""
@@ -226,6 +233,8 @@ class ClassIndex:
         name = self._workspace.resolve_name(made.module, expression)
         if name is not None and is_application_worker(name):
             made.is_worker = True
+            if name.endswith(_CRON_BASE):
+                made.framework_base = CronWorker
             return None
         found = self._workspace.class_of(name) if name is not None else None
         if found is not None and found[1] not in self._in_progress:
@@ -236,7 +245,7 @@ class ClassIndex:
 
 def is_application_worker(name: str) -> bool:
     """Return whether the dotted name is a worker base of the framework."""
-    return name.startswith(f"{FRAMEWORK}.") and name.endswith((".ApplicationWorker", ".LimitedCapacityWorker"))
+    return name.startswith(f"{FRAMEWORK}.") and name.endswith(_WORKER_BASES)
 
 
 def is_handler(name: str) -> bool:

@@ -8,13 +8,13 @@ from framework.command_line import with_local_commands
 from framework.devtools.lint.config import LintConfig
 from framework.devtools.lint.linter import lint
 from framework.devtools.lint.rule import LintFinding
-from framework.devtools.lint.workspace import ApplicationFacts, read_workspace
+from framework.devtools.lint.workspace import ApplicationFacts, Workspace, read_workspace
 
 
 def lint_paths(
     paths: Sequence[Path], config: LintConfig, facts: ApplicationFacts
-) -> tuple[list[LintFinding], int, int]:
-    """Return the findings, and the number of checked workers and files."""
+) -> tuple[list[LintFinding], int, int, Workspace]:
+    """Return the findings, the number of checked workers and files, and the files."""
     # A syntax tree has no garbage, but millions of nodes that a collection would visit.
     gc.disable()
     try:
@@ -22,4 +22,4 @@ def lint_paths(
         found, workers = lint(tree, wanted, config.applies)
     finally:
         gc.enable()
-    return [one._replace(fix=with_local_commands(one.fix)) for one in found], workers, len(wanted)
+    return [one._replace(fix=with_local_commands(one.fix)) for one in found], workers, len(wanted), tree

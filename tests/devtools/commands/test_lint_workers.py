@@ -254,3 +254,22 @@ def test_lint_hook_of_the_guide_runs(site: Path):
     done = subprocess.run(command, cwd=site, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.count("SEW001 MailWorker"), done.stderr) == (1, 1, "")
     assert "2 workers in 2 files: 1 finding" in done.stdout
+
+
+def test_lint_checks_the_schedule_against_the_source(site: Path):
+    (site / "workers" / "mail.py").write_text((site / "workers" / "post.py").read_text().replace("Post", "Mail"))
+    (site / "config").mkdir()
+    (site / "config" / "redis.yml").write_text("shards: {main: {url: embedded}}")
+    entries = "{{a: {{cron: '@daily', class: {}, {}: once}}}}"
+    (site / "config" / "schedule.yml").write_text(f"schedule: {entries.format('MialWorker', 'mised')}")
+    done = run(site)
+    assert done.returncode == 1
+    keys = "cron, class, args, time_zone, missed, overlap, enabled"
+    assert done.stderr.splitlines() == [
+        f"config/schedule.yml: schedule.a.mised: unknown key (did you mean 'missed'?); allowed: {keys}",
+        "config/schedule.yml: schedule.a.class: no worker has the wire name 'MialWorker' (did you mean 'MailWorker'?)",
+    ]
+    # A part of the workers says nothing about the whole schedule.
+    assert run(site, "workers/mail.py").stderr == ""
+    (site / "config" / "schedule.yml").write_text(f"schedule: {entries.format('MailWorker', 'missed')}")
+    assert run(site).stderr == ""

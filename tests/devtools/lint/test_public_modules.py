@@ -14,6 +14,7 @@ FACADES = {path.stem for path in Path(framework.__file__).parent.glob("*.py")} -
     "call_threads",
     "command_line",
     "configuration_problem",
+    "cron_expression",
     "exit_codes",
     "extensions",
     "messages",

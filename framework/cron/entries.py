@@ -1,0 +1,111 @@
+"""Collect the entries of the schedule: those of ``config/schedule.yml``, and those of classes with ``cron``."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from framework.cron.orders import NO_ORDER, Order
+from framework.cron_expression import CronExpression
+from framework.declare import registry
+from framework.declare.declaration import Declaration
+from framework.errors import ArgumentsError, ConfigurationProblem
+from framework.messages import did_you_mean
+from framework.settings.model import Settings
+from framework.settings.schedule import CronEntrySettings
+
+Missed: TypeAlias = Literal["skip", "once", "all"]
+Overlap: TypeAlias = Literal["run", "skip"]
+
+SCHEDULE_FILE = "schedule.yml"
+"""The file of the schedule in the config folder."""
+
+_FINGERPRINT_LENGTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class CronEntry:
+    """One entry whose class this process has, with the operators' order applied."""
+
+    name: str
+    declaration: Declaration
+    expression: CronExpression
+    args: tuple[Any, ...] = ()
+    missed: Missed = "once"
+    overlap: Overlap = "run"
+    enabled: bool = True
+    order: Order = NO_ORDER
+
+    def ordered(self, order: Order) -> "CronEntry":
+        """Return the entry with an order of the operators applied."""
+        return replace(
+            self,
+            expression=self.expression if order.cron is None else CronExpression(order.cron, self.expression.zone),
+            args=self.args if order.args is None else tuple(order.args),
+            enabled=self.enabled if order.enabled is None else order.enabled,
+            order=order,
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """Return what decides the ticks, as a short digest: an entry that changed begins with its next tick."""
+        facts = (self.enabled, self.expression.text, self.expression.zone, self.order.set_at)
+        return hashlib.sha256(repr(facts).encode()).hexdigest()[:_FINGERPRINT_LENGTH]
+
+
+def collect_entries(settings: Settings) -> dict[str, CronEntry]:
+    """Return the entries whose classes are registered, by name. An entry of a class has the class's wire name.
+
+    The file overrides the class: ``cron`` of a class that an entry of the file names, or whose name an entry has, counts for nothing.
+    """
+    found: dict[str, CronEntry] = {}
+    scheduled: set[str] = set(settings.schedule)
+    for name, one in settings.schedule.items():
+        worker: Any = registry.find(one.class_)
+        if worker is not None:
+            found[name] = _entry_of(name, worker.declaration(), one)
+            scheduled.add(worker.declaration().wire_name)
+    for worker in registry.workers():
+        declaration: Declaration = worker.declaration()
+        if declaration.cron is not None and declaration.wire_name not in scheduled:
+            expression = CronExpression(declaration.cron, declaration.time_zone)
+            found[declaration.wire_name] = CronEntry(declaration.wire_name, declaration, expression)
+    return found
+
+
+def _entry_of(name: str, declaration: Declaration, one: CronEntrySettings) -> CronEntry:
+    return CronEntry(
+        name,
+        declaration,
+        CronExpression(one.cron, one.time_zone),
+        tuple(one.args),
+        one.missed,
+        one.overlap,
+        one.enabled,
+    )
+
+
+def unknown_classes(settings: Settings) -> dict[str, str]:
+    """Return the entries of the file whose classes this process does not have, by name, with the class."""
+    return {name: one.class_ for name, one in settings.schedule.items() if registry.find(one.class_) is None}
+
+
+def schedule_problems(settings: Settings, *, all_loaded: bool) -> Iterator[ConfigurationProblem]:
+    """Yield what is wrong with the file: unknown classes, if all modules of the application are loaded, and arguments."""
+    file = settings.config_file_label(SCHEDULE_FILE)
+    known = [worker.declaration().wire_name for worker in registry.workers()]
+    for name, wire_name in unknown_classes(settings).items() if all_loaded else ():
+        message = f"no worker has the wire name {wire_name!r}{did_you_mean(wire_name, known)}"
+        yield ConfigurationProblem(file, f"schedule.{name}.class", message)
+    for name, entry in collect_entries(settings).items():
+        if name in settings.schedule:
+            yield from arguments_problems(file, f"schedule.{name}.args", entry.declaration, entry.args)
+
+
+def arguments_problems(file: str, key: str, declaration: Declaration, args: Any) -> Iterator[ConfigurationProblem]:
+    """Yield why the arguments of an entry do not fit ``perform``."""
+    try:
+        declaration.signature.check(list(args))
+    except ArgumentsError as error:
+        place = f"argument {error.argument!r} " if error.argument else ""
+        yield ConfigurationProblem(file, key, f"{declaration.wire_name}: {place}{error.reason}")

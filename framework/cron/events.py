@@ -1,0 +1,101 @@
+"""Write the log lines of cron."""
+
+from collections.abc import Mapping
+
+from framework.command_line import command
+from framework.cron.due_ticks import DueTicks
+from framework.cron.entries import CronEntry
+from framework.telemetry import logs
+from framework.telemetry.rate_limit import LogRateLimit
+from framework.types import Jid
+
+_REPEAT_S = 30.0
+
+_REASONS = {
+    "overlap": "the last job of the entry waits or runs",
+    "duplicate": "an equal job has the deduplication lock",
+    "dropped": "a client middleware dropped the job",
+}
+
+
+class CronEvents:
+    """Report the events of cron: each method is one event with one log line."""
+
+    def __init__(self, shard: str) -> None:
+        self._log = logs.logger(shard=shard)
+        self._rate_limit = LogRateLimit(_REPEAT_S)
+        self._shard = shard
+
+    def leadership_changed(self, *, leads: bool) -> None:
+        """Report that this process took the lease, or lost it."""
+        text = "this process leads: it pushes the jobs of the schedule" if leads else "this process no longer leads"
+        self._log.info(text, event_name="cron.leader", leads=leads)
+
+    def pushed(self, entry: CronEntry, tick: int, jid: Jid, late_s: float) -> None:
+        """Report the job of a tick."""
+        self._log.info(
+            "a tick of the schedule has pushed its job",
+            event_name="cron.pushed",
+            entry=entry.name,
+            tick=tick,
+            jid=jid,
+            late_s=round(max(0.0, late_s), 3),
+            **{"class": entry.declaration.wire_name},
+        )
+
+    def not_pushed(self, entry: CronEntry, tick: int, outcome: str, other: Jid) -> None:
+        """Report a tick without a job: ``overlap``, ``duplicate`` or ``dropped``."""
+        self._log.info(
+            f"a tick of the schedule has pushed no job: {_REASONS[outcome]}",
+            event_name="cron.skipped",
+            entry=entry.name,
+            tick=tick,
+            outcome=outcome,
+            **({"jid": other} if other else {}),
+            **{"class": entry.declaration.wire_name},
+        )
+
+    def missed(self, entry: CronEntry, due: DueTicks) -> None:
+        """Report missed ticks that push no job."""
+        self._log.warning(
+            "ticks of the schedule were missed and push no job: no process ran, or Redis did not answer. "
+            f"`{command(f'cron run {entry.name}')}` pushes one now",
+            event_name="cron.missed",
+            entry=entry.name,
+            count=len(due.skipped),
+            more=due.more_skipped,
+            first_tick=due.skipped[0] if due.skipped else None,
+            missed=entry.missed,
+            **{"class": entry.declaration.wire_name},
+        )
+
+    def failed(self, entry: CronEntry, error: BaseException) -> None:
+        """Report an entry whose job cannot be pushed; the process tries again, and the other entries go on."""
+        self._rate_limit.error(
+            entry.name,
+            "the job of a tick of the schedule cannot be pushed, and the process tries again. Look at the error",
+            "cron.failed",
+            shard=self._shard,
+            entry=entry.name,
+            error=error,
+            **{"class": entry.declaration.wire_name},
+        )
+
+    def unreadable_order(self, name: str) -> None:
+        """Report an operators' order that cannot be read."""
+        self._rate_limit.error(
+            f"order of {name}",
+            "an order for an entry of the schedule cannot be read and counts as not given. "
+            f"`{command(f'cron reset {name}')}` removes it",
+            "cron.unreadable_order",
+            shard=self._shard,
+            entry=name,
+        )
+
+    def unknown_classes(self, entries: Mapping[str, str]) -> None:
+        """Report entries whose classes this process does not have; processes that have them push their jobs."""
+        self._log.info(
+            "this process does not have the classes of entries of the schedule: other processes push their jobs",
+            event_name="cron.unknown_classes",
+            classes=sorted(set(entries.values())),
+        )

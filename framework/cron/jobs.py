@@ -1,0 +1,47 @@
+"""Make the job of a tick as a push of the class makes it, with the tick in its payload."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from framework.cron.entries import CronEntry
+from framework.declare.cron_worker import CRON_CALLER
+from framework.declare.request import NO_OPTIONS, PushRequest
+from framework.push.client import Client
+from framework.push.prepared_job import PreparedJob
+from framework.telemetry import context
+
+CRON = "cron"
+"""Field of a job that a schedule pushed: the name of the entry and the tick in epoch seconds."""
+
+OVERLAP_STATE_S = 86_400
+"""How long the state of a job is kept whose entry skips overlapping ticks. A job that does not end, and whose state does not change
+within this time, no longer holds up its entry: it was deleted by another program, for example."""
+
+
+class TickJobs:
+    """Make jobs through the client of the process: client middlewares, size limits and deduplication apply."""
+
+    def __init__(self, client: Callable[[], Client]) -> None:
+        """Take a function that returns the client: it is made at the first tick."""
+        self._client = client
+
+    def make(self, entry: CronEntry, tick: int | None) -> PreparedJob | None:
+        """Return the job of a tick, ``None`` if a client middleware dropped it; a job between ticks has no tick.
+
+        Raises:
+            ArgumentsError, ExceedLimitError: the job is refused.
+        """
+        declaration = entry.declaration
+        args = declaration.signature.bind(list(entry.args), {})
+        with context.bound(caller_id=CRON_CALLER):
+            return self._client().prepare(
+                PushRequest(declaration, args, None, _options(entry)), {CRON: {"name": entry.name, "tick": tick}}
+            )
+
+
+def _options(entry: CronEntry) -> Mapping[str, Any]:
+    """Return the options of the push: a job whose entry skips overlapping ticks must have a state."""
+    kept = entry.declaration.status_expiration
+    if entry.overlap == "run" or (kept is not None and kept.total_seconds() >= OVERLAP_STATE_S):
+        return NO_OPTIONS
+    return {"status_expiration": OVERLAP_STATE_S}

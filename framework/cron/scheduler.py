@@ -1,0 +1,226 @@
+"""Push the jobs of due ticks, as the leader of the processes of an application on one shard."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from redis.exceptions import RedisError, ResponseError
+
+from framework.cron.due_ticks import due_ticks
+from framework.cron.entries import CronEntry
+from framework.cron.events import CronEvents
+from framework.cron.leadership import Leadership
+from framework.cron.states import FIRST_ELSEWHERE, TOO_EARLY, CronStates, EntryState, Settlement, Snapshot
+from framework.push.prepared_job import PreparedJob
+from framework.recover.reaper import jittered
+from framework.store.script import is_lasting
+from framework.timings import STANDARD, Timings
+
+JobMaker = Callable[[CronEntry, int], PreparedJob | None]
+"""Returns the job of a tick, ``None`` if a client middleware dropped it. Raises what a push raises, and redis errors."""
+
+_RETRY_S = 10.0
+"""The time until an entry whose push failed is tried again."""
+_EARLY_S = 0.05
+"""The time until a tick that was in the future of the server's clock is tried again."""
+_CLOCK_MARGIN_S = 0.002
+"""A step begins a little after the tick: the estimate of the server's clock is not exact."""
+
+
+class _Next(NamedTuple):
+    """The next tick of an entry, computed for one state of it."""
+
+    state: bytes
+    fingerprint: str
+    tick: float
+
+
+# Decision 230: the state of an entry decides about a tick; the lease only saves work.
+class CronScheduler:
+    """Push the jobs of ``entries``. ``step`` is called in a loop by one thread."""
+
+    def __init__(
+        self,
+        states: CronStates,
+        leadership: Leadership,
+        entries: Mapping[str, CronEntry],
+        make_job: JobMaker,
+        events: CronEvents,
+        *,
+        may_lead: Callable[[], bool] = lambda: True,
+        timings: Timings = STANDARD,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._states = states
+        self.leadership = leadership
+        self._entries = entries
+        self._make_job = make_job
+        self._events = events
+        self._may_lead = may_lead
+        self._timings = timings
+        self._monotonic = monotonic
+        self._led = False
+        self._snapshot: Snapshot | None = None
+        self._read_at = 0.0
+        self._clock_offset_s = 0.0
+        self._next: dict[str, _Next] = {}
+        self._retry_at: dict[str, float] = {}
+
+    def step(self) -> float:
+        """Lead if no other process does, and push the jobs of due ticks; return the seconds until the next step.
+
+        Raises redis errors of the connection.
+        """
+        if not (self._entries or self.leadership.asked):
+            return self._timings.leader_check_period_s
+        if not self._may_lead():
+            self.release()
+            return self._timings.leader_check_period_s
+        try:
+            return self._lead() if self.leadership.renew() else self._follow()
+        except (RedisError, OSError):
+            # After an outage the states may be those of another leader.
+            self._snapshot = None
+            raise
+
+    def release(self) -> None:
+        """Give up the lease. Raises redis errors."""
+        self._note_leadership(leads=False)
+        self.leadership.release()
+
+    def _follow(self) -> float:
+        self._note_leadership(leads=False)
+        return jittered(self._timings.leader_check_period_s)
+
+    def _note_leadership(self, *, leads: bool) -> None:
+        if leads != self._led:
+            self._led = leads
+            self._snapshot = None
+            self._events.leadership_changed(leads=leads)
+
+    def _lead(self) -> float:
+        self._note_leadership(leads=True)
+        if not self._entries:
+            return self._timings.leader_renewal_period_s
+        snapshot = self._fresh_snapshot()
+        wait_s = self._timings.leader_renewal_period_s
+        for name, configured in self._entries.items():
+            wait_s = min(wait_s, self._guarded(snapshot, name, configured))
+        return max(0.0, wait_s)
+
+    def _fresh_snapshot(self) -> Snapshot:
+        """Return the states; they are read again when they are old, and when a tick may be due."""
+        now = self._monotonic()
+        found = self._snapshot
+        due = any(one.tick <= now + self._clock_offset_s for one in self._next.values())
+        if found is None or due or now - self._read_at >= self._timings.cron_read_period_s:
+            found = self._snapshot = self._states.read()
+            self._read_at = self._monotonic()
+            self._clock_offset_s = found.now - self._read_at
+        return found
+
+    def _now(self) -> float:
+        return self._monotonic() + self._clock_offset_s
+
+    def _guarded(self, snapshot: Snapshot, name: str, configured: CronEntry) -> float:
+        """Return the seconds until the entry is due again. An error of one entry does not stop the others."""
+        retry_s = self._retry_at.get(name, 0.0) - self._monotonic()
+        if retry_s > 0:
+            return retry_s
+        entry = configured
+        try:
+            entry = self._ordered(snapshot, configured)
+            return self._step_entry(snapshot, entry) - self._now() + _CLOCK_MARGIN_S
+        except (RedisError, OSError) as error:
+            if not (isinstance(error, ResponseError) and is_lasting(error)):
+                raise
+            failure: Exception = error
+        except Exception as error:  # noqa: BLE001 - a client middleware, a hook or an order may raise anything
+            failure = error
+        self._events.failed(entry, failure)
+        self._next.pop(name, None)
+        self._retry_at[name] = self._monotonic() + _RETRY_S
+        return _RETRY_S
+
+    def _ordered(self, snapshot: Snapshot, configured: CronEntry) -> CronEntry:
+        if configured.name not in snapshot.orders:
+            return configured
+        order = snapshot.orders[configured.name]
+        if order is None:
+            self._events.unreadable_order(configured.name)
+            return configured
+        return configured.ordered(order)
+
+    def _step_entry(self, snapshot: Snapshot, entry: CronEntry) -> float:
+        """Settle the due ticks of an entry; return the time of its next tick by the server's clock."""
+        name, fingerprint = entry.name, entry.fingerprint
+        state = snapshot.states.get(name)
+        raw = snapshot.raw.get(name, b"")
+        if state is None or state.fingerprint != fingerprint:
+            return self._begin(entry, state, raw)
+        if not entry.enabled:
+            self._next.pop(name, None)
+            return math.inf
+        known = self._next.get(name)
+        if known is None or known.state != raw or known.fingerprint != fingerprint:
+            known = self._note_next(entry, raw, state.tick)
+        if known.tick > self._now():
+            return known.tick
+        return self._settle(entry, state)
+
+    def _begin(self, entry: CronEntry, state: EntryState | None, raw: bytes) -> float:
+        """Let a new or changed entry begin with its next tick."""
+        # Not before the last tick: after a clock was set back, no tick is repeated.
+        tick = max(int(self._now()), state.tick if state is not None else 0)
+        self._states.settle(entry.name, raw, tick, entry.fingerprint, "begun")
+        # The next step reads the state that this step, or that of another process, has written.
+        self._snapshot = None
+        return self._now()
+
+    def _note_next(self, entry: CronEntry, raw: bytes, settled: int) -> _Next:
+        tick = entry.expression.next_after(settled)
+        found = self._next[entry.name] = _Next(raw, entry.fingerprint, math.inf if tick is None else tick)
+        return found
+
+    def _settle(self, entry: CronEntry, state: EntryState) -> float:
+        """Push the jobs of the due ticks, in order. Each step settles one tick and all skipped ones before it."""
+        due = due_ticks(entry.expression, state.tick, self._now(), entry.missed, self._timings.cron_missed_after_s)
+        self._snapshot = None
+        raw, reported = state.raw, not (due.skipped or due.more_skipped)
+        steps = [(tick, True) for tick in due.push] or [(tick, False) for tick in due.skipped[-1:]]
+        for tick, pushes in steps:
+            settlement, jid = self._settle_tick(entry, raw, tick, pushes=pushes)
+            if settlement is FIRST_ELSEWHERE:
+                return self._now()
+            if settlement is TOO_EARLY:
+                return self._now() + _EARLY_S
+            if not reported:
+                reported = True
+                self._events.missed(entry, due)
+            self._report(entry, tick, settlement, jid)
+            raw = _state_after(tick, entry, settlement, jid, state.jid)
+            state = state._replace(tick=tick, jid=jid if settlement.outcome == "pushed" else state.jid, raw=raw)
+        return self._note_next(entry, raw, state.tick).tick
+
+    def _settle_tick(self, entry: CronEntry, raw: bytes, tick: int, *, pushes: bool) -> tuple[Settlement, str]:
+        job = self._make_job(entry, tick) if pushes else None
+        if job is None:
+            outcome = "dropped" if pushes else "missed"
+            return self._states.settle(entry.name, raw, tick, entry.fingerprint, outcome), ""
+        overlaps = entry.overlap == "run"
+        settlement = self._states.push(entry.name, raw, tick, entry.fingerprint, job, overlaps=overlaps)
+        if settlement.outcome == "duplicate":
+            job.log_duplicate(settlement.other)
+        return settlement, job.jid
+
+    def _report(self, entry: CronEntry, tick: int, settlement: Settlement, jid: str) -> None:
+        if settlement.outcome == "pushed":
+            self._events.pushed(entry, tick, jid, self._now() - tick)
+        elif settlement.outcome != "missed":
+            self._events.not_pushed(entry, tick, settlement.outcome, settlement.other)
+
+
+def _state_after(tick: int, entry: CronEntry, settlement: Settlement, jid: str, last_jid: str) -> bytes:
+    """Return the state that the step has written (``cron_push.lua``)."""
+    return f"{tick} {entry.fingerprint} {jid if settlement.outcome == 'pushed' else last_jid}".encode()

@@ -1,0 +1,146 @@
+"""Read and write the states of cron entries, the operators' orders and the last ticks, on one shard."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import redis
+
+from framework.cron.orders import Order, decode_order
+from framework.push.prepared_job import PreparedJob
+from framework.store.clock import epoch_s
+from framework.store.script import CRON_PUSH
+from framework.text import decode_escaped
+from framework.types import Jid
+from framework.wire import keys
+
+KEPT_TICKS = 50
+"""The most settled ticks that an entry shows."""
+
+_KEPT_MS = 90 * 86_400_000
+
+
+class EntryState(NamedTuple):
+    """The state of one entry: its last settled tick, the fingerprint of the entry then, and the jid of its last job."""
+
+    tick: int
+    fingerprint: str
+    jid: Jid
+    raw: bytes
+    """The stored bytes, which the next step compares."""
+
+
+class SettledTick(NamedTuple):
+    """One settled tick: when, which tick (None for a job between ticks), what happened, and the jid that belongs to it."""
+
+    at: float
+    tick: int | None
+    outcome: str
+    jid: Jid
+
+
+class Settlement(NamedTuple):
+    """The result of one step: what happened, and the job that waits, runs or has the lock."""
+
+    outcome: str
+    other: Jid = ""
+
+
+FIRST_ELSEWHERE = Settlement("first_elsewhere")
+"""Another process has settled a tick of the entry since its state was read."""
+
+TOO_EARLY = Settlement("too_early")
+"""The tick is in the future of the server's clock."""
+
+
+class Snapshot(NamedTuple):
+    """The states and the orders of one read, and the time of the server's clock."""
+
+    now: float
+    states: Mapping[str, EntryState | None]
+    """``None`` for a state that cannot be read."""
+    orders: Mapping[str, Order | None]
+    """``None`` for an order that cannot be read."""
+    raw: Mapping[str, bytes]
+
+
+class CronStates:
+    """The states of one application on one shard. Every method raises redis errors."""
+
+    def __init__(self, client: "redis.Redis", application: str) -> None:
+        self._client = client
+        self._application = application
+        self._states = keys.cron_states(application)
+        self._orders = keys.cron_orders(application)
+
+    def read(self) -> Snapshot:
+        """Read all states and orders, in one round trip."""
+        pipeline: Any = self._client.pipeline(transaction=False)
+        pipeline.time()
+        pipeline.hgetall(self._states)
+        pipeline.hgetall(self._orders)
+        now, states, orders = pipeline.execute()
+        raw = {decode_escaped(name): value for name, value in states.items()}
+        return Snapshot(
+            epoch_s(now),
+            {name: _decode_state(value) for name, value in raw.items()},
+            {decode_escaped(name): decode_order(value) for name, value in orders.items()},
+            raw,
+        )
+
+    def settle(self, name: str, old: bytes, tick: int, fingerprint: str, outcome: str) -> Settlement:
+        """Settle a tick without a job, for the reason ``outcome``; ``begun`` marks the begin of a new or changed entry."""
+        return self._run(name, old, str(tick), fingerprint, (outcome, "", "", "", "", "", 0), "")
+
+    def push(
+        self, name: str, old: bytes, tick: int | None, fingerprint: str, job: PreparedJob, *, overlaps: bool
+    ) -> Settlement:
+        """Settle a tick by a push of its job; without a ``tick``, push a job between ticks.
+
+        Without ``overlaps``, no job is pushed while the last one of the entry waits or runs.
+        """
+        more = ("", job.jid, job.payload, job.queue, job.lock_request, "" if overlaps else "1", job.status_ttl_s)
+        return self._run(name, old, "" if tick is None else str(tick), fingerprint, more, job.queue)
+
+    def _run(self, name: str, old: bytes, tick: str, fingerprint: str, more: Sequence[Any], queue: str) -> Settlement:
+        names = [self._states, keys.cron_ticks(self._application, name), keys.QUEUES, keys.queue(queue)]
+        reply: Any = CRON_PUSH(self._client, names, [name, old, tick, fingerprint, *more, KEPT_TICKS, _KEPT_MS])
+        if isinstance(reply, int):
+            return TOO_EARLY if reply else FIRST_ELSEWHERE
+        outcome, other = reply
+        return Settlement(outcome.decode(), decode_escaped(other))
+
+    def last_ticks(self, name: str, count: int = KEPT_TICKS) -> list[SettledTick]:
+        """Return the last settled ticks of an entry, the newest first."""
+        lines: Any = self._client.lrange(keys.cron_ticks(self._application, name), 0, count - 1)
+        return [tick for tick in map(_decode_tick, lines) if tick is not None]
+
+    def set_order(self, name: str, order: Order) -> None:
+        """Write the operators' order for an entry; an empty order removes it."""
+        if order.is_empty:
+            self._client.hdel(self._orders, name)
+        else:
+            self._client.hset(self._orders, name, order.encode())
+
+    def forget(self, name: str) -> bool:
+        """Remove the state, the order and the last ticks of an entry; return whether there were any."""
+        pipeline: Any = self._client.pipeline(transaction=True)
+        pipeline.hdel(self._states, name)
+        pipeline.hdel(self._orders, name)
+        pipeline.delete(keys.cron_ticks(self._application, name))
+        return any(pipeline.execute())
+
+
+def _decode_state(raw: bytes) -> EntryState | None:
+    parts = decode_escaped(raw).split(" ", 2)
+    if len(parts) == 3 and parts[0].isascii() and parts[0].isdigit() and len(parts[0]) <= 12:
+        return EntryState(int(parts[0]), parts[1], parts[2], raw)
+    return None
+
+
+def _decode_tick(line: bytes) -> SettledTick | None:
+    parts = decode_escaped(line).split(" ", 3)
+    try:
+        at, tick, outcome, jid = parts
+        return SettledTick(float(at), None if tick == "-" else int(tick), outcome, jid)
+    except ValueError:
+        return None

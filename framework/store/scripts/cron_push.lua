@@ -1,0 +1,55 @@
+-- Settle one tick of a cron entry: push its job, or none, and advance the state of the entry in the same step.
+-- KEYS    1 states of the entries (HASH: entry -> 'TICK FINGERPRINT JID')  2 last ticks of the entry (LIST)  3 set of queue names
+--         4 the queue
+-- ARGV    1 entry  2 its state as it was read, '' for none  3 the tick; '' for a job between ticks, which settles none
+--         4 fingerprint  5 why no job is pushed, '' to push one  6 jid  7 payload  8 queue name
+--         9 lock request of the job (parts/lock_request.lua) or ''  10 '1' to push none while the last job waits or runs
+--         11 seconds for which the state of a tracked job is kept, 0 for none  12 most ticks in the list  13 its lifetime in milliseconds
+-- RETURN  0 another process was first: the state is no longer the one that was read
+--         -1 the tick is in the future of this server's clock (an entry may begin there, after a clock was set back)
+--         else { what happened: pushed, manual, overlap, duplicate or ARGV 5; the jid of the job that waits, runs or has the lock }
+-- ERROR   the server is full (this is a push, and may be refused), or the queue's key is of another type: nothing was written
+-- COST    O(1)
+-- CRASH   before: neither job nor state. after: both. Any number of processes: the state that was read lets only one of them pass.
+local name, old, tick, now = ARGV[1], ARGV[2], ARGV[3], redis_now()
+if (redis.call('HGET', KEYS[1], name) or '') ~= old then return 0 end
+local manual, fingerprint = tick == '', ARGV[4]
+if manual then
+  tick = string.match(old, '^%d+') or string.format('%d', now)
+  fingerprint = string.match(old, '^%d+ (%S+)') or fingerprint
+elseif ARGV[5] ~= 'begun' and tonumber(tick) > now then
+  return -1
+end
+local outcome, last, other = ARGV[5], string.match(old, '^%d+ %S+ (.*)$') or '', nil
+if outcome == '' and ARGV[10] ~= '' and last ~= '' then
+  local state = redis.pcall('GET', 'aw:status:' .. last)
+  if state == 'queued' or state == 'running' or state == 'retrying' then outcome, other = 'overlap', last end
+end
+local claim = outcome == '' and read_lock_request(ARGV[9]) or nil
+if claim then
+  other = rival(claim)
+  if other and claim.drops then outcome = 'duplicate' end
+end
+-- The state is written before the job, and restored if the queue refuses the job: an error after the push would repeat the tick.
+redis.call('HSET', KEYS[1], name, tick .. ' ' .. fingerprint .. ' ' .. (outcome == '' and ARGV[6] or last))
+if outcome == '' then
+  local put = redis.pcall('LPUSH', KEYS[4], other and marked(ARGV[7], other) or ARGV[7])
+  if type(put) == 'table' then
+    if old == '' then redis.call('HDEL', KEYS[1], name) else redis.call('HSET', KEYS[1], name, old) end
+    return put
+  end
+  redis.pcall('SADD', KEYS[3], ARGV[8])
+  if claim and not other then obtain(claim) end
+  if ARGV[11] ~= '0' then redis.pcall('SET', 'aw:status:' .. ARGV[6], 'queued', 'EX', ARGV[11]) end
+  outcome = manual and 'manual' or 'pushed'
+elseif outcome == 'duplicate' then
+  drop_duplicate(claim)
+end
+if outcome ~= 'begun' then
+  local shown = outcome == 'pushed' or outcome == 'manual'
+  local line = string.format('%.3f %s %s %s', now, manual and '-' or tick, outcome, shown and ARGV[6] or other or '')
+  redis.pcall('LPUSH', KEYS[2], line)
+  redis.pcall('LTRIM', KEYS[2], 0, ARGV[12] - 1)
+  redis.pcall('PEXPIRE', KEYS[2], ARGV[13])
+end
+return { outcome, other or '' }

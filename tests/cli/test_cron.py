@@ -1,0 +1,144 @@
+"""Test scripts/cron: it shows the schedule, pushes a job of an entry, and changes entries, on the shard of their jobs."""
+
+import json
+import re
+
+import pytest
+
+from framework.cron.states import CronStates
+from framework.wire import keys
+from tests.harness import ROOT, Site
+
+COMMAND = str(ROOT / "scripts" / "cron")
+WORKERS = """
+from framework import ApplicationWorker, CronWorker
+
+
+class TickWorker(CronWorker):
+    feature_category = "not_owned"
+    cron = "0 * * * *"
+
+    def perform(self) -> None: ...
+
+
+class ReportWorker(ApplicationWorker):
+    feature_category = "not_owned"
+    shard = "second"
+    idempotent = True
+
+    def perform(self, days: int) -> None: ...
+"""
+REPORT = {"cron": "30 6 * * *", "class": "ReportWorker", "args": [30], "time_zone": "Europe/Berlin", "overlap": "skip"}
+
+
+@pytest.fixture
+def site(short_path, redis, redis_url, second_redis, second_redis_url):
+    made = Site(short_path, redis_url, second_redis_url, warm=True)
+    (short_path / "shop.py").write_text(WORKERS)
+    made.write("schedule.yml", {"schedule": {"report": REPORT}})
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def run(site):
+    def call(*words, status=0):
+        done = site.run(COMMAND, *words)
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout if status == 0 else done.stderr
+
+    return call
+
+
+def test_cron_lists_entries_of_each_shard_with_their_ticks(run, redis, second_redis):
+    redis.hset(keys.cron_states("default"), "old", "1700000000 print jid")
+    listed = json.loads(run("list", "-r", "shop", "--json"))["entries"]
+    assert [(one["name"], one["shard"], one["configured"]) for one in listed] == [
+        ("TickWorker", "main", True),
+        ("old", "main", False),
+        ("report", "second", True),
+    ]
+    report = listed[2]
+    assert (report["cron"], report["time_zone"], report["args"], report["overlap"]) == (
+        *("30 6 * * *", "Europe/Berlin", [30]),
+        "skip",
+    )
+    assert report["next_tick"] > second_redis.time()[0]
+    table = run("list", "-r", "shop")
+    assert re.search(
+        r"report +ReportWorker +30 6 \* \* \* +Europe/Berlin +\d{4}-\d\d-\d\d 06:30:00 \+0[12]00 +- +enabled", table
+    )
+    assert "not in the configuration: `cron forget old`" in table
+    assert run("forget", "old") == "main: old is forgotten\nsecond: old was not known\n"
+    run("forget", "old", status=1)
+
+
+def test_cron_next_shows_ticks_in_the_zone_and_in_utc(run):
+    lines = run("next", "report", "-r", "shop", "--count", "3").splitlines()
+    assert lines[0] == "30 6 * * * (At 06:30 every day), Europe/Berlin"
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d 06:30:00 \+0[12]00  0[45]:30:00Z", line) for line in lines[1:])
+    assert len(json.loads(run("next", "TickWorker", "-r", "shop", "--json"))["ticks"]) == 5
+
+
+def test_cron_run_pushes_a_job_and_keeps_the_ticks(run, second_redis):
+    state = "1700000000 print last"
+    second_redis.hset(keys.cron_states("default"), "report", state)
+    pushed = run("run", "report", "-r", "shop")
+    (job,) = map(json.loads, second_redis.lrange("queue:report", 0, -1))
+    assert pushed == f"second: report has pushed job {job['jid']}\n"
+    assert (job["args"], job["cron"], job["meta.caller_id"]) == ([30], {"name": "report", "tick": None}, "Cronjob")
+    # The status of the job of an entry that skips overlaps.
+    assert second_redis.get(keys.status(job["jid"])) == b"queued"
+    assert second_redis.hget(keys.cron_states("default"), "report") == f"1700000000 print {job['jid']}".encode()
+    assert "has pushed no job: job " in run("run", "report", "-r", "shop", status=1)
+    assert second_redis.llen("queue:report") == 1
+    ticks = json.loads(run("history", "report", "-r", "shop", "--json"))["ticks"]
+    assert [(one["tick"], one["outcome"], one["jid"]) for one in ticks] == [
+        (None, "duplicate", job["jid"]),
+        (None, "manual", job["jid"]),
+    ]
+    assert "between ticks  duplicate" in run("history", "report", "-r", "shop")
+
+
+def test_cron_orders_change_an_entry_until_the_reset(run, second_redis):
+    states = CronStates(second_redis, "default")
+    assert run("disable", "report", "--reason", "quiet", "-r", "shop") == (
+        "second: report is disabled\nThe leader knows within 5 s.\n"
+    )
+    assert re.search(r"disabled by \S+@\S+: quiet", run("list", "-r", "shop"))
+    assert "these ticks push no jobs" in run("next", "report", "-r", "shop")
+    run("set", "report", "--cron", "@hourly", "--args", "[7]", "--reason", "audit", "-r", "shop")
+    order = states.read().orders["report"]
+    assert (order.enabled, order.cron, order.args, order.reason) == (False, "@hourly", [7], "audit")
+    run("enable", "report", "-r", "shop")
+    assert states.read().orders["report"].enabled is None
+    assert "enabled, changed by" in run("list", "-r", "shop")
+    run("reset", "report", "-r", "shop")
+    assert not second_redis.exists(keys.cron_orders("default"))
+
+
+def test_cron_enable_overrides_the_file(run, site, second_redis):
+    site.write("schedule.yml", {"schedule": {"report": {**REPORT, "enabled": False}}})
+    run("enable", "report", "-r", "shop")
+    assert CronStates(second_redis, "default").read().orders["report"].enabled is True
+
+
+def test_cron_wrong_usage_changes_nothing(run, second_redis):
+    assert "no entry is named 'repot' (did you mean 'report'?)" in run("run", "repot", "-r", "shop", status=1)
+    assert "--cron or --args is missing" in run("set", "report", "--reason", "x", "-r", "shop", status=2)
+    assert "the field minute" in run("set", "report", "--cron", "61 * * * *", "--reason", "x", "-r", "shop", status=2)
+    assert "--args is no list" in run("set", "report", "--args", "{}", "--reason", "x", "-r", "shop", status=2)
+    assert "--args is not JSON" in run("set", "report", "--args", "[", "--reason", "x", "-r", "shop", status=2)
+    assert "argument 'days'" in run("set", "report", "--args", '["x"]', "--reason", "x", "-r", "shop", status=78)
+    assert "--reason is empty" in run("disable", "report", "--reason", " ", "-r", "shop", status=2)
+    assert not second_redis.exists(keys.cron_orders("default"))
+
+
+def test_cron_refuses_a_schedule_that_would_not_boot(run, site):
+    site.write("application.yml", {"workers_module": ["shop"]})
+    site.write("schedule.yml", {"schedule": {"report": {**REPORT, "class": "ReprotWorker"}}})
+    message = run("list", status=78)
+    assert "schedule.report.class: no worker has the wire name 'ReprotWorker' (did you mean 'ReportWorker'?)" in message
+    # Another module may have the class.
+    site.write("application.yml", {"workers_module": ["shop", "other"]})
+    assert json.loads(run("list", "-r", "shop", "--json"))["entries"]

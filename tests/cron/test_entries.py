@@ -1,0 +1,78 @@
+"""Check where entries come from, and what a boot refuses."""
+
+import json
+
+import pytest
+
+from framework.cron.entries import collect_entries, schedule_problems
+from framework.cron.orders import Order, decode_order
+from framework.settings.load import load
+from tests.cron.conftest import entry, worker
+
+
+@pytest.fixture
+def configured(tmp_path):
+    def configure(**entries):
+        folder = tmp_path / "config"
+        folder.mkdir(exist_ok=True)
+        (folder / "redis.yml").write_text('{"shards": {"main": {"url": "embedded"}}}')
+        (folder / "schedule.yml").write_text(json.dumps({"schedule": entries}))
+        return load({}, tmp_path)
+
+    return configure
+
+
+def test_entry_of_a_class_has_its_wire_name(configured):
+    worker(cron="@hourly", time_zone="Europe/Berlin")
+    (found,) = collect_entries(configured()).values()
+    assert (found.name, found.expression.text, found.expression.zone) == ("TickWorker", "@hourly", "Europe/Berlin")
+    assert (found.missed, found.overlap, found.enabled) == ("once", "run", True)
+
+
+@pytest.mark.parametrize("name", ["nightly", "TickWorker"])
+def test_entry_of_the_file_replaces_that_of_the_class(configured, name):
+    worker(cron="@hourly")
+    facts = {"cron": "@daily", "class": "TickWorker", "missed": "all", "overlap": "skip", "enabled": False}
+    (found,) = collect_entries(configured(**{name: facts})).values()
+    assert (found.name, found.expression.text) == (name, "@daily")
+    assert (found.missed, found.overlap, found.enabled) == ("all", "skip", False)
+
+
+def test_unknown_class_is_a_problem_where_all_modules_are_loaded(configured):
+    worker()
+    settings = configured(nightly={"cron": "@daily", "class": "TikWorker"})
+    (problem,) = schedule_problems(settings, all_loaded=True)
+    assert problem.file.endswith("config/schedule.yml")
+    assert problem[1:] == (
+        "schedule.nightly.class",
+        "no worker has the wire name 'TikWorker' (did you mean 'TickWorker'?)",
+    )
+    assert not list(schedule_problems(settings, all_loaded=False))
+
+
+def test_arguments_that_do_not_fit_are_a_problem(configured):
+    worker(perform=lambda self, days: None)
+    settings = configured(nightly={"cron": "@daily", "class": "TickWorker"})
+    (problem,) = schedule_problems(settings, all_loaded=False)
+    assert problem.key == "schedule.nightly.args"
+    assert "argument 'days'" in problem.message
+    assert not list(
+        schedule_problems(configured(a={"cron": "@daily", "class": "TickWorker", "args": [1]}), all_loaded=True)
+    )
+
+
+def test_order_changes_an_entry_and_its_fingerprint():
+    one = entry(args=(1,))
+    order = Order(enabled=False, cron="@daily", args=[2], reason="quiet", set_by="ada", set_at=5.5)
+    changed = one.ordered(decode_order(order.encode()))
+    assert (changed.enabled, changed.expression.text, changed.args) == (False, "@daily", (2,))
+    assert changed.order == order
+    assert changed.fingerprint != one.fingerprint
+    assert one.ordered(Order()) == one
+    # Arguments do not decide the ticks.
+    assert entry(args=(2,)).fingerprint == one.fingerprint
+
+
+@pytest.mark.parametrize("data", [b"", b"5", b"{", b'{"cron": "x"}', b'{"set_at": "x"}', b'{"cron": 5}'])
+def test_order_that_cannot_be_read_is_none(data):
+    assert decode_order(data) is None

@@ -1,0 +1,81 @@
+"""Check cron in real processes: who leads, what a boot refuses, and what the job of a tick is told."""
+
+from tests.harness import until
+from tests.process.conftest import proofs, release, site
+
+__all__ = ["proofs", "release", "site"]
+
+TICKS = """
+import os
+
+import redis
+
+from framework import CronWorker, leader
+
+
+class TickWorker(CronWorker):
+    feature_category = "not_owned"
+    cron = "* * * * * *"
+
+    def perform(self) -> None:
+        with redis.Redis.from_url(os.environ["PROOF_URL"]) as client:
+            client.rpush("proof:leads", str(leader.is_leader()))
+"""
+
+
+def test_process_runs_the_job_of_a_tick_and_stops(site, proofs, redis):
+    (site.folder / "ticks.py").write_text(TICKS)
+    process = site.worker("-r", "ticks", "-q", "cronjob").ready()
+    assert proofs("leads", 2)[:2] == ["True", "True"]
+    pushed = process.line(event_name="cron.pushed", entry="TickWorker")
+    done = process.line(job_status="done", jid=pushed["jid"])
+    assert done["meta.caller_id"] == "Cronjob"
+    assert process.end() == 0
+    assert process.find(event_name="cron.leader")[-1]["leads"] is False
+    assert not redis.exists("aw:leader:default")
+
+
+def test_process_that_may_not_lead_pushes_nothing(site, proofs, redis):
+    (site.folder / "ticks.py").write_text(TICKS)
+    other = site.worker("-r", "ticks", "-q", "none", FRAMEWORK_CRON__ENABLED="false").ready()
+    leader = site.worker("-r", "ticks", "-q", "cronjob").ready()
+    assert proofs("leads")[0] == "True"
+    assert redis.get("aw:leader:default").decode() == leader.identity
+    assert not other.find(event_name="cron.leader")
+
+
+def test_processes_with_different_classes_push_their_entries(site, redis):
+    (site.folder / "ticks.py").write_text(TICKS.replace('    cron = "* * * * * *"\n', ""))
+    entries = {
+        "here": {"cron": "* * * * * *", "class": "TickWorker"},
+        "there": {"cron": "* * * * * *", "class": "NoopWorker"},
+    }
+    site.write("schedule.yml", {"schedule": entries})
+    one = site.start("-m", "framework", "worker", "-r", "ticks", "-q", "none").ready()
+    other = site.worker("-q", "none").ready()
+    one.line(event_name="cron.pushed", entry="here")
+    other.line(event_name="cron.pushed", entry="there")
+    assert not one.find(event_name="cron.pushed", entry="there")
+    assert one.line(event_name="cron.unknown_classes")["classes"] == ["NoopWorker"]
+    assert until(lambda: redis.keys("aw:leader:default:*"), "their leaders")
+
+
+def test_process_with_a_wrong_schedule_ends_with_78(site):
+    entries = {
+        "noop": {"cron": "* * * *", "class": "NoopWorker"},
+        "unknown": {"cron": "@daily", "class": "TikWorker"},
+        "args": {"cron": "@daily", "class": "TickWorker", "args": [1, 2, 3]},
+    }
+    site.write("schedule.yml", {"schedule": entries})
+    refused = site.worker("-q", "none")
+    assert refused.wait() == 78
+    assert "schedule.noop.cron: must be a cron expression" in refused.output
+    del entries["noop"]
+    site.write("schedule.yml", {"schedule": entries})
+    (site.folder / "ticks.py").write_text(TICKS)
+    refused = site.worker("-r", "ticks", "-q", "none", FRAMEWORK_WORKERS_MODULE="ticks")
+    assert refused.wait() == 78
+    assert (
+        "schedule.unknown.class: no worker has the wire name 'TikWorker' (did you mean 'TickWorker'?)" in refused.output
+    )
+    assert "schedule.args.args: TickWorker: " in refused.output
