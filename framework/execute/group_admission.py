@@ -94,7 +94,7 @@ class GroupAdmission:
             return None
         declaration: Declaration = worker.declaration()
         policies = self._admission.policies_for(declaration)
-        if not policies.can_group or not policies.may_join:
+        if not policies.can_group:
             return None
         # Code of the application may be slow: only that of the job which is about to start anyway.
         if policies.may_wait and declaration is not first:

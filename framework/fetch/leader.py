@@ -13,7 +13,7 @@ from framework.backoff import backoff_s
 from framework.fetch.blocking import MAX_BLOCKED_QUEUES, BlockingMoves
 from framework.fetch.pipeline import FetchPipeline, clock
 from framework.fetch.quotas import ProcessLimits
-from framework.fetch.requeue import Reconciler, requeue
+from framework.fetch.requeue import Reconciler, requeue_unstarted
 from framework.fetch.state import FetchState
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.timings import Timings
@@ -273,16 +273,20 @@ class Leader:
         return self.stepped_at - max(in_flight.last_started_at, oldest.fetched_at) >= STALLED_S
 
     def _return_buffer(self) -> None:
-        """Return the buffered jobs to the head of their queues. Jobs that have moved already wait on for a thread."""
+        """Return the buffered jobs to the head of their queues.
+
+        Jobs that have moved already wait on for a thread, and so do jobs whose lock a duplicate has meanwhile: they start here.
+        """
         taken = self._in_flight.take_buffer()
         units = [unit for unit in taken if not unit.has_moved]
         self._in_flight.put_back_next([unit for unit in taken if unit.has_moved])
         try:
-            requeue(self._client, self._identity, [(unit, unit.data) for unit in units])
+            staying = requeue_unstarted(self._client, self._identity, units, keep_locks=not self._state.suspended)
         except BaseException:
             for unit in units:
                 # The job may be in its queue again. At this age it cannot start before `probe` has decided.
                 unit.mark_stale()
             self._in_flight.put_back_next(units)
             raise
-        self._in_flight.remove(units)
+        self._in_flight.put_back_next(staying)
+        self._in_flight.remove([unit for unit in units if unit not in staying])

@@ -212,12 +212,79 @@ def test_jobs_that_must_be_asked_for_alone_are_not_taken_along(start, calls, red
     assert (len(one.bad), one.unknown) == (1, ["Unknown"])
 
 
-def test_job_that_releases_its_lock_at_start_is_asked_for_alone(start, calls, redis):
+@pytest.fixture
+def blocked(start, calls, redis):
+    """Return a function that starts a process whose one place is taken by the first of three jobs, all admitted by one call."""
+    begun, end, ran = threading.Event(), threading.Event(), []
+
+    def perform(self, number: int):
+        ran.append(number)
+        begun.set()
+        end.wait(20)
+
+    def started(before_return):
+        worker(perform, idempotent=True)
+        push(redis, 3)
+        one = start()
+        return_buffer = one.fetcher._leader._return_buffer
+
+        def returning():
+            before_return(one)
+            return_buffer()
+
+        one.fetcher._leader._return_buffer = returning
+        assert begun.wait(20)
+        assert calls == [3]
+        return one, ran, end.set
+
+    yield started
+    end.set()
+
+
+def test_jobs_that_release_their_locks_at_start_join_a_call(start, calls, redis):
     ran = []
     worker(lambda self, number: ran.append(number), idempotent=True)
-    push(redis, 5)
-    one = start()
+    push(redis, 30)
+    one = start(30)
     until(one.done)
-    assert sorted(ran) == list(range(5))
-    assert calls == [1] * 5
+    assert sorted(ran) == list(range(30))
+    assert max(calls) > 10
     assert held_keys(redis) == ([], [], [])
+
+
+def test_job_that_goes_back_before_its_start_keeps_its_lock(blocked, redis):
+    one, ran, end = blocked(lambda one: None)
+    until(lambda: redis.llen("queue:default") == 2)
+    assert [redis.hget(lock_of(number), "jid") for number in range(3)] == [None, b"1", b"2"]
+    end()
+    until(one.done)
+    assert ran == [0, 1, 2]
+    assert held_keys(redis) == ([], [], [])
+
+
+@pytest.mark.parametrize("stops", [False, True], ids=["goes on", "stops"])
+def test_job_whose_lock_a_duplicate_took_stays_and_starts(blocked, redis, stops):
+    def take_lock(one):
+        redis.hset(lock_of(1), "jid", "duplicate")
+
+    one, ran, end = blocked(take_lock)
+    until(lambda: redis.llen("queue:default") == 1)
+    if stops:
+        one.processor.stop()
+        one.fetcher.shutdown(20)
+    assert [json.loads(data)["jid"] for data in redis.lrange(WORKING, 0, -1)] == ["1", "0"]
+    assert [redis.hget(lock_of(number), "jid") for number in (1, 2)] == [b"duplicate", b"2"]
+    end()
+    until(lambda: one.processor.join(0.1) if stops else one.done())
+    assert ran == ([0, 1] if stops else [0, 1, 2])
+    assert redis.hget(lock_of(1), "jid") == b"duplicate"
+
+
+def test_job_of_a_process_without_a_lease_does_not_stay(blocked, redis):
+    def take_lock(one):
+        redis.hset(lock_of(1), "jid", "duplicate")
+        one.fetcher._pipeline.suspend()  # any process may take the working list over
+
+    blocked(take_lock)
+    until(lambda: redis.llen("queue:default") == 2)
+    assert [redis.hget(lock_of(number), "jid") for number in (1, 2)] == [b"duplicate", b"2"]
