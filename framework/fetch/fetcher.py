@@ -103,11 +103,6 @@ class Fetcher:
             leader.wake()
         return False
 
-    @property
-    def unfinished(self) -> bool:
-        """Whether a reply is to be read, or an acknowledgement to be sent or confirmed."""
-        return self._pipeline.unfinished
-
     def wake_leader(self) -> None:
         """Make the leader take a step now."""
         self._leader.wake()
@@ -125,11 +120,15 @@ class Fetcher:
         These are as many as there is free capacity, or as soon start at the rate of the last jobs: a unit that then waits longer
         than ``STALLED_S`` returns to its queue with what it got.
         """
+        # Fewer unconfirmed ends leave room for more units.
+        self._pipeline.flush_before_wait()
         return self.in_flight.take_next(self._pipeline.ahead)
 
-    def put_back(self, units: list[UnitOfWork]) -> None:
-        """Make the units the oldest in the buffer again."""
-        self.in_flight.put_back_taken(units)
+    def put_back(self, units: list[UnitOfWork], waited_s: float) -> None:
+        """Make the units the oldest in the buffer again. The answer of Redis took ``waited_s``."""
+        if units:
+            self._pipeline.waited(waited_s)
+            self.in_flight.put_back_taken(units)
 
     def finish(self, unit: UnitOfWork, *, settled: bool = False) -> None:
         """End the unit's job. ``settled``: the job has left the working list already (retry, dead set)."""

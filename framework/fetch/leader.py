@@ -24,6 +24,9 @@ STALLED_S = 0.010
 BURST_S = 0.001
 """If a blocking call returns a job sooner than this, more jobs wait: the next fetch is in bulk."""
 
+QUIET_S = 0.002
+"""A thread that runs quick jobs has started one within this time, or runs a slow one now."""
+
 # A wait that exceeds its timeout by more than this shows that the process was stopped or the machine suspended.
 _SUSPENDED_S = 1.0
 # Between two checks whether the lease is held again.
@@ -101,9 +104,16 @@ class Leader:
             self._state.wrong_type_queues
         )
 
+    @property
+    def _must_start(self) -> bool:
+        """Whether the leading thread starts a job: one may start, and no other thread runs quick jobs one after the other."""
+        if not self._state.ready:
+            return False
+        return not self._pipeline.quick or clock() - self._in_flight.last_started_at > QUIET_S
+
     def run(self) -> None:
         """Lead until a job may start or the process stops."""
-        while not self._stopping.is_set() and not self._state.ready:
+        while not self._stopping.is_set() and not self._must_start:
             self.stepped_at = clock()
             try:
                 self._step()
@@ -210,7 +220,7 @@ class Leader:
         try:
             # Checked again after `sleeping_long` is visible: a thread that acts later than this wakes the leader.
             if (
-                self._state.ready
+                self._must_start
                 or self.queue_unwatched
                 or (self._pipeline.round_trip_unclaimed and not self._in_flight.buffer)
             ):
@@ -233,7 +243,9 @@ class Leader:
     def _wait_timeout_s(self) -> float:
         if self._state.poll_requested:
             return 0.0
-        if self._pipeline.unfinished or (self._in_flight.buffer and self._in_flight.oldest_returnable is not None):
+        # Ready: another thread runs quick jobs, and may come to a slow one.
+        returnable = self._in_flight.buffer and self._in_flight.oldest_returnable is not None
+        if self._pipeline.unfinished or returnable or self._state.ready:
             return STALLED_S
         if self._state.closed or not self._in_flight.free_capacity:
             return self._timings.block_timeout_s
