@@ -160,9 +160,12 @@ class FetchPipeline:
             self._flush_now(now, ACK_BATCH)
 
     def flush_before_wait(self) -> None:
-        """Before the calling thread waits for Redis: send the acknowledgements, so that no other thread must come for them."""
-        state = self._state
-        if self._in_flight.unsent > 0 and not state.failures and not state.suspended:
+        """Before the calling thread waits for Redis: send acknowledgements, so that no other thread must come for them.
+
+        A few may wait, unless a job may wait for the slot of one that has ended.
+        """
+        unsent, state = self._in_flight.unsent, self._state
+        if unsent > 0 and (unsent >= ACK_BATCH // 2 or state.slot_freed) and not state.failures and not state.suspended:
             self._flush_now(clock(), MAX_ACKS_PER_CALL)
 
     def _flush_now(self, now: float, max_acks: int) -> None:

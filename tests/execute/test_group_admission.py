@@ -12,10 +12,13 @@ from framework.policies.concurrency.admission import ClassLimit
 from framework.policies.concurrency.limits import FleetSlots, Limits
 from framework.policies.concurrency.slots import LimitSlots
 from framework.policies.dedup.admission import DedupLock
+from framework.recover.reaper import Reaper
 from framework.store.channel import ChannelPool
 from framework.wire import keys
+from framework.wire.set_limits import SetLimits
 from tests.execute.processor_bench import WORKING, ProcessorBench, state, worker
 from tests.harness import IDENTITY, enqueue, until
+from tests.recover.test_reaper import die, long_up
 
 BASE = keys.limit("Job")
 ALL = {"concurrency_limit": 100, "idempotent": True, "deduplicate": Deduplicate("until_executed")}
@@ -278,6 +281,25 @@ def test_job_whose_lock_a_duplicate_took_stays_and_starts(blocked, redis, stops)
     until(lambda: one.processor.join(0.1) if stops else one.done())
     assert ran == ([0, 1] if stops else [0, 1, 2])
     assert redis.hget(lock_of(1), "jid") == b"duplicate"
+
+
+@pytest.mark.proves("F44", "R38")
+def test_death_after_the_release_of_locks_loses_no_duplicate(blocked, redis):
+    """Which of the admitted jobs had begun is not known: each runs again as a suspect, and so does the duplicate of one."""
+    kept = threading.Event()
+    blocked(lambda one: kept.wait(20))  # nothing goes back
+    redis.hset(lock_of(1), "jid", "duplicate")
+    enqueue(redis, "Job", jid="duplicate", args=[1], idempotency_key=lock_of(1))
+    die(redis, IDENTITY, slots=1)
+    with registry.isolated():
+        assert Reaper(redis, lambda job: None, long_up(redis), SetLimits(100, 3600.0)).sweep() == 3
+    found = [json.loads(data) for data in reversed(redis.lrange("queue:default", 0, -1))]
+    kept.set()
+    assert [(job["jid"], job.get("aw_suspect")) for job in found] == [
+        *((str(number), True) for number in range(3)),
+        ("duplicate", None),
+    ]
+    assert [redis.hget(lock_of(number), "jid") for number in range(3)] == [b"0", b"duplicate", b"2"]
 
 
 def test_job_of_a_process_without_a_lease_does_not_stay(blocked, redis):
