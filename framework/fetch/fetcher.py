@@ -208,8 +208,9 @@ class Fetcher:
         """Lead until a job may start, unless another thread leads; return whether the calling thread has led."""
         leader = self._leader
         if not leader.lock.acquire(blocking=False):
-            if leader.sleeping_long and leader.queue_unwatched:
-                # The leader fell asleep when there was no capacity, and armed no blocking call.
+            if leader.sleeping and leader.queue_unwatched:
+                # The leader fell asleep when there was no capacity or a queue might have jobs, and armed no blocking call. Even
+                # its shortest sleep is long for a job that is pushed meanwhile.
                 leader.wake()
             return False
         try:
