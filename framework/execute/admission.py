@@ -71,10 +71,6 @@ class GroupedPolicy(Protocol):
         """Return whether ``prepare`` runs code of the application for this class."""
         ...
 
-    def may_join(self, declaration: Declaration) -> bool:
-        """Return whether a job of this class may be admitted together with an earlier one, before it starts itself."""
-        ...
-
     def prepare(self, terms: AdmissionTerms) -> None:
         """Add to ``terms`` what this policy asks for the job of ``terms.request``. May raise redis errors."""
         ...
@@ -89,8 +85,6 @@ class ClassPolicies(NamedTuple):
     """Those that ask Redis."""
     grouped: tuple[GroupedPolicy, ...]
     """The remote policies that one script can answer for many jobs at once."""
-    may_join: bool
-    """Whether every grouped policy lets a job be admitted together with an earlier one."""
     may_wait: bool
     """Whether the question runs code of the application, which may be slow."""
 
@@ -124,5 +118,4 @@ class AdmissionChain:
         remote = tuple(policy for policy in self._remote if policy.applies_to(declaration))
         grouped = tuple(policy for policy in remote if isinstance(policy, GroupedPolicy))
         may_wait = bool(local) or any(policy.may_wait(declaration) for policy in grouped)
-        may_join = all(policy.may_join(declaration) for policy in grouped)
-        return ClassPolicies(local, remote, grouped, may_join, may_wait)
+        return ClassPolicies(local, remote, grouped, may_wait)

@@ -10,6 +10,7 @@ that an unseen call has taken is found again.
 
 from collections.abc import Sequence
 from functools import lru_cache
+from time import monotonic as clock
 from typing import Any
 
 import redis
@@ -19,7 +20,6 @@ from framework.declare.declaration import Declaration
 from framework.errors import PayloadError
 from framework.execute.admission import AdmissionChain, AdmissionRequest, AdmissionTerms, ClassPolicies
 from framework.execute.decoding import PayloadDecoder
-from framework.execute.threads import WorkerThreads
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.unit_of_work import ADMITTED, Admission, Preparation, UnitOfWork
 from framework.finish.outcome import Held, Lost
@@ -51,7 +51,6 @@ class GroupAdmission:
         channels: ChannelPool,
         identity: str,
         fetcher: Fetcher,
-        threads: WorkerThreads,
         decoding: PayloadDecoder,
         admission: AdmissionChain,
         status_writer: StatusWriter,
@@ -59,7 +58,6 @@ class GroupAdmission:
         self._channels = channels
         self._working = keys.working(identity)
         self._fetcher = fetcher
-        self._threads = threads
         self._decoding = decoding
         self._admission = admission
         self._status_writer = status_writer
@@ -72,12 +70,13 @@ class GroupAdmission:
         first = self._terms(request, tracked, policies)
         request.unit.prepared = Preparation(request.payload)
         taken = self._fetcher.take_next()
-        self._threads.ensure_acknowledging()
+        asked_at = clock()
         try:
             others = [found for unit in taken if (found := self._join(unit, request.declaration)) is not None]
+            asked_at = clock()
             self._ask([first, *others])
         finally:
-            self._fetcher.put_back(taken)
+            self._fetcher.put_back(taken, clock() - asked_at)
 
     def _join(self, unit: UnitOfWork, first: Declaration) -> AdmissionTerms | None:
         """Return the terms of a buffered job; ``None`` if it is to be asked for alone, or needs no question."""
@@ -94,7 +93,7 @@ class GroupAdmission:
             return None
         declaration: Declaration = worker.declaration()
         policies = self._admission.policies_for(declaration)
-        if not policies.can_group or not policies.may_join:
+        if not policies.can_group:
             return None
         # Code of the application may be slow: only that of the job which is about to start anyway.
         if policies.may_wait and declaration is not first:

@@ -47,14 +47,6 @@ class WorkerThreads:
         if self._fetcher.lacks_thread(self._spawned - len(self._waiting)):
             self._wake_one()
 
-    def ensure_acknowledging(self) -> None:
-        """Before a short call to Redis: make sure that a thread sends the acknowledgements, if there are any.
-
-        Otherwise no thread is woken for so short a time: it would ask the same Redis, and compete for the interpreter.
-        """
-        if self._fetcher.unfinished:
-            self.ensure_fetching()
-
     def request_acknowledgement(self) -> None:
         """Make a thread acknowledge units that ended outside the worker threads (async jobs)."""
         if not self._fetcher.wake_sleeping_leader():

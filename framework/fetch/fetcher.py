@@ -24,9 +24,6 @@ from framework.wire import keys
 from framework.wire.footprint import DECODED_LIMIT
 from framework.wire.set_limits import SetLimits
 
-MAX_GROUP = 32
-"""The most jobs that are taken along when one is admitted: enough that a round trip costs a job little."""
-
 NO_LIMITS: Mapping[str, int] = MappingProxyType({})
 
 
@@ -64,7 +61,8 @@ class Fetcher:
     def next(self) -> UnitOfWork | None:
         """Return the next job to run in the calling thread, after the round trips that it takes.
 
-        ``None``: the process stops, or another thread leads, so the calling thread waits until ``work_available``.
+        ``None``: the process stops, or another thread leads, so the calling thread waits until ``work_available``. Jobs that have
+        given up their locks start also while the process stops.
         """
         state, pipeline = self._state, self._pipeline
         while not state.stopped:
@@ -78,7 +76,7 @@ class Fetcher:
                     return None
             except Exception as error:  # noqa: BLE001 - a framework error: tried again until its rate is too high
                 pipeline.fail(error)
-        return None
+        return self._start_buffered(clock()) if self.in_flight.has_released_lock else None
 
     @property
     def stopped(self) -> bool:
@@ -105,11 +103,6 @@ class Fetcher:
             leader.wake()
         return False
 
-    @property
-    def unfinished(self) -> bool:
-        """Whether a reply is to be read, or an acknowledgement to be sent or confirmed."""
-        return self._pipeline.unfinished
-
     def wake_leader(self) -> None:
         """Make the leader take a step now."""
         self._leader.wake()
@@ -127,11 +120,15 @@ class Fetcher:
         These are as many as there is free capacity, or as soon start at the rate of the last jobs: a unit that then waits longer
         than ``STALLED_S`` returns to its queue with what it got.
         """
-        return self.in_flight.take_next(min(MAX_GROUP, max(self.in_flight.free_capacity, self._pipeline.ahead)))
+        # Fewer unconfirmed ends leave room for more units.
+        self._pipeline.flush_before_wait()
+        return self.in_flight.take_next(self._pipeline.ahead)
 
-    def put_back(self, units: list[UnitOfWork]) -> None:
-        """Make the units the oldest in the buffer again."""
-        self.in_flight.put_back_next(units)
+    def put_back(self, units: list[UnitOfWork], waited_s: float) -> None:
+        """Make the units the oldest in the buffer again. The answer of Redis took ``waited_s``."""
+        if units:
+            self._pipeline.waited(waited_s)
+            self.in_flight.put_back_taken(units)
 
     def finish(self, unit: UnitOfWork, *, settled: bool = False) -> None:
         """End the unit's job. ``settled``: the job has left the working list already (retry, dead set)."""
@@ -211,8 +208,9 @@ class Fetcher:
         """Lead until a job may start, unless another thread leads; return whether the calling thread has led."""
         leader = self._leader
         if not leader.lock.acquire(blocking=False):
-            if leader.sleeping_long and leader.queue_unwatched:
-                # The leader fell asleep when there was no capacity, and armed no blocking call.
+            if leader.sleeping and leader.queue_unwatched:
+                # The leader fell asleep when there was no capacity or a queue might have jobs, and armed no blocking call. Even
+                # its shortest sleep is long for a job that is pushed meanwhile.
                 leader.wake()
             return False
         try:

@@ -13,7 +13,7 @@ from framework.backoff import backoff_s
 from framework.fetch.blocking import MAX_BLOCKED_QUEUES, BlockingMoves
 from framework.fetch.pipeline import FetchPipeline, clock
 from framework.fetch.quotas import ProcessLimits
-from framework.fetch.requeue import Reconciler, requeue
+from framework.fetch.requeue import Reconciler, requeue_unstarted
 from framework.fetch.state import FetchState
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.timings import Timings
@@ -23,6 +23,9 @@ STALLED_S = 0.010
 
 BURST_S = 0.001
 """If a blocking call returns a job sooner than this, more jobs wait: the next fetch is in bulk."""
+
+QUIET_S = 0.002
+"""A thread that runs quick jobs has started one within this time, or runs a slow one now."""
 
 # A wait that exceeds its timeout by more than this shows that the process was stopped or the machine suspended.
 _SUSPENDED_S = 1.0
@@ -101,9 +104,16 @@ class Leader:
             self._state.wrong_type_queues
         )
 
+    @property
+    def _must_start(self) -> bool:
+        """Whether the leading thread starts a job: one may start, and no other thread runs quick jobs one after the other."""
+        if not self._state.ready:
+            return False
+        return not self._pipeline.quick or clock() - self._in_flight.last_started_at > QUIET_S
+
     def run(self) -> None:
         """Lead until a job may start or the process stops."""
-        while not self._stopping.is_set() and not self._state.ready:
+        while not self._stopping.is_set() and not self._must_start:
             self.stepped_at = clock()
             try:
                 self._step()
@@ -210,7 +220,7 @@ class Leader:
         try:
             # Checked again after `sleeping_long` is visible: a thread that acts later than this wakes the leader.
             if (
-                self._state.ready
+                self._must_start
                 or self.queue_unwatched
                 or (self._pipeline.round_trip_unclaimed and not self._in_flight.buffer)
             ):
@@ -233,7 +243,9 @@ class Leader:
     def _wait_timeout_s(self) -> float:
         if self._state.poll_requested:
             return 0.0
-        if self._pipeline.unfinished or (self._in_flight.buffer and self._in_flight.oldest_returnable is not None):
+        # Ready: another thread runs quick jobs, and may come to a slow one.
+        returnable = self._in_flight.buffer and self._in_flight.oldest_returnable is not None
+        if self._pipeline.unfinished or returnable or self._state.ready:
             return STALLED_S
         if self._state.closed or not self._in_flight.free_capacity:
             return self._timings.block_timeout_s
@@ -273,16 +285,20 @@ class Leader:
         return self.stepped_at - max(in_flight.last_started_at, oldest.fetched_at) >= STALLED_S
 
     def _return_buffer(self) -> None:
-        """Return the buffered jobs to the head of their queues. Jobs that have moved already wait on for a thread."""
+        """Return the buffered jobs to the head of their queues.
+
+        Jobs that have moved already wait on for a thread, and so do jobs whose lock a duplicate has meanwhile: they start here.
+        """
         taken = self._in_flight.take_buffer()
         units = [unit for unit in taken if not unit.has_moved]
         self._in_flight.put_back_next([unit for unit in taken if unit.has_moved])
         try:
-            requeue(self._client, self._identity, [(unit, unit.data) for unit in units])
+            staying = requeue_unstarted(self._client, self._identity, units, keep_locks=not self._state.suspended)
         except BaseException:
             for unit in units:
                 # The job may be in its queue again. At this age it cannot start before `probe` has decided.
                 unit.mark_stale()
             self._in_flight.put_back_next(units)
             raise
-        self._in_flight.remove(units)
+        self._in_flight.put_back_next(staying)
+        self._in_flight.remove([unit for unit in units if unit not in staying])

@@ -132,6 +132,10 @@ class FetchPipeline:
         """Whether jobs end so fast that another thread would slow them down."""
         return self._prefetch.quick
 
+    def waited(self, seconds: float) -> None:
+        """Leave out this time from the rate at which jobs end: none could start. From any thread."""
+        self._prefetch.waited(seconds)
+
     @property
     def ahead(self) -> int:
         """How many jobs end within ``AHEAD_S``, at the rate of the last ones."""
@@ -152,13 +156,24 @@ class FetchPipeline:
         # With an empty buffer this thread makes the round trip next and waits for it: nothing to send ahead.
         if unsent <= 0 or not in_flight.buffer or state.failures or state.suspended:
             return
-        if unsent < ACK_BATCH and now - self._sent_at < ACK_INTERVAL_S:
-            return
+        if unsent >= ACK_BATCH or now - self._sent_at >= ACK_INTERVAL_S:
+            self._flush_now(now, ACK_BATCH)
+
+    def flush_before_wait(self) -> None:
+        """Before the calling thread waits for Redis: send acknowledgements, so that no other thread must come for them.
+
+        A few may wait, unless a job may wait for the slot of one that has ended.
+        """
+        unsent, state = self._in_flight.unsent, self._state
+        if unsent > 0 and (unsent >= ACK_BATCH // 2 or state.slot_freed) and not state.failures and not state.suspended:
+            self._flush_now(clock(), MAX_ACKS_PER_CALL)
+
+    def _flush_now(self, now: float, max_acks: int) -> None:
         if self._lock.acquire(blocking=False):
             try:
                 self._read_reply()
-                if in_flight.done:
-                    self._send(now, ACK_BATCH)
+                if self._in_flight.done:
+                    self._send(now, max_acks)
             except BaseException as error:  # noqa: BLE001 - see `_fail`
                 self._fail(error)
             finally:

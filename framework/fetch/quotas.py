@@ -30,6 +30,7 @@ class Prefetch:
         self._bytes = _FIRST_BYTES
         self._since = 0.0
         self._ended = 0
+        self._waited_s = 0.0
 
     @property
     def quick(self) -> bool:
@@ -44,11 +45,15 @@ class Prefetch:
     def ended(self, jobs: int, now: float) -> None:
         """Count ``jobs`` more that have ended by ``now``, in seconds of a steady clock."""
         self._ended += jobs
-        span = now - self._since
+        span = now - self._since - self._waited_s
         if span < _WINDOW_S:
             return
         self._per_second += 0.5 * (self._ended / span - self._per_second)
-        self._ended, self._since = 0, now
+        self._ended, self._since, self._waited_s = 0, now, 0.0
+
+    def waited(self, seconds: float) -> None:
+        """Leave out this time from the rate: no job could start while others were admitted. From any thread, as an estimate."""
+        self._waited_s += seconds
 
     def arrived(self, sizes: list[int]) -> None:
         """Record the sizes in bytes of fetched payloads; a large one counts at once, small ones lower the average slowly."""

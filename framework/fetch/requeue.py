@@ -24,11 +24,28 @@ def requeue(client: "redis.Redis", identity: str, jobs: list[tuple[UnitOfWork, b
 
     Raises redis errors.
     """
-    if not jobs:
-        return 0
+    return _requeue(client, identity, jobs, stays_without_lock=False)[0] if jobs else 0
+
+
+def requeue_unstarted(
+    client: "redis.Redis", identity: str, units: list[UnitOfWork], *, keep_locks: bool
+) -> list[UnitOfWork]:
+    """Return units that have not started to the head of their queues, oldest first; with ``keep_locks``, only with their locks.
+
+    A unit whose lock another job has taken meanwhile stays then, and is in the result. Raises redis errors.
+    """
+    if not units:
+        return []
+    _, *staying = _requeue(client, identity, [(unit, unit.data) for unit in units], stays_without_lock=keep_locks)
+    return [units[-position] for position in reversed(staying)]
+
+
+def _requeue(
+    client: "redis.Redis", identity: str, jobs: list[tuple[UnitOfWork, bytes]], *, stays_without_lock: bool
+) -> list[int]:
     youngest_first = list(reversed(jobs))
-    resources = [unit.resources_on_requeue() for unit, _ in youngest_first]
-    returned: Any = REQUEUE(
+    resources = [unit.resources_on_requeue(stays_without_lock=stays_without_lock) for unit, _ in youngest_first]
+    returned: list[int] = REQUEUE(
         client,
         [keys.working(identity), keys.QUEUES, *(keys.queue(unit.queue) for unit, _ in youngest_first)],
         [
@@ -39,7 +56,7 @@ def requeue(client: "redis.Redis", identity: str, jobs: list[tuple[UnitOfWork, b
             *(resources if any(resources) else ()),
         ],
     )
-    return int(returned)
+    return returned
 
 
 class Reconciler:

@@ -4,8 +4,6 @@ The fetcher owns the state. Its parts change it only by the methods of this modu
 (decision 215).
 """
 
-import contextlib
-import socket
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -13,7 +11,11 @@ from threading import Lock, get_ident
 from typing import NamedTuple
 
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.fetch.wake_up import WakeUp
 from framework.recover.suspects import MAX_UNACKNOWLEDGED
+
+MAX_GROUP = 32
+"""The most jobs that are taken along when one is admitted: enough that a round trip costs a job little."""
 
 
 class InFlight:
@@ -40,6 +42,8 @@ class InFlight:
         self._by_id: dict[int, UnitOfWork] = {}
         self._being_admitted: dict[int, UnitOfWork] = {}
         """Units that a thread has taken along to ask for their admission: neither buffered nor running for one round trip."""
+        # Held by the thread that has taken them.
+        self._admitting = Lock()
 
     @property
     def free_capacity(self) -> int:
@@ -59,6 +63,8 @@ class InFlight:
     @property
     def startable(self) -> bool:
         """Whether a buffered job may start now."""
+        if self._admitting.locked():
+            return False
         return bool(self.buffer and self._free_indexes) and len(self.done) < MAX_UNACKNOWLEDGED
 
     def add(self, units: Sequence[UnitOfWork]) -> None:
@@ -68,16 +74,22 @@ class InFlight:
         self.buffer.extend(units)
 
     def start(self, now: float) -> UnitOfWork | None:
-        """Start the oldest buffered unit and return it; ``None`` without a unit or without free capacity."""
+        """Start the oldest buffered unit and return it; ``None`` without a unit, or without free capacity.
+
+        ``None`` too while older units are being admitted: at a death only the oldest count as started (``recover/suspects.py``).
+        """
         if len(self.done) >= MAX_UNACKNOWLEDGED:
             return None
         try:
             index = self._free_indexes.pop()
         except IndexError:
             return None
-        try:
-            unit = self.buffer.popleft()
-        except IndexError:
+        # Asked after the pop of the index, which `take_next` counts, and after the pop of the unit, which it would have taken.
+        unit = None if self._admitting.locked() else self._pop_buffered()
+        if unit is not None and self._admitting.locked():
+            self.buffer.appendleft(unit)
+            unit = None
+        if unit is None:
             self._free_indexes.append(index)
             return None
         unit.run_index = index
@@ -92,25 +104,42 @@ class InFlight:
         """How many units have not started."""
         return len(self.buffer) + len(self._being_admitted)
 
-    def take_next(self, most: int) -> list[UnitOfWork]:
-        """Take at most ``most`` buffered units, oldest first; ``put_back_next`` must follow. They stay in flight."""
-        taken: list[UnitOfWork] = []
+    def _pop_buffered(self) -> UnitOfWork | None:
         try:
-            while len(taken) < most:
-                unit = self.buffer.popleft()
-                self._being_admitted[id(unit)] = unit
-                taken.append(unit)
+            return self.buffer.popleft()
         except IndexError:
-            # The buffer is empty.
-            pass
+            return None
+
+    def take_next(self, ahead: int) -> list[UnitOfWork]:
+        """Take the buffered units that start next, oldest first: as many as there is free capacity, or ``ahead`` if that is more.
+
+        They stay in flight, and no unit starts until ``put_back_taken``, which must follow. Of two threads the second gets none.
+        Each of them counts as started if the process dies (``recover/suspects.py``): what the script does for it is known then.
+        """
+        if not self._admitting.acquire(blocking=False):
+            return []
+        # Before `done`: a unit that ends in between counts twice.
+        free = len(self._free_indexes)
+        most = min(MAX_GROUP, max(free, ahead), free + MAX_UNACKNOWLEDGED - len(self.done))
+        taken: list[UnitOfWork] = []
+        while len(taken) < most and (unit := self._pop_buffered()) is not None:
+            self._being_admitted[id(unit)] = unit
+            taken.append(unit)
+        if not taken:
+            self._admitting.release()
         return taken
+
+    def put_back_taken(self, units: Sequence[UnitOfWork]) -> None:
+        """Make units of ``take_next`` the oldest in the buffer again."""
+        if units:
+            # Buffer first: a reader of all units that have not started must not miss one.
+            self.put_back_next(units)
+            self._being_admitted.clear()
+            self._admitting.release()
 
     def put_back_next(self, units: Sequence[UnitOfWork]) -> None:
         """Make the units the oldest in the buffer again."""
-        # Buffer first: a reader of all units that have not started must not miss one.
         self.buffer.extendleft(reversed(units))
-        for unit in units:
-            self._being_admitted.pop(id(unit), None)
 
     def put_back(self, unit: UnitOfWork) -> None:
         """Undo ``start``: the unit becomes the oldest in the buffer again."""
@@ -146,6 +175,11 @@ class InFlight:
     def mark_unsent(self) -> None:
         """Send the same acknowledgements again: their reply was lost (LREM finds nothing the second time)."""
         self.sent = 0
+
+    @property
+    def has_released_lock(self) -> bool:
+        """Whether a buffered unit has given up its lock, so that it starts even if the process stops."""
+        return any(unit.released_lock is not None for unit in list(self.buffer))
 
     @property
     def oldest_returnable(self) -> UnitOfWork | None:
@@ -207,38 +241,6 @@ class InFlight:
     def payloads(self) -> set[bytes]:
         """The bytes of every unit in flight, those with an acknowledgement under way included."""
         return {unit.data for unit in list(self._by_id.values())}
-
-
-class WakeUp:
-    """A socket pair that ends a wait in ``select``. ``wake`` is safe from any thread; one thread waits and drains."""
-
-    def __init__(self) -> None:
-        self._reader, self._writer = socket.socketpair()
-        self._reader.setblocking(False)
-        self._writer.setblocking(False)
-
-    def fileno(self) -> int:
-        """Return the descriptor that is readable after ``wake``."""
-        return self._reader.fileno()
-
-    def wake(self) -> None:
-        """End the current or next wait at once."""
-        # The socket is full of wake-ups.
-        with contextlib.suppress(BlockingIOError):
-            self._writer.send(b"\0")
-
-    def drain(self) -> None:
-        """Forget the wake-ups so far."""
-        try:
-            while self._reader.recv(4096):
-                pass
-        except BlockingIOError:
-            pass
-
-    def close(self) -> None:
-        """Close both sockets."""
-        self._reader.close()
-        self._writer.close()
 
 
 class ReplySnapshot(NamedTuple):

@@ -79,17 +79,20 @@ class UnitOfWork:
         """The key of its run in the process record: its thread, or for an async job a number that no thread has."""
         return self.thread or FIRST_ASYNC_RUN_ID + self.run_index
 
-    def resources_on_requeue(self) -> str:
-        """Return the script argument for its resources when it returns to its queue; empty for none."""
+    def resources_on_requeue(self, *, stays_without_lock: bool = False) -> str:
+        """Return the script argument for its resources when it returns to its queue; empty for none.
+
+        ``stays_without_lock``: it does not return if another job has its lock meanwhile.
+        """
         # Read once: the thread of the job may release them meanwhile.
         released, resources, prepared = self.released_lock, self.resources, self.prepared
         tracked = prepared.tracked if prepared is not None and not self.started_at else None
         status = None if tracked is None else tracked.queued_command(None)
         if released is not None:
-            return JobResources(released, resources.slots if resources is not None else []).on_requeue(status)
+            resources = JobResources(released, resources.slots if resources is not None else [])
         if resources is None:
             return JobResources().on_requeue(status) if status is not None else ""
-        return resources.on_requeue(status)
+        return resources.on_requeue(status, stays_without_lock=stays_without_lock)
 
     @property
     def has_moved(self) -> bool:

@@ -267,10 +267,10 @@ class Settler:
         payload[UNKNOWN_COUNT] = count
         data = rewrite(unit.data, payload)
         names = [self._working, keys.QUEUES, keys.queue(unit.queue)]
-        moved: Any = self._run_tracked(
+        returned: list[int] = self._run_tracked(
             unit, REQUEUE, names, [1, unit.data, data, unit.queue, unit.resources_on_requeue()]
         )
-        if not moved and unit.data not in self._in_doubt:
+        if not returned[0] and unit.data not in self._in_doubt:
             # Another process owns the job, or the key of its queue is no list. Then the job moves to the schedule set.
             return self._schedule(
                 unit, keys.SCHEDULE, delayed_payload(unit, ForeignClass(1.0, count)), 1.0, None, "scheduled"

@@ -232,11 +232,21 @@ class JobResources:
         """Return the script argument for a job that is held for an unknown time: it keeps its lock for ``HELD_LOCK_S``."""
         return self._encode(HELD_LOCK_S)
 
-    def on_requeue(self, status: StatusCommand | None = None) -> str:
-        """Return the script argument for a job that returns to its queue: as ``on_delay``, and a free lock is taken again."""
-        return self._encode(0.0, retake_lock=True, status=status)
+    def on_requeue(self, status: StatusCommand | None = None, *, stays_without_lock: bool = False) -> str:
+        """Return the script argument for a job that returns to its queue: as ``on_delay``, and a free lock is taken again.
 
-    def _encode(self, delay_s: float | None, *, retake_lock: bool = False, status: StatusCommand | None = None) -> str:
+        ``stays_without_lock``: the job does not return if another job has its lock (``requeue.lua``).
+        """
+        return self._encode(0.0, retake_lock=True, status=status, stays_without_lock=stays_without_lock)
+
+    def _encode(
+        self,
+        delay_s: float | None,
+        *,
+        retake_lock: bool = False,
+        status: StatusCommand | None = None,
+        stays_without_lock: bool = False,
+    ) -> str:
         fields: dict[str, Any] = {"slots": [{"base": slot.base, "member": slot.member} for slot in self.slots]}
         if self.lock is not None:
             keep_ms = 0 if delay_s is None else milliseconds(delay_s + self.lock.ttl_s)
@@ -244,6 +254,8 @@ class JobResources:
             fields["lock"]["after_ms"] = self.lock.ttl_ms
             if retake_lock:
                 fields["lock"]["class"] = self.lock.worker
+            if stays_without_lock:
+                fields["lock"]["stays"] = True
         if status is not None:
             fields["status"] = _status_fields(status)
         return dumps(fields).decode()

@@ -174,7 +174,7 @@ def build_worker(
     suspects = SuspectRunner(shard.client, identity, options.slots, waits)
     threads, pool = WorkerThreads(fetcher), ChannelPool(shard.client, read_timeout_s=COMMAND_TIMEOUT_S)
     polled, watched = (open_shards(settings, role=f"{role}:{os.getpid()}") for role in ("poller", "worker"))
-    together = GroupAdmission(pool, identity, fetcher, threads, decoding, policies.admission, states)
+    together = GroupAdmission(pool, identity, fetcher, decoding, policies.admission, states)
     executor = _executor(settings, log, runs, decoding, threads, suspects, states, policies.admission, together)
     poll_timing = PollTiming(upkeep, settings.poll_interval, absent, timings=waits)
     settler = _settler(settings, shard.client, identity, events, dead_set, poll_timing, states, waits)

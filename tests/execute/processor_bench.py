@@ -74,7 +74,6 @@ class ProcessorBench:
             ChannelPool(self.shard.client, read_timeout_s=COMMAND_TIMEOUT_S),
             IDENTITY,
             self.fetcher,
-            self.pool,
             decoding,
             self.policies,
             states,

@@ -12,10 +12,13 @@ from framework.policies.concurrency.admission import ClassLimit
 from framework.policies.concurrency.limits import FleetSlots, Limits
 from framework.policies.concurrency.slots import LimitSlots
 from framework.policies.dedup.admission import DedupLock
+from framework.recover.reaper import Reaper
 from framework.store.channel import ChannelPool
 from framework.wire import keys
+from framework.wire.set_limits import SetLimits
 from tests.execute.processor_bench import WORKING, ProcessorBench, state, worker
 from tests.harness import IDENTITY, enqueue, until
+from tests.recover.test_reaper import die, long_up
 
 BASE = keys.limit("Job")
 ALL = {"concurrency_limit": 100, "idempotent": True, "deduplicate": Deduplicate("until_executed")}
@@ -212,12 +215,98 @@ def test_jobs_that_must_be_asked_for_alone_are_not_taken_along(start, calls, red
     assert (len(one.bad), one.unknown) == (1, ["Unknown"])
 
 
-def test_job_that_releases_its_lock_at_start_is_asked_for_alone(start, calls, redis):
+@pytest.fixture
+def blocked(start, calls, redis):
+    """Return a function that starts a process whose one place is taken by the first of three jobs, all admitted by one call."""
+    begun, end, ran = threading.Event(), threading.Event(), []
+
+    def perform(self, number: int):
+        ran.append(number)
+        begun.set()
+        end.wait(20)
+
+    def started(before_return):
+        worker(perform, idempotent=True)
+        push(redis, 3)
+        one = start()
+        return_buffer = one.fetcher._leader._return_buffer
+
+        def returning():
+            before_return(one)
+            return_buffer()
+
+        one.fetcher._leader._return_buffer = returning
+        assert begun.wait(20)
+        assert calls == [3]
+        return one, ran, end.set
+
+    yield started
+    end.set()
+
+
+def test_jobs_that_release_their_locks_at_start_join_a_call(start, calls, redis):
     ran = []
     worker(lambda self, number: ran.append(number), idempotent=True)
-    push(redis, 5)
-    one = start()
+    push(redis, 30)
+    one = start(30)
     until(one.done)
-    assert sorted(ran) == list(range(5))
-    assert calls == [1] * 5
+    assert sorted(ran) == list(range(30))
+    assert max(calls) > 10
     assert held_keys(redis) == ([], [], [])
+
+
+def test_job_that_goes_back_before_its_start_keeps_its_lock(blocked, redis):
+    one, ran, end = blocked(lambda one: None)
+    until(lambda: redis.llen("queue:default") == 2)
+    assert [redis.hget(lock_of(number), "jid") for number in range(3)] == [None, b"1", b"2"]
+    end()
+    until(one.done)
+    assert ran == [0, 1, 2]
+    assert held_keys(redis) == ([], [], [])
+
+
+@pytest.mark.parametrize("stops", [False, True], ids=["goes on", "stops"])
+def test_job_whose_lock_a_duplicate_took_stays_and_starts(blocked, redis, stops):
+    def take_lock(one):
+        redis.hset(lock_of(1), "jid", "duplicate")
+
+    one, ran, end = blocked(take_lock)
+    until(lambda: redis.llen("queue:default") == 1)
+    if stops:
+        one.processor.stop()
+        one.fetcher.shutdown(20)
+    assert [json.loads(data)["jid"] for data in redis.lrange(WORKING, 0, -1)] == ["1", "0"]
+    assert [redis.hget(lock_of(number), "jid") for number in (1, 2)] == [b"duplicate", b"2"]
+    end()
+    until(lambda: one.processor.join(0.1) if stops else one.done())
+    assert ran == ([0, 1] if stops else [0, 1, 2])
+    assert redis.hget(lock_of(1), "jid") == b"duplicate"
+
+
+@pytest.mark.proves("F44", "R38")
+def test_death_after_the_release_of_locks_loses_no_duplicate(blocked, redis):
+    """Which of the admitted jobs had begun is not known: each runs again as a suspect, and so does the duplicate of one."""
+    kept = threading.Event()
+    blocked(lambda one: kept.wait(20))  # nothing goes back
+    redis.hset(lock_of(1), "jid", "duplicate")
+    enqueue(redis, "Job", jid="duplicate", args=[1], idempotency_key=lock_of(1))
+    die(redis, IDENTITY, slots=1)
+    with registry.isolated():
+        assert Reaper(redis, lambda job: None, long_up(redis), SetLimits(100, 3600.0)).sweep() == 3
+    found = [json.loads(data) for data in reversed(redis.lrange("queue:default", 0, -1))]
+    kept.set()
+    assert [(job["jid"], job.get("aw_suspect")) for job in found] == [
+        *((str(number), True) for number in range(3)),
+        ("duplicate", None),
+    ]
+    assert [redis.hget(lock_of(number), "jid") for number in range(3)] == [b"0", b"duplicate", b"2"]
+
+
+def test_job_of_a_process_without_a_lease_does_not_stay(blocked, redis):
+    def take_lock(one):
+        redis.hset(lock_of(1), "jid", "duplicate")
+        one.fetcher._pipeline.suspend()  # any process may take the working list over
+
+    blocked(take_lock)
+    until(lambda: redis.llen("queue:default") == 2)
+    assert [redis.hget(lock_of(number), "jid") for number in (1, 2)] == [b"duplicate", b"2"]

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from framework.fetch import leader
 from framework.fetch.leader import STALLED_S
 from framework.fetch.pipeline import clock
 from framework.fetch.unit_of_work import UnitOfWork
@@ -18,6 +19,37 @@ SOON_S = 4.0
 
 
 # --- there is always a leader -----------------------------------------------------------------------------------------
+
+
+def test_leader_watches_a_queue_that_another_thread_found_empty(bench, redis, monkeypatch):
+    """The leader fell asleep, be it for a short time, when the queue might still have jobs."""
+    one = bench(slots=3).start()
+    until(one.idle)
+    redis.lpush(QUEUE, "a")
+    one.got(1)
+    until(lambda: one.leader.sleeping and one.blocked_calls() == 1)
+    monkeypatch.setattr(leader, "STALLED_S", 600.0)  # the short sleep, while an acknowledgement is not sent
+    with one.pipeline._lock:
+        one.end(one.unit(b"a"))
+        until(lambda: one.in_flight.done)
+        one.state.expect_jobs()
+        redis.lpush(QUEUE, "b")  # it takes the blocking call along
+        one.got(2)
+        until(lambda: one.leader.sleeping)
+        assert one.blocked_calls() == 0
+    one.end(one.unit(b"b"))
+    until(one.idle, timeout_s=SOON_S)
+
+
+def test_leader_leaves_quick_jobs_to_the_thread_that_runs_them(bench, redis):
+    one = bench(slots=3, job=lambda unit: False)
+    one.pipeline._prefetch._per_second = 100_000.0
+    one.in_flight.add([UnitOfWork("default", b"a")])
+    one.in_flight.last_started_at = clock()
+    assert one.state.ready
+    assert not one.leader._must_start
+    one.in_flight.last_started_at -= 2 * leader.QUIET_S  # a slow job runs
+    assert one.leader._must_start
 
 
 @pytest.mark.parametrize("slots", [1, 3])

@@ -163,6 +163,62 @@ def test_acknowledgements_stay_full_between_two_steps():
     assert all(seen)
 
 
+# --- units that are admitted together ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_flight():
+    made = InFlight(3)
+    made.add(units(*(b"%d" % number for number in range(60))))
+    return made
+
+
+def test_units_that_are_taken_count_as_started_at_a_death(in_flight):
+    """Decision 30: of a dead process the oldest jobs may have run, its concurrency and ``MAX_UNACKNOWLEDGED`` more."""
+    for _ in range(20):
+        in_flight.end(in_flight.start(0.0), settled=False)
+    in_flight.start(0.0)
+    taken = in_flight.take_next(100)
+    assert [unit.data for unit in taken] == [b"%d" % number for number in range(21, 3 + MAX_UNACKNOWLEDGED)]
+    in_flight.put_back_taken(taken)
+    assert len(in_flight.take_next(5)) == 5
+
+
+def test_no_unit_starts_before_those_being_admitted(in_flight):
+    first = in_flight.start(0.0)
+    taken = in_flight.take_next(0)
+    assert [unit.data for unit in taken] == [b"1", b"2"]
+    assert (in_flight.start(0.0), in_flight.startable, in_flight.free_capacity) == (None, False, 2)
+    in_flight.end(first, settled=True)
+    assert in_flight.take_next(0) == []  # another thread admits
+    in_flight.put_back_taken([])
+    assert in_flight.start(0.0) is None
+    in_flight.put_back_taken(taken)
+    assert in_flight.start(0.0) is taken[0]
+
+
+def test_units_started_and_taken_at_once_are_the_oldest():
+    """A thread takes units between any two steps of ``start``."""
+    for index in count():
+        in_flight, taken, steps = InFlight(2), [], count()
+        all_units = units(*(b"%d" % number for number in range(9)))
+        in_flight.add(all_units)
+
+        def take(in_flight=in_flight, taken=taken, steps=steps, index=index):
+            if next(steps) == index:
+                taken += in_flight.take_next(0)
+
+        between_steps(lambda in_flight=in_flight: in_flight.start(0.0), take)
+        if next(steps) <= index:
+            break
+        started = in_flight.running()
+        assert set(started + taken) <= set(all_units[:2])
+        in_flight.put_back_taken(taken)
+        assert len(in_flight.buffered()) == 9 - len(started)
+        assert in_flight.free_capacity == 2 - len(started)
+    assert index > 20
+
+
 def test_returns_noted_while_a_comparison_ends_are_safe():
     """A comparison ends and another begins between any two steps of ``note_returned``."""
     in_flight = InFlight(1)

@@ -230,6 +230,33 @@ def test_start_locked_changes_its_own_lock_only(redis, memory):
 HOLDS = JobResources(Lock(KEY, "j", 60.0, "C"), [Slot("limit", "me j")])
 
 
+def test_requeue_leaves_a_job_whose_lock_another_has(redis, memory):
+    """A job that has not started goes back with its lock, or not at all."""
+    stays = HOLDS.on_requeue(stays_without_lock=True)
+    other = JobResources(Lock("aw:lock:other", "o", 60.0, "C")).on_requeue(stays_without_lock=True)
+
+    def back():
+        redis.delete(QUEUE, WORKING)
+        redis.lpush(WORKING, DATA, "other")
+        with memory():
+            return REQUEUE(
+                redis,
+                [WORKING, QUEUES, *[QUEUE] * 3],
+                [3, "other", "gone", DATA, "other", "gone", DATA, *"qqq", other, stays, stays],
+            )
+
+    owned(redis, "k")
+    assert back() == [1, 3]
+    assert (redis.lrange(WORKING, 0, -1), owner(redis)) == ([DATA], "k")
+    assert redis.hget("aw:lock:other", "jid") == b"o"
+    for mine in ("j", None):
+        redis.delete(KEY)
+        if mine:
+            owned(redis, mine)
+        assert back() == [2]
+        assert (redis.lrange(QUEUE, 0, -1), owner(redis)) == ([b"other", DATA], "j")
+
+
 def test_requeue_takes_a_free_lock_again(redis, memory):
     def back(script):
         resources = HOLDS.on_requeue()
@@ -237,7 +264,7 @@ def test_requeue_takes_a_free_lock_again(redis, memory):
         redis.zadd("limit:running", {"me j": 1})
         with memory():
             if script is REQUEUE:
-                return script(redis, [WORKING, QUEUES, QUEUE], [1, DATA, DATA, "q", resources])
+                return script(redis, [WORKING, QUEUES, QUEUE], [1, DATA, DATA, "q", resources])[0]
             if script is INTERRUPT:
                 return script(redis, [WORKING, QUEUE, QUEUES], [DATA, DATA, "q", resources])
             places = ["no lease", WORKING, QUEUE, QUEUES]

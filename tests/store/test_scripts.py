@@ -180,7 +180,7 @@ def takes(redis, data, holds):
         "postpone": lambda: SCHEDULE(redis, [WORKING, SET], [data, data, "5", "", 0, holds]),
         "bury": lambda: KILL(redis, [WORKING, DEAD], [data, data, 10, 100, "", "", 0, holds]) + 1,
         "drop": lambda: DROP_RETIRED(redis, [WORKING, "counts"], [data, "Old", "", 0, holds]),
-        "requeue": lambda: REQUEUE(redis, [WORKING, QUEUES, QUEUE], [1, data, data, "q", holds]),
+        "requeue": lambda: REQUEUE(redis, [WORKING, QUEUES, QUEUE], [1, data, data, "q", holds])[0],
         "interrupt": lambda: INTERRUPT(redis, [WORKING, QUEUE, QUEUES], [data, data, "q", holds]),
         "interrupt, given up": lambda: bool(
             INTERRUPT(redis, [WORKING, QUEUE, QUEUES, SET], [data, data, "q", "", holds, 10, 100, "", "", 0])
@@ -439,8 +439,8 @@ def test_requeue_pushes_own_jobs_to_the_right_end(redis, memory):
     redis.lpush(QUEUE, "waiting")
     arguments = [3, ODD, "gone", "oldest", b"new" + ODD, "gone", "oldest", "q", "q", "q"]
     with memory():
-        assert REQUEUE(redis, [WORKING, QUEUES, QUEUE, QUEUE, QUEUE], arguments) == 2
-        assert REQUEUE(redis, [WORKING, QUEUES, QUEUE, QUEUE, QUEUE], arguments) == 0
+        assert REQUEUE(redis, [WORKING, QUEUES, QUEUE, QUEUE, QUEUE], arguments) == [2]
+        assert REQUEUE(redis, [WORKING, QUEUES, QUEUE, QUEUE, QUEUE], arguments) == [0]
     assert listed(redis, QUEUE) == [b"waiting", b"new" + ODD, b"oldest"]  # the oldest is next
     assert listed(redis, WORKING) == [b"theirs"]
     assert redis.smembers(QUEUES) == {b"q"}
@@ -806,7 +806,7 @@ def test_failed_move_leaves_the_job_in_the_working_list(redis, wrong, move):
 @pytest.mark.proves("F40", "I1")
 def test_requeue_keeps_jobs_of_an_unusable_queue(redis, wrong):
     redis.lpush(WORKING, "a", ODD)
-    assert REQUEUE(redis, [WORKING, QUEUES, wrong, QUEUE], [2, ODD, "a", "odd2", "a2", "w", "q"]) == 1
+    assert REQUEUE(redis, [WORKING, QUEUES, wrong, QUEUE], [2, ODD, "a", "odd2", "a2", "w", "q"]) == [1]
     assert listed(redis, WORKING) == [ODD]
     assert listed(redis, QUEUE) == [b"a2"]
 

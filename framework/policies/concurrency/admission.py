@@ -48,11 +48,6 @@ class ClassLimit:
         scope = declaration.concurrency_scope
         return callable(declaration.concurrency_limit) or (scope is not None and callable(scope.by))
 
-    def may_join(self, declaration: Declaration) -> bool:
-        """See ``GroupedPolicy``: a slot that is taken early is freed when the job returns to its queue."""
-        del declaration
-        return True
-
     def prepare(self, terms: AdmissionTerms) -> None:
         """See ``GroupedPolicy``."""
         request, limits = terms.request, self._limits

@@ -79,10 +79,6 @@ class DedupLock:
         del declaration
         return False
 
-    def may_join(self, declaration: Declaration) -> bool:
-        """See ``GroupedPolicy``: only a job that starts now gives up its lock, as a death before the start would lose it."""
-        return _keeps_lock(declaration.deduplicate)
-
     def prepare(self, terms: AdmissionTerms) -> None:
         """See ``GroupedPolicy``. Not called for classes that ``consistency`` applies to: that is no grouped policy."""
         policy = terms.request.declaration.deduplicate

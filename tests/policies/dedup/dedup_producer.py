@@ -17,13 +17,13 @@ lock = threading.Lock()
 
 def push() -> list[str | None]:
     worker = random.choice([jobs.ExecutingWorker, jobs.ExecutedWorker, jobs.OnceMoreWorker])
-    number = random.randrange(3)
+    number = random.randrange(40 if worker is jobs.ExecutingWorker else 3)
     choice = random.random()
     if choice < 0.7:
         return [worker.perform_async(number)]
     if choice < 0.85:
         return [worker.set(queue="other").perform_in(0.05, number)]
-    return worker.perform_bulk([(number,), (number,), (number + 1,)])
+    return worker.perform_bulk([(number,), (number,), *((number + more,) for more in range(1, 30))])
 
 
 def push_until_the_end() -> None:
