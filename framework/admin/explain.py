@@ -226,7 +226,7 @@ class Explainer:
             why = f"no running process of {facts.shard} serves the queue {name}{note}"
             reasons.append(Blocker("queue_unserved", why, f"one that does: {start}"))
         if name in facts.paused_queues:
-            remedy = f"Unpause on a dashboard's Queues page, or SREM paused {name}"
+            remedy = command(f"jobs unpause-queue {name}")
             reasons.append(Blocker("queue_paused", f"the queue {name} is paused (Sidekiq's set `paused`)", remedy))
         if serving and all(seen.busy >= seen.slots for seen in serving):
             threads = sum(seen.slots for seen in serving)

@@ -117,7 +117,7 @@ class BulkResult:
             self.refused[reason] = self.refused.get(reason, 0) + count
         if not result.completed:
             self.completed = False
-            self.resume += f"{',' if self.resume else ''}{shard}:{result.cursor}"
+            self.resume = join_resume(self.resume, shard, result.cursor)
         if result.failure is not None:
             self.unanswered[shard] = result.failure
 
@@ -195,7 +195,7 @@ class MatchingJobs:
         _check_action(self._kind, action, type(self).__name__)
         limit_s = seconds(time_limit)
         deadline = float("inf") if limit_s is None else time.monotonic() + limit_s
-        cursors = _cursors(resume)
+        cursors = resume_cursors(resume, port.current().shards)
         result = BulkResult()
         for home in chosen_shards(self._shard):
             if not resume or home.name in cursors:
@@ -329,12 +329,22 @@ def _check_action(kind: JobSetKind, action: EntryAction, owner: str) -> None:
         raise ValueError(f"{action}() is no action for {kind} jobs, and nothing was changed: there are {allowed}")
 
 
-def _cursors(resume: str) -> dict[str, int]:
+def resume_cursors(resume: str, shards: Mapping[str, Shard]) -> dict[str, int]:
+    """Return where to go on, by shard; empty for an empty text.
+
+    Raises:
+        ValueError: it is not the ``resume`` of a result.
+        UnknownShardError: it names no shard of the configuration.
+    """
     parts = [part.rpartition(":") for part in resume.split(",") if part]
     if not all(name and cursor.isascii() and cursor.isdigit() for name, _, cursor in parts):
         raise ValueError(f"resume={short_repr(resume)}: pass the field `resume` of an earlier result")
-    shards = port.current().shards
     return {shards[name].name: int(cursor) for name, _, cursor in parts}
+
+
+def join_resume(resume: str, shard: str, cursor: int) -> str:
+    """Return the ``resume`` of a result with one more shard whose set was not scanned to its end."""
+    return f"{resume}{',' if resume else ''}{shard}:{cursor}"
 
 
 def sum_of(shard: str | None, step: Callable[[Shard], int]) -> int:

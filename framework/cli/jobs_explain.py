@@ -18,6 +18,7 @@ from framework.cli.terminal import echo_lines
 from framework.errors import FrameworkError
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
+from framework.telemetry.visible import visible
 from framework.text import decode_escaped, format_duration, format_times
 from framework.wire.job import DEATH_COUNT, INTERRUPTED_COUNT
 from framework.wiring.blockers import open_blocker_readers
@@ -108,7 +109,7 @@ def _format_text(
             yield f"  why       {reason.why}"
             yield f"  released  by {reason.remedy}"
     if not found:
-        yield _NOT_FOUND_TEXT.format(shards=" and ".join(answered), jid=jid)
+        yield from _NOT_FOUND_TEXT.format(shards=" and ".join(answered), jid=visible(jid)).split("\n")
     for shard, state in states.items():
         yield f"{'' if found else '  - '}its status on {shard}: {state}"
 
