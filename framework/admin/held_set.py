@@ -1,8 +1,9 @@
 """The jobs that a limit or a pause holds outside of their queues, as the data API shows them."""
 
+import asyncio
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import NamedTuple
@@ -11,6 +12,7 @@ from redis.exceptions import RedisError
 
 from framework.admin import port
 from framework.admin.access import Listing, check_writable, chosen_shards, collect, iterate
+from framework.admin.async_twin import async_items, async_twin
 from framework.admin.held_jobs import HeldKind, measure_held
 from framework.admin.job_filter import JobFilter, job_filter
 from framework.admin.job_set import TIME_LIMIT_S, raise_first, seconds, sum_of
@@ -54,6 +56,10 @@ class MatchingHeldJobs:
         """Yield the jobs, place by place. Raises ShardUnavailableError after the last one if a shard did not answer."""
         return iterate(self._shard, lambda home: _records(home, self._wanted))
 
+    def __aiter__(self) -> AsyncIterator[HeldRecord]:
+        """Yield as a loop without ``async``, without blocking the event loop."""
+        return async_items(self)
+
     def count(self) -> int:
         """Return the number of jobs.
 
@@ -86,6 +92,9 @@ class MatchingHeldJobs:
             result.completed = result.completed and done.completed
         return result
 
+    acount = async_twin(count)
+    adelete = async_twin(delete)
+
 
 class HeldSet(MatchingHeldJobs):
     """All held jobs of one shard or all."""
@@ -103,6 +112,10 @@ class HeldSet(MatchingHeldJobs):
         places = self.places()
         raise_first(places.unanswered)
         return sum(place.jobs for place in places)
+
+    async def asize(self) -> int:
+        """Return ``size`` without blocking the event loop, with its errors."""
+        return await asyncio.to_thread(lambda: self.size)
 
     def places(self) -> Listing[HeldPlace]:
         """Return the limits and classes with held jobs, on each shard the one with the oldest job first.
@@ -141,6 +154,9 @@ class HeldSet(MatchingHeldJobs):
         """
         wanted = job_filter(cls=cls, queue=queue, tag=tag, context=context, older_than=older_than)
         return MatchingHeldJobs(self._shard, wanted)
+
+    aplaces = async_twin(places)
+    afind = async_twin(find)
 
 
 def held(shard: str | None = None) -> HeldSet:

@@ -1,7 +1,8 @@
 """The sorted sets of jobs as the data API shows them: scheduled, retries, dead, interrupted."""
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -10,6 +11,7 @@ from redis.exceptions import RedisError
 
 from framework.admin import port
 from framework.admin.access import ask, check_writable, chosen_shards, collect, iterate
+from framework.admin.async_twin import async_items, async_twin
 from framework.admin.entry_actions import EntryOutcome
 from framework.admin.entry_plan import ACTIONS, EntryAction, JobSetKind
 from framework.admin.job_filter import JobFilter, job_filter
@@ -75,6 +77,13 @@ class JobEntry(SetRecord):
             ArgumentsError: ``at`` is no time. The other errors are those of ``retry``.
         """
         return self._act("reschedule", at)
+
+    aretry = async_twin(retry)
+    aenqueue_now = async_twin(enqueue_now)
+    arequeue = async_twin(requeue)
+    akill = async_twin(kill)
+    adelete = async_twin(delete)
+    areschedule = async_twin(reschedule)
 
     def _act(self, action: EntryAction, at: object = None) -> bool:
         _check_action(self.kind, action, "JobEntry")
@@ -146,6 +155,10 @@ class MatchingJobs:
             ),
         )
 
+    def __aiter__(self) -> AsyncIterator[JobEntry]:
+        """Yield as a loop without ``async``, without blocking the event loop."""
+        return async_items(self)
+
     def count(self) -> int:
         """Return the number of jobs.
 
@@ -186,6 +199,14 @@ class MatchingJobs:
         """Let the jobs be due at a time, or after a delay. Raises ArgumentsError for no time, else as ``retry``."""
         return self._act("reschedule", time_limit, resume, at)
 
+    acount = async_twin(count)
+    aretry = async_twin(retry)
+    aenqueue_now = async_twin(enqueue_now)
+    arequeue = async_twin(requeue)
+    akill = async_twin(kill)
+    adelete = async_twin(delete)
+    areschedule = async_twin(reschedule)
+
     def _on(self, home: Shard) -> ShardJobSet:
         return _opened(home, self._kind)
 
@@ -223,6 +244,10 @@ class JobSet:
         """Yield every job. Raises ShardUnavailableError after the last one if a shard did not answer."""
         return iterate(self.shard, lambda home: (JobEntry(home, one) for one in _opened(home, self.kind).ordered()))
 
+    def __aiter__(self) -> AsyncIterator[JobEntry]:
+        """Yield as a loop without ``async``, without blocking the event loop."""
+        return async_items(self)
+
     @property
     def size(self) -> int:
         """The number of jobs.
@@ -231,6 +256,10 @@ class JobSet:
             ShardUnavailableError: a shard does not answer: no number is that of a part.
         """
         return sum_of(self.shard, lambda home: _opened(home, self.kind).size())
+
+    async def asize(self) -> int:
+        """Return ``size`` without blocking the event loop, with its errors."""
+        return await asyncio.to_thread(lambda: self.size)
 
     def find(self, jid: Jid) -> JobEntry | None:
         """Return the job with this id, ``None`` if the set does not have it. The set is scanned, in bounded steps.
@@ -278,6 +307,8 @@ class JobSet:
         """
         wanted = job_filter(cls=cls, queue=queue, error=error, tag=tag, context=context, older_than=older_than)
         return MatchingJobs(self.kind, self.shard, wanted)
+
+    afind = async_twin(find)
 
 
 def scheduled(shard: str | None = None) -> JobSet:

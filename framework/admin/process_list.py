@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias, cast
 import redis
 
 from framework.admin.access import Listing, ask, check_writable
+from framework.admin.async_twin import async_twin
 from framework.errors import UnknownNameError
 from framework.messages import did_you_mean
 from framework.process.record import ProcessInfo, process_info
@@ -71,6 +72,10 @@ class WorkerProcess:
         """Ask the process to log the stacks of its threads (TTIN). Raises as ``quiet``."""
         self._ask("TTIN", "dump")
 
+    aquiet = async_twin(quiet)
+    astop = async_twin(stop)
+    adump = async_twin(dump)
+
     def _ask(self, signal: ProcessSignal, action: str) -> None:
         check_writable(f"WorkerProcess.{action}()")
         if self.embedded:
@@ -113,6 +118,9 @@ class Processes(Listing[WorkerProcess]):
                 return one
         raise UnknownNameError(unknown_process_message(identity, [one.identity for one in self]))
 
+    aquiet = async_twin(quiet)
+    astop = async_twin(stop)
+
     def _ask_each(self, signal: ProcessSignal) -> None:
         for one in self:
             if not one.embedded:
@@ -128,6 +136,9 @@ def processes(shard: str | None = None) -> Processes:
     """
     answers = ask(shard, read_running)
     return Processes((one for found in answers.by_shard.values() for one in found), answers.unanswered)
+
+
+aprocesses = async_twin(processes)
 
 
 def is_named(identity: str, name: str) -> bool:

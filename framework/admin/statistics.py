@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from redis.exceptions import ResponseError
 
 from framework.admin.access import Answers, ask
+from framework.admin.async_twin import async_twin
 from framework.admin.held_jobs import held_keys, measure_held
 from framework.admin.job_counts import named_queues
 from framework.admin.process_list import read_running
@@ -78,6 +79,9 @@ def stats(shard: str | None = None) -> Stats:
     return sum_stats(ask(shard, read_stats))
 
 
+astats = async_twin(stats)
+
+
 def history(days: int = 30, shard: str | None = None) -> RunHistory:
     """Return the runs of the last ``days`` days of UTC, today included, at most five years.
 
@@ -99,6 +103,9 @@ def history(days: int = 30, shard: str | None = None) -> RunHistory:
         for day in dates
     }
     return RunHistory(total, answers.by_shard, answers.unanswered)
+
+
+ahistory = async_twin(history)
 
 
 def sum_stats(answers: Answers[ShardStats]) -> Stats:
