@@ -38,7 +38,17 @@ if TYPE_CHECKING:
     from framework.admin.process_list import Processes, WorkerProcess, aprocesses, processes
     from framework.admin.purge import HeldRecord
     from framework.admin.running_jobs import RunningJob, awork, work
-    from framework.admin.statistics import RunHistory, ShardStats, Stats, ahistory, astats, history, stats
+    from framework.admin.statistics import (
+        RunHistory,
+        ShardStats,
+        Stats,
+        ahistory,
+        aserver_times,
+        astats,
+        history,
+        server_times,
+        stats,
+    )
 
 __all__ = [
     "Answers",
@@ -68,6 +78,7 @@ __all__ = [
     "apaused",
     "aprocesses",
     "aqueues",
+    "aserver_times",
     "astats",
     "awork",
     "dead",
@@ -83,6 +94,7 @@ __all__ = [
     "read_only",
     "retries",
     "scheduled",
+    "server_times",
     "stats",
     "work",
 ]
@@ -116,6 +128,7 @@ _MODULES = {
     "apaused": "policy_state",
     "aprocesses": "process_list",
     "aqueues": "job_queue",
+    "aserver_times": "statistics",
     "astats": "statistics",
     "awork": "running_jobs",
     "dead": "job_set",
@@ -131,6 +144,7 @@ _MODULES = {
     "read_only": "access",
     "retries": "job_set",
     "scheduled": "job_set",
+    "server_times": "statistics",
     "stats": "statistics",
     "work": "running_jobs",
 }

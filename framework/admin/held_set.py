@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from framework.admin import port
 from framework.admin.access import Listing, check_writable, chosen_shards, collect, iterate
 from framework.admin.async_twin import async_items, async_twin
-from framework.admin.held_jobs import HeldKind, measure_held
+from framework.admin.held_jobs import HeldKind, held_keys, measure_held
 from framework.admin.job_filter import JobFilter, job_filter
 from framework.admin.job_set import TIME_LIMIT_S, raise_first, seconds, sum_of
 from framework.admin.purge import HeldRecord, held_records, purge
@@ -125,6 +125,15 @@ class HeldSet(MatchingHeldJobs):
         """
         return collect(self._shard, _places)
 
+    def indexed_places(self) -> Listing[HeldPlace]:
+        """Return the places that the indexes name, in a few round trips, for a view that repeats. ``places`` scans the names of
+        all keys, so it also finds a place that is missing in the index.
+
+        Raises:
+            ShardUnavailableError: no shard answers.
+        """
+        return collect(self._shard, _indexed_places)
+
     def find(self, jid: Jid) -> HeldRecord | None:
         """Return the job with this id, ``None`` if no limit or pause holds it.
 
@@ -156,6 +165,7 @@ class HeldSet(MatchingHeldJobs):
         return MatchingHeldJobs(self._shard, wanted)
 
     aplaces = async_twin(places)
+    aindexed_places = async_twin(indexed_places)
     afind = async_twin(find)
 
 
@@ -173,6 +183,11 @@ def _records(home: Shard, wanted: JobFilter) -> Iterator[HeldRecord]:
 def _places(home: Shard) -> Iterator[HeldPlace]:
     stores = list_held_stores(home.client)
     for one in measure_held(home.client, [store.as_held_jobs() for store in stores]):
+        yield HeldPlace(home.name, one.kind, one.name, one.jobs, one.since)
+
+
+def _indexed_places(home: Shard) -> Iterator[HeldPlace]:
+    for one in measure_held(home.client, held_keys(home.client)):
         yield HeldPlace(home.name, one.kind, one.name, one.jobs, one.since)
 
 

@@ -14,6 +14,7 @@ from framework.admin.job_counts import named_queues
 from framework.admin.process_list import read_running
 from framework.errors import ShardUnavailableError
 from framework.shard.shard import Shard
+from framework.store.clock import server_time
 from framework.store.script import is_wrong_type
 from framework.text import decode_escaped
 from framework.wire import keys
@@ -67,6 +68,19 @@ class RunHistory:
     days: Mapping[date, DayCounts]
     shards: Mapping[str, Mapping[date, DayCounts]]
     unanswered: Mapping[str, ShardUnavailableError]
+
+
+def server_times(shard: str | None = None) -> Answers[float]:
+    """Return the time of Redis on each shard, in epoch seconds: ages are its difference to the times of the data API.
+
+    Raises:
+        ShardUnavailableError: no shard answers.
+        UnknownShardError: the configuration has no such shard.
+    """
+    return ask(shard, lambda one: server_time(one.client))
+
+
+aserver_times = async_twin(server_times)
 
 
 def stats(shard: str | None = None) -> Stats:
