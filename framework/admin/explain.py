@@ -118,6 +118,10 @@ class Explainer:
             reasons,
         )
 
+    def of_class(self, worker: str, queue: str) -> list[Blocker]:
+        """Return what blocks every job of a class that waits in the queue."""
+        return [*self._queue_blockers(queue), *self._admission_blockers({"class": worker, "queue": queue})]
+
     def _blockers_at(self, location: JobLocation, payload: Payload) -> tuple[str, list[Blocker]]:
         """Return a description of the job's place, and its blockers there."""
         name, position = location.store.name, _ordinal(location)
