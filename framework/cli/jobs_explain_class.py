@@ -108,7 +108,8 @@ def _serving_text(one: ClassExplanation) -> str:
 def _runs_text(one: ClassExplanation) -> str:
     runs = one.runs
     mean = "" if runs.mean_s is None else f", {runs.mean_s:,.3g} s each"
-    return f"{one.rates.ending:,.1f} a minute in the last {runs.minutes:.0f} ({runs.processed:,}, {runs.failed:,} failed{mean})"
+    window = format_duration(runs.minutes * 60)
+    return f"{one.rates.ending:,.1f} a minute in {window} ({runs.processed:,}, {runs.failed:,} failed{mean})"
 
 
 def _empty_text(one: ClassExplanation) -> str:

@@ -1,6 +1,7 @@
 """Test jobs explain WORKER: where its jobs are, who serves them, its rates, its blockers, and what a change would do."""
 
 import json
+import re
 import time
 
 import pytest
@@ -41,7 +42,8 @@ def test_class_without_a_process_says_so(explain, redis):
     assert shown[0] == "NoopWorker on main: queue default (no rule matches)"
     assert shown[1] == "  jobs      queue default 3"
     assert shown[2].startswith("  oldest    waits for 1 min 4")
-    assert shown[3:5] == ["  served    by no process", "  runs      0.0 a minute in the last 5 (0, 0 failed)"]
+    assert shown[3] == "  served    by no process"
+    assert re.fullmatch(r"  runs      0\.0 a minute in [56] min.* \(0, 0 failed\)", shown[4])
     assert "  why       no process of main is running" in shown
     assert any(line.startswith("  empty     never at these rates") for line in shown)
 

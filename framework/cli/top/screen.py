@@ -73,11 +73,11 @@ def _head(frame: Frame, state: ViewState) -> Iterator[ScreenLine]:
     yield ScreenLine(f"application-worker top  {clock}  shards: {shards}  every {frame.period_s:g} s{note}", "title")
     sums = {one.name: sum(getattr(facts.stats, one.name) for facts, _ in frame.readings) for one in fields(ShardStats)}
     slots = sum(process.slots for facts, _ in frame.readings for process in facts.processes)
-    processed, failed = _rate_text([one.processed for _, one in frame.readings]), ""
+    processed = _rate_text([one.processed for _, one in frame.readings])
     failed = _rate_text([one.failed for _, one in frame.readings])
     yield ScreenLine(
         f"processed {sums['processed']:,}{processed}  failed {sums['failed']:,}{failed}"
-        f"  busy {sums['busy']:,}/{slots:,} in {sums['processes']:,} processes"
+        f"  busy {sums['busy']:,}/{slots:,} in {sums['processes']:,} process{'es' * (sums['processes'] != 1)}"
     )
     yield ScreenLine("  ".join(f"{name} {sums[name]:,}" for name in _COUNTS))
     for shard, failure in frame.failures.items():
