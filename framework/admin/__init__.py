@@ -10,6 +10,9 @@ Every call covers all shards; ``shard="main"`` names one. A shard that does not 
 ``unanswered`` of the result, and a loop over jobs raises it after the last job. ``ShardUnavailableError`` is raised when no
 shard answers. Inside of ``with admin.read_only()`` every action is refused.
 
+Functions and methods that wait for Redis have asynchronous twins, whose names begin with ``a``: ``await admin.astats()``,
+``await job.aretry()``, ``async for job in admin.dead()``. They work in a thread.
+
 Each name is loaded at its first use. The other modules of this folder are functions of a shard's client, in bounded steps.
 """
 
@@ -19,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from framework.admin.access import Answers, Listing, read_only
     from framework.admin.held_set import DropResult, HeldPlace, HeldSet, MatchingHeldJobs, held
-    from framework.admin.job_queue import Queue, QueuedJob, queues
+    from framework.admin.job_queue import Queue, QueuedJob, aqueues, queues
     from framework.admin.job_record import JobRecord
     from framework.admin.job_set import (
         BulkResult,
@@ -31,11 +34,21 @@ if TYPE_CHECKING:
         retries,
         scheduled,
     )
-    from framework.admin.policy_state import flags, limits, locks, paused
-    from framework.admin.process_list import Processes, WorkerProcess, processes
+    from framework.admin.policy_state import aflags, alimits, alocks, apaused, flags, limits, locks, paused
+    from framework.admin.process_list import Processes, WorkerProcess, aprocesses, processes
     from framework.admin.purge import HeldRecord
-    from framework.admin.running_jobs import RunningJob, work
-    from framework.admin.statistics import RunHistory, ShardStats, Stats, history, stats
+    from framework.admin.running_jobs import RunningJob, awork, work
+    from framework.admin.statistics import (
+        RunHistory,
+        ShardStats,
+        Stats,
+        ahistory,
+        aserver_times,
+        astats,
+        history,
+        server_times,
+        stats,
+    )
 
 __all__ = [
     "Answers",
@@ -58,6 +71,16 @@ __all__ = [
     "ShardStats",
     "Stats",
     "WorkerProcess",
+    "aflags",
+    "ahistory",
+    "alimits",
+    "alocks",
+    "apaused",
+    "aprocesses",
+    "aqueues",
+    "aserver_times",
+    "astats",
+    "awork",
     "dead",
     "flags",
     "held",
@@ -71,6 +94,7 @@ __all__ = [
     "read_only",
     "retries",
     "scheduled",
+    "server_times",
     "stats",
     "work",
 ]
@@ -97,6 +121,16 @@ _MODULES = {
     "ShardStats": "statistics",
     "Stats": "statistics",
     "WorkerProcess": "process_list",
+    "aflags": "policy_state",
+    "ahistory": "statistics",
+    "alimits": "policy_state",
+    "alocks": "policy_state",
+    "apaused": "policy_state",
+    "aprocesses": "process_list",
+    "aqueues": "job_queue",
+    "aserver_times": "statistics",
+    "astats": "statistics",
+    "awork": "running_jobs",
     "dead": "job_set",
     "flags": "policy_state",
     "held": "held_set",
@@ -110,6 +144,7 @@ _MODULES = {
     "read_only": "access",
     "retries": "job_set",
     "scheduled": "job_set",
+    "server_times": "statistics",
     "stats": "statistics",
     "work": "running_jobs",
 }

@@ -118,6 +118,10 @@ class Explainer:
             reasons,
         )
 
+    def of_class(self, worker: str, queue: str) -> list[Blocker]:
+        """Return what blocks every job of a class that waits in the queue."""
+        return [*self._queue_blockers(queue), *self._admission_blockers({"class": worker, "queue": queue})]
+
     def _blockers_at(self, location: JobLocation, payload: Payload) -> tuple[str, list[Blocker]]:
         """Return a description of the job's place, and its blockers there."""
         name, position = location.store.name, _ordinal(location)
@@ -226,7 +230,7 @@ class Explainer:
             why = f"no running process of {facts.shard} serves the queue {name}{note}"
             reasons.append(Blocker("queue_unserved", why, f"one that does: {start}"))
         if name in facts.paused_queues:
-            remedy = f"Unpause on a dashboard's Queues page, or SREM paused {name}"
+            remedy = command(f"jobs unpause-queue {name}")
             reasons.append(Blocker("queue_paused", f"the queue {name} is paused (Sidekiq's set `paused`)", remedy))
         if serving and all(seen.busy >= seen.slots for seen in serving):
             threads = sum(seen.slots for seen in serving)

@@ -1,8 +1,9 @@
 """The jobs that a limit or a pause holds outside of their queues, as the data API shows them."""
 
+import asyncio
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import NamedTuple
@@ -11,7 +12,8 @@ from redis.exceptions import RedisError
 
 from framework.admin import port
 from framework.admin.access import Listing, check_writable, chosen_shards, collect, iterate
-from framework.admin.held_jobs import HeldKind, measure_held
+from framework.admin.async_twin import async_items, async_twin
+from framework.admin.held_jobs import HeldKind, held_keys, measure_held
 from framework.admin.job_filter import JobFilter, job_filter
 from framework.admin.job_set import TIME_LIMIT_S, raise_first, seconds, sum_of
 from framework.admin.purge import HeldRecord, held_records, purge
@@ -54,6 +56,10 @@ class MatchingHeldJobs:
         """Yield the jobs, place by place. Raises ShardUnavailableError after the last one if a shard did not answer."""
         return iterate(self._shard, lambda home: _records(home, self._wanted))
 
+    def __aiter__(self) -> AsyncIterator[HeldRecord]:
+        """Yield as a loop without ``async``, without blocking the event loop."""
+        return async_items(self)
+
     def count(self) -> int:
         """Return the number of jobs.
 
@@ -86,6 +92,9 @@ class MatchingHeldJobs:
             result.completed = result.completed and done.completed
         return result
 
+    acount = async_twin(count)
+    adelete = async_twin(delete)
+
 
 class HeldSet(MatchingHeldJobs):
     """All held jobs of one shard or all."""
@@ -104,6 +113,10 @@ class HeldSet(MatchingHeldJobs):
         raise_first(places.unanswered)
         return sum(place.jobs for place in places)
 
+    async def asize(self) -> int:
+        """Return ``size`` without blocking the event loop, with its errors."""
+        return await asyncio.to_thread(lambda: self.size)
+
     def places(self) -> Listing[HeldPlace]:
         """Return the limits and classes with held jobs, on each shard the one with the oldest job first.
 
@@ -111,6 +124,15 @@ class HeldSet(MatchingHeldJobs):
             ShardUnavailableError: no shard answers.
         """
         return collect(self._shard, _places)
+
+    def indexed_places(self) -> Listing[HeldPlace]:
+        """Return the places that the indexes name, in a few round trips, for a view that repeats. ``places`` scans the names of
+        all keys, so it also finds a place that is missing in the index.
+
+        Raises:
+            ShardUnavailableError: no shard answers.
+        """
+        return collect(self._shard, _indexed_places)
 
     def find(self, jid: Jid) -> HeldRecord | None:
         """Return the job with this id, ``None`` if no limit or pause holds it.
@@ -142,6 +164,10 @@ class HeldSet(MatchingHeldJobs):
         wanted = job_filter(cls=cls, queue=queue, tag=tag, context=context, older_than=older_than)
         return MatchingHeldJobs(self._shard, wanted)
 
+    aplaces = async_twin(places)
+    aindexed_places = async_twin(indexed_places)
+    afind = async_twin(find)
+
 
 def held(shard: str | None = None) -> HeldSet:
     """Return the jobs that wait at a limit, or for the end of a pause of their class."""
@@ -157,6 +183,11 @@ def _records(home: Shard, wanted: JobFilter) -> Iterator[HeldRecord]:
 def _places(home: Shard) -> Iterator[HeldPlace]:
     stores = list_held_stores(home.client)
     for one in measure_held(home.client, [store.as_held_jobs() for store in stores]):
+        yield HeldPlace(home.name, one.kind, one.name, one.jobs, one.since)
+
+
+def _indexed_places(home: Shard) -> Iterator[HeldPlace]:
+    for one in measure_held(home.client, held_keys(home.client)):
         yield HeldPlace(home.name, one.kind, one.name, one.jobs, one.since)
 
 

@@ -10,6 +10,7 @@ from redis.exceptions import ResponseError
 
 from framework.errors import PayloadError
 from framework.store.script import is_wrong_type
+from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import decode
 
@@ -38,18 +39,26 @@ def count_jobs_by_class(
     ``on_progress`` receives the place and the number of jobs scanned so far, after every step. Raises redis errors.
     """
     found = {name: Counter[str]() for name in names}
+    for name, place, _ in jobs_of_classes(client, names, on_progress):
+        found[name][place] += 1
+    return found
+
+
+def jobs_of_classes(
+    client: "redis.Redis", names: Collection[str], on_progress: OnProgress
+) -> Iterator[tuple[str, str, Payload]]:
+    """Yield class, place and payload of each job of these classes, as ``count_jobs_by_class`` counts them."""
     # Most payloads belong to other classes, and are not parsed. JSON may write a name with escapes.
     likely = re.compile(b"|".join([rb"\\u00", *(re.escape(name.encode()) for name in names)]))
     scanned = 0
     for place, page in _pages(client):
         for data in page:
             if likely.search(data):
-                name = _class_of(data)
-                if name in found:
-                    found[name][place] += 1
+                payload = _payload_of(data)
+                if (name := str(payload.get("class"))) in names:
+                    yield name, place, payload
         scanned += len(page)
         on_progress(place, scanned)
-    return found
 
 
 def _pages(client: "redis.Redis") -> Iterator[tuple[str, list[bytes]]]:
@@ -103,8 +112,8 @@ def _members(client: "redis.Redis", key: str) -> Iterator[tuple[str, list[bytes]
             return
 
 
-def _class_of(data: bytes) -> str:
+def _payload_of(data: bytes) -> Payload:
     try:
-        return str(decode(data)["class"])
+        return decode(data)
     except PayloadError:
-        return ""
+        return {}

@@ -1,9 +1,11 @@
 """The queues of ``framework.admin``, and the jobs in them."""
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TypeVar
 
 from framework.admin.access import Answers, Listing, ask, check_writable, collect, iterate
+from framework.admin.async_twin import async_items, async_twin
 from framework.admin.job_record import JobRecord
 from framework.admin.port import current
 from framework.admin.queue_actions import OnDropped, clear_queue, drop_job
@@ -42,6 +44,8 @@ class QueuedJob(JobRecord):
         check_writable("QueuedJob.delete()")
         answers = ask(self.shard, lambda one: drop_job(one.client, self.waits_in, self.data, from_left=self._from_left))
         return answers.by_shard[self.shard]
+
+    adelete = async_twin(delete)
 
 
 class Queue:
@@ -87,20 +91,36 @@ class Queue:
             ),
         )
 
+    def __aiter__(self) -> AsyncIterator[QueuedJob]:
+        """Yield as a loop without ``async``, without blocking the event loop."""
+        return async_items(self)
+
     @property
     def size(self) -> int:
         """The number of its jobs."""
         return sum(state.size for state in self.states())
+
+    async def asize(self) -> int:
+        """Return ``size`` without blocking the event loop, with its errors."""
+        return await asyncio.to_thread(lambda: self.size)
 
     @property
     def latency(self) -> float:
         """For how long the next job to run has waited, in seconds; 0 for an empty queue, the longest time of several shards."""
         return max(state.latency for state in self.states())
 
+    async def alatency(self) -> float:
+        """Return ``latency`` without blocking the event loop, with its errors."""
+        return await asyncio.to_thread(lambda: self.latency)
+
     @property
     def paused(self) -> bool:
         """Whether it is paused, on a shard at least."""
         return any(state.paused for state in self.states())
+
+    async def apaused(self) -> bool:
+        """Return ``paused`` without blocking the event loop, with its errors."""
+        return await asyncio.to_thread(lambda: self.paused)
 
     def states(self) -> list[QueueState]:
         """Return size, latency and pause on each of its shards."""
@@ -142,6 +162,13 @@ class Queue:
         """
         return sum(self._act("clear", lambda one: clear_queue(one.client, self.name, on_progress or _ignore)))
 
+    astates = async_twin(states)
+    apeek = async_twin(peek)
+    afind = async_twin(find)
+    apause = async_twin(pause)
+    aunpause = async_twin(unpause)
+    aclear = async_twin(clear)
+
     def _act(self, action: str, step: Callable[[Shard], T]) -> list[T]:
         """Run the step on each of its shards that knows the queue."""
         check_writable(f"Queue.{action}()")
@@ -164,6 +191,9 @@ def queues(shard: str | None = None) -> Listing[Queue]:
         UnknownShardError: the configuration has no such shard.
     """
     return collect(shard, lambda one: map(Queue.of_state, read_queues(one)))
+
+
+aqueues = async_twin(queues)
 
 
 def unknown_queue_message(name: str, known: set[str]) -> str:

@@ -1,7 +1,8 @@
 """The sorted sets of jobs as the data API shows them: scheduled, retries, dead, interrupted."""
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -10,6 +11,7 @@ from redis.exceptions import RedisError
 
 from framework.admin import port
 from framework.admin.access import ask, check_writable, chosen_shards, collect, iterate
+from framework.admin.async_twin import async_items, async_twin
 from framework.admin.entry_actions import EntryOutcome
 from framework.admin.entry_plan import ACTIONS, EntryAction, JobSetKind
 from framework.admin.job_filter import JobFilter, job_filter
@@ -76,6 +78,13 @@ class JobEntry(SetRecord):
         """
         return self._act("reschedule", at)
 
+    aretry = async_twin(retry)
+    aenqueue_now = async_twin(enqueue_now)
+    arequeue = async_twin(requeue)
+    akill = async_twin(kill)
+    adelete = async_twin(delete)
+    areschedule = async_twin(reschedule)
+
     def _act(self, action: EntryAction, at: object = None) -> bool:
         _check_action(self.kind, action, "JobEntry")
         try:
@@ -117,7 +126,7 @@ class BulkResult:
             self.refused[reason] = self.refused.get(reason, 0) + count
         if not result.completed:
             self.completed = False
-            self.resume += f"{',' if self.resume else ''}{shard}:{result.cursor}"
+            self.resume = join_resume(self.resume, shard, result.cursor)
         if result.failure is not None:
             self.unanswered[shard] = result.failure
 
@@ -145,6 +154,10 @@ class MatchingJobs:
                 JobEntry(home, one) for one in _opened(home, self._kind).matching(self._wanted, _ignore_progress)
             ),
         )
+
+    def __aiter__(self) -> AsyncIterator[JobEntry]:
+        """Yield as a loop without ``async``, without blocking the event loop."""
+        return async_items(self)
 
     def count(self) -> int:
         """Return the number of jobs.
@@ -186,6 +199,14 @@ class MatchingJobs:
         """Let the jobs be due at a time, or after a delay. Raises ArgumentsError for no time, else as ``retry``."""
         return self._act("reschedule", time_limit, resume, at)
 
+    acount = async_twin(count)
+    aretry = async_twin(retry)
+    aenqueue_now = async_twin(enqueue_now)
+    arequeue = async_twin(requeue)
+    akill = async_twin(kill)
+    adelete = async_twin(delete)
+    areschedule = async_twin(reschedule)
+
     def _on(self, home: Shard) -> ShardJobSet:
         return _opened(home, self._kind)
 
@@ -195,7 +216,7 @@ class MatchingJobs:
         _check_action(self._kind, action, type(self).__name__)
         limit_s = seconds(time_limit)
         deadline = float("inf") if limit_s is None else time.monotonic() + limit_s
-        cursors = _cursors(resume)
+        cursors = resume_cursors(resume, port.current().shards)
         result = BulkResult()
         for home in chosen_shards(self._shard):
             if not resume or home.name in cursors:
@@ -223,6 +244,10 @@ class JobSet:
         """Yield every job. Raises ShardUnavailableError after the last one if a shard did not answer."""
         return iterate(self.shard, lambda home: (JobEntry(home, one) for one in _opened(home, self.kind).ordered()))
 
+    def __aiter__(self) -> AsyncIterator[JobEntry]:
+        """Yield as a loop without ``async``, without blocking the event loop."""
+        return async_items(self)
+
     @property
     def size(self) -> int:
         """The number of jobs.
@@ -231,6 +256,10 @@ class JobSet:
             ShardUnavailableError: a shard does not answer: no number is that of a part.
         """
         return sum_of(self.shard, lambda home: _opened(home, self.kind).size())
+
+    async def asize(self) -> int:
+        """Return ``size`` without blocking the event loop, with its errors."""
+        return await asyncio.to_thread(lambda: self.size)
 
     def find(self, jid: Jid) -> JobEntry | None:
         """Return the job with this id, ``None`` if the set does not have it. The set is scanned, in bounded steps.
@@ -278,6 +307,8 @@ class JobSet:
         """
         wanted = job_filter(cls=cls, queue=queue, error=error, tag=tag, context=context, older_than=older_than)
         return MatchingJobs(self.kind, self.shard, wanted)
+
+    afind = async_twin(find)
 
 
 def scheduled(shard: str | None = None) -> JobSet:
@@ -329,12 +360,22 @@ def _check_action(kind: JobSetKind, action: EntryAction, owner: str) -> None:
         raise ValueError(f"{action}() is no action for {kind} jobs, and nothing was changed: there are {allowed}")
 
 
-def _cursors(resume: str) -> dict[str, int]:
+def resume_cursors(resume: str, shards: Mapping[str, Shard]) -> dict[str, int]:
+    """Return where to go on, by shard; empty for an empty text.
+
+    Raises:
+        ValueError: it is not the ``resume`` of a result.
+        UnknownShardError: it names no shard of the configuration.
+    """
     parts = [part.rpartition(":") for part in resume.split(",") if part]
     if not all(name and cursor.isascii() and cursor.isdigit() for name, _, cursor in parts):
         raise ValueError(f"resume={short_repr(resume)}: pass the field `resume` of an earlier result")
-    shards = port.current().shards
     return {shards[name].name: int(cursor) for name, _, cursor in parts}
+
+
+def join_resume(resume: str, shard: str, cursor: int) -> str:
+    """Return the ``resume`` of a result with one more shard whose set was not scanned to its end."""
+    return f"{resume}{',' if resume else ''}{shard}:{cursor}"
 
 
 def sum_of(shard: str | None, step: Callable[[Shard], int]) -> int:

@@ -4,6 +4,7 @@
 """
 
 from framework.admin.access import Answers, ask
+from framework.admin.async_twin import async_twin
 from framework.admin.limit_reader import LimitReport, read_limits
 from framework.admin.lock_reader import HeldLock, scan_locks
 from framework.admin.pauses import PauseSummary, read_pauses
@@ -21,6 +22,9 @@ def limits(shard: str | None = None) -> Answers[list[LimitReport]]:
     return ask(shard, lambda one: read_limits(one.client, server_time(one.client)))
 
 
+alimits = async_twin(limits)
+
+
 def locks(shard: str | None = None, *, cls: str | None = None) -> Answers[list[HeldLock]]:
     """Return the deduplication locks, or those of one class by its wire name. Reads every lock of a shard, in pages.
 
@@ -33,6 +37,9 @@ def locks(shard: str | None = None, *, cls: str | None = None) -> Answers[list[H
     )
 
 
+alocks = async_twin(locks)
+
+
 def paused(shard: str | None = None) -> Answers[list[PauseSummary]]:
     """Return the paused queues and classes with the number of their jobs.
 
@@ -42,6 +49,9 @@ def paused(shard: str | None = None) -> Answers[list[PauseSummary]]:
     return ask(shard, lambda one: read_pauses(one.client))
 
 
+apaused = async_twin(paused)
+
+
 def flags(shard: str | None = None) -> Answers[dict[str, Flag]]:
     """Return the flags that operators have set, by name; those that have expired too.
 
@@ -49,6 +59,9 @@ def flags(shard: str | None = None) -> Answers[dict[str, Flag]]:
         ShardUnavailableError: no shard answers.
     """
     return ask(shard, lambda one: read_flags(one.client))
+
+
+aflags = async_twin(flags)
 
 
 def _ignore_progress(_key: str, _scanned: int) -> None: ...

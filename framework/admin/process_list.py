@@ -7,9 +7,10 @@ from typing import Any, Literal, TypeAlias, cast
 import redis
 
 from framework.admin.access import Listing, ask, check_writable
+from framework.admin.async_twin import async_twin
 from framework.errors import UnknownNameError
 from framework.messages import did_you_mean
-from framework.process.record import ProcessInfo, process_info
+from framework.process.record import RUNS_FIELD, ProcessInfo, process_info
 from framework.shard.shard import Shard
 from framework.text import decode_escaped
 from framework.types import Payload
@@ -22,7 +23,7 @@ SIGNAL_TTL_S = 60
 
 ProcessSignal: TypeAlias = Literal["TSTP", "TERM", "TTIN"]
 
-_FIELDS = ("info", "quiet", "busy", "concurrency", "beat", "rss", "rtt_us")
+_FIELDS = ("info", "quiet", "busy", "concurrency", "beat", "rss", "rtt_us", RUNS_FIELD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class WorkerProcess:
     version: str
     embedded: bool
     """Whether it is a part of another program, which receives no signals (Sidekiq's embedding)."""
+    runs: Mapping[str, int] | None
+    """Ended runs since its start, by the queue that the jobs came from; ``None`` for Sidekiq's, which does not write them."""
 
     def quiet(self) -> None:
         """Ask the process to fetch no more jobs (TSTP). It reads that with its next heartbeat, within ten seconds.
@@ -70,6 +73,10 @@ class WorkerProcess:
     def dump(self) -> None:
         """Ask the process to log the stacks of its threads (TTIN). Raises as ``quiet``."""
         self._ask("TTIN", "dump")
+
+    aquiet = async_twin(quiet)
+    astop = async_twin(stop)
+    adump = async_twin(dump)
 
     def _ask(self, signal: ProcessSignal, action: str) -> None:
         check_writable(f"WorkerProcess.{action}()")
@@ -113,6 +120,9 @@ class Processes(Listing[WorkerProcess]):
                 return one
         raise UnknownNameError(unknown_process_message(identity, [one.identity for one in self]))
 
+    aquiet = async_twin(quiet)
+    astop = async_twin(stop)
+
     def _ask_each(self, signal: ProcessSignal) -> None:
         for one in self:
             if not one.embedded:
@@ -128,6 +138,9 @@ def processes(shard: str | None = None) -> Processes:
     """
     answers = ask(shard, read_running)
     return Processes((one for found in answers.by_shard.values() for one in found), answers.unanswered)
+
+
+aprocesses = async_twin(processes)
 
 
 def is_named(identity: str, name: str) -> bool:
@@ -172,7 +185,7 @@ def read_running(shard: Shard) -> list[WorkerProcess]:
 
 
 def _process(shard: str, identity: str, fields: Sequence[bytes | None]) -> WorkerProcess:
-    info, quiet, busy, slots, beat, rss, rtt = fields
+    info, quiet, busy, slots, beat, rss, rtt, runs = fields
     shown: ProcessInfo = process_info(identity, info or b"", None, busy, slots)
     facts = loads_object(info or b"")
     return WorkerProcess(
@@ -192,7 +205,13 @@ def _process(shard: str, identity: str, fields: Sequence[bytes | None]) -> Worke
         rtt_us=_number(rtt),
         version=_text(facts.get("version")),
         embedded=facts.get("embedded") is True,
+        runs=None if runs is None else _counts(loads_object(runs)),
     )
+
+
+def _counts(found: Payload) -> dict[str, int]:
+    counts = ((name, whole_number(count)) for name, count in found.items())
+    return {name: count for name, count in counts if count is not None}
 
 
 def _texts(facts: Mapping[str, Any] | Payload, name: str) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from framework.admin.access import Listing, ask
+from framework.admin.async_twin import async_twin
 from framework.admin.job_record import JobRecord
 from framework.admin.port import current
 from framework.admin.process_list import read_running
@@ -53,6 +54,9 @@ def work(shard: str | None = None) -> Listing[RunningJob]:
     answers = ask(shard, lambda one: list(read_work(one, sizes)))
     found = [job for jobs in answers.by_shard.values() for job in jobs]
     return Listing(sorted(found, key=lambda job: job.since or 0.0), answers.unanswered)
+
+
+awork = async_twin(work)
 
 
 def read_work(shard: Shard, sizes: SizeLimitSettings) -> Iterator[RunningJob]:

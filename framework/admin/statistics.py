@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 from redis.exceptions import ResponseError
 
 from framework.admin.access import Answers, ask
+from framework.admin.async_twin import async_twin
 from framework.admin.held_jobs import held_keys, measure_held
 from framework.admin.job_counts import named_queues
 from framework.admin.process_list import read_running
 from framework.errors import ShardUnavailableError
 from framework.shard.shard import Shard
+from framework.store.clock import server_time
 from framework.store.script import is_wrong_type
 from framework.text import decode_escaped
 from framework.wire import keys
@@ -68,6 +70,19 @@ class RunHistory:
     unanswered: Mapping[str, ShardUnavailableError]
 
 
+def server_times(shard: str | None = None) -> Answers[float]:
+    """Return the time of Redis on each shard, in epoch seconds: ages are its difference to the times of the data API.
+
+    Raises:
+        ShardUnavailableError: no shard answers.
+        UnknownShardError: the configuration has no such shard.
+    """
+    return ask(shard, lambda one: server_time(one.client))
+
+
+aserver_times = async_twin(server_times)
+
+
 def stats(shard: str | None = None) -> Stats:
     """Return the counters and sizes of the shard, or of all shards.
 
@@ -76,6 +91,9 @@ def stats(shard: str | None = None) -> Stats:
         UnknownShardError: the configuration has no such shard.
     """
     return sum_stats(ask(shard, read_stats))
+
+
+astats = async_twin(stats)
 
 
 def history(days: int = 30, shard: str | None = None) -> RunHistory:
@@ -99,6 +117,9 @@ def history(days: int = 30, shard: str | None = None) -> RunHistory:
         for day in dates
     }
     return RunHistory(total, answers.by_shard, answers.unanswered)
+
+
+ahistory = async_twin(history)
 
 
 def sum_stats(answers: Answers[ShardStats]) -> Stats:

@@ -10,7 +10,7 @@ import click
 from framework.admin.entry_actions import EntryOutcome
 from framework.admin.entry_plan import EntryAction, JobSetKind
 from framework.admin.job_filter import JobFilter
-from framework.admin.job_set import refusal_text
+from framework.admin.job_set import join_resume, refusal_text, resume_cursors
 from framework.admin.shard_job_set import ShardJobSet, ShardResult
 from framework.cli.confirmation import confirm, yes_option
 from framework.cli.errors import reports_errors
@@ -75,6 +75,9 @@ def _make_command(verb: Verb, help_text: str) -> click.Command:
         default=_DEFAULT_TIME_LIMIT_S,
         help="Stop after this time. Default: 30s.",
     )
+    @click.option(
+        "--resume", default="", metavar="TEXT", help="Go on where an earlier call stopped: the text that it printed."
+    )
     @click.option("--dry-run", is_flag=True, help="Show the changes, and make none.")
     @yes_option
     @shard_option
@@ -86,6 +89,7 @@ def _make_command(verb: Verb, help_text: str) -> click.Command:
         place: str | None,
         everything: bool,
         budget_s: float,
+        resume: str,
         dry_run: bool,
         yes: bool,
         names: Sequence[str],
@@ -99,13 +103,15 @@ def _make_command(verb: Verb, help_text: str) -> click.Command:
             )
         on = ShardCommand(names)
         if jids:
+            if resume:
+                raise click.UsageError("--resume goes with options that select jobs, or with --all.")
             sets = tuple(verb.actions) if place is None else (cast("JobSetKind", place),)
             _act_on_ids(on, verb, jids, sets, dry_run=dry_run, as_json=as_json)
             return
         kind = verb.default if place is None else cast("JobSetKind", place)
         if kind is None:
             raise click.UsageError(f"Add --in with the set of the jobs: {join_names(verb.actions)}.")
-        bulk = _Bulk(on, verb, kind, wanted)
+        bulk = _Bulk(on, verb, kind, wanted, _read_resume(resume, on))
         bulk.run(budget_s, dry_run=dry_run, yes=yes, as_json=as_json)
 
     return click.command(verb.name, help=help_text)(run)
@@ -157,11 +163,14 @@ def _outcome_text(one: Acted, verb: Verb, *, dry_run: bool) -> str:
 class _Bulk:
     """One action on the jobs of a set that match a filter."""
 
-    def __init__(self, on: ShardCommand, verb: Verb, kind: JobSetKind, wanted: JobFilter) -> None:
+    def __init__(
+        self, on: ShardCommand, verb: Verb, kind: JobSetKind, wanted: JobFilter, cursors: Mapping[str, int]
+    ) -> None:
         self._on = on
         self._verb = verb
         self._kind: JobSetKind = kind
         self._wanted = wanted
+        self._cursors = cursors
 
     def run(self, budget_s: float, *, dry_run: bool, yes: bool, as_json: bool) -> None:
         """Count the jobs, ask, act on them, and report."""
@@ -194,15 +203,25 @@ class _Bulk:
 
     def _step(self, deadline: float) -> Callable[[Shard], ShardResult]:
         action = self._verb.actions[self._kind]
-        return lambda shard: ShardJobSet(shard, self._kind, self._on.settings).act_on_matching(
-            self._wanted, action, deadline, progress_reporter(shard.name)
-        )
+
+        def step(shard: Shard) -> ShardResult:
+            if self._cursors and shard.name not in self._cursors:
+                # The earlier call has scanned this shard to the end.
+                return ShardResult(completed=True)
+            jobs = ShardJobSet(shard, self._kind, self._on.settings)
+            report = progress_reporter(shard.name)
+            return jobs.act_on_matching(self._wanted, action, deadline, report, cursor=self._cursors.get(shard.name, 0))
+
+        return step
 
     def _report(self, results: Mapping[str, ShardResult], *, as_json: bool) -> None:
+        resume = ""
+        for name, one in results.items():
+            if not one.completed:
+                resume = join_resume(resume, name, one.cursor)
         if as_json:
-            self._on.print_json(
-                {"place": self._kind, "results": [_result_fields(name, one) for name, one in results.items()]}
-            )
+            fields = [_result_fields(name, one) for name, one in results.items()]
+            self._on.print_json({"place": self._kind, "results": fields, "resume": resume})
         else:
             self._on.print_table(_HEADINGS, [_result_row(name, one) for name, one in results.items()], "")
             for name, one in results.items():
@@ -210,11 +229,20 @@ class _Bulk:
                     echo(f"{name}: {count:,} left: {refusal_text(reason, '')}", err=True)
                 if one.trimmed:
                     echo(f"{name}: {one.trimmed:,} older dead jobs were removed: the dead set is full")
+            if resume:
+                echo(f"To go on from there: --resume {resume}", err=True)
         self._on.exit_if_unanswered()
         if not all(one.completed and not one.refused for one in results.values()):
             sys.exit(EXIT_FAILED)
         if not any(one.matched for one in results.values()):
             refuse_absent_class(self._on, self._kind, self._wanted)
+
+
+def _read_resume(resume: str, on: ShardCommand) -> Mapping[str, int]:
+    try:
+        return resume_cursors(resume, on.shards)
+    except (ValueError, LookupError) as error:
+        raise click.UsageError(f"--resume {resume}: give the text that the earlier call printed.") from error
 
 
 def _result_row(name: str, one: ShardResult) -> Sequence[str]:

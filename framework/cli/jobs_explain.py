@@ -11,13 +11,15 @@ from framework.admin.explain import Explainer, Explanation, Interruptions, Known
 from framework.admin.search import search
 from framework.admin.snapshot import ShardSnapshot
 from framework.cli.errors import reports_errors
+from framework.cli.jobs_explain_class import explain_class
 from framework.cli.options import json_option, modules_option, shard_option
-from framework.cli.project import load_project, print_load_error
+from framework.cli.project import Project, load_project, print_load_error
 from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo_lines
 from framework.errors import FrameworkError
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
+from framework.telemetry.visible import visible
 from framework.text import decode_escaped, format_duration, format_times
 from framework.wire.job import DEATH_COUNT, INTERRUPTED_COUNT
 from framework.wiring.blockers import open_blocker_readers
@@ -31,24 +33,46 @@ No key of {shards} holds the job {jid}. Possible reasons:
 
 
 @click.command("explain")
-@click.argument("jid")
+@click.argument("name", metavar="JID|WORKER")
+@click.option(
+    "--assume",
+    "assumptions",
+    metavar="CHANGE",
+    multiple=True,
+    help="With WORKER: count this instead of what is in force: limit=20, flag:NAME=50 or rule='QUERY,QUEUE,SHARD'. Repeatable.",
+)
 @shard_option
 @json_option
 @modules_option
 @reports_errors
-def explain(jid: str, *, names: Sequence[str], as_json: bool, modules: Sequence[str]) -> None:
-    """Explain where the job JID is, why it does not run, and what releases it.
+def explain(
+    name: str, *, assumptions: Sequence[str], names: Sequence[str], as_json: bool, modules: Sequence[str]
+) -> None:
+    """Explain why the job JID does not run, or why the class WORKER makes no progress.
 
-    The answer has the position of the job, its time there, and the slots and locks that it holds.
+    For a job the answer has its place, its position and time there, the slots and locks that it holds, what blocks it, and the
+    remedy. For a class: where its jobs are, the processes that serve its queue, how many arrive and end, the time until none
+    waits, and what blocks them. --assume shows the answer as it would be after a change. A name that begins with a capital
+    letter is a class.
 
     The command only reads. It scans every key that may hold the job, in pages, on every shard, while processes run.
 
-    Status 1: no key and no status has the job; or a shard does not answer, and the others are shown.
+    Status 1: no key and no status has the job, or no class has the name; or a shard does not answer, and the others are shown.
     """
-    if not jid.strip():
+    if not name.strip():
         raise click.UsageError("JID is empty: give the id that perform_async returned, or the field jid of a log line.")
+    is_class = name[:1].isupper()
+    if assumptions and not is_class:
+        raise click.UsageError("--assume goes with the name of a class, not with the id of a job.")
     on = ShardCommand(names)
-    classes = _classes(modules)
+    classes, project = _load_classes(modules)
+    if is_class:
+        explain_class(on, name, classes, project, assumptions, modules, as_json=as_json)
+    else:
+        _explain_job(on, name, classes, as_json=as_json)
+
+
+def _explain_job(on: ShardCommand, jid: str, classes: KnownClasses, *, as_json: bool) -> None:
     found: list[Explanation] = []
     states: dict[str, str] = {}
 
@@ -74,17 +98,18 @@ def explain(jid: str, *, names: Sequence[str], as_json: bool, modules: Sequence[
         sys.exit(EXIT_FAILED)
 
 
-def _classes(modules: Sequence[str]) -> KnownClasses:
-    """Load the worker classes; none when the project does not load, because Redis alone explains most."""
+def _load_classes(modules: Sequence[str]) -> tuple[KnownClasses, Project | None]:
+    """Load the worker classes, and the project; none when the project does not load, because Redis alone explains most."""
     try:
         project = load_project(modules)
     except FrameworkError as error:
         print_load_error(", so the answer says nothing about them", error)
-        return KnownClasses()
+        return KnownClasses(), None
     declarations = project.declarations
     named = {alias: declaration for declaration in declarations.values() for alias in declaration.aliases}
     settings = project.settings
-    return KnownClasses({**named, **declarations}, settings.retired_workers, settings.max_retries_after_interruption)
+    known = KnownClasses({**named, **declarations}, settings.retired_workers, settings.max_retries_after_interruption)
+    return known, project
 
 
 def _format_text(
@@ -108,7 +133,7 @@ def _format_text(
             yield f"  why       {reason.why}"
             yield f"  released  by {reason.remedy}"
     if not found:
-        yield _NOT_FOUND_TEXT.format(shards=" and ".join(answered), jid=jid)
+        yield from _NOT_FOUND_TEXT.format(shards=" and ".join(answered), jid=visible(jid)).split("\n")
     for shard, state in states.items():
         yield f"{'' if found else '  - '}its status on {shard}: {state}"
 

@@ -11,6 +11,7 @@ from framework.admin.held_jobs import ALERT_COUNT, HeldJobs, measure_held
 from framework.admin.job_filter import JobFilter
 from framework.admin.purge import PurgeResult, purge
 from framework.admin.search import list_held_stores
+from framework.cli.confirmation import confirm, yes_option
 from framework.cli.errors import reports_errors
 from framework.cli.groups import DefaultShowGroup
 from framework.cli.options import DurationOption, json_option, modules_option, shard_option
@@ -107,7 +108,7 @@ def show_held(*, alert_after: float | None, alert_above: int, names: Sequence[st
     help="Stop after this time. Default: 30s.",
 )
 @click.option("--dry-run", is_flag=True, help="Show the changes, and make none.")
-@click.option("--yes", is_flag=True, help="Make the change without a question.")
+@yes_option
 @modules_option
 @shard_option
 @json_option
@@ -132,9 +133,9 @@ def drop_held(
     Status 1: the time limit ended before every held job was scanned (run it again), or a shard does not answer.
     """
     wanted = _drop_filter(worker, user, project, meta)
-    if not (dry_run or yes):
+    if not dry_run:
         criteria = ", ".join(f"{name}={value}" for name, value in wanted.items())
-        click.confirm(f"Drop every held job with {criteria}? Dropped jobs never run.", abort=True, err=True)
+        confirm(f"Drop every held job with {criteria}? Dropped jobs never run.", yes=yes)
     on = ShardCommand(names)
     deadline = time.monotonic() + budget_s
     context = {name: value for name, value in wanted.items() if name != "class"}

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from framework.admin.lock_reader import HeldLock, count_locks, delete_lock, find_lock, scan_locks
+from framework.cli.confirmation import confirm, yes_option
 from framework.cli.errors import refuse_unknown, reports_errors, unknown_worker_message
 from framework.cli.groups import DefaultShowGroup
 from framework.cli.options import json_option, modules_option, shard_option
@@ -147,7 +148,7 @@ def _row(shard: str, now: float, one: HeldLock) -> Sequence[str]:
 @locks.command("delete")
 @click.argument("what", metavar="KEY|CLASS")
 @click.argument("arguments", nargs=-1, metavar="[ARG]...")
-@click.option("--yes", is_flag=True, help="Make the change without a question.")
+@yes_option
 @modules_option
 @shard_option
 @reports_errors
@@ -168,8 +169,7 @@ def delete(what: str, arguments: Sequence[str], *, yes: bool, names: Sequence[st
         left = "without end" if held.left_s is None else f"for {format_duration(held.left_s)} more"
         echo(f"{shard}: {held.key} is held {left} by the job {held.jid} of {held.worker}")
         echo(f"  to find that job: {command(f'jobs explain {held.jid} --shard {shard}')}")
-        if not (yes or click.confirm("Delete it?", default=False)):
-            continue
+        confirm(f"Delete the lock on {shard}?", yes=yes)
         done = delete_lock(on.shards[shard].client, held)
         deleted += done
         echo(f"{shard}: deleted" if done else f"{shard}: not deleted, because another job holds it now")

@@ -39,6 +39,9 @@ COMMANDS = {
     "jobs": LazyCommand(
         f"{_COMMANDS_PACKAGE}.jobs", "jobs", "Show jobs that do not run, explain why, and release them."
     ),
+    "top": LazyCommand(
+        f"{_COMMANDS_PACKAGE}.top.command", "top", "Show queues, processes and jobs, live, in a terminal."
+    ),
     "flags": LazyCommand(f"{_COMMANDS_PACKAGE}.flags", "flags", "List, set and clear the application's feature flags."),
     "cron": LazyCommand(f"{_COMMANDS_PACKAGE}.cron", "cron", "Show the schedule, and change its entries."),
     "pushes": LazyCommand(

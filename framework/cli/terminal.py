@@ -52,17 +52,30 @@ def clear_screen() -> None:
 def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield each row as a line of aligned columns; the first row is the headings."""
     shown = [[visible(cell, _MAX_CELL_WIDTH) for cell in row] for row in rows]
-    widths = [max(map(_width, column)) for column in zip(*shown, strict=True)]
+    widths = [max(map(text_width, column)) for column in zip(*shown, strict=True)]
     for row in shown:
-        cells = (cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True))
+        cells = (cell + " " * (width - text_width(cell)) for cell, width in zip(row, widths, strict=True))
         yield "  ".join(cells).rstrip()
 
 
-def _width(text: str) -> int:
+def text_width(text: str) -> int:
     """Return how many columns of a terminal the text takes."""
     if text.isascii():
         return len(text)
     return sum(_width_of(char) for char in text)
+
+
+def fit(text: str, width: int) -> str:
+    """Return the text cut or padded to so many columns of a terminal; an ellipsis stands for what is cut off."""
+    if text_width(text) <= width:
+        return text + " " * (width - text_width(text))
+    cut, used = "", 0
+    for char in text:
+        used += _width_of(char)
+        if used > width - 1:
+            break
+        cut += char
+    return f"{cut}…"[:width] + " " * (width - 1 - text_width(cut))
 
 
 def _width_of(char: str) -> int:

@@ -237,7 +237,7 @@ class Processor:
                 self._executor.release_memory(run)
 
     def _finish_succeeded(self, run: Execution, counts: ThreadCounts) -> None:
-        counts.processed += 1
+        counts.count_run(run.unit.queue)
         if run.declaration is not None:
             counts.for_class(run.declaration.wire_name).record_run(run.duration_s)
         # The line is written before the acknowledgement: a kill in between repeats the job and its line, and loses neither.
@@ -278,7 +278,7 @@ class Processor:
         if ending.processed == "no":
             # The job has not run, or its payload cannot be read: Sidekiq does not count it either.
             return
-        counts.processed += 1
+        counts.count_run(run.unit.queue)
         if ending.processed == "record":
             counts.uncounted += 1
         if run.declaration is not None and run.admitted:

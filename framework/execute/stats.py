@@ -23,6 +23,13 @@ class ThreadCounts:
     failed: int = 0
     classes: dict[str, ClassMetrics] = field(default_factory=dict[str, ClassMetrics])
     """The runs of each known class, by wire name."""
+    queues: dict[str, int] = field(default_factory=dict[str, int])
+    """The ended runs of jobs from each queue."""
+
+    def count_run(self, queue: str) -> None:
+        """Count an ended run of a job that came from the queue."""
+        self.processed += 1
+        self.queues[queue] = self.queues.get(queue, 0) + 1
 
     def for_class(self, name: str) -> ClassMetrics:
         """Return the counts of a class."""
@@ -76,6 +83,17 @@ class RunningJobs:
         with self._lock:
             tables = [counts.classes for counts in self._thread_counts]
         return sum_by_class(tables)
+
+    def runs_by_queue(self) -> dict[str, int]:
+        """Return the number of ended runs since the process started, by the queue that the jobs came from."""
+        with self._lock:
+            tables = [counts.queues for counts in self._thread_counts]
+        sums: dict[str, int] = {}
+        for table in tables:
+            # As in ``sum_by_class``: a copy is one step for the interpreter.
+            for name, count in table.copy().items():
+                sums[name] = sums.get(name, 0) + count
+        return sums
 
     def cancellation(self, jid: Jid) -> Cancellation:
         """Return the cancellation behind ``self.cancelled`` of a running job."""

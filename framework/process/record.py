@@ -37,6 +37,9 @@ _MAX_DISPLAY_NAME = 256
 # Of a count in another process's record; ``int`` refuses texts of more than 4,300 digits.
 _MOST_DIGITS = 9
 _NAMES = ("class", "jid", "queue")
+
+RUNS_FIELD = "aw_runs"
+"""The field of the record with the ended runs since the start of the process, by queue, as JSON."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -216,6 +219,7 @@ class ProcessRecord:
             "rtt_us": self.rtt_us,
             "quiet": "true" if self.quiet else "false",
             "rss": resident_bytes(os.getpid()) // 1024,
+            RUNS_FIELD: json.dumps(self.runs.runs_by_queue()),
         }
 
     def _info(self) -> dict[str, Any]:

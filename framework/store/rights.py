@@ -86,7 +86,10 @@ _READ_KEYS = (
     *("aw:*", _RECORDS),
 )
 
-_DASHBOARD_KEYS = (keys.iteration("*"), "j|*", "h|*", "*-[0-9][0-9]-[0-9][0-9]:*")
+_METRICS = "j|*"
+"""The runs of each class by minute."""
+
+_DASHBOARD_KEYS = (keys.iteration("*"), _METRICS, "h|*", "*-[0-9][0-9]-[0-9][0-9]:*")
 """Keys of Sidekiq's cancellations and Metrics page; the keys of version 7 begin with the name of a class."""
 
 PRODUCER = Role(
@@ -168,8 +171,8 @@ WORKER = Role(
 
 READ_ONLY = Role(
     "read-only",
-    "read jobs, limits, locks, pauses and processes",
-    (*_READ_KEYS, "stat:*"),
+    "read jobs, limits, locks, pauses, processes and figures",
+    (*_READ_KEYS, "stat:*", _METRICS),
     (script.SEARCH,),
     (
         *("exec", "exists", "get", "hget", "hgetall", "hmget", "hvals", "llen", "lrange", "mget", "multi", "pttl"),

@@ -38,6 +38,7 @@ def test_held_jobs_are_listed_found_and_filtered(both_shards, redis, second_redi
         ("main", "paused", "MailJob", 2),
         ("second", "waiting", "Report", 1),
     ]
+    assert held.indexed_places() == held.places()
     found = held.find("w1")
     assert (found.kind, found.held_by, found.since) == ("waiting", "Report", pytest.approx(NOW - 600))
     assert held.find("nope") is None

@@ -38,6 +38,14 @@ def test_process_of_ruby_is_listed_with_its_facts(shard, redis):
     assert (found.is_quiet, found.started_at, found.rss_kb, found.rtt_us) == (False, 1_700_000_000.5, 20_000, 300)
 
 
+def test_process_shows_its_ended_runs_by_queue(shard, redis):
+    write_record(redis)
+    assert admin.processes()[0].runs is None
+    for written, found in ((b'{"mail": 7, "odd": "x"}', {"mail": 7}), (b"[" * 9, {})):
+        redis.hset(RUBY, "aw_runs", written)
+        assert admin.processes()[0].runs == found
+
+
 def test_dead_process_is_not_listed(shard, redis):
     """Its record outlives it by a minute, but its lease has expired; a Ruby process that died has no record any more."""
     write_record(redis)

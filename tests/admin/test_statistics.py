@@ -38,6 +38,12 @@ def test_stats_are_sums_over_the_shards(both_shards, redis, second_redis):
     assert admin.stats("second").shards == {"second": found.shards["second"]}
 
 
+def test_times_of_redis_are_read_where_it_answers(silent_second, redis):
+    found = admin.server_times()
+    assert found.by_shard["main"] == pytest.approx(redis.time()[0], abs=30)
+    assert list(found.unanswered) == ["second"]
+
+
 def test_stats_leave_out_a_silent_shard_and_name_it(silent_second, redis):
     redis.set(keys.STAT_PROCESSED, 7)
     found = admin.stats()

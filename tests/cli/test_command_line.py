@@ -42,7 +42,9 @@ def test_usage_names_the_command_as_started(started):
     run, form = started
     assert run("generate-queues", "--help").stdout.startswith(f"Usage: {form('generate-queues')} [OPTIONS]")
     wrong = run("jobs", "explain")
-    assert wrong.stderr.startswith(f"Usage: {form('jobs')} explain [OPTIONS] JID\nTry '{form('jobs')} explain --help'")
+    assert wrong.stderr.startswith(
+        f"Usage: {form('jobs')} explain [OPTIONS] JID|WORKER\nTry '{form('jobs')} explain --help'"
+    )
 
 
 def test_catalog_text_names_commands_as_started(started):

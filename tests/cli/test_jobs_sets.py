@@ -1,11 +1,14 @@
 """Test jobs list, show, retry, kill, delete and requeue: tables, JSON, questions, and the exit codes."""
 
+import itertools
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
+from framework.admin import search, shard_job_set
 from framework.cli import confirmation, jobs_actions, shards
 from framework.cli.jobs import jobs as command
 from framework.wire import keys
@@ -177,6 +180,26 @@ def test_bulk_action_that_is_not_complete_ends_with_status_1(jobs, redis):
         {"shard": "main", "matched": 0, "done": 0, "gone": 0, "refused": {}, "in_doubt": 0, "trimmed": 0}
         | {"scanned": 1, "completed": True}
     ]
+    assert done["resume"] == ""
+
+
+def test_bulk_action_goes_on_from_the_printed_resume(jobs, redis, monkeypatch):
+    monkeypatch.setattr(search, "PAGE", 10)
+    for number in range(600):
+        add(redis, keys.DEAD, f"d{number}", score=NOW - 7_200 * (number % 2))
+    clock = itertools.count()
+    monkeypatch.setattr(jobs_actions, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(shard_job_set, "time", SimpleNamespace(monotonic=lambda: next(clock) * 3.0))
+    first = jobs("delete", "--in", "dead", "--older-than", "1h", "--yes", "--json", status=1)
+    assert 0 < first["results"][0]["done"] < 300
+    monkeypatch.setattr(shard_job_set, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    second = jobs("delete", "--in", "dead", "--older-than", "1h", "--yes", "--resume", first["resume"], "--json")
+    assert (second["results"][0]["completed"], redis.zcard(keys.DEAD)) == (True, 300)
+    assert second["results"][0]["scanned"] < 600 - 1.5 * first["results"][0]["done"], (
+        "jobs before the cursor are left out"
+    )
+    assert "give the text that the earlier call printed" in jobs("retry", "--all", "--resume", "nowhere:1", status=2)
+    assert "--resume goes with options" in jobs("retry", "d1", "--resume", "main:1", status=2)
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,7 @@ CASES = {
     "retired": FOREIGN | LOGS | PROGRAMS | {"setproctitle", "framework.cluster", "framework.schedule"},
     "flags list": FOREIGN | LOGS | PROGRAMS | {"setproctitle", "framework.cluster", "framework.schedule"},
     "jobs held": FOREIGN | LOGS | {"setproctitle", "framework.cluster", "framework.devtools", "framework.migrate"},
+    "top --once": FOREIGN | LOGS | {"setproctitle", "framework.cluster", "framework.devtools", "framework.migrate"},
     "migrate-jobs --help": FOREIGN | LOGS | PROGRAMS - {"framework.migrate"} | {"framework.cluster"},
     "cluster --help": FOREIGN | LOGS | PROGRAMS,
     "worker --help": FOREIGN | LOGS | PROGRAMS | {"framework.cluster"},

@@ -99,6 +99,15 @@ def test_record_without_changes_writes_every_second_heartbeat(redis, record):
     assert [written(redis, record) for _ in range(5)] == [True, False, True, False, True]
 
 
+def test_record_has_the_ended_runs_of_each_queue(redis, runs, record):
+    for counts, queues in ((runs.new_thread_counts(), ("mail", "mail")), (runs.new_thread_counts(), ("mail", "slow"))):
+        for queue in queues:
+            counts.count_run(queue)
+    record.heartbeat()
+    assert json.loads(redis.hget(IDENTITY, "aw_runs")) == {"mail": 3, "slow": 1}
+    assert runs.totals().processed == 4
+
+
 def test_record_change_is_written_at_once(redis, record):
     units = []
     record.runs = RunningJobs(lambda: units)

@@ -11,6 +11,7 @@ from framework import (
     Job,
     LimitedCapacityWorker,
     active_job,
+    admin,
     aenqueue,
     background,
     enqueue,
@@ -345,3 +346,15 @@ def check_jobs(application_worker: FakeJobs) -> None:
     assert_type(enqueued(RebuildIndexWorker), list[Job])
     assert_enqueued(RebuildIndexWorker, 1, json_type("string"), at=timedelta(hours=1), count=2)
     assert_type(application_worker.perform_one(RebuildIndexWorker), Job)
+
+
+async def look_at_jobs() -> None:
+    """Asynchronous twins have the parameters and the results of their functions."""
+    assert_type((await admin.astats(shard="main")).enqueued, int)
+    assert_type(await admin.Queue("mailers").asize(), int)
+    assert_type(await admin.Queue("mailers").apeek(count=3), list[admin.QueuedJob])
+    assert_type(await admin.dead().where(cls="Mail").aretry(time_limit=5), admin.BulkResult)
+    async for job in admin.dead():
+        assert_type(await job.areschedule(60), bool)
+    for process in await admin.aprocesses():
+        assert_type(await process.aquiet(), None)

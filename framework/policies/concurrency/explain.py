@@ -1,6 +1,7 @@
 """Explain which limits block a job, and which slots it has: the limits policy's reader for ``jobs explain``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import redis
 
@@ -24,11 +25,17 @@ _MAX_HOLDERS = 5
 
 
 class LimitBlockers:
-    """Find the limits of one shard that block a job. ``now`` returns the time of the shard's clock. Raises redis errors."""
+    """Find the limits of one shard that block a job. ``now`` returns the time of the shard's clock. Raises redis errors.
 
-    def __init__(self, client: "redis.Redis", now: Callable[[], float]) -> None:
+    ``assumed`` has limits that count instead of those in force.
+    """
+
+    def __init__(
+        self, client: "redis.Redis", now: Callable[[], float], assumed: Mapping[str, int] | None = None
+    ) -> None:
         self._client = client
         self._now = now
+        self._assumed = assumed or {}
 
     def __call__(self, worker: str, queue: str) -> list[Blocker]:
         """See ``BlockerReader``."""
@@ -42,7 +49,7 @@ class LimitBlockers:
 
     def _at_limit(self, base: str, *, is_waiting: bool = False, scope: str = "") -> list[Blocker]:
         """Return what a limit does with one more job, or with a job of ``scope`` that waits at it."""
-        (limit,) = read_limit_states(self._client, self._now(), [base])
+        limit = self.state(base)
         if not (limit.is_full or is_waiting):
             return []
         if limit.limit is not None and limit.limit < 0:
@@ -70,6 +77,11 @@ class LimitBlockers:
                 self._slot_remedy(limit),
             )
         ]
+
+    def state(self, base: str) -> LimitState:
+        """Return the state of a limit, with the assumed limit if there is one."""
+        (limit,) = read_limit_states(self._client, self._now(), [base])
+        return replace(limit, limit=self._assumed[base], source="unset") if base in self._assumed else limit
 
     def held_slots(self, payload: Payload, identity: str = "") -> list[str]:
         """Return a text per slot of the job: those that are reserved for it, and those of its run in the process ``identity``."""
@@ -102,6 +114,8 @@ class LimitBlockers:
         return f"more slots: {command(f'jobs limits set {limit.name} N --reason ... --for ...')}"
 
     def _limit_origin(self, limit: LimitState) -> str:
+        if limit.name in self._assumed:
+            return "assumed"
         if limit.source == "operators" and limit.override is not None:
             return f"set by {limit.override.by}: {limit.override.reason}"
         return {"throttled": "throttled", "application": "set by the application"}.get(limit.source, "not set")

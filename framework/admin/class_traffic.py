@@ -1,0 +1,119 @@
+"""Measure one class on one shard: its waiting jobs, its ended runs, and from both its rates and the time until none waits."""
+
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
+
+import redis
+
+from framework.admin.held_jobs import HeldJobs
+from framework.admin.job_counts import QUEUE_PREFIX, OnProgress, jobs_of_classes
+from framework.admin.statistics import reply_number
+from framework.wire import keys
+from framework.wire.job import timestamp
+
+WINDOW_MIN = 5
+"""The whole minutes whose runs are counted, and the minute that has begun."""
+
+_SECONDS = 60.0
+
+
+class RunCounts(NamedTuple):
+    """The ended runs of a class in the window, the failed ones among them, and the seconds of those that did not fail."""
+
+    processed: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    minutes: float = WINDOW_MIN
+    """The length of the window."""
+
+    @property
+    def mean_s(self) -> float | None:
+        """The mean duration of a run that did not fail, ``None`` without one."""
+        succeeded = self.processed - self.failed
+        return self.seconds / succeeded if succeeded > 0 else None
+
+
+@dataclass(slots=True)
+class Backlog:
+    """The jobs of a class on a shard by place, and when those that wait entered their queues."""
+
+    places: Counter[str] = field(default_factory=Counter[str])
+    entered: list[float] = field(default_factory=list[float])
+    """Epoch seconds of each job in a queue."""
+    held: int = 0
+    """Jobs that its limit or its pause holds."""
+    held_since: float | None = None
+
+    @property
+    def waiting(self) -> int:
+        """The jobs that would run now: in queues, and held."""
+        return self.held + sum(count for place, count in self.places.items() if place.startswith(QUEUE_PREFIX))
+
+    @property
+    def oldest(self) -> float | None:
+        """Since when the oldest of them waits, in epoch seconds."""
+        return min((*self.entered, *([] if self.held_since is None else [self.held_since])), default=None)
+
+
+class ClassRates(NamedTuple):
+    """Jobs per minute, and the seconds until none waits; ``None`` for what is not known, infinity for never."""
+
+    arriving: float | None
+    ending: float
+    empty_in_s: float | None
+
+
+def read_backlog(
+    client: "redis.Redis", names: Collection[str], held: Iterable[HeldJobs], on_progress: OnProgress
+) -> Backlog:
+    """Scan the jobs of the shard for those of a class, in bounded steps; ``held`` are its held jobs. Raises redis errors.
+
+    ``names`` are its wire name and its aliases.
+    """
+    found = Backlog()
+    for _, place, payload in jobs_of_classes(client, names, on_progress):
+        found.places[place] += 1
+        if place.startswith(QUEUE_PREFIX) and (entered := timestamp(payload.get("enqueued_at"))) is not None:
+            found.entered.append(entered)
+    for one in held:
+        found.held += one.jobs
+        found.held_since = one.since if found.held_since is None else min(found.held_since, one.since)
+    return found
+
+
+def read_runs(client: "redis.Redis", name: str, now: float) -> RunCounts:
+    """Return the runs of the window, from the keys of Sidekiq's Metrics page. Raises redis errors."""
+    minutes = [time.gmtime(now - _SECONDS * back) for back in range(WINDOW_MIN + 1)]
+    # A process writes both, or one of them (setting sidekiq_metrics).
+    counts = max(_read_minutes(client, name, version, minutes) for version in (7, 8))
+    return counts._replace(minutes=WINDOW_MIN + now % _SECONDS / _SECONDS)
+
+
+def measure(backlog: Backlog, runs: RunCounts, now: float) -> ClassRates:
+    """Return the rates. Without a backlog as many jobs arrive as end; else those that entered its queues lately are counted."""
+    ending = runs.processed / runs.minutes
+    oldest = backlog.oldest
+    if oldest is None or now - oldest < _SECONDS:
+        # Of a class without a run, the jobs that just came say nothing.
+        arriving = ending if runs.processed or not backlog.waiting else None
+        return ClassRates(arriving, ending, 0.0 if not backlog.waiting else None)
+    window_s = min(now - oldest, WINDOW_MIN * _SECONDS)
+    # A held job has left its queue, and the time at which it entered it is not read.
+    arriving = None if backlog.held else sum(now - at <= window_s for at in backlog.entered) * _SECONDS / window_s
+    if ending <= (arriving or 0.0):
+        return ClassRates(arriving, ending, float("inf"))
+    return ClassRates(arriving, ending, backlog.waiting / (ending - (arriving or 0.0)) * _SECONDS)
+
+
+def _read_minutes(client: "redis.Redis", name: str, version: int, minutes: Sequence[time.struct_time]) -> RunCounts:
+    pipeline: Any = client.pipeline(transaction=False)
+    for at in minutes:
+        pipeline.hmget(keys.metrics(version, at)[0][0], *(f"{name}|{word}" for word in ("p", "f", "ms")))
+    # A key of another type holds no counts; ``reply_number`` raises any other error.
+    replies: list[Any] = pipeline.execute(raise_on_error=False)
+    rows = [cast("list[Any]", one) if isinstance(one, list) else [one] * 3 for one in replies]
+    processed, failed, milliseconds = (sum(reply_number(row[at]) for row in rows) for at in range(3))
+    return RunCounts(processed, failed, milliseconds / 1_000)

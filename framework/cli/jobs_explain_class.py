@@ -1,0 +1,162 @@
+"""``jobs explain WORKER``: say why a class makes no progress, which processes serve it, and how fast its jobs come and go."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import click
+
+from framework.admin.explain import Explainer, KnownClasses
+from framework.admin.explain_class import ClassExplainer, ClassExplanation
+from framework.admin.snapshot import ShardSnapshot
+from framework.cli.assumptions import read_assumptions
+from framework.cli.project import Project, refuse_unknown_class
+from framework.cli.shards import ShardCommand, progress_reporter
+from framework.cli.terminal import echo_lines
+from framework.declare.request import Route
+from framework.exit_codes import EXIT_FAILED
+from framework.shard.shard import Shard
+from framework.text import format_age, format_duration
+from framework.wiring.blockers import open_blocker_readers
+
+_MOST_PROCESSES = 5
+_NEVER = float("inf")
+
+
+def explain_class(
+    on: ShardCommand,
+    name: str,
+    classes: KnownClasses,
+    project: Project | None,
+    assumptions: Sequence[str],
+    modules: Sequence[str],
+    *,
+    as_json: bool,
+) -> None:
+    """Print the explanation of a class on each shard to which its route leads, or that has jobs of it."""
+    declaration = (classes.declarations or {}).get(name)
+    worker = name if declaration is None else str(declaration.wire_name)
+    assumed = read_assumptions(assumptions, worker)
+    if assumed.rule is not None and declaration is None:
+        raise click.UsageError(f"--assume rule: the class {worker} is not loaded here; name its module with -r.")
+    route = None if declaration is None or project is None else assumed.router(project).route(declaration)
+
+    def look(shard: Shard) -> ClassExplanation:
+        snapshot = ShardSnapshot(shard.client, shard.name)
+        readers = open_blocker_readers(snapshot, assumed.flags, assumed.limits(worker))
+        explainer = ClassExplainer(snapshot, Explainer(snapshot, readers, classes), readers.limit)
+        queue = route.queue if route is not None and route.shard == shard.name else None
+        aliases = () if declaration is None else declaration.aliases
+        return explainer.explain(worker, aliases, queue, progress_reporter(shard.name))
+
+    found = [one for _, one in on.each(look)]
+    shown = [one for one in found if one.routed or one.backlog.places or one.backlog.held]
+    if as_json:
+        on.print_json({"class": worker, "shards": [_as_json(one) for one in shown]})
+    else:
+        for one in shown:
+            echo_lines(_format_text(worker, one, route))
+    on.exit_if_unanswered()
+    if not shown:
+        refuse_unknown_class(worker, modules)
+        sys.exit(EXIT_FAILED)
+
+
+def _format_text(worker: str, one: ClassExplanation, route: Route | None) -> Iterator[str]:
+    yield f"{worker} on {one.shard}{_route_text(one, route)}"
+    yield f"  jobs      {_places_text(one)}"
+    if one.backlog.oldest is not None:
+        yield f"  oldest    waits for {format_age(one.now, one.backlog.oldest)}"
+    yield f"  served    {_serving_text(one)}"
+    yield f"  runs      {_runs_text(one)}"
+    if one.rates.arriving is not None:
+        yield f"  arrive    {one.rates.arriving:,.1f} a minute"
+    yield f"  empty     {_empty_text(one)}"
+    for queue, blockers in one.blockers.items():
+        for blocker in blockers:
+            yield f"  why       {f'{queue}: ' if len(one.blockers) > 1 else ''}{blocker.why}"
+            yield f"  released  by {blocker.remedy}"
+    if not any(one.blockers.values()):
+        yield "  why       nothing blocks it"
+
+
+def _route_text(one: ClassExplanation, route: Route | None) -> str:
+    if route is None:
+        return f": queue {one.queue}" if one.queue else ""
+    if one.routed:
+        return f": queue {one.queue} ({f'rule {route.rule}' if route.rule is not None else 'no rule matches'})"
+    return (
+        f": new jobs go to {route.queue} on {route.shard}; these stay here until they run, or migrate-jobs moves them"
+    )
+
+
+def _places_text(one: ClassExplanation) -> str:
+    places = [f"{place} {count:,}" for place, count in sorted(one.backlog.places.items())]
+    held = [f"held by its limit or pause {one.backlog.held:,}"] if one.backlog.held else []
+    return ", ".join([*places, *held]) or "none"
+
+
+def _serving_text(one: ClassExplanation) -> str:
+    if not one.serving:
+        return "by no process"
+    named = [f"{process.identity} ({process.busy}/{process.slots} busy)" for process in one.serving[:_MOST_PROCESSES]]
+    more = f" and {len(one.serving) - _MOST_PROCESSES:,} more" if len(one.serving) > _MOST_PROCESSES else ""
+    limit = "" if one.limit.limit is None else f"; its limit: {one.limit.usage}"
+    return f"by {', '.join(named)}{more}{limit}"
+
+
+def _runs_text(one: ClassExplanation) -> str:
+    runs = one.runs
+    mean = "" if runs.mean_s is None else f", {runs.mean_s:,.3g} s each"
+    window = format_duration(runs.minutes * 60)
+    return f"{one.rates.ending:,.1f} a minute in {window} ({runs.processed:,}, {runs.failed:,} failed{mean})"
+
+
+def _empty_text(one: ClassExplanation) -> str:
+    if not one.backlog.waiting:
+        return "no job waits"
+    at_once = one.soonest_s
+    soonest = (
+        ""
+        if at_once is None
+        else f"; at best {_duration_text(at_once)}, with {one.slots:,} slot{'s' * (one.slots != 1)} for its jobs alone"
+    )
+    rates = one.rates
+    if rates.empty_in_s is None:
+        return f"its jobs wait for less than a minute{soonest}"
+    return f"{_duration_text(rates.empty_in_s)} at these rates{soonest}"
+
+
+def _duration_text(seconds: float) -> str:
+    return "never" if seconds == _NEVER else f"in {format_duration(seconds)}"
+
+
+def _finite(seconds: float | None) -> float | None:
+    return None if seconds == _NEVER else seconds
+
+
+def _as_json(one: ClassExplanation) -> Mapping[str, Any]:
+    return {
+        "shard": one.shard,
+        "queue": one.queue,
+        "routed": one.routed,
+        "places": dict(one.backlog.places),
+        "held": one.backlog.held,
+        "waiting": one.backlog.waiting,
+        "oldest": one.backlog.oldest,
+        "processes": [{"identity": seen.identity, "busy": seen.busy, "slots": seen.slots} for seen in one.serving],
+        "limit": one.limit.limit,
+        "slots": one.slots,
+        "runs": one.runs.processed,
+        "failed": one.runs.failed,
+        "mean_s": one.runs.mean_s,
+        "arriving_per_minute": one.rates.arriving,
+        "ending_per_minute": one.rates.ending,
+        "empty_in_s": _finite(one.rates.empty_in_s),
+        "never_empty": one.rates.empty_in_s == _NEVER,
+        "capacity_per_minute": one.capacity,
+        "soonest_s": _finite(one.soonest_s),
+        "reasons": [
+            {"queue": queue, **blocker._asdict()} for queue, blockers in one.blockers.items() for blocker in blockers
+        ],
+    }

@@ -1,0 +1,112 @@
+"""Test jobs explain WORKER: where its jobs are, who serves them, its rates, its blockers, and what a change would do."""
+
+import json
+import re
+import time
+
+import pytest
+
+from framework.feature_flags.flag import Flag, pause_flag
+from framework.feature_flags.redis_flags import set_flag
+from framework.wire import keys
+from tests.admin.test_process_list import RUBY, write_record
+from tests.harness import ROOT, enqueue
+
+COMMAND = str(ROOT / "scripts" / "jobs")
+
+
+@pytest.fixture
+def explain(site):
+    """Return a function that runs the command and returns its report, parsed with ``--json``."""
+
+    def run(*words, status=0):
+        done = site.run(COMMAND, "explain", *words, "-r", "jobs")
+        assert done.returncode == status, done.stdout + done.stderr
+        return json.loads(done.stdout) if "--json" in words else done.stdout + done.stderr
+
+    return run
+
+
+def codes(shard):
+    return [(reason["queue"], reason["code"]) for reason in shard["reasons"]]
+
+
+def push(redis, count, **fields):
+    for number in range(count):
+        enqueue(redis, "NoopWorker", jid=f"n{number}", enqueued_at=time.time() - 100, **fields)
+
+
+def test_class_without_a_process_says_so(explain, redis):
+    push(redis, 3)
+    shown = explain("NoopWorker").splitlines()
+    assert shown[0] == "NoopWorker on main: queue default (no rule matches)"
+    assert shown[1] == "  jobs      queue default 3"
+    assert shown[2].startswith("  oldest    waits for 1 min 4")
+    assert shown[3] == "  served    by no process"
+    assert re.fullmatch(r"  runs      0\.0 a minute in [56] min.* \(0, 0 failed\)", shown[4])
+    assert "  why       no process of main is running" in shown
+    assert any(line.startswith("  empty     never at these rates") for line in shown)
+
+
+def test_class_is_explained_by_queue_with_its_rates(explain, redis):
+    push(redis, 4)
+    push(redis, 1, queue="aside")
+    write_record(redis, queues=["default"])
+    set_flag(redis, Flag(pause_flag("NoopWorker"), 100, "reindexing", "ann"), 600)
+    now = time.time()
+    for at in (now, now - 60):
+        redis.hset(keys.metrics(8, time.gmtime(at))[0][0], mapping={"NoopWorker|p": 60, "NoopWorker|ms": 120_000})
+    (shard,) = explain("NoopWorker", "--json")["shards"]
+    assert (shard["queue"], shard["routed"], shard["waiting"]) == ("default", True, 5)
+    assert shard["places"] == {"queue default": 4, "queue aside": 1}
+    assert [(one["identity"], one["busy"]) for one in shard["processes"]] == [(RUBY, 2)]
+    assert (shard["runs"], shard["mean_s"], shard["slots"]) == (120, 2.0, 5)
+    assert shard["capacity_per_minute"] == 150
+    assert shard["soonest_s"] == 2
+    assert 20 <= shard["ending_per_minute"] <= 24
+    assert codes(shard) == [("default", "paused"), ("aside", "queue_unserved"), ("aside", "paused")]
+
+
+def test_assumptions_show_the_answer_after_the_change(explain, site, redis):
+    push(redis, 2)
+    write_record(redis, queues=["default"])
+    redis.hset(keys.metrics(7, time.gmtime())[0][0], mapping={"NoopWorker|p": 6, "NoopWorker|ms": 60_000})
+    (now,) = explain("NoopWorker", "--json")["shards"]
+    assert (now["limit"], now["slots"], codes(now)) == (None, 5, [])
+    (then,) = explain("NoopWorker", "--json", "--assume", "limit=1")["shards"]
+    assert (then["limit"], then["slots"], then["soonest_s"]) == (1, 1, 20)
+    (then,) = explain("NoopWorker", "--json", "--assume", "limit=-1")["shards"]
+    assert codes(then) == [("default", "limit_paused")]
+    (then,) = explain("NoopWorker", "--json", "--assume", "flag:run_jobs_NoopWorker=50")["shards"]
+    assert codes(then) == [("default", "deferring")]
+    assert "jobs of NoopWorker are dropped (100 %): assumed" in explain(
+        "NoopWorker", "--assume", "flag:drop_jobs_NoopWorker=100"
+    )
+    assert not redis.exists(keys.FLAGS, keys.LIMITS), "nothing is changed"
+
+
+def test_assumed_rule_shows_the_new_shard(explain, site, redis):
+    site.write("redis.yml", {"shards": {"main": {"url": site.url}, "second": {"url": "redis://127.0.0.1:1"}}})
+    push(redis, 1)
+    rule = "rule=worker_name=NoopWorker,slow,second"
+    shown = explain("NoopWorker", "--assume", rule, status=1)
+    assert "NoopWorker on main: new jobs go to default on second; these stay here" in shown
+    assert "shard 'second' is unavailable" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (("NoopWroker",), 1, "there is no worker 'NoopWroker' (did you mean 'NoopWorker'?)"),
+        (("abc", "--assume", "limit=1"), 2, "--assume goes with the name of a class"),
+        (("NoopWorker", "--assume", "limits=1"), 2, "'limits=1' is no assumption: write limit=20"),
+        (("NoopWorker", "--assume", "limit=x"), 2, "'x' is no whole number"),
+        (("NoopWorker", "--assume", "flag:x=1"), 2, "no flag 'x' of NoopWorker; there are drop_jobs_NoopWorker"),
+        (("NoopWorker", "--assume", "flag:drop_jobs_NoopWorker=101"), 2, "give a percentage from 0 to 100"),
+        (("NoopWorker", "--assume", "rule=*"), 2, "write rule='QUERY,QUEUE,SHARD'"),
+        (("NoopWorker", "--assume", "rule=nme=1,a,"), 2, "--assume rule: unknown attribute 'nme'"),
+        (("GoneWorker", "--assume", "rule=*,,"), 2, "the class GoneWorker is not loaded here"),
+    ],
+)
+def test_wrong_use_of_explain_is_told_the_right_one(explain, redis, words, status, message):
+    assert message in explain(*words, status=status)

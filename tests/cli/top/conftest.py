@@ -1,0 +1,3 @@
+from tests.admin.conftest import shard
+
+__all__ = ["shard"]

@@ -1,0 +1,84 @@
+"""Test the drawing of the live view: it fits every size, shows the selected row, and escapes foreign text."""
+
+import pytest
+
+from framework.cli.terminal import text_width
+from framework.cli.top.rates import QueueRates, ShardRates
+from framework.cli.top.screen import Size, as_text, draw
+from framework.cli.top.state import ViewState, press
+from framework.cli.top.view import make_frame
+from tests.cli.top.facts_of_a_shop import facts, held, process, queue
+
+HOSTILE = "mail\x1b[2J\n日本"
+RATES = ShardRates(12.5, 0.0, {HOSTILE: QueueRates(3.0, 2.55)})
+SHOP = facts(
+    *(queue(f"q{number}", number) for number in range(40)),
+    *(queue(HOSTILE, 1_234, 61.0),),
+    processes=[process()],
+    held=[held()],
+    processed=1_000,
+)
+
+
+def frame(state, failures=()):
+    return make_frame([(SHOP, RATES)], dict(failures), 2.0, state)
+
+
+def texts(state, size, failures=()):
+    return [line.text for line in draw(frame(state, failures), state, size)]
+
+
+@pytest.mark.parametrize("size", [(1, 1), (20, 3), (40, 10), (80, 24), (200, 70)])
+def test_lines_fill_a_terminal_of_any_size(size):
+    shown = texts(ViewState(), Size(*size), {"second": "no answer: " + "x" * 300}.items())
+    assert len(shown) == size[1]
+    assert {text_width(text) for text in shown} == {size[0]}
+    assert all(text.isprintable() for text in shown)
+
+
+def test_figures_rates_and_hostile_names_are_shown():
+    lines = list(as_text(frame(ViewState()), ViewState()))
+    assert lines[1] == "processed 1,000 (12.5/s)  failed 100 (0.0/s)  busy 1/5 in 0 processes"
+    assert lines[4:7] == [
+        "queues (41)",
+        "SHARD  QUEUE              JOBS   LATENCY    IN/S  OUT/S  STATE",
+        r"main   mail\x1b[2J\n日本  1,234  1 min 1 s  3.0   2.5    no process",
+    ]
+    assert "main   limit Report  3     1 min 30 s" in lines
+
+
+def test_selected_row_is_on_the_screen_wherever_it_is():
+    state = ViewState(view="queues")
+    for key in ("end", "up", "page up", "home"):
+        state, _ = press(state, key, frame(state).tables)
+        (line,) = [one for one in draw(frame(state), state, Size(80, 12)) if one.style == "selected"]
+        assert line.text.startswith("main   q" if key != "home" else "main   mail"), key
+
+
+def test_each_table_has_a_share_of_the_room():
+    shown = texts(ViewState(), Size(100, 24))
+    assert [
+        line.split()[0] for line in shown if "(" in line and line.split()[0] in ("queues", "processes", "jobs", "held")
+    ] == [
+        "queues",
+        "processes",
+        "jobs",
+        "held",
+    ]
+
+
+def test_last_line_has_keys_question_filter_or_message():
+    state = ViewState(view="queues")
+    last = lambda one: texts(one, Size(120, 24))[-1]  # noqa: E731
+    assert last(state).startswith("p pause  q quit")
+    assert last(ViewState(view="queues", read_only=True)).startswith("q quit")
+    asked, _ = press(state, "p", frame(state).tables)
+    assert last(asked).startswith(r"Pause mail\x1b[2J\n日本 on main? y: yes, any other key: no")
+    typing, _ = press(state, "/", frame(state).tables)
+    assert last(typing).startswith("filter: _")
+    assert last(ViewState(pattern="q1", message="done")).startswith("filter 'q1' (Esc clears)  done")
+
+
+def test_shard_that_does_not_answer_is_named():
+    line = draw(frame(ViewState(), {"second": "no answer since 10:00:00Z"}.items()), ViewState(), Size(80, 24))[3]
+    assert (line.text.rstrip(), line.style) == ("second: no answer since 10:00:00Z", "alert")
