@@ -1,8 +1,10 @@
 """Run the two workers of the page on coming from Sidekiq, one in Ruby and one in Python, on one queue."""
 
+import itertools
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,32 +27,41 @@ def orders(tmp_path: Path, environment: dict[str, str]) -> Path:
     return tmp_path
 
 
+PUSH_IN_RUBY = "20.times { |number| OrderWorker.perform_async(number, true) }"
+PUSH_IN_PYTHON = """
+from orders import OrderWorker
+for number in range(20):
+    OrderWorker.perform_async(number)
+OrderWorker.perform_async(-1)
+"""
+
+
 def test_workers_of_the_page_share_one_queue(
     orders: Path, ruby, sidekiq: Gems, environment, redis_url: str, redis, eventually
 ) -> None:
-    environment = {**os.environ, **environment}
-    as_ruby = {**environment, "REDIS_URL": redis_url}
-    ruby_push = [*sidekiq.console()[:-1], "-r", str(orders / "orders.rb"), "-e"]
-    python_push = "from orders import OrderWorker\nfor number in range(20): OrderWorker.perform_async(number)\nOrderWorker.perform_async(-1)"
-    ruby_server = [*sidekiq.server(), "-r", str(orders / "orders.rb"), "-q", "orders", "-c", "1", "-t", "2", "-e", "test"]
+    in_python = {**os.environ, **environment}
+    in_ruby = {**in_python, "REDIS_URL": redis_url}
+    script = str(orders / "orders.rb")
+    ruby_push = [*sidekiq.console()[:-1], "-r", script, "-e", PUSH_IN_RUBY]
+    ruby_server = [*sidekiq.server(), "-r", script, "-q", "orders", "-c", "1", "-t", "2", "-e", "test"]
     python_server = [sys.executable, "-c", HURRIED, "-r", "orders", "-q", "orders", "-c", "1"]
-    ran = {"ruby": 0, "python": 0}
-    pushed = 0
+
+    def runs() -> tuple[int, int]:
+        ruby_log, python_log = (orders / "ruby.log").read_text(), (orders / "python.log").read_text()
+        return ruby_log.count("ships order"), python_log.count('"message":"ships order"')
+
+    def have_run(rounds: int) -> bool:
+        return sum(runs()) >= 40 * rounds and redis.zcard("dead") == rounds
+
     with (
-        started(ruby_server, as_ruby, orders / "ruby.log", "ready for orders") as in_ruby,
-        started(python_server, environment, orders / "python.log", "process.ready") as in_python,
+        started(ruby_server, in_ruby, orders / "ruby.log", "ready for orders"),
+        started(python_server, in_python, orders / "python.log", "process.ready"),
     ):
-        while not all(ran.values()):
-            subprocess.run([*ruby_push, "20.times { |n| OrderWorker.perform_async(n, true) }"], env=as_ruby, check=True)
-            subprocess.run([sys.executable, "-c", python_push], env=environment, check=True)
-            pushed += 40
-            eventually(lambda: redis.llen("queue:orders") == 0 and redis.zcard("dead") == pushed // 40, "an empty queue")
-
-            def all_ran() -> bool:
-                ran["ruby"] = in_ruby.output.read_text().count("ships order")
-                ran["python"] = in_python.output.read_text().count('"message":"ships order"')
-                return sum(ran.values()) >= pushed
-
-            eventually(all_ran, f"{pushed} runs")
-    assert sum(ran.values()) == pushed
-    assert redis.zcard("retry") == 0
+        for rounds in itertools.count(1):
+            subprocess.run(ruby_push, env=in_ruby, check=True)
+            subprocess.run([sys.executable, "-c", PUSH_IN_PYTHON], env=in_python, check=True)
+            eventually(partial(have_run, rounds), f"{rounds} times 40 runs")
+            if all(runs()):  # both languages have taken a job
+                break
+    assert sum(runs()) == 40 * rounds
+    assert not redis.zcard("retry")
