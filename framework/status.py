@@ -11,6 +11,7 @@ A job has one of these states, each kept for ``status_expiration`` after its beg
     completed   ``perform`` has returned
     failed      will not run again: in the dead set, dropped, or quarantined
     discarded   ended by ``Discard``, or by a middleware that did not yield
+    expired     ended without running, because it was to begin after its ``expires_in``
     unknown     never tracked, expired, or no such job
 
 A job without a key is unknown (GitLab reports it as completed). A job runs at least once, so an ended job may start again after a
@@ -46,7 +47,7 @@ __all__ = [
 ]
 
 _UNFINISHED = frozenset[JobState]({"queued", "running", "retrying"})
-_ENDED = frozenset[JobState]({"completed", "failed", "discarded"})
+_ENDED = frozenset[JobState]({"completed", "failed", "discarded", "expired"})
 
 
 def look_up(jids: Iterable[Jid]) -> dict[Jid, JobState]:

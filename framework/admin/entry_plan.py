@@ -11,6 +11,7 @@ from framework.wire import keys
 from framework.wire.job import (
     BUFFERED_AT,
     DEFERRED,
+    EXPIRY,
     TRANSFER,
     clear_unknown_class,
     decode,
@@ -114,8 +115,8 @@ def _plan_malformed(
 
 
 def _plan_enqueue(action: EntryAction, member: bytes, payload: Payload, now: float) -> PlannedAction | Refusal:
-    # As the poller: fields of a job outside of queues, and of one that has had its slot.
-    for name in ("at", DEFERRED, BUFFERED_AT, TRANSFER):
+    # As the poller: fields of a job outside of queues, and of one that has had its slot. The time to wait begins now.
+    for name in ("at", DEFERRED, BUFFERED_AT, TRANSFER, EXPIRY):
         payload.pop(name, None)
     queue = payload.get("queue")
     payload["queue"] = queue if isinstance(queue, str) and queue else _DEFAULT_QUEUE

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from framework import timings
 from framework.admin.deferred import deferral_count
+from framework.admin.early_end import early_end_blockers
 from framework.admin.search import JobLocation, JobStore
 from framework.admin.snapshot import ShardSnapshot
 from framework.command_line import command
@@ -30,6 +31,8 @@ from framework.wire.job import (
     timestamp,
 )
 
+_WAITING = frozenset[str]({"scheduled", "retry", "queue", "waiting", "paused"})
+"""The kinds of places whose jobs run by themselves."""
 _MAX_TEXT = 200
 _MAX_TIMES = 1_000_000
 
@@ -106,6 +109,8 @@ class Explainer:
         """Return the explanation of a job at the place where it was found."""
         payload, place = location.payload, location.store
         where, reasons = self._blockers_at(location, payload)
+        if place.kind in _WAITING:
+            reasons = [*early_end_blockers(location, self._snapshot.now), *reasons]
         return Explanation(
             self._snapshot.shard,
             location,

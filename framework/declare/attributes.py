@@ -222,11 +222,12 @@ ATTRIBUTES: Mapping[str, Attribute] = {
     "expires_in": Attribute(
         validator=validators.optional(validators.duration),
         group="running",
-        meaning="The time after the push from which on a job need not start any more.",
-        effect="None yet: the value is validated and is in the payload, and a `NoEffectWarning` says that no job is "
-        "dropped.",
-        trap="It is about the start, not about the run time: that is `timeout`.",
-        no_effect="no job is dropped",
+        meaning="The time for which a job may wait for its start: from its push on, or, for a scheduled job, from when "
+        "it is due.",
+        effect="A job that is older when it would start ends without running: log status and state `expired`, "
+        "counter `sidekiq_jobs_expired_total`.",
+        trap="Retries, deferrals and `RetryLater` do not extend it: a retry that begins too late ends as well. It is "
+        "not about the run time: that is `timeout`.",
     ),
     "strict_arguments": Attribute(
         validator=validators.optional(validators.one_of(*get_args(StrictArguments))),

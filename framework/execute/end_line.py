@@ -10,6 +10,7 @@ from framework.finish.outcome import (
     SUCCEEDED,
     Deferred,
     Discarded,
+    Expired,
     Failed,
     Held,
     Retired,
@@ -48,7 +49,7 @@ def _outcome_fields(run: Execution) -> Mapping[str, Any]:
             return {"dropped_by": by, "dropped_reason": reason}
         case Retired(reason=reason):
             return {"dropped_by": "retired_workers", "dropped_reason": f"the class is retired: {reason}"}
-        case Held(fields=fields):
+        case Held(fields=fields) | Expired(fields=fields):
             return fields
         case Deferred(delay_s, reason, fields):
             return {**_deferral(reason, deferral_count(run.payload or {}, reason) + 1, delay_s), **fields}

@@ -22,6 +22,7 @@ from framework.errors import (
 )
 from framework.execute.admission import AdmissionChain, AdmissionRequest
 from framework.execute.decoding import PayloadDecoder
+from framework.execute.early_end import early_end
 from framework.execute.job_log import JobLog, StartLine
 from framework.execute.policy_decision import AdmitTogether, PolicyDecision
 from framework.execute.stats import RunningJobs
@@ -45,7 +46,7 @@ from framework.recover.suspects import SuspectRunner, is_suspect
 from framework.telemetry import context
 from framework.typeguards import has_type
 from framework.types import Payload
-from framework.wire.job import BUFFERED_AT, DEATH_COUNT, count_of, version_of
+from framework.wire.job import BUFFERED_AT, DEATH_COUNT, EXPIRES_IN, count_of, version_of
 from framework.wire.malformed import dead_set_entry
 from framework.wire.resources import IDEMPOTENCY_KEY, resources_of
 from framework.wire.status_key import STATUS_EXPIRATION, TrackedJob, tracked_job
@@ -174,11 +175,10 @@ class Executor:
                 name = payload["class"] if run.declaration is None else run.declaration.wire_name
                 unit.resources = resources_of(payload, unit.data, unit.queue, ttl_s, name)
             context.enter_job(payload)
-            # Before the policies: a job that cannot run in this process takes no slot, and keeps its lock.
-            if (run.declaration is None or "version" in payload) and (
-                unknown := self._unknown.outcome_if_unknown(payload, run.declaration, self._retired)
-            ):
-                run.outcome = unknown
+            # Before the policies: a job that does not run takes no slot. Almost all payloads have none of these fields.
+            rare = run.declaration is None or "version" in payload or EXPIRES_IN in payload
+            if rare and (refused := self._refusal(run.declaration, payload)) is not None:
+                run.outcome = refused
                 return run
             if run.declaration is None or self._is_admitted(run, run.declaration):
                 run.admitted = True
@@ -224,6 +224,13 @@ class Executor:
             return
         with run.middleware_exits:
             await run.coroutine
+
+    def _refusal(self, declaration: Declaration | None, payload: Payload) -> RunOutcome | None:
+        """Return the outcome of a job that is too old, or that this process cannot run; ``None`` for any other."""
+        # A class of another application has rules of its own.
+        if declaration is not None and (ended := early_end(payload)) is not None:
+            return ended
+        return self._unknown.outcome_if_unknown(payload, declaration, self._retired)
 
     def _is_admitted(self, run: Execution, declaration: Declaration) -> bool:
         """Return whether every policy of the class admits the job; if one does not, note why."""

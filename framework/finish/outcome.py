@@ -56,6 +56,21 @@ class Discarded:
 
 
 @dataclass(frozen=True, slots=True)
+class Expired:
+    """The job was to begin at ``expiry`` (epoch seconds) at the latest, and did not: it has not run."""
+
+    outcome: ClassVar[Outcome] = Outcome.EXPIRED
+    expiry: float
+    late_s: float
+    """For how long the job had been too old when that was seen."""
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """Return further fields of the log line."""
+        return {"expired_for_s": round(self.late_s, 6)}
+
+
+@dataclass(frozen=True, slots=True)
 class Retired:
     """The class of the job is in the setting ``retired_workers``: the job did not run."""
 
@@ -139,7 +154,17 @@ class Lost:
 
 
 SettledOutcome: TypeAlias = (
-    Succeeded | Failed | Snoozed | Discarded | Retired | Malformed | Deferred | Held | UnknownClass | ForeignClass
+    Succeeded
+    | Failed
+    | Snoozed
+    | Discarded
+    | Expired
+    | Retired
+    | Malformed
+    | Deferred
+    | Held
+    | UnknownClass
+    | ForeignClass
 )
 """The outcomes that ``Settler.settle`` writes."""
 

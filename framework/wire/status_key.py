@@ -26,6 +26,7 @@ _STATES_BY_PROGRESS: tuple[JobState, ...] = (
     "retrying",
     "running",
     "discarded",
+    "expired",
     "failed",
     "completed",
 )

@@ -15,7 +15,7 @@ from framework.declare import registry
 from framework.declare.no_effect import ATTRIBUTES_WITHOUT_EFFECT
 from framework.errors import NoEffectWarning
 
-VALUES = {"timeout": 30, "expires_in": timedelta(hours=1), "track": True}
+VALUES = {"timeout": timedelta(hours=1), "track": True}
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_class_with_an_attribute_warns_at_its_line(caught, name):
 
 
 @pytest.mark.parametrize(
-    "attributes", [{"timeout": None}, {"track": False}, {"expires_in": None}, {"status_expiration": 5}]
+    "attributes", [{"timeout": None}, {"track": False}, {"expires_in": 60}, {"status_expiration": 5}]
 )
 def test_class_without_ineffective_attributes_is_silent(caught, attributes):
     declared(**attributes)

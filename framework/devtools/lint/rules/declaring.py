@@ -272,7 +272,7 @@ class RenderWorker(TeamWorker):
 
 
 def render(poster_id: int) -> None:
-    RenderWorker.set(expires_in=300).perform_async(poster_id)  # here
+    RenderWorker.set(timeout=300).perform_async(poster_id)  # here
 """,
         good="""
 from workers.base import TeamWorker
