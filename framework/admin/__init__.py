@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from framework.admin.access import Answers, Listing, read_only
+    from framework.admin.cancel import CancelResult, cancel_jobs
     from framework.admin.held_set import DropResult, HeldPlace, HeldSet, MatchingHeldJobs, held
     from framework.admin.job_queue import Queue, QueuedJob, queues
     from framework.admin.job_record import JobRecord
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Answers",
     "BulkResult",
+    "CancelResult",
     "DropResult",
     "HeldPlace",
     "HeldRecord",
@@ -58,6 +60,7 @@ __all__ = [
     "ShardStats",
     "Stats",
     "WorkerProcess",
+    "cancel_jobs",
     "dead",
     "flags",
     "held",
@@ -79,6 +82,7 @@ __all__ = [
 _MODULES = {
     "Answers": "access",
     "BulkResult": "job_set",
+    "CancelResult": "cancel",
     "DropResult": "held_set",
     "HeldPlace": "held_set",
     "HeldRecord": "purge",
@@ -97,6 +101,7 @@ _MODULES = {
     "ShardStats": "statistics",
     "Stats": "statistics",
     "WorkerProcess": "process_list",
+    "cancel_jobs": "cancel",
     "dead": "job_set",
     "flags": "policy_state",
     "held": "held_set",

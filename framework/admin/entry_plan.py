@@ -5,6 +5,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from framework.declare import registry
 from framework.errors import PayloadError
+from framework.finish.endings import CANCELLED_JOBS
 from framework.telemetry.counters import SKIPPED_JOBS, series_name
 from framework.types import JobState, Payload
 from framework.wire import keys
@@ -27,7 +28,7 @@ from framework.wire.status_key import StatusCommand, tracked_job
 JobSetKind: TypeAlias = Literal["scheduled", "retry", "dead", "interrupted"]
 """A sorted set of jobs, by the name that commands and the API give it."""
 
-EntryAction: TypeAlias = Literal["retry", "enqueue_now", "requeue", "kill", "delete", "reschedule"]
+EntryAction: TypeAlias = Literal["retry", "enqueue_now", "requeue", "kill", "delete", "cancel", "reschedule"]
 
 Refusal: TypeAlias = Literal["malformed", "in transfer", "wrong type"]
 """Why an entry stays as it was: its payload cannot run, it is on its way to another shard, its destination is no list or set."""
@@ -59,6 +60,7 @@ _SCRIPT_WORDS: Mapping[EntryAction, str] = {
     **dict.fromkeys(TO_QUEUE, "queue"),
     "kill": "dead",
     "delete": "remove",
+    "cancel": "remove",
     "reschedule": "time",
 }
 
@@ -101,6 +103,9 @@ def plan_action(
         return PlannedAction(member, member, resources=_on_end(payload, "failed"))
     if action == "delete":
         return _plan_delete(kind, member, payload)
+    if action == "cancel":
+        series = series_name(CANCELLED_JOBS, {"worker": str(payload.get("class"))})
+        return PlannedAction(member, resources=_on_end(payload, "cancelled"), series=series)
     state: JobState = "retrying" if kind == "retry" else "queued"
     return PlannedAction(member, resources=_on_delay(payload, state, delay_s))
 

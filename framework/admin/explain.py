@@ -31,8 +31,6 @@ from framework.wire.job import (
     timestamp,
 )
 
-_WAITING = frozenset[str]({"scheduled", "retry", "queue", "waiting", "paused"})
-"""The kinds of places whose jobs run by themselves."""
 _MAX_TEXT = 200
 _MAX_TIMES = 1_000_000
 
@@ -109,8 +107,7 @@ class Explainer:
         """Return the explanation of a job at the place where it was found."""
         payload, place = location.payload, location.store
         where, reasons = self._blockers_at(location, payload)
-        if place.kind in _WAITING:
-            reasons = [*early_end_blockers(location, self._snapshot.now), *reasons]
+        reasons = [*early_end_blockers(location, self._snapshot), *reasons]
         return Explanation(
             self._snapshot.shard,
             location,

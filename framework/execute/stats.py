@@ -47,6 +47,8 @@ class RunningJobs:
     def __init__(self, running: Callable[[], list[UnitOfWork]], cancellations: Cancellations | None = None) -> None:
         self._units = running
         self._cancellations = cancellations
+        self.cancelled: set[Jid] = set() if cancellations is None else cancellations.marked
+        """The ids of the cancelled jobs of this shard; empty almost always."""
         self._thread_counts: list[ThreadCounts] = []
         self._lock = threading.Lock()
 

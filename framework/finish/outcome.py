@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from framework.errors import NewerVersionError, PayloadError, UnknownWorkerError
-from framework.types import Outcome
+from framework.types import Jid, Outcome
 
 DroppedBy: TypeAlias = Literal["job", "middleware", "feature_flag", "max_running_jobs", "retired_workers"]
 """The cause that dropped a job: the log field ``dropped_by``."""
@@ -68,6 +68,15 @@ class Expired:
     def fields(self) -> Mapping[str, Any]:
         """Return further fields of the log line."""
         return {"expired_for_s": round(self.late_s, 6)}
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The job was cancelled: it has not run, or (``ran``) it saw the cancellation in ``perform`` and ended."""
+
+    outcome: ClassVar[Outcome] = Outcome.CANCELLED
+    jid: Jid
+    ran: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +168,7 @@ SettledOutcome: TypeAlias = (
     | Snoozed
     | Discarded
     | Expired
+    | Cancelled
     | Retired
     | Malformed
     | Deferred

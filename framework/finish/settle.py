@@ -18,6 +18,7 @@ from framework.finish.delayed_payload import DelayedOutcome, delayed_payload, pa
 from framework.finish.endings import DELETED, KILLED, RETIRED, RETRIED, SUCCEEDED, ending_of
 from framework.finish.handlers import Handlers
 from framework.finish.outcome import (
+    Cancelled,
     Deferred,
     Discarded,
     Expired,
@@ -130,7 +131,10 @@ class Settler:
         state earlier: if the process is killed in between, the job runs again and is ``running`` again.
         """
         match outcome:
-            case Succeeded() | Discarded() | Expired():
+            case Succeeded() | Discarded() | Expired() | Cancelled():
+                if isinstance(outcome, Cancelled):
+                    # Its mark goes in the same step.
+                    unit.own_resources().cancelled = outcome.jid
                 return self._acknowledge(unit, tracked, ending_of(outcome, None).state, confirmed=confirmed)
             case Failed(error):
                 assert decision is not None, "a failure is settled after decide_retry"  # noqa: S101
@@ -150,7 +154,7 @@ class Settler:
     def _acknowledge(
         self, unit: UnitOfWork, tracked: TrackedJob | None, state: JobState | None, *, confirmed: bool
     ) -> SettleResult:
-        """End a job that is kept nowhere, with its last state: with others, or confirmed if a duplicate may cause one more run."""
+        """End a job that is kept nowhere: with others, or confirmed if a duplicate may cause one more run."""
         if not confirmed and unit.acknowledged_with_others:
             self.acknowledge_with_others(unit, tracked, state)
             return SettleResult("acknowledged", acknowledge=True)

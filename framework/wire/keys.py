@@ -50,6 +50,12 @@ HELD_ALERT = "aw:held_alert"
 LIMITS_THROTTLING = "aw:limits:throttling"
 """STRING with a TTL: a process has read the load signals in this period."""
 
+CANCELLED = "aw:cancelled"
+"""ZSET of the ids of cancelled jobs that have not ended; score: when they were cancelled, in seconds of Redis's clock."""
+
+CANCELLED_TTL_S = 30 * 86_400
+"""How long a cancellation is kept, in case the job is found nowhere: as long as Sidekiq keeps its own."""
+
 LOCKS = "aw:lock:"
 
 

@@ -27,6 +27,7 @@ _STATES_BY_PROGRESS: tuple[JobState, ...] = (
     "running",
     "discarded",
     "expired",
+    "cancelled",
     "failed",
     "completed",
 )

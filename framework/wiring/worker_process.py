@@ -165,7 +165,9 @@ def build_worker(
     budget, decoded_limit = MemoryBudget(settings.size_limit.decoding_budget), settings.size_limit.decoded_limit
     absent, limits = _absent_keys(identity, waits), settings.process_limits
     fetcher = Fetcher(fetching, identity, order, options.slots, events, dead_set, decoded_limit, absent, limits, waits)
-    runs = RunningJobs(fetcher.in_flight.running, cancellations := Cancellations(shard.client))
+    loop = EventLoop()
+    cancellations = Cancellations(shard.client, absent, loop.cancel_named)
+    runs = RunningJobs(fetcher.in_flight.running, cancellations)
     policies = open_policies(settings, events.tracker, shard, upkeep, identity, absent, waits)
     decoding = PayloadDecoder(runs, settings.size_limit.decompressed_limit, decoded_limit, budget)
     suspects = SuspectRunner(shard.client, identity, options.slots, waits)
@@ -180,7 +182,7 @@ def build_worker(
     return ProcessComponents(
         identity=identity,
         fetcher=fetcher,
-        processor=Processor(fetcher, threads, executor, settler, log, runs, EventLoop(), events),
+        processor=Processor(fetcher, threads, executor, settler, log, runs, loop, events),
         lease=Lease(beating, identity, options.slots, detector, waits),
         record=_record(options, upkeep, identity, order, runs, absent, waits),
         metrics=SidekiqMetrics(upkeep, runs.class_metrics, settings.sidekiq_metrics, timings=waits),
@@ -275,7 +277,7 @@ def _unserved_watch(
 
 def _absent_keys(identity: str, waits: Timings) -> AbsentKeys:
     """Return the keys that a process without work, policies in use or operators' orders does not find."""
-    names = (keys.FLAGS, keys.PAUSED, keys.PAUSED_CLASSES, keys.LIMITS, keys.LIMITS_WAITING, keys.RETRY)
+    names = (keys.CANCELLED, keys.FLAGS, keys.PAUSED, keys.PAUSED_CLASSES, keys.LIMITS, keys.LIMITS_WAITING, keys.RETRY)
     # The record task checks them; an answer must last until the next check has been made.
     return AbsentKeys((*names, keys.signals(identity), keys.working(identity)), 1.25 * waits.record_period_s)
 

@@ -68,6 +68,9 @@ COMMANDS = {
     "deleted": OPERATE,
     "cleared": "LLEN,SMEMBERS,heartbeat,RENAMENX,LRANGE,drop_queued,LRANGE,mark_dead,unregister,WATCH,EXISTS,MULTI,SREM,"
     "EXEC",
+    "cancelled": OPERATE,
+    "cancelled in queue": "SCAN,SSCAN,TIME,TIME,ZSCAN,TIME,ZSCAN,TIME,SCAN,search,mark_cancelled,SCAN,SSCAN,"
+    f"{HEARTBEAT},ZCARD,ZRANGEBYSCORE,fetch,fetch,{BLOCK}",
     "paused": f"{HEARTBEAT},TIME,HGETALL,fetch,hold_paused,fetch,{BLOCK},TIME,HGETALL,SMEMBERS,release_paused,"
     "release_paused,admit,fetch,BLMOVE",
     "reconcile": f"{HEARTBEAT},SCAN,register_orphan,ZRANGEBYSCORE,LRANGE,fetch,{BLOCK},SCAN,register_orphan,"

@@ -41,7 +41,7 @@ JID = "ab" * 12
 NO_MOVES = {"set_status", "note_start", "register_orphan", "inspect_dead", "unregister"}
 """Scripts that move no job."""
 
-COUNTERS = {SKIPPED_JOBS, DEFERRED_JOBS, endings.EXPIRED_JOBS}
+COUNTERS = {SKIPPED_JOBS, DEFERRED_JOBS, endings.EXPIRED_JOBS, endings.CANCELLED_JOBS}
 
 
 def name_of(ending):
@@ -204,6 +204,11 @@ def die(limit):
     return act
 
 
+def cancel(bench):
+    bench.redis.zadd(keys.CANCELLED, {JID: time.time()})
+    bench.processor.cancellations.refresh()
+
+
 def malformed(bench):
     bench.run(compressed=True, args=["no compressed text"])
 
@@ -220,6 +225,8 @@ ACTS = {
         policies=[ScriptedPolicy(Discarded("full", "max_running_jobs"))]
     ),
     endings.EXPIRED: lambda bench: bench.run(expires_in=60, enqueued_at=time.time() - 61),
+    endings.CANCELLED: lambda bench: bench.run(setup=lambda: cancel(bench)),
+    endings.CANCELLED_RUN: lambda bench: bench.run(lambda self: cancel(bench) or self.cancelled),
     endings.RETIRED: lambda bench: bench.run(name="Gone", executor={"retired": {"Gone": "x"}}),
     endings.MALFORMED: malformed,
     endings.DEFERRED: defer_by_flag,

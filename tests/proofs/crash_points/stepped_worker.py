@@ -96,6 +96,10 @@ class SteppedWorker:
         self.learn()
         self._step(self._loop(self.parts.maintenance[0]))
 
+    def learn_cancellations(self) -> None:
+        """Read which jobs were cancelled."""
+        self._step(self._loop(self.parts.maintenance[-1]))
+
     def poll(self) -> None:
         """Move one batch of due jobs."""
         self._step(self._loops["poller"])
@@ -140,10 +144,10 @@ class SteppedWorker:
         preparation: Any = self.parts.poller._planner
         prepare = preparation.plan
 
-        def after_the_other(source: str, member: bytes) -> Any:
+        def after_the_other(source: str, member: bytes, due: float) -> Any:
             preparation.plan = prepare
             other.poll()
-            return prepare(source, member)
+            return prepare(source, member, due)
 
         preparation.plan = after_the_other
 
