@@ -214,10 +214,11 @@ ATTRIBUTES: Mapping[str, Attribute] = {
     "timeout": Attribute(
         validator=validators.optional(validators.duration),
         group="running",
-        meaning="The maximum run time.",
-        effect="None yet: the value is validated, and a `NoEffectWarning` says that no run is stopped.",
-        trap="Give network calls their own timeouts: no timeout can interrupt a thread that waits in C code.",
-        no_effect="no run is stopped",
+        meaning="The maximum time of one run.",
+        effect="`JobTimeoutError` is raised in the thread of the job, only inside of `perform`; the task of an async "
+        "job is cancelled. The job has failed, and is retried as after any error.",
+        trap="No timeout can interrupt a thread that waits in C code: it gets the error when that call returns, so give "
+        "network calls their own timeouts. The error may come between any two instructions of the job.",
     ),
     "expires_in": Attribute(
         validator=validators.optional(validators.duration),

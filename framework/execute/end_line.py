@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from framework.declare.names import queue_name
-from framework.errors import BusinessError, NewerVersionError
+from framework.errors import BusinessError, JobTimeoutError, NewerVersionError
 from framework.execute.execution import Execution
 from framework.finish.outcome import (
     SUCCEEDED,
@@ -41,8 +41,8 @@ def end_fields(run: Execution, decision: RetryDecision | None) -> dict[str, Any]
 
 def _outcome_fields(run: Execution) -> Mapping[str, Any]:
     match run.outcome:
-        case Failed(error) if has_type(error, BusinessError):
-            return {"error_kind": "business"}
+        case Failed(error) if has_type(error, BusinessError, JobTimeoutError):
+            return {"error_kind": "business" if has_type(error, BusinessError) else "timeout"}
         case Snoozed(delay_s):
             return {"retry_in_s": delay_s}
         case Discarded(reason, by):

@@ -25,6 +25,7 @@ from framework.execute.job_log import JobLog, StartLine
 from framework.execute.perform import call_perform, new_instance
 from framework.execute.policy_decision import AdmitTogether, PolicyDecision
 from framework.execute.stats import RunningJobs
+from framework.execute.timeouts import Timeouts
 from framework.execute.unknown import UnknownClassDelays
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import (
@@ -136,6 +137,7 @@ class Executor:
         self._thread_time = time.thread_time if log.has_job_lines else _not_measured
         self._running_jobs = running_jobs
         self._cancelled = running_jobs.cancelled
+        self._timeouts = Timeouts()
         self._decoding = decoding
         self._ensure_fetching = ensure_fetching
         self._suspect_runner = suspect_runner
@@ -151,6 +153,7 @@ class Executor:
     def after_fork_in_child(self) -> None:
         """Exit a child process that a job has forked as soon as the job's code returns."""
         self._on_job_return = _exit_child
+        self._timeouts.after_fork_in_child()
 
     def begin(self, unit: UnitOfWork) -> Execution:
         """Run one fetched job in the caller's context, to its end or to its ``coroutine``. Raises nothing."""
@@ -295,13 +298,13 @@ class Executor:
         # A store and not a method: every job pays for it.
         run.unit.performing_since = run.started
         if not self._middleware:
-            run.coroutine = call_perform(instance, declaration, payload, self._strictness)
+            run.coroutine = call_perform(instance, declaration, payload, self._strictness, self._timeouts)
             return
         with ExitStack() as stack:
             if not stack.enter_context(ChainInvocation(self._middleware, instance, payload, run.unit.queue)):
                 run.outcome = _MIDDLEWARE_STOPPED
                 return
-            run.coroutine = call_perform(instance, declaration, payload, self._strictness)
+            run.coroutine = call_perform(instance, declaration, payload, self._strictness, self._timeouts)
             if run.coroutine is not None:
                 # The middlewares end after the coroutine.
                 run.middleware_exits = stack.pop_all()

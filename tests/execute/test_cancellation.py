@@ -144,9 +144,7 @@ def test_empty_set_of_marks_is_not_read(redis, granted):
     assert cancellations.marked == {"j"}
 
 
-@pytest.mark.parametrize(
-    "problem", ["type", pytest.param("right", marks=pytest.mark.refused("default zcard"))]
-)
+@pytest.mark.parametrize("problem", ["type", pytest.param("right", marks=pytest.mark.refused("default zcard"))])
 def test_unreadable_marks_cancel_nothing(redis, granted, problem):
     if problem == "type":
         redis.hset(keys.CANCELLED, "j", 1)
