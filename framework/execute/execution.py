@@ -130,6 +130,7 @@ class Executor:
         admission: AdmissionChain = NO_POLICIES,
         unknown: UnknownClassDelays = DEFAULT_UNKNOWN_CLASSES,
         admit_together: AdmitTogether | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._middleware = middleware
         self._log = log
@@ -138,6 +139,7 @@ class Executor:
         self._running_jobs = running_jobs
         self._cancelled = running_jobs.cancelled
         self._timeouts = Timeouts()
+        self._clock = clock
         self._decoding = decoding
         self._ensure_fetching = ensure_fetching
         self._suspect_runner = suspect_runner
@@ -234,7 +236,7 @@ class Executor:
 
     def _refusal(self, run: Execution, payload: Payload) -> RunOutcome | None:
         """Return the outcome of a job that ends early, or that this process cannot run; ``None`` for any other."""
-        ended = early_end(run.unit, payload, run.declaration, self._cancelled)
+        ended = early_end(run.unit, payload, run.declaration, self._cancelled, self._clock)
         return ended or self._unknown.outcome_if_unknown(payload, run.declaration, self._retired)
 
     def _is_admitted(self, run: Execution, declaration: Declaration) -> bool:

@@ -81,7 +81,11 @@ class RunningJobs:
 
     def cancellation(self, jid: Jid) -> Cancellation:
         """Return the cancellation behind ``self.cancelled`` of a running job."""
-        return Cancellation(jid) if self._cancellations is None else self._cancellations.watch(jid)
+        if self._cancellations is not None:
+            return self._cancellations.watch(jid)
+        cancellation = Cancellation(jid)
+        cancellation.is_set = jid in self.cancelled
+        return cancellation
 
     def logger(self, job: dict[str, Any]) -> JobLogger:
         """Return the logger behind ``self.logger`` of a running job."""

@@ -189,8 +189,8 @@ def build_worker(
         title=Title(shard.name, order.names, "busy"),
         poller=open_poller(settings, router, shard.name, polled, upkeep, poll_timing, events, states, dead_set, budget),
         reaper=Reaper(upkeep, events.recovered, detector, dead_set, decoded_limit, interruptions, waits),
-        refresh=policies.refresh,
-        maintenance=(*policies.maintenance, *_monitors(settings, upkeep, events), cancellations.refresh),
+        refresh=partial(_call_each, policies.refresh, cancellations.refresh),
+        maintenance=(*policies.maintenance, *_monitors(settings, upkeep, events)),
         flags=policies.flags,
         events=events,
         push_back=PushBack(shard.client, identity, fetcher.in_flight, events, interruptions),
@@ -212,6 +212,11 @@ def _start_health_server(address: HealthAddress, shard: str, components: Process
     health = import_module("framework.process.worker_health")
     checks = health.WorkerHealth(shard, components.record, components.shared_state, components.timings)
     server.HealthServer(checks.answers, address).start()
+
+
+def _call_each(*steps: Callable[[], None]) -> None:
+    for step in steps:
+        step()
 
 
 def _open_clients(shard: Shard, *roles: str) -> "list[redis.Redis]":

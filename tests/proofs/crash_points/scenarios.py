@@ -365,7 +365,7 @@ def _cancel(environment: CaseEnvironment, worker: SteppedWorker, _batch: int) ->
             continue
     shard.close()
     worker.heartbeat()
-    worker.learn_cancellations()
+    worker.learn()
     worker.work()
 
 

@@ -96,10 +96,6 @@ class SteppedWorker:
         self.learn()
         self._step(self._loop(self.parts.maintenance[0]))
 
-    def learn_cancellations(self) -> None:
-        """Read which jobs were cancelled."""
-        self._step(self._loop(self.parts.maintenance[-1]))
-
     def poll(self) -> None:
         """Move one batch of due jobs."""
         self._step(self._loops["poller"])
@@ -110,7 +106,7 @@ class SteppedWorker:
             pass
 
     def learn(self) -> None:
-        """Read the pauses, as a process does before its first job."""
+        """Read the pauses and the cancelled jobs, as a process does before its first job."""
         self._step(self._loop(self.parts.refresh))
 
     def work(self) -> None:
