@@ -11,6 +11,7 @@ from framework.admin import port as admin_port
 from framework.declare import port
 
 if TYPE_CHECKING:
+    from framework.cancellation import acancel, cancel
     from framework.declare.background import background
     from framework.declare.by_name import aenqueue, enqueue
     from framework.declare.cron_worker import CronWorker
@@ -46,9 +47,11 @@ __all__ = [
     "LimitedCapacityWorker",
     "RetryError",
     "RetryLater",
+    "acancel",
     "aenqueue",
     "background",
     "boot",
+    "cancel",
     "enqueue",
 ]
 
@@ -60,9 +63,11 @@ _MODULES = {
     "DeferOnHealth": "framework.declare.policy_options",
     "Job": "framework.wire.job",
     "LimitedCapacityWorker": "framework.declare.limited_capacity",
+    "acancel": "framework.cancellation",
     "aenqueue": "framework.declare.by_name",
     "background": "framework.declare.background",
     "boot": "framework.wiring.client",
+    "cancel": "framework.cancellation",
     "enqueue": "framework.declare.by_name",
 }
 """Module of each public name that is no error. Type checkers read it from the imports above."""

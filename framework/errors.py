@@ -36,6 +36,7 @@ FrameworkError
 FlowControl (Exception)       raised by a job, and no failure; ``except FrameworkError`` does not catch it
 ├── RetryLater                run the job again after a delay
 └── Discard                   end the job
+JobTimeoutError (BaseException) a run lasts longer than its ``timeout``; ``except Exception`` does not catch it
 Shutdown (BaseException)      the process stops; ``except Exception`` does not catch it
 NoEffectWarning (UserWarning) a declared attribute or option has no effect in this release
 
@@ -49,6 +50,7 @@ from datetime import timedelta
 
 from framework.command_line import command
 from framework.configuration_problem import ConfigurationProblem as ConfigurationProblem  # noqa: PLC0414 - public here
+from framework.job_timeout import JobTimeoutError as JobTimeoutError  # noqa: PLC0414 - public here
 from framework.typeguards import qualified_name
 
 _REDIS_FILE = "config/redis.yml"

@@ -11,6 +11,8 @@ A job has one of these states, each kept for ``status_expiration`` after its beg
     completed   ``perform`` has returned
     failed      will not run again: in the dead set, dropped, or quarantined
     discarded   ended by ``Discard``, or by a middleware that did not yield
+    expired     ended without running, because it was to begin after its ``expires_in``
+    cancelled   ended by ``framework.cancel``, before or during its run
     unknown     never tracked, expired, or no such job
 
 A job without a key is unknown (GitLab reports it as completed). A job runs at least once, so an ended job may start again after a
@@ -46,7 +48,7 @@ __all__ = [
 ]
 
 _UNFINISHED = frozenset[JobState]({"queued", "running", "retrying"})
-_ENDED = frozenset[JobState]({"completed", "failed", "discarded"})
+_ENDED = frozenset[JobState]({"completed", "failed", "discarded", "expired", "cancelled"})
 
 
 def look_up(jids: Iterable[Jid]) -> dict[Jid, JobState]:
@@ -55,7 +57,7 @@ def look_up(jids: Iterable[Jid]) -> dict[Jid, JobState]:
         raise TypeError(
             f"look_up({short_repr(jids)}): give an iterable of ids, such as [jid]; for one job there is of(jid)"
         )
-    return port.current().look_up([_check_jid(jid, index) for index, jid in enumerate(jids)])
+    return port.current().look_up([check_jid(jid, index) for index, jid in enumerate(jids)])
 
 
 def of(jid: Jid) -> JobState:
@@ -112,7 +114,12 @@ def _count(jids: Iterable[Jid], states: frozenset[JobState]) -> int:
     return sum(state in states for state in look_up(jids).values())
 
 
-def _check_jid(jid: object, index: int) -> Jid:
+def check_jid(jid: object, index: int = 0) -> Jid:
+    """Return the id of a job.
+
+    Raises:
+        TypeError, ValueError: it cannot be one; ``index`` is its place in the message.
+    """
     if jid is None:
         raise TypeError(f"id {index} is None: that job was dropped when it was pushed, and has no state; leave it out")
     if not isinstance(jid, str):

@@ -30,7 +30,9 @@ Ack: TypeAlias = Literal["batch", "sync"]
 StrictArguments: TypeAlias = Literal["raise", "warn", "off"]
 PushInTransaction: TypeAlias = Literal["raise", "warn", "wait", "now"]
 LogFormat: TypeAlias = Literal["auto", "json", "console"]
-JobState: TypeAlias = Literal["queued", "running", "retrying", "completed", "failed", "discarded", "unknown"]
+JobState: TypeAlias = Literal[
+    "queued", "running", "retrying", "completed", "failed", "discarded", "expired", "cancelled", "unknown"
+]
 
 
 class Outcome(StrEnum):
@@ -47,6 +49,10 @@ class Outcome(StrEnum):
     """The job raised ``RetryLater``."""
     DISCARDED = "discarded"
     """The job raised ``Discard``, a middleware did not yield, or a policy dropped it."""
+    EXPIRED = "expired"
+    """The job was to begin after its ``expires_in``: it did not run."""
+    CANCELLED = "cancelled"
+    """The job was cancelled: it did not run, or it saw the cancellation and ended."""
     RETIRED = "retired"
     """The class of the job is in the setting ``retired_workers``."""
     MALFORMED = "malformed"

@@ -39,6 +39,7 @@ def say(shards, redis):
 
 
 ALL = {"a": "queued", "b": "running", "c": "retrying", "d": "completed", "e": "failed", "f": "discarded"}
+ALL.update({"x": "expired", "y": "cancelled"})
 JIDS = [*ALL, "g"]
 
 
@@ -53,7 +54,7 @@ def test_function_named_after_a_state_means_that_state(say):
     say(**ALL)
     assert [jid for jid in JIDS if status.running(jid)] == ["b"]
     assert [jid for jid in JIDS if status.completed(jid)] == ["d"]
-    assert [jid for jid in JIDS if status.ended(jid)] == ["d", "e", "f"]
+    assert [jid for jid in JIDS if status.ended(jid)] == ["d", "e", "f", "x", "y"]
     assert (status.num_running(JIDS), status.num_unfinished(JIDS), status.num_completed(JIDS)) == (1, 3, 1)
     assert status.completed_jids(["f", "d", "d", "a"]) == ["d"]
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from framework.admin.access import Answers, Listing, read_only
+    from framework.admin.cancel import CancelResult, cancel_jobs
     from framework.admin.held_set import DropResult, HeldPlace, HeldSet, MatchingHeldJobs, held
     from framework.admin.job_queue import Queue, QueuedJob, aqueues, queues
     from framework.admin.job_record import JobRecord
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Answers",
     "BulkResult",
+    "CancelResult",
     "DropResult",
     "HeldPlace",
     "HeldRecord",
@@ -81,6 +83,7 @@ __all__ = [
     "aserver_times",
     "astats",
     "awork",
+    "cancel_jobs",
     "dead",
     "flags",
     "held",
@@ -103,6 +106,7 @@ __all__ = [
 _MODULES = {
     "Answers": "access",
     "BulkResult": "job_set",
+    "CancelResult": "cancel",
     "DropResult": "held_set",
     "HeldPlace": "held_set",
     "HeldRecord": "purge",
@@ -131,6 +135,7 @@ _MODULES = {
     "aserver_times": "statistics",
     "astats": "statistics",
     "awork": "running_jobs",
+    "cancel_jobs": "cancel",
     "dead": "job_set",
     "flags": "policy_state",
     "held": "held_set",

@@ -5,12 +5,14 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from framework.declare import registry
 from framework.errors import PayloadError
+from framework.finish.endings import CANCELLED_JOBS
 from framework.telemetry.counters import SKIPPED_JOBS, series_name
 from framework.types import JobState, Payload
 from framework.wire import keys
 from framework.wire.job import (
     BUFFERED_AT,
     DEFERRED,
+    EXPIRY,
     TRANSFER,
     clear_unknown_class,
     decode,
@@ -26,7 +28,7 @@ from framework.wire.status_key import StatusCommand, tracked_job
 JobSetKind: TypeAlias = Literal["scheduled", "retry", "dead", "interrupted"]
 """A sorted set of jobs, by the name that commands and the API give it."""
 
-EntryAction: TypeAlias = Literal["retry", "enqueue_now", "requeue", "kill", "delete", "reschedule"]
+EntryAction: TypeAlias = Literal["retry", "enqueue_now", "requeue", "kill", "delete", "cancel", "reschedule"]
 
 Refusal: TypeAlias = Literal["malformed", "in transfer", "wrong type"]
 """Why an entry stays as it was: its payload cannot run, it is on its way to another shard, its destination is no list or set."""
@@ -58,6 +60,7 @@ _SCRIPT_WORDS: Mapping[EntryAction, str] = {
     **dict.fromkeys(TO_QUEUE, "queue"),
     "kill": "dead",
     "delete": "remove",
+    "cancel": "remove",
     "reschedule": "time",
 }
 
@@ -100,6 +103,9 @@ def plan_action(
         return PlannedAction(member, member, resources=_on_end(payload, "failed"))
     if action == "delete":
         return _plan_delete(kind, member, payload)
+    if action == "cancel":
+        series = series_name(CANCELLED_JOBS, {"worker": str(payload.get("class"))})
+        return PlannedAction(member, resources=_on_end(payload, "cancelled"), series=series)
     state: JobState = "retrying" if kind == "retry" else "queued"
     return PlannedAction(member, resources=_on_delay(payload, state, delay_s))
 
@@ -114,8 +120,8 @@ def _plan_malformed(
 
 
 def _plan_enqueue(action: EntryAction, member: bytes, payload: Payload, now: float) -> PlannedAction | Refusal:
-    # As the poller: fields of a job outside of queues, and of one that has had its slot.
-    for name in ("at", DEFERRED, BUFFERED_AT, TRANSFER):
+    # As the poller: fields of a job outside of queues, and of one that has had its slot. The time to wait begins now.
+    for name in ("at", DEFERRED, BUFFERED_AT, TRANSFER, EXPIRY):
         payload.pop(name, None)
     queue = payload.get("queue")
     payload["queue"] = queue if isinstance(queue, str) and queue else _DEFAULT_QUEUE

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from framework import timings
 from framework.admin.deferred import deferral_count
+from framework.admin.early_end import early_end_blockers
 from framework.admin.search import JobLocation, JobStore
 from framework.admin.snapshot import ShardSnapshot
 from framework.command_line import command
@@ -106,6 +107,7 @@ class Explainer:
         """Return the explanation of a job at the place where it was found."""
         payload, place = location.payload, location.store
         where, reasons = self._blockers_at(location, payload)
+        reasons = [*early_end_blockers(location, self._snapshot), *reasons]
         return Explanation(
             self._snapshot.shard,
             location,

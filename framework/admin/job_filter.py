@@ -9,7 +9,7 @@ from typing import Any
 from framework.admin.job_record import JobRecord
 from framework.telemetry.context import CORRELATION_ID, META_PREFIX
 from framework.typeguards import short_repr
-from framework.types import Payload
+from framework.types import Jid, Payload
 from framework.wire.json import dumps
 
 _ESCAPED = frozenset(b"\"\\/<>&'")
@@ -31,6 +31,8 @@ class JobFilter:
     older_than_s: float = 0.0
     text: str = ""
     """A part of the payload as it is stored; ``*`` stands for any characters."""
+    jids: frozenset[Jid] = frozenset()
+    """The ids of the jobs; any for none."""
 
     def __bool__(self) -> bool:
         return self != JobFilter()
@@ -44,7 +46,15 @@ class JobFilter:
     @property
     def needle(self) -> bytes | None:
         """The longest text that stands in each matching payload exactly as it is written: Redis filters by it."""
-        texts = [self.cls, self.queue, self.error, self.tag, *self.context.values()]
+        # Of several ids, Redis could filter by one only.
+        texts = [
+            *(self.jids if len(self.jids) == 1 else ()),
+            self.cls,
+            self.queue,
+            self.error,
+            self.tag,
+            *self.context.values(),
+        ]
         plain = [text.encode() for text in texts if text.isascii() and text.isprintable()]
         plain = [text for text in plain if not _ESCAPED.intersection(text)]
         # The text is matched with the stored bytes, so no character of it is escaped.
@@ -56,6 +66,7 @@ class JobFilter:
         payload = record.payload
         return (
             (not self.cls or self.cls in (record.worker, record.display_class))
+            and (not self.jids or record.jid in self.jids)
             and (not self.queue or record.queue == self.queue)
             and (not self.error or self._matches_error(record))
             and (not self.tag or self.tag in record.tags)

@@ -1,9 +1,9 @@
 """Read held jobs, and drop them by the fields of their payloads, such as their user or caller (GitLab's admin purge)."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 
@@ -19,6 +19,7 @@ from framework.store.clock import server_time
 from framework.store.script import DROP_HELD
 from framework.telemetry.counters import SKIPPED_JOBS, series_name
 from framework.text import decode_escaped
+from framework.types import JobState
 from framework.wire import keys
 from framework.wire.job import clamp_time
 from framework.wire.resources import JobResources, lock_of
@@ -33,6 +34,18 @@ class PurgeResult:
     matched: int = 0
     dropped: int = 0
     completed: bool = True
+
+
+class HeldEnd(NamedTuple):
+    """The state of held jobs that are dropped, and their counter with its labels."""
+
+    state: JobState
+    counter: str
+    labels: Mapping[str, str]
+
+
+DROPPED = HeldEnd("discarded", SKIPPED_JOBS, {"action": "dropped", "reason": "operator"})
+"""An operator drops them."""
 
 
 class HeldRecord(JobRecord):
@@ -68,12 +81,13 @@ def purge(
     on_progress: OnProgress,
     *,
     dry_run: bool,
+    end: HeldEnd = DROPPED,
 ) -> PurgeResult:
     """Drop every held job that matches; the limits of these jobs then give their free slots to others.
 
     It works page by page until ``deadline`` (monotonic clock); jobs that arrive meanwhile may be missed. A job that is
     released before its turn runs. The lock of a dropped job is released, and its status becomes ``discarded``. Raises
-    redis errors; jobs dropped until then are gone.
+    redis errors; jobs dropped until then are gone. ``end`` is the state and the counter of the dropped jobs.
     """
     result, limits = PurgeResult(), set[str]()
     for store, scanned, found in held_records(shard, wanted, sizes, on_progress):
@@ -83,26 +97,24 @@ def purge(
         result.scanned += scanned
         result.matched += len(found)
         if found and not dry_run:
-            result.dropped += sum(_drop(shard.client, store, found))
+            result.dropped += sum(_drop(shard.client, store, found, end))
             limits |= {store.name} if store.kind == "waiting" else set()
     for name in sorted(limits):
         assign_free_slots(shard.client, name)
     return result
 
 
-def _drop(client: "redis.Redis", store: JobStore, found: list[HeldRecord]) -> Iterator[int]:
+def _drop(client: "redis.Redis", store: JobStore, found: list[HeldRecord], end: HeldEnd) -> Iterator[int]:
     calls: list[tuple[list[Any], list[Any]]] = []
     for one in found:
         payload = one.payload
         lock, track = lock_of(payload), tracked_job(payload)
-        series = series_name(
-            SKIPPED_JOBS, {"worker": str(payload.get("class")), "action": "dropped", "reason": "operator"}
-        )
+        series = series_name(end.counter, {"worker": str(payload.get("class")), **end.labels})
         places: list[Any] = [store.key, keys.COUNTERS]
         state: Sequence[Any] = ("", 0)
         if track is not None:
             places.append(keys.status(track.jid))
-            state = ("discarded", track.ttl_s)
+            state = (end.state, track.ttl_s)
         calls.append((places, [one.member, "" if lock is None else JobResources(lock).on_end(), *state, series]))
     for reply in DROP_HELD.each(client, calls):
         if isinstance(reply, Exception):

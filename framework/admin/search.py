@@ -110,6 +110,14 @@ def search(client: "redis.Redis", jid: str, on_progress: OnProgress) -> list[Job
     return []
 
 
+def search_lists(
+    client: "redis.Redis", stores: Sequence[JobStore], text: bytes, on_progress: OnProgress
+) -> Iterator[JobLocation]:
+    """Yield the jobs of queues and working lists whose payload has the text; all jobs for an empty one. Raises redis errors."""
+    for start in range(0, len(stores), _KEYS_PER_STEP):
+        yield from _search_lists(client, stores[start : start + _KEYS_PER_STEP], text, on_progress)
+
+
 def search_queue(client: "redis.Redis", queue: str, jid: str) -> bytes | None:
     """Return the job with this id in one queue, or ``None``. Raises redis errors."""
     store = JobStore("queue", keys.queue(queue).encode())

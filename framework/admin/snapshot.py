@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, cast
 
 import redis
+from redis.exceptions import ResponseError
 
 from framework.feature_flags.flag import Flag
 from framework.feature_flags.redis_flags import read_flags
@@ -77,6 +78,13 @@ class ShardSnapshot:
         pipeline.pttl(keys.status(jid))
         state, _ = pipeline.execute()
         return None if state is None else decode_escaped(state)
+
+    def cancelled_since(self, jid: str) -> float | None:
+        """Return when the job was cancelled, ``None`` if it was not."""
+        try:
+            return self.client.zscore(keys.CANCELLED, jid)
+        except ResponseError:
+            return None
 
     def owner(self, identity: str, jid: str) -> ListOwner:
         """Return the state of a process whose working list holds the job."""

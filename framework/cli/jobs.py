@@ -4,6 +4,7 @@ import click
 
 from framework.cli.groups import CommandGroup
 from framework.cli.jobs_actions import COMMANDS as ACTIONS
+from framework.cli.jobs_cancel import cancel
 from framework.cli.jobs_counters import counters
 from framework.cli.jobs_deferred import deferred
 from framework.cli.jobs_enqueue import enqueue
@@ -26,7 +27,7 @@ def jobs() -> None:
 
 
 for command in (
-    *(enqueue, stats, *QUEUES, *PROCESSES, list_jobs, show, *ACTIONS),
+    *(enqueue, stats, *QUEUES, *PROCESSES, list_jobs, show, *ACTIONS, cancel),
     *(explain, held, limits, locks, *PAUSES, deferred, *FLAGS, counters),
 ):
     jobs.add_command(command)

@@ -214,19 +214,19 @@ ATTRIBUTES: Mapping[str, Attribute] = {
     "timeout": Attribute(
         validator=validators.optional(validators.duration),
         group="running",
-        meaning="The maximum run time.",
-        effect="None yet: the value is validated, and a `NoEffectWarning` says that no run is stopped.",
-        trap="Give network calls their own timeouts: no timeout can interrupt a thread that waits in C code.",
-        no_effect="no run is stopped",
+        meaning="The maximum time of one run.",
+        effect="`JobTimeoutError` is raised in the thread of the job, only inside of `perform`; the task of an async "
+        "job is cancelled. The job has failed, and is retried as after any error.",
+        trap="No timeout can interrupt a thread that waits in C code: it gets the error when that call returns, so give "
+        "network calls their own timeouts. The error may come between any two instructions of the job.",
     ),
     "expires_in": Attribute(
         validator=validators.optional(validators.duration),
         group="running",
-        meaning="The time after the push from which on a job need not start any more.",
-        effect="None yet: the value is validated and is in the payload, and a `NoEffectWarning` says that no job is "
-        "dropped.",
-        trap="It is about the start, not about the run time: that is `timeout`.",
-        no_effect="no job is dropped",
+        meaning="The most time between the push of a job, or the due time of a scheduled one, and its start.",
+        effect="A job that is older when it would start ends without running: log status and state `expired`, "
+        "counter `sidekiq_jobs_expired_total`.",
+        trap="Retries, deferrals and `RetryLater` do not extend it. It is not about the run time: that is `timeout`.",
     ),
     "strict_arguments": Attribute(
         validator=validators.optional(validators.one_of(*get_args(StrictArguments))),

@@ -33,6 +33,11 @@ class CancellationState(Protocol):
         """Whether the job was cancelled."""
         ...
 
+    @property
+    def seen(self) -> bool:
+        """Whether the job has read that it was cancelled."""
+        ...
+
 
 class JobContext(Protocol):
     """The questions that a running job can ask: whether it was cancelled, and whether the process is stopping."""

@@ -45,6 +45,10 @@ class ClientPort(Protocol):
         """Return the states of these jobs from all shards."""
         ...
 
+    def cancel(self, jid: "Jid") -> bool:
+        """Cancel a job; return false if it is known to have ended."""
+        ...
+
     def route(self, declaration: "Declaration") -> "Route":
         """Return where jobs of this worker go."""
         ...

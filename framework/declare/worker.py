@@ -188,9 +188,10 @@ class ApplicationWorker(AwaitablePushes):
 
     @property
     def cancelled(self) -> bool:
-        """Return whether this job was cancelled (Sidekiq's ``Client#cancel!``). Check it in a long loop, and return from ``perform``.
+        """Return whether this job was cancelled: ``framework.cancel``, ``jobs cancel``, or Sidekiq's ``Client#cancel!``.
 
-        The answer is up to 5 s old. Most reads send nothing to Redis.
+        Check it in a long loop, and return from ``perform``: the job has then ended as cancelled. The answer is up to 5 s old. Most
+        reads send nothing to Redis.
         """
         if self._aw_run is None:
             return False

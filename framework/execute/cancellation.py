@@ -1,19 +1,26 @@
-"""Read cancellations of running jobs from Redis, for ``self.cancelled`` (Ruby's ``Client#cancel!`` writes them).
+"""Know which jobs were cancelled: by ``framework.cancel``, or by Ruby's ``Client#cancel!`` for a job that asks.
 
-Only jobs that read ``self.cancelled`` are looked up: the field ``cancelled`` of the HASH ``it-JID``. The first read of a sync job
-asks Redis at once, which delays only its own thread. Then one pipeline asks for all such jobs every few seconds, as Sidekiq
-does. If Redis does not answer, or refuses, nothing is cancelled.
+``framework.cancel`` marks a job's id in one key of the shard. While that key is missing, nothing is sent: the check for rare keys
+has it (``AbsentKeys``). Else each process reads the new marks every few seconds, for all its jobs at once. A job that starts looks
+into the memory of its process.
+
+Ruby's cancellation is the field ``cancelled`` of the HASH ``it-JID``. Only jobs that read ``self.cancelled`` are looked up there. The
+first read of a sync job asks Redis at once, which delays only its own thread. Then one pipeline asks for all such jobs every few
+seconds, as Sidekiq does. If Redis does not answer, or refuses, nothing is cancelled.
 """
 
 import threading
+from collections.abc import Callable, Container
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 from weakref import WeakSet
 
 import redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from framework.declare.misuse import running_loop
+from framework.store.absent_keys import AbsentKeys
+from framework.text import decode_escaped
 from framework.types import Jid
 from framework.wire import keys
 
@@ -22,23 +29,54 @@ ITERATION_TTL_S = 30 * 86_400
 
 _CANCELLED, _CURSOR = "cancelled", "c"
 _NO_CURSOR = "null"
+# Marks of one read. One that is passed over, because others are removed meanwhile, is read next time.
+_PAGE = 10_000
+# Marks of ended jobs that a process keeps, at most, beside as many as there are.
+_MOST_ENDED = 1_000
 
 
 class Cancellation:
     """The cancellation of one run. ``cancelled`` never becomes false again."""
 
-    __slots__ = ("__weakref__", "cancelled", "jid")
+    __slots__ = ("__weakref__", "is_set", "jid", "seen")
 
     def __init__(self, jid: Jid) -> None:
         self.jid = jid
-        self.cancelled = False
+        self.is_set = False
+        """Whether the job was cancelled."""
+        self.seen = False
+        """Whether the job has read that it was cancelled."""
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the job was cancelled, as the job itself reads it."""
+        self.seen = self.is_set
+        return self.is_set
+
+
+def _cancel_no_task(_jids: Container[Jid]) -> None:
+    """Cancel no task."""
 
 
 class Cancellations:
-    """The cancellations that running jobs of this process have read. ``client`` is safe from any thread."""
+    """The cancelled jobs of one shard, as one process knows them. ``client`` is safe from any thread.
 
-    def __init__(self, client: "redis.Redis") -> None:
+    ``cancel_tasks`` cancels the tasks of async jobs by their ids.
+    """
+
+    def __init__(
+        self,
+        client: "redis.Redis",
+        absent: AbsentKeys | None = None,
+        cancel_tasks: Callable[[Container[Jid]], None] = _cancel_no_task,
+    ) -> None:
         self._client = client
+        self._absent = absent or AbsentKeys()
+        self._cancel_tasks = cancel_tasks
+        # One object for ever: every thread that starts jobs looks into it, without a lock. Only `refresh` changes it.
+        self.marked = set[Jid]()
+        """The ids of the cancelled jobs that have not ended."""
+        self._read_from = "-inf"
         # Weak: a job that has ended drops its cancellation, and no code has to unregister it.
         self._watched = WeakSet[Cancellation]()
         self._lock = threading.Lock()
@@ -50,18 +88,63 @@ class Cancellations:
             return cancellation
         with self._lock:
             self._watched.add(cancellation)
+        # Behind the addition: a mark that is read now is seen here or by `refresh`.
+        if jid in self.marked:
+            cancellation.is_set = True
         # An async job must not wait for Redis: `refresh` updates it.
-        if running_loop() is None:
+        elif running_loop() is None:
             with suppress(RedisError, OSError):
                 self._query([cancellation])
         return cancellation
 
     def refresh(self) -> None:
-        """Look up all of them; called every few seconds. Raises redis errors."""
+        """Read the new marks, and look up the jobs that have asked; called every few seconds. Raises redis errors."""
+        # Refused by an ACL, or a key of another type: nothing is cancelled.
+        with suppress(ResponseError):
+            self._read_marks()
         with self._lock:
-            watched = [one for one in self._watched if not one.cancelled]
+            watched = [one for one in self._watched if not one.is_set]
+        if self.marked:
+            for one in watched:
+                one.is_set = one.jid in self.marked
+            self._cancel_tasks(self.marked)
+            watched = [one for one in watched if not one.is_set]
         if watched:
             self._query(watched)
+
+    def _read_marks(self) -> None:
+        """Read the marks since the last read; all of them if some are missing, or if many belong to jobs that have ended."""
+        if not self._absent.may_exist(keys.CANCELLED):
+            self._forget()
+            return
+        count = self._read_new()
+        if count > len(self.marked) or len(self.marked) > 2 * count + _MOST_ENDED:
+            # Redis's clock was set back, or the set was written anew.
+            self._forget()
+            count = self._read_new()
+        if not count:
+            self._forget()
+        self._absent.note(keys.CANCELLED, found=bool(count))
+
+    def _read_new(self) -> int:
+        """Add the marks since the last read; return how many marks there are."""
+        first, start = self._read_from, 0
+        while True:
+            pipeline: Any = self._client.pipeline(transaction=False)
+            pipeline.zcard(keys.CANCELLED)
+            pipeline.zrangebyscore(keys.CANCELLED, first, "+inf", start=start, num=_PAGE, withscores=True)
+            count, page = cast("tuple[int, list[tuple[bytes, float]]]", pipeline.execute())
+            self.marked.update(decode_escaped(jid) for jid, _ in page)
+            if page:
+                # Inclusive: a later mark may have the same score.
+                self._read_from = f"{page[-1][1]:.6f}"
+            if len(page) < _PAGE:
+                return count
+            start += _PAGE
+
+    def _forget(self) -> None:
+        self.marked.clear()
+        self._read_from = "-inf"
 
     def _query(self, watched: list[Cancellation]) -> None:
         pipeline: Any = self._client.pipeline(transaction=False)
@@ -72,7 +155,7 @@ class Cancellations:
         if found:
             self._add_cursors(found)
         for one in found:
-            one.cancelled = True
+            one.is_set = True
 
     def _add_cursors(self, found: list[Cancellation]) -> None:
         """Add the cursor field if it is missing: without it Sidekiq 8.1's pages answer 500, and its own jobs raise."""

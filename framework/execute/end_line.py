@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from framework.declare.names import queue_name
-from framework.errors import BusinessError, NewerVersionError
+from framework.errors import BusinessError, JobTimeoutError, NewerVersionError
 from framework.execute.execution import Execution
 from framework.finish.outcome import (
     SUCCEEDED,
     Deferred,
     Discarded,
+    Expired,
     Failed,
     Held,
     Retired,
@@ -40,15 +41,15 @@ def end_fields(run: Execution, decision: RetryDecision | None) -> dict[str, Any]
 
 def _outcome_fields(run: Execution) -> Mapping[str, Any]:
     match run.outcome:
-        case Failed(error) if has_type(error, BusinessError):
-            return {"error_kind": "business"}
+        case Failed(error) if has_type(error, BusinessError, JobTimeoutError):
+            return {"error_kind": "business" if has_type(error, BusinessError) else "timeout"}
         case Snoozed(delay_s):
             return {"retry_in_s": delay_s}
         case Discarded(reason, by):
             return {"dropped_by": by, "dropped_reason": reason}
         case Retired(reason=reason):
             return {"dropped_by": "retired_workers", "dropped_reason": f"the class is retired: {reason}"}
-        case Held(fields=fields):
+        case Held(fields=fields) | Expired(fields=fields):
             return fields
         case Deferred(delay_s, reason, fields):
             return {**_deferral(reason, deferral_count(run.payload or {}, reason) + 1, delay_s), **fields}

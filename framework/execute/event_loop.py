@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Container, Coroutine
 from contextvars import Context
-from typing import Any
+from inspect import CORO_CREATED, getcoroutinestate
+from typing import Any, cast
 
 
 class EventLoop:
@@ -68,6 +69,11 @@ class EventLoop:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._cancel)
 
+    def cancel_named(self, names: Container[str]) -> None:
+        """Cancel, once, each submitted task with one of these names whose coroutine has begun."""
+        if self._loop is not None and any(task.get_name() in names for task in self.tasks()):
+            self._loop.call_soon_threadsafe(self._cancel_begun, names)
+
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait at most ``timeout_s`` for every submitted coroutine to end; return whether all have ended."""
         with self._changed:
@@ -106,6 +112,13 @@ class EventLoop:
         self._start_submitted()
         for task in self.tasks():
             task.cancel()
+
+    def _cancel_begun(self, names: Container[str]) -> None:
+        for task in self.tasks():
+            # One that has not begun would end without running its `except` clauses: the next call finds it.
+            begun = getcoroutinestate(cast("Coroutine[Any, Any, None]", task.get_coro())) != CORO_CREATED
+            if begun and task.get_name() in names and not task.cancelling():
+                task.cancel()
 
     def _nested_loop(self) -> "EventLoop":
         with self._lock:

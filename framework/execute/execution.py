@@ -4,17 +4,15 @@ import os
 import sys
 import time
 import traceback
-from asyncio import CancelledError
+from asyncio import CancelledError, current_task
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import ExitStack, suppress
-from types import CoroutineType, MappingProxyType
-from typing import Any, NoReturn, cast
+from types import MappingProxyType
+from typing import Any, NoReturn
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import (
-    ArgumentsError,
-    ArgumentsMismatchError,
     Discard,
     PayloadError,
     RetryLater,
@@ -22,13 +20,17 @@ from framework.errors import (
 )
 from framework.execute.admission import AdmissionChain, AdmissionRequest
 from framework.execute.decoding import PayloadDecoder
+from framework.execute.early_end import cancelled_jid, early_end
 from framework.execute.job_log import JobLog, StartLine
+from framework.execute.perform import call_perform, new_instance
 from framework.execute.policy_decision import AdmitTogether, PolicyDecision
 from framework.execute.stats import RunningJobs
+from framework.execute.timeouts import Timeouts
 from framework.execute.unknown import UnknownClassDelays
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import (
     SUCCEEDED,
+    Cancelled,
     Discarded,
     Failed,
     Interrupted,
@@ -45,7 +47,7 @@ from framework.recover.suspects import SuspectRunner, is_suspect
 from framework.telemetry import context
 from framework.typeguards import has_type
 from framework.types import Payload
-from framework.wire.job import BUFFERED_AT, DEATH_COUNT, count_of, version_of
+from framework.wire.job import BUFFERED_AT, DEATH_COUNT, EXPIRES_IN, count_of
 from framework.wire.malformed import dead_set_entry
 from framework.wire.resources import IDEMPOTENCY_KEY, resources_of
 from framework.wire.status_key import STATUS_EXPIRATION, TrackedJob, tracked_job
@@ -128,12 +130,16 @@ class Executor:
         admission: AdmissionChain = NO_POLICIES,
         unknown: UnknownClassDelays = DEFAULT_UNKNOWN_CLASSES,
         admit_together: AdmitTogether | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._middleware = middleware
         self._log = log
         # A tenth of the cost of a no-op job; only lines show it.
         self._thread_time = time.thread_time if log.has_job_lines else _not_measured
         self._running_jobs = running_jobs
+        self._cancelled = running_jobs.cancelled
+        self._timeouts = Timeouts()
+        self._clock = clock
         self._decoding = decoding
         self._ensure_fetching = ensure_fetching
         self._suspect_runner = suspect_runner
@@ -149,6 +155,7 @@ class Executor:
     def after_fork_in_child(self) -> None:
         """Exit a child process that a job has forked as soon as the job's code returns."""
         self._on_job_return = _exit_child
+        self._timeouts.after_fork_in_child()
 
     def begin(self, unit: UnitOfWork) -> Execution:
         """Run one fetched job in the caller's context, to its end or to its ``coroutine``. Raises nothing."""
@@ -174,11 +181,10 @@ class Executor:
                 name = payload["class"] if run.declaration is None else run.declaration.wire_name
                 unit.resources = resources_of(payload, unit.data, unit.queue, ttl_s, name)
             context.enter_job(payload)
-            # Before the policies: a job that cannot run in this process takes no slot, and keeps its lock.
-            if (run.declaration is None or "version" in payload) and (
-                unknown := self._unknown.outcome_if_unknown(payload, run.declaration, self._retired)
-            ):
-                run.outcome = unknown
+            # Before the policies: a job that does not run takes no slot. Almost all payloads have none of these fields.
+            rare = run.declaration is None or "version" in payload or EXPIRES_IN in payload or self._cancelled
+            if rare and (refused := self._refusal(run, payload)) is not None:
+                run.outcome = refused
                 return run
             if run.declaration is None or self._is_admitted(run, run.declaration):
                 run.admitted = True
@@ -213,6 +219,9 @@ class Executor:
         """Continue an async run on the event loop. Raises nothing."""
         try:
             await self._await_job(run)
+            # The job has handled the cancellation of its task, and returned.
+            if self._cancelled and (jid := cancelled_jid(run.payload or {}, self._cancelled)) and _task_cancelled():
+                run.outcome = Cancelled(jid, ran=True)
         except BaseException as error:  # noqa: BLE001 - as above; an error that leaves a task ends the loop
             run.outcome = self._outcome(run, error)
         self._on_job_return(run)
@@ -224,6 +233,11 @@ class Executor:
             return
         with run.middleware_exits:
             await run.coroutine
+
+    def _refusal(self, run: Execution, payload: Payload) -> RunOutcome | None:
+        """Return the outcome of a job that ends early, or that this process cannot run; ``None`` for any other."""
+        ended = early_end(run.unit, payload, run.declaration, self._cancelled, self._clock)
+        return ended or self._unknown.outcome_if_unknown(payload, run.declaration, self._retired)
 
     def _is_admitted(self, run: Execution, declaration: Declaration) -> bool:
         """Return whether every policy of the class admits the job; if one does not, note why."""
@@ -286,13 +300,13 @@ class Executor:
         # A store and not a method: every job pays for it.
         run.unit.performing_since = run.started
         if not self._middleware:
-            run.coroutine = call_perform(instance, declaration, payload, self._strictness)
+            run.coroutine = call_perform(instance, declaration, payload, self._strictness, self._timeouts)
             return
         with ExitStack() as stack:
             if not stack.enter_context(ChainInvocation(self._middleware, instance, payload, run.unit.queue)):
                 run.outcome = _MIDDLEWARE_STOPPED
                 return
-            run.coroutine = call_perform(instance, declaration, payload, self._strictness)
+            run.coroutine = call_perform(instance, declaration, payload, self._strictness, self._timeouts)
             if run.coroutine is not None:
                 # The middlewares end after the coroutine.
                 run.middleware_exits = stack.pop_all()
@@ -303,6 +317,9 @@ class Executor:
             requested = _requested_outcome(run.unit, error)
         except BaseException:  # noqa: BLE001 - an application's subclass may lack the attributes of its base: the job fails
             requested = None
+        if requested is None and has_type(error, CancelledError):
+            jid = cancelled_jid(run.payload or {}, self._cancelled)
+            requested = None if jid is None else Cancelled(jid, ran=True)
         if requested is None and self._running_jobs.stopping and has_type(error, Shutdown, CancelledError):
             return Interrupted()
         return requested or Failed(error)
@@ -311,6 +328,9 @@ class Executor:
         if run.start_noted:
             self._suspect_runner.end(run.unit.data)
         run.duration_s = time.perf_counter() - run.started
+        instance = run.instance
+        if instance is not None and instance._aw_cancellation is not None and run.outcome is SUCCEEDED:
+            run.outcome = Cancelled(instance.jid, ran=True) if instance._aw_cancellation.seen else SUCCEEDED
         if run.started_log is None and run.outcome is SUCCEEDED:
             # No end line is written.
             return
@@ -335,39 +355,9 @@ def _exit_child(run: Execution) -> NoReturn:
     os._exit(status)
 
 
-def call_perform(
-    instance: Any, declaration: Declaration, payload: Payload, strictness: StrictArgumentsCheck
-) -> Coroutine[Any, Any, Any] | None:
-    """Check the arguments against the method for this version of the job, and call it. Raises what it raises.
-
-    Returns the coroutine of an async method, which has not started.
-    """
-    arguments, signature, perform = payload["args"], declaration.signature, instance.perform
-    if declaration.version_handlers:
-        handler = declaration.version_handlers.get(instance.job_version)
-        if handler is not None:
-            signature, perform = handler.signature, getattr(instance, handler.method)
-    try:
-        signature.check(arguments, parsed=True)
-    except ArgumentsError as error:
-        if not strictness.allows_run(declaration, signature, arguments, instance.jid):
-            reason = f"argument '{error.argument}' {error.reason}" if error.argument else error.reason
-            name, version = declaration.wire_name, instance.job_version
-            raise ArgumentsMismatchError(name, reason, method=signature.method, version=version) from error
-    result: Any = perform(*arguments)
-    # The result decides, not the class: a plain decorator around an `async def` returns a coroutine too.
-    return cast("Coroutine[Any, Any, Any]", result) if type(result) is CoroutineType else None
-
-
-def new_instance(worker: Any, payload: Payload) -> Any:
-    """Return a new instance with the fields of its job; threads share no instance."""
-    instance: Any = worker()
-    instance.jid = payload.get("jid", "")
-    if "version" in payload or worker.version:
-        # A payload without the field was written when the class had no version: version 0, whatever the class has today.
-        instance.job_version = version_of(payload)
-    instance._aw_job = payload
-    return instance
+def _task_cancelled() -> bool:
+    task = current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _requested_outcome(unit: UnitOfWork, error: BaseException) -> RunOutcome | None:

@@ -31,7 +31,7 @@ from framework.text import decode_escaped
 from framework.types import JobState
 from framework.wire import keys
 from framework.wire.compress import COMPRESSED
-from framework.wire.job import BUFFERED_AT
+from framework.wire.job import BUFFERED_AT, EXPIRES_IN
 from framework.wire.json import dumps
 from framework.wire.resources import HELD_LOCK_S, IDEMPOTENCY_KEY, milliseconds, resources_of, slot_id
 from framework.wire.status_key import STATUS_EXPIRATION, TrackedJob, tracked_job
@@ -89,7 +89,9 @@ class GroupAdmission:
         unit.prepared = Preparation(payload)
         worker = registry.find(payload["class"])
         # A version may be unknown here; a suspect starts in its turn; compressed arguments may need memory: each alone.
-        if worker is None or "version" in payload or payload.get(COMPRESSED) or is_suspect(payload):
+        # A job that may be too old takes no slot before that is known.
+        alone = "version" in payload or EXPIRES_IN in payload or payload.get(COMPRESSED) or is_suspect(payload)
+        if worker is None or alone:
             return None
         declaration: Declaration = worker.declaration()
         policies = self._admission.policies_for(declaration)

@@ -9,7 +9,7 @@ from typing import Any
 
 from framework.errors import Discard
 from framework.execute.event_loop import EventLoop
-from framework.execute.execution import call_perform, new_instance
+from framework.execute.perform import call_perform, new_instance
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call, ChainInvocation
 from framework.push.strict_arguments import StrictArgumentsCheck

@@ -16,7 +16,7 @@ from weakref import WeakSet
 from redis.exceptions import RedisError
 
 from framework.backoff import backoff_s
-from framework.errors import BusinessError
+from framework.errors import BusinessError, JobTimeoutError
 from framework.execute.end_line import end_fields
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Execution, Executor
@@ -25,7 +25,7 @@ from framework.execute.stats import RunningJobs, ThreadCounts
 from framework.execute.threads import WorkerThreads
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.finish.endings import LOST_BEFORE_RUN, Ending, ending_of
+from framework.finish.endings import CANCELLED, CANCELLED_RUN, EXPIRED, LOST_BEFORE_RUN, Ending, ending_of
 from framework.finish.endings import SUCCEEDED as SUCCEEDED_ENDING
 from framework.finish.outcome import (
     SUCCEEDED,
@@ -42,6 +42,9 @@ from framework.finish.settle import Settler, SettleResult
 from framework.telemetry.counters import counters
 from framework.typeguards import has_type
 from framework.types import Payload
+
+TIMED_OUT_JOBS = "sidekiq_jobs_timed_out_total"
+"""Runs that ended because they lasted longer than their ``timeout``; ``stat:failed`` counts them too."""
 
 BUSINESS_FAILED = "sidekiq_jobs_business_failed_total"
 """Jobs that ended by a ``BusinessError``; ``stat:failed`` does not count them."""
@@ -278,6 +281,8 @@ class Processor:
         if ending.processed == "no":
             # The job has not run, or its payload cannot be read: Sidekiq does not count it either.
             return
+        if ending in (EXPIRED, CANCELLED, CANCELLED_RUN):
+            counters.add(ending.counter, str((run.payload or {}).get("class")))
         counts.count_run(run.unit.queue)
         if ending.processed == "record":
             counts.uncounted += 1
@@ -288,6 +293,8 @@ class Processor:
             else:
                 metrics.record_run(run.duration_s)
         if isinstance(outcome, Failed):
+            if run.declaration is not None and has_type(outcome.error, JobTimeoutError):
+                counters.add(TIMED_OUT_JOBS, run.declaration.wire_name)
             if run.declaration is not None and has_type(outcome.error, BusinessError):
                 # The system worked as designed.
                 counters.add(BUSINESS_FAILED, run.declaration.wire_name)

@@ -54,6 +54,8 @@ class RunningJobs:
     def __init__(self, running: Callable[[], list[UnitOfWork]], cancellations: Cancellations | None = None) -> None:
         self._units = running
         self._cancellations = cancellations
+        self.cancelled: set[Jid] = set() if cancellations is None else cancellations.marked
+        """The ids of the cancelled jobs of this shard; empty almost always."""
         self._thread_counts: list[ThreadCounts] = []
         self._lock = threading.Lock()
 
@@ -97,7 +99,11 @@ class RunningJobs:
 
     def cancellation(self, jid: Jid) -> Cancellation:
         """Return the cancellation behind ``self.cancelled`` of a running job."""
-        return Cancellation(jid) if self._cancellations is None else self._cancellations.watch(jid)
+        if self._cancellations is not None:
+            return self._cancellations.watch(jid)
+        cancellation = Cancellation(jid)
+        cancellation.is_set = jid in self.cancelled
+        return cancellation
 
     def logger(self, job: dict[str, Any]) -> JobLogger:
         """Return the logger behind ``self.logger`` of a running job."""

@@ -19,6 +19,7 @@ from framework.wire.job import (
     clear_unknown_class,
     decode,
     deferral_count,
+    fix_expiry,
     wire_timestamp,
 )
 from framework.wire.payload_edit import rewrite
@@ -52,6 +53,8 @@ def payload_leaving_queue(unit: UnitOfWork) -> Payload:
     """Return the payload with its queue, without the fields that say how it came there or why it waited."""
     payload = decode(unit.data, None)
     clear_unknown_class(payload)
+    # Before the time of its enqueue is gone.
+    fix_expiry(payload)
     # Some producers omit it, and a retry from the set needs it.
     payload["queue"] = unit.queue
     # A Ruby poller may have enqueued the job during a transfer between shards.

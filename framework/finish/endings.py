@@ -7,9 +7,11 @@ One row per ending, because an outcome may end in several ways: a failure is ret
 from typing import Literal, NamedTuple, TypeAlias, assert_never
 
 from framework.finish.outcome import (
+    Cancelled,
     Deferred,
     Discarded,
     DroppedBy,
+    Expired,
     Failed,
     ForeignClass,
     Held,
@@ -50,7 +52,7 @@ class Ending(NamedTuple):
     failed: bool = False
     """Whether ``stat:failed`` counts it; of a ``BusinessError`` a counter of its own does."""
     counter: str = ""
-    """The counter of the policy in ``aw:counters``; empty for none."""
+    """The counter in ``aw:counters``, which the policy adds to, or the processor for an early end; empty for none."""
 
 
 RIGHT_REFUSED, POLICY_REFUSED = "right_refused", "policy_refused"
@@ -58,6 +60,10 @@ REFUSED_REASONS = frozenset({RIGHT_REFUSED, POLICY_REFUSED})
 """Reasons of a deferral because Redis refuses a policy's command."""
 
 _SKIPPED = "sidekiq_jobs_skipped_total"
+EXPIRED_JOBS = "sidekiq_jobs_expired_total"
+"""Jobs that ended without running because they were too old (``expires_in``)."""
+CANCELLED_JOBS = "sidekiq_jobs_cancelled_total"
+"""Jobs that ended because they were cancelled."""
 _LIMITED = "sidekiq_concurrency_limit_deferred_jobs_total"
 
 SUCCEEDED = Ending(Outcome.SUCCEEDED, "", "end", "done", "completed", "fetch", "script")
@@ -71,6 +77,13 @@ DROPPED_BY_FLAG = Ending(
 )
 DROPPED_BY_CAPACITY = Ending(
     Outcome.DISCARDED, "by max_running_jobs", "single", "dropped", "discarded", "fetch", "script"
+)
+EXPIRED = Ending(Outcome.EXPIRED, "", "single", "expired", "expired", "fetch", "script", counter=EXPIRED_JOBS)
+CANCELLED = Ending(
+    Outcome.CANCELLED, "before the run", "single", "cancelled", "cancelled", "fetch", "script", counter=CANCELLED_JOBS
+)
+CANCELLED_RUN = Ending(
+    Outcome.CANCELLED, "during the run", "end", "cancelled", "cancelled", "fetch", "script", counter=CANCELLED_JOBS
 )
 RETIRED = Ending(Outcome.RETIRED, "", "end", "dropped", "discarded", "drop_retired", "record")
 # The end line is written only if the payload was decoded, so with compressed arguments that cannot be read.
@@ -94,7 +107,19 @@ LOST_AT_END = Ending(None, "lost at the end of a run", "event", "fenced", None, 
 LOST_BEFORE_RUN = Ending(None, "lost before the run", "single", "fenced", None, "take_slot", "no")
 
 ENDINGS: tuple[Ending, ...] = (
-    *(SUCCEEDED, RETRIED, KILLED, DELETED, SNOOZED, DISCARDED, DROPPED_BY_FLAG, DROPPED_BY_CAPACITY, RETIRED),
+    *(
+        SUCCEEDED,
+        RETRIED,
+        KILLED,
+        DELETED,
+        SNOOZED,
+        DISCARDED,
+        DROPPED_BY_FLAG,
+        DROPPED_BY_CAPACITY,
+        EXPIRED,
+        CANCELLED,
+    ),
+    *(CANCELLED_RUN, RETIRED),
     *(MALFORMED, DEFERRED, DEFERRED_REFUSED, UNKNOWN_CLASS, FOREIGN_RETURNED, FOREIGN_DELAYED),
     *(HELD_BY_LIMIT, HELD_BY_PAUSE),
     *(RETURNED, INTERRUPTED_TOO_OFTEN, RECOVERED, QUARANTINED, CLASS_NOT_FOUND, LOST_AT_END, LOST_BEFORE_RUN),
@@ -104,6 +129,7 @@ ENDINGS: tuple[Ending, ...] = (
 _BY_OUTCOME: dict[type[RunOutcome], Ending] = {
     Succeeded: SUCCEEDED,
     Snoozed: SNOOZED,
+    Expired: EXPIRED,
     Retired: RETIRED,
     Malformed: MALFORMED,
     Interrupted: RETURNED,
@@ -119,6 +145,8 @@ def ending_of(outcome: RunOutcome, decision: RetryDecision | None) -> Ending:
             return _ending_of_failure(decision)
         case Discarded(by=by):
             return _DROPPED_BY.get(by, DISCARDED)
+        case Cancelled(ran=ran):
+            return CANCELLED_RUN if ran else CANCELLED
         case Deferred(reason=reason):
             return DEFERRED_REFUSED if reason in REFUSED_REASONS else DEFERRED
         case UnknownClass(gives_up=gives_up):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from framework.errors import NewerVersionError, PayloadError, UnknownWorkerError
-from framework.types import Outcome
+from framework.types import Jid, Outcome
 
 DroppedBy: TypeAlias = Literal["job", "middleware", "feature_flag", "max_running_jobs", "retired_workers"]
 """The cause that dropped a job: the log field ``dropped_by``."""
@@ -53,6 +53,30 @@ class Discarded:
     outcome: ClassVar[Outcome] = Outcome.DISCARDED
     reason: str
     by: DroppedBy = "job"
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """The job was to begin at ``expiry`` (epoch seconds) at the latest, and did not: it has not run."""
+
+    outcome: ClassVar[Outcome] = Outcome.EXPIRED
+    expiry: float
+    late_s: float
+    """For how long the job had been too old when that was seen."""
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """Return further fields of the log line."""
+        return {"expired_for_s": round(self.late_s, 6)}
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The job was cancelled: it has not run, or (``ran``) it saw the cancellation in ``perform`` and ended."""
+
+    outcome: ClassVar[Outcome] = Outcome.CANCELLED
+    jid: Jid
+    ran: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +163,18 @@ class Lost:
 
 
 SettledOutcome: TypeAlias = (
-    Succeeded | Failed | Snoozed | Discarded | Retired | Malformed | Deferred | Held | UnknownClass | ForeignClass
+    Succeeded
+    | Failed
+    | Snoozed
+    | Discarded
+    | Expired
+    | Cancelled
+    | Retired
+    | Malformed
+    | Deferred
+    | Held
+    | UnknownClass
+    | ForeignClass
 )
 """The outcomes that ``Settler.settle`` writes."""
 

@@ -18,7 +18,7 @@ from framework.typeguards import has_type
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, pack_backtrace
 from framework.wire.error_text import error_class, error_message
-from framework.wire.job import Job, timestamp, whole_number, wire_timestamp
+from framework.wire.job import EXPIRY, Job, timestamp, whole_number, wire_timestamp
 
 DEFAULT_MAX_RETRIES = 25
 MAX_MESSAGE = 10_000
@@ -112,6 +112,8 @@ class RetryPolicy:
     ) -> Kill | Delete:
         if _field(payload, worker, "dead") is False or (business and not self.keeps_business_failures):
             return Delete(self.mark_discarded(payload), args, exhausted=True)
+        # An operator who retries a dead job wants it to run: its time to wait begins at that enqueue.
+        payload.pop(EXPIRY, None)
         return Kill(payload, args, business)
 
     def mark_discarded(self, payload: Payload) -> Payload:

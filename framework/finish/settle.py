@@ -15,11 +15,13 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.delayed_payload import DelayedOutcome, delayed_payload, payload_leaving_queue
-from framework.finish.endings import DELETED, DISCARDED, KILLED, RETIRED, RETRIED, SUCCEEDED, ending_of
+from framework.finish.endings import DELETED, KILLED, RETIRED, RETRIED, SUCCEEDED, ending_of
 from framework.finish.handlers import Handlers
 from framework.finish.outcome import (
+    Cancelled,
     Deferred,
     Discarded,
+    Expired,
     Failed,
     ForeignClass,
     Held,
@@ -129,14 +131,11 @@ class Settler:
         state earlier: if the process is killed in between, the job runs again and is ``running`` again.
         """
         match outcome:
-            case Succeeded() | Discarded():
-                ending = DISCARDED if isinstance(outcome, Discarded) else SUCCEEDED
-                if not confirmed and unit.acknowledged_with_others:
-                    self.acknowledge_with_others(unit, tracked, ending.state)
-                    return SettleResult("acknowledged", acknowledge=True)
-                if tracked is not None:
-                    self._status_writer.write_last(tracked, ending.state)
-                return self._remove(unit)
+            case Succeeded() | Discarded() | Expired() | Cancelled():
+                if isinstance(outcome, Cancelled):
+                    # Its mark goes in the same step.
+                    unit.own_resources().cancelled = outcome.jid
+                return self._acknowledge(unit, tracked, ending_of(outcome, None).state, confirmed=confirmed)
             case Failed(error):
                 assert decision is not None, "a failure is settled after decide_retry"  # noqa: S101
                 return self._fail(unit, error, decision, tracked)
@@ -151,6 +150,17 @@ class Settler:
                 return self._kill(unit, stored, None, error, tracked)
             case _:
                 assert_never(outcome)
+
+    def _acknowledge(
+        self, unit: UnitOfWork, tracked: TrackedJob | None, state: JobState | None, *, confirmed: bool
+    ) -> SettleResult:
+        """End a job that is kept nowhere: with others, or confirmed if a duplicate may cause one more run."""
+        if not confirmed and unit.acknowledged_with_others:
+            self.acknowledge_with_others(unit, tracked, state)
+            return SettleResult("acknowledged", acknowledge=True)
+        if tracked is not None and state is not None:
+            self._status_writer.write_last(tracked, state)
+        return self._remove(unit)
 
     def acknowledge_with_others(
         self, unit: UnitOfWork, tracked: TrackedJob | None, state: JobState | None = SUCCEEDED.state

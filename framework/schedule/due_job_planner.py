@@ -21,8 +21,9 @@ from framework.schedule.destination import DestinationResolver
 from framework.schedule.due_action import DueAction, PollEvents, ShardTransfer
 from framework.shard.routing_validator import RoutedScope
 from framework.types import Jid, Payload
+from framework.wire import keys
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, decompress_arguments
-from framework.wire.job import DEFERRED, TRANSFER, decode, wire_timestamp
+from framework.wire.job import DEFERRED, TRANSFER, decode, fix_expiry, wire_timestamp
 from framework.wire.json import dumps
 from framework.wire.malformed import dead_set_entry
 from framework.wire.memory_budget import MemoryBudget
@@ -62,10 +63,10 @@ class DueJobPlanner:
         self._reserved = 0
         self._clock = clock
 
-    def plan(self, source: str, member: bytes) -> DueAction | ShardTransfer:
-        """Return the action for ``member``, which is due in ``source``. Raises nothing."""
+    def plan(self, source: str, member: bytes, due: float | None = None) -> DueAction | ShardTransfer:
+        """Return the action for ``member``, which is due in ``source`` since ``due`` (epoch seconds). Raises nothing."""
         try:
-            return self._plan(source, member)
+            return self._plan(source, member, due)
         except PayloadError as error:
             report = partial(self._events.due_job_malformed, source, member, error)
             stored = dead_set_entry(member, error, self._clock())
@@ -92,7 +93,7 @@ class DueJobPlanner:
         limits = self._limiter.limits
         decompress_arguments(payload, limits.decompressed_limit, limits.decoded_limit, self._reserve)
 
-    def _plan(self, source: str, member: bytes) -> DueAction | ShardTransfer:
+    def _plan(self, source: str, member: bytes, due: float | None) -> DueAction | ShardTransfer:
         payload = decode(member, self._limiter.limits.decoded_limit, self._reserve)
         # Read before the middlewares, which may change the payload.
         lock = lock_of(payload, None)
@@ -107,6 +108,8 @@ class DueJobPlanner:
         payload.pop("at", None)
         payload.pop(DEFERRED, None)
         payload["queue"] = destination.queue
+        # Only of a scheduled job: what the retry set has began to wait before its first run.
+        fix_expiry(payload, due if source == keys.SCHEDULE else None)
         payload["enqueued_at"] = wire_timestamp(self._clock())
         if self._middleware and not self._run_middleware(payload, destination):
             # The status is written before the job is removed: after a death in between the job is planned again.

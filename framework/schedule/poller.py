@@ -86,14 +86,15 @@ class Poller:
     def _promote_page(self, timing: SetTiming) -> int:
         reply: Any = READ_DUE(self._client, [timing.source], [PAGE_SIZE])
         self._timing.set_clock(float(reply[0]))
-        members: Sequence[bytes] = reply[1:]
+        members: Sequence[bytes] = reply[1::2]
         if members:
-            self._promote(timing.source, members)
+            self._promote(timing.source, members, reply[2::2])
         self._timing.promoted(timing, more=len(members) == PAGE_SIZE)
         return len(members)
 
-    def _promote(self, source: str, members: Sequence[bytes]) -> None:
-        plans = [self._planner.plan(source, member) for member in members]
+    def _promote(self, source: str, members: Sequence[bytes], scores: Sequence[bytes]) -> None:
+        planned = zip(members, scores, strict=True)
+        plans = [self._planner.plan(source, member, float(score)) for member, score in planned]
         actions = [plan for plan in plans if isinstance(plan, DueAction)]
         actions += self._transfer.transfer(source, [plan for plan in plans if isinstance(plan, ShardTransfer)])
         if not actions:

@@ -14,7 +14,7 @@ from framework.shard.transaction import TOKEN_MS, Command, QueueTransaction, Sch
 from framework.store.channel import ChannelPool
 from framework.store.clock import epoch_s
 from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint, open_client
-from framework.store.script import PUSH_DELAYED, PUSH_UNIQUE, PUSH_UP_TO
+from framework.store.script import MARK_CANCELLED, PUSH_DELAYED, PUSH_UNIQUE, PUSH_UP_TO
 from framework.types import Jid
 from framework.wire import keys
 from framework.wire.resources import UniqueJobs
@@ -200,6 +200,16 @@ class Shard:
             ShardUnavailableError: as ``enqueue``.
         """
         self._connection.write(pack(command), 1, queue_command_count=0)
+
+    def cancel(self, jids: Sequence[Jid]) -> list[bool]:
+        """Mark jobs as cancelled; return for each whether it is marked: one whose status says that it has ended is not.
+
+        Raises:
+            ShardUnavailableError: as ``enqueue``.
+        """
+        names = [keys.CANCELLED, *map(keys.status, jids)]
+        reply: list[int] = self._connection.run_script(MARK_CANCELLED, names, [keys.CANCELLED_TTL_S, *jids])
+        return [bool(marked) for marked in reply]
 
     def states(self, jids: Sequence[Jid]) -> Sequence[bytes | None]:
         """Return the values of the status keys of these jobs, ``None`` for a missing key.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from framework.errors import UnknownShardError
+from framework.errors import ShardUnavailableError, UnknownShardError
 from framework.messages import did_you_mean
 from framework.shard.shard import Shard
 from framework.types import Jid, JobState
@@ -47,6 +47,23 @@ class Shards(Mapping[str, Shard]):
             values = zip(*(shard.states(part) for shard in self._shards.values()), strict=True)
             states.update({jid: most_advanced(per_shard) for jid, per_shard in zip(part, values, strict=True)})
         return states
+
+    def cancel(self, jid: Jid) -> bool:
+        """Mark a job as cancelled on every shard, as its shard is not known; return whether no shard says that it has ended.
+
+        Raises:
+            ShardUnavailableError: a shard does not answer. The job is marked on the others.
+        """
+        marked: list[bool] = []
+        failure: ShardUnavailableError | None = None
+        for shard in self._shards.values():
+            try:
+                marked += shard.cancel([jid])
+            except ShardUnavailableError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return all(marked)
 
     def close(self) -> None:
         """Close every shard's connections."""

@@ -94,16 +94,16 @@ _DASHBOARD_KEYS = (keys.iteration("*"), _METRICS, "h|*", "*-[0-9][0-9]-[0-9][0-9
 
 PRODUCER = Role(
     "producer",
-    "push jobs, read the states of tracked jobs, read and set flags",
+    "push and cancel jobs, read the states of tracked jobs, read and set flags",
     (
         *_PUSH_KEYS,
         keys.status("*"),
         keys.pushed("*"),
         keys.lock("*"),
         keys.limit("*"),
-        *(keys.LIMITS, keys.COUNTERS, keys.FLAGS),
+        *(keys.LIMITS, keys.COUNTERS, keys.FLAGS, keys.CANCELLED),
     ),
-    (script.PUSH_UNIQUE, script.PUSH_DELAYED, script.PUSH_UP_TO, script.NOTE_PUSHED),
+    (script.PUSH_UNIQUE, script.PUSH_DELAYED, script.PUSH_UP_TO, script.NOTE_PUSHED, script.MARK_CANCELLED),
     # SET also runs inside push_unique, where the command comes as a value: the status of a tracked job.
     # WATCH, PEXPIRE, MULTI, RPUSH, LMOVE, EXEC: a chunk of a bulk push; TYPE, LLEN, UNLINK: before a chunk is repeated.
     (
@@ -190,6 +190,7 @@ OPERATOR = Role(
         script.ACT_ON_ENTRIES,
         script.DROP_HELD,
         script.DROP_QUEUED,
+        script.MARK_CANCELLED,
         script.UNREGISTER,
         script.MIGRATE,
         script.REPLACE,

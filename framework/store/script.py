@@ -133,5 +133,6 @@ RELEASE_WAITING = Script("release_waiting", "time", "lock", "lock_ticket", "slot
 MARK_DEAD = Script("mark_dead")
 SEARCH = Script("search")
 SET_STATUS = Script("set_status")
+MARK_CANCELLED = Script("mark_cancelled", "time")
 THROTTLE = Script("throttle", "time", "lock", "lock_ticket", "slots")
 RELEASE_PAUSED = Script("release_paused", "lock", "lock_ticket")

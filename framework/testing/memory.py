@@ -65,6 +65,8 @@ class JobMemory:
         self.step = threading.RLock()
         """Held during each step. A caller holds it around several."""
         self._clock = clock
+        self.cancelled = set[Jid]()
+        """The ids of cancelled jobs that have not ended (``aw:cancelled``)."""
         self.clear()
 
     def clear(self) -> None:
@@ -73,6 +75,8 @@ class JobMemory:
             self._places: dict[Place, list[StoredJob]] = {place: [] for place in PLACES}
             self._locks: dict[str, StoredLock] = {}
             self._states: dict[str, tuple[bytes, float]] = {}
+            # Always the same object: workers look into it.
+            self.cancelled.clear()
             self._slots: dict[str, set[str]] = {}
             self._replies: dict[str, Any] = {}
 

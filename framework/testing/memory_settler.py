@@ -13,8 +13,10 @@ from framework.finish.delayed_payload import delayed_payload
 from framework.finish.endings import Ending, ending_of
 from framework.finish.handlers import Handlers
 from framework.finish.outcome import (
+    Cancelled,
     Deferred,
     Discarded,
+    Expired,
     Failed,
     ForeignClass,
     Held,
@@ -74,8 +76,10 @@ class MemorySettler:
         """Move the job to where it belongs, with its lock, slots and state."""
         delay_s = 0.0
         match outcome:
-            case Succeeded() | Discarded() | Retired():
+            case Succeeded() | Discarded() | Retired() | Expired() | Cancelled():
                 self._end(unit)
+                if isinstance(outcome, Cancelled):
+                    self._memory.cancelled.discard(outcome.jid)
             case Failed(error):
                 assert decision is not None, "a failure is settled after decide"  # noqa: S101
                 delay_s = self._settle_failure(unit, error, decision)

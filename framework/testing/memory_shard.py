@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     import redis
 
 
+_ENDED = frozenset({b"completed", b"failed", b"discarded", b"expired", b"cancelled"})
+"""The last states of tracked jobs."""
+
+
 class NoRedis:
     """Stand for the Redis client of a faked shard. Every use is an error that says what to do."""
 
@@ -158,6 +162,13 @@ class MemoryShard(Shard):
         """See ``Shard``."""
         self._check_available()
         return [self.memory.state(keys.status(jid)) for jid in jids]
+
+    def cancel(self, jids: Sequence[Jid]) -> list[bool]:
+        """See ``Shard`` and ``mark_cancelled.lua``."""
+        self._check_available()
+        marked = [self.memory.state(keys.status(jid)) not in _ENDED for jid in jids]
+        self.memory.cancelled.update(jid for jid, is_marked in zip(jids, marked, strict=True) if is_marked)
+        return marked
 
     def _check_available(self) -> None:
         if not self.available:

@@ -93,6 +93,7 @@ class MemoryWorker:
         self._events = ProcessEvents(shard.name)
         states = MemoryStates(shard)
         runs = RunningJobs(list)
+        runs.cancelled = self._memory.cancelled
         sizes = settings.size_limit
         self._executor = Executor(
             tools.server_calls,
@@ -106,6 +107,7 @@ class MemoryWorker:
             settings.retired_workers,
             build_policies(settings, self._memory, client, tools.stubs, clock),
             UnknownClassDelays(settings.foreign_classes, settings.unknown_class_max_wait, clock=clock),
+            clock=clock,
         )
         policy = RetryPolicy(settings.max_retries, clock, keeps_business_failures=settings.dead.business)
         self._settler = MemorySettler(self._memory, client, self._events.handlers, policy, states, clock)
@@ -152,10 +154,10 @@ class MemoryWorker:
 
     def move_due(self, source: DueSet, job: StoredJob) -> bool:
         """Move a due job as the poller does; return false if it was delayed: a client middleware raised."""
-        plan = self._planner.plan(source, job.data)
+        plan = self._planner.plan(source, job.data, job.due)
         if isinstance(plan, DueAction) and plan.action == "mark":
             # The job goes to another shard. The plan for its marked bytes says how.
-            plan = self._planner.plan(source, plan.data)
+            plan = self._planner.plan(source, plan.data, job.due)
         if isinstance(plan, DueAction) and plan.action == "delay":
             if plan.on_done is not None:
                 plan.on_done()

@@ -17,6 +17,13 @@ CHOSEN_SHARD = "aw_shard"
 CHOSEN_QUEUE = "aw_queue"
 """Field of a job whose push chose its queue (``set(queue=...)``): routing rules do not change it."""
 
+EXPIRES_IN, EXPIRY = "expires_in", "expiry"
+"""Fields of a job that is not to begin late (Sidekiq Pro): the seconds that it may wait, and the moment in epoch seconds.
+
+The moment is written when the job moves to the schedule or the retry set, so that no later enqueue extends it. A job without it may
+wait from its enqueue on.
+"""
+
 DEFERRED, DEFERRED_BY, DEFERRED_COUNT = "deferred", "deferred_by", "deferred_count"
 """Fields of a deferred job (GitLab): the mark, the reason, and the number of deferrals in a row for that reason."""
 
@@ -168,6 +175,32 @@ def deferral_count(payload: Payload, reason: str) -> int:
     if payload.get(DEFERRED_BY, reason) != reason:
         return 0
     return count_of(payload, DEFERRED_COUNT)
+
+
+def expiry_of(payload: Payload, due: float | None = None) -> float | None:
+    """Return when a job is too old to begin, in epoch seconds; ``None`` if it never is, or its writer gave no usable time.
+
+    ``due`` is when a scheduled job is due.
+    """
+    if EXPIRES_IN not in payload:
+        return None
+    fixed = timestamp(payload.get(EXPIRY))
+    if fixed is not None:
+        return fixed
+    seconds = payload.get(EXPIRES_IN)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        return None
+    # Another program's poller enqueues a scheduled job when it is due, or somewhat later.
+    times = (due, timestamp(payload.get("enqueued_at")), timestamp(payload.get("created_at")))
+    begin = next((time for time in times if time is not None), None)
+    # An integer may exceed every float.
+    return None if begin is None else begin + float(min(seconds, _YEAR_10000))
+
+
+def fix_expiry(payload: Payload, due: float | None = None) -> None:
+    """Write the moment at which a job is too old to begin: later enqueues do not change it. ``due`` as for ``expiry_of``."""
+    if (expiry := expiry_of(payload, due)) is not None:
+        payload[EXPIRY] = wire_timestamp(expiry)
 
 
 def clear_unknown_class(payload: Payload) -> None:

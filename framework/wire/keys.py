@@ -71,6 +71,12 @@ def cron_ticks(application: str, entry: str) -> str:
     return f"aw:cron_ticks:{application}:{entry}"
 
 
+CANCELLED = "aw:cancelled"
+"""ZSET of the ids of cancelled jobs that have not ended; score: when they were cancelled, in seconds of Redis's clock."""
+
+CANCELLED_TTL_S = 30 * 86_400
+"""How long a cancellation is kept, in case the job is found nowhere: as long as Sidekiq keeps its own."""
+
 LOCKS = "aw:lock:"
 
 

@@ -204,6 +204,8 @@ class JobResources:
     slots: list[Slot] = field(default_factory=list[Slot])
     next_run: Callable[[], NextRun] | None = None
     """Builds the rerun to write if a duplicate was pushed while the job ran; ``None`` if the class has no reruns."""
+    cancelled: Jid = ""
+    """The id of a job that ends because it was cancelled: its mark goes with it."""
 
     def note_answer(self, slot: Slot, jid: str, *, taken: bool) -> None:
         """Note the answer to a job's request for ``slot``: without the slot, the job holds none of this limit.
@@ -222,7 +224,8 @@ class JobResources:
             "" if lock is None else f',"lock":{{"key":{_quoted(lock.key)},"owner":{_quoted(lock.owner)},"keep_ms":0}}'
         )
         state = "" if status is None else f',"status":[{",".join(map(_quoted, _status_fields(status)))}]'
-        return f'{{"slots":[{slots}]{held}{state}}}'
+        mark = f',"cancelled":{_quoted(self.cancelled)}' if self.cancelled else ""
+        return f'{{"slots":[{slots}]{held}{state}{mark}}}'
 
     def on_delay(self, delay_s: float, status: StatusCommand | None = None) -> str:
         """Return the script argument for a job that runs again in ``delay_s`` or later: it keeps only its lock."""

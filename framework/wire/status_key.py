@@ -26,6 +26,8 @@ _STATES_BY_PROGRESS: tuple[JobState, ...] = (
     "retrying",
     "running",
     "discarded",
+    "expired",
+    "cancelled",
     "failed",
     "completed",
 )

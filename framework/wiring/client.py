@@ -104,6 +104,10 @@ class ProcessClient(Client):
         """See ``look_up`` of ``framework.status``."""
         return self.shards.look_up(jids)
 
+    def cancel(self, jid: Jid) -> bool:
+        """See ``framework.cancel``."""
+        return self.shards.cancel(jid)
+
 
 def _status_write_failed(tracked: TrackedJob, state: JobState, error: BaseException) -> None:
     logs.logger(jid=tracked.jid).warning(

@@ -168,7 +168,9 @@ def build_worker(
     budget, decoded_limit = MemoryBudget(settings.size_limit.decoding_budget), settings.size_limit.decoded_limit
     absent, limits = _absent_keys(identity, waits), settings.process_limits
     fetcher = Fetcher(fetching, identity, order, options.slots, events, dead_set, decoded_limit, absent, limits, waits)
-    runs = RunningJobs(fetcher.in_flight.running, cancellations := Cancellations(shard.client))
+    loop = EventLoop()
+    cancellations = Cancellations(shard.client, absent, loop.cancel_named)
+    runs = RunningJobs(fetcher.in_flight.running, cancellations)
     policies = open_policies(settings, events.tracker, shard, upkeep, identity, absent, waits)
     decoding = PayloadDecoder(runs, settings.size_limit.decompressed_limit, decoded_limit, budget)
     suspects = SuspectRunner(shard.client, identity, options.slots, waits)
@@ -184,7 +186,7 @@ def build_worker(
     return ProcessComponents(
         identity=identity,
         fetcher=fetcher,
-        processor=Processor(fetcher, threads, executor, settler, log, runs, EventLoop(), events),
+        processor=Processor(fetcher, threads, executor, settler, log, runs, loop, events),
         lease=Lease(beating, identity, options.slots, detector, waits),
         record=record,
         metrics=SidekiqMetrics(upkeep, runs.class_metrics, settings.sidekiq_metrics, timings=waits),
@@ -192,8 +194,8 @@ def build_worker(
         poller=open_poller(settings, router, shard.name, polled, upkeep, poll_timing, events, states, dead_set, budget),
         cron=open_cron(settings, router, shard.name, upkeep, identity, lambda: record.quiet, waits),
         reaper=Reaper(upkeep, events.recovered, detector, dead_set, decoded_limit, interruptions, waits),
-        refresh=policies.refresh,
-        maintenance=(*policies.maintenance, *_monitors(settings, upkeep, events), cancellations.refresh),
+        refresh=partial(_call_each, policies.refresh, cancellations.refresh),
+        maintenance=(*policies.maintenance, *_monitors(settings, upkeep, events)),
         flags=policies.flags,
         events=events,
         push_back=PushBack(shard.client, identity, fetcher.in_flight, events, interruptions),
@@ -215,6 +217,11 @@ def _start_health_server(address: HealthAddress, shard: str, components: Process
     health = import_module("framework.process.worker_health")
     checks = health.WorkerHealth(shard, components.record, components.shared_state, components.timings)
     server.HealthServer(checks.answers, address).start()
+
+
+def _call_each(*steps: Callable[[], None]) -> None:
+    for step in steps:
+        step()
 
 
 def _open_clients(shard: Shard, *roles: str) -> "list[redis.Redis]":
@@ -280,7 +287,7 @@ def _unserved_watch(
 
 def _absent_keys(identity: str, waits: Timings) -> AbsentKeys:
     """Return the keys that a process without work, policies in use or operators' orders does not find."""
-    names = (keys.FLAGS, keys.PAUSED, keys.PAUSED_CLASSES, keys.LIMITS, keys.LIMITS_WAITING, keys.RETRY)
+    names = (keys.CANCELLED, keys.FLAGS, keys.PAUSED, keys.PAUSED_CLASSES, keys.LIMITS, keys.LIMITS_WAITING, keys.RETRY)
     # The record task checks them; an answer must last until the next check has been made.
     return AbsentKeys((*names, keys.signals(identity), keys.working(identity)), 1.25 * waits.record_period_s)
 

@@ -21,6 +21,7 @@ BLOCK = "CLIENT ID,BLMOVE"
 POLL = "TIME,ZCARD,EXISTS,ZCOUNT,ZCOUNT,ZRANGE,read_due"
 POLL_RETRY = "TIME,ZCARD,EXISTS,ZCOUNT,ZRANGE,read_due"
 OPERATE = "TIME,ZSCAN,act_on_entries"
+REFRESH = "TIME,HGETALL,ZCARD,ZRANGEBYSCORE"  # the pauses and the cancelled jobs
 RECORD = "RPOP,SADD,HSET,EXPIRE,SMEMBERS,INFO"
 
 ONCE = "WATCH,PEXPIRE,MULTI"  # of a chunk of a bulk push, before its writes
@@ -68,7 +69,10 @@ COMMANDS = {
     "deleted": OPERATE,
     "cleared": "LLEN,SMEMBERS,heartbeat,RENAMENX,LRANGE,drop_queued,LRANGE,mark_dead,unregister,WATCH,EXISTS,MULTI,SREM,"
     "EXEC",
-    "paused": f"{HEARTBEAT},TIME,HGETALL,fetch,hold_paused,fetch,{BLOCK},TIME,HGETALL,SMEMBERS,release_paused,"
+    "cancelled": OPERATE,
+    "cancelled in queue": "SCAN,SSCAN,TIME,TIME,ZSCAN,TIME,ZSCAN,TIME,SCAN,search,mark_cancelled,SCAN,SSCAN,"
+    f"{HEARTBEAT},{REFRESH},fetch,fetch,{BLOCK}",
+    "paused": f"{HEARTBEAT},{REFRESH},fetch,hold_paused,fetch,{BLOCK},{REFRESH},SMEMBERS,release_paused,"
     "release_paused,admit,fetch,BLMOVE",
     "reconcile": f"{HEARTBEAT},SCAN,register_orphan,ZRANGEBYSCORE,LRANGE,fetch,{BLOCK},SCAN,register_orphan,"
     "ZRANGEBYSCORE,LRANGE,kill,requeue",

@@ -32,6 +32,21 @@ def codes(report):
     return {(one["shard"], one["place"]): [reason["code"] for reason in one["reasons"]] for one in report["found"]}
 
 
+def test_explain_says_that_a_job_ends_early(explain, redis):
+    old = {"expires_in": 60, "enqueued_at": time.time() - 90}
+    enqueue(redis, "NoopWorker", jid=JID, **old)
+    redis.zadd(keys.SCHEDULE, {encoded("NoopWorker", jid=JID, expires_in=60, created_at=1.5): time.time() + 600})
+    hold(redis, encoded("NoopWorker", jid=JID, **old), "gone:1:00ab00ab00ab")
+    redis.zadd(keys.DEAD, {encoded("NoopWorker", jid=JID, **old): time.time()})
+    found = codes(explain())
+    assert found["main", "queue"][0] == "expired"
+    assert "expired" not in found["main", "scheduled"] + found["main", "in flight"] + found["main", "dead"]
+    redis.zadd(keys.CANCELLED, {JID: time.time()})
+    found = codes(explain())
+    assert [found["main", place][0] for place in ("queue", "scheduled", "in flight")] == ["cancelled"] * 3
+    assert "cancelled" not in found["main", "dead"]
+
+
 def test_explain_job_in_any_place_names_place_and_blockers(explain, redis):
     """One job is in every key at once: each place is explained separately."""
     now = time.time()

@@ -6,6 +6,7 @@ import tempfile
 
 from framework.declare.worker import ApplicationWorker
 from framework.execute.admission import AdmissionChain
+from framework.execute.cancellation import Cancellations
 from framework.execute.decoding import PayloadDecoder
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Executor
@@ -47,7 +48,9 @@ class ProcessorBench:
         client = self.shard.open_client("fetch", read_timeout_s=COMMAND_TIMEOUT_S)
         order = QueueOrder.of([("default", 0)])
         self.fetcher = Fetcher(client, IDENTITY, order, slots, self, SetLimits(100, 3600.0))
-        self.runs = RunningJobs(self.fetcher.in_flight.running)
+        self.loop = EventLoop()
+        self.cancellations = Cancellations(self.shard.client, None, self.loop.cancel_named)
+        self.runs = RunningJobs(self.fetcher.in_flight.running, self.cancellations)
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
         self.server_log = ServerLog(self._file.fileno(), "info", {"shard": "main"})
         log = JobLog(self.server_log, jobs=True)
@@ -89,7 +92,6 @@ class ProcessorBench:
             lambda: None,
             states,
         )
-        self.loop = EventLoop()
         self.processor = Processor(self.fetcher, self.pool, executor, settler, log, self.runs, self.loop, self)
 
     def job_failed(self, error, facts):

@@ -1,5 +1,6 @@
 import asyncio
 import gc
+from contextlib import nullcontext
 
 import pytest
 from redis import Redis
@@ -7,8 +8,10 @@ from redis.exceptions import RedisError
 
 from framework.execute.cancellation import Cancellations
 from framework.execute.stats import RunningJobs
+from framework.store.absent_keys import AbsentKeys
 from framework.wire import keys
 from tests.harness import full_memory
+from tests.servers.guarded import narrowed
 
 KEY = keys.iteration("j")
 
@@ -89,3 +92,75 @@ def test_job_without_id_is_never_watched(redis, cancellations):
     redis.hset(keys.iteration(""), "cancelled", 5)
     assert not cancellations.watch("").cancelled
     assert not RunningJobs(list).cancellation("j").cancelled
+
+
+# --- marks of framework.cancel ----------------------------------------------------------------------------------------
+
+
+def test_refresh_reads_only_new_marks(redis, cancellations, monkeypatch):
+    monkeypatch.setattr("framework.execute.cancellation._PAGE", 3)
+    redis.zadd(keys.CANCELLED, {f"j{number}": number // 2 for number in range(10)})
+    cancellations.refresh()
+    assert cancellations.marked == {f"j{number}" for number in range(10)}
+    before = calls(redis, "zrangebyscore")
+    redis.zadd(keys.CANCELLED, {"late": 4, "later": 5})
+    cancellations.refresh()
+    assert calls(redis, "zrangebyscore") - before == 2
+    assert {"late", "later"} <= cancellations.marked
+
+
+def test_refresh_after_a_clock_set_back_reads_all_marks(redis, cancellations):
+    redis.zadd(keys.CANCELLED, {"a": 1_000})
+    cancellations.refresh()
+    redis.zadd(keys.CANCELLED, {"b": 900})
+    cancellations.refresh()
+    assert cancellations.marked == {"a", "b"}
+
+
+def test_refresh_forgets_marks_of_ended_jobs(redis, cancellations, monkeypatch):
+    monkeypatch.setattr("framework.execute.cancellation._MOST_ENDED", 2)
+    marked = cancellations.marked
+    redis.zadd(keys.CANCELLED, {str(number): number for number in range(9)})
+    cancellations.refresh()
+    redis.zrem(keys.CANCELLED, *map(str, range(8)))
+    cancellations.refresh()
+    assert marked == {"8"}
+    redis.delete(keys.CANCELLED)
+    cancellations.refresh()
+    assert marked == set()
+
+
+def test_empty_set_of_marks_is_not_read(redis, granted):
+    absent = AbsentKeys([keys.CANCELLED], 60.0)
+    cancellations = Cancellations(granted, absent)
+    cancellations.refresh()
+    absent.check(granted)
+    before = calls(redis, "zrangebyscore"), calls(redis, "zcard")
+    cancellations.refresh()
+    assert (calls(redis, "zrangebyscore"), calls(redis, "zcard")) == before
+    redis.zadd(keys.CANCELLED, {"j": 1})
+    assert absent.check(granted)
+    cancellations.refresh()
+    assert cancellations.marked == {"j"}
+
+
+@pytest.mark.parametrize("problem", ["type", pytest.param("right", marks=pytest.mark.refused("default zcard"))])
+def test_unreadable_marks_cancel_nothing(redis, granted, problem):
+    if problem == "type":
+        redis.hset(keys.CANCELLED, "j", 1)
+    else:
+        redis.zadd(keys.CANCELLED, {"j": 1})
+    redis.hset(KEY, "cancelled", 1)
+    cancellations = Cancellations(granted)
+    running = cancellations.watch("j")
+    with narrowed(redis, "-zcard") if problem == "right" else nullcontext():
+        cancellations.refresh()
+    assert (cancellations.marked, running.cancelled) == (set(), True)
+
+
+def test_watched_job_sees_its_mark(redis, cancellations):
+    running = cancellations.watch("j")
+    redis.zadd(keys.CANCELLED, {"j": 1})
+    cancellations.refresh()
+    assert (running.seen, running.cancelled, running.seen) == (False, True, True)
+    assert cancellations.watch("j").cancelled

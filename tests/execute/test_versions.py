@@ -14,8 +14,9 @@ from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ArgumentsMismatchError, NewerVersionError, UnknownWorkerError
 from framework.execute.decoding import PayloadDecoder
-from framework.execute.execution import Executor, call_perform, new_instance
+from framework.execute.execution import Executor
 from framework.execute.job_log import JobLog
+from framework.execute.perform import call_perform, new_instance
 from framework.execute.stats import RunningJobs
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Failed, Retired, Succeeded, UnknownClass

@@ -41,7 +41,7 @@ JID = "ab" * 12
 NO_MOVES = {"set_status", "note_start", "register_orphan", "inspect_dead", "unregister"}
 """Scripts that move no job."""
 
-POLICY_COUNTERS = {SKIPPED_JOBS, DEFERRED_JOBS}
+COUNTERS = {SKIPPED_JOBS, DEFERRED_JOBS, endings.EXPIRED_JOBS, endings.CANCELLED_JOBS}
 
 
 def name_of(ending):
@@ -204,6 +204,11 @@ def die(limit):
     return act
 
 
+def cancel(bench):
+    bench.redis.zadd(keys.CANCELLED, {JID: time.time()})
+    bench.processor.cancellations.refresh()
+
+
 def malformed(bench):
     bench.run(compressed=True, args=["no compressed text"])
 
@@ -219,6 +224,9 @@ ACTS = {
     endings.DROPPED_BY_CAPACITY: lambda bench: bench.run(
         policies=[ScriptedPolicy(Discarded("full", "max_running_jobs"))]
     ),
+    endings.EXPIRED: lambda bench: bench.run(expires_in=60, enqueued_at=time.time() - 61),
+    endings.CANCELLED: lambda bench: bench.run(setup=lambda: cancel(bench)),
+    endings.CANCELLED_RUN: lambda bench: bench.run(lambda self: cancel(bench) or self.cancelled),
     endings.RETIRED: lambda bench: bench.run(name="Gone", executor={"retired": {"Gone": "x"}}),
     endings.MALFORMED: malformed,
     endings.DEFERRED: defer_by_flag,
@@ -246,7 +254,7 @@ def test_endings_cover_every_outcome_and_are_all_tested():
     assert {ending.outcome for ending in ENDINGS} == {*Outcome, None}
     assert set(ACTS) == set(ENDINGS)
     assert len({name_of(ending) for ending in ENDINGS}) == len(ENDINGS)
-    assert {ending.counter for ending in ENDINGS} <= {"", *POLICY_COUNTERS}
+    assert {ending.counter for ending in ENDINGS} <= {"", *COUNTERS}
     named = {one.outcome for one in get_args(RunOutcome) if one is not UnknownClass}
     assert named == set(Outcome)
 
@@ -258,7 +266,7 @@ def test_ending_of_a_real_job_writes_its_row(bench, redis, ending):
         events = lines()
     written = {state(redis, JID), *bench.moves}
     assert written == {ending.state or unchanged(ending), *([] if ending.script == "fetch" else [ending.script])}
-    counted = {series.split("{")[0] for series in counters._counts} & POLICY_COUNTERS
+    counted = {series.split("{")[0] for series in counters._counts} & COUNTERS
     assert counted == ({ending.counter} if ending.counter else set())
     if bench.processor is None:
         assert (ending.line, [line["job_status"] for line in events][-1]) == ("event", ending.log_status)

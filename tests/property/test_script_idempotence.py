@@ -291,6 +291,7 @@ CALLS = {
     "release_waiting": (limited, lambda jobs: (["aw:limit:C"], ["", 0, 100, 60])),
     "throttle": (held, lambda jobs: (["aw:limit:C"], [10, "hard", 60, 25, 1800])),
     "mark_dead": (left_behind, lambda jobs: ([LEASE, REGISTRY], ["me"])),
+    "mark_cancelled": (held, lambda jobs: (["marks", "status"], [60, "j1"])),
     "set_status": (held, lambda jobs: (["status"], ["completed", 60])),
     "release_paused": (
         due_with_tickets,

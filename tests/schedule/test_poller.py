@@ -104,6 +104,16 @@ def test_poller_moves_due_jobs_in_order(redis, redis_url, events):
     assert redis.smembers(keys.QUEUES) == {b"default"}
 
 
+def test_clock_of_a_scheduled_job_begins_when_it_is_due(redis, redis_url, events):
+    first = {"expires_in": 60, "created_at": LONG_AGO - 500.5}
+    redis.zadd(keys.SCHEDULE, {encoded(jid="a", **first): LONG_AGO + 0.5, encoded(jid="b"): LONG_AGO + 1})
+    redis.zadd(keys.SCHEDULE, {encoded(jid="deferred", expiry=LONG_AGO + 7.5, **first): LONG_AGO + 2})
+    redis.zadd(keys.RETRY, {encoded(jid="r", enqueued_at=LONG_AGO - 400.5, **first): LONG_AGO})
+    poller(redis_url, events).poll()
+    moments = {job["jid"]: job.get("expiry") for job in queued(redis)}
+    assert moments == {"a": LONG_AGO + 60.5, "b": None, "deferred": LONG_AGO + 7.5, "r": LONG_AGO - 340.5}
+
+
 def test_poller_keeps_the_count_of_a_deferred_job(redis, redis_url, events):
     job = encoded(jid="d", deferred=True, deferred_by="feature_flag", deferred_count=3)
     redis.zadd(keys.SCHEDULE, {job: LONG_AGO})

@@ -3,11 +3,13 @@
 Each test declares its workers, pushes, drains, and reads where the jobs are.
 """
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+import framework
 from framework import (
     ApplicationWorker,
     BusinessError,
@@ -22,6 +24,7 @@ from framework import (
 from framework.errors import ArgumentsError
 from framework.handlers import death_handlers, error_handlers
 from framework.wire.ids import generate_jid
+from tests.harness import until
 
 ran: list[Any] = []
 
@@ -96,6 +99,26 @@ def test_scheduled_jobs_run_in_the_order_of_their_times(jobs):
     assert jobs.drain() == 5
     assert ran == [5, 2, 3, 4, 1]
     assert status.of(jid) == "completed"
+
+
+def test_old_and_cancelled_jobs_end_without_running(jobs):
+    class Reminder(Base):
+        status_expiration = 86_400
+
+        def perform(self, number: int):
+            ran.append(number)
+
+    began = time.time()
+    old = Reminder.set(expires_in=1).perform_async(1)
+    late = Reminder.set(expires_in=60).perform_in(timedelta(hours=1), 2)
+    waiting, due = Reminder.perform_async(3), Reminder.perform_in(600, 4)
+    assert [framework.cancel(jid) for jid in (waiting, due)] == [True, True]
+    until(lambda: time.time() > began + 1.1)
+    assert jobs.drain() == 4
+    assert ran == [2]
+    states = {old: "expired", late: "completed", waiting: "cancelled", due: "cancelled"}
+    assert status.look_up(states) == states
+    assert framework.cancel(due) is False
 
 
 def test_options_of_a_push_are_in_its_payload(jobs):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.errors import PayloadError
-from framework.wire.job import Job, decode, timestamp, version_of, whole_number, wire_timestamp
+from framework.wire.job import Job, decode, expiry_of, fix_expiry, timestamp, version_of, whole_number, wire_timestamp
 from framework.wire.json import dumps
 from tests.tables import each_row
 
@@ -113,3 +113,27 @@ def test_job_properties_accept_any_values():
 
 def test_whole_number_is_strict():
     assert [whole_number(value) for value in (3, 0, -1, True, 3.0, "3", None)] == [3, 0, -1, None, None, None, None]
+
+
+@each_row(
+    ("fields", "moment"),
+    [
+        ({}, None),
+        ({"expires_in": 60}, None),
+        ({"expires_in": 60, "created_at": 100.5}, 160.5),
+        ({"expires_in": 60, "created_at": 100.5, "enqueued_at": 200.5}, 260.5),
+        ({"expires_in": 60, "created_at": 1_700_000_000_000}, 1_700_000_060.0),
+        ({"expires_in": 0.5, "created_at": 100.5}, 101.0),
+        ({"expires_in": 60, "expiry": 150.5, "enqueued_at": 200.5}, 150.5),
+        ({"expires_in": "60", "expiry": "150.5"}, 150.5),
+        ({"expires_in": 60, "expiry": "soon", "enqueued_at": 200.5}, 260.5),
+        ({"expiry": 150.5}, None),
+        *(({"expires_in": wrong, "enqueued_at": 200.5}, None) for wrong in ("60", None, True, 0, -1, [60], "x")),
+        ({"expires_in": 10**400, "enqueued_at": 200.5}, 253_402_301_000.5),
+    ],
+)
+def test_expiry_counts_from_the_enqueue_unless_fixed(fields, moment):
+    assert expiry_of(fields) == moment
+    fixed = dict(fields)
+    fix_expiry(fixed)
+    assert fixed.get("expiry") == (fields.get("expiry") if moment is None else pytest.approx(moment, abs=2e-6))

@@ -60,7 +60,8 @@ def test_status_command_with_extreme_ttls_is_accepted(redis):
 
 
 def test_most_advanced_state_wins():
-    order = [None, b"queued", b"retrying", b"running", b"discarded", b"failed", b"completed"]
+    order = [None, b"queued", b"retrying", b"running", b"discarded", b"expired", b"cancelled", b"failed"]
+    order.append(b"completed")
     for place, word in enumerate(order):
         for earlier in order[: place + 1]:
             assert (

@@ -15,6 +15,7 @@ from framework.wire.job import (
     DEFERRED,
     DEFERRED_BY,
     DEFERRED_COUNT,
+    EXPIRY,
     INTERRUPTED_COUNT,
     TRANSFER,
     UNKNOWN_COUNT,
@@ -38,7 +39,7 @@ _RUN_FIELDS = (
         "scheduled_at",
     ),
     *(INTERRUPTED_COUNT, DEATH_COUNT, SUSPECT_FIELD, DEFERRED, DEFERRED_BY, DEFERRED_COUNT, TRANSFER, DUPLICATE_OF),
-    *(UNKNOWN_COUNT, UNKNOWN_SINCE),
+    *(UNKNOWN_COUNT, UNKNOWN_SINCE, EXPIRY),
 )
 """The payload fields that describe the finished run."""
 

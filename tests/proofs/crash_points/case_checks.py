@@ -25,7 +25,7 @@ DOCUMENTED = {
 }
 """The fields that the framework may write, change or remove during a job's life (invariant I5)."""
 
-_OVER = {b"completed", b"failed", b"discarded"}
+_OVER = {b"completed", b"failed", b"discarded", b"cancelled"}
 _UNREADABLE = re.compile(rb"\xff\{(\d+)")
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from redis.exceptions import RedisError
 
+from framework.admin.cancel import cancel_on_shard
 from framework.admin.entry_plan import EntryAction, JobSetKind
 from framework.admin.job_filter import JobFilter
 from framework.admin.queue_actions import clear_queue
@@ -353,6 +354,21 @@ def _clear(environment: CaseEnvironment, _worker: SteppedWorker, _batch: int) ->
     shard.close()
 
 
+def _cancel(environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
+    """Cancel the jobs, and go on after each failure, as an operator does; then let a process end them."""
+    shard, done = environment.shard("main"), False
+    wanted = JobFilter(cls=jobs.TrackedWorker.declaration().wire_name)
+    while not done:
+        try:
+            done = cancel_on_shard(shard, wanted, environment.settings, math.inf, lambda _key, _scanned: None).completed
+        except (RedisError, OSError):
+            continue
+    shard.close()
+    worker.heartbeat()
+    worker.learn()
+    worker.work()
+
+
 def _other_work(_environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
     worker.heartbeat()
     worker.record()
@@ -546,6 +562,24 @@ SCENARIOS: dict[str, Scenario] = {
             "an operator clears a queue",
             _clear,
             _always("refused", "discarded"),
+            _waiting(jobs.TrackedWorker, locked=True),
+            batches=(1,),
+            repeated=True,
+        ),
+        Scenario(
+            "cancelled",
+            "an operator cancels jobs before they are due",
+            _operate("scheduled", "cancel"),
+            _always("refused", "cancelled"),
+            _waiting(jobs.TrackedWorker, keys.SCHEDULE, locked=True),
+            batches=(1,),
+            repeated=True,
+        ),
+        Scenario(
+            "cancelled in queue",
+            "an operator cancels jobs in a queue, and a process ends them",
+            _cancel,
+            _always("refused", "cancelled"),
             _waiting(jobs.TrackedWorker, locked=True),
             batches=(1,),
             repeated=True,

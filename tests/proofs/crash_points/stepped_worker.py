@@ -106,7 +106,7 @@ class SteppedWorker:
             pass
 
     def learn(self) -> None:
-        """Read the pauses, as a process does before its first job."""
+        """Read the pauses and the cancelled jobs, as a process does before its first job."""
         self._step(self._loop(self.parts.refresh))
 
     def work(self) -> None:
@@ -140,10 +140,10 @@ class SteppedWorker:
         preparation: Any = self.parts.poller._planner
         prepare = preparation.plan
 
-        def after_the_other(source: str, member: bytes) -> Any:
+        def after_the_other(source: str, member: bytes, due: float) -> Any:
             preparation.plan = prepare
             other.poll()
-            return prepare(source, member)
+            return prepare(source, member, due)
 
         preparation.plan = after_the_other
 

@@ -259,20 +259,20 @@ class ReindexWorker(TeamWorker):
         name="no-effect",
         summary="A worker or a push declares an option without effect in this release.",
         fix="remove it until a release implements it",
-        why="A class with a `timeout` looks in a review as if its runs were stopped. The attribute is accepted so "
+        why="A class with `track` looks in a review as if its jobs were recorded. The attribute is accepted so "
         "that code for a later release loads in this one; an import emits a `NoEffectWarning`.",
         bad="""
 from workers.base import TeamWorker
 
 
 class RenderWorker(TeamWorker):
-    timeout = 60  # here
+    track = True  # here
 
     def perform(self) -> None: ...
 
 
 def render(poster_id: int) -> None:
-    RenderWorker.set(expires_in=300).perform_async(poster_id)  # here
+    RenderWorker.set(track=True).perform_async(poster_id)  # here
 """,
         good="""
 from workers.base import TeamWorker

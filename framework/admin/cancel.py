@@ -1,0 +1,238 @@
+"""Cancel the jobs that match a filter, wherever they are: waiting for their time, held, in a queue, running.
+
+A job of the schedule or the retry set, or a held one, ends at once: one atomic step removes it. A job in a queue or in a process is
+marked (``aw:cancelled``): its process ends it before its start, or asks it to end. Crash story: what is done stays, and a second call
+goes on; a job that moves meanwhile is found at its next place, or by its mark.
+"""
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+
+from framework.admin import port
+from framework.admin.access import check_writable, chosen_shards
+from framework.admin.entry_plan import JobSetKind
+from framework.admin.job_counts import OnProgress
+from framework.admin.job_filter import JobFilter, job_filter
+from framework.admin.job_record import JobRecord
+from framework.admin.job_set import TIME_LIMIT_S, seconds
+from framework.admin.purge import HeldEnd, purge
+from framework.admin.search import JobStore, list_job_stores, search_lists
+from framework.admin.shard_job_set import ShardJobSet
+from framework.errors import ShardUnavailableError
+from framework.finish.endings import CANCELLED_JOBS
+from framework.settings.model import Settings
+from framework.shard.redis_errors import unavailable_error
+from framework.shard.shard import Shard
+from framework.store.clock import server_time
+from framework.store.script import MARK_CANCELLED
+from framework.types import Jid
+from framework.wire import keys
+
+_CANCELLED = HeldEnd("cancelled", CANCELLED_JOBS, {})
+_SETS: tuple[JobSetKind, ...] = ("scheduled", "retry")
+# Jobs of one call of the script.
+_MARKS = 1_000
+
+
+class _TimeIsUp(Exception):
+    """The time limit ended."""
+
+
+@dataclass(slots=True)
+class CancelResult:
+    """What a cancellation has done: jobs that waited and are gone, and jobs that end by their marks."""
+
+    matched: int = 0
+    ended: int = 0
+    """Jobs of the schedule and retry sets, and held ones: they are gone."""
+    marked: int = 0
+    """Jobs in queues and processes: they end when their turn comes, or when they see it."""
+    refused: int = 0
+    """Jobs on their way to another shard, and others that had moved: a second call finds them."""
+    scanned: int = 0
+    completed: bool = True
+    """Whether every place was scanned. Else the time limit ended, or a shard did not answer: call it again."""
+    unanswered: dict[str, ShardUnavailableError] = field(default_factory=dict[str, ShardUnavailableError])
+
+    def add(self, other: "CancelResult") -> None:
+        """Add what was done on another shard."""
+        for name in ("matched", "ended", "marked", "refused", "scanned"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.completed = self.completed and other.completed
+
+
+def cancel_jobs(
+    *,
+    cls: str | type | None = None,
+    queue: str | None = None,
+    tag: str | None = None,
+    context: Mapping[str, object] | None = None,
+    older_than: timedelta | float | None = None,
+    shard: str | None = None,
+    time_limit: timedelta | float | None = TIME_LIMIT_S,
+) -> CancelResult:
+    """Cancel every job that matches, in bounded steps, until ``time_limit``; return what was done. May be called again.
+
+    ``cls`` is a wire name or a worker class; ``context`` has fields as ``{"tenant": "acme"}``; ``older_than`` counts from the push,
+    the last failure, or the start of the hold. Jobs that are pushed meanwhile may be missed. ``framework.cancel`` is for one job.
+
+    Raises:
+        TypeError, ValueError: there is no criterion, or one is empty or of a wrong type.
+        ReadOnlyError: inside of a ``read_only`` block.
+        UnknownShardError: the configuration has no such shard.
+    """
+    check_writable("cancel_jobs()")
+    wanted = job_filter(cls=cls, queue=queue, tag=tag, context=context, older_than=older_than)
+    if not wanted:
+        raise ValueError("cancel_jobs(): give a criterion, such as cls=...: without one it would cancel every job")
+    limit_s = seconds(time_limit)
+    deadline = math.inf if limit_s is None else time.monotonic() + limit_s
+    result = CancelResult()
+    for home in chosen_shards(shard):
+        try:
+            result.add(cancel_on_shard(home, wanted, port.current().settings, deadline, _ignore_progress))
+        except (RedisError, OSError) as error:
+            result.unanswered[home.name] = unavailable_error(home.name, home.endpoint, error)
+            result.completed = False
+    return result
+
+
+def cancel_on_shard(
+    shard: Shard,
+    wanted: JobFilter,
+    settings: Settings,
+    deadline: float,
+    on_progress: OnProgress,
+    *,
+    dry_run: bool = False,
+) -> CancelResult:
+    """Cancel the matching jobs of one shard until ``deadline`` (monotonic clock). Raises redis errors; what is done stays."""
+    one = _Cancellation(shard, wanted, settings, deadline, on_progress, dry_run=dry_run)
+    try:
+        one.run()
+    except _TimeIsUp:
+        one.result.completed = False
+    return one.result
+
+
+class _Cancellation:
+    """One cancellation on one shard."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        wanted: JobFilter,
+        settings: Settings,
+        deadline: float,
+        on_progress: OnProgress,
+        *,
+        dry_run: bool,
+    ) -> None:
+        self.result = CancelResult()
+        self._shard = shard
+        self._client = shard.client
+        self._wanted = wanted
+        self._settings = settings
+        self._deadline = deadline
+        self._on_progress = on_progress
+        self._dry_run = dry_run
+        self._marked = set[Jid]()
+
+    def run(self) -> None:
+        """Cancel the jobs of each place, in the order of a job's way; those of processes first and last."""
+        stores = list_job_stores(self._client)
+        now = server_time(self._client)
+        # First: one that fails meanwhile has its mark, and one that is fetched meanwhile is found at the end.
+        self._mark_lists([store for store in stores if store.kind == "in flight"], now)
+        for kind in _SETS:
+            self._end_set(kind)
+        self._end_held()
+        self._mark_lists([store for store in stores if store.kind == "queue"], now)
+        working = [store for store in list_job_stores(self._client) if store.kind == "in flight"]
+        self._mark_lists(working, now)
+
+    def _check_time(self) -> None:
+        if time.monotonic() >= self._deadline:
+            raise _TimeIsUp
+
+    def _end_set(self, kind: JobSetKind) -> None:
+        jobs = ShardJobSet(self._shard, kind, self._settings)
+        if self._dry_run:
+            count = sum(1 for _ in jobs.matching(self._wanted, self._on_progress))
+            self.result.matched += count
+            self.result.ended += count
+            return
+        done = jobs.act_on_matching(self._wanted, "cancel", self._deadline, self._on_progress)
+        self.result.matched += done.matched
+        self.result.ended += done.done
+        self.result.scanned += done.scanned
+        self.result.refused += done.gone + done.in_doubt + sum(done.refused.values())
+        if done.failure is not None:
+            raise RedisConnectionError(str(done.failure))
+        if not done.completed:
+            raise _TimeIsUp
+
+    def _end_held(self) -> None:
+        sizes = self._settings.size_limit
+        done = purge(
+            self._shard,
+            self._wanted,
+            sizes,
+            self._deadline,
+            self._on_progress,
+            dry_run=self._dry_run,
+            end=_CANCELLED,
+        )
+        self.result.matched += done.matched
+        self.result.ended += done.matched if self._dry_run else done.dropped
+        self.result.refused += 0 if self._dry_run else done.matched - done.dropped
+        self.result.scanned += done.scanned
+        if not done.completed:
+            raise _TimeIsUp
+
+    def _mark_lists(self, stores: Sequence[JobStore], now: float) -> None:
+        self._check_time()
+        for part in _parts(self._jids(stores, now)):
+            self._check_time()
+            self._marked.update(part)
+            self.result.matched += len(part)
+            self.result.marked += len(part) if self._dry_run else self._mark(part)
+
+    def _jids(self, stores: Sequence[JobStore], now: float) -> Iterator[Jid]:
+        """Yield the ids of the matching jobs that are not marked yet. A job without an id cannot be marked."""
+        sizes = self._settings.size_limit
+
+        def on_progress(key: str, scanned: int) -> None:
+            self.result.scanned += scanned
+            self._on_progress(key, self.result.scanned)
+
+        for found in search_lists(self._client, stores, self._wanted.needle or b"", on_progress):
+            job = JobRecord(self._shard.name, found.data, sizes)
+            if job.jid and job.jid not in self._marked and self._wanted.matches(job, job.enqueued_at, now):
+                yield job.jid
+
+    def _mark(self, jids: Sequence[Jid]) -> int:
+        names = [keys.CANCELLED, *map(keys.status, jids)]
+        reply: Any = MARK_CANCELLED(self._client, names, [keys.CANCELLED_TTL_S, *jids])
+        return sum(reply)
+
+
+def _parts(jids: Iterable[Jid]) -> Iterator[list[Jid]]:
+    part: list[Jid] = []
+    for jid in jids:
+        part.append(jid)
+        if len(part) == _MARKS:
+            yield part
+            part = []
+    if part:
+        yield part
+
+
+def _ignore_progress(_key: str, _scanned: int) -> None: ...

@@ -1,0 +1,29 @@
+"""Say of a job that it ends early: it was cancelled, or is too old to begin."""
+
+from framework.admin.search import JobLocation
+from framework.admin.snapshot import ShardSnapshot
+from framework.execute.blocker import Blocker
+from framework.text import format_duration
+from framework.wire.job import expiry_of
+
+_WAITING = frozenset[str]({"scheduled", "retry", "queue", "waiting", "paused"})
+"""The kinds of places whose jobs run by themselves."""
+_REMEDY = "the process that fetches it, which ends it without running"
+
+
+def early_end_blockers(location: JobLocation, snapshot: ShardSnapshot) -> list[Blocker]:
+    """Return why the job at this place will not run, or is to end. Raises redis errors."""
+    kind, payload = location.store.kind, location.payload
+    if kind not in _WAITING and kind != "in flight":
+        return []
+    blockers: list[Blocker] = []
+    since = snapshot.cancelled_since(str(payload.get("jid")))
+    if since is not None:
+        why = f"it was cancelled {format_duration(max(0.0, snapshot.now - since))} ago"
+        sees = "its own look at self.cancelled; the task of an async job is cancelled within five seconds"
+        blockers.append(Blocker("cancelled", why, _REMEDY if kind in _WAITING else sees))
+    expiry = expiry_of(payload, location.score if kind == "scheduled" else None)
+    if kind in _WAITING and expiry is not None and expiry <= snapshot.now:
+        why = f"it expired {format_duration(snapshot.now - expiry)} ago: it was to begin earlier (expires_in)"
+        blockers.append(Blocker("expired", why, _REMEDY))
+    return blockers

@@ -1,0 +1,29 @@
+"""Cancel jobs: ``framework.cancel(jid)``, and ``await framework.acancel(jid)``."""
+
+import asyncio
+
+from framework.declare import port
+from framework.status import check_jid
+from framework.types import Jid
+
+__all__ = ["acancel", "cancel"]
+
+
+def cancel(jid: Jid) -> bool:
+    """Cancel a job, wherever it is; return false if its state says that it has ended (``status_expiration``), else true.
+
+    A job that has not started ends without running, when its turn comes. A running job is asked to end: ``self.cancelled`` becomes
+    true, and the task of an ``async def perform`` is cancelled. Processes know it within five seconds. One round trip to each shard:
+    the job is not searched, so the result does not say that it exists. May be called again.
+
+    Raises:
+        TypeError, ValueError: ``jid`` cannot be a job's id.
+        ShardUnavailableError: a shard does not answer. The job is cancelled if it is on another; call it again.
+        ConfigurationError: the configuration is invalid.
+    """
+    return port.current().cancel(check_jid(jid))
+
+
+async def acancel(jid: Jid) -> bool:
+    """Cancel a job as ``cancel`` does, without blocking the event loop."""
+    return await asyncio.to_thread(cancel, jid)

@@ -1,0 +1,37 @@
+"""Decide whether a job ends without running: it was cancelled, or is too old. Asked before its policies: it takes no slot."""
+
+import time
+from collections.abc import Callable, Container
+
+from framework.declare.declaration import Declaration
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.outcome import Cancelled, Expired
+from framework.types import Jid, Payload
+from framework.wire.job import expiry_of
+
+
+def early_end(
+    unit: UnitOfWork,
+    payload: Payload,
+    declaration: Declaration | None,
+    cancelled: Container[Jid],
+    clock: Callable[[], float] = time.time,
+) -> Cancelled | Expired | None:
+    """Return the outcome of a job that ends now, ``None`` if it may run."""
+    # A policy has moved the job, together with others: it is not this process's to end.
+    if unit.has_moved:
+        return None
+    if (jid := cancelled_jid(payload, cancelled)) is not None:
+        return Cancelled(jid, ran=False)
+    # A class of another application has rules of its own.
+    expiry = None if declaration is None else expiry_of(payload)
+    if expiry is None:
+        return None
+    late_s = clock() - expiry
+    return Expired(expiry, late_s) if late_s > 0 else None
+
+
+def cancelled_jid(payload: Payload, cancelled: Container[Jid]) -> Jid | None:
+    """Return the id of a job if it is among the cancelled ones. Other writers' ids may have any type."""
+    jid = payload.get("jid")
+    return jid if isinstance(jid, str) and jid in cancelled else None

@@ -1,0 +1,19 @@
+-- Mark jobs as cancelled: each process ends them before their start, and asks those that it runs to end.
+-- KEYS    1 marks (ZSET)  2.. per job its status key
+-- ARGV    1 how many seconds a mark is kept  2.. jids
+-- RETURN  per job: 1 marked, 0 its status says that it has ended, and it is not marked
+-- COST    O(n log N)
+-- CRASH   nothing moves. Called again, it marks the same jobs: the score is the time of the last mark.
+-- EXPIRE first, which is allowed at maxmemory.
+redis.call('EXPIRE', KEYS[1], ARGV[1])
+local now = redis_now()
+local ended = { completed = true, failed = true, discarded = true, expired = true, cancelled = true }
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.6f', now - tonumber(ARGV[1])))
+local marked = {}
+for i = 2, #ARGV do
+  local state = redis.pcall('GET', KEYS[i])
+  marked[i - 1] = type(state) == 'string' and ended[state] and 0 or 1
+  if marked[i - 1] == 1 then redis.call('ZADD', KEYS[1], string.format('%.6f', now), ARGV[i]) end
+end
+redis.call('EXPIRE', KEYS[1], ARGV[1])
+return marked
