@@ -58,20 +58,20 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RowOrder:
     """The column by which a table is sorted, and whether in the opposite order; ``None``: the order of the reader."""
 
     column: int | None = None
     reverse: bool = False
 
 
-_FIRST_ORDER: Mapping[TableName, Order] = {"queues": Order(2), "jobs": Order(4), "held": Order(3)}
+_FIRST_ORDER: Mapping[TableName, RowOrder] = {"queues": RowOrder(2), "jobs": RowOrder(4), "held": RowOrder(3)}
 """The order of a table until the operator chooses another: where most jobs wait, and what lasts longest, first."""
 
 
-def first_order(name: TableName) -> Order:
+def first_order(name: TableName) -> RowOrder:
     """Return the order of a table until the operator chooses another."""
-    return _FIRST_ORDER.get(name, Order())
+    return _FIRST_ORDER.get(name, RowOrder())
 
 
 def tables_of(view: str) -> Sequence[TableName]:
@@ -79,7 +79,9 @@ def tables_of(view: str) -> Sequence[TableName]:
     return OVERVIEW if view == "overview" else [name for name in HEADINGS if name == view]
 
 
-def make_table(name: TableName, readings: Sequence[tuple[ShardFacts, ShardRates]], pattern: str, order: Order) -> Table:
+def make_table(
+    name: TableName, readings: Sequence[tuple[ShardFacts, ShardRates]], pattern: str, order: RowOrder
+) -> Table:
     """Return the rows that contain ``pattern`` in any cell, without regard to case, in order."""
     found = [row for facts, rates in readings for row in _rows(name, facts, rates)]
     wanted = pattern.casefold()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
 from framework.admin import JobEntry, Queue, WorkerProcess
-from framework.cli.top.rows import VIEWS, Order, Table, TableName, TableRow, first_order
+from framework.cli.top.rows import VIEWS, RowOrder, Table, TableName, TableRow, first_order
 
 Verb: TypeAlias = Literal["pause", "unpause", "retry", "delete", "quiet"]
 
@@ -25,7 +25,7 @@ class ViewState:
     pattern: str = ""
     typing: bool = False
     """Whether keys write the filter."""
-    orders: Mapping[TableName, Order] = field(default_factory=dict[TableName, Order])
+    orders: Mapping[TableName, RowOrder] = field(default_factory=dict[TableName, RowOrder])
     selected: str = ""
     """The key of the selected row."""
     asked: Intent | None = None
@@ -34,7 +34,7 @@ class ViewState:
     read_only: bool = False
     ended: bool = False
 
-    def order(self, name: TableName) -> Order:
+    def order(self, name: TableName) -> RowOrder:
         """Return the order of a table."""
         return self.orders.get(name) or first_order(name)
 
@@ -124,7 +124,7 @@ def _sort(state: ViewState, tables: Sequence[Table], *, opposite: bool) -> ViewS
     if opposite:
         order = replace(order, reverse=not order.reverse)
     else:
-        order = Order(0 if order.column is None else (order.column + 1) % len(table.headings))
+        order = RowOrder(0 if order.column is None else (order.column + 1) % len(table.headings))
     column = "the order of the set" if order.column is None else table.headings[order.column]
     message = f"{table.name}: sorted by {column}{', in the opposite order' if order.reverse else ''}"
     return replace(state, orders={**state.orders, table.name: order}, message=message)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from framework import admin
 from framework.cli.top.actions import carry_out, carry_out_later
 from framework.cli.top.rates import ShardRates
-from framework.cli.top.rows import Order, make_table
+from framework.cli.top.rows import RowOrder, make_table
 from framework.cli.top.state import Intent
 from framework.wire import keys
 from tests.cli.top.facts_of_a_shop import facts, process
@@ -14,7 +14,7 @@ from tests.harness import encoded, enqueue
 
 
 def intent(verb, table, shown):
-    return Intent(verb, make_table(table, [(shown, ShardRates())], "", Order()).rows[0])
+    return Intent(verb, make_table(table, [(shown, ShardRates())], "", RowOrder()).rows[0])
 
 
 def test_action_on_a_thing_that_is_gone_says_so(shard, redis):

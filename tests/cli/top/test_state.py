@@ -4,7 +4,7 @@ import pytest
 
 from framework.cli.top.keys import parse_keys
 from framework.cli.top.rates import ShardRates
-from framework.cli.top.rows import Order, make_table, tables_of
+from framework.cli.top.rows import RowOrder, make_table, tables_of
 from framework.cli.top.state import ViewState, press
 from tests.cli.top.facts_of_a_shop import facts, held, process, queue
 
@@ -76,7 +76,7 @@ def test_sort_goes_through_the_columns_and_their_order():
     state, _ = after("2S")
     assert (names(state), state.message) == (["mail", "reports"], "queues: sorted by JOBS, in the opposite order")
     state, _ = after("2sssssss")
-    assert state.orders == {"queues": Order(2)}
+    assert state.orders == {"queues": RowOrder(2)}
 
 
 def test_views_turn_by_number_and_tab():
