@@ -47,14 +47,25 @@ redis-py's errors.
 import math
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import NamedTuple
 
 from framework.command_line import command
-from framework.configuration_problem import ConfigurationProblem as ConfigurationProblem  # noqa: PLC0414 - public here
-from framework.job_timeout import JobTimeoutError as JobTimeoutError  # noqa: PLC0414 - public here
 from framework.typeguards import qualified_name
 
 _REDIS_FILE = "config/redis.yml"
 _START_REDIS = "Start the development store with `{}`, or set REDIS_URL (shard main) or {} to a Redis that runs."
+
+
+class ConfigurationProblem(NamedTuple):
+    """Represent one error in the configuration: file, key and message."""
+
+    file: str
+    key: str
+    message: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}: {self.key}" if self.key else self.file
+        return f"{place}: {self.message}"
 
 
 class FrameworkError(Exception):
@@ -428,6 +439,21 @@ class BusinessError(FrameworkError):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(reason)
+
+
+class JobTimeoutError(BaseException):
+    """End a run that lasts longer than its ``timeout`` (``timeout_s`` seconds): the job has failed.
+
+    It is raised inside of ``perform`` where a thread happens to be. ``except Exception`` does not catch it.
+    """
+
+    timeout_s = 0.0
+
+    def explain(self, timeout_s: float) -> "JobTimeoutError":
+        """Set the message, and return the error: the interpreter raises it in a thread without arguments."""
+        self.timeout_s = timeout_s
+        self.args = (f"perform ran for more than {timeout_s:g} s, its timeout",)
+        return self
 
 
 class NoEffectWarning(UserWarning):
