@@ -117,29 +117,32 @@ class Cancellations:
         if not self._absent.may_exist(keys.CANCELLED):
             self._forget()
             return
-        count = self._read_new()
+        count, found = self._read_from_score(self._read_from)
+        self.marked.update(found)
         if count > len(self.marked) or len(self.marked) > 2 * count + _MOST_ENDED:
-            # Redis's clock was set back, or the set was written anew.
-            self._forget()
-            count = self._read_new()
+            # Redis's clock was set back, or many jobs have ended. Each change is one step: a job that starts meanwhile must not
+            # find the set empty.
+            count, found = self._read_from_score("-inf")
+            self.marked.update(found)
+            self.marked.intersection_update(found)
         if not count:
             self._forget()
         self._absent.note(keys.CANCELLED, found=bool(count))
 
-    def _read_new(self) -> int:
-        """Add the marks since the last read; return how many marks there are."""
-        first, start = self._read_from, 0
+    def _read_from_score(self, first: str) -> tuple[int, set[Jid]]:
+        """Return how many marks there are, and those with a score from ``first`` on."""
+        found, start = set[Jid](), 0
         while True:
             pipeline: Any = self._client.pipeline(transaction=False)
             pipeline.zcard(keys.CANCELLED)
             pipeline.zrangebyscore(keys.CANCELLED, first, "+inf", start=start, num=_PAGE, withscores=True)
             count, page = cast("tuple[int, list[tuple[bytes, float]]]", pipeline.execute())
-            self.marked.update(decode_escaped(jid) for jid, _ in page)
+            found.update(decode_escaped(jid) for jid, _ in page)
             if page:
                 # Inclusive: a later mark may have the same score.
                 self._read_from = f"{page[-1][1]:.6f}"
             if len(page) < _PAGE:
-                return count
+                return count, found
             start += _PAGE
 
     def _forget(self) -> None:

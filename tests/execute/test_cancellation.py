@@ -117,14 +117,18 @@ def test_refresh_after_a_clock_set_back_reads_all_marks(redis, cancellations):
     assert cancellations.marked == {"a", "b"}
 
 
-def test_refresh_forgets_marks_of_ended_jobs(redis, cancellations, monkeypatch):
+def test_refresh_forgets_marks_of_ended_jobs(redis, granted, cancellations, monkeypatch):
     monkeypatch.setattr("framework.execute.cancellation._MOST_ENDED", 2)
     marked = cancellations.marked
     redis.zadd(keys.CANCELLED, {str(number): number for number in range(9)})
     cancellations.refresh()
     redis.zrem(keys.CANCELLED, *map(str, range(8)))
+    seen, pipeline = [], granted.pipeline
+    monkeypatch.setattr(granted, "pipeline", lambda **options: seen.append("8" in marked) or pipeline(**options))
     cancellations.refresh()
     assert marked == {"8"}
+    # A job that starts between two reads finds its mark.
+    assert seen == [True, True]
     redis.delete(keys.CANCELLED)
     cancellations.refresh()
     assert marked == set()

@@ -137,7 +137,7 @@ def test_iterable_job_sees_its_cancellation(site, redis, proofs, name):
     proofs("patient")
     redis.hset("it-patient", "cancelled", int(time.time()))
     assert proofs("patient", 2) == ["begun", "cancelled"]
-    assert process.line(**{"class": name, "job_status": "done"})["jid"] == "patient"
+    assert process.line(**{"class": name, "job_status": "cancelled"})["jid"] == "patient"
     assert redis.hget("it-patient", "c") == b"null"
     assert process.end() == 0
 
