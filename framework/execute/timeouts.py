@@ -62,7 +62,7 @@ class Timeouts:
         self.after_fork_in_child()
 
     def after_fork_in_child(self) -> None:
-        """Begin anew in a child process that a job has forked: the watching thread is the parent's."""
+        """Begin again in a child process that a job has forked: the watching thread is the parent's."""
         self._lock: Any = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._calls = set[_TimedCall]()
@@ -102,7 +102,7 @@ class Timeouts:
             self._lock.acquire()
             self._calls.discard(one)
             if one.open and one.raised:
-                _set_error(one.thread, None)
+                _withdraw_error()
             one.open = False
         finally:
             while self._lock._is_owned():
@@ -155,6 +155,26 @@ async def await_within(coroutine: Coroutine[Any, Any, Any], timeout_s: float) ->
         if limit.expired():
             raise JobTimeoutError().explain(timeout_s) from error
         raise
+
+
+class _Withdrawn(BaseException):
+    """Reset the interpreter's mark of a waiting error; it never leaves ``_withdraw_error``."""
+
+
+def _withdraw_error() -> None:
+    """Withdraw an error that this thread has not received yet."""
+    thread = threading.get_ident()
+    _set_error(thread, None)
+    if sys.version_info >= (3, 13):
+        return
+    # Before 3.13 that call itself marks the interpreter, and only an error that arrives resets the mark. Until then every call and
+    # loop of the process would look for one, and code that is traced by instruction would never go on.
+    try:
+        _set_error(thread, _Withdrawn)
+        while True:
+            pass
+    except _Withdrawn:
+        pass
 
 
 def _set_error(thread: int, error: type[BaseException] | None) -> None:

@@ -1,6 +1,7 @@
 """Timeouts of runs: an error in the thread of the job, and only in the job's own code; cancelled tasks of async jobs."""
 
 import asyncio
+import subprocess
 import sys
 import threading
 import time
@@ -120,6 +121,36 @@ def test_error_never_comes_after_the_call(timeouts, end):
         assert not timeouts._lock._is_owned()
     assert timeouts._calls == set()
     assert sum(ended.values()) == 300
+
+
+TRACED_AFTER_A_TIMEOUT = """
+import sys, time
+from framework.errors import JobTimeoutError
+from framework.execute.timeouts import Timeouts
+
+
+def perform():
+    while True:
+        time.sleep(0.001)
+
+
+def trace(frame, event, _):
+    frame.f_trace_opcodes = True
+    return trace
+
+
+try:
+    Timeouts().call(perform, (), 0.01)
+except JobTimeoutError:
+    sys.settrace(trace)
+    print(sorted([2, 1], key=lambda number: number))
+"""
+
+
+def test_interpreter_looks_for_no_error_after_a_timeout():
+    """Code that is traced by instruction never goes on while the interpreter looks for an error in a thread."""
+    done = subprocess.run([sys.executable, "-c", TRACED_AFTER_A_TIMEOUT], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("[1, 2]\n", "")
 
 
 def test_many_threads_get_their_own_errors(timeouts):
