@@ -107,9 +107,13 @@ class Leader:
     @property
     def _must_start(self) -> bool:
         """Whether the leading thread starts a job: one may start, and no other thread runs quick jobs one after the other."""
-        if not self._state.ready:
+        state = self._state
+        if not state.ready:
             return False
-        return not self._pipeline.quick or clock() - self._in_flight.last_started_at > QUIET_S
+        # A step that returns the buffered jobs to their queues comes after they have had the chance to start.
+        if not self._pipeline.quick or state.failures or state.closed or self._rearm_requested:
+            return True
+        return clock() - self._in_flight.last_started_at > QUIET_S
 
     def run(self) -> None:
         """Lead until a job may start or the process stops."""
