@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from framework.admin.access import Answers, Listing, read_only
-    from framework.admin.cancel import CancelResult, cancel_jobs
+    from framework.admin.cancel import CancelResult, acancel_jobs, cancel_jobs
     from framework.admin.held_set import DropResult, HeldPlace, HeldSet, MatchingHeldJobs, held
     from framework.admin.job_queue import Queue, QueuedJob, aqueues, queues
     from framework.admin.job_record import JobRecord
@@ -73,6 +73,7 @@ __all__ = [
     "ShardStats",
     "Stats",
     "WorkerProcess",
+    "acancel_jobs",
     "aflags",
     "ahistory",
     "alimits",
@@ -125,6 +126,7 @@ _MODULES = {
     "ShardStats": "statistics",
     "Stats": "statistics",
     "WorkerProcess": "process_list",
+    "acancel_jobs": "cancel",
     "aflags": "policy_state",
     "ahistory": "statistics",
     "alimits": "policy_state",

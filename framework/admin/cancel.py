@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 
 from framework.admin import port
 from framework.admin.access import check_writable, chosen_shards
+from framework.admin.async_twin import async_twin
 from framework.admin.entry_plan import JobSetKind
 from framework.admin.job_counts import OnProgress
 from framework.admin.job_filter import JobFilter, job_filter
@@ -102,6 +103,9 @@ def cancel_jobs(
             result.unanswered[home.name] = unavailable_error(home.name, home.endpoint, error)
             result.completed = False
     return result
+
+
+acancel_jobs = async_twin(cancel_jobs)
 
 
 def cancel_on_shard(

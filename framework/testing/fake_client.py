@@ -47,6 +47,8 @@ class FakeClient(ProcessClient):
         """Called with the ids of written jobs: the mode ``inline`` runs them."""
         self._stubs = stubs
         self._fake_clock = clock
+        # A push of a fake that is made unavailable raises, and is not kept.
+        self.reliable_push = None
         self.flags = MemoryFlags(stubs.flags, clock)
         self._deduplicator = Deduplicator(self.flags.enabled_on)
         self._own_router, self._own_limiter = open_router(settings), open_limiter(settings)

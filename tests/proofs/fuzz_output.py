@@ -178,7 +178,12 @@ def _job_log() -> JobLog:
 @cache
 def _executor() -> Executor:
     nothing: Any = SimpleNamespace(write=lambda *_: None, begin=lambda *_: None, end=lambda *_: None)
-    runs: Any = SimpleNamespace(interrupted=False, stopping=False, logger=lambda job: logs.logger(jid=job.get("jid")))
+    runs: Any = SimpleNamespace(
+        interrupted=False,
+        stopping=False,
+        cancelled=frozenset[str](),
+        logger=lambda job: logs.logger(jid=job.get("jid")),
+    )
     return Executor(
         (),
         _job_log(),
