@@ -143,7 +143,7 @@ class FakeJobs:
 
 
 class _Drain:
-    """One call that runs jobs. Each has workers of its own: middlewares, flags and classes are read anew."""
+    """One call that runs jobs. Each has workers of its own: middlewares, flags and classes are read again."""
 
     def __init__(self, jobs: FakeJobs, worker: WorkerClass | None) -> None:
         self._jobs = jobs
