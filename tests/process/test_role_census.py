@@ -36,10 +36,11 @@ main()
 """
 PUSHES = """
 from datetime import timedelta
-from framework import flags, status
+from framework import cancel, flags, status
 from jobs import *
 flags.set("census")
 flags.clear("census")
+cancel("0" * 24)
 jids = NoteWorker.perform_bulk([(str(number),) for number in range(3)])
 NoteWorker.perform_async("now")
 NoteWorker.perform_in(0.1, "soon")
@@ -55,10 +56,11 @@ FewWorker.perform_with_capacity()
 status.look_up(jids)
 """
 ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
-    "producer": {"+unlink": ("shard/connection.py", "UNLINK")},
+    "producer": {"+unlink": ("shard/connection.py", "UNLINK"), "+lpos": ("shard/shard.py", '"LPOS"')},
     "worker": {
         "+unlink": ("shard/connection.py", "UNLINK"),
         "+client|unblock": ("fetch/blocking.py", "_unblock("),
+        "script lead": ("cron/leadership.py", "LEAD("),
         "script restore": ("recover/reaper.py", "RESTORE("),
         "script release_paused": ("policies/pause/resumer.py", "RELEASE_PAUSED("),
         "script set_status": ("finish/status_writer.py", "SET_STATUS("),
@@ -67,8 +69,12 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
     "operator": {
         "+watch": ("admin/lock_reader.py", ".transaction("),
         "+unwatch": ("admin/lock_reader.py", ".transaction("),
+        "~j|*": ("admin/class_traffic.py", "keys.metrics("),
     },
-    "read-only": {"+hget": ("policies/concurrency/limit_state.py", ".hget(")},
+    "read-only": {
+        "+hget": ("policies/concurrency/limit_state.py", ".hget("),
+        "~j|*": ("admin/class_traffic.py", "keys.metrics("),
+    },
 }
 """Rights that this run does not reach, and where the code is that needs each: a file, and words in it."""
 

@@ -479,7 +479,8 @@ def test_guideline_mix_runs_with_lines_of_both(bench: Callable[..., "subprocess.
     data = json.loads((out / "results.json").read_text())
     assert not data["troubles"]
     assert len(data["results"]) == 4
-    assert all(each["figures"]["worker_cpu_us"]["median"] > 0 for each in data["results"])
+    # A drain of a fast machine may end before two samples of the processor time.
+    assert all(each["figures"]["rate"]["median"] > 0 for each in data["results"])
     assert {each["says"].split(":")[0] for each in data["targets"]} == {"guideline mix"}
 
 
