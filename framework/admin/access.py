@@ -1,9 +1,12 @@
 """Run a step of ``framework.admin`` on one shard or on all, and refuse actions in code that may only read."""
 
+import math
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Generic, TypeVar
 
 from redis.exceptions import RedisError
@@ -14,6 +17,9 @@ from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
 
 T = TypeVar("T")
+
+TIME_LIMIT_S = 30.0
+"""The default time limit of an action on all matching jobs."""
 
 _reads_only: ContextVar[bool] = ContextVar("framework_admin_reads_only", default=False)
 
@@ -71,6 +77,13 @@ def chosen_shards(shard: str | None) -> list[Shard]:
     return [shards[shard]] if shard is not None else [shards[name] for name in sorted(shards)]
 
 
+def deadline_of(time_limit: timedelta | float | None) -> float:
+    """Return when an action with this time limit stops, by the monotonic clock; ``None`` is no limit."""
+    if time_limit is None:
+        return math.inf
+    return time.monotonic() + (time_limit.total_seconds() if isinstance(time_limit, timedelta) else time_limit)
+
+
 def ask(shard: str | None, step: Callable[[Shard], T]) -> Answers[T]:
     """Run the step on the shard of that name, or on each shard in turn: one that does not answer does not stop the others.
 
@@ -94,6 +107,19 @@ def collect(shard: str | None, step: Callable[[Shard], Iterable[T]]) -> Listing[
     """Return what the step finds on each shard, in one list. Raises as ``ask``."""
     answers = ask(shard, lambda one: list(step(one)))
     return Listing((one for found in answers.by_shard.values() for one in found), answers.unanswered)
+
+
+def sum_of(shard: str | None, step: Callable[[Shard], int]) -> int:
+    """Return the sum over the shards. Raises ShardUnavailableError if one does not answer."""
+    answers = ask(shard, step)
+    raise_first(answers.unanswered)
+    return sum(answers.by_shard.values())
+
+
+def raise_first(unanswered: Mapping[str, ShardUnavailableError]) -> None:
+    """Raise the error of a shard that did not answer, if there is one."""
+    for error in unanswered.values():
+        raise error
 
 
 def iterate(shard: str | None, step: Callable[[Shard], Iterable[T]]) -> Iterator[T]:

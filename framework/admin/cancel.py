@@ -5,7 +5,6 @@ marked (``aw:cancelled``): its process ends it before its start, or asks it to e
 goes on; a job that moves meanwhile is found at its next place, or by its mark.
 """
 
-import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,13 +15,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from framework.admin import port
-from framework.admin.access import check_writable, chosen_shards
+from framework.admin.access import TIME_LIMIT_S, check_writable, chosen_shards, deadline_of
 from framework.admin.async_twin import async_twin
 from framework.admin.entry_plan import JobSetKind
-from framework.admin.job_counts import OnProgress
+from framework.admin.job_counts import OnProgress, ignore_progress
 from framework.admin.job_filter import JobFilter, job_filter
 from framework.admin.job_record import JobRecord
-from framework.admin.job_set import TIME_LIMIT_S, seconds
 from framework.admin.purge import HeldEnd, purge
 from framework.admin.search import JobStore, list_job_stores, search_lists
 from framework.admin.shard_job_set import ShardJobSet
@@ -93,12 +91,11 @@ def cancel_jobs(
     wanted = job_filter(cls=cls, queue=queue, tag=tag, context=context, older_than=older_than)
     if not wanted:
         raise ValueError("cancel_jobs(): give a criterion, such as cls=...: without one it would cancel every job")
-    limit_s = seconds(time_limit)
-    deadline = math.inf if limit_s is None else time.monotonic() + limit_s
+    deadline = deadline_of(time_limit)
     result = CancelResult()
     for home in chosen_shards(shard):
         try:
-            result.add(cancel_on_shard(home, wanted, port.current().settings, deadline, _ignore_progress))
+            result.add(cancel_on_shard(home, wanted, port.current().settings, deadline, ignore_progress))
         except (RedisError, OSError) as error:
             result.unanswered[home.name] = unavailable_error(home.name, home.endpoint, error)
             result.completed = False
@@ -237,6 +234,3 @@ def _parts(jids: Iterable[Jid]) -> Iterator[list[Jid]]:
             part = []
     if part:
         yield part
-
-
-def _ignore_progress(_key: str, _scanned: int) -> None: ...

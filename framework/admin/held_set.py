@@ -1,8 +1,6 @@
 """The jobs that a limit or a pause holds outside of their queues, as the data API shows them."""
 
 import asyncio
-import math
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -11,11 +9,21 @@ from typing import NamedTuple
 from redis.exceptions import RedisError
 
 from framework.admin import port
-from framework.admin.access import Listing, check_writable, chosen_shards, collect, iterate
+from framework.admin.access import (
+    TIME_LIMIT_S,
+    Listing,
+    check_writable,
+    chosen_shards,
+    collect,
+    deadline_of,
+    iterate,
+    raise_first,
+    sum_of,
+)
 from framework.admin.async_twin import async_items, async_twin
 from framework.admin.held_jobs import HeldKind, held_keys, measure_held
+from framework.admin.job_counts import ignore_progress
 from framework.admin.job_filter import JobFilter, job_filter
-from framework.admin.job_set import TIME_LIMIT_S, raise_first, seconds, sum_of
 from framework.admin.purge import HeldRecord, held_records, purge
 from framework.admin.search import list_held_stores
 from framework.errors import ShardUnavailableError
@@ -75,13 +83,12 @@ class MatchingHeldJobs:
             ReadOnlyError: inside of a ``read_only`` block.
         """
         check_writable(f"{type(self).__name__}.delete()")
-        limit_s = seconds(time_limit)
-        deadline = math.inf if limit_s is None else time.monotonic() + limit_s
+        deadline = deadline_of(time_limit)
         result = DropResult()
         for home in chosen_shards(self._shard):
             sizes = port.current().settings.size_limit
             try:
-                done = purge(home, self._wanted, sizes, deadline, _ignore_progress, dry_run=False)
+                done = purge(home, self._wanted, sizes, deadline, ignore_progress, dry_run=False)
             except (RedisError, OSError) as error:
                 result.unanswered[home.name] = unavailable_error(home.name, home.endpoint, error)
                 result.completed = False
@@ -176,7 +183,7 @@ def held(shard: str | None = None) -> HeldSet:
 
 def _records(home: Shard, wanted: JobFilter) -> Iterator[HeldRecord]:
     sizes = port.current().settings.size_limit
-    for _, _, found in held_records(home, wanted, sizes, _ignore_progress):
+    for _, _, found in held_records(home, wanted, sizes, ignore_progress):
         yield from found
 
 
@@ -189,6 +196,3 @@ def _places(home: Shard) -> Iterator[HeldPlace]:
 def _indexed_places(home: Shard) -> Iterator[HeldPlace]:
     for one in measure_held(home.client, held_keys(home.client)):
         yield HeldPlace(home.name, one.kind, one.name, one.jobs, one.since)
-
-
-def _ignore_progress(_key: str, _scanned: int) -> None: ...

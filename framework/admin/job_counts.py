@@ -20,6 +20,11 @@ PAGE_SIZE = 500
 OnProgress: TypeAlias = Callable[[str, int], None]
 """Receives, after every step, the key that is scanned and the number of jobs scanned so far."""
 
+
+def ignore_progress(_key: str, _scanned: int) -> None:
+    """Report no progress (an ``OnProgress``)."""
+
+
 IN_FLIGHT = "in flight"
 """The place of jobs that a process has fetched and not acknowledged."""
 

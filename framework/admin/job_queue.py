@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TypeVar
 
-from framework.admin.access import Answers, Listing, ask, check_writable, collect, iterate
+from framework.admin.access import Answers, Listing, ask, check_writable, collect, iterate, raise_first
 from framework.admin.async_twin import async_items, async_twin
 from framework.admin.job_record import JobRecord
 from framework.admin.port import current
@@ -204,8 +204,7 @@ def unknown_queue_message(name: str, known: set[str]) -> str:
 def _on_all(shard: str | None, step: Callable[[Shard], T]) -> Answers[T]:
     """Run the step on each shard that answers. Raises the error of the first that did not."""
     answers = ask(shard, step)
-    for error in answers.unanswered.values():
-        raise error
+    raise_first(answers.unanswered)
     return answers
 
 

@@ -1,8 +1,7 @@
 """The sorted sets of jobs as the data API shows them: scheduled, retries, dead, interrupted."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -10,10 +9,20 @@ from typing import TypeVar
 from redis.exceptions import RedisError
 
 from framework.admin import port
-from framework.admin.access import ask, check_writable, chosen_shards, collect, iterate
+from framework.admin.access import (
+    TIME_LIMIT_S,
+    check_writable,
+    chosen_shards,
+    collect,
+    deadline_of,
+    iterate,
+    raise_first,
+    sum_of,
+)
 from framework.admin.async_twin import async_items, async_twin
 from framework.admin.entry_actions import EntryOutcome
 from framework.admin.entry_plan import ACTIONS, EntryAction, JobSetKind
+from framework.admin.job_counts import ignore_progress
 from framework.admin.job_filter import JobFilter, job_filter
 from framework.admin.shard_job_set import SetRecord, ShardJobSet, ShardResult
 from framework.errors import JobRefusedError, ShardUnavailableError
@@ -22,9 +31,6 @@ from framework.shard.shard import Shard
 from framework.text import decode_escaped
 from framework.typeguards import short_repr
 from framework.types import Jid
-
-TIME_LIMIT_S = 30.0
-"""The default time limit of an action on all matching jobs."""
 
 When = datetime | timedelta | float
 
@@ -151,7 +157,7 @@ class MatchingJobs:
         return iterate(
             self._shard,
             lambda home: (
-                JobEntry(home, one) for one in _opened(home, self._kind).matching(self._wanted, _ignore_progress)
+                JobEntry(home, one) for one in _opened(home, self._kind).matching(self._wanted, ignore_progress)
             ),
         )
 
@@ -165,7 +171,9 @@ class MatchingJobs:
         Raises:
             ShardUnavailableError: a shard does not answer: no number is that of a part.
         """
-        return sum_of(self._shard, lambda home: sum(1 for _ in self._on(home).matching(self._wanted, _ignore_progress)))
+        return sum_of(
+            self._shard, lambda home: sum(1 for _ in _opened(home, self._kind).matching(self._wanted, ignore_progress))
+        )
 
     def retry(self, *, time_limit: timedelta | float | None = TIME_LIMIT_S, resume: str = "") -> BulkResult:
         """Move the jobs to their queues, as ``JobEntry.retry``.
@@ -207,21 +215,17 @@ class MatchingJobs:
     adelete = async_twin(delete)
     areschedule = async_twin(reschedule)
 
-    def _on(self, home: Shard) -> ShardJobSet:
-        return _opened(home, self._kind)
-
     def _act(
         self, action: EntryAction, time_limit: timedelta | float | None, resume: str, at: object = None
     ) -> BulkResult:
         _check_action(self._kind, action, type(self).__name__)
-        limit_s = seconds(time_limit)
-        deadline = float("inf") if limit_s is None else time.monotonic() + limit_s
+        deadline = deadline_of(time_limit)
         cursors = resume_cursors(resume, port.current().shards)
         result = BulkResult()
         for home in chosen_shards(self._shard):
             if not resume or home.name in cursors:
-                done = self._on(home).act_on_matching(
-                    self._wanted, action, deadline, _ignore_progress, cursor=cursors.get(home.name, 0), at=at
+                done = _opened(home, self._kind).act_on_matching(
+                    self._wanted, action, deadline, ignore_progress, cursor=cursors.get(home.name, 0), at=at
                 )
                 result.add(home.name, done)
         return result
@@ -344,11 +348,6 @@ def refusal_text(outcome: EntryOutcome, queue: str) -> str:
             return "it was acted on before by the same call"
 
 
-def seconds(time_limit: timedelta | float | None) -> float | None:
-    """Return a time limit in seconds, ``None`` for none."""
-    return time_limit.total_seconds() if isinstance(time_limit, timedelta) else time_limit
-
-
 def _opened(home: Shard, kind: JobSetKind) -> ShardJobSet:
     return ShardJobSet(home, kind, port.current().settings)
 
@@ -376,19 +375,3 @@ def resume_cursors(resume: str, shards: Mapping[str, Shard]) -> dict[str, int]:
 def join_resume(resume: str, shard: str, cursor: int) -> str:
     """Return the ``resume`` of a result with one more shard whose set was not scanned to its end."""
     return f"{resume}{',' if resume else ''}{shard}:{cursor}"
-
-
-def sum_of(shard: str | None, step: Callable[[Shard], int]) -> int:
-    """Return the sum over the shards. Raises ShardUnavailableError if one does not answer."""
-    answers = ask(shard, step)
-    raise_first(answers.unanswered)
-    return sum(answers.by_shard.values())
-
-
-def raise_first(unanswered: Mapping[str, ShardUnavailableError]) -> None:
-    """Raise the error of a shard that did not answer, if there is one."""
-    for error in unanswered.values():
-        raise error
-
-
-def _ignore_progress(_key: str, _scanned: int) -> None: ...

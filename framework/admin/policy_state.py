@@ -5,6 +5,7 @@
 
 from framework.admin.access import Answers, ask
 from framework.admin.async_twin import async_twin
+from framework.admin.job_counts import ignore_progress
 from framework.admin.limit_reader import LimitReport, read_limits
 from framework.admin.lock_reader import HeldLock, scan_locks
 from framework.admin.pauses import PauseSummary, read_pauses
@@ -33,7 +34,7 @@ def locks(shard: str | None = None, *, cls: str | None = None) -> Answers[list[H
     """
     return ask(
         shard,
-        lambda one: [held for held in scan_locks(one.client, _ignore_progress) if cls is None or held.worker == cls],
+        lambda one: [held for held in scan_locks(one.client, ignore_progress) if cls is None or held.worker == cls],
     )
 
 
@@ -62,6 +63,3 @@ def flags(shard: str | None = None) -> Answers[dict[str, Flag]]:
 
 
 aflags = async_twin(flags)
-
-
-def _ignore_progress(_key: str, _scanned: int) -> None: ...
