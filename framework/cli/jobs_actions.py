@@ -15,14 +15,13 @@ from framework.admin.shard_job_set import ShardJobSet, ShardResult
 from framework.cli.confirmation import confirm, yes_option
 from framework.cli.errors import reports_errors
 from framework.cli.job_filters import filter_options, read_filter, refuse_absent_class
-from framework.cli.options import ChoiceOption, DurationOption, json_option, shard_option
+from framework.cli.options import ChoiceOption, dry_run_option, json_option, shard_option, time_limit_option
 from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo
 from framework.exit_codes import EXIT_FAILED
 from framework.messages import join_names
 from framework.shard.shard import Shard
 
-_DEFAULT_TIME_LIMIT_S = 30.0
 _HEADINGS = ("SHARD", "MATCHING", "DONE", "GONE", "LEFT", "COMPLETED")
 
 
@@ -68,17 +67,11 @@ def _make_command(verb: Verb, help_text: str) -> click.Command:
     )
     @filter_options
     @click.option("--all", "everything", is_flag=True, help="Select every job of the set.")
-    @click.option(
-        "--time-limit",
-        "budget_s",
-        type=DurationOption(),
-        default=_DEFAULT_TIME_LIMIT_S,
-        help="Stop after this time. Default: 30s.",
-    )
+    @time_limit_option
     @click.option(
         "--resume", default="", metavar="TEXT", help="Go on where an earlier call stopped: the text that it printed."
     )
-    @click.option("--dry-run", is_flag=True, help="Show the changes, and make none.")
+    @dry_run_option
     @yes_option
     @shard_option
     @json_option

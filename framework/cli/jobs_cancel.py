@@ -13,13 +13,12 @@ from framework.admin.job_filter import JobFilter
 from framework.cli.confirmation import confirm, yes_option
 from framework.cli.errors import reports_errors
 from framework.cli.job_filters import filter_options, read_filter
-from framework.cli.options import DurationOption, json_option, shard_option
+from framework.cli.options import dry_run_option, json_option, shard_option, time_limit_option
 from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
 
-_DEFAULT_TIME_LIMIT_S = 30.0
 _HEADINGS = ("SHARD", "MATCHING", "ENDED", "MARKED", "LEFT", "COMPLETED")
 _COUNTS = ("matched", "ended", "marked", "refused", "scanned", "completed")
 
@@ -27,14 +26,8 @@ _COUNTS = ("matched", "ended", "marked", "refused", "scanned", "completed")
 @click.command("cancel")
 @click.argument("jids", nargs=-1, metavar="[JID]...")
 @filter_options
-@click.option(
-    "--time-limit",
-    "budget_s",
-    type=DurationOption(),
-    default=_DEFAULT_TIME_LIMIT_S,
-    help="Stop after this time. Default: 30s.",
-)
-@click.option("--dry-run", is_flag=True, help="Show the changes, and make none.")
+@time_limit_option
+@dry_run_option
 @yes_option
 @shard_option
 @json_option

@@ -14,7 +14,14 @@ from framework.admin.search import list_held_stores
 from framework.cli.confirmation import confirm, yes_option
 from framework.cli.errors import reports_errors
 from framework.cli.groups import DefaultShowGroup
-from framework.cli.options import DurationOption, json_option, modules_option, shard_option
+from framework.cli.options import (
+    DurationOption,
+    dry_run_option,
+    json_option,
+    modules_option,
+    shard_option,
+    time_limit_option,
+)
 from framework.cli.project import refuse_unknown_class
 from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo
@@ -27,7 +34,6 @@ from framework.text import format_age, format_duration
 
 _HEADINGS = ("SHARD", "PLACE", "CLASS OR LIMIT", "JOBS", "OLDEST", "LOOK, AND RELEASE")
 _RELEASE_COMMANDS = {"waiting": "limits", "paused": "paused"}
-_DEFAULT_TIME_LIMIT_S = 30.0
 
 
 @click.group("held", cls=DefaultShowGroup)
@@ -100,14 +106,8 @@ def show_held(*, alert_after: float | None, alert_above: int, names: Sequence[st
 @click.option(
     "--meta", "meta", metavar="NAME=VALUE", multiple=True, help="Drop only jobs with this meta.NAME. Repeatable."
 )
-@click.option(
-    "--time-limit",
-    "budget_s",
-    type=DurationOption(),
-    default=_DEFAULT_TIME_LIMIT_S,
-    help="Stop after this time. Default: 30s.",
-)
-@click.option("--dry-run", is_flag=True, help="Show the changes, and make none.")
+@time_limit_option
+@dry_run_option
 @yes_option
 @modules_option
 @shard_option

@@ -15,7 +15,14 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from framework.admin.job_counts import queue_names
 from framework.cli.errors import refuse_unknown, reports_errors, unknown_worker_message
 from framework.cli.migration_output import ShardMigration, format_text, to_json
-from framework.cli.options import ChoiceOption, check_shard, json_option, modules_option, shard_option
+from framework.cli.options import (
+    ChoiceOption,
+    check_shard,
+    dry_run_option,
+    json_option,
+    modules_option,
+    shard_option,
+)
 from framework.cli.project import Project, load_project
 from framework.cli.shards import unserved_queue_message
 from framework.cli.terminal import echo, echo_json, echo_lines
@@ -54,7 +61,7 @@ _TRANSIENT_ERRORS = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSE
 @click.option("--from", "sources", metavar="QUEUE", multiple=True, help="Move only jobs of this queue. Repeatable.")
 @click.option("--class", "classes", metavar="NAME", multiple=True, help="Move only jobs of this class. Repeatable.")
 @shard_option
-@click.option("--dry-run", is_flag=True, help="Show the changes, and make none.")
+@dry_run_option
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Move at most this number of jobs.")
 @json_option
 @modules_option

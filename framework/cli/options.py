@@ -146,6 +146,10 @@ shard_option = click.option(
     "--shard", "names", metavar="NAME", multiple=True, help="Use only this shard. Repeatable. Default: every shard."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Show the changes, and make none.")
+time_limit_option = click.option(
+    "--time-limit", "budget_s", type=DurationOption(), default=30.0, help="Stop after this time. Default: 30s."
+)
 timeout_option = click.option(
     "-t",
     "--timeout",
