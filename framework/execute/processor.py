@@ -266,14 +266,7 @@ class Processor:
         ending = ending_of(outcome, decision)
         self._count(counts, run, ending)
         self._write_end(run, ending, decision)
-        if isinstance(outcome, Failed):
-            self._events.job_failed(outcome.error, {"job": run.payload, "queue": unit.queue})
-        elif isinstance(outcome, Malformed):
-            self._events.malformed(unit, outcome.error)
-        elif run.payload is not None and isinstance(outcome, UnknownClass):
-            self._events.unknown_class(unit, run.payload, outcome)
-        elif run.payload is not None and isinstance(outcome, ForeignClass):
-            self._events.foreign_class(run.payload["class"])
+        report_outcome(self._events, run)
         self._retry_until_done(unit, partial(self._settle, run, outcome, decision))
 
     def _count(self, counts: ThreadCounts, run: Execution, ending: Ending) -> None:
@@ -367,3 +360,16 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def report_outcome(events: ProcessorEvents, run: Execution) -> None:
+    """Report a run whose outcome has an event: a failure, an unreadable payload, or a class that this process does not run."""
+    unit, outcome = run.unit, run.outcome
+    if isinstance(outcome, Failed):
+        events.job_failed(outcome.error, {"job": run.payload, "queue": unit.queue})
+    elif isinstance(outcome, Malformed):
+        events.malformed(unit, outcome.error)
+    elif run.payload is not None and isinstance(outcome, UnknownClass):
+        events.unknown_class(unit, run.payload, outcome)
+    elif run.payload is not None and isinstance(outcome, ForeignClass):
+        events.foreign_class(run.payload["class"])

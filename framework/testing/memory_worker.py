@@ -11,10 +11,11 @@ from typing import Any, Literal, TypeAlias
 from framework.execute.decoding import PayloadDecoder
 from framework.execute.execution import Execution, Executor
 from framework.execute.job_log import JobLog
+from framework.execute.processor import report_outcome
 from framework.execute.stats import RunningJobs
 from framework.execute.unknown import UnknownClassDelays
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.finish.outcome import Failed, ForeignClass, Malformed, Succeeded, UnknownClass
+from framework.finish.outcome import Failed, Succeeded
 from framework.finish.retry import RetryPolicy
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call
@@ -138,19 +139,11 @@ class MemoryWorker:
         assert outcome is not None, "no suspect runs here, and no other process can own a job"  # noqa: S101
         args = run.payload["args"] if run.payload else None
         ending, decision = self._settler.decide(unit, run.worker, outcome, args)
-        error = outcome.error if isinstance(outcome, Failed) else None
-        if error is not None:
-            self._events.job_failed(error, {"job": run.payload, "queue": unit.queue})
-        elif isinstance(outcome, Malformed):
-            self._events.malformed(unit, outcome.error)
-        elif run.payload is not None and isinstance(outcome, UnknownClass):
-            self._events.unknown_class(unit, run.payload, outcome)
-        elif run.payload is not None and isinstance(outcome, ForeignClass):
-            self._events.foreign_class(run.payload["class"])
+        report_outcome(self._events, run)
         self._settler.settle(unit, outcome, ending, decision, run.tracked)
         if isinstance(outcome, Succeeded) and run.instance._aw_on_success is not None:  # pyright: ignore[reportPrivateUsage]
             run.instance._aw_on_success()  # pyright: ignore[reportPrivateUsage]
-        return ending.processed != "no", error
+        return ending.processed != "no", outcome.error if isinstance(outcome, Failed) else None
 
     def move_due(self, source: DueSet, job: StoredJob) -> bool:
         """Move a due job as the poller does; return false if it was delayed: a client middleware raised."""
