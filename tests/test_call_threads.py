@@ -57,7 +57,7 @@ def test_call_that_raises_a_special_error_ends_the_wait(error):
         asyncio.run(act())
 
 
-def test_cancelled_call_is_left_out_before_and_completed_after_its_begin():
+def test_cancelled_call_is_completed_only_if_it_has_begun():
     threads, release, running, made = CallThreads(1), threading.Event(), threading.Event(), []
 
     def first():

@@ -73,7 +73,7 @@ def test_signals_wait_a_minute_for_their_process(shard, redis):
     assert 0 < redis.ttl(keys.signals(RUBY)) <= 60
 
 
-def test_signal_to_a_process_that_ended_or_is_embedded_is_refused(shard, redis):
+def test_signal_to_an_ended_or_embedded_process_is_refused(shard, redis):
     write_record(redis)
     (process,) = admin.processes()
     with admin.read_only(), pytest.raises(ReadOnlyError):

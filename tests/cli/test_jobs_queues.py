@@ -100,7 +100,7 @@ def test_pause_queue_and_unpause_queue(jobs, redis):
 
 
 @each_row("verb", ["pause-queue", "unpause-queue", "clear"])
-def test_verb_of_an_unknown_queue_has_status_1_and_the_nearest_name(jobs, redis, verb):
+def test_verb_of_an_unknown_queue_names_the_nearest(jobs, redis, verb):
     push(redis, 1)
     assert "did you mean 'mailers'" in jobs(verb, "mailer", status=1)
 

@@ -256,7 +256,7 @@ def test_background_wire_name_of_another_job_is_refused():
     )
 
 
-def test_background_module_that_is_loaded_again_replaces_its_jobs(monkeypatch):
+def test_background_module_loaded_again_replaces_its_jobs(monkeypatch):
     module = ModuleType("shop.mails.sending")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     code = "from framework import background\n@background(feature_category='not_owned')\ndef send(number: int) -> None: ...\n"

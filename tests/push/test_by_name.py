@@ -30,7 +30,7 @@ def test_known_class_is_routed_and_checked(pusher, jobs):
         framework.enqueue("Shop::OrderWorker", ["seven"])
 
 
-def test_unknown_class_without_a_queue_is_refused_with_the_nearest(pusher, redis):
+def test_unknown_class_without_a_queue_names_the_nearest(pusher, redis):
     worker("Shop::OrderWorker")
     with pytest.raises(ArgumentsError, match=r"no class of this name \(did you mean 'Shop::OrderWorker'\?\).*queue="):
         framework.enqueue("Shop::OrdreWorker", [1])

@@ -29,7 +29,7 @@ def test_action_on_a_thing_that_is_gone_says_so(shard, redis):
     assert carry_out(intent("retry", "dead", shown)) == "main: d1 is not there any more: nothing was changed"
 
 
-def test_action_in_its_thread_is_refused_where_reading_is_allowed_only(shard, redis):
+def test_action_in_a_thread_is_refused_in_read_only(shard, redis):
     enqueue(redis, "Mail", queue="mailers")
     shown, results = facts(*admin.queues()), queues.Queue()
     with admin.read_only():

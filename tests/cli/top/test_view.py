@@ -163,7 +163,7 @@ def test_stopped_view_gives_the_terminal_back_and_goes_on(site, redis, terminal)
     assert view.end() == 128 + signal.SIGTERM
 
 
-def test_once_prints_one_frame_and_its_status_says_if_all_answered(site, redis):
+def test_once_prints_one_frame_and_its_status(site, redis):
     enqueue(redis, "Mail", jid="m1", queue="mailers")
     enqueue(redis, "Mail", jid="m2", queue="other")
     done = site.run(COMMAND, "--once", "--filter", "MAILERS", role="read-only")
@@ -185,7 +185,7 @@ def test_without_a_terminal_the_live_view_names_once(site, redis):
     assert "(did you mean 'dead'?)" in site.run(COMMAND, "--view", "deda", role="operator").stderr
 
 
-def test_reader_keeps_the_last_facts_while_its_shard_does_not_answer(redis, redis_url):
+def test_reader_keeps_the_last_facts_during_an_outage(redis, redis_url):
     enqueue(redis, "Mail", jid="m1", queue="mailers")
     reader, settings = ShardReader("main", 1.0, lambda: None), load({})
     for url, failure in ((redis_url, ""), (SILENT_URL, "its figures are older: shard 'main'"), (redis_url, "")):
