@@ -1,13 +1,34 @@
 import json
+from contextlib import closing
 
 import pytest
 from click.testing import CliRunner
 
 from framework.cli import shards
 from framework.cli.jobs import jobs as command
+from tests.harness import Site
 from tests.process.conftest import cold_site, proofs, release, site
 
 __all__ = ["cold_site", "proofs", "release", "site"]
+
+
+@pytest.fixture
+def two_shards(short_path, redis, redis_url, second_redis, second_redis_url):
+    """A site with the shards main and second."""
+    with closing(Site(short_path, redis_url, second_redis_url, warm=True)) as made:
+        yield made
+
+
+@pytest.fixture
+def run(site, request):
+    """Return a function that runs ``COMMAND`` of the module with these words, and returns stdout, or stderr of a failure."""
+
+    def call(*words, status=0):
+        done = site.run(request.module.COMMAND, *words)
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout if status == 0 else done.stderr
+
+    return call
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from framework.cron.states import CronStates
 from framework.wire import keys
-from tests.harness import ROOT, Site
+from tests.harness import ROOT
 
 COMMAND = str(ROOT / "scripts" / "cron")
 WORKERS = """
@@ -32,22 +32,10 @@ REPORT = {"cron": "30 6 * * *", "class": "ReportWorker", "args": [30], "time_zon
 
 
 @pytest.fixture
-def site(short_path, redis, redis_url, second_redis, second_redis_url):
-    made = Site(short_path, redis_url, second_redis_url, warm=True)
-    (short_path / "shop.py").write_text(WORKERS)
-    made.write("schedule.yml", {"schedule": {"report": REPORT}})
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def run(site):
-    def call(*words, status=0):
-        done = site.run(COMMAND, *words)
-        assert done.returncode == status, done.stdout + done.stderr
-        return done.stdout if status == 0 else done.stderr
-
-    return call
+def site(two_shards):
+    (two_shards.folder / "shop.py").write_text(WORKERS)
+    two_shards.write("schedule.yml", {"schedule": {"report": REPORT}})
+    return two_shards
 
 
 def test_cron_lists_entries_of_each_shard_with_their_ticks(run, redis, second_redis):

@@ -7,26 +7,14 @@ import pytest
 from framework.feature_flags.flag import Flag
 from framework.feature_flags.redis_flags import read_flags, set_flag
 from framework.wire import keys
-from tests.harness import ROOT, Site
+from tests.harness import ROOT
 
 COMMAND = str(ROOT / "scripts" / "flags")
 
 
 @pytest.fixture
-def site(short_path, redis, redis_url, second_redis, second_redis_url):
-    made = Site(short_path, redis_url, second_redis_url, warm=True)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def run(site):
-    def call(*words, status=0):
-        done = site.run(COMMAND, *words)
-        assert done.returncode == status, done.stdout + done.stderr
-        return done.stdout if status == 0 else done.stderr
-
-    return call
+def site(two_shards):
+    return two_shards
 
 
 def test_flags_set_list_and_clear_on_every_shard(run, redis, second_redis):

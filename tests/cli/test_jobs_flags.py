@@ -10,26 +10,19 @@ from framework.feature_flags.flag import drop_flag, pause_flag, run_flag
 from framework.feature_flags.redis_flags import read_flags
 from framework.process.identity import operator_name
 from framework.wire import keys
-from tests.harness import ROOT, Site, encoded
+from tests.harness import ROOT, encoded
 
 COMMAND = str(ROOT / "scripts" / "jobs")
 WHY = ("--reason", "it floods us", "--for", "2h", "-r", "jobs")
 
 
 @pytest.fixture
-def site(short_path, redis, redis_url, second_redis, second_redis_url):
-    made = Site(short_path, redis_url, second_redis_url, warm=True)
-    yield made
-    made.close()
+def site(two_shards):
+    return two_shards
 
 
 @pytest.fixture
-def jobs(site):
-    def run(*words, status=0):
-        done = site.run(COMMAND, *words)
-        assert done.returncode == status, done.stdout + done.stderr
-        return done.stdout if status == 0 else done.stderr
-
+def jobs(run):
     return run
 
 
