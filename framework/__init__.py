@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from framework.admin import port as admin_port
 from framework.declare import port
+from framework.lazy_names import load_name, public_names
 
 if TYPE_CHECKING:
     from framework.cancellation import acancel, cancel
@@ -74,16 +75,11 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_MODULES.get(name, "framework.errors")), name)
-    # Later uses find the name without this function.
-    globals()[name] = value
-    return value
+    return load_name(globals(), name, _MODULES.get(name, "framework.errors"))
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return public_names(globals())
 
 
 def _make_client() -> port.ClientPort:

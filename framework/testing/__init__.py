@@ -10,8 +10,9 @@
 pytest finds the fixture ``application_worker`` by itself: a fake that is empty for each test. Names are loaded at their first use.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from framework.lazy_names import load_name, public_names
 
 if TYPE_CHECKING:
     from framework.errors import EmptyQueueError, EndlessJobsError, ModeError
@@ -60,13 +61,8 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_MODULES.get(name, "framework.testing.modes")), name)
-    # Later uses find the name without this function.
-    globals()[name] = value
-    return value
+    return load_name(globals(), name, _MODULES.get(name, "framework.testing.modes"))
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return public_names(globals())
