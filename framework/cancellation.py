@@ -1,7 +1,6 @@
 """Cancel jobs: ``framework.cancel(jid)``, and ``await framework.acancel(jid)``."""
 
-import asyncio
-
+from framework.async_twin import async_twin
 from framework.declare import port
 from framework.status import check_jid
 from framework.types import Jid
@@ -24,6 +23,4 @@ def cancel(jid: Jid) -> bool:
     return port.current().cancel(check_jid(jid))
 
 
-async def acancel(jid: Jid) -> bool:
-    """Cancel a job as ``cancel`` does, without blocking the event loop."""
-    return await asyncio.to_thread(cancel, jid)
+acancel = async_twin(cancel)

@@ -21,6 +21,7 @@ Raises:
 import asyncio
 from datetime import timedelta
 
+from framework.async_twin import async_twin
 from framework.declare import validators
 from framework.declare.validators import InvalidValue
 from framework.feature_flags.flag import Flag, check_flag_name
@@ -62,11 +63,7 @@ def set(  # noqa: A001 - the name of the public contract
     return process_client.current().flags.set(flag, _check_duration(expires_in))
 
 
-async def aset(
-    name: str, percentage: float = 100, expires_in: timedelta | float | None = None, reason: str = ""
-) -> Flag:
-    """Set a flag as ``set``, without blocking the event loop."""
-    return await asyncio.to_thread(set, name, percentage, expires_in, reason)
+aset = async_twin(set)
 
 
 def clear(name: str) -> bool:
@@ -79,9 +76,7 @@ def clear(name: str) -> bool:
     return process_client.current().flags.clear(check_flag_name(name))
 
 
-async def aclear(name: str) -> bool:
-    """Clear a flag as ``clear``, without blocking the event loop."""
-    return await asyncio.to_thread(clear, name)
+aclear = async_twin(clear)
 
 
 def all() -> dict[str, Flag]:  # noqa: A001 - the name of the public contract
@@ -95,9 +90,7 @@ def all() -> dict[str, Flag]:  # noqa: A001 - the name of the public contract
     return process_client.current().flags.all()
 
 
-async def aall() -> dict[str, Flag]:
-    """Read the flags as ``all``, without blocking the event loop."""
-    return await asyncio.to_thread(all)
+aall = async_twin(all)
 
 
 def _check_percentage(percentage: object) -> float:

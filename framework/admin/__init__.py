@@ -16,8 +16,9 @@ Functions and methods that wait for Redis have asynchronous twins, whose names b
 Each name is loaded at its first use. The other modules of this folder are functions of a shard's client, in bounded steps.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from framework.lazy_names import load_name, public_names
 
 if TYPE_CHECKING:
     from framework.admin.access import Answers, Listing, read_only
@@ -159,13 +160,8 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    # Later uses find the name without this function.
-    globals()[name] = value
-    return value
+    return load_name(globals(), name, f"{__name__}.{_MODULES.get(name, '')}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return public_names(globals())

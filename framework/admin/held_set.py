@@ -20,12 +20,12 @@ from framework.admin.access import (
     raise_first,
     sum_of,
 )
-from framework.admin.async_twin import async_items, async_twin
 from framework.admin.held_jobs import HeldKind, held_keys, measure_held
 from framework.admin.job_counts import ignore_progress
 from framework.admin.job_filter import JobFilter, job_filter
 from framework.admin.purge import HeldRecord, held_records, purge
 from framework.admin.search import list_held_stores
+from framework.async_twin import async_items, async_twin
 from framework.errors import ShardUnavailableError
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TypeVar
 
 from framework.admin.access import Answers, Listing, ask, check_writable, collect, iterate, raise_first
-from framework.admin.async_twin import async_items, async_twin
 from framework.admin.job_record import JobRecord
 from framework.admin.port import current
 from framework.admin.queue_actions import OnDropped, clear_queue, drop_job
 from framework.admin.queue_reader import QueueState, is_known, known_queues, next_jobs, read_queues, scan_queue
 from framework.admin.search import search_queue
+from framework.async_twin import async_items, async_twin
 from framework.errors import UnknownNameError
 from framework.messages import did_you_mean
 from framework.settings.size_limit import SizeLimitSettings

@@ -4,11 +4,11 @@
 """
 
 from framework.admin.access import Answers, ask
-from framework.admin.async_twin import async_twin
 from framework.admin.job_counts import ignore_progress
 from framework.admin.limit_reader import LimitReport, read_limits
 from framework.admin.lock_reader import HeldLock, scan_locks
 from framework.admin.pauses import PauseSummary, read_pauses
+from framework.async_twin import async_twin
 from framework.feature_flags.flag import Flag
 from framework.feature_flags.redis_flags import read_flags
 from framework.store.clock import server_time

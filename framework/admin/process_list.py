@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, cast
 import redis
 
 from framework.admin.access import Listing, ask, check_writable
-from framework.admin.async_twin import async_twin
+from framework.async_twin import async_twin
 from framework.errors import UnknownNameError
 from framework.messages import did_you_mean
 from framework.process.record import RUNS_FIELD, ProcessInfo, process_info

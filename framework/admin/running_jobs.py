@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from framework.admin.access import Listing, ask
-from framework.admin.async_twin import async_twin
 from framework.admin.job_record import JobRecord
 from framework.admin.port import current
 from framework.admin.process_list import read_running
+from framework.async_twin import async_twin
 from framework.settings.size_limit import SizeLimitSettings
 from framework.shard.shard import Shard
 from framework.text import decode_escaped

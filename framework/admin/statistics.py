@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from redis.exceptions import ResponseError
 
 from framework.admin.access import Answers, ask
-from framework.admin.async_twin import async_twin
 from framework.admin.held_jobs import held_keys, measure_held
 from framework.admin.job_counts import named_queues
 from framework.admin.process_list import read_running
+from framework.async_twin import async_twin
 from framework.errors import ShardUnavailableError
 from framework.shard.shard import Shard
 from framework.store.clock import server_time

@@ -10,6 +10,7 @@ from tests.harness import ROOT
 FACADES = {path.stem for path in Path(framework.__file__).parent.glob("*.py")} - {
     "__init__",
     "__main__",
+    "async_twin",
     "backoff",
     "call_threads",
     "cancellation",
@@ -17,6 +18,7 @@ FACADES = {path.stem for path in Path(framework.__file__).parent.glob("*.py")} -
     "cron_expression",
     "exit_codes",
     "extensions",
+    "lazy_names",
     "messages",
     "pytest_plugin",
     "text",

@@ -1,4 +1,4 @@
-"""Make the asynchronous twin of a function or method of ``framework.admin``: the same call, in a thread."""
+"""Make the asynchronous twin of a function or method: the same call, in a thread."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
@@ -16,7 +16,7 @@ _PAGE = 100
 def async_twin(function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
     """Return a coroutine function that calls ``function`` in a thread, so that the event loop goes on.
 
-    The context of the caller holds in the thread, and so does ``read_only``. A cancelled call ends in its thread.
+    The context of the caller holds in the thread, ``admin.read_only`` for example. A cancelled call ends in its thread.
     """
 
     @wraps(function)
