@@ -1,5 +1,6 @@
 import select
 import threading
+from collections import deque
 from itertools import count
 
 import pytest
@@ -84,6 +85,25 @@ def test_taken_buffer_stays_in_flight_until_removed():
     in_flight.remove([first, second])
     in_flight.remove([second])
     assert in_flight.payloads() == set()
+
+
+class FailingDeque(deque):
+    """A deque whose second ``popleft`` raises."""
+
+    def popleft(self):
+        if len(self) == 2:
+            raise RuntimeError("a bug")
+        return super().popleft()
+
+
+@pytest.mark.proves("R4")
+def test_taken_buffer_is_put_back_after_an_error():
+    in_flight = InFlight(1)
+    three = units(b"1", b"2", b"3")
+    in_flight.buffer = FailingDeque(three)
+    with pytest.raises(RuntimeError, match="a bug"):
+        in_flight.take_buffer()
+    assert list(in_flight.buffer) == three
 
 
 @pytest.mark.proves("I16")
