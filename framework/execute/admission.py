@@ -39,6 +39,15 @@ class AdmissionPolicy(Protocol):
         ...
 
 
+@runtime_checkable
+class RememberedPolicy(Protocol):
+    """A local policy that may know its answer for every job of a class, so that a job pays for no question."""
+
+    def admits_all(self, declaration: Declaration) -> bool:
+        """Return whether it admits every job of the class now. Reads only memory."""
+        ...
+
+
 @dataclass(slots=True)
 class AdmissionTerms:
     """Hold what the policies of one job ask of ``admit.lua``: a slot, the start of its lock, and its state ``running``."""
@@ -87,6 +96,18 @@ class ClassPolicies(NamedTuple):
     """The remote policies that one script can answer for many jobs at once."""
     may_wait: bool
     """Whether the question runs code of the application, which may be slow."""
+    remembered: tuple[RememberedPolicy, ...] | None
+    """The local policies, if each may know its answer for the whole class; ``None`` if one must see each job."""
+
+    def local_admit_all(self, declaration: Declaration) -> bool:
+        """Return whether the local policies admit every job of the class now."""
+        if self.remembered is None:
+            return False
+        # A loop, not `all`: a generator costs more than the checks.
+        for policy in self.remembered:  # noqa: SIM110
+            if not policy.admits_all(declaration):
+                return False
+        return True
 
     @property
     def can_group(self) -> bool:
@@ -118,4 +139,5 @@ class AdmissionChain:
         remote = tuple(policy for policy in self._remote if policy.applies_to(declaration))
         grouped = tuple(policy for policy in remote if isinstance(policy, GroupedPolicy))
         may_wait = bool(local) or any(policy.may_wait(declaration) for policy in grouped)
-        return ClassPolicies(local, remote, grouped, may_wait)
+        remembered = tuple(policy for policy in local if isinstance(policy, RememberedPolicy))
+        return ClassPolicies(local, remote, grouped, may_wait, remembered if len(remembered) == len(local) else None)

@@ -244,7 +244,7 @@ class Executor:
         if run.unit.prepared is not None and run.unit.prepared.starts:
             return True
         policies = self._admission.policies_for(declaration)
-        if not policies.local and not policies.remote and run.tracked is None:
+        if not policies.remote and run.tracked is None and policies.local_admit_all(declaration):
             return True
         assert run.payload is not None, "its class is known"  # noqa: S101
         request = AdmissionRequest(run.unit, run.payload, declaration, run.worker)

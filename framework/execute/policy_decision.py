@@ -64,7 +64,7 @@ class PolicyDecision:
         if unit.admission is None:
             if policies.local or policies.remote:
                 self._decoding.decompress(request.payload, unit, run)
-            if policies.local:
+            if not policies.local_admit_all(request.declaration):
                 # A local policy may run code of the application.
                 self._ensure_fetching()
                 if (outcome := self._ask_each(policies.local, request)) is not None:

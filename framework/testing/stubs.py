@@ -105,6 +105,12 @@ class StubHealth(HealthChecker):
         return [(name, signal) for name in names]
 
 
+    def known_until(self, names: Sequence[str], database: str, tables: tuple[str, ...]) -> float:
+        """Return 0.0: a test may change its mind at any time."""
+        del names, database, tables
+        return 0.0
+
+
 class _StubServer(DatabaseServer):
     """A server whose position the test decides. Its queries go to the database's primary."""
 

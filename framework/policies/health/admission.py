@@ -1,6 +1,7 @@
 """Defer jobs of a class while a database that it depends on is overloaded."""
 
 from collections.abc import Collection, Sequence
+from time import monotonic
 from typing import Final
 
 from framework.backoff import backoff_s
@@ -122,11 +123,19 @@ class HealthPolicy:
         self._available = tuple(available)
         self._databases = databases
         self._events = events
+        self._admits_until: dict[str, tuple[Declaration, float]] = {}
+        """By wire name: until when (monotonic seconds) no cached signal stops a job of the class."""
 
     def applies_to(self, declaration: Declaration) -> bool:
         """See ``AdmissionPolicy``."""
         policy = declaration.defer_on_health
         return policy is not None and bool(self._indicators_of(policy))
+
+    def admits_all(self, declaration: Declaration) -> bool:
+        """See ``RememberedPolicy``."""
+        known = self._admits_until.get(declaration.wire_name)
+        # A reloaded class has a new declaration under its old name.
+        return known is not None and monotonic() < known[1] and known[0] is declaration
 
     def admit(self, request: AdmissionRequest) -> Deferred | None:
         """See ``AdmissionPolicy``. Sends nothing to Redis."""
@@ -139,9 +148,16 @@ class HealthPolicy:
 
     def _decide(self, request: AdmissionRequest, policy: DeferOnHealth) -> Deferred | None:
         database, tables = self._checked_tables(request, policy)
-        for indicator, signal in self._checks.signals(self._indicators_of(policy), database, tables):
+        names = self._indicators_of(policy)
+        # Read before the signals, so that a signal which is renewed meanwhile is not remembered for longer than it counts.
+        known_until = self._checks.known_until(names, database, tables)
+        signals = self._checks.signals(names, database, tables)
+        for indicator, signal in signals:
             if isinstance(signal, Stop):
                 return self._on_stop(request, policy, database, indicator, signal)
+        # A resolver may name other tables for the next job. A late signal takes the place of Unknown as soon as it arrives.
+        if policy.resolver is None and not any(isinstance(signal, Unknown) for _, signal in signals):
+            self._admits_until[request.declaration.wire_name] = (request.declaration, known_until)
         return None
 
     def _on_stop(

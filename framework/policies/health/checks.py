@@ -93,6 +93,11 @@ class HealthChecker:
             for check_key, one in zip(check_keys, checks, strict=True)
         ]
 
+    def known_until(self, names: Sequence[str], database: str, tables: tuple[str, ...]) -> float:
+        """Return until when (monotonic seconds) ``signals`` returns what it has cached; 0.0 if a signal is not cached."""
+        found = [self._cached(_CheckKey(name, database, tables)) for name in names]
+        return min((0.0 if one is None else one.valid_until for one in found), default=0.0)
+
     def _cached(self, key: _CheckKey) -> _CachedSignal | None:
         found = self._signals.get(key)
         return found if found is not None and time.monotonic() < found.valid_until else None

@@ -1,6 +1,7 @@
 """Defer jobs whose class names an indicator that says Stop."""
 
 from datetime import timedelta
+from time import monotonic
 
 import pytest
 
@@ -77,6 +78,42 @@ def test_health_policy_only_stop_defers():
     }
     for signal in (Normal("x"), Unknown("x"), NotAvailable("x"), ValueError("x")):
         assert ProcessPolicy(a=signal).admit(DeferOnHealth()) is None
+
+
+def test_health_policy_remembers_a_class_that_may_run():
+    health = ProcessPolicy(a=Normal("fine"), b=NotAvailable("off"))
+    health.admit(DeferOnHealth())
+    assert not health.policy.admits_all(health.declaration), "the signals of this job were not cached before it"
+    first = health.declaration
+    health.policy.admit(AdmissionRequest(None, payload("Job", args=[]), first, None))
+    assert health.policy.admits_all(first)
+    assert not health.policy.admits_all(declared(DeferOnHealth())), "a reloaded class is asked about again"
+
+
+def test_health_policy_forgets_a_class_with_the_signal(monkeypatch):
+    health = ProcessPolicy(a=Normal("fine"))
+    health.admit(DeferOnHealth())
+    health.policy.admit(AdmissionRequest(None, payload("Job", args=[]), health.declaration, None))
+    now = monotonic()
+    monkeypatch.setattr("framework.policies.health.admission.monotonic", lambda: now + 599.0)
+    assert health.policy.admits_all(health.declaration)
+    monkeypatch.setattr("framework.policies.health.admission.monotonic", lambda: now + 600.1)
+    assert not health.policy.admits_all(health.declaration)
+
+
+@pytest.mark.parametrize(
+    ("signal", "policy"),
+    [
+        (Stop("it is bad"), DeferOnHealth()),
+        (Unknown("it is late"), DeferOnHealth()),
+        (Normal("fine"), DeferOnHealth(resolver=lambda args: ("main", ()))),
+    ],
+)
+def test_health_policy_asks_again_about_each_job(signal, policy):
+    health = ProcessPolicy(a=signal)
+    health.admit(policy)
+    health.policy.admit(AdmissionRequest(None, payload("Job", args=[]), health.declaration, None))
+    assert not health.policy.admits_all(health.declaration)
 
 
 def test_health_policy_class_uses_its_named_indicators():
