@@ -104,7 +104,6 @@ class StubHealth(HealthChecker):
         signal = Normal("a test says nothing else") if reason is None else Stop(reason)
         return [(name, signal) for name in names]
 
-
     def known_until(self, names: Sequence[str], database: str, tables: tuple[str, ...]) -> float:
         """Return 0.0: a test may change its mind at any time."""
         del names, database, tables
