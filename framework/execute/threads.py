@@ -86,9 +86,12 @@ class WorkerThreads:
         self._wake_pending = False
 
     def _wake_one(self) -> None:
-        """Wake a waiting thread, start one, or wake the leader."""
+        """Wake a waiting thread, start one, or wake the leader.
+
+        If no thread leads either, the one thread without a job makes a round trip, and looks for jobs after it.
+        """
         if not self._wake_pending and not self._notify_one():
-            self._fetcher.wake_leader()
+            self._fetcher.wake_sleeping_leader()
 
     def _notify_one(self) -> bool:
         """Wake one waiting thread, or start one; return false if all threads are active."""
@@ -102,6 +105,10 @@ class WorkerThreads:
         return True
 
     def _spawn_one(self) -> bool:
+        # Without the lock first: while all threads run jobs, each job comes here.
+        if self._spawned >= self._max_threads:
+            self._wake_pending = False
+            return False
         with self._spawn_lock:
             number = self._spawned
             if number >= self._max_threads:

@@ -103,12 +103,11 @@ class Fetcher:
             leader.wake()
         return False
 
-    def wake_leader(self) -> None:
-        """Make the leader take a step now."""
-        self._leader.wake()
-
     def wake_sleeping_leader(self) -> bool:
-        """Wake the leader if it sleeps; return whether a thread leads."""
+        """Wake the leader if it sleeps; return whether a thread leads.
+
+        A leader that does not sleep looks for work again before it does, so what this thread has done before is seen.
+        """
         if self._leader.sleeping:
             self._leader.wake()
             return True

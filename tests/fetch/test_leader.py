@@ -1,6 +1,7 @@
 """The leader and its hand-over between threads: there is always one, no job is missed, none is kept without capacity."""
 
 import random
+import select
 import threading
 
 import pytest
@@ -331,3 +332,20 @@ def test_server_that_refuses_blmove_is_swept(bench, redis):
         assert one.got(1) == [b"a"]
     assert one.errors == []  # the refusal is no error
     assert one.blocking.connection_lost_at is None
+
+
+def test_wake_up_is_sent_only_to_a_sleeping_leader(bench):
+    one = bench()
+
+    def wake_ups():
+        return select.select([one.state.wake_up], [], [], 0)[0]
+
+    assert not one.fetcher.wake_sleeping_leader()
+    assert not wake_ups(), "no thread leads: the wake-up would cost each job a system call"
+    with one.leader.lock:
+        assert one.fetcher.wake_sleeping_leader()
+        assert not wake_ups(), "the leader looks for work before it sleeps"
+        one.leader.sleeping = True
+        assert one.fetcher.wake_sleeping_leader()
+        assert wake_ups()
+        one.leader.sleeping = False
