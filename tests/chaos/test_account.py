@@ -13,6 +13,7 @@ from tests.chaos.rounds.effects import BEGUN, ENDED, Effect
 from tests.chaos.rounds.faults import NETWORK, PROCESS, REDIS, Fault, FaultInjector, Injection, lasting
 from tests.chaos.rounds.history import Files
 from tests.chaos.rounds.impact import impact
+from tests.chaos.rounds.producer import AcceptedPushes
 from tests.chaos.rounds.timeline import Timeline, drawn
 from tests.chaos.rounds.worker_processes import Life
 from tests.harness import encoded, until
@@ -26,8 +27,12 @@ def ran(serial, pid, begun, ended=None):
     return effects if ended is None else [*effects, Effect(ENDED, serial, pid, ended)]
 
 
+def pushes(*answered_at, begun_at=None):
+    return AcceptedPushes(answered_at if begun_at is None else begun_at, answered_at)
+
+
 def judged(effects, injections=(), *, accepted=1, doubts=None):
-    return account([0.0] * accepted, effects, injections, doubts or {})
+    return account(pushes(*[0.0] * accepted), effects, injections, doubts or {})
 
 
 # --- lost and forgotten
@@ -44,17 +49,22 @@ def cut(serials, since=4.0, at=5.0):
 
 @pytest.mark.proves("R15")
 def test_account_forgotten_jobs_are_not_lost_jobs():
-    found = account([4.5, 4.6, 4.7], ran(2, 1, 4.8, 4.9), [cut({0, 2})], {})
+    found = account(pushes(4.5, 4.6, 4.7), ran(2, 1, 4.8, 4.9), [cut({0, 2})], {})
     assert (found.lost, found.forgotten, found.forgotten_early) == ([1], [0], [])
     assert found.kinds["power cut"].forgotten == 1
 
 
 def test_account_jobs_forgotten_too_early_are_named():
-    assert account([3.9], [], [cut({0})], {}).forgotten_early == [0]
+    assert account(pushes(3.9), [], [cut({0})], {}).forgotten_early == [0]
+
+
+def test_account_answer_recorded_late_is_forgotten():
+    found = account(pushes(7.0, begun_at=[4.9]), [], [cut({0})], {})
+    assert (found.lost, found.forgotten, found.forgotten_early) == ([], [0], [])
 
 
 def test_account_repeated_push_without_run_is_lost():
-    found = account([6.5], [], [cut({0})], {})
+    found = account(pushes(6.5), [], [cut({0})], {})
     assert (found.lost, found.forgotten) == ([0], [])
 
 

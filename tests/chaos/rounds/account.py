@@ -10,6 +10,7 @@ from itertools import pairwise, zip_longest
 
 from tests.chaos.rounds.effects import BEGUN, Effect
 from tests.chaos.rounds.faults import Injection
+from tests.chaos.rounds.producer import AcceptedPushes
 
 ACKNOWLEDGED_LATE = 32
 """The jobs of one process that may have ended, or are prefetched, besides the running ones (docs/internals/redis.md:
@@ -114,28 +115,32 @@ def runs_of(effects: Iterable[Effect]) -> dict[int, list[Run]]:
     return runs
 
 
-def gone(accepted_at: Sequence[float], injections: Iterable[Injection]) -> dict[int, Injection]:
+def gone(pushed_at: Sequence[float], injections: Iterable[Injection]) -> dict[int, Injection]:
     """Return the serials that a server forgot after it had answered, each with the injection, without those pushed
     again later.
+
+    ``pushed_at`` has the start of each accepted push: on a loaded machine its answer is recorded seconds later.
     """
     return {
         serial: injection
         for injection in injections
         for serial in injection.forgotten
-        if serial < len(accepted_at) and injection.forgets and accepted_at[serial] <= injection.forgets[1] + _ANSWER_S
+        if serial < len(pushed_at) and injection.forgets and pushed_at[serial] <= injection.forgets[1]
     }
 
 
 def account(
-    accepted_at: Sequence[float], effects: Iterable[Effect], injections: Sequence[Injection], doubts: Mapping[int, int]
+    accepted: AcceptedPushes, effects: Iterable[Effect], injections: Sequence[Injection], doubts: Mapping[int, int]
 ) -> Account:
-    """Account for one shard: when each serial was accepted, and how many pushes of it were in doubt."""
+    """Account for one shard: ``doubts`` has how many pushes of each serial were in doubt."""
     runs = runs_of(effects)
     found = Account(runs=sum(map(len, runs.values())))
     for injection in injections:
         found.kinds.setdefault(injection.kind, Kind()).injections += 1
-    never = [serial for serial in range(len(accepted_at)) if all(run.ended is None for run in runs.get(serial, ()))]
-    _record_lost(found, never, accepted_at, injections)
+    never = [
+        serial for serial in range(len(accepted.begun_at)) if all(run.ended is None for run in runs.get(serial, ()))
+    ]
+    _record_lost(found, never, accepted, injections)
     causes = _Causes(injections)
     _record_extra(found, runs, causes, doubts)
     _record_recoveries(found, runs, causes)
@@ -144,9 +149,9 @@ def account(
 
 
 def _record_lost(
-    found: Account, never: Collection[int], accepted_at: Sequence[float], injections: Sequence[Injection]
+    found: Account, never: Collection[int], accepted: AcceptedPushes, injections: Sequence[Injection]
 ) -> None:
-    forgotten = gone(accepted_at, injections)
+    forgotten = gone(accepted.begun_at, injections)
     for serial in never:
         injection = forgotten.get(serial)
         if injection is None:
@@ -154,7 +159,7 @@ def _record_lost(
             continue
         found.forgotten.append(serial)
         found.kinds[injection.kind].forgotten += 1
-        if injection.forgets and accepted_at[serial] < injection.forgets[0]:
+        if injection.forgets and accepted.answered_at[serial] < injection.forgets[0]:
             found.forgotten_early.append(serial)
 
 

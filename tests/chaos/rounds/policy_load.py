@@ -24,6 +24,7 @@ from framework.wire import keys
 from tests.chaos.rounds.account import DYING_S, Account, Run, account, runs_of
 from tests.chaos.rounds.effects import ASIDE, BEGUN, ENDED, Effect
 from tests.chaos.rounds.faults import Injection
+from tests.chaos.rounds.producer import AcceptedPushes
 from tests.chaos.rounds.shared_limit import write_limit
 from tests.proofs.places import HELD, place_of
 
@@ -193,12 +194,13 @@ class PolicyLoad:
         most, over = _running(_spans(runs_of(effects), injections), self._limits)
         since, until = self._started + calm_s, self._started + self.seconds - calm_s
         ended = {effect.serial: effect.at for effect in reversed(effects) if effect.kind == ENDED}
+        pushes = AcceptedPushes([push.at for push in self.accepted], [push.until for push in self.accepted])
         return Found(
             most_running=most,
             over=over,
             most_taken=self._most_taken,
             per_second=sum(since <= at < until for at in ended.values()) / (until - since),
-            keyed=account([push.until for push in self.accepted], keyed, injections, Counter()),
+            keyed=account(pushes, keyed, injections, Counter()),
             equal_jobs=list(_equal_jobs(lives)),
             paused=[f"{effect.serial} at {effect.at:.3f}" for effect in keyed if self._is_paused(effect)],
             stale=[_shown(push, lives) for push in self.pushes if not push.accepted and not _lived(push, lives)],

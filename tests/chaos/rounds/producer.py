@@ -4,8 +4,9 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from framework import ApplicationWorker, FrameworkError
 from framework.errors import BulkPushError, ShardUnavailableError
@@ -41,6 +42,13 @@ class Load:
         return found
 
 
+class AcceptedPushes(NamedTuple):
+    """The accepted push of each serial: when it began, and when its answer was recorded."""
+
+    begun_at: Sequence[float]
+    answered_at: Sequence[float]
+
+
 class Producer:
     """A thread of this process that pushes serials in order. A push is repeated only if it surely was not written, or
     is recorded as doubtful: such a job may legally run twice.
@@ -73,6 +81,11 @@ class Producer:
     def accepted(self) -> int:
         """Return the number of accepted jobs."""
         return len(self.accepted_at)
+
+    @property
+    def accepted_pushes(self) -> AcceptedPushes:
+        """Return the times of every accepted push."""
+        return AcceptedPushes(self.pushed_at, self.accepted_at)
 
     @property
     def done(self) -> bool:

@@ -188,8 +188,8 @@ def _outcome(chosen: Round, running: RunningRound, options: argparse.Namespace, 
         faulty=faulty,
         control=control,
         injections=injections,
-        account=account(faulty.producer.accepted_at, faulty.seen, injections, faulty.producer.doubtful),
-        account_control=account(control.producer.accepted_at, control.seen, [], control.producer.doubtful),
+        account=account(faulty.producer.accepted_pushes, faulty.seen, injections, faulty.producer.doubtful),
+        account_control=account(control.producer.accepted_pushes, control.seen, [], control.producer.doubtful),
         impact=impact(
             control.producer.pushed_at, control.seen, injections, running.started, running.started + running.seconds
         ),

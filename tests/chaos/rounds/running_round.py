@@ -111,7 +111,7 @@ class RunningRound:
             return False
         missing = faulty.producer.accepted - len(faulty.done)
         return not missing or missing == len(
-            gone(faulty.producer.accepted_at, self.injector.injections).keys() - faulty.done
+            gone(faulty.producer.pushed_at, self.injector.injections).keys() - faulty.done
         )
 
     def _print_progress(self, now: float) -> None:
