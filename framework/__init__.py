@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from framework.declare.background import background
     from framework.declare.by_name import aenqueue, enqueue
     from framework.declare.cron_worker import CronWorker
+    from framework.declare.iterable import IterableWorker
     from framework.declare.limited_capacity import LimitedCapacityWorker
     from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
     from framework.declare.worker import ApplicationWorker
@@ -44,6 +45,7 @@ __all__ = [
     "Discard",
     "ExceedLimitError",
     "FrameworkError",
+    "IterableWorker",
     "Job",
     "LimitedCapacityWorker",
     "RetryError",
@@ -62,6 +64,7 @@ _MODULES = {
     "CronWorker": "framework.declare.cron_worker",
     "Deduplicate": "framework.declare.policy_options",
     "DeferOnHealth": "framework.declare.policy_options",
+    "IterableWorker": "framework.declare.iterable",
     "Job": "framework.wire.job",
     "LimitedCapacityWorker": "framework.declare.limited_capacity",
     "acancel": "framework.cancellation",

@@ -25,6 +25,7 @@ FrameworkError
 │   ├── UnknownTaskError      no task of Django of that name is loaded in this process
 │   ├── NewerVersionError     the class in this process is older than the job's version
 │   ├── ArgumentsMismatchError its arguments do not fit ``perform``, or the handler of its version
+│   ├── IterationError        an iterable job has an unusable cursor, or its ``build_enumerator`` a wrong result
 │   └── PayloadError          its payload cannot be read
 │       └── PayloadLimitError reading it would take more memory than a setting allows
 ├── ModeError                 the active mode of framework.testing, or no mode, cannot answer a call
@@ -360,6 +361,19 @@ class ArgumentsMismatchError(ExecutionError):
         )
         fault = f"{worker}: the arguments of the job (version {version}) do not fit {method}: {reason}."
         super().__init__(f"{fault} {advice}")
+
+
+class IterationError(ExecutionError):
+    """Report an iterable job that cannot iterate: its enumerator, an item or its cursor is unusable. The job is retried.
+
+    ``cursor`` is the saved position, ``None`` at the beginning.
+    """
+
+    def __init__(self, worker: str, reason: str, *, cursor: object = None) -> None:
+        self.worker = worker
+        self.reason = reason
+        self.cursor = cursor
+        super().__init__(f"{worker}: {reason}")
 
 
 class PayloadError(ExecutionError):

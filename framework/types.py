@@ -47,6 +47,8 @@ class Outcome(StrEnum):
     """``perform`` or a middleware raised, or the arguments do not fit the signature."""
     SNOOZED = "snoozed"
     """The job raised ``RetryLater``."""
+    YIELDED = "yielded"
+    """An iterating job stopped at an item: it is in its queue again, with its cursor."""
     DISCARDED = "discarded"
     """The job raised ``Discard``, a middleware did not yield, or a policy dropped it."""
     EXPIRED = "expired"

@@ -20,6 +20,7 @@ from framework.policies.pause.explain import PauseBlockers
 from framework.text import format_duration, format_times
 from framework.types import Payload
 from framework.wire import keys
+from framework.wire.iteration_state import SavedIteration
 from framework.wire.job import (
     DEATH_COUNT,
     DEFERRED,
@@ -60,6 +61,8 @@ class Explanation:
     resources: Sequence[str]
     interruptions: Interruptions
     blockers: Sequence[Blocker]
+    iteration: SavedIteration | None = None
+    """The cursor and the progress of an iterable job that has begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,7 @@ class Explainer:
             self._held_resources(place, payload),
             self._classes.interruptions(payload),
             reasons,
+            self._snapshot.iteration(str(payload.get("jid"))),
         )
 
     def of_class(self, worker: str, queue: str) -> list[Blocker]:

@@ -15,6 +15,7 @@ from framework.store.clock import server_time
 from framework.text import decode_escaped
 from framework.types import Payload
 from framework.wire import keys
+from framework.wire.iteration_state import SavedIteration, read_iteration
 from framework.wire.job import timestamp
 from framework.wire.json import loads_object
 
@@ -83,6 +84,13 @@ class ShardSnapshot:
         """Return when the job was cancelled, ``None`` if it was not."""
         try:
             return self.client.zscore(keys.CANCELLED, jid)
+        except ResponseError:
+            return None
+
+    def iteration(self, jid: str) -> SavedIteration | None:
+        """Return the state of an iterable job, ``None`` without one, or if Redis refuses it."""
+        try:
+            return read_iteration(cast("dict[bytes, bytes]", self.client.hgetall(keys.iteration(jid))))
         except ResponseError:
             return None
 

@@ -26,7 +26,7 @@ _EQUIVALENT_SETTINGS: Mapping[str, str] = {
     "verbose": "set logging.level in {folder}/application.yml",
     "environment": "give -e, or set FRAMEWORK_ENV",
     "strict": "",
-    "max_iteration_runtime": "",
+    "max_iteration_runtime": "set max_iteration_runtime in {folder}/application.yml",
     "health_check": "set health.port in {folder}/application.yml",
 }
 """Sidekiq's other keys, and how to configure the same here."""

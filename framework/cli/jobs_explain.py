@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from framework.admin.explain import Explainer, Explanation, Interruptions, KnownClasses
+from framework.admin.job_iteration import shown_cursor
 from framework.admin.search import search
 from framework.admin.snapshot import ShardSnapshot
 from framework.cli.errors import reports_errors
@@ -21,8 +22,11 @@ from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
 from framework.telemetry.visible import visible
 from framework.text import decode_escaped, format_duration, format_times
+from framework.wire.iteration_state import SavedIteration
 from framework.wire.job import DEATH_COUNT, INTERRUPTED_COUNT
 from framework.wiring.blockers import open_blocker_readers
+
+_MAX_CURSOR_TEXT = 100
 
 _NOT_FOUND_TEXT = """\
 No key of {shards} holds the job {jid}. Possible reasons:
@@ -118,24 +122,30 @@ def _format_text(
     for number, one in enumerate(found):
         if number:
             yield ""
-        payload = one.location.payload
-        yield f"{jid}: {payload.get('class', 'unreadable')} on {one.shard}"
-        yield f"  where     {one.where} ({decode_escaped(one.location.store.key)})"
-        if one.since is not None:
-            yield f"  since     {_format_time(one.since)}, {format_duration(one.now - one.since)} ago"
-        if one.due is not None:
-            yield f"  due       {_format_time(one.due)}"
-        for held in one.resources:
-            yield f"  holds     {held}"
-        if one.interruptions.stops or one.interruptions.deaths:
-            yield f"  cut off   {_interruptions_text(one.interruptions)}"
-        for reason in one.blockers:
-            yield f"  why       {reason.why}"
-            yield f"  released  by {reason.remedy}"
+        yield from _found_text(jid, one)
     if not found:
         yield from _NOT_FOUND_TEXT.format(shards=" and ".join(answered), jid=visible(jid)).split("\n")
     for shard, state in states.items():
         yield f"{'' if found else '  - '}its status on {shard}: {state}"
+
+
+def _found_text(jid: str, one: Explanation) -> Iterator[str]:
+    payload = one.location.payload
+    yield f"{jid}: {payload.get('class', 'unreadable')} on {one.shard}"
+    yield f"  where     {one.where} ({decode_escaped(one.location.store.key)})"
+    if one.since is not None:
+        yield f"  since     {_format_time(one.since)}, {format_duration(one.now - one.since)} ago"
+    if one.due is not None:
+        yield f"  due       {_format_time(one.due)}"
+    for held in one.resources:
+        yield f"  holds     {held}"
+    if one.interruptions.stops or one.interruptions.deaths:
+        yield f"  cut off   {_interruptions_text(one.interruptions)}"
+    if one.iteration is not None:
+        yield f"  progress  {_progress_text(one.iteration)}"
+    for reason in one.blockers:
+        yield f"  why       {reason.why}"
+        yield f"  released  by {reason.remedy}"
 
 
 def _interruptions_text(found: Interruptions) -> str:
@@ -143,6 +153,16 @@ def _interruptions_text(found: Interruptions) -> str:
     if found.limit is None:
         return counts
     return f"{counts}; {'no limit' if found.limit < 0 else f'{max(1, found.limit)} of either end it'}"
+
+
+def _progress_text(state: SavedIteration) -> str:
+    counted = f"{state.done:,} items" if state.total is None else f"{state.done:,} of {state.total:,} items"
+    share = f" ({100 * state.done // state.total} %)" if state.total else ""
+    rate = "" if state.rate is None else f", {state.rate:,.{1 if state.rate < 100 else 0}f} a second"
+    left = "" if state.eta_s is None else f", {format_duration(state.eta_s)} left"
+    runs = f"{state.runs:,} {'run' if state.runs == 1 else 'runs'}, {format_duration(state.runtime_s)}"
+    cursor = visible(state.cursor.decode(errors="backslashreplace")[:_MAX_CURSOR_TEXT])
+    return f"{counted}{share}{rate}{left}; {runs}; cursor {cursor}"
 
 
 def _format_time(seconds: float) -> str:
@@ -166,5 +186,18 @@ def _as_json(one: Explanation) -> dict[str, Any]:
         INTERRUPTED_COUNT: one.interruptions.stops,
         DEATH_COUNT: one.interruptions.deaths,
         "max_retries_after_interruption": one.interruptions.limit,
+        "iteration": None if one.iteration is None else _iteration_as_json(one.iteration),
         "reasons": [reason._asdict() for reason in one.blockers],
+    }
+
+
+def _iteration_as_json(state: SavedIteration) -> dict[str, Any]:
+    return {
+        "runs": state.runs,
+        "cursor": shown_cursor(state),
+        "runtime_s": state.runtime_s,
+        "done": state.done,
+        "total": state.total,
+        "rate": state.rate,
+        "eta_s": state.eta_s,
     }

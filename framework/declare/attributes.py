@@ -1,52 +1,12 @@
 """The attributes of a worker class: for each its group, its validator and its documentation (design section 4)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import get_args
 
 from framework.declare import validators
+from framework.declare.attribute import Attribute
 from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
-from framework.declare.validators import Validator
 from framework.types import Ack, DataConsistency, ResourceBoundary, StrictArguments, Urgency
-
-Group: TypeAlias = Literal["ownership", "queues", "versions", "retries", "running", "payload", "status", "flow_control"]
-
-GROUPS: Mapping[str, str] = {
-    "ownership": "the team that owns the job, and the resources that it needs",
-    "queues": "the queue and the shard of the job, and the weight of the queue",
-    "versions": "the names of the class, and the version of its arguments",
-    "retries": "the fate of a job that fails or is interrupted",
-    "running": "when the job is acknowledged, and limits of time",
-    "payload": "the checks, size and log output of the arguments",
-    "status": "how long the state of the job is kept",
-    "flow_control": "the policies that hold, defer, limit or drop the job",
-}
-"""The groups of attributes; each has a page of its name under docs/reference/attributes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Attribute:
-    """One attribute: the validator of its values, and a few sentences of documentation.
-
-    ``meaning`` defines it, ``effect`` describes what it does today, ``trap`` names a frequent mistake and its remedy. The
-    allowed values come from the validator, the default from ``ApplicationWorker``.
-    """
-
-    validator: Validator
-    group: Group
-    meaning: str
-    effect: str
-    trap: str
-    required: bool = False
-    """A class that runs must declare it; the default is for abstract classes only."""
-    no_effect: str = ""
-    """Why a value other than the default has no effect in this release; empty for an attribute that acts."""
-
-    @property
-    def allowed(self) -> str:
-        """The allowed values as the validator describes them; a required attribute has no None."""
-        return self.validator.allowed.removesuffix(", or None") if self.required else self.validator.allowed
-
 
 ATTRIBUTES: Mapping[str, Attribute] = {
     "feature_category": Attribute(
@@ -350,6 +310,20 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         effect="A time that a change of the clock skips runs at the end of the gap, and one that it repeats runs once. "
         "With `*` or `*/N` as minute or hour the ticks follow the clock.",
         trap="It is a name such as `Europe/Berlin`, no offset. Without `cron` it has no effect.",
+    ),
+    "flush_interval": Attribute(
+        validator=validators.duration,
+        group="flow_control",
+        meaning="How often an `IterableWorker` saves its cursor, while its items are shorter.",
+        effect="At most the items of this time run again when the process is killed. Saving is one command to Redis.",
+        trap="It belongs to an `IterableWorker`. A cancellation from Ruby is seen when the cursor is saved.",
+    ),
+    "max_iteration_runtime": Attribute(
+        validator=validators.optional(validators.duration),
+        group="flow_control",
+        meaning="For how long an `IterableWorker` iterates before its job goes back behind the other jobs of its queue.",
+        effect="The job continues at its cursor when its turn comes. That uses up no retry.",
+        trap="It belongs to an `IterableWorker`. `None` takes the setting of the same name.",
     ),
     "defer_on_health": Attribute(
         validator=validators.instance_of(DeferOnHealth, "DeferOnHealth(...)"),

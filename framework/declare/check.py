@@ -69,6 +69,9 @@ def read_attributes(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> 
         faults.add(message, "max_running_jobs")
     if attributes["cron"] is not None and not cls._aw_is_cron:
         faults.add("cron belongs to a CronWorker: subclass that, or put an entry into config/schedule.yml.", "cron")
+    for name in () if cls._aw_is_iterable else ("flush_interval", "max_iteration_runtime"):
+        if name not in wrong and attributes[name] != ATTRIBUTES[name].validator(vars(base)[name]):
+            faults.add(f"{name} belongs to an IterableWorker: subclass that, or leave it out.", name)
     if attributes["idempotent"] and not _is_declared(cls, base, "deduplicate"):
         attributes["deduplicate"] = Deduplicate("until_executing")
     return attributes
@@ -116,6 +119,7 @@ def build_declaration(
         loggable_positions=frozenset(index for index, name in enumerate(signature.names) if name in loggable),
         version_handlers=handlers,
         is_cron=cls._aw_is_cron,
+        is_iterable=cls._aw_is_iterable,
         **facts,
     )
 

@@ -64,6 +64,8 @@ class Declaration:
     max_running_jobs: int | Callable[[], int] | None
     cron: str | None
     time_zone: str
+    flush_interval: timedelta
+    max_iteration_runtime: timedelta | None
     concurrency_scope: ConcurrencyScope | None
     defer_on_health: DeferOnHealth | None
     pause_control: str | None
@@ -74,6 +76,8 @@ class Declaration:
     loggable_positions: frozenset[int]
     is_cron: bool = False
     """Whether the class is a ``CronWorker``."""
+    is_iterable: bool = False
+    """Whether the class is an ``IterableWorker``."""
 
     def retry_limit(self, default: int = 25) -> int | None:
         """How often a failed job runs again: None for ``retry = False`` (deleted), 0 for straight to the dead set (Sidekiq 7)."""

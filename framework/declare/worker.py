@@ -66,6 +66,8 @@ class ApplicationWorker(AwaitablePushes):
     max_running_jobs: ClassVar[int | Callable[[], int] | None] = None
     cron: ClassVar[str | None] = None
     time_zone: ClassVar[str] = "UTC"
+    flush_interval: ClassVar[timedelta | float] = 5.0
+    max_iteration_runtime: ClassVar[timedelta | float | None] = None
     concurrency_scope: ClassVar[ConcurrencyScope | None] = None
     defer_on_health: ClassVar[DeferOnHealth | None] = None
     pause_control: ClassVar[str | None] = None
@@ -81,6 +83,8 @@ class ApplicationWorker(AwaitablePushes):
     """The name that stands for a function in its wire name; None for a class of the application."""
     _aw_is_cron: ClassVar[bool] = False
     """Whether a schedule pushes the jobs of the class (``CronWorker``)."""
+    _aw_is_iterable: ClassVar[bool] = False
+    """Whether the class runs item by item (``IterableWorker``)."""
     _aw_declaration: ClassVar[Declaration | None] = None
     _aw_setter: ClassVar[Setter[Any] | None] = None
     _aw_job: Payload | None = None

@@ -24,9 +24,6 @@ from framework.text import decode_escaped
 from framework.types import Jid
 from framework.wire import keys
 
-ITERATION_TTL_S = 30 * 86_400
-"""How long Sidekiq keeps the HASH."""
-
 _CANCELLED, _CURSOR = "cancelled", "c"
 _NO_CURSOR = "null"
 # Marks of one read. One that is passed over, because others are removed meanwhile, is read next time.
@@ -81,8 +78,11 @@ class Cancellations:
         self._watched = WeakSet[Cancellation]()
         self._lock = threading.Lock()
 
-    def watch(self, jid: Jid) -> Cancellation:
-        """Return the cancellation of a job that reads it for the first time; ``refresh`` updates it while the job keeps it."""
+    def watch(self, jid: Jid, *, asks: bool = True) -> Cancellation:
+        """Return the cancellation of a job that reads it for the first time; ``refresh`` updates it while the job keeps it.
+
+        ``asks``: whether Redis is asked at once.
+        """
         cancellation = Cancellation(jid)
         if not jid:
             return cancellation
@@ -92,7 +92,7 @@ class Cancellations:
         if jid in self.marked:
             cancellation.is_set = True
         # An async job must not wait for Redis: `refresh` updates it.
-        elif running_loop() is None:
+        elif asks and running_loop() is None:
             with suppress(RedisError, OSError):
                 self._query([cancellation])
         return cancellation
@@ -165,7 +165,7 @@ class Cancellations:
         pipeline: Any = self._client.pipeline(transaction=False)
         for one in found:
             pipeline.hsetnx(keys.iteration(one.jid), _CURSOR, _NO_CURSOR)
-            pipeline.expire(keys.iteration(one.jid), ITERATION_TTL_S)
+            pipeline.expire(keys.iteration(one.jid), keys.ITERATION_TTL_S)
         # Refused, or maxmemory: the cancellation is valid without it.
         with suppress(RedisError, OSError):
             pipeline.execute(raise_on_error=False)

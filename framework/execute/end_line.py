@@ -6,6 +6,7 @@ from typing import Any
 from framework.declare.names import queue_name
 from framework.errors import BusinessError, JobTimeoutError, NewerVersionError
 from framework.execute.execution import Execution
+from framework.execute.iterations import RedisIteration
 from framework.finish.outcome import (
     SUCCEEDED,
     Deferred,
@@ -33,6 +34,8 @@ def end_fields(run: Execution, decision: RetryDecision | None) -> dict[str, Any]
     if not run.admitted and run.payload and LOAD_BALANCING_STRATEGY in run.payload:
         # No start line had it.
         more[LOAD_BALANCING_STRATEGY] = run.payload[LOAD_BALANCING_STRATEGY]
+    if run.declaration is not None and run.declaration.is_iterable:
+        more.update(_iteration_fields(run.instance))
     if extra and run.declaration is not None:
         prefix = queue_name(run.declaration.wire_name, None)
         more.update({f"extra.{prefix}_worker.{name}": value for name, value in dict(extra).items()})
@@ -57,6 +60,15 @@ def _outcome_fields(run: Execution) -> Mapping[str, Any]:
             return _deferral("newer_version" if has_type(error, NewerVersionError) else "unknown_class", count, delay_s)
         case _:
             return {}
+
+
+def _iteration_fields(instance: Any | None) -> dict[str, Any]:
+    """Return how many items this run has finished, how many all runs together, and the number of the run."""
+    run = instance._aw_iteration if instance is not None else None
+    if instance is None or not isinstance(run, RedisIteration):
+        return {}
+    fields = {"iterations": run.items, "iterations_done": instance.progress.done, "iteration_run": run.number}
+    return {**fields, "yield_reason": run.stopped_by} if run.stopped_by is not None else fields
 
 
 def _deferral(reason: str, count: int, delay_s: float) -> dict[str, Any]:

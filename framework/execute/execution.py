@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
+from framework.declare.iteration import IterationRun
 from framework.errors import (
     Discard,
     PayloadError,
@@ -21,6 +22,7 @@ from framework.errors import (
 from framework.execute.admission import AdmissionChain, AdmissionRequest
 from framework.execute.decoding import PayloadDecoder
 from framework.execute.early_end import cancelled_jid, early_end
+from framework.execute.iterations import Iterations
 from framework.execute.job_log import JobLog, StartLine
 from framework.execute.perform import call_perform, new_instance
 from framework.execute.policy_decision import AdmitTogether, PolicyDecision
@@ -39,6 +41,7 @@ from framework.finish.outcome import (
     Retired,
     RunOutcome,
     Snoozed,
+    Yielded,
 )
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call, ChainInvocation
@@ -131,8 +134,10 @@ class Executor:
         unknown: UnknownClassDelays = DEFAULT_UNKNOWN_CLASSES,
         admit_together: AdmitTogether | None = None,
         clock: Callable[[], float] = time.time,
+        iterations: Iterations | None = None,
     ) -> None:
         self._middleware = middleware
+        self._iterations = iterations
         self._log = log
         # A tenth of the cost of a no-op job; only lines show it.
         self._thread_time = time.thread_time if log.has_job_lines else _not_measured
@@ -272,6 +277,8 @@ class Executor:
             run.started, run.started_cpu = time.perf_counter(), self._thread_time()
         run.instance = instance = new_instance(run.worker, payload)
         instance._aw_run = self._running_jobs
+        if declaration.is_iterable and self._iterations is not None:
+            self._iterations.prepare(instance, run.unit, payload)
         suspected = is_suspect(payload)
         if declaration.is_async:
             if suspected:
@@ -330,13 +337,21 @@ class Executor:
         run.duration_s = time.perf_counter() - run.started
         instance = run.instance
         if instance is not None and instance._aw_cancellation is not None and run.outcome is SUCCEEDED:
-            run.outcome = Cancelled(instance.jid, ran=True) if instance._aw_cancellation.seen else SUCCEEDED
+            run.outcome = _outcome_of_stop(instance)
         if run.started_log is None and run.outcome is SUCCEEDED:
             # No end line is written.
             return
         # No clock measures the processor time of one async job.
         if run.coroutine is None:
             run.cpu_s = self._thread_time() - run.started_cpu
+
+
+def _outcome_of_stop(instance: Any) -> RunOutcome:
+    """Return the outcome of a job that has read whether it was cancelled, and has returned: it has ended, or yields."""
+    run: IterationRun | None = getattr(instance, "_aw_iteration", None)
+    if run is not None and run.stopped_by is not None and run.stopped_by != "cancelled":
+        return Yielded(run.stopped_by, made_progress=run.items > 0)
+    return Cancelled(instance.jid, ran=True) if instance._aw_cancellation.seen else SUCCEEDED
 
 
 def _exit_child(run: Execution) -> NoReturn:

@@ -45,6 +45,9 @@ class RunningJobs:
     interrupted = False
     """The value of ``self.interrupted`` of a running job: the process is stopping."""
 
+    quiet = False
+    """Whether the process fetches no more jobs: an iterating job goes back to its queue, for another process."""
+
     stopping = False
     """Whether running jobs have a deadline: jobs that have not started, or are cancelled, return to their queues."""
 
@@ -103,6 +106,12 @@ class RunningJobs:
             return self._cancellations.watch(jid)
         cancellation = Cancellation(jid)
         cancellation.is_set = jid in self.cancelled
+        return cancellation
+
+    def watch(self, jid: Jid) -> Cancellation:
+        """Return the cancellation of an iterating job, which learns of Ruby's cancellation when it saves its cursor."""
+        cancellation = Cancellation(jid) if self._cancellations is None else self._cancellations.watch(jid, asks=False)
+        cancellation.is_set = cancellation.is_set or jid in self.cancelled
         return cancellation
 
     def logger(self, job: dict[str, Any]) -> JobLogger:

@@ -79,14 +79,14 @@ class UnitOfWork:
         """The key of its run in the process record: its thread, or for an async job a number that no thread has."""
         return self.thread or FIRST_ASYNC_RUN_ID + self.run_index
 
-    def resources_on_requeue(self, *, stays_without_lock: bool = False) -> str:
+    def resources_on_requeue(self, *, stays_without_lock: bool = False, ran: TrackedJob | None = None) -> str:
         """Return the script argument for its resources when it returns to its queue; empty for none.
 
-        ``stays_without_lock``: it does not return if another job has its lock meanwhile.
+        ``stays_without_lock``: it does not return if another job has its lock meanwhile. ``ran``: the tracked job, if it ran.
         """
         # Read once: the thread of the job may release them meanwhile.
         released, resources, prepared = self.released_lock, self.resources, self.prepared
-        tracked = prepared.tracked if prepared is not None and not self.started_at else None
+        tracked = prepared.tracked if prepared is not None and not self.started_at else ran
         status = None if tracked is None else tracked.queued_command(None)
         if released is not None:
             resources = JobResources(released, resources.slots if resources is not None else [])

@@ -23,6 +23,7 @@ from framework.finish.outcome import (
     Snoozed,
     Succeeded,
     UnknownClass,
+    Yielded,
 )
 from framework.finish.retry import Delete, Kill, Retry, RetryDecision
 from framework.types import JobState, Outcome
@@ -64,6 +65,8 @@ EXPIRED_JOBS = "sidekiq_jobs_expired_total"
 """Jobs that ended without running because they were too old (``expires_in``)."""
 CANCELLED_JOBS = "sidekiq_jobs_cancelled_total"
 """Jobs that ended because they were cancelled."""
+YIELDED_JOBS = "sidekiq_jobs_yielded_total"
+"""Runs of iterable jobs that stopped at an item and continue later."""
 _LIMITED = "sidekiq_concurrency_limit_deferred_jobs_total"
 
 SUCCEEDED = Ending(Outcome.SUCCEEDED, "", "end", "done", "completed", "fetch", "script")
@@ -71,6 +74,7 @@ RETRIED = Ending(Outcome.FAILED, "retried", "end", "fail", "retrying", "schedule
 KILLED = Ending(Outcome.FAILED, "killed", "end", "fail", "failed", "kill", "record", failed=True)
 DELETED = Ending(Outcome.FAILED, "deleted", "end", "fail", "failed", "fetch", "script", failed=True)
 SNOOZED = Ending(Outcome.SNOOZED, "", "end", "snoozed", "queued", "schedule", "record")
+YIELDED = Ending(Outcome.YIELDED, "", "end", "yielded", "queued", "yield_job", "record", counter=YIELDED_JOBS)
 DISCARDED = Ending(Outcome.DISCARDED, "by the job", "end", "dropped", "discarded", "fetch", "script")
 DROPPED_BY_FLAG = Ending(
     Outcome.DISCARDED, "by the drop flag", "single", "dropped", "discarded", "fetch", "script", counter=_SKIPPED
@@ -113,6 +117,7 @@ ENDINGS: tuple[Ending, ...] = (
         KILLED,
         DELETED,
         SNOOZED,
+        YIELDED,
         DISCARDED,
         DROPPED_BY_FLAG,
         DROPPED_BY_CAPACITY,
@@ -129,6 +134,7 @@ ENDINGS: tuple[Ending, ...] = (
 _BY_OUTCOME: dict[type[RunOutcome], Ending] = {
     Succeeded: SUCCEEDED,
     Snoozed: SNOOZED,
+    Yielded: YIELDED,
     Expired: EXPIRED,
     Retired: RETIRED,
     Malformed: MALFORMED,

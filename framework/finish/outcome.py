@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from framework.declare.iteration import StopReason
 from framework.errors import NewerVersionError, PayloadError, UnknownWorkerError
 from framework.types import Jid, Outcome
 
@@ -44,6 +45,16 @@ class Snoozed:
     outcome: ClassVar[Outcome] = Outcome.SNOOZED
     delay_s: float
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Yielded:
+    """An iterating job stopped at an item, whose cursor is saved: it goes back to its queue. It uses up no retry."""
+
+    outcome: ClassVar[Outcome] = Outcome.YIELDED
+    reason: StopReason
+    made_progress: bool
+    """Whether this run has finished an item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +177,7 @@ SettledOutcome: TypeAlias = (
     Succeeded
     | Failed
     | Snoozed
+    | Yielded
     | Discarded
     | Expired
     | Cancelled

@@ -6,7 +6,7 @@ The caller ends the job in the memory of the process, by the result: nothing her
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias, assert_never
+from typing import Any, Literal, TypeAlias, assert_never
 
 import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -32,23 +32,26 @@ from framework.finish.outcome import (
     Snoozed,
     Succeeded,
     UnknownClass,
+    Yielded,
 )
 from framework.finish.retry import Delete, Kill, Retry, RetryDecision, RetryPolicy, job_for_hooks
-from framework.finish.status_writer import StatusWriter
-from framework.store.script import DROP_RETIRED, FETCH, FINISH, KILL, REQUEUE, SCHEDULE, Script
+from framework.finish.status_writer import StatusWrite, StatusWriter, status_write
+from framework.finish.yielded_payload import yielded_payload
+from framework.store.script import DROP_RETIRED, FETCH, FINISH, KILL, REQUEUE, SCHEDULE, YIELD_JOB, Script
 from framework.timings import STANDARD, Timings
 from framework.types import JobState, Payload
 from framework.wire import keys
 from framework.wire.job import UNKNOWN_COUNT, decode
 from framework.wire.payload_edit import rewrite
-from framework.wire.resources import Lock, NextRun
 from framework.wire.set_limits import INTERRUPTED_SET_LIMITS, SetLimits
 from framework.wire.status_key import TrackedJob
 
 # Reply of finish.lua: it has enqueued one more run, which a duplicate asked for.
 _RUNS_AGAIN = 2
 
-MovedTo: TypeAlias = Literal["acknowledged", "retry", "dead", "deleted", "scheduled", "held", "interrupted", "lost"]
+MovedTo: TypeAlias = Literal[
+    "acknowledged", "retry", "dead", "deleted", "scheduled", "queued", "held", "interrupted", "lost"
+]
 """Where a settled job is. ``lost`` means that another process owns it."""
 
 
@@ -141,6 +144,8 @@ class Settler:
                 return self._fail(unit, error, decision, tracked)
             case Snoozed() | Deferred() | ForeignClass() | UnknownClass():
                 return self._delay(unit, outcome, tracked)
+            case Yielded():
+                return self._yield(unit, outcome, tracked)
             # The policy's script has moved the job.
             case Held():
                 return SettleResult("held")
@@ -188,7 +193,7 @@ class Settler:
         next_run = resources.next_run() if done and resources is not None and resources.next_run is not None else None
         if next_run is not None and resources is not None and resources.lock is not None:
             names += [keys.QUEUES, keys.queue(next_run.queue), resources.lock.key]
-            arguments += _next_run_arguments(resources.lock, next_run)
+            arguments += next_run.arguments(resources.lock)
         reply: Any = self._run_tracked(unit, FINISH, names, arguments)
         if reply == _RUNS_AGAIN and next_run is not None:
             next_run.on_written()
@@ -221,7 +226,7 @@ class Settler:
                 self._in_doubt.discard(unit.data)
                 return SettleResult("deleted" if removed else "lost", payload, acknowledge=not has_resources)
             case Retry(payload, delay_s):
-                data, status = rewrite(unit.data, payload), _status_write(tracked, RETRIED.state, delay_s)
+                data, status = rewrite(unit.data, payload), status_write(tracked, RETRIED.state, delay_s)
                 settled = self._schedule(unit, keys.RETRY, data, delay_s, status, "retry", payload)
                 if delay_s < self._retry_soon_s:
                     self._on_retry_soon()
@@ -237,7 +242,7 @@ class Settler:
         target: str,
         data: bytes,
         delay_s: float,
-        status: "_StatusWrite | None",
+        status: StatusWrite | None,
         moved_to: MovedTo,
         payload: Payload | None = None,
     ) -> SettleResult:
@@ -268,8 +273,17 @@ class Settler:
         if isinstance(outcome, UnknownClass) and outcome.gives_up:
             return self._give_up_unknown(unit, outcome, tracked)
         delay_s = outcome.delay_s
-        status = _status_write(tracked, ending_of(outcome, None).state, delay_s)
+        status = status_write(tracked, ending_of(outcome, None).state, delay_s)
         return self._schedule(unit, keys.SCHEDULE, delayed_payload(unit, outcome), delay_s, status, "scheduled")
+
+    def _yield(self, unit: UnitOfWork, outcome: Yielded, tracked: TrackedJob | None) -> SettleResult:
+        """Put an iterating job back into its queue; behind the others if its turn is over."""
+        place = "last" if outcome.reason == "max_runtime" else "next"
+        names, data = [self._working, keys.queue(unit.queue), keys.QUEUES], yielded_payload(unit, outcome)
+        arguments = [unit.data, data, unit.queue, place, unit.resources_on_requeue(ran=tracked)]
+        moved = bool(self._run_tracked(unit, YIELD_JOB, names, arguments)) or unit.data in self._in_doubt
+        self._in_doubt.discard(unit.data)
+        return SettleResult("queued" if moved else "lost")
 
     def _return_foreign(self, unit: UnitOfWork, count: int) -> SettleResult:
         """Return a job of another application to the head of its queue, with its count, in one step."""
@@ -312,14 +326,15 @@ class Settler:
         Return how many older jobs were trimmed from that set, -1 if another process owns the job.
         """
         arguments = [data, *limits.arguments, limits.max_business_jobs if business else ""]
-        status = _status_write(tracked, KILLED.state)
-        trimmed: Any = self._run_move(KILL, unit, target, arguments, status, _resources_on_end(unit))
+        status = status_write(tracked, KILLED.state)
+        resources = unit.resources.on_dead() if unit.resources is not None else ""
+        trimmed: Any = self._run_move(KILL, unit, target, arguments, status, resources)
         return 0 if trimmed < 0 and self._already_moved(unit, target, data) else int(trimmed)
 
     def _remove_retired(self, unit: UnitOfWork, name: str, tracked: TrackedJob | None) -> SettleResult:
         # The script counts only a job that it removed. So the count is right even if a reply is lost and it runs twice.
         dropped: Any = self._run_move(
-            DROP_RETIRED, unit, keys.RETIRED, [name], _status_write(tracked, RETIRED.state), _resources_on_end(unit)
+            DROP_RETIRED, unit, keys.RETIRED, [name], status_write(tracked, RETIRED.state), _resources_on_end(unit)
         )
         removed = bool(dropped) or unit.data in self._in_doubt
         self._in_doubt.discard(unit.data)
@@ -331,7 +346,7 @@ class Settler:
         unit: UnitOfWork,
         target: str,
         more: list[Any],
-        status: "_StatusWrite | None",
+        status: StatusWrite | None,
         resources: str,
     ) -> Any:
         """Run one script that moves the job and releases ``resources``; remember the job if the reply is lost."""
@@ -368,18 +383,6 @@ class Settler:
         return score is not None
 
 
-class _StatusWrite(NamedTuple):
-    """The state that a script writes with its move."""
-
-    tracked: TrackedJob
-    state: JobState
-    lifetime_s: int
-
-
-def _status_write(tracked: TrackedJob | None, state: JobState | None, delay_s: float = 0.0) -> _StatusWrite | None:
-    return None if tracked is None or state is None else _StatusWrite(tracked, state, tracked.lifetime_s(delay_s))
-
-
 def _exhausted(decision: RetryDecision) -> bool:
     match decision:
         case Kill():
@@ -393,8 +396,3 @@ def _exhausted(decision: RetryDecision) -> bool:
 def _resources_on_end(unit: UnitOfWork) -> str:
     """Return the script argument that releases the resources of a job that ends for good; empty for none."""
     return unit.resources.on_end() if unit.resources is not None else ""
-
-
-def _next_run_arguments(lock: Lock, run: NextRun) -> list[Any]:
-    state = run.state or ("", "", 0)
-    return [lock.owner, run.data, run.jid, lock.worker, run.queue, lock.ttl_ms, *state]

@@ -1,7 +1,7 @@
 """Write the states of tracked jobs. A state may be missed, a job never: no failure here changes what becomes of the job."""
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError, RedisError
@@ -54,3 +54,16 @@ class StatusWriter:
         found = tracked_job(payload)
         if found is not None:
             self.write_last(found, state)
+
+
+class StatusWrite(NamedTuple):
+    """The state that a script writes with its move."""
+
+    tracked: TrackedJob
+    state: JobState
+    lifetime_s: int
+
+
+def status_write(tracked: TrackedJob | None, state: JobState | None, delay_s: float = 0.0) -> StatusWrite | None:
+    """Return what a script writes for a job that then waits ``delay_s``; ``None`` for an untracked one, or no state."""
+    return None if tracked is None or state is None else StatusWrite(tracked, state, tracked.lifetime_s(delay_s))

@@ -196,7 +196,7 @@ class Launcher:
 
     def _quiet(self) -> None:
         if not self._components.record.quiet:
-            self._components.record.quiet = True
+            self._components.record.quiet = self._components.record.runs.quiet = True
             self._components.fetcher.quiet()
             self._tasks.update_title()
             self._lifecycle.fire("quiet")

@@ -210,7 +210,7 @@ def _interrupt_call(identity: str, interruption: _Interruption) -> tuple[list[st
     if not interruption.gives_up:
         return places, arguments
     state = tracked_job(interruption.payload)
-    ended = unit.resources.on_end() if unit.resources is not None else ""
+    ended = unit.resources.on_dead() if unit.resources is not None else ""
     status = ("", "", 0) if state is None else (keys.status(state.jid), "failed", state.ttl_s)
     return [*places, keys.INTERRUPTED], [*arguments, ended, *INTERRUPTED_SET_LIMITS.arguments, *status]
 

@@ -26,6 +26,7 @@ KEYS_BY_FILE: Mapping[str, tuple[str, ...]] = {
         "labels",
         "max_retries",
         "max_retries_after_interruption",
+        "max_iteration_runtime",
         "dead",
         "size_limit",
         "strict_arguments",

@@ -194,6 +194,8 @@ class Settings(BaseSettings):
     """The number of retries for ``retry = True``."""
     max_retries_after_interruption: Annotated[int, validators.whole_number(-1, 10_000)] = 3
     """After so many forced stops, or deaths of its process, a job is quarantined unless its class says otherwise; -1 = never."""
+    max_iteration_runtime: Annotated[float, validators.bounded_number(0.001, MAX_TIMEOUT_S)] | None = None
+    """Seconds for which an iterable job runs before it goes behind the other jobs of its queue; a class may say otherwise."""
     dead: DeadSettings = DeadSettings()
     size_limit: SizeLimitSettings = SizeLimitSettings()
     strict_arguments: Annotated[StrictArguments, BeforeValidator(validators.off_switch)] = "raise"

@@ -42,7 +42,10 @@ class Role:
     direct: tuple[str, ...]
     optional: tuple[str, ...] = ()
     optional_keys: tuple[str, ...] = ()
-    """Optional keys: without them jobs see no cancellation by Ruby and do not appear on Sidekiq's Metrics page."""
+    """Optional keys: without them no cancellation passes between Ruby and Python, and Sidekiq's Metrics page lacks the jobs.
+
+    A worker that runs iterable jobs needs ``it-*``.
+    """
 
     @property
     def commands(self) -> tuple[str, ...]:
@@ -112,6 +115,7 @@ PRODUCER = Role(
     ),
     # LPOS: whether a kept push is in its queue already.
     (_NAME, "lpos"),
+    (keys.iteration("*"),),
 )
 
 WORKER = Role(
@@ -147,6 +151,7 @@ WORKER = Role(
             script.RECLAIM,
             script.RENEW_SLOTS,
             script.REQUEUE,
+            script.YIELD_JOB,
         ),
         *(
             script.RESTORE,
@@ -157,6 +162,8 @@ WORKER = Role(
             script.RELEASE_PAUSED,
             script.LEAD,
             script.CRON_PUSH,
+            script.START_ITERATION,
+            script.SAVE_ITERATION,
         ),
     ),
     (
@@ -165,7 +172,7 @@ WORKER = Role(
         *("hset", "incrby", "lrange", "multi", "rpop", "smembers", "srem", "zcard", "zrange", "zrangebyscore"),
         "zscore",
     ),
-    (_NAME, "bitfield", "hsetnx", "info", "scan"),
+    (_NAME, "bitfield", "info", "scan"),
     _DASHBOARD_KEYS,
 )
 
@@ -179,6 +186,7 @@ READ_ONLY = Role(
         *("scan", "select", "smembers", "sscan", "time", "zcard", "zmscore", "zrange", "zrank", "zscan", "zscore"),
     ),
     (_NAME,),
+    (keys.iteration("*"),),
 )
 
 OPERATOR = Role(
@@ -206,6 +214,7 @@ OPERATOR = Role(
         "zcount",
     ),
     (_NAME,),
+    (keys.iteration("*"),),
 )
 
 # Decision 175: four roles define the rights of a Redis user.

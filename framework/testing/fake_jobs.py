@@ -43,6 +43,17 @@ class FakeJobs:
         """Return the time by which jobs are due, in epoch seconds."""
         return self.clock()
 
+    @property
+    def interrupt_every(self) -> int | None:
+        """After so many items an iterable job is interrupted, as by a deploy, and continues at its cursor; None: never."""
+        return self._stubs.interrupt_every
+
+    @interrupt_every.setter
+    def interrupt_every(self, items: int | None) -> None:
+        if items is not None and (type(items) is not int or items < 1):
+            raise ValueError(f"interrupt_every = {items!r}: give a whole number from 1, or None")
+        self._stubs.interrupt_every = items
+
     def enqueued(self, worker: WorkerClass | None = None) -> list[Job]:
         """Return the jobs that wait in queues, then those scheduled for later (with their time in ``at``)."""
         return [*self._jobs(worker, "queue"), *self._jobs(worker, "schedule")]

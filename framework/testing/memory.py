@@ -77,6 +77,7 @@ class JobMemory:
             self._states: dict[str, tuple[bytes, float]] = {}
             # Always the same object: workers look into it.
             self.cancelled.clear()
+            self._iterations: dict[Jid, dict[bytes, bytes]] = {}
             self._slots: dict[str, set[str]] = {}
             self._replies: dict[str, Any] = {}
 
@@ -183,6 +184,12 @@ class JobMemory:
             else:
                 self._locks.pop(key, None)
 
+    # --- iterations -------------------------------------------------------------------------------------------------
+
+    def iteration(self, jid: Jid) -> dict[bytes, bytes]:
+        """Return the state of an iterating job (``it-JID``); a change of it counts."""
+        return self._iterations.setdefault(jid, {})
+
     # --- slots ------------------------------------------------------------------------------------------------------
 
     def slots(self, base: str) -> set[str]:
@@ -198,6 +205,8 @@ class JobMemory:
         with self.step:
             if lock:
                 self._release_lock(lock)
+            for name in ("cancelled", "iteration"):
+                self._iterations.pop(fields.get(name, ""), None)
             for slot in fields["slots"]:
                 self.slots(slot["base"]).discard(slot["member"])
             if fields.get("status"):

@@ -45,6 +45,8 @@ class Stubs:
         self.limits = StubLimits()
         self.health = StubHealth()
         self.replicas = StubReplicas(settings.databases)
+        self.interrupt_every: int | None = None
+        """After so many items an iterating job is interrupted; ``None``: never."""
 
 
 def build_policies(

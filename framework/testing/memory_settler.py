@@ -27,10 +27,12 @@ from framework.finish.outcome import (
     Snoozed,
     Succeeded,
     UnknownClass,
+    Yielded,
 )
 from framework.finish.retry import Delete, Kill, Retry, RetryDecision, RetryPolicy, job_for_hooks
 from framework.finish.settle import Settler
 from framework.finish.status_writer import StatusWriter
+from framework.finish.yielded_payload import yielded_payload
 from framework.testing.memory import JobMemory, Place
 from framework.testing.memory_policies import IDENTITY
 from framework.wire.payload_edit import rewrite
@@ -77,9 +79,10 @@ class MemorySettler:
         delay_s = 0.0
         match outcome:
             case Succeeded() | Discarded() | Retired() | Expired() | Cancelled():
-                self._end(unit)
                 if isinstance(outcome, Cancelled):
+                    unit.own_resources().cancelled = outcome.jid
                     self._memory.cancelled.discard(outcome.jid)
+                self._end(unit)
             case Failed(error):
                 assert decision is not None, "a failure is settled after decide"  # noqa: S101
                 delay_s = self._settle_failure(unit, error, decision)
@@ -90,12 +93,11 @@ class MemorySettler:
                 self._bury(unit, "interrupted", delayed_payload(unit, outcome))
             case Malformed(_, stored):
                 self._bury(unit, "dead", stored)
+            case Interrupted() | Yielded():
+                self._requeue(unit, outcome)
             case Held():
                 # The policy has moved it.
                 pass
-            case Interrupted():
-                self._memory.release(unit.resources_on_requeue())
-                self._memory.add("queue", unit.data, unit.queue)
             case _:
                 assert_never(outcome)
         if tracked is not None and ending.state is not None:
@@ -115,6 +117,11 @@ class MemorySettler:
                 assert_never(decision)
         self._handlers.call_death_handlers(job_for_hooks(decision.payload, decision.args), error)
         return 0.0
+
+    def _requeue(self, unit: UnitOfWork, outcome: Interrupted | Yielded) -> None:
+        data = yielded_payload(unit, outcome, self._clock()) if isinstance(outcome, Yielded) else unit.data
+        self._memory.release(unit.resources_on_requeue())
+        self._memory.add("queue", data, unit.queue)
 
     def _delay(self, unit: UnitOfWork, place: Place, data: bytes, delay_s: float) -> None:
         if unit.resources is not None:

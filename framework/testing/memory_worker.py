@@ -31,6 +31,7 @@ from framework.schedule.due_action import DueAction, ShardTransfer
 from framework.schedule.due_job_planner import DueJobPlanner
 from framework.settings.model import Settings
 from framework.testing.memory import JobMemory, StoredJob, marked_duplicate
+from framework.testing.memory_iterations import MemoryIterations
 from framework.testing.memory_policies import IDENTITY, Stubs, build_policies
 from framework.testing.memory_settler import MemorySettler
 from framework.testing.memory_shard import MemoryShard
@@ -109,6 +110,7 @@ class MemoryWorker:
             build_policies(settings, self._memory, client, tools.stubs, clock),
             UnknownClassDelays(settings.foreign_classes, settings.unknown_class_max_wait, clock=clock),
             clock=clock,
+            iterations=MemoryIterations(self._memory, client, runs, tools.stubs, settings.max_iteration_runtime),
         )
         policy = RetryPolicy(settings.max_retries, clock, keeps_business_failures=settings.dead.business)
         self._settler = MemorySettler(self._memory, client, self._events.handlers, policy, states, clock)

@@ -183,8 +183,12 @@ def histogram(version: int, name: str, at: time.struct_time) -> str:
 
 
 def iteration(jid: str) -> str:
-    """HASH of Sidekiq's state of an iterating job; its field ``cancelled`` asks the job to stop."""
+    """HASH of Sidekiq's state of an iterating job (``wire/iteration_state.py``); its field ``cancelled`` asks the job to stop."""
     return f"it-{jid}"
+
+
+ITERATION_TTL_S = 30 * 86_400
+"""How long Sidekiq keeps the state of an iterating job after its last write."""
 
 
 def work(identity: str) -> tuple[str, str]:

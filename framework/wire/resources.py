@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, NamedTuple, cast
 
@@ -195,6 +195,11 @@ class NextRun:
     on_written: Callable[[], None]
     """Called after the rerun was written."""
 
+    def arguments(self, lock: Lock) -> list[Any]:
+        """Return the arguments of ``finish.lua`` for a rerun that takes over the lock."""
+        state = self.state or ("", "", 0)
+        return [lock.owner, self.data, self.jid, lock.worker, self.queue, lock.ttl_ms, *state]
+
 
 @dataclass(slots=True)
 class JobResources:
@@ -206,6 +211,8 @@ class JobResources:
     """Builds the rerun to write if a duplicate was pushed while the job ran; ``None`` if the class has no reruns."""
     cancelled: Jid = ""
     """The id of a job that ends because it was cancelled: its mark goes with it."""
+    iteration: Jid = ""
+    """The id of an iterating job: its cursor goes when it ends for good."""
 
     def note_answer(self, slot: Slot, jid: str, *, taken: bool) -> None:
         """Note the answer to a job's request for ``slot``: without the slot, the job holds none of this limit.
@@ -225,7 +232,12 @@ class JobResources:
         )
         state = "" if status is None else f',"status":[{",".join(map(_quoted, _status_fields(status)))}]'
         mark = f',"cancelled":{_quoted(self.cancelled)}' if self.cancelled else ""
-        return f'{{"slots":[{slots}]{held}{state}{mark}}}'
+        cursor = f',"iteration":{_quoted(self.iteration)}' if self.iteration else ""
+        return f'{{"slots":[{slots}]{held}{state}{mark}{cursor}}}'
+
+    def on_dead(self) -> str:
+        """Return the script argument for a job that moves to the dead or interrupted set: a retry from there needs its cursor."""
+        return replace(self, iteration="").on_end() if self.iteration else self.on_end()
 
     def on_delay(self, delay_s: float, status: StatusCommand | None = None) -> str:
         """Return the script argument for a job that runs again in ``delay_s`` or later: it keeps only its lock."""

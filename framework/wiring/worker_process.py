@@ -18,6 +18,7 @@ from framework.execute.decoding import PayloadDecoder
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Executor
 from framework.execute.group_admission import GroupAdmission
+from framework.execute.iterations import Iterations
 from framework.execute.job_log import JobLog
 from framework.execute.processor import Processor
 from framework.execute.stats import RunningJobs
@@ -162,13 +163,12 @@ def build_worker(
 ) -> ProcessComponents:
     """Return the components of a process that serves the queues in ``order``; nothing runs yet."""
     events = ProcessEvents(shard.name, tracker_of(settings), shard.endpoint.user)
-    dead_set, waits = _dead_set_limits(settings.dead), timings.current()
+    dead_set, waits, loop = _dead_set_limits(settings.dead), timings.current(), EventLoop()
     states = StatusWriter(shard, events.status_write_failed)
     fetching, upkeep, beating = _open_clients(shard, "fetch", "upkeep", "lease")
     budget, decoded_limit = MemoryBudget(settings.size_limit.decoding_budget), settings.size_limit.decoded_limit
     absent, limits = _absent_keys(identity, waits), settings.process_limits
     fetcher = Fetcher(fetching, identity, order, options.slots, events, dead_set, decoded_limit, absent, limits, waits)
-    loop = EventLoop()
     cancellations = Cancellations(shard.client, absent, loop.cancel_named)
     runs = RunningJobs(fetcher.in_flight.running, cancellations)
     policies = open_policies(settings, events.tracker, shard, upkeep, identity, absent, waits)
@@ -177,7 +177,9 @@ def build_worker(
     threads, pool = WorkerThreads(fetcher), ChannelPool(shard.client, read_timeout_s=COMMAND_TIMEOUT_S)
     polled, watched = (open_shards(settings, role=f"{role}:{os.getpid()}") for role in ("poller", "worker"))
     together = GroupAdmission(pool, identity, fetcher, decoding, policies.admission, states)
-    executor = _executor(settings, log, runs, decoding, threads, suspects, states, policies.admission, together)
+    iterations = Iterations(shard.client, identity, runs, settings.max_iteration_runtime)
+    parts = (threads, suspects, states, policies.admission, together, iterations)
+    executor = _executor(settings, log, runs, decoding, *parts)
     poll_timing = PollTiming(upkeep, settings.poll_interval, absent, timings=waits)
     settler = _settler(settings, shard.client, identity, events, dead_set, poll_timing, states, waits)
     detector = FailureDetector(waits.lease_s, waits.heartbeat_period_s)
@@ -238,6 +240,7 @@ def _executor(
     states: StatusWriter,
     admission: AdmissionChain,
     together: GroupAdmission,
+    iterations: Iterations,
 ) -> Executor:
     return Executor(
         middleware.server.compile(),
@@ -252,6 +255,7 @@ def _executor(
         admission,
         UnknownClassDelays(settings.foreign_classes, settings.unknown_class_max_wait),
         together.admit,
+        iterations=iterations,
     )
 
 

@@ -43,6 +43,7 @@ MAY_TAKE = {
     "schedule": {"LREM"},
     "slots": {"ZPOPMIN", "ZREM"},
     "trim": {"ZPOPMIN", "ZREM"},  # the dead set holds jobs that have ended
+    "yield_job": {"LREM"},
     "unregister": {"ZREM"},  # the command removes an identity, not a job
 }
 

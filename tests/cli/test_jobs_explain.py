@@ -47,6 +47,28 @@ def test_explain_says_that_a_job_ends_early(explain, redis):
     assert "cancelled" not in found["main", "dead"]
 
 
+def test_explain_shows_the_progress_of_an_iterable_job(site, explain, redis):
+    enqueue(redis, "NoopWorker", jid=JID)
+    assert explain()["found"][0]["iteration"] is None
+    redis.hset(keys.iteration(JID), mapping={"ex": 3, "c": "[7]", "rt": "5", "aw_done": 1200, "aw_total": 10_000})
+    (found,) = explain()["found"]
+    assert found["iteration"] == {
+        "runs": 3,
+        "cursor": [7],
+        "runtime_s": 5.0,
+        "done": 1200,
+        "total": 10_000,
+        "rate": 240.0,
+        "eta_s": pytest.approx(36.7, abs=0.1),
+    }
+    text = site.run(COMMAND, "explain", JID, "-r", "jobs").stdout
+    assert "  progress  1,200 of 10,000 items (12 %), 240 a second, 37 s left; 3 runs, 5 s; cursor [7]\n" in text
+    redis.delete(keys.iteration(JID))
+    redis.hset(keys.iteration(JID), mapping={"ex": 1, "c": "null", "cancelled": 5})
+    text = site.run(COMMAND, "explain", JID, "-r", "jobs").stdout
+    assert "  progress  0 items; 1 run, 0 s; cursor null\n" in text
+
+
 def test_explain_job_in_any_place_names_place_and_blockers(explain, redis):
     """One job is in every key at once: each place is explained separately."""
     now = time.time()

@@ -267,6 +267,10 @@ def test_background_module_loaded_again_replaces_its_jobs(monkeypatch):
     assert module.send.worker.declaration().wire_name == "Mails::SendWorker"
 
 
+NOT_OF_FUNCTIONS = {"max_running_jobs", "cron", "time_zone", "flush_interval", "max_iteration_runtime"}
+"""Attributes of the base classes with a ``perform`` of their own."""
+
+
 def test_background_keywords_are_the_attributes_of_a_class():
-    assert WorkerAttributes.__annotations__.keys() == ATTRIBUTES.keys() - {"max_running_jobs", "cron", "time_zone"}
+    assert WorkerAttributes.__annotations__.keys() == ATTRIBUTES.keys() - NOT_OF_FUNCTIONS
     assert registering.WorkerAttributes.__total__ is False

@@ -49,6 +49,8 @@ POOL: dict[str, tuple[Any, ...]] = {
     "max_running_jobs": (None,),  # a number belongs to a LimitedCapacityWorker
     "cron": (None,),  # an expression belongs to a CronWorker
     "time_zone": ("UTC", "Europe/Berlin"),
+    "flush_interval": (5.0,),  # any other belongs to an IterableWorker
+    "max_iteration_runtime": (None,),
     "concurrency_scope": (None, ConcurrencyScope("user", limit=2), ConcurrencyScope(len, max_percentage=0.5)),
     "defer_on_health": (None, DeferOnHealth(), DeferOnHealth("ci")),
     "pause_control": (None, "zoekt", "other"),
@@ -57,7 +59,7 @@ POOL: dict[str, tuple[Any, ...]] = {
 }
 """Values that may meet in one class: none of them breaks a cross rule with another."""
 
-NOT_HERE = IDENTITY_ATTRIBUTES | {"max_running_jobs", "cron"}
+NOT_HERE = IDENTITY_ATTRIBUTES | {"max_running_jobs", "cron", "flush_interval", "max_iteration_runtime"}
 FALSY = [(name, value) for name, values in POOL.items() for value in values if not value and name not in NOT_HERE]
 
 

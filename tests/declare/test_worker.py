@@ -56,7 +56,7 @@ def test_attribute_has_validator_default_and_field():
     assert set(ATTRIBUTES) <= fields
     assert set(ATTRIBUTES) <= set(vars(ApplicationWorker))
     derived = {"class_name", "module", "generated_queue", "signature", "is_async"}
-    derived |= {"loggable_positions", "version_handlers", "is_cron"}
+    derived |= {"loggable_positions", "version_handlers", "is_cron", "is_iterable"}
     assert fields - set(ATTRIBUTES) == derived
 
 
@@ -96,6 +96,8 @@ _GOOD: list[tuple[str, Any, Any]] = [
     ("max_running_jobs", None, None),
     ("cron", None, None),
     ("time_zone", "Europe/Berlin", "Europe/Berlin"),
+    ("flush_interval", timedelta(seconds=5), timedelta(seconds=5)),
+    ("max_iteration_runtime", None, None),
     ("concurrency_scope", ConcurrencyScope("user", limit=2), ConcurrencyScope("user", limit=2)),
     ("defer_on_health", DeferOnHealth(tables=("a",)), DeferOnHealth(tables=("a",))),
     ("pause_control", "zoekt", "zoekt"),

@@ -34,14 +34,23 @@ from framework.telemetry.counters import SKIPPED_JOBS, counters
 from framework.types import Outcome
 from framework.wire import keys
 from framework.wire.set_limits import SetLimits
+from tests.execute.iterable_jobs import iterable
 from tests.execute.processor_bench import WORKING, ProcessorBench, ScriptedPolicy, state, worker
 from tests.harness import IDENTITY, ROOT, encoded, enqueue, hold, server_lines, until
 
 JID = "ab" * 12
-NO_MOVES = {"set_status", "note_start", "register_orphan", "inspect_dead", "unregister"}
+NO_MOVES = {
+    "start_iteration",
+    "save_iteration",
+    "set_status",
+    "note_start",
+    "register_orphan",
+    "inspect_dead",
+    "unregister",
+}
 """Scripts that move no job."""
 
-COUNTERS = {SKIPPED_JOBS, DEFERRED_JOBS, endings.EXPIRED_JOBS, endings.CANCELLED_JOBS}
+COUNTERS = {SKIPPED_JOBS, DEFERRED_JOBS, endings.EXPIRED_JOBS, endings.CANCELLED_JOBS, endings.YIELDED_JOBS}
 
 
 def name_of(ending):
@@ -85,10 +94,11 @@ class EndingBench:
         attributes=None,
         executor=None,
         setup=None,
+        declare=worker,
         **fields,
     ):
         """Push a tracked job and wait until the processor has settled it."""
-        worker(perform, **(attributes or {}))
+        declare(perform, **(attributes or {}))
         self.redis.set(keys.status(JID), "queued")
         self.processor = one = ProcessorBench(self.redis, self.url, 1, (), policies, **(executor or {}))
         one.events = []
@@ -209,6 +219,16 @@ def cancel(bench):
     bench.processor.cancellations.refresh()
 
 
+def yields(bench):
+    """An iterating job stops, as its process is quiet."""
+
+    def stop(self, item):
+        bench.processor.runs.quiet = True
+        bench.processor.fetcher.quiet()
+
+    bench.run(stop, declare=lambda act: iterable(2, act))
+
+
 def malformed(bench):
     bench.run(compressed=True, args=["no compressed text"])
 
@@ -219,6 +239,7 @@ ACTS = {
     endings.KILLED: lambda bench: bench.run(raising(ValueError("no")), retry=0),
     endings.DELETED: lambda bench: bench.run(raising(ValueError("no")), retry=False),
     endings.SNOOZED: lambda bench: bench.run(raising(RetryLater(60))),
+    endings.YIELDED: yields,
     endings.DISCARDED: lambda bench: bench.run(raising(Discard("enough"))),
     endings.DROPPED_BY_FLAG: drop_by_flag,
     endings.DROPPED_BY_CAPACITY: lambda bench: bench.run(

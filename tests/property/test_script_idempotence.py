@@ -31,6 +31,11 @@ def held(redis, jobs):
 HOLDS = dumps({"lock": {"key": "lock", "owner": "j", "keep_ms": 0}, "slots": [{"base": "limit", "member": "me j"}]})
 
 
+def iterating(redis, jobs):
+    held(redis, jobs)
+    redis.hset("state", mapping={"ex": 1, "c": "null", "aw_run": "token"})
+
+
 def holding(redis, jobs):
     held(redis, jobs)
     redis.hset("lock", "jid", "j")
@@ -286,6 +291,12 @@ CALLS = {
     "renew_slots": (limited, lambda jobs: (["aw:limit:C:running", "none"], [180, "other j0", "gone"])),
     "replace": (due, lambda jobs: ([SET], [len(jobs), *jobs, *[NEW + job for job in jobs]])),
     "requeue": (held, given_back),
+    "yield_job": (
+        holding,
+        lambda jobs: ([WORKING, QUEUE, QUEUES], [jobs[0], NEW, "q", "last", HOLDS]),
+    ),
+    "start_iteration": (held, lambda jobs: ([WORKING, "state"], [jobs[0], "token", 60])),
+    "save_iteration": (iterating, lambda jobs: ([WORKING, "state"], [jobs[0], "token", 60, "c", "7", "aw_done", 7])),
     "search": (held, lambda jobs: ([WORKING, QUEUE], [jobs[0], 0, 1_000_000, 100])),
     "restore": (left_behind, lambda jobs: ([LEASE, WORKING, QUEUE, QUEUES], [now_plus(60), 10, 1_000_000, "q"])),
     "release_waiting": (limited, lambda jobs: (["aw:limit:C"], ["", 0, 100, 60])),
@@ -335,7 +346,17 @@ def test_script_run_twice_changes_nothing(redis, name, jobs):
 
 
 MOVES_FROM_A_WORKING_LIST = (
-    *("kill", "schedule", "interrupt", "interrupt, back", "requeue", "hold_paused", "drop_retired", "reclaim"),
+    *(
+        "kill",
+        "schedule",
+        "interrupt",
+        "interrupt, back",
+        "requeue",
+        "yield_job",
+        "hold_paused",
+        "drop_retired",
+        "reclaim",
+    ),
     "reclaim, to a set",
 )
 

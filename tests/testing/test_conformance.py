@@ -16,6 +16,7 @@ from framework import (
     Deduplicate,
     Discard,
     ExceedLimitError,
+    IterableWorker,
     LimitedCapacityWorker,
     RetryLater,
     middleware,
@@ -517,3 +518,48 @@ def test_drain_of_one_class_leaves_the_others(jobs):
     assert jobs.drain(Mine) == 2
     assert ran == ["mine", "mine"]
     assert len(jobs.enqueued(Other)) == 2
+
+
+# --- iterable jobs --------------------------------------------------------------------------------------------------
+
+
+def test_iterable_jobs_take_turns_and_resume(jobs):
+    class Prune(IterableWorker):
+        feature_category = "not_owned"
+        queue = "default"
+        max_iteration_runtime = 0.000001
+
+        def build_enumerator(self, name: str, *, cursor: int | None):
+            return [(item, item) for item in range(cursor or 0, 2)]
+
+        def each_iteration(self, item: int, name: str):
+            ran.append((name, item))
+
+        def on_complete(self, name: str):
+            ran.append((name, "complete", self.progress.done))
+
+    Prune.perform_bulk([("a",), ("b",)])
+    assert jobs.drain() == 4
+    assert ran == [("a", 0), ("b", 0), ("a", 1), ("a", "complete", 2), ("b", 1), ("b", "complete", 2)]
+    assert (jobs.enqueued(), jobs.retries()) == ([], [])
+
+
+def test_iterable_job_is_retried_at_its_failed_item(jobs):
+    class Prune(IterableWorker):
+        feature_category = "not_owned"
+        queue = "default"
+        retry = 1
+
+        def build_enumerator(self, *, cursor: int | None):
+            return [(item, item) for item in range(cursor or 0, 3)]
+
+        def each_iteration(self, item: int):
+            ran.append(item)
+            if ran == [0, 1]:
+                raise ValueError("no")
+
+    Prune.perform_async()
+    with pytest.raises(ValueError, match="no"):
+        jobs.drain()
+    assert ran == [0, 1]
+    assert len(jobs.retries()) == 1

@@ -12,6 +12,7 @@ from framework import (
     Deduplicate,
     DeferOnHealth,
     Discard,
+    IterableWorker,
     RetryLater,
     databases,
     flags,
@@ -404,3 +405,57 @@ def test_unavailable_shards_refuse_each_push_and_keep_jobs():
                 worker.perform_bulk([(3,), (4,)])
         jobs.assert_enqueued(worker, 1)
         assert (jobs.drain(), ran) == (1, [1])
+
+
+# --- iterable jobs --------------------------------------------------------------------------------------------------
+
+
+def counted_items():
+    """Return an iterable class of this test, and the list of its items."""
+    seen: list[Any] = []
+
+    class CountWorker(IterableWorker):
+        feature_category = "not_owned"
+
+        def build_enumerator(self, count: int, *, cursor: int | None):
+            return [(item, item) for item in range(cursor or 0, count)]
+
+        def each_iteration(self, item: int, count: int):
+            seen.append(item)
+
+        def on_resume(self):
+            seen.append("resume")
+
+    return CountWorker, seen
+
+
+def test_fake_interrupts_iterable_jobs_on_demand():
+    worker, seen = counted_items()
+    with fake() as jobs:
+        jobs.interrupt_every = 2
+        worker.perform_async(5)
+        assert drain() == 3
+        assert seen == [0, 1, "resume", 2, 3, "resume", 4]
+        for wrong in (0, True, "2"):
+            with pytest.raises(ValueError, match="give a whole number from 1"):
+                jobs.interrupt_every = wrong
+
+
+def test_fake_ends_a_cancelled_iterable_job():
+    worker, seen = counted_items()
+    with fake() as jobs:
+        jobs.interrupt_every = 2
+        jid = worker.perform_async(5)
+        perform_one(worker)
+        framework.cancel(jid)
+        drain()
+        assert seen == [0, 1]
+        assert jobs.client.memory_shards["main"].memory._iterations == {}
+
+
+def test_inline_iterates_to_the_end():
+    worker, seen = counted_items()
+    with inline():
+        worker.perform_async(2)
+        worker.perform_inline(1)
+    assert seen == [0, 1, 0]

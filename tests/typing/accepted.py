@@ -1,6 +1,6 @@
 """Calls that both type checkers accept in strict mode. They check this file like the package; it never runs."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Literal, assert_type
 
@@ -8,6 +8,7 @@ from framework import (
     ApplicationWorker,
     Deduplicate,
     DeferOnHealth,
+    IterableWorker,
     Job,
     LimitedCapacityWorker,
     active_job,
@@ -288,6 +289,48 @@ class AsyncDrainWorker(LimitedCapacityWorker):
 assert_type(DrainWorker.perform_with_capacity(7), list[Jid])
 assert_type(DrainWorker.perform_with_capacity(7, mode="fast"), list[Jid])
 assert_type(AsyncDrainWorker.perform_with_capacity(), list[Jid])
+
+
+class PruneWorker(IterableWorker):
+    """Its arguments are those of an item, behind the item."""
+
+    feature_category = "global_search"
+    flush_interval = timedelta(seconds=1)
+
+    def build_enumerator(self, days: int, mode: str = "full", *, cursor: int | None) -> Iterator[tuple[str, int]]:
+        """Return the items."""
+        self.progress.total = days
+        yield mode, cursor or 0
+
+    def each_iteration(self, item: str, days: int, mode: str = "full") -> None:
+        """Process one."""
+        assert_type(self.progress.eta, timedelta | None)
+
+    def on_complete(self, days: int, mode: str = "full") -> None:
+        """The hook with the arguments."""
+
+
+class AsyncPruneWorker(IterableWorker):
+    """The same on the event loop."""
+
+    feature_category = "global_search"
+
+    async def build_enumerator(self, cursor: str | None) -> AsyncIterator[tuple[int, str]]:
+        """Return the items."""
+        yield 1, cursor or ""
+
+    async def each_iteration(self, item: int) -> None:
+        """Process one."""
+
+    async def on_stop(self) -> None:
+        """The hook without arguments."""
+
+
+assert_type(PruneWorker.perform_async(7), Jid | None)
+assert_type(PruneWorker.perform_in(timedelta(minutes=5), 7, mode="fast"), Jid | None)
+assert_type(PruneWorker.set(queue="slow").perform_async(7), Jid | None)
+PruneWorker.perform_bulk_for([1], arguments=lambda one: PruneWorker.arguments(one, "fast"))
+AsyncPruneWorker.perform_async()
 
 
 @background(feature_category="onboarding", urgency="high", retry=3, loggable_arguments=("mode",))

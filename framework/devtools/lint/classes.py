@@ -17,7 +17,11 @@ CRON_NAMESPACE = "cronjob"
 """The namespace of workers that a schedule pushes (GitLab's CronjobQueue)."""
 
 _CRON_BASE = ".CronWorker"
-_WORKER_BASES = (".ApplicationWorker", ".LimitedCapacityWorker", _CRON_BASE)
+_ITERABLE_BASE = ".IterableWorker"
+_WORKER_BASES = (".ApplicationWorker", ".LimitedCapacityWorker", _CRON_BASE, _ITERABLE_BASE)
+ENUMERATOR, ITERATION, CURSOR = "build_enumerator", "each_iteration", "cursor"
+"""The methods of an iterable worker, and the parameter of the first that is no argument of the job."""
+
 _PLAIN_BASES = frozenset({"object", "abc.ABC", "typing.Generic", "typing.Protocol", "typing_extensions.Protocol"})
 
 
@@ -51,6 +55,8 @@ class SourceClass:
         self.mro: list[SourceClass] = [self]
         self.complete = True
         self.is_worker = False
+        self.is_iterable = False
+        """Whether it is an ``IterableWorker``."""
         self.framework_base: type[ApplicationWorker] = ApplicationWorker
         """The base of the framework among the class's own bases, whose values are the defaults."""
         self.abstract = any(word.arg == "abstract" and _is_true(word.value) for word in node.keywords)
@@ -188,6 +194,7 @@ class ClassIndex:
             if base is not None:
                 bases.append(base)
                 made.is_worker = made.is_worker or base.is_worker
+                made.is_iterable = made.is_iterable or base.is_iterable
                 made.complete = made.complete and base.complete
         made.mro = _linearize(made, bases)
         self._in_progress.discard(node)
@@ -235,6 +242,7 @@ class ClassIndex:
             made.is_worker = True
             if name.endswith(_CRON_BASE):
                 made.framework_base = CronWorker
+            made.is_iterable = made.is_iterable or name.endswith(_ITERABLE_BASE)
             return None
         found = self._workspace.class_of(name) if name is not None else None
         if found is not None and found[1] not in self._in_progress:
@@ -250,7 +258,7 @@ def is_application_worker(name: str) -> bool:
 
 def is_handler(name: str) -> bool:
     """Return whether a method of this name runs jobs."""
-    return name in ("perform", "perform_work") or (
+    return name in ("perform", "perform_work", ENUMERATOR) or (
         name.startswith("perform_v") and name[len("perform_v") :].isdecimal()
     )
 

@@ -8,6 +8,7 @@ PUBLIC_MODULES: Mapping[str, str] = {
     "context": "context of requests and jobs (`bound`, `current`): who caused a job, passed on to the jobs that it pushes",
     "databases": "the application's databases: choose the server that this job reads from, note its writes",
     "embedding": "a worker inside of another Python process: `EmbeddedWorker`",
+    "enumerators": "items of iterable workers with their cursors: lists, SQL rows, CSV and .xlsx files, Redis sets and hashes",
     "errors": "every error of the framework, with its fields",
     "flags": "feature flags of the application: `enabled`, `set`, `clear`, `all`",
     "handlers": "error and death handlers: `on_error`, `on_death`",

@@ -1,4 +1,5 @@
--- Mark jobs as cancelled: each process ends them before their start, and asks those that it runs to end.
+-- Mark jobs as cancelled: each process ends them before their start, and asks those that it runs to end. Sidekiq's mark is written
+-- too (`it-JID`, field `cancelled`), for an iterating job that a Ruby process runs.
 -- KEYS    1 marks (ZSET)  2.. per job its status key
 -- ARGV    1 how many seconds a mark is kept  2.. jids
 -- RETURN  per job: 1 marked, 0 its status says that it has ended, and it is not marked
@@ -13,7 +14,14 @@ local marked = {}
 for i = 2, #ARGV do
   local state = redis.pcall('GET', KEYS[i])
   marked[i - 1] = type(state) == 'string' and ended[state] and 0 or 1
-  if marked[i - 1] == 1 then redis.call('ZADD', KEYS[1], string.format('%.6f', now), ARGV[i]) end
+  if marked[i - 1] == 1 then
+    redis.call('ZADD', KEYS[1], string.format('%.6f', now), ARGV[i])
+    -- An ACL may refuse it; without a cursor Sidekiq 8.1's pages answer 500.
+    local state = 'it-' .. ARGV[i]
+    redis.pcall('HSETNX', state, 'cancelled', string.format('%.0f', now))
+    redis.pcall('HSETNX', state, 'c', 'null')
+    redis.pcall('EXPIRE', state, ARGV[1])
+  end
 end
 redis.call('EXPIRE', KEYS[1], ARGV[1])
 return marked

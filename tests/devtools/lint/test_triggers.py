@@ -6,7 +6,7 @@ from framework.devtools.lint.config import LintConfig
 from tests.devtools.lint.conftest import LintFiles
 
 HEAD = """
-from framework import ApplicationWorker, Deduplicate, DeferOnHealth, Discard, LimitedCapacityWorker, RetryLater, flags
+from framework import ApplicationWorker, Deduplicate, DeferOnHealth, Discard, IterableWorker, LimitedCapacityWorker, RetryLater, flags
 from framework.context import bound
 from framework.sharding import router
 from workers.base import TeamWorker
@@ -493,6 +493,23 @@ def f(w: type[TeamWorker], session: object) -> None:
     with begin(), managers[0](): w.perform_async(1)
     with session.connect(): w.perform_async(1)
     w.perform_async(1)
+""",
+    "SEW037": """
+class A(TeamWorker, IterableWorker):
+    def build_enumerator(self, cursor): ...
+    def each_iteration(self, item): ...
+class B(A):
+    def perform(self) -> None: ...  # here
+class C(A):
+    def build_enumerator(self, days: int, *, cursor): ...
+class D(A):
+    def build_enumerator(self, days: int): ...  # here
+class E(TeamWorker, IterableWorker):  # here
+    def build_enumerator(self, *, cursor): ...
+class F(TeamWorker, IterableWorker, abstract=True): ...
+class G(TeamWorker):
+    def perform(self) -> None: ...
+    def build_enumerator(self): ...
 """,
 }
 

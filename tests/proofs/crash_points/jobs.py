@@ -1,9 +1,9 @@
 """The jobs of the cases. Each notes its start and its end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from framework import ApplicationWorker, Deduplicate, Discard, RetryLater
+from framework import ApplicationWorker, Deduplicate, Discard, IterableWorker, RetryLater
 from framework.errors import Shutdown
 from framework.handlers import on_death
 from tests.proofs.crash_points.job_notes import JobNotes, count
@@ -147,6 +147,32 @@ class CutOffWorker(StoppedWorker):
     """Like ``StoppedWorker``, but returns only after the deadline."""
 
     _overdue = True
+
+
+class IteratedWorker(IterableWorker):
+    """Iterates two items, and puts itself back into its queue between them."""
+
+    feature_category = "not_owned"
+    queue = QUEUE
+    max_iteration_runtime = 0.000001
+    _completed = False
+
+    def build_enumerator(self, serial: int, sample: dict[str, Any], *, cursor: int | None) -> Iterable[tuple[int, int]]:
+        """Note the run, and return the items from the cursor on."""
+        (notes,) = _notes
+        notes.note("begun", serial, str(self.jid))
+        if sample != SAMPLE:
+            notes.note("changed", serial, repr(sample))
+        return [(item, item) for item in range(cursor or 0, 2)]
+
+    def each_iteration(self, item: int, serial: int, _sample: dict[str, Any]) -> None:
+        """Note the item."""
+        _notes[0].note("item", serial, str(item))
+        self._completed = item == 1
+
+    def on_stop(self, serial: int, _sample: dict[str, Any]) -> None:
+        """Note how the run has ended."""
+        _notes[0].note("ended" if self._completed else "failed", serial)
 
 
 stop_process: list[Callable[[bool], None]] = []

@@ -456,6 +456,13 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("run sync", "acknowledge each before the next", _work, prepare=_waiting(jobs.SyncWorker)),
         Scenario("run tracked", "the state is kept", _work, _always(state="completed"), _waiting(jobs.TrackedWorker)),
         Scenario(
+            "iterated",
+            "iterate an item, yield, resume at the cursor",
+            _work,
+            prepare=_waiting(jobs.IteratedWorker, locked=True),
+            batches=(1, 2),
+        ),
+        Scenario(
             "suspect", "a death is announced that may come", _work, prepare=_waiting(jobs.PlainWorker, aw_suspect=True)
         ),
         Scenario("unloaded", "the server has lost the scripts", _work_twice, _always(), _unloaded, batches=(1,)),

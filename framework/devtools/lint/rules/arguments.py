@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from framework.declare.annotations import JSON_SUBSTITUTES
-from framework.devtools.lint.classes import ClassIndex, SourceClass
+from framework.devtools.lint.classes import CURSOR, ENUMERATOR, ClassIndex, SourceClass
 from framework.devtools.lint.module import Function, Module
 from framework.devtools.lint.rule import CallSite, LintRule, Match, Matches
 from framework.typeguards import is_tuple
@@ -40,7 +40,8 @@ def _types(worker: SourceClass, classes: ClassIndex) -> Matches:
     for owner, function in worker.handlers():
         if not owner.module.linted:
             continue
-        for extra in (*function.args.kwonlyargs, *([function.args.kwarg] if function.args.kwarg else [])):
+        keywords = [one for one in function.args.kwonlyargs if not _is_cursor(one, function)]
+        for extra in (*keywords, *([function.args.kwarg] if function.args.kwarg else [])):
             message = f"{owner.name}.{function.name}: {extra.arg!r} cannot be passed: a job carries a list of positions"
             yield Match(
                 owner.module,
@@ -124,7 +125,13 @@ def _annotated(function: Function) -> Iterator[tuple[ast.arg, ast.expr]]:
 
 def _parameters(function: Function) -> Iterator[ast.arg]:
     arguments = function.args
-    yield from (*arguments.posonlyargs, *arguments.args, *([arguments.vararg] if arguments.vararg else []))
+    found = (*arguments.posonlyargs, *arguments.args, *([arguments.vararg] if arguments.vararg else []))
+    yield from (one for one in found if not _is_cursor(one, function))
+
+
+def _is_cursor(argument: ast.arg, function: Function) -> bool:
+    """Return whether the parameter is the cursor of an iterable worker, which is no argument of the job."""
+    return function.name == ENUMERATOR and argument.arg == CURSOR
 
 
 def _nodes(annotation: ast.expr) -> Iterator[ast.expr]:

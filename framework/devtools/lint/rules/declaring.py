@@ -9,7 +9,7 @@ from framework.declare.declaration import NOT_OWNED
 from framework.declare.no_effect import ATTRIBUTES_WITHOUT_EFFECT
 from framework.declare.validators import InvalidValue
 from framework.declare.worker import ApplicationWorker
-from framework.devtools.lint.classes import AttributeValue, ClassIndex, SourceClass
+from framework.devtools.lint.classes import CURSOR, ENUMERATOR, ITERATION, AttributeValue, ClassIndex, SourceClass
 from framework.devtools.lint.rule import CallSite, LintRule, Match, Matches, match_at
 from framework.devtools.lint.rules.pushing import PUSHES
 from framework.devtools.lint.workspace import UNKNOWN
@@ -58,6 +58,25 @@ def _refused(worker: SourceClass, _: ClassIndex) -> Matches:
         )
         if holds and worker.attribute(rule.attribute) is not None:
             yield from match_at(worker.location_of(rule.attribute), f"{{}}: {rule}, as {rule.reason}", rule.remedy)
+
+
+def _misshaped_iteration(worker: SourceClass, _: ClassIndex) -> Matches:
+    if not worker.is_iterable:
+        return
+    for owner in worker.mro:
+        perform = owner.methods.get("perform")
+        if perform is not None and owner.module.linted:
+            message = f"{owner.name} iterates, so its perform belongs to the framework: the class is refused"
+            yield Match(owner.module, perform, message)
+    for name in (ENUMERATOR, ITERATION):
+        found = next(((owner, owner.methods[name]) for owner in worker.mro if name in owner.methods), None)
+        if found is None and worker.complete and not worker.abstract:
+            yield Match(worker.module, worker.node, f"{worker.name} iterates, and has no {name}: the class is refused")
+        elif found is not None and name == ENUMERATOR and found[0].module.linted:
+            owner, function = found
+            if CURSOR not in {one.arg for one in (*function.args.args, *function.args.kwonlyargs)}:
+                message = f"{owner.name}.{ENUMERATOR} has no parameter {CURSOR}: the class is refused"
+                yield Match(owner.module, function, message)
 
 
 def _reason(name: str, declared: AttributeValue) -> str | None:
@@ -253,6 +272,37 @@ class ReindexWorker(TeamWorker):
     def perform(self) -> None: ...
 """,
         check_worker=_refused,
+    ),
+    LintRule(
+        code="SEW037",
+        name="misshaped-iteration",
+        summary="An iterable worker defines perform, or lacks a method or the cursor.",
+        fix="write def build_enumerator(self, ..., cursor) and def each_iteration(self, item, ...)",
+        why="The framework's own perform iterates. Without the cursor a job would begin with its first item after each "
+        "deploy. Such a class is refused when it is created.",
+        bad="""
+from framework import IterableWorker
+from workers.base import TeamWorker
+
+
+class PruneWorker(TeamWorker, IterableWorker):
+    def build_enumerator(self, days: int):  # here
+        return [(day, day) for day in range(days)]
+
+    def each_iteration(self, day: int, days: int) -> None: ...
+""",
+        good="""
+from framework import IterableWorker
+from workers.base import TeamWorker
+
+
+class PruneWorker(TeamWorker, IterableWorker):
+    def build_enumerator(self, days: int, *, cursor: int | None):
+        return [(day, day) for day in range(cursor or 0, days)]
+
+    def each_iteration(self, day: int, days: int) -> None: ...
+""",
+        check_worker=_misshaped_iteration,
     ),
     LintRule(
         code="SEW031",

@@ -4,6 +4,7 @@
 --                  instead, and with a class it is taken again if it is free: the job goes back to its queue
 --           slots  [{base, member}, ...]: each is freed, and in the same step given to a job that waits for one (parts/slots.lua)
 --           cancelled  jid of a job that ends because it was cancelled: its mark is removed
+--           iteration  jid of an iterating job that ends for good: its cursor is removed
 --           status [key, state, seconds that it is kept] of a tracked job
 -- release_resources(held): the same of a table.
 -- CRASH   as the step that they belong to: a job that left its place without a release would block others until a TTL.
@@ -29,7 +30,11 @@ local function release_resources(held)
   for _, slot in ipairs(held.slots) do
     if free_slot(slot.base, slot.member) then hand_over(slot.base, redis_now(), 20) end
   end
-  if held.cancelled then redis.pcall('ZREM', 'aw:cancelled', held.cancelled) end
+  if held.cancelled then
+    redis.pcall('ZREM', 'aw:cancelled', held.cancelled)
+    redis.pcall('UNLINK', 'it-' .. held.cancelled)
+  end
+  if held.iteration then redis.pcall('UNLINK', 'it-' .. held.iteration) end
   local status = held.status
   local written = status and redis.pcall('SET', status[1], status[2], 'EX', status[3])
   if type(written) == 'table' and written.err then return written.err end

@@ -1,0 +1,26 @@
+"""Build the payload of an iterating job that goes back to its queue."""
+
+import time
+
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.delayed_payload import payload_leaving_queue
+from framework.finish.outcome import Yielded
+from framework.recover.suspects import SUSPECT_FIELD
+from framework.wire.job import DEATH_COUNT, EXPIRES_IN, EXPIRY, INTERRUPTED_COUNT, wire_timestamp
+from framework.wire.payload_edit import rewrite
+
+
+def yielded_payload(unit: UnitOfWork, outcome: Yielded, now: float | None = None) -> bytes:
+    """Return the payload of an iterating job that goes back to its queue.
+
+    The job has begun in time, so it no longer expires. Finished items show that it does not kill its process: earlier stops and
+    deaths count no more.
+    """
+    payload = payload_leaving_queue(unit)
+    for name in (EXPIRES_IN, EXPIRY):
+        payload.pop(name, None)
+    if outcome.made_progress:
+        for name in (INTERRUPTED_COUNT, DEATH_COUNT, SUSPECT_FIELD):
+            payload.pop(name, None)
+    payload["enqueued_at"] = wire_timestamp(time.time() if now is None else now)
+    return rewrite(unit.data, payload)

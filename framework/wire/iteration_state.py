@@ -1,0 +1,105 @@
+"""Read and write the state of an iterating job: the HASH ``it-JID``, with Sidekiq's fields and those of this framework.
+
+``ex`` is the number of runs, ``c`` the cursor of the next item as JSON, ``rt`` the seconds of all runs, ``cancelled`` when the job
+was cancelled. Sidekiq's pages show them. Ours: ``aw_done`` and ``aw_total`` count items, ``aw_run`` is the token of the run that may
+write.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from framework.errors import PayloadError
+from framework.wire.json import dumps, loads
+
+RUNS, CURSOR, RUNTIME, CANCELLED = "ex", "c", "rt", "cancelled"
+DONE, TOTAL = "aw_done", "aw_total"
+
+MAX_CURSOR_BYTES = 65_536
+"""A cursor is a position, and each save sends it."""
+
+_MAX_COUNT = (1 << 63) - 1
+
+
+class CursorError(ValueError):
+    """A cursor that cannot be stored, or a stored one that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedIteration:
+    """The stored state of an iterating job."""
+
+    runs: int = 0
+    cursor: bytes = b"null"
+    """JSON of the position of the next item; ``null`` at the beginning."""
+    runtime_s: float = 0.0
+    """The seconds of all runs until the last save."""
+    done: int = 0
+    total: int | None = None
+    cancelled_at: float | None = None
+
+    @property
+    def rate(self) -> float | None:
+        """Items per second of run time; ``None`` before the first save."""
+        return self.done / self.runtime_s if self.done and self.runtime_s > 0 else None
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds of run time until the last item; ``None`` if the total is unknown."""
+        rate = self.rate
+        return None if rate is None or self.total is None else max(0, self.total - self.done) / rate
+
+
+def read_iteration(fields: Mapping[bytes, bytes]) -> SavedIteration | None:
+    """Return the state in the fields of a HASH; ``None`` for no field. Other writers' fields that are no numbers count as missing."""
+    if not fields:
+        return None
+    total = fields.get(TOTAL.encode())
+    cancelled = fields.get(CANCELLED.encode())
+    return SavedIteration(
+        _count(fields.get(RUNS.encode())),
+        fields.get(CURSOR.encode()) or b"null",
+        _seconds(fields.get(RUNTIME.encode())),
+        _count(fields.get(DONE.encode())),
+        _count(total) if total else None,
+        None if cancelled is None else _seconds(cancelled),
+    )
+
+
+def encode_cursor(cursor: object) -> bytes:
+    """Return a cursor as JSON. Raises CursorError for one that JSON does not give back as it was, or that is too long."""
+    try:
+        data = dumps(cursor)
+        same = loads(data, None) == cursor
+    except PayloadError as error:
+        raise CursorError(f"is no JSON value: {error}") from None
+    if not same:
+        raise CursorError("does not survive JSON: use text, numbers, None, lists, or objects with text as names")
+    if len(data) > MAX_CURSOR_BYTES:
+        raise CursorError(
+            f"has {len(data):,} bytes, and {MAX_CURSOR_BYTES:,} are allowed: it is a position, not the data"
+        )
+    return data
+
+
+def decode_cursor(data: bytes) -> Any:
+    """Return a stored cursor. Raises CursorError for bytes that are no JSON."""
+    try:
+        return loads(data, None)
+    except PayloadError as error:
+        raise CursorError(f"is no JSON: {error}") from None
+
+
+def _count(value: bytes | None) -> int:
+    # Longer texts of digits are refused by `int`, after a long time.
+    if value is None or len(value) > 20 or not value.isdigit():
+        return 0
+    return min(int(value), _MAX_COUNT)
+
+
+def _seconds(value: bytes | None) -> float:
+    try:
+        seconds = float(value or 0)
+    except ValueError:
+        return 0.0
+    return seconds if 0 <= seconds < 1e12 else 0.0
