@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Discard,
         ExceedLimitError,
         FrameworkError,
+        OverLimit,
         RetryError,
         RetryLater,
     )
@@ -46,6 +47,7 @@ __all__ = [
     "FrameworkError",
     "Job",
     "LimitedCapacityWorker",
+    "OverLimit",
     "RetryError",
     "RetryLater",
     "acancel",

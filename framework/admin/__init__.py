@@ -36,7 +36,19 @@ if TYPE_CHECKING:
         retries,
         scheduled,
     )
-    from framework.admin.policy_state import aflags, alimits, alocks, apaused, flags, limits, locks, paused
+    from framework.admin.limiter_reader import LimiterState
+    from framework.admin.policy_state import (
+        aflags,
+        alimiters,
+        alimits,
+        alocks,
+        apaused,
+        flags,
+        limiters,
+        limits,
+        locks,
+        paused,
+    )
     from framework.admin.process_list import Processes, WorkerProcess, aprocesses, processes
     from framework.admin.purge import HeldRecord
     from framework.admin.running_jobs import RunningJob, awork, work
@@ -63,6 +75,7 @@ __all__ = [
     "JobEntry",
     "JobRecord",
     "JobSet",
+    "LimiterState",
     "Listing",
     "MatchingHeldJobs",
     "MatchingJobs",
@@ -77,6 +90,7 @@ __all__ = [
     "acancel_jobs",
     "aflags",
     "ahistory",
+    "alimiters",
     "alimits",
     "alocks",
     "apaused",
@@ -91,6 +105,7 @@ __all__ = [
     "held",
     "history",
     "interrupted",
+    "limiters",
     "limits",
     "locks",
     "paused",
@@ -116,6 +131,7 @@ _MODULES = {
     "JobEntry": "job_set",
     "JobRecord": "job_record",
     "JobSet": "job_set",
+    "LimiterState": "limiter_reader",
     "Listing": "access",
     "MatchingHeldJobs": "held_set",
     "MatchingJobs": "job_set",
@@ -130,6 +146,7 @@ _MODULES = {
     "acancel_jobs": "cancel",
     "aflags": "policy_state",
     "ahistory": "statistics",
+    "alimiters": "policy_state",
     "alimits": "policy_state",
     "alocks": "policy_state",
     "apaused": "policy_state",
@@ -144,6 +161,7 @@ _MODULES = {
     "held": "held_set",
     "history": "statistics",
     "interrupted": "job_set",
+    "limiters": "policy_state",
     "limits": "policy_state",
     "locks": "policy_state",
     "paused": "policy_state",

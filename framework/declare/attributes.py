@@ -2,26 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import get_args
 
 from framework.declare import validators
+from framework.declare.attribute_groups import Group
+from framework.declare.limiter import Limiter
 from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.validators import Validator
 from framework.types import Ack, DataConsistency, ResourceBoundary, StrictArguments, Urgency
-
-Group: TypeAlias = Literal["ownership", "queues", "versions", "retries", "running", "payload", "status", "flow_control"]
-
-GROUPS: Mapping[str, str] = {
-    "ownership": "the team that owns the job, and the resources that it needs",
-    "queues": "the queue and the shard of the job, and the weight of the queue",
-    "versions": "the names of the class, and the version of its arguments",
-    "retries": "the fate of a job that fails or is interrupted",
-    "running": "when the job is acknowledged, and limits of time",
-    "payload": "the checks, size and log output of the arguments",
-    "status": "how long the state of the job is kept",
-    "flow_control": "the policies that hold, defer, limit or drop the job",
-}
-"""The groups of attributes; each has a page of its name under docs/reference/attributes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +311,15 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         "scope may use.",
         effect="No scope has more slots than that. Waiting scopes take turns, whatever the number of their jobs.",
         trap="It needs a limit of the class. A job without a scope is not counted.",
+    ),
+    "limiter": Attribute(
+        validator=validators.optional(validators.instance_of(Limiter, "limiter.bucket(...) of framework.limiter")),
+        group="flow_control",
+        meaning="The rate limiter of the class: each run takes one call, or one lock, of it. `.by(...)` gives each key of the "
+        "jobs a limit of its own.",
+        effect="A run that finds no room ends at once, without `perform`, and is scheduled again: no failure, no retry. "
+        "The policy of the limiter may drop the job, or let it fail.",
+        trap="Each attempt passes through a queue. To keep jobs back without a rate, use `concurrency_limit`.",
     ),
     "max_running_jobs": Attribute(
         validator=validators.limit,

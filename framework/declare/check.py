@@ -116,6 +116,7 @@ def build_declaration(
         loggable_positions=frozenset(index for index, name in enumerate(signature.names) if name in loggable),
         version_handlers=handlers,
         is_cron=cls._aw_is_cron,
+        bounded=facts["timeout"] is not None or facts["limiter"] is not None,
         **facts,
     )
 

@@ -4,7 +4,8 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
-from framework.declare.attributes import ATTRIBUTES, GROUPS
+from framework.declare.attribute_groups import GROUPS
+from framework.declare.attributes import ATTRIBUTES
 from framework.declare.constraints import CONSTRAINTS
 from framework.declare.worker import ApplicationWorker
 from framework.devtools.lint.registry import DEFAULT, GITLAB, RULES, SETS, set_of

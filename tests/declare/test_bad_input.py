@@ -120,6 +120,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "max_running_jobs": (True, False, 3.0, "20", (20,), awaited, yields, lambda worker: 20, print.__class__),
     "cron": (True, 5, "", "* * * *", "60 * * * *", "@reboot", ("* * * * *",)),
     "time_zone": (None, True, 0, "", "Europe", "+01:00", ("UTC",)),
+    "limiter": (True, 5, "api", ("api",), DeferOnHealth()),
     "concurrency_scope": (True, False, "user", ("user",), DeferOnHealth(), 5),
     "defer_on_health": (True, False, "main", ("main",), Deduplicate(), timedelta(1)),
     "pause_control": WORDS,

@@ -12,7 +12,8 @@ from framework.cli.atomic_write import write_all
 from framework.cli.errors import refuse_unknown
 from framework.cli.terminal import echo, echo_lines
 from framework.command_line import command, with_local_commands
-from framework.declare.attributes import ATTRIBUTES, GROUPS
+from framework.declare.attribute_groups import GROUPS
+from framework.declare.attributes import ATTRIBUTES
 from framework.devtools.docs_pages import PageError, constraint_texts, default_text, fill_page
 from framework.exit_codes import EXIT_FAILED
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from framework.declare.attributes import ATTRIBUTES, GROUPS
+from framework.declare.attribute_groups import GROUPS
+from framework.declare.attributes import ATTRIBUTES
 from framework.declare.constraints import CONSTRAINTS
 from framework.devtools.docs_pages import PageError, fill_page, generated_parts
 from tests.fork_server import FORK_SERVER
