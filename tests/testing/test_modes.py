@@ -18,6 +18,7 @@ from framework import (
     middleware,
     status,
 )
+from framework.declare import registry
 from framework.errors import BulkPushError, PushError, ShardUnavailableError
 from framework.sharding import router
 from framework.testing import (
@@ -36,6 +37,7 @@ from framework.testing import (
 from framework.testing import fake_jobs as fake_jobs_module
 from framework.wire.job import LOAD_BALANCING_STRATEGY
 from framework.wiring import client as wiring
+from tests.execute.processor_bench import worker
 from tests.testing.conftest import write_config
 
 ran: list[Any] = []
@@ -404,3 +406,15 @@ def test_unavailable_shards_refuse_each_push_and_keep_jobs():
                 worker.perform_bulk([(3,), (4,)])
         jobs.assert_enqueued(worker, 1)
         assert (jobs.drain(), ran) == (1, [1])
+
+
+def test_fake_keeps_the_lock_of_until_expired_after_the_run(application_worker):
+    with registry.isolated():
+        made = worker(
+            lambda self: None, idempotent=True, deduplicate=Deduplicate("until_expired", ttl=timedelta(minutes=5))
+        )
+        assert made.perform_async() is not None
+        assert application_worker.drain() == 1
+        assert made.perform_async() is None
+        application_worker.clock.advance(timedelta(minutes=5))
+        assert made.perform_async() is not None
