@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Discard,
         ExceedLimitError,
         FrameworkError,
+        OverLimit,
         RetryError,
         RetryLater,
     )
@@ -48,6 +49,7 @@ __all__ = [
     "IterableWorker",
     "Job",
     "LimitedCapacityWorker",
+    "OverLimit",
     "RetryError",
     "RetryLater",
     "acancel",

@@ -28,6 +28,7 @@ FrameworkError
 │   ├── IterationError        an iterable job has an unusable cursor, or its ``build_enumerator`` a wrong result
 │   └── PayloadError          its payload cannot be read
 │       └── PayloadLimitError reading it would take more memory than a setting allows
+├── OverLimit                 a rate limiter does not admit a call: in a job it runs the job again later
 ├── ModeError                 the active mode of framework.testing, or no mode, cannot answer a call
 ├── EmptyQueueError           a job that a test wanted to run does not wait
 ├── EndlessJobsError          the jobs of a test never end
@@ -48,7 +49,7 @@ redis-py's errors.
 import math
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from framework.command_line import command
 from framework.typeguards import qualified_name
@@ -390,6 +391,34 @@ class PayloadLimitError(PayloadError):
     def __init__(self, reason: str, limit: int, *, setting: str) -> None:
         self.limit, self.setting = limit, setting
         super().__init__(f"{reason}, which the setting {setting} forbids: push less in one job, or raise it")
+
+
+class OverLimit(FrameworkError):
+    """Report a call that a rate limiter does not admit. A job that it ends runs again later, unless the limiter says otherwise.
+
+    ``retry_after_s`` is the time until the call may be admitted, ``None`` if that is not known. ``policy``, ``reschedules`` and
+    ``backoff`` are those of the limiter.
+    """
+
+    def __init__(
+        self,
+        limiter: str,
+        key: str,
+        limit: float,
+        retry_after_s: float | None = None,
+        *,
+        policy: Literal["reschedule", "raise", "skip"] = "reschedule",
+        reschedules: int = 20,
+        backoff: Callable[[int], timedelta | float] | None = None,
+    ) -> None:
+        self.limiter, self.key, self.limit, self.retry_after_s = limiter, key, limit, retry_after_s
+        self.policy, self.reschedules, self.backoff = policy, reschedules, backoff
+        of = f" for {key!r}" if key else ""
+        when = "" if retry_after_s is None else f" There may be room in {retry_after_s:.3g} s."
+        super().__init__(
+            f"limiter {limiter!r} is at its limit of {limit:g}{of}.{when} "
+            f"`{command(f'limiters show {limiter}')}` shows what is used."
+        )
 
 
 class ModeError(FrameworkError):

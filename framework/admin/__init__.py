@@ -43,7 +43,19 @@ if TYPE_CHECKING:
         retries,
         scheduled,
     )
-    from framework.admin.policy_state import aflags, alimits, alocks, apaused, flags, limits, locks, paused
+    from framework.admin.limiter_reader import LimiterState
+    from framework.admin.policy_state import (
+        aflags,
+        alimiters,
+        alimits,
+        alocks,
+        apaused,
+        flags,
+        limiters,
+        limits,
+        locks,
+        paused,
+    )
     from framework.admin.process_list import Processes, WorkerProcess, aprocesses, processes
     from framework.admin.purge import HeldRecord
     from framework.admin.running_jobs import RunningJob, awork, work
@@ -71,6 +83,7 @@ __all__ = [
     "JobIteration",
     "JobRecord",
     "JobSet",
+    "LimiterState",
     "Listing",
     "MatchingHeldJobs",
     "MatchingJobs",
@@ -86,6 +99,7 @@ __all__ = [
     "aflags",
     "ahistory",
     "aiteration",
+    "alimiters",
     "alimits",
     "alocks",
     "apaused",
@@ -102,6 +116,7 @@ __all__ = [
     "history",
     "interrupted",
     "iteration",
+    "limiters",
     "limits",
     "locks",
     "paused",
@@ -129,6 +144,7 @@ _MODULES = {
     "JobIteration": "job_iteration",
     "JobRecord": "job_record",
     "JobSet": "job_set",
+    "LimiterState": "limiter_reader",
     "Listing": "access",
     "MatchingHeldJobs": "held_set",
     "MatchingJobs": "job_set",
@@ -144,6 +160,7 @@ _MODULES = {
     "aflags": "policy_state",
     "ahistory": "statistics",
     "aiteration": "job_iteration",
+    "alimiters": "policy_state",
     "alimits": "policy_state",
     "alocks": "policy_state",
     "apaused": "policy_state",
@@ -160,6 +177,7 @@ _MODULES = {
     "history": "statistics",
     "interrupted": "job_set",
     "iteration": "job_iteration",
+    "limiters": "policy_state",
     "limits": "policy_state",
     "locks": "policy_state",
     "paused": "policy_state",

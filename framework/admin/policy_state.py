@@ -1,4 +1,4 @@
-"""What the policies hold, for the data API: concurrency limits, deduplication locks, pauses and operators' flags, by shard.
+"""What the policies hold, for the data API: concurrency limits, rate limiters, locks, pauses and operators' flags, by shard.
 
 ``by_shard`` of an answer has what each shard that answers has, by its name. The functions only read.
 """
@@ -6,6 +6,7 @@
 from framework.admin.access import Answers, ask
 from framework.admin.job_counts import ignore_progress
 from framework.admin.limit_reader import LimitReport, read_limits
+from framework.admin.limiter_reader import LimiterState, read_limiters
 from framework.admin.lock_reader import HeldLock, scan_locks
 from framework.admin.pauses import PauseSummary, read_pauses
 from framework.async_twin import async_twin
@@ -24,6 +25,18 @@ def limits(shard: str | None = None) -> Answers[list[LimitReport]]:
 
 
 alimits = async_twin(limits)
+
+
+def limiters(shard: str | None = None) -> Answers[list[LimiterState]]:
+    """Return the rate limiters in use, by name, with what is used and their counts.
+
+    Raises:
+        ShardUnavailableError: no shard answers.
+    """
+    return ask(shard, lambda one: read_limiters(one.client))
+
+
+alimiters = async_twin(limiters)
 
 
 def locks(shard: str | None = None, *, cls: str | None = None) -> Answers[list[HeldLock]]:

@@ -43,6 +43,9 @@ COMMANDS = {
         f"{_COMMANDS_PACKAGE}.top.command", "top", "Show queues, processes and jobs, live, in a terminal."
     ),
     "flags": LazyCommand(f"{_COMMANDS_PACKAGE}.flags", "flags", "List, set and clear the application's feature flags."),
+    "limiters": LazyCommand(
+        f"{_COMMANDS_PACKAGE}.limiters", "limiters", "Show rate limiters, and resize or reset them."
+    ),
     "cron": LazyCommand(f"{_COMMANDS_PACKAGE}.cron", "cron", "Show the schedule, and change its entries."),
     "pushes": LazyCommand(
         f"{_COMMANDS_PACKAGE}.pushes", "pushes", "Show and replay the pushes that are kept while Redis is down."

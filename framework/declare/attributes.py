@@ -5,6 +5,7 @@ from typing import get_args
 
 from framework.declare import validators
 from framework.declare.attribute import Attribute
+from framework.declare.limiter import Limiter
 from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.types import Ack, DataConsistency, ResourceBoundary, StrictArguments, Urgency
 
@@ -283,6 +284,15 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         "scope may use.",
         effect="No scope has more slots than that. Waiting scopes take turns, whatever the number of their jobs.",
         trap="It needs a limit of the class. A job without a scope is not counted.",
+    ),
+    "limiter": Attribute(
+        validator=validators.optional(validators.instance_of(Limiter, "limiter.bucket(...) of framework.limiter")),
+        group="flow_control",
+        meaning="The rate limiter of the class: each run takes one call, or one lock, of it. `.by(...)` gives each key of the "
+        "jobs a limit of its own.",
+        effect="A run that finds no room ends at once, without `perform`, and is scheduled again: no failure, no retry. "
+        "The policy of the limiter may drop the job, or let it fail.",
+        trap="Each attempt passes through a queue. To keep jobs back without a rate, use `concurrency_limit`.",
     ),
     "max_running_jobs": Attribute(
         validator=validators.limit,

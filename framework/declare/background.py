@@ -9,6 +9,7 @@ from types import FunctionType, MethodType, new_class
 from typing import Any, Concatenate, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
 from framework.declare.annotations import resolve_annotations
+from framework.declare.limiter import Limiter
 from framework.declare.names import class_name_of
 from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.request import NO_OPTIONS, JobRequest, P, Route
@@ -59,6 +60,7 @@ class WorkerAttributes(TypedDict, total=False):
     concurrency_limit: int | Callable[[], int | None] | None
     max_concurrency_limit_percentage: float | None
     concurrency_scope: ConcurrencyScope | None
+    limiter: Limiter | None
     defer_on_health: DeferOnHealth | None
     pause_control: str | None
     strict_arguments: StrictArguments | None

@@ -120,6 +120,7 @@ def build_declaration(
         version_handlers=handlers,
         is_cron=cls._aw_is_cron,
         is_iterable=cls._aw_is_iterable,
+        bounded=facts["timeout"] is not None or facts["limiter"] is not None,
         **facts,
     )
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from framework.declare.limiter_rule import JobLimiter
 from framework.declare.names import queue_name
 from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.signature import JobSignature
@@ -74,6 +75,9 @@ class Declaration:
     compress: bool
     loggable_arguments: tuple[str, ...]
     loggable_positions: frozenset[int]
+    limiter: JobLimiter | None = None
+    bounded: bool = False
+    """Whether a run has a limiter or a timeout: one test of all runs, so that other classes pay for neither."""
     is_cron: bool = False
     """Whether the class is a ``CronWorker``."""
     is_iterable: bool = False

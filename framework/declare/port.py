@@ -12,6 +12,7 @@ from framework.errors import PushError
 # `import framework` loads this module. pydantic, which these modules import, is loaded with the first worker class.
 if TYPE_CHECKING:
     from framework.declare.declaration import Declaration
+    from framework.declare.limiter_rule import LimiterPort
     from framework.declare.request import BulkRequest, PushRequest, Route
     from framework.types import Jid, JobState
 
@@ -47,6 +48,11 @@ class ClientPort(Protocol):
 
     def cancel(self, jid: "Jid") -> bool:
         """Cancel a job; return false if it is known to have ended."""
+        ...
+
+    @property
+    def limiters(self) -> "LimiterPort":
+        """The state of the rate limiters."""
         ...
 
     def route(self, declaration: "Declaration") -> "Route":

@@ -9,6 +9,7 @@ from framework.declare.awaitable_pushes import AwaitablePushes
 from framework.declare.declaration import Declaration
 from framework.declare.error_collector import ErrorCollector
 from framework.declare.job_context import CancellationState, JobContext, JobLogger, PlainLogger
+from framework.declare.limiter import Limiter
 from framework.declare.options import Moment, PushOptions, check_options
 from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.request import NO_OPTIONS, JobRequest, P, Performs, Route
@@ -69,6 +70,7 @@ class ApplicationWorker(AwaitablePushes):
     flush_interval: ClassVar[timedelta | float] = 5.0
     max_iteration_runtime: ClassVar[timedelta | float | None] = None
     concurrency_scope: ClassVar[ConcurrencyScope | None] = None
+    limiter: ClassVar[Limiter | None] = None
     defer_on_health: ClassVar[DeferOnHealth | None] = None
     pause_control: ClassVar[str | None] = None
     strict_arguments: ClassVar[StrictArguments | None] = None

@@ -46,8 +46,8 @@ def _outcome_fields(run: Execution) -> Mapping[str, Any]:
     match run.outcome:
         case Failed(error) if has_type(error, BusinessError, JobTimeoutError):
             return {"error_kind": "business" if has_type(error, BusinessError) else "timeout"}
-        case Snoozed(delay_s):
-            return {"retry_in_s": delay_s}
+        case Snoozed(delay_s, over_limit=over_limit):
+            return {"retry_in_s": delay_s, **(over_limit or {})}
         case Discarded(reason, by):
             return {"dropped_by": by, "dropped_reason": reason}
         case Retired(reason=reason):

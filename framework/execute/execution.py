@@ -15,6 +15,7 @@ from framework.declare.declaration import Declaration
 from framework.declare.iteration import IterationRun
 from framework.errors import (
     Discard,
+    OverLimit,
     PayloadError,
     RetryLater,
     Shutdown,
@@ -24,6 +25,7 @@ from framework.execute.decoding import PayloadDecoder
 from framework.execute.early_end import cancelled_jid, early_end
 from framework.execute.iterations import Iterations
 from framework.execute.job_log import JobLog, StartLine
+from framework.execute.over_limit import over_limit_outcome
 from framework.execute.perform import call_perform, new_instance
 from framework.execute.policy_decision import AdmitTogether, PolicyDecision
 from framework.execute.stats import RunningJobs
@@ -285,7 +287,7 @@ class Executor:
                 # One thread starts all of them in turn: a process may hold thousands of async suspects.
                 run.outcome = None
                 return
-            if run.tracked is not None:
+            if run.tracked is not None or declaration.limiter is not None:
                 self._ensure_fetching()
         else:
             self._ensure_fetching()
@@ -321,7 +323,7 @@ class Executor:
     def _outcome(self, run: Execution, error: BaseException) -> RunOutcome:
         """Return the outcome for an error. Even SystemExit and KeyboardInterrupt fail only this job."""
         try:
-            requested = _requested_outcome(run.unit, error)
+            requested = _requested_outcome(run, error)
         except BaseException:  # noqa: BLE001 - an application's subclass may lack the attributes of its base: the job fails
             requested = None
         if requested is None and has_type(error, CancelledError):
@@ -375,15 +377,17 @@ def _task_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _requested_outcome(unit: UnitOfWork, error: BaseException) -> RunOutcome | None:
+def _requested_outcome(run: Execution, error: BaseException) -> RunOutcome | None:
     """Return the outcome that a job requests by its error, ``None`` for a failure. Attributes of a subclass may raise."""
     if has_type(error, PayloadError):
-        return _malformed(unit, error)
+        return _malformed(run.unit, error)
     if has_type(error, RetryLater):
         # A new instance checks the delay of a subclass too.
         return Snoozed(RetryLater(error.delay_s).delay_s, error.reason)
     if has_type(error, Discard):
         return Discarded(error.reason)
+    if has_type(error, OverLimit):
+        return over_limit_outcome(run.unit, run.payload or {}, error)
     return None
 
 

@@ -1,13 +1,16 @@
 """Make the instance of one job, and call the method that runs its version."""
 
+import asyncio
 from collections.abc import Coroutine
 from types import CoroutineType
 from typing import Any, cast
 
 from framework.declare.declaration import Declaration
+from framework.declare.limiter_rule import JobPermit
 from framework.errors import ArgumentsError, ArgumentsMismatchError
 from framework.execute.timeouts import TIMEOUT, Timeouts, await_within, timeout_of
 from framework.push.strict_arguments import StrictArgumentsCheck
+from framework.telemetry.context import META_PREFIX
 from framework.types import Payload
 from framework.wire.job import version_of
 
@@ -35,18 +38,47 @@ def call_perform(
             reason = f"argument '{error.argument}' {error.reason}" if error.argument else error.reason
             name, version = declaration.wire_name, instance.job_version
             raise ArgumentsMismatchError(name, reason, method=signature.method, version=version) from error
-    if timeouts is not None and (declaration.timeout is not None or TIMEOUT in payload):
-        return _call_within(perform, arguments, timeouts, timeout_of(declaration, payload), declaration)
+    if declaration.bounded or TIMEOUT in payload:
+        timeout_s = None if timeouts is None else timeout_of(declaration, payload)
+        permit = None if declaration.limiter is None else declaration.limiter.admit_job(payload, META_PREFIX)
+        if permit is None:
+            return _call_within(perform, arguments, timeouts, timeout_s, declaration)
+        return _call_admitted(perform, arguments, timeouts, timeout_s, declaration, permit)
     result: Any = perform(*arguments)
     # The result decides, not the class: a plain decorator around an `async def` returns a coroutine too.
     return cast("Coroutine[Any, Any, Any]", result) if type(result) is CoroutineType else None
 
 
+def _call_admitted(
+    perform: Any,
+    arguments: list[Any],
+    timeouts: Timeouts | None,
+    timeout_s: float | None,
+    declaration: Declaration,
+    permit: JobPermit,
+) -> Coroutine[Any, Any, Any] | None:
+    """Call ``perform``, and end the permit of the limiter when the run has ended. If it never ends, the permit's lock does."""
+    coroutine = None
+    try:
+        coroutine = _call_within(perform, arguments, timeouts, timeout_s, declaration)
+    finally:
+        if coroutine is None:
+            permit.release()
+    return None if coroutine is None else _await_admitted(coroutine, permit)
+
+
+async def _await_admitted(coroutine: Coroutine[Any, Any, Any], permit: JobPermit) -> Any:
+    try:
+        return await coroutine
+    finally:
+        await asyncio.shield(asyncio.to_thread(permit.release))
+
+
 def _call_within(
-    perform: Any, arguments: list[Any], timeouts: Timeouts, timeout_s: float | None, declaration: Declaration
+    perform: Any, arguments: list[Any], timeouts: Timeouts | None, timeout_s: float | None, declaration: Declaration
 ) -> Coroutine[Any, Any, Any] | None:
     # The call of an `async def` only makes the coroutine.
-    if timeout_s is None or declaration.is_async:
+    if timeouts is None or timeout_s is None or declaration.is_async:
         return _within(perform(*arguments), timeout_s)
     return _within(timeouts.call(perform, arguments, timeout_s), timeout_s)
 

@@ -25,7 +25,16 @@ from framework.execute.stats import RunningJobs, ThreadCounts
 from framework.execute.threads import WorkerThreads
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.finish.endings import CANCELLED, CANCELLED_RUN, EXPIRED, LOST_BEFORE_RUN, YIELDED, Ending, ending_of
+from framework.finish.endings import (
+    CANCELLED,
+    CANCELLED_RUN,
+    EXPIRED,
+    LOST_BEFORE_RUN,
+    SNOOZED_BY_LIMITER,
+    YIELDED,
+    Ending,
+    ending_of,
+)
 from framework.finish.endings import SUCCEEDED as SUCCEEDED_ENDING
 from framework.finish.outcome import (
     SUCCEEDED,
@@ -274,7 +283,7 @@ class Processor:
         if ending.processed == "no":
             # The job has not run, or its payload cannot be read: Sidekiq does not count it either.
             return
-        if ending in (EXPIRED, CANCELLED, CANCELLED_RUN, YIELDED):
+        if ending in (EXPIRED, CANCELLED, CANCELLED_RUN, SNOOZED_BY_LIMITER, YIELDED):
             counters.add(ending.counter, str((run.payload or {}).get("class")))
         counts.count_run(run.unit.queue)
         if ending.processed == "record":

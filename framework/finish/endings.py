@@ -67,13 +67,18 @@ CANCELLED_JOBS = "sidekiq_jobs_cancelled_total"
 """Jobs that ended because they were cancelled."""
 YIELDED_JOBS = "sidekiq_jobs_yielded_total"
 """Runs of iterable jobs that stopped at an item and continue later."""
+OVER_LIMIT_JOBS = "sidekiq_jobs_over_limit_total"
+"""Runs that a rate limiter did not admit: the job is scheduled again."""
 _LIMITED = "sidekiq_concurrency_limit_deferred_jobs_total"
 
 SUCCEEDED = Ending(Outcome.SUCCEEDED, "", "end", "done", "completed", "fetch", "script")
 RETRIED = Ending(Outcome.FAILED, "retried", "end", "fail", "retrying", "schedule", "record", failed=True)
 KILLED = Ending(Outcome.FAILED, "killed", "end", "fail", "failed", "kill", "record", failed=True)
 DELETED = Ending(Outcome.FAILED, "deleted", "end", "fail", "failed", "fetch", "script", failed=True)
-SNOOZED = Ending(Outcome.SNOOZED, "", "end", "snoozed", "queued", "schedule", "record")
+SNOOZED = Ending(Outcome.SNOOZED, "by the job", "end", "snoozed", "queued", "schedule", "record")
+SNOOZED_BY_LIMITER = Ending(
+    Outcome.SNOOZED, "by a limiter", "end", "snoozed", "queued", "schedule", "record", counter=OVER_LIMIT_JOBS
+)
 YIELDED = Ending(Outcome.YIELDED, "", "end", "yielded", "queued", "yield_job", "record", counter=YIELDED_JOBS)
 DISCARDED = Ending(Outcome.DISCARDED, "by the job", "end", "dropped", "discarded", "fetch", "script")
 DROPPED_BY_FLAG = Ending(
@@ -117,6 +122,7 @@ ENDINGS: tuple[Ending, ...] = (
         KILLED,
         DELETED,
         SNOOZED,
+        SNOOZED_BY_LIMITER,
         YIELDED,
         DISCARDED,
         DROPPED_BY_FLAG,
@@ -133,7 +139,6 @@ ENDINGS: tuple[Ending, ...] = (
 
 _BY_OUTCOME: dict[type[RunOutcome], Ending] = {
     Succeeded: SUCCEEDED,
-    Snoozed: SNOOZED,
     Yielded: YIELDED,
     Expired: EXPIRED,
     Retired: RETIRED,
@@ -149,20 +154,28 @@ def ending_of(outcome: RunOutcome, decision: RetryDecision | None) -> Ending:
     match outcome:
         case Failed():
             return _ending_of_failure(decision)
+        case Snoozed(over_limit=over_limit):
+            return SNOOZED if over_limit is None else SNOOZED_BY_LIMITER
         case Discarded(by=by):
             return _DROPPED_BY.get(by, DISCARDED)
         case Cancelled(ran=ran):
             return CANCELLED_RUN if ran else CANCELLED
+        case Deferred() | UnknownClass() | ForeignClass():
+            return _ending_of_deferral(outcome)
+        case Held(status=status):
+            return _HELD_BY[status]
+        case _:
+            return _BY_OUTCOME[type(outcome)]
+
+
+def _ending_of_deferral(outcome: Deferred | UnknownClass | ForeignClass) -> Ending:
+    match outcome:
         case Deferred(reason=reason):
             return DEFERRED_REFUSED if reason in REFUSED_REASONS else DEFERRED
         case UnknownClass(gives_up=gives_up):
             return CLASS_NOT_FOUND if gives_up else UNKNOWN_CLASS
         case ForeignClass(delay_s=delay_s):
             return FOREIGN_DELAYED if delay_s else FOREIGN_RETURNED
-        case Held(status=status):
-            return _HELD_BY[status]
-        case _:
-            return _BY_OUTCOME[type(outcome)]
 
 
 def _ending_of_failure(decision: RetryDecision | None) -> Ending:

@@ -12,7 +12,7 @@ from framework.declare.iteration import StopReason
 from framework.errors import NewerVersionError, PayloadError, UnknownWorkerError
 from framework.types import Jid, Outcome
 
-DroppedBy: TypeAlias = Literal["job", "middleware", "feature_flag", "max_running_jobs", "retired_workers"]
+DroppedBy: TypeAlias = Literal["job", "middleware", "feature_flag", "limiter", "max_running_jobs", "retired_workers"]
 """The cause that dropped a job: the log field ``dropped_by``."""
 
 HeldBy: TypeAlias = Literal["paused", "concurrency_limit"]
@@ -40,11 +40,13 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Snoozed:
-    """The job asked to run again later (``RetryLater``). It uses up no retry."""
+    """The job asked to run again later (``RetryLater``), or a rate limiter did not admit it. It uses up no retry."""
 
     outcome: ClassVar[Outcome] = Outcome.SNOOZED
     delay_s: float
     reason: str
+    over_limit: Mapping[str, Any] | None = None
+    """Further fields of the log line of a job that was over the limit of a rate limiter; ``None`` for any other."""
 
 
 @dataclass(frozen=True, slots=True)

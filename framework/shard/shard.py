@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 
 import redis
 
@@ -14,7 +14,7 @@ from framework.shard.transaction import TOKEN_MS, Command, QueueTransaction, Sch
 from framework.store.channel import ChannelPool
 from framework.store.clock import epoch_s
 from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint, open_client
-from framework.store.script import MARK_CANCELLED, PUSH_DELAYED, PUSH_UNIQUE, PUSH_UP_TO
+from framework.store.script import MARK_CANCELLED, PUSH_DELAYED, PUSH_UNIQUE, PUSH_UP_TO, Script
 from framework.types import Jid
 from framework.wire import keys
 from framework.wire.resources import UniqueJobs
@@ -210,6 +210,14 @@ class Shard:
         names = [keys.CANCELLED, *map(keys.status, jids)]
         reply: list[int] = self._connection.run_script(MARK_CANCELLED, names, [keys.CANCELLED_TTL_S, *jids])
         return [bool(marked) for marked in reply]
+
+    def run_limiter(self, script: Script, names: Sequence[str], arguments: Sequence[Any]) -> Any:
+        """Run a script of rate limiters; return its reply.
+
+        Raises:
+            ShardUnavailableError: as ``enqueue``. A take whose reply is lost counts.
+        """
+        return self._connection.run_script(script, names, arguments)
 
     def states(self, jids: Sequence[Jid]) -> Sequence[bytes | None]:
         """Return the values of the status keys of these jobs, ``None`` for a missing key.

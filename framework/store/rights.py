@@ -97,24 +97,27 @@ _DASHBOARD_KEYS = (keys.iteration("*"), _METRICS, "h|*", "*-[0-9][0-9]-[0-9][0-9
 
 PRODUCER = Role(
     "producer",
-    "push and cancel jobs, read the states of tracked jobs, read and set flags",
+    "push and cancel jobs, read the states of tracked jobs, read and set flags, use rate limiters",
     (
         *_PUSH_KEYS,
         keys.status("*"),
         keys.pushed("*"),
         keys.lock("*"),
         keys.limit("*"),
-        *(keys.LIMITS, keys.COUNTERS, keys.FLAGS, keys.CANCELLED),
+        *(keys.LIMITS, keys.COUNTERS, keys.FLAGS, keys.CANCELLED, keys.LIMITERS, keys.limiter("*")),
     ),
-    (script.PUSH_UNIQUE, script.PUSH_DELAYED, script.PUSH_UP_TO, script.NOTE_PUSHED, script.MARK_CANCELLED),
+    (
+        *(script.PUSH_UNIQUE, script.PUSH_DELAYED, script.PUSH_UP_TO, script.NOTE_PUSHED, script.MARK_CANCELLED),
+        *(script.LIMITER_TAKE, script.LIMITER_LOCK, script.LIMITER_UNLOCK, script.LIMITER_READ),
+    ),
     # SET also runs inside push_unique, where the command comes as a value: the status of a tracked job.
     # WATCH, PEXPIRE, MULTI, RPUSH, LMOVE, EXEC: a chunk of a bulk push; TYPE, LLEN, UNLINK: before a chunk is repeated.
     (
         *("exec", "hdel", "hgetall", "hset", "llen", "lmove", "lpush", "mget", "multi", "pexpire", "rpush", "sadd"),
         *("select", "set", "time", "type", "unlink", "watch", "zadd"),
     ),
-    # LPOS: whether a kept push is in its queue already.
-    (_NAME, "lpos"),
+    # LPOS: whether a kept push is in its queue already. SCAN: `reset` of a rate limiter with all of its keys.
+    (_NAME, "lpos", "scan"),
     (keys.iteration("*"),),
 )
 
@@ -180,7 +183,7 @@ READ_ONLY = Role(
     "read-only",
     "read jobs, limits, locks, pauses, processes and figures",
     (*_READ_KEYS, "stat:*", _METRICS),
-    (script.SEARCH,),
+    (script.SEARCH, script.LIMITER_READ),
     (
         *("exec", "exists", "get", "hget", "hgetall", "hmget", "hvals", "llen", "lrange", "mget", "multi", "pttl"),
         *("scan", "select", "smembers", "sscan", "time", "zcard", "zmscore", "zrange", "zrank", "zscan", "zscore"),
@@ -207,10 +210,25 @@ OPERATOR = Role(
         script.SEARCH,
         script.RELEASE_PAUSED,
         script.CRON_PUSH,
+        script.LIMITER_READ,
     ),
     (
         *READ_ONLY.direct,
-        *("del", "expire", "hdel", "hset", "lpush", "renamenx", "sadd", "srem", "type", "unwatch", "watch", "zadd"),
+        *(
+            "del",
+            "expire",
+            "hdel",
+            "hset",
+            "lpush",
+            "renamenx",
+            "sadd",
+            "srem",
+            "type",
+            "unlink",
+            "unwatch",
+            "watch",
+            "zadd",
+        ),
         "zcount",
     ),
     (_NAME,),

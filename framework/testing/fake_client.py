@@ -50,6 +50,7 @@ class FakeClient(ProcessClient):
         # A push of a fake that is made unavailable raises, and is not kept.
         self.reliable_push = None
         self.flags = MemoryFlags(stubs.flags, clock)
+        self._limiters = stubs.limiters
         self._deduplicator = Deduplicator(self.flags.enabled_on)
         self._own_router, self._own_limiter = open_router(settings), open_limiter(settings)
         self._client_calls = middleware.client.instantiate()

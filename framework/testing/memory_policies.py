@@ -29,6 +29,7 @@ from framework.settings.health_indicators import POSTGRES_INDICATORS
 from framework.settings.model import Settings
 from framework.telemetry.sentry import NoTracker
 from framework.testing.memory import JobMemory
+from framework.testing.stub_limiters import StubLimiters
 from framework.testing.stubs import StubFlags, StubHealth, StubLimits, StubReplicas
 from framework.types import Payload
 from framework.wire.resources import Lock, slot_id, slot_member
@@ -43,6 +44,7 @@ class Stubs:
     def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
         self.flags = StubFlags(clock)
         self.limits = StubLimits()
+        self.limiters = StubLimiters()
         self.health = StubHealth()
         self.replicas = StubReplicas(settings.databases)
         self.interrupt_every: int | None = None

@@ -10,6 +10,7 @@ from framework.cron.entries import schedule_problems
 from framework.declare import port, registry
 from framework.declare.bulk import bind_all
 from framework.declare.declaration import Declaration
+from framework.declare.limiter_rule import LimiterPort
 from framework.declare.request import BulkRequest, PushRequest
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.execute.inline import run_inline
@@ -29,6 +30,7 @@ from framework.push.transactions import TransactionCheck
 from framework.route.router import Router
 from framework.settings.load import load
 from framework.settings.model import ENV_PREFIX, Settings
+from framework.shard.limiter_store import LimiterStore
 from framework.shard.routing_validator import RoutingValidator
 from framework.shard.shard import Shard
 from framework.shard.shards import Shards
@@ -42,6 +44,8 @@ from framework.wiring.feature_flags import ProcessFlags
 
 class ProcessClient(Client):
     """Implement the client port of ``declare``: the pushes of ``Client``, and inline runs, which need both chains."""
+
+    _limiters: LimiterPort | None = None
 
     def __init__(self, settings: Settings, router: Router | None = None) -> None:
         """Open the client with ``router``, or with a router of the settings. Opens no socket."""
@@ -62,6 +66,13 @@ class ProcessClient(Client):
             reliable_push=self.reliable_push,
             extra_fields=PushPositions(self.databases),
         )
+
+    @property
+    def limiters(self) -> LimiterPort:
+        """The state of the rate limiters, on the shards. Made at its first use: most processes push without one."""
+        if self._limiters is None:
+            self._limiters = LimiterStore(self.shards)
+        return self._limiters
 
     def perform_inline(self, worker: type[Any], request: PushRequest) -> Jid | None:
         """Run a job in this thread, through both chains and a JSON round trip, without retries; raises what the job raises."""

@@ -12,6 +12,7 @@ from framework.declare.attributes import ATTRIBUTES, IDENTITY_ATTRIBUTES
 from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.worker import ApplicationWorker
 from framework.errors import DeclarationError
+from framework.limiter import bucket
 from tests.tables import each_row
 
 POOL: dict[str, tuple[Any, ...]] = {
@@ -51,6 +52,7 @@ POOL: dict[str, tuple[Any, ...]] = {
     "time_zone": ("UTC", "Europe/Berlin"),
     "flush_interval": (5.0,),  # any other belongs to an IterableWorker
     "max_iteration_runtime": (None,),
+    "limiter": (None, bucket("a", 1, "day"), bucket("a", 1, "day").by("user")),
     "concurrency_scope": (None, ConcurrencyScope("user", limit=2), ConcurrencyScope(len, max_percentage=0.5)),
     "defer_on_health": (None, DeferOnHealth(), DeferOnHealth("ci")),
     "pause_control": (None, "zoekt", "other"),

@@ -16,6 +16,7 @@ from framework.declare.policy_options import ConcurrencyScope, Deduplicate, Defe
 from framework.declare.request import BulkPacing, DueTime, JobTimes
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ArgumentsError, DeclarationError, PushError
+from framework.limiter import unlimited
 from tests.harness import forked
 from tests.tables import each_row
 
@@ -56,7 +57,7 @@ def test_attribute_has_validator_default_and_field():
     assert set(ATTRIBUTES) <= fields
     assert set(ATTRIBUTES) <= set(vars(ApplicationWorker))
     derived = {"class_name", "module", "generated_queue", "signature", "is_async"}
-    derived |= {"loggable_positions", "version_handlers", "is_cron", "is_iterable"}
+    derived |= {"loggable_positions", "version_handlers", "is_cron", "is_iterable", "bounded"}
     assert fields - set(ATTRIBUTES) == derived
 
 
@@ -99,6 +100,7 @@ _GOOD: list[tuple[str, Any, Any]] = [
     ("flush_interval", timedelta(seconds=5), timedelta(seconds=5)),
     ("max_iteration_runtime", None, None),
     ("concurrency_scope", ConcurrencyScope("user", limit=2), ConcurrencyScope("user", limit=2)),
+    ("limiter", unlimited("a"), unlimited("a")),
     ("defer_on_health", DeferOnHealth(tables=("a",)), DeferOnHealth(tables=("a",))),
     ("pause_control", "zoekt", "zoekt"),
     ("strict_arguments", "warn", "warn"),

@@ -7,7 +7,7 @@ import pytest
 from redis.exceptions import NoPermissionError
 
 from framework.declare import registry
-from framework.errors import Discard, RetryLater
+from framework.errors import Discard, OverLimit, RetryLater
 from framework.execute.unknown import UnknownClassDelays
 from framework.feature_flags.flag import Flag, drop_flag, pause_flag, run_flag
 from framework.feature_flags.redis_flags import RedisFlags, set_flag
@@ -50,7 +50,14 @@ NO_MOVES = {
 }
 """Scripts that move no job."""
 
-COUNTERS = {SKIPPED_JOBS, DEFERRED_JOBS, endings.EXPIRED_JOBS, endings.CANCELLED_JOBS, endings.YIELDED_JOBS}
+COUNTERS = {
+    SKIPPED_JOBS,
+    DEFERRED_JOBS,
+    endings.EXPIRED_JOBS,
+    endings.CANCELLED_JOBS,
+    endings.OVER_LIMIT_JOBS,
+    endings.YIELDED_JOBS,
+}
 
 
 def name_of(ending):
@@ -240,6 +247,7 @@ ACTS = {
     endings.DELETED: lambda bench: bench.run(raising(ValueError("no")), retry=False),
     endings.SNOOZED: lambda bench: bench.run(raising(RetryLater(60))),
     endings.YIELDED: yields,
+    endings.SNOOZED_BY_LIMITER: lambda bench: bench.run(raising(OverLimit("api", "", 1))),
     endings.DISCARDED: lambda bench: bench.run(raising(Discard("enough"))),
     endings.DROPPED_BY_FLAG: drop_by_flag,
     endings.DROPPED_BY_CAPACITY: lambda bench: bench.run(

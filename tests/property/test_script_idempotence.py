@@ -205,6 +205,37 @@ def cron_tick(jobs, tick, lock="", skips="", outcome=""):
     return places, ["entry", "1700000000 print last", tick, "print", *more, 10, 60_000]
 
 
+def limiter_in_use(redis, jobs):
+    redis.hset("aw:limiter:l", mapping={"taken": 7, "rule": limiter_rule("concurrent", 2, lock_s=60)})
+    redis.zadd("aw:limiter:l:", {"other": now_plus(60)})
+
+
+def limiter_rule(kind, limit, **facts):
+    return dumps({"kind": kind, "limit": limit, **facts})
+
+
+def limiter_call(kind, limit=3, **facts):
+    return ["aw:limiter:l", "aw:limiter:l:key", "aw:limiters"], [
+        "l",
+        limiter_rule(kind, limit, **facts),
+        1,
+        "t",
+        "1",
+        60,
+        "",
+    ]
+
+
+def limiter_lock(limit):
+    return ["aw:limiter:l", "aw:limiter:l:", "aw:limiters"], [
+        "l",
+        limiter_rule("concurrent", limit, lock_s=60),
+        "h",
+        "1",
+        60,
+    ]
+
+
 CALLS = {
     "push_unique": (held, lambda jobs: pushed(jobs, QUEUE, "q", status=("queued", "EX", 60))),
     "push_unique, due later": (held, lambda jobs: pushed(jobs, SET, "", due=now_plus(60))),
@@ -288,6 +319,14 @@ CALLS = {
         lambda jobs: ([WORKING, QUEUE, QUEUES, SET], [jobs[0], NEW, "q", "", HOLDS, 10, 100, "status", "failed", 60]),
     ),
     "interrupt, back": (holding, lambda jobs: ([WORKING, QUEUE, QUEUES], [jobs[0], NEW, "q", HOLDS])),
+    "limiter_take": (limiter_in_use, lambda jobs: limiter_call("bucket", interval_s=60)),
+    "limiter_take, window": (limiter_in_use, lambda jobs: limiter_call("window", interval_s=60)),
+    "limiter_take, points": (limiter_in_use, lambda jobs: limiter_call("points", refill=0.000001)),
+    "limiter_take, over the limit": (limiter_in_use, lambda jobs: limiter_call("bucket", limit=0, interval_s=60)),
+    "limiter_lock": (limiter_in_use, lambda jobs: limiter_lock(2)),
+    "limiter_lock, over the limit": (limiter_in_use, lambda jobs: limiter_lock(1)),
+    "limiter_unlock": (limiter_in_use, lambda jobs: (["aw:limiter:l:"], ["other"])),
+    "limiter_read": (limiter_in_use, lambda jobs: (["aw:limiter:l", "aw:limiter:l:"], [limiter_rule("concurrent", 2)])),
     "renew_slots": (limited, lambda jobs: (["aw:limit:C:running", "none"], [180, "other j0", "gone"])),
     "replace": (due, lambda jobs: ([SET], [len(jobs), *jobs, *[NEW + job for job in jobs]])),
     "requeue": (held, given_back),

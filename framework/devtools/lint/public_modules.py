@@ -17,6 +17,7 @@ PUBLIC_MODULES: Mapping[str, str] = {
     "integrations.sqlalchemy": "SQLAlchemy: `install` closes the sessions of jobs, and lets pushes wait for the commit",
     "integrations.starlette": "Starlette and FastAPI: `lifespan`, which boots, and `RequestContext`, an ASGI middleware",
     "leader": "whether this process leads: `is_leader`",
+    "limiter": "rate limiters: `concurrent`, `bucket`, `window`, `leaky`, `points`, `unlimited`",
     "lifecycle": "events of a worker process: `on_startup`, `on_quiet`, `on_shutdown`, `on_exit`, `on_heartbeat`, `on_beat`",
     "middleware": "middlewares around pushes and runs: the chains `client` and `server`",
     "pause": "your own strategies for `pause_control`: `register`",

@@ -209,7 +209,7 @@ J = flags.set(NAME)
 class A(TeamWorker):
     _retries = 3
     LIMIT = 3
-    limit = property(len)
+    area = property(len)
     colour = "{0}"  # here
     retries = 3  # here
     retyr = compute()  # here

@@ -1,0 +1,83 @@
+"""Read the rate limiters of one shard, with what is used of each."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import redis
+
+from framework.errors import PayloadError
+from framework.store.script import LIMITER_READ
+from framework.text import decode_escaped
+from framework.wire import keys
+from framework.wire.json import loads_object
+
+_PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class LimiterState:
+    """One rate limiter. ``used`` is that of calls without a key; each key has a limit of its own."""
+
+    name: str
+    kind: str
+    limit: float
+    """The limit in force."""
+    declared: float
+    """The limit of the code."""
+    used: float
+    interval_s: float | None
+    resized_by: str
+    resized_reason: str
+    taken: int
+    """Calls that were admitted, since the limiter is in use."""
+    waited: int
+    """Those of them that had to wait."""
+    refused: int
+    """Calls that found no room at their first or a later try."""
+    reclaimed: int
+    """Locks that ended because their block took longer than ``lock_timeout``, or its process died."""
+
+
+def read_limiters(client: "redis.Redis") -> list[LimiterState]:
+    """Return the limiters in use, sorted by name. Raises redis errors."""
+    members = cast("list[bytes]", client.zrange(keys.LIMITERS, 0, -1))
+    names = sorted(decode_escaped(member) for member in members)
+    found = (read_limiter(client, name) for name in names)
+    return [one for one in found if one is not None]
+
+
+def read_limiter(client: "redis.Redis", name: str) -> LimiterState | None:
+    """Return one limiter, ``None`` for an unknown one. Raises redis errors."""
+    raw = cast("Mapping[bytes, bytes]", client.hgetall(keys.limiter(name)))
+    facts = {decode_escaped(field): decode_escaped(value) for field, value in raw.items()}
+    try:
+        rule = loads_object(facts.get("rule", "").encode())
+    except PayloadError:
+        return None
+    reply: list[bytes] = LIMITER_READ(client, [keys.limiter(name), keys.limiter_state(name, "")], [""])
+    if not reply:
+        return None
+    used, limit = map(float, reply)
+    counts = {count: int(facts.get(count, 0)) for count in ("taken", "waited", "refused", "reclaimed")}
+    in_force = limit != rule["limit"]
+    return LimiterState(
+        name,
+        rule["kind"],
+        limit,
+        rule["limit"],
+        used,
+        rule.get("interval_s"),
+        facts.get("resized_by", "") if in_force else "",
+        facts.get("resized_reason", "") if in_force else "",
+        **counts,
+    )
+
+
+def used_keys(client: "redis.Redis", name: str) -> Iterator[tuple[str, float]]:
+    """Yield each key of a limiter with what is used of it, in no order. Looks through the keys of the shard. Raises redis errors."""
+    prefix = keys.limiter_state(name, "")
+    for state in cast("Iterator[bytes]", client.scan_iter(match=f"{prefix}?*", count=_PAGE)):
+        reply: list[Any] = LIMITER_READ(client, [keys.limiter(name), state], [""])
+        if reply and float(reply[0]) > 0:
+            yield decode_escaped(state).removeprefix(prefix), float(reply[0])

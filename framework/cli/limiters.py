@@ -1,0 +1,163 @@
+"""``application-worker limiters``: list and show rate limiters; resize and reset them."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from framework.admin.limiter_reader import LimiterState, read_limiter, read_limiters, used_keys
+from framework.cli.errors import refuse_unknown, reports_errors
+from framework.cli.groups import CommandGroup
+from framework.cli.options import check_reason, json_option, reason_and_duration_options, shard_option
+from framework.cli.shards import ShardCommand
+from framework.cli.terminal import echo
+from framework.exit_codes import EXIT_FAILED
+from framework.process.identity import operator_name
+from framework.shard.limiter_store import reset_limiter, resize_limiter
+from framework.shard.shard import Shard
+from framework.text import format_duration
+
+_HEADINGS = ("SHARD", "LIMITER", "KIND", "LIMIT", "USED", "TAKEN", "WAITED", "REFUSED", "RECLAIMED", "SET BY")
+_KEYS = ("SHARD", "KEY", "USED")
+
+
+@click.group("limiters", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def limiters() -> None:
+    """Show, resize and reset rate limiters, which code makes with framework.limiter.
+
+    The limits of jobs of a class or queue that run at a time belong to the command jobs limits.
+    """
+
+
+@limiters.command("list")
+@shard_option
+@json_option
+@reports_errors
+def list_limiters(*, names: Sequence[str], as_json: bool) -> None:
+    """List the rate limiters in use, with their counts.
+
+    USED is that of calls without a key; REFUSED are calls that found no room at once.
+    """
+    on = ShardCommand(names, "limiters")
+    found = [(shard, one) for shard, read in on.each(lambda shard: read_limiters(shard.client)) for one in read]
+    _print(on, found, as_json=as_json)
+
+
+@limiters.command("show")
+@click.argument("name", metavar="NAME")
+@click.option("--most", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Show this many keys.")
+@shard_option
+@json_option
+@reports_errors
+def show(name: str, *, most: int, names: Sequence[str], as_json: bool) -> None:
+    """Show the limiter NAME, and its keys: those of which most is used first.
+
+    Looks through all keys of the shard.
+    """
+    on = ShardCommand(names, "limiters")
+    found = _find(on, name)
+    keys: list[tuple[str, str, float]] = []
+    for shard, read in on.each(lambda one: list(used_keys(one.client, name))):
+        keys += [(shard, key, used) for key, used in sorted(read, key=lambda row: (-row[1], row[0]))[:most]]
+    if as_json:
+        facts = [{"shard": shard, "key": key, "used": used} for shard, key, used in keys]
+        on.print_json({"limiters": [_facts(*row) for row in found], "keys": facts})
+    else:
+        on.print_table(_HEADINGS, [_row(*row) for row in found], "")
+        if keys:
+            echo()
+            on.print_table(_KEYS, [(shard, key, _number(used)) for shard, key, used in keys], "")
+    on.exit_if_unanswered()
+
+
+@limiters.command("resize")
+@click.argument("name", metavar="NAME")
+@click.argument("limit", type=click.IntRange(0, 10**9), metavar="N")
+@reason_and_duration_options
+@shard_option
+@reports_errors
+def resize(name: str, limit: int, *, reason: str, lasts_s: float, names: Sequence[str]) -> None:
+    """Let N be the limit of NAME, for every process and every key, instead of the limit of the code.
+
+    The limit 0 admits no call.
+    """
+    reason = check_reason(reason)
+    on = ShardCommand(names, "limiters")
+    known = {shard for shard, _ in _find(on, name)}
+
+    def act(shard: Shard) -> bool:
+        if shard.name in known:
+            resize_limiter(shard.client, name, limit, lasts_s, operator_name(), reason)
+        return shard.name in known
+
+    for shard, done in on.each(act):
+        if done:
+            echo(f"{shard}: {name} has the limit {limit:,}, for {format_duration(lasts_s)}")
+    on.exit_if_unanswered()
+
+
+@limiters.command("unresize")
+@click.argument("name", metavar="NAME")
+@shard_option
+@reports_errors
+def unresize(name: str, *, names: Sequence[str]) -> None:
+    """Let the limit of the code hold again for NAME, before the time of `limiters resize` is over."""
+    on = ShardCommand(names, "limiters")
+    _find(on, name)
+    for shard, was_set in on.each(lambda one: resize_limiter(one.client, name, None, None)):
+        echo(f"{shard}: {name} {'has the limit of the code' if was_set else 'was not resized'}")
+    on.exit_if_unanswered()
+
+
+@limiters.command("reset")
+@click.argument("name", metavar="NAME")
+@click.option("--key", help="Reset this key only. Without it: the limiter and all of its keys.")
+@shard_option
+@reports_errors
+def reset(name: str, *, key: str | None, names: Sequence[str]) -> None:
+    """Forget what is used of NAME, so that it admits calls again.
+
+    Blocks that run go on: a concurrent limiter may then have more than its limit.
+    """
+    on = ShardCommand(names, "limiters")
+    _find(on, name)
+    for shard, count in on.each(lambda one: reset_limiter(one.client, name, key)):
+        echo(f"{shard}: {name}: {count:,} {'key' if count == 1 else 'keys'} reset")
+    on.exit_if_unanswered()
+
+
+def _find(on: ShardCommand, name: str) -> list[tuple[str, LimiterState]]:
+    """Return the limiter on each shard that has it; end with status 1 when none has."""
+    found = [(shard, one) for shard, one in on.each(lambda shard: read_limiter(shard.client, name)) if one is not None]
+    if not found:
+        # A shard that did not answer may have it.
+        on.exit_if_unanswered()
+        known = {one.name for _, read in on.each(lambda shard: read_limiters(shard.client)) for one in read}
+        refuse_unknown([name], known, lambda one, near: f"no limiter in use is named {one!r}{near}", status=EXIT_FAILED)
+    return found
+
+
+def _print(on: ShardCommand, found: Sequence[tuple[str, LimiterState]], *, as_json: bool) -> None:
+    if as_json:
+        on.print_json({"limiters": [_facts(*row) for row in found]})
+    else:
+        on.print_table(_HEADINGS, [_row(*row) for row in found], "No limiter is in use")
+    on.exit_if_unanswered()
+
+
+def _facts(shard: str, one: LimiterState) -> dict[str, Any]:
+    return {"shard": shard, **asdict(one)}
+
+
+def _row(shard: str, one: LimiterState) -> Sequence[str]:
+    of = "" if one.interval_s is None else f" per {format_duration(one.interval_s)}"
+    limit = f"{_number(one.limit)}{of}"
+    counts = (f"{count:,}" for count in (one.taken, one.waited, one.refused, one.reclaimed))
+    resized = one.limit != one.declared
+    by = f"{one.resized_by or 'code'}: {one.resized_reason or 'resize()'}; declared: {_number(one.declared)}"
+    return shard, one.name, one.kind, limit, _number(one.used), *counts, by if resized else "the code"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"

@@ -1,0 +1,336 @@
+"""The objects of ``framework.limiter``: limiters, and the blocks that they admit. Sends nothing before its first use."""
+
+import asyncio
+import inspect
+import random
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import wraps
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, Self, TypeAlias, TypeVar, cast
+
+from framework.async_twin import async_twin
+from framework.declare import port, validators
+from framework.declare.limiter_rule import LimiterRule, Take
+from framework.declare.validators import InvalidValue
+from framework.errors import OverLimit
+from framework.typeguards import short_repr
+from framework.types import Payload
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# A holder may release its lock at any time: a waiting caller looks again, more rarely each time.
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.005, 0.1
+_MAX_KEY = 200
+
+LimiterKey: TypeAlias = str | int | None
+KeyOfJob: TypeAlias = str | Callable[[Sequence[Any]], LimiterKey]
+
+
+class Permit:
+    """One admitted call."""
+
+    def __init__(self, limiter: "Limiter", key: str, token: str, amount: float) -> None:
+        self._rule, self._key, self._token, self._amount = limiter.rule, key, token, amount
+
+    def release(self) -> None:
+        """End the call: a concurrent limiter has its lock back. May be called twice."""
+        if self._rule.kind == "concurrent":
+            port.current().limiters.give_back(self._rule, self._key, self._token)
+
+
+class PointsPermit(Permit):
+    """One admitted call of a points limiter."""
+
+    def points_used(self, points: float) -> None:
+        """Say what the call has really used, instead of its estimate. The last word counts; it may exceed the limit."""
+        points = _amount("points", points, self._rule, minimum=0.0)
+        if points != self._amount:
+            token = f"{self._token} {secrets.token_hex(4)}"
+            port.current().limiters.correct(self._rule, self._key, points - self._amount, token)
+            self._amount = points
+
+    apoints_used = async_twin(points_used)
+
+
+T = TypeVar("T", bound=Permit)
+
+
+class _Attempts:
+    """The tries of one call, until it is admitted or has waited for long enough."""
+
+    def __init__(self, limiter: "Limiter", key: str, amount: float, wait_s: float) -> None:
+        self._rule, self._key, self._amount = limiter.rule, key, amount
+        self.token = secrets.token_hex(8)
+        self._until = time.monotonic() + wait_s
+        self._waited = False
+        self._pause_s = _FIRST_PAUSE_S
+
+    def try_once(self) -> float | None:
+        """Try; return how many seconds to wait before the next try, ``None`` if the call is admitted.
+
+        Raises:
+            OverLimit: there is no room, and will be none within the time to wait.
+        """
+        limiters = port.current().limiters
+        take = limiters.take(self._rule, self._key, self._amount, self.token, waited=self._waited)
+        if take.admitted:
+            return None
+        left_s = self._until - time.monotonic()
+        pause_s = self._next_pause_s(take)
+        if pause_s is None or left_s <= 0 or (self._rule.kind != "concurrent" and pause_s > left_s):
+            raise self._rule.over_limit(self._key, take.limit, take.retry_after_s)
+        self._waited = True
+        return min(pause_s, left_s)
+
+    def _next_pause_s(self, take: Take) -> float | None:
+        if take.retry_after_s is None or self._rule.kind != "concurrent":
+            return take.retry_after_s
+        pause_s = self._pause_s * random.uniform(0.5, 1)
+        self._pause_s = min(2 * self._pause_s, _MAX_PAUSE_S)
+        return min(pause_s, take.retry_after_s)
+
+
+class Within(Generic[T]):
+    """A block, or with ``@`` a function, that runs within the limit.
+
+    An ``async def`` function waits without blocking the event loop.
+    """
+
+    def __init__(self, limiter: "Limiter", make: type[T], key: LimiterKey, amount: float) -> None:
+        self._limiter, self._make, self._key, self._amount = limiter, make, _checked_key(key), amount
+        self._permit: T | None = None
+
+    def __enter__(self) -> T:
+        attempts = _Attempts(self._limiter, self._key, self._amount, self._limiter.rule.wait_s)
+        if self._limiter.rule.kind != "unlimited":
+            while (pause_s := attempts.try_once()) is not None:
+                time.sleep(pause_s)
+        self._permit = permit = self._make(self._limiter, self._key, attempts.token, self._amount)
+        return permit
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        permit, self._permit = self._permit, None
+        if permit is not None:
+            permit.release()
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Return the function within the limit. With the policy ``skip`` a call over the limit is left out and returns None."""
+        if inspect.iscoroutinefunction(function):
+            return cast("Callable[P, R]", self._around_async(function))
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            block = self._again()
+            try:
+                block.__enter__()
+            except OverLimit as error:
+                if error.policy == "skip":
+                    return cast("R", None)
+                raise
+            try:
+                return function(*args, **kwargs)
+            finally:
+                block.__exit__(None, None, None)
+
+        return call
+
+    def _around_async(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            block = AsyncWithin(self._again())
+            try:
+                await block.__aenter__()
+            except OverLimit as error:
+                if error.policy == "skip":
+                    return None
+                raise
+            try:
+                return await function(*args, **kwargs)
+            finally:
+                await block.__aexit__(None, None, None)
+
+        return call
+
+    def _again(self) -> "Within[T]":
+        return Within(self._limiter, self._make, self._key or None, self._amount)
+
+    async def _aenter(self) -> T:
+        attempts = _Attempts(self._limiter, self._key, self._amount, self._limiter.rule.wait_s)
+        if self._limiter.rule.kind != "unlimited":
+            # No event: only the clock of Redis says when there is room.
+            while (pause_s := await asyncio.to_thread(attempts.try_once)) is not None:  # noqa: ASYNC110
+                await asyncio.sleep(pause_s)
+        self._permit = permit = self._make(self._limiter, self._key, attempts.token, self._amount)
+        return permit
+
+
+class AsyncWithin(Generic[T]):
+    """The same for ``async with``."""
+
+    def __init__(self, block: Within[T]) -> None:
+        self._block = block
+
+    async def __aenter__(self) -> T:
+        return await self._block._aenter()  # pyright: ignore[reportPrivateUsage]
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # In a thread of its own if the task is cancelled: the lock is released all the same.
+        await asyncio.shield(asyncio.to_thread(self._block.__exit__, kind, error, trace))
+
+
+@dataclass(frozen=True)
+class Limiter:
+    """A limit that all processes share. Make it with the functions of ``framework.limiter``, once, at the top of a module."""
+
+    rule: LimiterRule
+    key_of_job: KeyOfJob | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the limiter."""
+        return self.rule.name
+
+    def by(self, key: KeyOfJob) -> Self:
+        """Return the limiter for the attribute ``limiter`` of a class, with a limit for each key of a job.
+
+        ``key`` is the name of a fact in the job's context (``"user"`` is ``meta.user``), or a function of the job's arguments that
+        returns a text or a number. A job without a key is not limited.
+        """
+        if not callable(key) and not str(key).isidentifier():
+            raise _invalid(
+                "key", key, "the name of a fact of the context, or a function of the job's arguments", self.name
+            )
+        return type(self)(self.rule, key)
+
+    def used(self, key: LimiterKey = None) -> float:
+        """Return how much is used now: held locks, calls of the interval, or points.
+
+        Raises:
+            ShardUnavailableError: the shard does not answer or refuses.
+        """
+        return port.current().limiters.used(self.rule, _checked_key(key))
+
+    aused = async_twin(used)
+
+    def resize(self, limit: float | None, expires_in: timedelta | float | None = None) -> None:
+        """Set another limit for all processes and all keys; ``None`` lets that of the code hold again.
+
+        It ends after ``expires_in``, a timedelta or seconds, and when the limiter is not used for 90 days.
+
+        Raises:
+            ValueError: a value is not allowed.
+            ShardUnavailableError: as ``used``.
+        """
+        if limit is not None:
+            limit = _amount("limit", limit, self.rule, minimum=0)
+        duration_s = None
+        if expires_in is not None:
+            try:
+                duration_s = validators.duration(expires_in).total_seconds()
+            except InvalidValue as error:
+                raise _invalid("expires_in", expires_in, f"{error}, or None", self.name) from None
+        port.current().limiters.resize(self.rule, limit, duration_s)
+
+    aresize = async_twin(resize)
+
+    def reset(self, key: LimiterKey = None) -> None:
+        """Forget what is used of the key, or, without one, of the limiter and all of its keys. Holders of locks go on.
+
+        Raises:
+            ShardUnavailableError: as ``used``.
+        """
+        port.current().limiters.reset(self.rule, None if key is None else _checked_key(key))
+
+    areset = async_twin(reset)
+
+    # Not by `within`: a job that is over the limit waits in Redis, not in a thread.
+    def admit_job(self, payload: Payload, meta_prefix: str) -> Permit | None:
+        """Admit one job without a wait; return its permit, ``None`` for a job that is not limited.
+
+        Raises:
+            OverLimit: there is no room.
+        """
+        if self.rule.kind == "unlimited":
+            return None
+        key: LimiterKey = None
+        if self.key_of_job is not None:
+            by = self.key_of_job
+            key = by(tuple(payload["args"])) if callable(by) else payload.get(meta_prefix + by)
+            if key is None:
+                return None
+        attempts = _Attempts(self, checked := _checked_key(key), 1, 0)
+        attempts.try_once()
+        return Permit(self, checked, attempts.token, 1)
+
+
+class CallLimiter(Limiter):
+    """Limit calls: ``concurrent``, ``bucket``, ``window``, ``leaky``."""
+
+    def within(self, key: LimiterKey = None, *, used: int = 1) -> Within[Permit]:
+        """Return a block that counts as ``used`` calls, and waits for room as long as the limiter says.
+
+        Each ``key``, a text or a number, has a limit of its own.
+
+        Raises:
+            OverLimit: when the block begins, there is no room.
+            ShardUnavailableError: the shard does not answer or refuses.
+        """
+        used = int(_amount("used", used, self.rule, minimum=1))
+        if self.rule.kind == "concurrent" and used != 1:
+            raise _invalid("used", used, "1: each block of a concurrent limiter has one lock", self.name)
+        return Within(self, Permit, key, used)
+
+    def awithin(self, key: LimiterKey = None, *, used: int = 1) -> AsyncWithin[Permit]:
+        """Return as ``within``, for ``async with``."""
+        return AsyncWithin(self.within(key, used=used))
+
+
+class PointsLimiter(Limiter):
+    """Limit points."""
+
+    def within(self, key: LimiterKey = None, *, estimate: float = 1) -> Within[PointsPermit]:
+        """Return a block that takes ``estimate`` points; ``permit.points_used(n)`` corrects them. Otherwise as ``CallLimiter``.
+
+        Raises:
+            OverLimit, ShardUnavailableError: as there.
+        """
+        return Within(self, PointsPermit, key, _amount("estimate", estimate, self.rule, minimum=0.0))
+
+    def awithin(self, key: LimiterKey = None, *, estimate: float = 1) -> AsyncWithin[PointsPermit]:
+        """Return as ``within``, for ``async with``."""
+        return AsyncWithin(self.within(key, estimate=estimate))
+
+
+def _checked_key(key: object) -> str:
+    """Return a key as text; an empty one stands for the limiter as a whole."""
+    if key is None:
+        return ""
+    if isinstance(key, int) and not isinstance(key, bool):
+        return str(key)
+    if isinstance(key, str) and key and key.isprintable() and len(key) <= _MAX_KEY:
+        return key
+    raise ValueError(
+        f"key = {short_repr(key)} is not allowed. Allowed: a printable text of 1 to {_MAX_KEY} characters, or a whole number"
+    )
+
+
+def _amount(name: str, value: object, rule: LimiterRule, *, minimum: float) -> float:
+    """Check an amount: a whole number, except for points."""
+    kinds = (int, float) if rule.kind == "points" else (int,)
+    if isinstance(value, kinds) and not isinstance(value, bool) and minimum <= value <= 1e15:
+        return value
+    number = "number" if rule.kind == "points" else "whole number"
+    raise _invalid(name, value, f"a {number} from {minimum:g} to 10^15", rule.name)
+
+
+def _invalid(name: str, value: object, allowed: str, limiter: str) -> ValueError:
+    return ValueError(f"limiter {limiter!r}: {name} = {short_repr(value)} is not allowed. Allowed: {allowed}")

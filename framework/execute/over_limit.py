@@ -1,0 +1,49 @@
+"""Decide what becomes of a job that ``OverLimit`` ends: it runs again later, it fails, or it is dropped (the limiter's policy)."""
+
+import math
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+
+from framework.errors import OverLimit
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.outcome import Discarded, Failed, Snoozed
+from framework.finish.retry import MAX_DELAY_S
+from framework.types import Payload
+from framework.wire.job import count_of
+
+OVER_LIMIT_COUNT = "overrated"
+"""Field of a payload: how often the job was over the limit of a rate limiter (Sidekiq Enterprise's name)."""
+
+# Sidekiq Enterprise's back-off: five minutes more each time, spread over five minutes.
+_STEP_S = 300.0
+
+
+def over_limit_outcome(
+    unit: UnitOfWork, payload: Payload, error: OverLimit, draw: Callable[[], float] = random.random
+) -> Snoozed | Failed | Discarded:
+    """Return the outcome of the job. After the most reschedules it fails as by any error."""
+    if error.policy == "skip":
+        return Discarded(f"limiter {error.limiter} is at its limit", "limiter")
+    count = count_of(payload, OVER_LIMIT_COUNT) + 1
+    if error.policy == "raise" or count > error.reschedules:
+        return Failed(error)
+    unit.add_fields({**(unit.extra_fields or {}), OVER_LIMIT_COUNT: count})
+    fields = {"snoozed_by": "limiter", "limiter": error.limiter, "over_limit_count": count}
+    delay_s = _backoff_s(error, count, draw)
+    if error.retry_after_s is not None and error.retry_after_s > delay_s:
+        # Jobs that were refused together must not come back together.
+        delay_s = error.retry_after_s + draw() * delay_s
+    return Snoozed(min(delay_s, MAX_DELAY_S), str(error), fields)
+
+
+def _backoff_s(error: OverLimit, count: int, draw: Callable[[], float]) -> float:
+    """Return the delay of the limiter's own function, or Sidekiq's if there is none, or it raises or returns nonsense."""
+    if error.backoff is not None:
+        with suppress(Exception):
+            chosen = error.backoff(count)
+            seconds = chosen.total_seconds() if isinstance(chosen, timedelta) else float(chosen)
+            if math.isfinite(seconds) and seconds >= 0:
+                return seconds
+    return _STEP_S * count + _STEP_S * draw() + 1

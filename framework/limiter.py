@@ -1,0 +1,236 @@
+"""Limit the rate or the number of calls, over all processes: rate limiters, as Sidekiq Enterprise has them.
+
+    from framework import limiter
+
+    PARTNER = limiter.window("partner_api", 100, "minute")
+
+    class SyncOrderWorker(ApplicationWorker):
+        def perform(self, order_id: int) -> None:
+            with PARTNER.within():
+                ...
+
+A block that finds no room waits for ``wait_timeout``, then raises ``OverLimit``. A job that this error ends is scheduled again, which
+is no failure. ``async with PARTNER.awithin()`` is the same for async code, ``@PARTNER.within()`` for a function, the attribute
+``limiter = PARTNER`` for every job of a class.
+
+Make a limiter once, at the top of a module: this sends nothing. Its state is on one shard, ``main`` unless ``shard`` names another.
+"""
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Literal, TypeAlias
+
+from framework.declare import validators
+from framework.declare.limiter import CallLimiter, Limiter, Permit, PointsLimiter, PointsPermit
+from framework.declare.limiter_rule import MAIN, LimiterKind, LimiterRule, OverLimitPolicy
+from framework.declare.validators import InvalidValue, Validator, validate_value
+from framework.errors import OverLimit
+
+__all__ = [
+    "CallLimiter",
+    "Limiter",
+    "OverLimit",
+    "Permit",
+    "PointsLimiter",
+    "PointsPermit",
+    "bucket",
+    "concurrent",
+    "leaky",
+    "points",
+    "unlimited",
+    "window",
+]
+
+Interval: TypeAlias = Literal["second", "minute", "hour", "day"] | timedelta | float
+Backoff: TypeAlias = Callable[[int], timedelta | float]
+
+_INTERVALS = {"second": 1.0, "minute": 60.0, "hour": 3_600.0, "day": 86_400.0}
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_WAIT_S = 5.0
+_LOCK_S = 30.0
+_MAX_LIMIT = 10**9
+
+
+def concurrent(
+    name: str,
+    limit: int,
+    *,
+    wait_timeout: timedelta | float = _WAIT_S,
+    lock_timeout: timedelta | float = _LOCK_S,
+    policy: OverLimitPolicy = "reschedule",
+    reschedules: int = 20,
+    backoff: Backoff | None = None,
+    shard: str = MAIN,
+) -> CallLimiter:
+    """Limit how many blocks run at a time. A limit of 1 is a lock for all processes.
+
+    ``lock_timeout`` is the most time that a block may take: then its place is free for another, as after the death of its process.
+
+    Raises:
+        DeclarationError: a value is not allowed; so do all functions of this module.
+    """
+    lock_s = _span(name, "lock_timeout", lock_timeout)
+    options = _options(name, wait_timeout, policy, reschedules, backoff, shard)
+    return CallLimiter(_rule(name, "concurrent", limit, lock_s=lock_s, **options))
+
+
+def bucket(
+    name: str,
+    limit: int,
+    interval: Interval,
+    *,
+    wait_timeout: timedelta | float = _WAIT_S,
+    policy: OverLimitPolicy = "reschedule",
+    reschedules: int = 20,
+    backoff: Backoff | None = None,
+    shard: str = MAIN,
+) -> CallLimiter:
+    """Limit the calls of each interval of the clock: those of a minute, for example. Around its end twice as many may come."""
+    options = _options(name, wait_timeout, policy, reschedules, backoff, shard)
+    return CallLimiter(_rule(name, "bucket", limit, interval_s=_interval(name, interval), **options))
+
+
+def window(
+    name: str,
+    limit: int,
+    interval: Interval,
+    *,
+    wait_timeout: timedelta | float = _WAIT_S,
+    policy: OverLimitPolicy = "reschedule",
+    reschedules: int = 20,
+    backoff: Backoff | None = None,
+    shard: str = MAIN,
+) -> CallLimiter:
+    """Limit the calls of any span of this length: it slides, and never has more."""
+    options = _options(name, wait_timeout, policy, reschedules, backoff, shard)
+    return CallLimiter(_rule(name, "window", limit, interval_s=_interval(name, interval), **options))
+
+
+def leaky(
+    name: str,
+    size: int,
+    drain: Interval,
+    *,
+    wait_timeout: timedelta | float = _WAIT_S,
+    policy: OverLimitPolicy = "reschedule",
+    reschedules: int = 20,
+    backoff: Backoff | None = None,
+    shard: str = MAIN,
+) -> CallLimiter:
+    """Let ``size`` calls come at once, then as many as drain: a full bucket is empty after ``drain``, drop by drop."""
+    options = _options(name, wait_timeout, policy, reschedules, backoff, shard)
+    return CallLimiter(_rule(name, "leaky", size, interval_s=_interval(name, drain), **options))
+
+
+def points(
+    name: str,
+    capacity: int,
+    refill: float,
+    *,
+    wait_timeout: timedelta | float = _WAIT_S,
+    policy: OverLimitPolicy = "reschedule",
+    reschedules: int = 20,
+    backoff: Backoff | None = None,
+    shard: str = MAIN,
+) -> PointsLimiter:
+    """Limit what calls cost, in points: there are at most ``capacity``, and ``refill`` come back each second."""
+    rate = validate_value(_title(name), "refill", refill, _REFILL)
+    options = _options(name, wait_timeout, policy, reschedules, backoff, shard)
+    return PointsLimiter(_rule(name, "points", capacity, refill=rate, **options))
+
+
+def unlimited(name: str = "unlimited") -> CallLimiter:
+    """Admit every call, and send nothing: for tests, and for customers without a limit."""
+    return CallLimiter(_rule(name, "unlimited", 1))
+
+
+def _rule(name: str, kind: LimiterKind, limit: int, **facts: Any) -> LimiterRule:
+    validate_value("framework.limiter", "name", name, _NAMED)
+    word = {"leaky": "size", "points": "capacity"}.get(kind, "limit")
+    return LimiterRule(name, kind, validate_value(_title(name), word, limit, _LIMIT), **facts)
+
+
+def _options(
+    name: str, wait_timeout: object, policy: object, reschedules: object, backoff: object, shard: object
+) -> dict[str, Any]:
+    title = _title(name)
+    return {
+        "wait_s": validate_value(title, "wait_timeout", wait_timeout, _WAIT),
+        "policy": validate_value(title, "policy", policy, validators.one_of("reschedule", "raise", "skip")),
+        "reschedules": validate_value(title, "reschedules", reschedules, validators.integer(0)),
+        "backoff": validate_value(title, "backoff", backoff, _BACKOFF),
+        "shard": validate_value(title, "shard", shard, validators.shard),
+    }
+
+
+def _title(name: object) -> str:
+    return f"limiter {name!r}"
+
+
+def _span(name: str, option: str, value: object) -> float:
+    span: timedelta = validate_value(_title(name), option, value, validators.duration)
+    return span.total_seconds()
+
+
+def _interval(name: str, value: object) -> float:
+    seconds: float = validate_value(_title(name), "interval", value, _INTERVAL)
+    return seconds
+
+
+def _check_interval(value: Any) -> float:
+    if isinstance(value, str) and value in _INTERVALS:
+        return _INTERVALS[value]
+    try:
+        span: timedelta = validators.duration(value)
+    except InvalidValue:
+        raise InvalidValue(_INTERVAL.allowed) from None
+    if timedelta(milliseconds=10) <= span <= timedelta(days=366):
+        return span.total_seconds()
+    raise InvalidValue(_INTERVAL.allowed)
+
+
+def _check_wait(value: Any) -> float:
+    if type(value) in (int, float) and value == 0:
+        return 0.0
+    try:
+        span: timedelta = validators.duration(value)
+    except InvalidValue:
+        raise InvalidValue(_WAIT.allowed) from None
+    return span.total_seconds()
+
+
+def _check_name(value: Any) -> str:
+    if type(value) is str and _NAME.fullmatch(value):
+        return value
+    raise InvalidValue(_NAMED.allowed)
+
+
+def _check_limit(value: Any) -> int:
+    if type(value) is int and 1 <= value <= _MAX_LIMIT:
+        return value
+    raise InvalidValue(_LIMIT.allowed)
+
+
+def _check_refill(value: Any) -> float:
+    if type(value) in (int, float) and 1e-6 <= value <= _MAX_LIMIT:
+        return float(value)
+    raise InvalidValue(_REFILL.allowed)
+
+
+def _check_backoff(value: Any) -> Any:
+    if value is None or callable(value):
+        return value
+    raise InvalidValue(_BACKOFF.allowed)
+
+
+_INTERVAL = Validator(
+    "'second', 'minute', 'hour', 'day', or a timedelta or a number of seconds, from 10 ms to 366 days", _check_interval
+)
+_WAIT = Validator("0, a positive timedelta, or a positive number of seconds", _check_wait)
+_NAMED = Validator("a name of at most 100 letters, digits, _ and -", _check_name)
+_LIMIT = Validator(f"a whole number from 1 to {_MAX_LIMIT:,}", _check_limit)
+_REFILL = Validator(f"a number of points per second from 0.000001 to {_MAX_LIMIT:,}", _check_refill)
+_BACKOFF = Validator(
+    "a function of the count of reschedules that returns seconds or a timedelta, or None", _check_backoff
+)

@@ -1,0 +1,111 @@
+"""Keep the state of rate limiters on their shards. Each call is one script, which reads the clock of Redis."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+import redis
+from redis.exceptions import RedisError
+
+from framework.declare.limiter_rule import LimiterRule, Take
+from framework.errors import ShardUnavailableError
+from framework.shard.redis_errors import unavailable_error
+from framework.shard.shard import Shard
+from framework.store.clock import server_time
+from framework.store.script import LIMITER_LOCK, LIMITER_READ, LIMITER_TAKE, LIMITER_UNLOCK
+from framework.telemetry.rate_limit import LogRateLimit
+from framework.wire import keys
+
+KEPT_S = 90 * 86_400
+"""How long the facts of an unused limiter are kept: its counts, and the limit that operators have set (Sidekiq's number)."""
+
+_LOG_INTERVAL_S = 60.0
+_PAGE = 1_000
+_NEVER = 1e15
+
+
+class LimiterStore:
+    """Implement ``LimiterPort`` on the shards of the process. Opens no socket; safe from any thread."""
+
+    def __init__(self, shards: Mapping[str, Shard]) -> None:
+        self._shards = shards
+        self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
+
+    def take(self, rule: LimiterRule, key: str, amount: float, token: str, *, waited: bool) -> Take:
+        """See ``LimiterPort``.
+
+        Raises:
+            ShardUnavailableError: the shard does not answer or refuses. A take whose reply is lost counts.
+            UnknownShardError: the configuration has no such shard.
+        """
+        names = [keys.limiter(rule.name), keys.limiter_state(rule.name, key), keys.LIMITERS]
+        shard, after = self._shards[rule.shard], ("1" if waited else "", KEPT_S)
+        if rule.kind == "concurrent":
+            reply = shard.run_limiter(LIMITER_LOCK, names, (rule.name, rule.wire, token, *after))
+        else:
+            reply = shard.run_limiter(LIMITER_TAKE, names, (rule.name, rule.wire, repr(amount), token, *after, ""))
+        admitted, retry_after_s, used, limit = reply
+        return Take(bool(admitted), float(retry_after_s) if retry_after_s else None, float(used), float(limit))
+
+    def give_back(self, rule: LimiterRule, key: str, token: str) -> None:
+        """See ``LimiterPort``."""
+        try:
+            self._shards[rule.shard].run_limiter(LIMITER_UNLOCK, [keys.limiter_state(rule.name, key)], (token,))
+        except ShardUnavailableError as error:
+            self._log_limit.warning(
+                rule.name,
+                f"Redis did not take back a lock of the limiter {rule.name}: it is free after lock_timeout, {rule.lock_s:g} s.",
+                "limiter.release_failed",
+                limiter=rule.name,
+                shard=rule.shard,
+                error=error,
+            )
+
+    def correct(self, rule: LimiterRule, key: str, amount: float, token: str) -> None:
+        """See ``LimiterPort``. Raises as ``take``."""
+        names = [keys.limiter(rule.name), keys.limiter_state(rule.name, key), keys.LIMITERS]
+        arguments = (rule.name, rule.wire, repr(amount), token, "", KEPT_S, "correct")
+        self._shards[rule.shard].run_limiter(LIMITER_TAKE, names, arguments)
+
+    def used(self, rule: LimiterRule, key: str) -> float:
+        """See ``LimiterPort``. Raises as ``take``."""
+        names = [keys.limiter(rule.name), keys.limiter_state(rule.name, key)]
+        return float(self._shards[rule.shard].run_limiter(LIMITER_READ, names, (rule.wire,))[0])
+
+    def resize(self, rule: LimiterRule, limit: float | None, duration_s: float | None) -> None:
+        """See ``LimiterPort``. Raises as ``take``."""
+        self._run(rule, lambda client: resize_limiter(client, rule.name, limit, duration_s))
+
+    def reset(self, rule: LimiterRule, key: str | None) -> None:
+        """See ``LimiterPort``. Raises as ``take``."""
+        self._run(rule, lambda client: reset_limiter(client, rule.name, key))
+
+    def _run(self, rule: LimiterRule, step: Callable[["redis.Redis"], object]) -> None:
+        shard = self._shards[rule.shard]
+        try:
+            step(shard.client)
+        except (RedisError, OSError) as error:
+            raise unavailable_error(shard.name, shard.endpoint, error) from error
+
+
+def resize_limiter(
+    client: "redis.Redis", name: str, limit: float | None, duration_s: float | None, by: str = "", reason: str = ""
+) -> bool:
+    """Set another limit for all processes; ``None`` lets that of the code hold again. Return whether one was set before.
+
+    Raises redis errors.
+    """
+    if limit is None:
+        return bool(client.hdel(keys.limiter(name), "resized", "resized_by", "resized_reason"))
+    ends = _NEVER if duration_s is None else server_time(client) + duration_s
+    facts = {"resized": f"{limit:.17g} {ends:.6f}", "resized_by": by, "resized_reason": reason}
+    added = int(cast("Any", client.hset(keys.limiter(name), mapping=cast("Any", facts))))
+    client.expire(keys.limiter(name), KEPT_S)
+    return added == 0
+
+
+def reset_limiter(client: "redis.Redis", name: str, key: str | None) -> int:
+    """Forget what is used of one key, or (``None``) of all; return the number of keys. Raises redis errors."""
+    if key is not None:
+        return int(cast("Any", client.unlink(keys.limiter_state(name, key))))
+    found = list(cast("Iterator[bytes]", client.scan_iter(match=keys.limiter_state(name, "*"), count=_PAGE)))
+    return sum(int(cast("Any", client.unlink(*found[at : at + _PAGE]))) for at in range(0, len(found), _PAGE))

@@ -1,0 +1,60 @@
+-- Take an amount from a bucket, window, leaky or points limiter, if it is within the limit.
+-- KEYS    1 facts (HASH)  2 state (HASH)  3 limiters (ZSET)
+-- ARGV    1 name  2 rule as JSON  3 amount  4 token of the take  5 "1" if the caller has waited  6 seconds that unused facts are kept
+--         7 "correct": add the amount, which may be negative, whatever the limit; else empty
+-- RETURN  {1 taken or 0 over the limit, seconds until the amount may fit (empty: never), used, limit}
+-- COST    O(log N) of the limiters; window: at most 1,000 entries that have left
+-- CRASH   nothing moves. A take whose reply is lost counts; the same token again, as the next take, does not count twice.
+-- EXPIRE first, which is allowed at maxmemory.
+redis.call('EXPIRE', KEYS[1], ARGV[6])
+local now, rule, amount = redis_now(), cjson.decode(ARGV[2]), tonumber(ARGV[3])
+local limit = limiter_limit(KEYS[1], rule, now)
+local level = limiter_level(rule, limit, KEYS[2], now)
+local function reply(taken, wait_s)
+  return { taken, wait_s and string.format('%.6f', math.max(0, wait_s)) or '', string.format('%.17g', level.used), tostring(limit) }
+end
+if redis.call('HGET', KEYS[2], 'token') == ARGV[4] then return reply(1) end
+-- The drain of a float may leave a rest that no take can see.
+local excess = level.used + amount - limit
+if excess > 1e-6 and ARGV[7] == '' then
+  if redis.call('HGET', KEYS[1], 'refused_token') ~= ARGV[4] then
+    limiter_note(KEYS[1], KEYS[3], ARGV[1], ARGV[2], ARGV[6], now, 'refused')
+    redis.call('HSET', KEYS[1], 'refused_token', ARGV[4])
+  end
+  if amount > limit then return reply(0) end
+  if rule.kind == 'bucket' then return reply(0, (level.number + 1) * rule.interval_s - now) end
+  if level.rate then return reply(0, excess / level.rate) end
+  local number = level.first
+  while number <= level.last do
+    local left, freed = redis.call('HGET', KEYS[2], string.format('%d', number)):match('^%S+ (%S+) (%S+)$')
+    excess, number = excess - freed, number + 1
+    if excess <= 0 then return reply(0, left + rule.interval_s - now) end
+  end
+  return reply(0, rule.interval_s)
+end
+local kept_s
+if rule.kind == 'bucket' then
+  level.used, kept_s = level.used + amount, rule.interval_s
+  redis.call('HSET', KEYS[2], 'number', level.number, 'used', string.format('%.17g', level.used))
+elseif rule.kind == 'window' then
+  for i = 1, #level.gone, 1000 do redis.call('HDEL', KEYS[2], unpack(level.gone, i, math.min(i + 999, #level.gone))) end
+  -- Takes within a thousandth of the window share one entry, which leaves with the last of them: the state stays small.
+  local since, entry_amount = now, amount
+  local entry = level.first <= level.last and redis.call('HGET', KEYS[2], string.format('%d', level.last))
+  local began, _, sum = (entry or ''):match('^(%S+) (%S+) (%S+)$')
+  if began and now - began <= rule.interval_s / 1000 then since, entry_amount = began, sum + amount
+  else level.last = level.last + 1 end
+  level.used, kept_s = level.used + amount, rule.interval_s
+  redis.call('HSET', KEYS[2], 'first', string.format('%d', level.first), 'last', string.format('%d', level.last),
+    'total', string.format('%.17g', level.used), string.format('%d', level.last),
+    string.format('%.6f %.6f %.17g', since, now, entry_amount))
+else
+  level.used = math.max(0, level.used + amount)
+  kept_s = level.used / level.rate
+  redis.call('HSET', KEYS[2], 'level', string.format('%.17g', level.used), 'at', string.format('%.6f', now))
+end
+redis.call('HSET', KEYS[2], 'token', ARGV[4])
+redis.call('EXPIRE', KEYS[2], string.format('%d', math.ceil(kept_s) + 1))
+if ARGV[7] == '' then limiter_note(KEYS[1], KEYS[3], ARGV[1], ARGV[2], ARGV[6], now, 'taken') end
+if ARGV[5] == '1' then redis.call('HINCRBY', KEYS[1], 'waited', 1) end
+return reply(1)

@@ -1,0 +1,47 @@
+"""Let a test decide which calls the rate limiters admit: all, unless it says otherwise."""
+
+from framework.declare.limiter import Limiter
+from framework.declare.limiter_rule import LimiterPort, LimiterRule, Take
+
+
+class StubLimiters(LimiterPort):
+    """The rate limiters of a test. They count nothing, and no call waits."""
+
+    def __init__(self) -> None:
+        self._exhausted: set[tuple[str, str | None]] = set()
+        self.taken: list[tuple[str, str, float]] = []
+        """The admitted calls: the name of the limiter, the key (empty without one), the amount."""
+
+    def exhaust(self, limiter: Limiter, key: str | int | None = None) -> None:
+        """Let every later call of the limiter, or of one of its keys, be over the limit."""
+        self._exhausted.add((limiter.name, None if key is None else str(key)))
+
+    def clear(self) -> None:
+        """Admit every call again, and forget those that were made."""
+        self._exhausted.clear()
+        self.taken.clear()
+
+    def take(self, rule: LimiterRule, key: str, amount: float, token: str, *, waited: bool) -> Take:
+        """See ``LimiterPort``."""
+        del token, waited
+        if not self._exhausted.isdisjoint({(rule.name, None), (rule.name, key)}):
+            return Take(False, None, rule.limit, rule.limit)
+        self.taken.append((rule.name, key, amount))
+        return Take(True, None, 0.0, rule.limit)
+
+    def give_back(self, rule: LimiterRule, key: str, token: str) -> None:
+        """See ``LimiterPort``."""
+
+    def correct(self, rule: LimiterRule, key: str, amount: float, token: str) -> None:
+        """See ``LimiterPort``."""
+
+    def used(self, rule: LimiterRule, key: str) -> float:
+        """See ``LimiterPort``."""
+        return 0.0 if self._exhausted.isdisjoint({(rule.name, None), (rule.name, key)}) else rule.limit
+
+    def resize(self, rule: LimiterRule, limit: float | None, duration_s: float | None) -> None:
+        """See ``LimiterPort``."""
+
+    def reset(self, rule: LimiterRule, key: str | None) -> None:
+        """See ``LimiterPort``: forget that a test has exhausted it."""
+        self._exhausted = {one for one in self._exhausted if one[0] != rule.name or (key is not None and one[1] != key)}
