@@ -11,17 +11,18 @@ from framework.declare.validators import Validator, validate_value
 from framework.errors import DeclarationError
 from framework.messages import did_you_mean
 
-DeduplicateStrategy: TypeAlias = Literal["until_executing", "until_executed", "none"]
+DeduplicateStrategy: TypeAlias = Literal["until_executing", "until_executed", "until_expired", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class Deduplicate:
     """Drop the pushes of jobs that equal a waiting job (GitLab guideline, Sidekiq Enterprise's unique jobs).
 
-    ``until_executing`` drops a duplicate while an equal job waits, ``until_executed`` also while it runs, ``none`` never. Only
-    duplicates of an ``idempotent`` worker are dropped. With ``if_deduplicated="reschedule_once"`` a duplicate during the run causes
-    one more run. ``including_scheduled`` locks jobs for later from their push on. While the flag ``feature_flag`` is off, the
-    strategy is ``none``. The lock lasts for ``ttl`` after its job was pushed, moved or started.
+    ``until_executing`` drops a duplicate while an equal job waits, ``until_executed`` also while it runs, ``until_expired`` until
+    ``ttl`` has passed since its start, which throttles equal jobs, ``none`` never. Only duplicates of an ``idempotent`` worker are
+    dropped. With ``if_deduplicated="reschedule_once"`` a duplicate during the run causes one more run. ``including_scheduled`` locks
+    jobs for later from their push on. While the flag ``feature_flag`` is off, the strategy is ``none``. The lock lasts for ``ttl``
+    after its job was pushed, moved or started.
 
     Raises:
         DeclarationError: a value is not allowed.

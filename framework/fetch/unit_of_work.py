@@ -142,6 +142,10 @@ class UnitOfWork:
     def release_lock(self, lock: Lock) -> None:
         """Note that the job has released its lock. Without other resources it then ends without releasing anything."""
         self.released_lock = lock
+        self.leave_lock()
+
+    def leave_lock(self) -> None:
+        """Let nothing that becomes of the job from now on release or renew its lock."""
         if self.resources is not None:
             self.resources.lock = None
             if not self.resources.slots:

@@ -19,6 +19,7 @@ from framework import (
     middleware,
     status,
 )
+from framework.declare import registry
 from framework.errors import BulkPushError, PushError, ShardUnavailableError
 from framework.sharding import router
 from framework.testing import (
@@ -37,6 +38,7 @@ from framework.testing import (
 from framework.testing import fake_jobs as fake_jobs_module
 from framework.wire.job import LOAD_BALANCING_STRATEGY
 from framework.wiring import client as wiring
+from tests.execute.processor_bench import worker
 from tests.testing.conftest import write_config
 
 ran: list[Any] = []
@@ -459,3 +461,15 @@ def test_inline_iterates_to_the_end():
         worker.perform_async(2)
         worker.perform_inline(1)
     assert seen == [0, 1, 0]
+
+
+def test_fake_keeps_the_lock_of_until_expired_after_the_run(application_worker):
+    with registry.isolated():
+        made = worker(
+            lambda self: None, idempotent=True, deduplicate=Deduplicate("until_expired", ttl=timedelta(minutes=5))
+        )
+        assert made.perform_async() is not None
+        assert application_worker.drain() == 1
+        assert made.perform_async() is None
+        application_worker.clock.advance(timedelta(minutes=5))
+        assert made.perform_async() is not None

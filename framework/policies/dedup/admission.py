@@ -57,7 +57,9 @@ class DedupPositions:
 
 
 class DedupLock:
-    """Release a lock with ``until_executing``, renew one with ``until_executed``: the last policy before the run.
+    """Release a lock with ``until_executing``, else renew it: the last policy before the run.
+
+    With ``until_expired`` nothing that becomes of the started job touches its lock any more.
 
     A duplicate that arrived after the positions were read may have seen a later position. Then ``consistency`` decides
     again, before the lock is released and no duplicate can add a position any more.
@@ -106,6 +108,8 @@ class DedupLock:
                 return outcome
         if not keep_lock:
             request.unit.release_lock(lock)
+        elif policy.strategy == "until_expired":
+            request.unit.leave_lock()
         elif policy.if_deduplicated and declaration.idempotent and not request.payload.get(RESCHEDULED_ONCE):
             assert request.unit.resources is not None, "it has a lock"  # noqa: S101
             request.unit.resources.next_run = partial(next_run, request.unit, policy, self._clock)
@@ -135,7 +139,7 @@ class DedupLock:
 
 def _keeps_lock(policy: Deduplicate | None) -> bool:
     """Return whether a job keeps its lock while it runs."""
-    return policy is not None and policy.strategy == "until_executed"
+    return policy is not None and policy.strategy in ("until_executed", "until_expired")
 
 
 def _lock_of(unit: UnitOfWork) -> Lock | None:

@@ -18,6 +18,7 @@ from framework.wire.resources import DUPLICATE_WAL_POSITIONS
 from tests.harness import IDENTITY, encoded, until
 
 EXECUTING, EXECUTED = Deduplicate("until_executing"), Deduplicate("until_executed")
+EXPIRED = Deduplicate("until_expired", ttl=timedelta(hours=1))
 ONCE_MORE = Deduplicate("until_executed", if_deduplicated="reschedule_once")
 
 
@@ -114,6 +115,37 @@ def test_dedup_job_stopped_by_other_policy_keeps_lock(bench, policy):
     assert bench.redis.zcard("schedule") == 1
     assert 630_000 < bench.redis.pttl(bench.locks()[first]) <= 640_000
     assert job.perform_async() is None
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["succeeds", "fails"])
+def test_dedup_until_expired_keeps_lock_after_the_end(bench, fails):
+    def perform(self, *args):
+        if fails:
+            raise ValueError("on purpose")
+
+    job = bench.worker(perform, EXPIRED, retry=0)
+    first = job.perform_async(1)
+    bench.redis.pexpire(bench.locks()[first], 60_000)
+    slots = bench.start(1)
+    until(slots.done)
+    # Its start has renewed it, and no end has deleted it.
+    assert 3_000_000 < bench.redis.pttl(bench.locks()[first]) <= 3_600_000
+    assert job.perform_async(1) is None
+    assert job.perform_async(2) is not None
+    bench.redis.delete(bench.locks()[first])
+    assert job.perform_async(1) is not None
+
+
+def test_dedup_until_expired_returns_with_its_lock_at_a_stop(bench, held):
+    job = bench.worker(held.perform(), EXPIRED)
+    first = job.perform_async(1)
+    slots = bench.start(1)
+    assert held.began.acquire(timeout=30)
+    (unit,) = slots.fetcher.in_flight.running()
+    assert unit.resources is None
+    held.free.release()
+    until(slots.done)
+    assert bench.locks().keys() == {first}
 
 
 def test_dedup_retry_keeps_lock_of_until_executed_only(bench):
