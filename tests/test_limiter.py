@@ -15,13 +15,9 @@ from tests.harness import Site, server_lines, until
 from tests.tables import each_row
 
 JOBS = """
-import sys
-import time
-
 from framework import ApplicationWorker, limiter
 
-HOURLY = limiter.bucket("hourly", 1, "hour", wait_timeout=0, backoff=lambda count: 500 * count)
-LOCK = limiter.concurrent("lock", 1, lock_timeout=300)
+HOURLY = limiter.window("hourly", 1, "hour", wait_timeout=0, backoff=lambda count: 500 * count)
 
 
 class CallWorker(ApplicationWorker):
@@ -31,16 +27,6 @@ class CallWorker(ApplicationWorker):
     def perform(self, number: int) -> None:
         with HOURLY.within():
             self.logger.info("called", event_name="called", number=number)
-
-
-class LockedWorker(ApplicationWorker):
-    feature_category = "not_owned"
-    queue = "default"
-    limiter = LOCK.by(lambda args: args[0])
-
-    def perform(self, tenant: str, seconds: float = 0) -> None:
-        self.logger.info("locked", event_name="locked", tenant=tenant)
-        time.sleep(seconds)
 """
 
 
@@ -64,7 +50,7 @@ def site(short_path, redis, redis_url):
 
 @pytest.mark.usefixtures("process")
 def test_block_over_the_limit_raises_with_the_remedy(redis):
-    one = limiter.bucket("partner", 1, "day", wait_timeout=0)
+    one = limiter.window("partner", 1, "day", wait_timeout=0)
     with one.within("ada"):
         assert one.used("ada") == 1
     with pytest.raises(

@@ -26,6 +26,8 @@ from framework.wire.job import (
     DEFERRED,
     DEFERRED_BY,
     INTERRUPTED_COUNT,
+    OVER_LIMIT_BY,
+    OVER_LIMIT_COUNT,
     UNKNOWN_COUNT,
     UNKNOWN_SINCE,
     count_of,
@@ -313,14 +315,20 @@ def _since(location: JobLocation, payload: Payload) -> float | None:
 
 
 def _deferral_blockers(payload: Payload, declaration: Declaration | None) -> list[Blocker]:
+    over: list[Blocker] = []
+    if OVER_LIMIT_COUNT in payload:
+        times, name = format_times(count_of(payload, OVER_LIMIT_COUNT)), payload.get(OVER_LIMIT_BY)
+        which = f", the last time {name}" if isinstance(name, str) else ""
+        remedy = f"its due time; {command('limiters list')} shows what is used"
+        over = [Blocker("over_limit", f"a rate limiter did not admit it {times}{which}", remedy)]
     if not payload.get(DEFERRED):
-        return []
+        return over
     times = format_times(deferral_count(payload))
     worker = payload.get("class")
     remedy = f"its due time; earlier: {command(f'jobs deferred run-now {worker}')}"
     cause = describe_deferral(payload, declaration)
     why = f"deferred {times}, the last time by {payload.get(DEFERRED_BY)}{f': {cause}' if cause else ''}"
-    return [Blocker("deferred", why, remedy)]
+    return [*over, Blocker("deferred", why, remedy)]
 
 
 def _dead_blocker(payload: Payload) -> Blocker:

@@ -11,10 +11,7 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Discarded, Failed, Snoozed
 from framework.finish.retry import MAX_DELAY_S
 from framework.types import Payload
-from framework.wire.job import count_of
-
-OVER_LIMIT_COUNT = "overrated"
-"""Field of a payload: how often the job was over the limit of a rate limiter (Sidekiq Enterprise's name)."""
+from framework.wire.job import OVER_LIMIT_BY, OVER_LIMIT_COUNT, count_of
 
 # Sidekiq Enterprise's back-off: five minutes more each time, spread over five minutes.
 _STEP_S = 300.0
@@ -29,7 +26,7 @@ def over_limit_outcome(
     count = count_of(payload, OVER_LIMIT_COUNT) + 1
     if error.policy == "raise" or count > error.reschedules:
         return Failed(error)
-    unit.add_fields({**(unit.extra_fields or {}), OVER_LIMIT_COUNT: count})
+    unit.add_fields({**(unit.extra_fields or {}), OVER_LIMIT_COUNT: count, OVER_LIMIT_BY: error.limiter})
     fields = {"snoozed_by": "limiter", "limiter": error.limiter, "over_limit_count": count}
     delay_s = _backoff_s(error, count, draw)
     if error.retry_after_s is not None and error.retry_after_s > delay_s:

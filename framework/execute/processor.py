@@ -283,7 +283,7 @@ class Processor:
         if ending.processed == "no":
             # The job has not run, or its payload cannot be read: Sidekiq does not count it either.
             return
-        if ending in (EXPIRED, CANCELLED, CANCELLED_RUN, YIELDED, SNOOZED_BY_LIMITER):
+        if ending in (EXPIRED, CANCELLED, CANCELLED_RUN, SNOOZED_BY_LIMITER, YIELDED):
             counters.add(ending.counter, str((run.payload or {}).get("class")))
         counts.count_run(run.unit.queue)
         if ending.processed == "record":

@@ -122,6 +122,7 @@ ENDINGS: tuple[Ending, ...] = (
         KILLED,
         DELETED,
         SNOOZED,
+        SNOOZED_BY_LIMITER,
         YIELDED,
         SNOOZED_BY_LIMITER,
         DISCARDED,

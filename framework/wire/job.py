@@ -45,6 +45,9 @@ INTERRUPTED_COUNT = "interrupted_count"
 DEATH_COUNT = "aw_death_count"
 """Field of a job: how often it was running when its process died."""
 
+OVER_LIMIT_COUNT, OVER_LIMIT_BY = "overrated", "aw_limiter"
+"""How often a rate limiter did not admit the job (Sidekiq Enterprise's name), and the name of the last one that did not."""
+
 UNKNOWN_COUNT, UNKNOWN_SINCE = "aw_unknown_class_count", "aw_unknown_class_since"
 """Fields of a job delayed by processes without its class: the number of delays, and the first in epoch seconds."""
 

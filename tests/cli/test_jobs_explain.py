@@ -69,6 +69,17 @@ def test_explain_shows_the_progress_of_an_iterable_job(site, explain, redis):
     assert "  progress  0 items; 1 run, 0 s; cursor null\n" in text
 
 
+def test_explain_names_the_limiter_that_did_not_admit_a_job(explain, redis):
+    over = {"overrated": 2, "aw_limiter": "api"}
+    redis.zadd(keys.SCHEDULE, {encoded("NoopWorker", jid=JID, **over): time.time() + 600})
+    (found,) = explain()["found"]
+    reason = found["reasons"][0]
+    assert (reason["code"], reason["why"]) == (
+        "over_limit",
+        "a rate limiter did not admit it 2 times, the last time api",
+    )
+
+
 def test_explain_job_in_any_place_names_place_and_blockers(explain, redis):
     """One job is in every key at once: each place is explained separately."""
     now = time.time()

@@ -11,7 +11,7 @@ from framework.shard.limiter_store import LimiterStore
 from framework.wire import keys
 from tests.harness import opened
 
-API = limiter.bucket("api", 3, "day")
+API = limiter.window("api", 3, "day")
 LOCK = limiter.concurrent("lock", 2)
 
 
@@ -50,7 +50,7 @@ def test_list_shows_use_and_counts_of_each_limiter(run, used):
     api, lock = run("list", "--json")["limiters"]
     assert [api[name] for name in ("name", "kind", "limit", "used", "taken", "refused")] == [
         "api",
-        "bucket",
+        "window",
         3,
         1,
         5,
@@ -59,7 +59,7 @@ def test_list_shows_use_and_counts_of_each_limiter(run, used):
     assert (lock["name"], lock["used"], lock["waited"]) == ("lock", 1, 1)
     heading, first, _ = run("list").splitlines()
     assert heading.split()[:5] == ["SHARD", "LIMITER", "KIND", "LIMIT", "USED"]
-    assert first.split() == ["main", "api", "bucket", "3", "per", "1", "d", "1", "5", "0", "1", "0", "the", "code"]
+    assert first.split() == ["main", "api", "window", "3", "per", "1", "d", "1", "5", "0", "1", "0", "the", "code"]
 
 
 def test_list_without_limiters_says_so(run, redis):

@@ -32,7 +32,7 @@ def outcome_of(error, count=None):
 def test_job_over_the_limit_is_delayed_more_each_time():
     delays = [outcome_of(OverLimit("api", "", 3), count)[0].delay_s for count in (None, 1, "odd", -4)]
     assert delays == [451, 751, 451, 451]
-    assert outcome_of(OverLimit("api", "", 3), 4)[1] == {"overrated": 5}
+    assert outcome_of(OverLimit("api", "", 3), 4)[1] == {"overrated": 5, "aw_limiter": "api"}
     assert outcome_of(OverLimit("api", "", 3, retry_after_s=9_000))[0].delay_s == 9_000 + 451 / 2
 
 
@@ -119,7 +119,7 @@ def test_attribute_holds_the_lock_of_an_async_run(bench, redis):
 
 
 def test_attribute_reads_a_fact_of_the_context(bench, redis):
-    worker(lambda self: None, limiter=limiter.bucket("daily", 1, "day").by("user"))
+    worker(lambda self: None, limiter=limiter.window("daily", 1, "day").by("user"))
     for user in ("ada", "ada", "bob"):
         enqueue(redis, "Job", **{"meta.user": user})
     bench.start()

@@ -55,8 +55,8 @@ COUNTERS = {
     DEFERRED_JOBS,
     endings.EXPIRED_JOBS,
     endings.CANCELLED_JOBS,
-    endings.YIELDED_JOBS,
     endings.OVER_LIMIT_JOBS,
+    endings.YIELDED_JOBS,
 }
 
 

@@ -4,6 +4,7 @@ import hashlib
 import math
 import threading
 from collections import Counter
+from datetime import timedelta
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -228,7 +229,7 @@ def test_limiter_of_a_key_of_another_type_raises(bench):
     "one",
     [
         limiter.concurrent("c", 50),
-        limiter.bucket("b", 50, "day"),
+        limiter.bucket("b", 50, timedelta(days=366)),
         limiter.window("w", 50, "day"),
         limiter.leaky("l", 50, "day"),
         limiter.points("p", 50, 0.000001),
