@@ -1,6 +1,6 @@
 """Read the batches of one shard."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import redis
@@ -12,22 +12,39 @@ from framework.wire.batch_fields import BatchMembers
 
 _PAGE = 1_000
 """Members of a set per round trip."""
+_BATCHES_PAGE = 100
+"""Batches per round trip."""
 
 
-def read_batch(client: "redis.Redis", shard: str, bid: str) -> BatchStatus | None:
-    """Return the status of a batch, ``None`` if the shard does not have it. Raises redis errors."""
-    key = keys.batch(bid)
+def read_batches(client: "redis.Redis", shard: str, bids: Sequence[str]) -> list[BatchStatus]:
+    """Return the status of each batch that the shard has, in one round trip. Raises redis errors."""
     pipeline: Any = client.pipeline(transaction=True)
-    pipeline.hgetall(key)
-    pipeline.scard(f"{key}:failed")
-    pipeline.scard(f"{key}:dead")
-    pipeline.ttl(key)
+    for bid in bids:
+        key = keys.batch(bid)
+        pipeline.hgetall(key)
+        pipeline.scard(f"{key}:failed")
+        pipeline.scard(f"{key}:dead")
+        pipeline.ttl(key)
     pipeline.time()
-    stored, failed, dead, ttl_s, time = pipeline.execute()
-    if b"pending" not in stored:
-        return None
-    fields = {decode_escaped(name): decode_escaped(value) for name, value in stored.items()}
-    return batch_status(bid, shard, fields, failed, dead, ttl_s, float(time[0]))
+    *replies, (now, _) = pipeline.execute()
+    found: list[BatchStatus] = []
+    for position, bid in enumerate(bids):
+        stored, failed, dead, ttl_s = replies[4 * position : 4 * position + 4]
+        if b"pending" in stored:
+            fields = {decode_escaped(name): decode_escaped(value) for name, value in stored.items()}
+            found.append(batch_status(bid, shard, fields, failed, dead, ttl_s, float(now)))
+    return found
+
+
+def scan_bids(client: "redis.Redis") -> Iterator[list[str]]:
+    """Yield the ids of the batches of a shard, in pages. Raises redis errors."""
+    cursor = 0
+    while True:
+        reply: Any = client.zscan(keys.BATCHES, cursor, count=_BATCHES_PAGE)  # pyright: ignore[reportUnknownMemberType]
+        cursor, members = reply
+        yield [decode_escaped(bid) for bid, _ in members]
+        if not cursor:
+            return
 
 
 def scan_members(client: "redis.Redis", bid: str, kind: BatchMembers) -> Iterator[str]:

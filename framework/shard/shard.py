@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 from framework.declare.batch_port import BatchStatus
 from framework.errors import ShardUnavailableError
 from framework.shard.application_pool import validated_client
-from framework.shard.batch_reader import read_batch, scan_members
+from framework.shard.batch_reader import read_batches, scan_members
 from framework.shard.connection import ShardConnection, pack
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.routing_validator import RoutingValidator
@@ -260,7 +260,7 @@ class Shard:
             ShardUnavailableError: Redis does not answer or refuses.
         """
         try:
-            return read_batch(self.client, self.name, bid)
+            return next(iter(read_batches(self.client, self.name, [bid])), None)
         except (RedisError, OSError) as error:
             raise unavailable_error(self.name, self.endpoint, error) from error
 
