@@ -19,7 +19,7 @@ from framework.typeguards import is_class, short_repr
 from framework.types import Jid
 from framework.wire.batch_fields import BATCH_EVENT, EVENTS, BatchEventName, bid_of, is_bid, new_bid
 
-AUTOFLUSH = 5_000
+AUTOFLUSH = 2_000
 """Jobs of a block that are written in one step."""
 
 EXPIRES_IN = timedelta(days=30)
