@@ -17,6 +17,8 @@ FrameworkError
 ├── UnknownNameError          framework.admin finds no queue, process or job of that name
 ├── ReadOnlyError             framework.admin was asked to change something inside of a ``read_only`` block
 ├── JobRefusedError           framework.admin cannot move a job, which stays as it is
+├── BatchError                a batch does not take jobs or callbacks
+│   └── UnknownBatchError     no shard has a batch of this id
 ├── QueryError                a worker query (routing rule, queue selector) does not parse
 ├── SelectorError             an argument of ``cluster`` names no group of queues
 ├── QueueReplacedError        the key of a queue changed its type during a migration of its jobs
@@ -282,6 +284,23 @@ class ReadOnlyError(FrameworkError):
 
 class JobRefusedError(FrameworkError):
     """Report a job of a set that an action of ``framework.admin`` cannot move. It stays as it is."""
+
+
+class BatchError(FrameworkError):
+    """Report jobs or callbacks that a batch does not take. The message says why; ``bid`` is the id of the batch."""
+
+    def __init__(self, bid: str, reason: str) -> None:
+        self.bid, self.reason = bid, reason
+        super().__init__(f"batch {bid}: {reason}.")
+
+
+class UnknownBatchError(BatchError, LookupError):
+    """Report a batch that no shard has: it was not written yet, was deleted, or has expired."""
+
+    def __init__(self, bid: str) -> None:
+        super().__init__(
+            bid, "no shard has it: it has no jobs yet (`with batch.jobs():` writes it), was deleted, or has expired"
+        )
 
 
 class QueryError(FrameworkError):

@@ -22,6 +22,7 @@ from framework.lazy_names import load_name, public_names
 
 if TYPE_CHECKING:
     from framework.admin.access import Answers, Listing, read_only
+    from framework.admin.batch_set import BatchSet, batches
     from framework.admin.cancel import CancelResult, acancel_jobs, cancel_jobs
     from framework.admin.held_set import DropResult, HeldPlace, HeldSet, MatchingHeldJobs, held
     from framework.admin.job_iteration import (
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answers",
+    "BatchSet",
     "BulkResult",
     "CancelResult",
     "DropResult",
@@ -109,6 +111,7 @@ __all__ = [
     "aserver_times",
     "astats",
     "awork",
+    "batches",
     "cancel_jobs",
     "dead",
     "flags",
@@ -134,6 +137,7 @@ __all__ = [
 # No module of this folder has the name of one of these: it would hide the name once it is imported.
 _MODULES = {
     "Answers": "access",
+    "BatchSet": "batch_set",
     "BulkResult": "job_set",
     "CancelResult": "cancel",
     "DropResult": "held_set",
@@ -170,6 +174,7 @@ _MODULES = {
     "aserver_times": "statistics",
     "astats": "statistics",
     "awork": "running_jobs",
+    "batches": "batch_set",
     "cancel_jobs": "cancel",
     "dead": "job_set",
     "flags": "policy_state",

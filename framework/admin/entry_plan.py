@@ -9,6 +9,7 @@ from framework.finish.endings import CANCELLED_JOBS
 from framework.telemetry.counters import SKIPPED_JOBS, series_name
 from framework.types import JobState, Payload
 from framework.wire import keys
+from framework.wire.batch_fields import BatchEnd, batch_job_of
 from framework.wire.job import (
     BUFFERED_AT,
     DEFERRED,
@@ -100,12 +101,12 @@ def plan_action(
     if action in TO_QUEUE:
         return _plan_enqueue(action, member, payload, now)
     if action == "kill":
-        return PlannedAction(member, member, resources=_on_end(payload, "failed"))
+        return PlannedAction(member, member, resources=_on_end(payload, "failed", "dead"))
     if action == "delete":
         return _plan_delete(kind, member, payload)
     if action == "cancel":
         series = series_name(CANCELLED_JOBS, {"worker": str(payload.get("class"))})
-        return PlannedAction(member, resources=_on_end(payload, "cancelled"), series=series)
+        return PlannedAction(member, resources=_on_end(payload, "cancelled", "removed"), series=series)
     state: JobState = "retrying" if kind == "retry" else "queued"
     return PlannedAction(member, resources=_on_delay(payload, state, delay_s))
 
@@ -115,7 +116,7 @@ def _plan_malformed(
 ) -> PlannedAction | Refusal:
     readable = loads_object(member)
     if action == "kill":
-        return PlannedAction(member, dead_set_entry(member, error, now), resources=_on_end(readable, "failed"))
+        return PlannedAction(member, dead_set_entry(member, error, now), resources=_on_end(readable, "failed", "dead"))
     return _plan_delete(kind, member, readable) if action == "delete" else "malformed"
 
 
@@ -143,20 +144,28 @@ def _plan_enqueue(action: EntryAction, member: bytes, payload: Payload, now: flo
 
 def _plan_delete(kind: JobSetKind, member: bytes, payload: Payload) -> PlannedAction:
     if kind not in WAITING_SETS:
-        return PlannedAction(member, resources=_on_end(payload, None))
+        # A job that has died stays dead for its batch.
+        return PlannedAction(member, resources=_on_end(payload, None, "removed"))
     labels = {"worker": str(payload.get("class")), "action": "dropped", "reason": "operator"}
-    return PlannedAction(member, resources=_on_end(payload, "discarded"), series=series_name(SKIPPED_JOBS, labels))
+    return PlannedAction(
+        member, resources=_on_end(payload, "discarded", "removed"), series=series_name(SKIPPED_JOBS, labels)
+    )
 
 
-def _on_end(payload: Payload, state: JobState | None) -> str:
+def _on_end(payload: Payload, state: JobState | None, batch_end: BatchEnd) -> str:
     held, tracked = _held_by(payload), tracked_job(payload)
+    held.batch_end = batch_end
     status = tracked.command(state) if tracked is not None and state is not None else None
-    return held.on_end(status) if held.lock is not None or status is not None else ""
+    return held.on_end(status) if held.lock is not None or held.batch is not None or status is not None else ""
 
 
 def _on_requeue(payload: Payload) -> str:
     held, status = _held_by(payload), _status_of(payload, "queued", 0.0)
-    return held.on_requeue(status) if held.lock is not None or status is not None else ""
+    # A job of the dead set may succeed now: its batch no longer counts it as dead.
+    held.batch_end = "revived"
+    if held.lock is None and status is None and held.batch is None:
+        return ""
+    return held.on_requeue(status, counted=True)
 
 
 def _on_delay(payload: Payload, state: JobState, delay_s: float) -> str:
@@ -170,6 +179,7 @@ def _status_of(payload: Payload, state: JobState, delay_s: float) -> StatusComma
 
 
 def _held_by(payload: Payload) -> JobResources:
-    """Return what the job may hold: its lock. No job of a sorted set has a slot."""
+    """Return what the job may hold: its lock, and its place in a batch. No job of a sorted set has a slot."""
     worker: Any = registry.find(str(payload.get("class")))
-    return JobResources(lock_of(payload, None if worker is None else worker.declaration().lock_ttl_s))
+    lock = lock_of(payload, None if worker is None else worker.declaration().lock_ttl_s)
+    return JobResources(lock, batch=batch_job_of(payload), batch_end="")

@@ -21,6 +21,7 @@ from framework.telemetry.counters import SKIPPED_JOBS, series_name
 from framework.text import decode_escaped
 from framework.types import JobState
 from framework.wire import keys
+from framework.wire.batch_fields import batch_job_of
 from framework.wire.job import clamp_time
 from framework.wire.resources import JobResources, lock_of
 from framework.wire.status_key import tracked_job
@@ -108,14 +109,18 @@ def _drop(client: "redis.Redis", store: JobStore, found: list[HeldRecord], end: 
     calls: list[tuple[list[Any], list[Any]]] = []
     for one in found:
         payload = one.payload
-        lock, track = lock_of(payload), tracked_job(payload)
+        held, track = (
+            JobResources(lock_of(payload), batch=batch_job_of(payload), batch_end="removed"),
+            tracked_job(payload),
+        )
+        resources = "" if held.lock is None and held.batch is None else held.on_end()
         series = series_name(end.counter, {"worker": str(payload.get("class")), **end.labels})
         places: list[Any] = [store.key, keys.COUNTERS]
         state: Sequence[Any] = ("", 0)
         if track is not None:
             places.append(keys.status(track.jid))
             state = (end.state, track.ttl_s)
-        calls.append((places, [one.member, "" if lock is None else JobResources(lock).on_end(), *state, series]))
+        calls.append((places, [one.member, resources, *state, series]))
     for reply in DROP_HELD.each(client, calls):
         if isinstance(reply, Exception):
             raise reply

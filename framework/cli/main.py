@@ -46,6 +46,9 @@ COMMANDS = {
     "limiters": LazyCommand(
         f"{_COMMANDS_PACKAGE}.limiters", "limiters", "Show rate limiters, and resize or reset them."
     ),
+    "batches": LazyCommand(
+        f"{_COMMANDS_PACKAGE}.batch_commands", "batches", "List batches of jobs, show one, cancel or delete it."
+    ),
     "cron": LazyCommand(f"{_COMMANDS_PACKAGE}.cron", "cron", "Show the schedule, and change its entries."),
     "pushes": LazyCommand(
         f"{_COMMANDS_PACKAGE}.pushes", "pushes", "Show and replay the pushes that are kept while Redis is down."

@@ -42,8 +42,8 @@ class CancellationState(Protocol):
 class JobContext(Protocol):
     """The questions that a running job can ask: whether it was cancelled, and whether the process is stopping."""
 
-    def cancellation(self, jid: Jid) -> CancellationState:
-        """Return the cancellation state. It is made at the first use, since most jobs never ask."""
+    def cancellation(self, jid: Jid, bid: str = "") -> CancellationState:
+        """Return the cancellation state of a job, of the batch ``bid`` if it has one. Made at the first use: most jobs never ask."""
         ...
 
     @property

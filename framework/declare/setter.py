@@ -250,6 +250,14 @@ class Setter(Generic[P]):
         )
         return await self._in_thread(push, is_bulk=True)
 
+    def request(self, *args: P.args, **kwargs: P.kwargs) -> PushRequest:
+        """Return the request of one push, checked like a call of ``perform``, without pushing.
+
+        Raises:
+            ArgumentsError: the arguments do not fit ``perform``.
+        """
+        return PushRequest(self._declaration, self._declaration.signature.bind(args, kwargs), None, self._options)
+
     async def _in_thread(self, push: Callable[[], R], *, is_bulk: bool = False) -> R:
         """Call ``push`` in a thread of the shard; one that runs jobs here, in a thread of the event loop."""
         if self._options.get("sync"):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, TypeVar, Unpack
 
 from framework.declare import check, misuse, no_effect, port, registry
 from framework.declare.awaitable_pushes import AwaitablePushes
+from framework.declare.batch import Batch, BatchEvent, batch_of, event_of
 from framework.declare.declaration import Declaration
 from framework.declare.error_collector import ErrorCollector
 from framework.declare.job_context import CancellationState, JobContext, JobLogger, PlainLogger
@@ -18,6 +19,7 @@ from framework.declare.visible_signatures import show_signatures
 from framework.errors import DeclarationError
 from framework.typeguards import qualified_name
 from framework.types import Ack, DataConsistency, Jid, Json, Payload, ResourceBoundary, StrictArguments, Urgency
+from framework.wire.batch_fields import bid_of
 
 T = TypeVar("T")
 
@@ -202,8 +204,18 @@ class ApplicationWorker(AwaitablePushes):
         if self._aw_run is None:
             return False
         if self._aw_cancellation is None:
-            self._aw_cancellation = self._aw_run.cancellation(self.jid)
+            self._aw_cancellation = self._aw_run.cancellation(self.jid, bid_of(self._aw_job))
         return self._aw_cancellation.cancelled
+
+    @property
+    def batch(self) -> Batch | None:
+        """Return the batch of this job, ``None`` for a job of none. A callback of a nested batch is a job of the batch around it."""
+        return batch_of(self._aw_job)
+
+    @property
+    def batch_event(self) -> BatchEvent | None:
+        """Return the event and the batch that this job is a callback of; ``None`` for any other job."""
+        return event_of(self._aw_job)
 
     @property
     def interrupted(self) -> bool:

@@ -35,10 +35,10 @@ _MOST_ENDED = 1_000
 class Cancellation:
     """The cancellation of one run. ``cancelled`` never becomes false again."""
 
-    __slots__ = ("__weakref__", "is_set", "jid", "seen")
+    __slots__ = ("__weakref__", "bid", "is_set", "jid", "seen")
 
-    def __init__(self, jid: Jid) -> None:
-        self.jid = jid
+    def __init__(self, jid: Jid, bid: str = "") -> None:
+        self.jid, self.bid = jid, bid
         self.is_set = False
         """Whether the job was cancelled."""
         self.seen = False
@@ -78,18 +78,18 @@ class Cancellations:
         self._watched = WeakSet[Cancellation]()
         self._lock = threading.Lock()
 
-    def watch(self, jid: Jid, *, asks: bool = True) -> Cancellation:
+    def watch(self, jid: Jid, bid: str = "", *, asks: bool = True) -> Cancellation:
         """Return the cancellation of a job that reads it for the first time; ``refresh`` updates it while the job keeps it.
 
-        ``asks``: whether Redis is asked at once.
+        ``bid`` is the batch of the job, whose mark counts too. ``asks``: whether Redis is asked at once.
         """
-        cancellation = Cancellation(jid)
+        cancellation = Cancellation(jid, bid)
         if not jid:
             return cancellation
         with self._lock:
             self._watched.add(cancellation)
         # Behind the addition: a mark that is read now is seen here or by `refresh`.
-        if jid in self.marked:
+        if jid in self.marked or bid in self.marked:
             cancellation.is_set = True
         # An async job must not wait for Redis: `refresh` updates it.
         elif asks and running_loop() is None:
@@ -106,7 +106,7 @@ class Cancellations:
             watched = [one for one in self._watched if not one.is_set]
         if self.marked:
             for one in watched:
-                one.is_set = one.jid in self.marked
+                one.is_set = one.jid in self.marked or one.bid in self.marked
             self._cancel_tasks(self.marked)
             watched = [one for one in watched if not one.is_set]
         if watched:

@@ -7,6 +7,7 @@ from framework.declare.declaration import Declaration
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import Cancelled, Expired
 from framework.types import Jid, Payload
+from framework.wire.batch_fields import bid_of
 from framework.wire.job import expiry_of
 
 
@@ -32,6 +33,8 @@ def early_end(
 
 
 def cancelled_jid(payload: Payload, cancelled: Container[Jid]) -> Jid | None:
-    """Return the id of a job if it is among the cancelled ones. Other writers' ids may have any type."""
+    """Return the id of a job if it, or its batch, is among the cancelled ones. Other writers' ids may have any type."""
     jid = payload.get("jid")
-    return jid if isinstance(jid, str) and jid in cancelled else None
+    if not isinstance(jid, str):
+        return None
+    return jid if jid in cancelled or bid_of(payload) in cancelled else None

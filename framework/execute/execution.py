@@ -52,8 +52,9 @@ from framework.recover.suspects import SuspectRunner, is_suspect
 from framework.telemetry import context
 from framework.typeguards import has_type
 from framework.types import Payload
+from framework.wire.batch_fields import BID
 from framework.wire.job import BUFFERED_AT, DEATH_COUNT, EXPIRES_IN, count_of
-from framework.wire.malformed import dead_set_entry
+from framework.wire.malformed import batch_resources_of, dead_set_entry
 from framework.wire.resources import IDEMPOTENCY_KEY, resources_of
 from framework.wire.status_key import STATUS_EXPIRATION, TrackedJob, tracked_job
 
@@ -183,7 +184,7 @@ class Executor:
         try:
             if run.worker is not None:
                 run.declaration = run.worker.declaration()
-            if (IDEMPOTENCY_KEY in payload or BUFFERED_AT in payload) and unit.admission is None:
+            if (IDEMPOTENCY_KEY in payload or BUFFERED_AT in payload or BID in payload) and unit.admission is None:
                 ttl_s = None if run.declaration is None else run.declaration.lock_ttl_s
                 name = payload["class"] if run.declaration is None else run.declaration.wire_name
                 unit.resources = resources_of(payload, unit.data, unit.queue, ttl_s, name)
@@ -393,4 +394,6 @@ def _requested_outcome(run: Execution, error: BaseException) -> RunOutcome | Non
 
 def _malformed(unit: UnitOfWork, error: PayloadError) -> Malformed:
     """Build the member of the dead set once: a settlement that is repeated after a lost reply looks for the same bytes."""
+    if unit.resources is None:
+        unit.resources = batch_resources_of(unit.data)
     return Malformed(error, dead_set_entry(unit.data, error, time.time(), unit.queue))

@@ -30,6 +30,7 @@ from framework.store.script import ADMIT
 from framework.text import decode_escaped
 from framework.types import JobState
 from framework.wire import keys
+from framework.wire.batch_fields import BID
 from framework.wire.compress import COMPRESSED
 from framework.wire.job import BUFFERED_AT, EXPIRES_IN
 from framework.wire.json import dumps
@@ -103,7 +104,7 @@ class GroupAdmission:
         tracked = tracked_job(payload) if STATUS_EXPIRATION in payload else None
         if not policies.remote and tracked is None:
             return None
-        if IDEMPOTENCY_KEY in payload or BUFFERED_AT in payload:
+        if IDEMPOTENCY_KEY in payload or BUFFERED_AT in payload or BID in payload:
             unit.resources = resources_of(payload, unit.data, unit.queue, declaration.lock_ttl_s, declaration.wire_name)
         request = AdmissionRequest(unit, payload, declaration, worker)
         for policy in () if policies.local_admit_all(declaration) else policies.local:

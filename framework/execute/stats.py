@@ -100,12 +100,12 @@ class RunningJobs:
                 sums[name] = sums.get(name, 0) + count
         return sums
 
-    def cancellation(self, jid: Jid) -> Cancellation:
+    def cancellation(self, jid: Jid, bid: str = "") -> Cancellation:
         """Return the cancellation behind ``self.cancelled`` of a running job."""
         if self._cancellations is not None:
-            return self._cancellations.watch(jid)
-        cancellation = Cancellation(jid)
-        cancellation.is_set = jid in self.cancelled
+            return self._cancellations.watch(jid, bid)
+        cancellation = Cancellation(jid, bid)
+        cancellation.is_set = jid in self.cancelled or bid in self.cancelled
         return cancellation
 
     def watch(self, jid: Jid) -> Cancellation:

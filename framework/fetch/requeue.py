@@ -15,7 +15,7 @@ from framework.types import Payload
 from framework.wire import keys
 from framework.wire.footprint import DECODED_LIMIT
 from framework.wire.job import Job
-from framework.wire.malformed import dead_set_entry
+from framework.wire.malformed import batch_resources_of, dead_set_entry
 from framework.wire.set_limits import SetLimits
 
 
@@ -139,11 +139,11 @@ class Reconciler:
             payload, queue = read_queue(data, self._decoded_limit)
         except PayloadError as error:
             payload, destination = Payload(), keys.DEAD
-            stored = dead_set_entry(data, error, time.time())
+            stored, held = dead_set_entry(data, error, time.time()), batch_resources_of(data)
             killed: Any = KILL(
                 self._client,
                 [keys.working(self._identity), keys.DEAD],
-                [data, stored, *self._dead_set_limits.arguments],
+                [data, stored, *self._dead_set_limits.arguments, "", "", 0, "" if held is None else held.on_end()],
             )
             moved, trimmed = int(killed >= 0), max(0, int(killed))
         else:

@@ -148,5 +148,5 @@ class UnitOfWork:
         """Let nothing that becomes of the job from now on release or renew its lock."""
         if self.resources is not None:
             self.resources.lock = None
-            if not self.resources.slots:
+            if not self.resources.slots and self.resources.batch is None:
                 self.resources = None

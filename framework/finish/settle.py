@@ -1,7 +1,4 @@
-"""Move a job out of the working list by its outcome: one case per outcome, one atomic script per case.
-
-The caller ends the job in the memory of the process, by the result: nothing here knows where the job came from.
-"""
+"""Move a job out of the working list by its outcome: one case per outcome, one atomic script per case."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -133,6 +130,8 @@ class Settler:
         The script that moves a ``tracked`` job writes its state too. Only a job with a confirmed acknowledgement gets its last
         state earlier: if the process is killed in between, the job runs again and is ``running`` again.
         """
+        if (resources := unit.resources) is not None and resources.batch is not None:
+            resources.batch_end = ending_of(outcome, decision).batch
         match outcome:
             case Succeeded() | Discarded() | Expired() | Cancelled():
                 if isinstance(outcome, Cancelled):

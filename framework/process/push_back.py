@@ -21,14 +21,17 @@ from framework.errors import PayloadError
 from framework.fetch.requeue import requeue
 from framework.fetch.state import InFlight
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.endings import INTERRUPTED_TOO_OFTEN
 from framework.process.events import ProcessEvents
 from framework.recover.interruptions import InterruptionLimit
 from framework.store.script import INTERRUPT
 from framework.telemetry import logs
 from framework.types import Payload
 from framework.wire import keys
+from framework.wire.batch_fields import batch_job_of
 from framework.wire.job import INTERRUPTED_COUNT, Job, count_of, decode
 from framework.wire.payload_edit import rewrite
+from framework.wire.resources import JobResources
 from framework.wire.set_limits import INTERRUPTED_SET_LIMITS
 from framework.wire.status_key import tracked_job
 
@@ -210,7 +213,11 @@ def _interrupt_call(identity: str, interruption: _Interruption) -> tuple[list[st
     if not interruption.gives_up:
         return places, arguments
     state = tracked_job(interruption.payload)
-    ended = unit.resources.on_dead() if unit.resources is not None else ""
+    # Read once: the thread of the job may release them meanwhile.
+    held = unit.resources or JobResources()
+    held = JobResources(held.lock, held.slots, batch=batch_job_of(interruption.payload))
+    held.batch_end = INTERRUPTED_TOO_OFTEN.batch
+    ended = held.on_dead() if held.lock is not None or held.slots or held.batch is not None else ""
     status = ("", "", 0) if state is None else (keys.status(state.jid), "failed", state.ttl_s)
     return [*places, keys.INTERRUPTED], [*arguments, ended, *INTERRUPTED_SET_LIMITS.arguments, *status]
 

@@ -8,11 +8,12 @@ from functools import partial
 from typing import Any
 
 from framework.declare.declaration import Declaration
-from framework.declare.request import NO_OPTIONS, BulkRequest, PushRequest, Route
+from framework.declare.request import NO_OPTIONS, BulkRequest, DueTime, PushRequest, Route
 from framework.errors import ShardUnavailableError
 from framework.middleware.chain import Call
+from framework.push.batches import Batches
 from framework.push.bulk import BulkPush
-from framework.push.chunks import ChunkSource
+from framework.push.chunks import ChunkSource, WriteBatch
 from framework.push.deduplication import Deduplication
 from framework.push.job_batch import JobBatch, PayloadBuilder
 from framework.push.lock_port import PushLocks
@@ -64,6 +65,7 @@ class Client:
         self._schedule_writer = ScheduleWriter(clock)
         # By wire name, without a lock: two threads may make the same plan (decision 150).
         self._plans: dict[str, PushPlan] = {}
+        self.batches = Batches(self)
 
     def route(self, declaration: Declaration) -> Route:
         """Return the queue, the shard and the deciding rule of a class."""
@@ -101,7 +103,40 @@ class Client:
             BulkPushError: a shard failed, or in a later chunk a client middleware raised or made a job too large. The error
                 names the jobs that are written and those that may be. ``resume()`` continues it.
         """
-        plan, due = self._plan_for(request.declaration, request.options), request.due
+        return self._push_bulk(self._plan_for(request.declaration, request.options), request, self._write)
+
+    def collect(self, request: PushRequest, fields: Mapping[str, Json], write: WriteBatch) -> Jid | None:
+        """Build a job with these payload fields, and hand it to ``write`` instead of writing it. Raises as ``push``."""
+        plan, batch = self.build_one(request.declaration, request.args, request.options, fields, request.due)
+        return None if batch is None else write(plan, batch, "")[0]
+
+    def collect_bulk(self, request: BulkRequest, fields: Mapping[str, Json], write: WriteBatch) -> list[Jid | None]:
+        """Build jobs with these payload fields, and hand them to ``write`` in chunks. Raises as ``push_bulk``."""
+        plan = self._plan_for(request.declaration, request.options)
+        extra = plan.fields_of_push
+        return self._push_bulk(plan._replace(extra_fields=lambda: {**extra(), **fields}), request, write)
+
+    def build_one(
+        self,
+        declaration: Declaration,
+        args: list[Any],
+        options: Mapping[str, Any],
+        fields: Mapping[str, Json],
+        due: DueTime | None = None,
+    ) -> tuple[PushPlan, JobBatch | None]:
+        """Return the plan of a class and one job with these payload fields, ``None`` if a client middleware dropped it.
+
+        Writes nothing. Raises as ``push``.
+        """
+        plan = self._plan_for(declaration, options)
+        locks = plan.locks(scheduled=due is not None)
+        return plan, plan.payloads.one(args, due, locks, {**plan.fields_of_push(), **fields})
+
+    def batch_jobs_written(self, jids: Sequence[Jid]) -> None:
+        """Note the jobs that the block of a batch has written. A test may run them."""
+
+    def _push_bulk(self, plan: PushPlan, request: BulkRequest, write: WriteBatch) -> list[Jid | None]:
+        due = request.due
 
         def first_due_at() -> float | None:
             try:
@@ -113,7 +148,7 @@ class Client:
                 return due.at
 
         locks = plan.locks(scheduled=due is not None)
-        return BulkPush(ChunkSource(plan, request, locks, self._write, first_due_at).prepare).run()
+        return BulkPush(ChunkSource(plan, request, locks, write, first_due_at).prepare).run()
 
     def push_up_to(self, request: PushRequest, limit: int, max_new: int | None = None) -> list[Jid]:
         """Write copies of a job until ``limit`` jobs of its class run or wait, at most ``max_new``; return the new ids.

@@ -23,9 +23,10 @@ from framework.text import decode_escaped
 from framework.timings import STANDARD, Timings
 from framework.types import Payload
 from framework.wire import keys
+from framework.wire.batch_fields import BatchJob, batch_job_of
 from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, may_exceed
 from framework.wire.job import DEATH_COUNT, Job, count_of, decode
-from framework.wire.json import dumps
+from framework.wire.json import dumps, loads_object
 from framework.wire.malformed import dead_set_entry
 from framework.wire.resources import JobResources, Slot, lock_of, slot_id, slot_member
 from framework.wire.set_limits import INTERRUPTED_SET_LIMITS, SetLimits
@@ -227,6 +228,8 @@ class _Disposition:
     payload: Payload
     tracked: TrackedJob | None = None
     """Set if the job is given up: the same script writes its state, as no process would write it later."""
+    batch: BatchJob | None = None
+    """The job as one of its batch, which counts it as dead if it is given up."""
 
 
 def _disposition(
@@ -242,9 +245,11 @@ def _disposition(
         start_state = evidence.classify(data, payload, rank)
         changed = data if start_state == "not_started" else dumps(_mark_suspect(payload, start_state))
     except PayloadError as error:
-        return _Disposition(data, keys.DEAD, "", dead_set_entry(data, error, time.time()), {})
+        stored, batch = dead_set_entry(data, error, time.time()), batch_job_of(loads_object(data))
+        return _Disposition(data, keys.DEAD, "", stored, {}, batch=batch)
     if start_state == "started" and limit.reached(payload, DEATH_COUNT):
-        return _Disposition(data, keys.INTERRUPTED, "", changed, payload, tracked_job(payload))
+        tracked, batch = tracked_job(payload), batch_job_of(payload)
+        return _Disposition(data, keys.INTERRUPTED, "", changed, payload, tracked, batch)
     if may_exceed(len(data), LARGE_PAYLOAD):
         # A page of large jobs would take much memory, and no caller reads the arguments.
         payload["args"] = []
@@ -260,7 +265,8 @@ def _resources_of(identity: str, disposition: "_Disposition") -> JobResources:
     names = {name, name if declaration is None else declaration.wire_name, f"queue/{payload.get('queue')}"}
     member = slot_member(identity, slot_id(payload, disposition.fetched))
     slots = [Slot(keys.limit(name), member) for name in sorted(names)]
-    return JobResources(lock_of(payload, None if declaration is None else declaration.lock_ttl_s), slots)
+    lock = lock_of(payload, None if declaration is None else declaration.lock_ttl_s)
+    return JobResources(lock, slots, batch=disposition.batch, batch_end="dead")
 
 
 def read_queue(data: bytes, decoded_limit: int) -> tuple[Payload, str]:

@@ -48,6 +48,11 @@ class DestinationResolver:
         route = self._router.route(declaration)
         return QueueLocation(route.queue, shard or route.shard)
 
+    def stay(self, payload: Payload, destination: QueueLocation) -> QueueLocation:
+        """Return the place on this shard of a job that must not leave it: the queue of its payload, else that of ``destination``."""
+        queue = payload.get("queue")
+        return QueueLocation(queue if isinstance(queue, str) and queue else destination.queue, self._shard)
+
     def _routable_queues(self, declaration: Declaration) -> frozenset[str]:
         # Jobs pushed under a former name were routed by that name, to a queue that may no longer be served.
         names = [declaration, *map(declaration.with_wire_name, declaration.aliases)]

@@ -22,9 +22,10 @@ from framework.schedule.due_action import DueAction, PollEvents, ShardTransfer
 from framework.shard.routing_validator import RoutedScope
 from framework.types import Jid, Payload
 from framework.wire import keys
+from framework.wire.batch_fields import BatchEnd, BatchJob, batch_job_of
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, decompress_arguments
 from framework.wire.job import DEFERRED, TRANSFER, decode, fix_expiry, wire_timestamp
-from framework.wire.json import dumps
+from framework.wire.json import dumps, loads_object
 from framework.wire.malformed import dead_set_entry
 from framework.wire.memory_budget import MemoryBudget
 from framework.wire.payload_edit import rewrite
@@ -96,8 +97,11 @@ class DueJobPlanner:
     def _plan(self, source: str, member: bytes, due: float | None) -> DueAction | ShardTransfer:
         payload = decode(member, self._limiter.limits.decoded_limit, self._reserve)
         # Read before the middlewares, which may change the payload.
-        lock = lock_of(payload, None)
+        lock, batch = lock_of(payload, None), batch_job_of(payload)
         destination = self._destinations.resolve(payload)
+        if batch is not None and self._transfer.is_remote(destination.shard):
+            # Its batch is on this shard, and counts it here.
+            destination = self._destinations.stay(payload, destination)
         remote = self._transfer.is_remote(destination.shard)
         if remote and not isinstance(payload.get(TRANSFER), str):
             payload[TRANSFER] = uuid.uuid4().hex
@@ -115,13 +119,15 @@ class DueJobPlanner:
             # The status is written before the job is removed: after a death in between the job is planned again.
             write_status = partial(self._status_writer.write_last_if_tracked, payload, "discarded")
             report = partial(self._events.due_job_dropped, source, payload)
-            return DueAction(member, "remove", before=write_status, on_done=report, lock_argument=_on_end(lock))
+            return DueAction(
+                member, "remove", before=write_status, on_done=report, lock_argument=_on_end(lock, batch, "skipped")
+            )
         queue = str(payload["queue"])
         lock_request, tell_duplicate = self._lock_request(payload, destination.shard)
         data = _encode(member, payload)
         if remote:
             return ShardTransfer(
-                member, data, queue, destination.shard, token, lock_request, _on_end(lock), tell_duplicate
+                member, data, queue, destination.shard, token, lock_request, _on_end(lock, None, ""), tell_duplicate
             )
         return DueAction(member, "queue", data, queue, lock_argument=lock_request, on_duplicate=tell_duplicate)
 
@@ -182,14 +188,15 @@ class DueJobPlanner:
 def _resources_of(member: bytes) -> str:
     """Return the resources of a member that cannot be planned, as far as it can be read."""
     try:
-        return _on_end(lock_of(decode(member), None))
+        payload = decode(member)
     except PayloadError:
-        return ""
+        payload = loads_object(member)
+    return _on_end(lock_of(payload, None), batch_job_of(payload), "dead")
 
 
-def _on_end(lock: Lock | None) -> str:
+def _on_end(lock: Lock | None, batch: BatchJob | None, batch_end: BatchEnd) -> str:
     """Return the script argument that releases the resources of a job that ends."""
-    return "" if lock is None else JobResources(lock).on_end()
+    return "" if lock is None and batch is None else JobResources(lock, batch=batch, batch_end=batch_end).on_end()
 
 
 def _encode(member: bytes, payload: Payload) -> bytes:

@@ -1,22 +1,35 @@
 """Write jobs to one shard, a named Redis, and read the statuses of tracked jobs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
 import redis
+from redis.exceptions import RedisError
 
+from framework.declare.batch_port import BatchStatus
 from framework.errors import ShardUnavailableError
 from framework.shard.application_pool import validated_client
+from framework.shard.batch_reader import read_batches, scan_members
 from framework.shard.connection import ShardConnection, pack
+from framework.shard.redis_errors import unavailable_error
 from framework.shard.routing_validator import RoutingValidator
 from framework.shard.transaction import TOKEN_MS, Command, QueueTransaction, ScheduleTransaction
 from framework.store.channel import ChannelPool
 from framework.store.clock import epoch_s
 from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint, open_client
-from framework.store.script import MARK_CANCELLED, PUSH_DELAYED, PUSH_UNIQUE, PUSH_UP_TO, Script
+from framework.store.script import (
+    BATCH_CHANGE,
+    BATCH_PUSH,
+    MARK_CANCELLED,
+    PUSH_DELAYED,
+    PUSH_UNIQUE,
+    PUSH_UP_TO,
+    Script,
+)
 from framework.types import Jid
 from framework.wire import keys
+from framework.wire.batch_fields import BatchAction, BatchMembers, BatchReply, BatchWrite
 from framework.wire.resources import UniqueJobs
 from framework.wire.status_key import StatusCommand
 
@@ -218,6 +231,49 @@ class Shard:
             ShardUnavailableError: as ``enqueue``. A take whose reply is lost counts.
         """
         return self._connection.run_script(script, names, arguments)
+
+    def write_batch(self, write: BatchWrite) -> BatchReply:
+        """Write jobs of a batch with their counts (``batch_push.lua``). A write with the same token is done once.
+
+        Raises:
+            ShardUnavailableError: as ``enqueue``; all of these jobs are written or none.
+        """
+        queues = [keys.queue(one.queue) if one.queue else keys.SCHEDULE for one in write.groups]
+        names = (keys.batch(write.bid), keys.BATCHES, keys.pushed(write.token), keys.QUEUES, keys.SCHEDULE, *queues)
+        code, *owners = self._connection.run_script(BATCH_PUSH, names, (write.head(TOKEN_MS), *write.payloads()))
+        return BatchReply(code, owners[0] if owners else ())
+
+    def change_batch(self, bid: str, action: BatchAction, event: str = "", callback: bytes = b"") -> int:
+        """Change a batch (``batch_change.lua``): 1 done, 0 no such batch, -1 the event has come about.
+
+        Raises:
+            ShardUnavailableError: as ``enqueue``.
+        """
+        names = (keys.batch(bid), keys.BATCHES, keys.CANCELLED)
+        done: int = self._connection.run_script(BATCH_CHANGE, names, (bid, action, event, callback))
+        return done
+
+    def read_batch(self, bid: str) -> BatchStatus | None:
+        """Return the status of a batch, ``None`` if this shard does not have it.
+
+        Raises:
+            ShardUnavailableError: Redis does not answer or refuses.
+        """
+        try:
+            return next(iter(read_batches(self.client, self.name, [bid])), None)
+        except (RedisError, OSError) as error:
+            raise unavailable_error(self.name, self.endpoint, error) from error
+
+    def batch_members(self, bid: str, kind: BatchMembers) -> Iterator[str]:
+        """Yield the ids of a batch's failed or dead jobs, or of its nested batches.
+
+        Raises:
+            ShardUnavailableError: Redis does not answer or refuses.
+        """
+        try:
+            yield from scan_members(self.client, bid, kind)
+        except (RedisError, OSError) as error:
+            raise unavailable_error(self.name, self.endpoint, error) from error
 
     def states(self, jids: Sequence[Jid]) -> Sequence[bytes | None]:
         """Return the values of the status keys of these jobs, ``None`` for a missing key.

@@ -97,7 +97,7 @@ _DASHBOARD_KEYS = (keys.iteration("*"), _METRICS, "h|*", "*-[0-9][0-9]-[0-9][0-9
 
 PRODUCER = Role(
     "producer",
-    "push and cancel jobs, read the states of tracked jobs, read and set flags, use rate limiters",
+    "push and cancel jobs and batches, read the states of tracked jobs, read and set flags, use rate limiters",
     (
         *_PUSH_KEYS,
         keys.status("*"),
@@ -105,16 +105,18 @@ PRODUCER = Role(
         keys.lock("*"),
         keys.limit("*"),
         *(keys.LIMITS, keys.COUNTERS, keys.FLAGS, keys.CANCELLED, keys.LIMITERS, keys.limiter("*")),
+        *(keys.BATCHES, keys.batch("*")),
     ),
     (
         *(script.PUSH_UNIQUE, script.PUSH_DELAYED, script.PUSH_UP_TO, script.NOTE_PUSHED, script.MARK_CANCELLED),
         *(script.LIMITER_TAKE, script.LIMITER_LOCK, script.LIMITER_UNLOCK, script.LIMITER_READ),
+        *(script.BATCH_PUSH, script.BATCH_CHANGE),
     ),
     # SET also runs inside push_unique, where the command comes as a value: the status of a tracked job.
     # WATCH, PEXPIRE, MULTI, RPUSH, LMOVE, EXEC: a chunk of a bulk push; TYPE, LLEN, UNLINK: before a chunk is repeated.
     (
         *("exec", "hdel", "hgetall", "hset", "llen", "lmove", "lpush", "mget", "multi", "pexpire", "rpush", "sadd"),
-        *("select", "set", "time", "type", "unlink", "watch", "zadd"),
+        *("scard", "select", "set", "sscan", "time", "ttl", "type", "unlink", "watch", "zadd"),
     ),
     # LPOS: whether a kept push is in its queue already. SCAN: `reset` of a rate limiter with all of its keys.
     (_NAME, "lpos", "scan"),
@@ -186,7 +188,21 @@ READ_ONLY = Role(
     (script.SEARCH, script.LIMITER_READ),
     (
         *("exec", "exists", "get", "hget", "hgetall", "hmget", "hvals", "llen", "lrange", "mget", "multi", "pttl"),
-        *("scan", "select", "smembers", "sscan", "time", "zcard", "zmscore", "zrange", "zrank", "zscan", "zscore"),
+        *(
+            "scan",
+            "scard",
+            "select",
+            "smembers",
+            "sscan",
+            "time",
+            "ttl",
+            "zcard",
+            "zmscore",
+            "zrange",
+            "zrank",
+            "zscan",
+            "zscore",
+        ),
     ),
     (_NAME,),
     (keys.iteration("*"),),
@@ -202,6 +218,7 @@ OPERATOR = Role(
         script.DROP_HELD,
         script.DROP_QUEUED,
         script.MARK_CANCELLED,
+        script.BATCH_CHANGE,
         script.UNREGISTER,
         script.MIGRATE,
         script.REPLACE,
@@ -314,6 +331,8 @@ _PROBES: dict[str, tuple[Any, ...]] = {
     "sadd": (_SAMPLE, "x"),
     "set": (_SAMPLE, "x"),
     "sismember": (_SAMPLE, "x"),
+    "smove": (_SAMPLE, _SAMPLE, "x"),
+    "sscan": (_SAMPLE, 0),
     "srem": (_SAMPLE, "x"),
     "zadd": (_SAMPLE, 0, "x"),
     "zcount": (_SAMPLE, 0, 0),

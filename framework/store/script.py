@@ -92,7 +92,7 @@ def is_wrong_type(error: ResponseError) -> bool:
     return "WRONGTYPE" in str(error)
 
 
-_RELEASE_PARTS = ("time", "lock", "lock_ticket", "slots", "release")
+_RELEASE_PARTS = ("time", "lock", "lock_ticket", "slots", "batch", "release")
 _LOCK_PARTS = ("time", "lock", "positions", "lock_request", "duplicate")
 
 ADMIT = Script("admit", *_RELEASE_PARTS, "request_slot", "positions", "start_lock")
@@ -120,8 +120,10 @@ RECEIVE_TRANSFER = Script("receive_transfer", *_LOCK_PARTS)
 MIGRATE = Script("migrate")
 HOLD_PAUSED = Script("hold_paused", *_RELEASE_PARTS)
 SCHEDULE = Script("schedule", *_RELEASE_PARTS)
-ENQUEUE_DUE = Script("enqueue_due", *_LOCK_PARTS, "lock_ticket", "slots", "release", "trim")
+ENQUEUE_DUE = Script("enqueue_due", *_LOCK_PARTS, "lock_ticket", "slots", "batch", "release", "trim")
 NOTE_PUSHED = Script("note_pushed")
+BATCH_PUSH = Script("batch_push", *_LOCK_PARTS, "batch")
+BATCH_CHANGE = Script("batch_change", "batch")
 LEAD = Script("lead")
 LIMITER_TAKE = Script("limiter_take", "time", "limiter")
 LIMITER_LOCK = Script("limiter_lock", "time", "limiter")

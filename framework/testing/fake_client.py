@@ -109,6 +109,15 @@ class FakeClient(ProcessClient):
         self._note(jids)
         return jids
 
+    def batch_jobs_written(self, jids: Sequence[Jid]) -> None:
+        """See ``Client``."""
+        self._note(jids)
+        for shard in self.memory_shards.values():
+            enqueued = shard.memory.batches.enqueued
+            # A callback may enqueue another.
+            while enqueued and self.on_push is not None:
+                self._note([enqueued.pop(0)])
+
     def _note(self, jids: Sequence[Jid]) -> None:
         if jids and self.on_push is not None:
             self.on_push(jids)

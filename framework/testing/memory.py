@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any, Literal, TypeAlias
 
 from framework.errors import PayloadError
+from framework.testing.memory_batches import MemoryBatches
 from framework.types import Jid, Payload
 from framework.wire.job import BUFFERED_AT, decode, wire_timestamp
 from framework.wire.json import loads
@@ -66,7 +67,8 @@ class JobMemory:
         """Held during each step. A caller holds it around several."""
         self._clock = clock
         self.cancelled = set[Jid]()
-        """The ids of cancelled jobs that have not ended (``aw:cancelled``)."""
+        """The ids of cancelled jobs and batches that have not ended (``aw:cancelled``)."""
+        self.batches = MemoryBatches(self, clock)
         self.clear()
 
     def clear(self) -> None:
@@ -80,6 +82,7 @@ class JobMemory:
             self._iterations: dict[Jid, dict[bytes, bytes]] = {}
             self._slots: dict[str, set[str]] = {}
             self._replies: dict[str, Any] = {}
+            self.batches.clear()
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
@@ -212,6 +215,8 @@ class JobMemory:
             if fields.get("status"):
                 key, state, seconds = fields["status"]
                 self.set_state(key, state, "EX", float(seconds))
+            if fields.get("batch"):
+                self.batches.count(*fields["batch"])
 
     def _release_lock(self, lock: dict[str, Any]) -> None:
         found = self.lock(lock["key"])

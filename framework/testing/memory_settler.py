@@ -77,6 +77,7 @@ class MemorySettler:
     ) -> None:
         """Move the job to where it belongs, with its lock, slots and state."""
         delay_s = 0.0
+        unit.own_resources().batch_end = ending.batch
         match outcome:
             case Succeeded() | Discarded() | Retired() | Expired() | Cancelled():
                 if isinstance(outcome, Cancelled):

@@ -1,14 +1,17 @@
 """Stand for a shard of the configuration: the pushes of the product write into memory."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Never, cast
 
+from framework.declare.batch_port import BatchStatus
 from framework.errors import PushError, ShardUnavailableError
+from framework.shard.batch_reader import batch_status
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from framework.testing.memory import JobMemory, marked_duplicate
 from framework.types import Jid
 from framework.wire import keys
+from framework.wire.batch_fields import BatchAction, BatchMembers, BatchReply, BatchWrite
 from framework.wire.json import loads
 from framework.wire.resources import UniqueJobs
 from framework.wire.status_key import StatusCommand
@@ -157,6 +160,54 @@ class MemoryShard(Shard):
         self._check_available()
         _, key, state, mode, seconds = command
         self.memory.set_state(key, state, mode, float(seconds))
+
+    def write_batch(self, write: BatchWrite) -> BatchReply:
+        """See ``Shard`` and ``batch_push.lua``."""
+        self._check_available()
+        with self.memory.step:
+            return self.memory.batches.write(write, lambda: self._add_batch_jobs(write))
+
+    def _add_batch_jobs(self, write: BatchWrite) -> list[list[Any]]:
+        dropped: list[list[Any]] = []
+        self._write_statuses([("SET", *words) for words in write.statuses])
+        for number, group in enumerate(write.groups):
+            for index, data in enumerate(group.payloads):
+                request: Any = loads(group.lock_requests.get(index, "{}").encode())
+                lock = self.memory.lock(request["key"]) if request else None
+                if lock is not None and request["drops"]:
+                    self.memory.note_duplicate(request["key"])
+                    if request.get("mark"):
+                        self.write_status(request["mark"])
+                    dropped.append([number, index, lock.owner])
+                    continue
+                due = None if not group.dues else self._batch_due(group.dues[index])
+                if request and lock is None:
+                    wait_s = 0.0 if due is None else max(0.0, due - self.time())
+                    self.memory.take_lock(request["key"], request["jid"], request["ttl_ms"] + wait_s * 1000)
+                stored = data if lock is None else marked_duplicate(data, lock.owner)
+                self.memory.add("queue" if group.queue else "schedule", stored, group.queue, due)
+        return dropped
+
+    def _batch_due(self, due: str) -> float:
+        return self.time() + float(due) if due.startswith("+") else float(due)
+
+    def change_batch(self, bid: str, action: BatchAction, event: str = "", callback: bytes = b"") -> int:
+        """See ``Shard`` and ``batch_change.lua``."""
+        self._check_available()
+        with self.memory.step:
+            return self.memory.batches.change(bid, action, event, callback)
+
+    def read_batch(self, bid: str) -> BatchStatus | None:
+        """See ``Shard``. A batch of a fake does not expire."""
+        self._check_available()
+        with self.memory.step:
+            found = self.memory.batches.fields(bid)
+            return None if found is None else batch_status(bid, self.name, *found, -1, self.time())
+
+    def batch_members(self, bid: str, kind: BatchMembers) -> Iterator[str]:
+        """See ``Shard``."""
+        self._check_available()
+        yield from self.memory.batches.members(bid, kind)
 
     def states(self, jids: Sequence[Jid]) -> Sequence[bytes | None]:
         """See ``Shard``."""

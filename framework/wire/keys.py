@@ -77,6 +77,15 @@ CANCELLED = "aw:cancelled"
 CANCELLED_TTL_S = 30 * 86_400
 """How long a cancellation is kept, in case the job is found nowhere: as long as Sidekiq keeps its own."""
 
+BATCHES = "aw:batches"
+"""ZSET of the ids of batches; score: about when they expire, in seconds of Redis's clock."""
+
+
+def batch(bid: str) -> str:
+    """HASH with a TTL: the counts, events and callbacks of a batch, and prefix of its sets ``:failed``, ``:dead``, ``:children``."""
+    return f"aw:batch:{bid}"
+
+
 LOCKS = "aw:lock:"
 
 

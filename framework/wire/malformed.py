@@ -11,12 +11,14 @@ import re
 
 from framework.errors import PayloadError, PayloadLimitError
 from framework.types import Payload
+from framework.wire.batch_fields import batch_job_of
 from framework.wire.error_text import error_class
 from framework.wire.footprint import DECODED_LIMIT, DECODED_LIMIT_SETTING
 from framework.wire.ids import generate_jid
 from framework.wire.job import MALFORMED, MALFORMED_RAW, decode, timestamp, wire_timestamp
 from framework.wire.json import dumps, loads_object
 from framework.wire.payload_edit import append_fields, set_fields
+from framework.wire.resources import JobResources
 
 _DEFAULT_QUEUE = "default"
 _MAX_MESSAGE = 1_000
@@ -102,3 +104,9 @@ def _is_base64(value: object) -> bool:
         return isinstance(value, str) and bool(base64.b64decode(value, validate=True) or not value)
     except (binascii.Error, ValueError):
         return False
+
+
+def batch_resources_of(data: bytes) -> JobResources | None:
+    """Return the batch of a payload that cannot run, as far as it can be read: the batch must not wait for it."""
+    batch = batch_job_of(loads_object(data))
+    return None if batch is None else JobResources(batch=batch, batch_end="dead")

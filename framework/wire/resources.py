@@ -1,4 +1,4 @@
-"""Describe the resources of a job in Redis (its lock and slots) for the scripts that move it.
+"""Describe the resources of a job in Redis (its lock, slots and batch) for the scripts that move it.
 
 Each script that moves a job says what happens to them.
 """
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 
 from framework.types import Jid, Payload
 from framework.wire import keys
+from framework.wire.batch_fields import BID, BatchEnd, BatchJob, batch_job_of
 from framework.wire.job import BUFFERED_AT
 from framework.wire.json import dumps, dumps_ordered, dumps_texts, loads
 from framework.wire.status_key import StatusCommand
@@ -108,6 +109,12 @@ class LockRequest:
     wal_positions: Mapping[str, str]
     status_command: StatusCommand | None = None
     """The status command of a tracked job, executed if the job is dropped."""
+    batch: BatchJob | None = None
+    """The job as one of its batch, which no longer counts the job if it is dropped."""
+
+    def with_status(self, command: StatusCommand) -> "LockRequest":
+        """Return the request of a tracked job: ``command`` is executed if the job is dropped."""
+        return replace(self, status_command=command)
 
     def encode(self) -> bytes:
         """Return the argument of the scripts (``parts/lock_request.lua``)."""
@@ -122,6 +129,8 @@ class LockRequest:
         }
         if self.status_command is not None:
             fields["mark"] = [str(word) for word in self.status_command]
+        if self.batch is not None:
+            fields["batch"] = self.batch.moved("skipped")
         return dumps(fields)
 
 
@@ -209,6 +218,10 @@ class JobResources:
     slots: list[Slot] = field(default_factory=list[Slot])
     next_run: Callable[[], NextRun] | None = None
     """Builds the rerun to write if a duplicate was pushed while the job ran; ``None`` if the class has no reruns."""
+    batch: BatchJob | None = None
+    """The job as one of its batch; ``None`` for most jobs, which have none."""
+    batch_end: BatchEnd = "done"
+    """What the next move of the job means for its batch; empty for a move that is not counted."""
     cancelled: Jid = ""
     """The id of a job that ends because it was cancelled: its mark goes with it."""
     iteration: Jid = ""
@@ -233,6 +246,9 @@ class JobResources:
         state = "" if status is None else f',"status":[{",".join(map(_quoted, _status_fields(status)))}]'
         mark = f',"cancelled":{_quoted(self.cancelled)}' if self.cancelled else ""
         cursor = f',"iteration":{_quoted(self.iteration)}' if self.iteration else ""
+        batch = self.batch
+        if batch is not None and self.batch_end:
+            mark += f',"batch":[{",".join(map(_quoted, batch.moved(self.batch_end)))}]'
         return f'{{"slots":[{slots}]{held}{state}{mark}{cursor}}}'
 
     def on_dead(self) -> str:
@@ -240,19 +256,23 @@ class JobResources:
         return replace(self, iteration="").on_end() if self.iteration else self.on_end()
 
     def on_delay(self, delay_s: float, status: StatusCommand | None = None) -> str:
-        """Return the script argument for a job that runs again in ``delay_s`` or later: it keeps only its lock."""
-        return self._encode(delay_s, status=status)
+        """Return the script argument for a job that runs again in ``delay_s`` or later: it keeps its lock; a failure is counted."""
+        return self._encode(delay_s, status=status, counted=self.batch_end == "failed")
 
     def on_hold(self) -> str:
         """Return the script argument for a job that is held for an unknown time: it keeps its lock for ``HELD_LOCK_S``."""
         return self._encode(HELD_LOCK_S)
 
-    def on_requeue(self, status: StatusCommand | None = None, *, stays_without_lock: bool = False) -> str:
+    def on_requeue(
+        self, status: StatusCommand | None = None, *, stays_without_lock: bool = False, counted: bool = False
+    ) -> str:
         """Return the script argument for a job that returns to its queue: as ``on_delay``, and a free lock is taken again.
 
-        ``stays_without_lock``: the job does not return if another job has its lock (``requeue.lua``).
+        ``stays_without_lock``: not if another job has its lock (``requeue.lua``). ``counted``: its batch counts the move.
         """
-        return self._encode(0.0, retake_lock=True, status=status, stays_without_lock=stays_without_lock)
+        return self._encode(
+            0.0, retake_lock=True, status=status, stays_without_lock=stays_without_lock, counted=counted
+        )
 
     def _encode(
         self,
@@ -261,6 +281,7 @@ class JobResources:
         retake_lock: bool = False,
         status: StatusCommand | None = None,
         stays_without_lock: bool = False,
+        counted: bool = False,
     ) -> str:
         fields: dict[str, Any] = {"slots": [{"base": slot.base, "member": slot.member} for slot in self.slots]}
         if self.lock is not None:
@@ -273,6 +294,8 @@ class JobResources:
                 fields["lock"]["stays"] = True
         if status is not None:
             fields["status"] = _status_fields(status)
+        if counted and self.batch is not None:
+            fields["batch"] = self.batch.moved(self.batch_end)
         return dumps(fields).decode()
 
 
@@ -287,10 +310,11 @@ def _status_fields(status: StatusCommand) -> list[str]:
 
 
 def resources_of(payload: Payload, data: bytes, queue: str, lock_ttl_s: float | None, name: str) -> JobResources | None:
-    """Return the resources of a fetched job of the class ``name``: its lock, and the slots reserved for it while it waited."""
+    """Return the resources of a fetched job of the class ``name``: its lock, the slots reserved for it while it waited, its batch."""
     lock = lock_of(payload, lock_ttl_s)
     slots = reservations(payload, data, (name, f"queue/{queue}")) if BUFFERED_AT in payload else []
-    return JobResources(lock, slots) if lock is not None or slots else None
+    batch = batch_job_of(payload) if BID in payload else None
+    return JobResources(lock, slots, batch=batch) if lock is not None or slots or batch is not None else None
 
 
 def lock_key(worker: str, arguments: bytes, since: int = 0) -> str:

@@ -21,6 +21,9 @@ WRITING = {"LPUSH", "RPUSH", "ZADD"}
 
 MAY_TAKE = {
     "act_on_entries": {"ZREM"},
+    "batch": {"ZREM"},  # the command removes the mark of a cancelled batch
+    "batch_change": {"ZREM"},  # as `batch`, and the name of a batch
+    "batch_push": {"ZREM"},  # the command removes the name of an expired batch
     "cron_push": {"LTRIM"},  # the command removes old ticks from a list, not a job
     "drop_held": {"ZREM"},
     "drop_queued": {"LREM"},

@@ -46,6 +46,7 @@ COMMANDS = {
     "EVAL read_due,enqueue_due,"
     "EVAL enqueue_due,ZCOUNT,fetch,BLMOVE",
     "retry": f"{HEARTBEAT},fetch,schedule,fetch,{BLOCK},{POLL_RETRY},enqueue_due,ZCOUNT,fetch,BLMOVE",
+    "batch": f"{HEARTBEAT},fetch,schedule,fetch,{BLOCK},{POLL_RETRY},enqueue_due,ZCOUNT,fetch,BLMOVE",
     "later": f"{HEARTBEAT},fetch,schedule,fetch,{BLOCK},{POLL},enqueue_due,fetch,BLMOVE",
     "dead": f"{HEARTBEAT},fetch,admit,kill,fetch,{BLOCK}",
     "dropped": f"{HEARTBEAT},fetch,finish,fetch,{BLOCK}",

@@ -39,6 +39,17 @@ from tests.execute.processor_bench import WORKING, ProcessorBench, ScriptedPolic
 from tests.harness import IDENTITY, ROOT, encoded, enqueue, hold, server_lines, until
 
 JID = "ab" * 12
+BID = "aw-batch"
+
+BATCHES = {
+    "done": (1, 0, 0, 0),
+    "failed": (2, 0, 1, 0),
+    "dead": (2, 0, 0, 1),
+    "removed": (2, 1, 0, 0),
+    "": (2, 0, 0, 0),
+}
+"""What the batch of two jobs shows after the end of one: pending, removed, failed, dead."""
+
 NO_MOVES = {
     "start_iteration",
     "save_iteration",
@@ -104,13 +115,13 @@ class EndingBench:
         declare=worker,
         **fields,
     ):
-        """Push a tracked job and wait until the processor has settled it."""
+        """Push a tracked job of a batch and wait until the processor has settled it."""
         declare(perform, **(attributes or {}))
         self.redis.set(keys.status(JID), "queued")
         self.processor = one = ProcessorBench(self.redis, self.url, 1, (), policies, **(executor or {}))
         one.events = []
         one.foreign_class = lambda name: one.fetcher.quiet()
-        enqueue(self.redis, name, **{"jid": JID, "status_expiration": 60, **fields})
+        enqueue(self.redis, name, **{"jid": JID, "bid": BID, "status_expiration": 60, **fields})
         if setup is not None:
             setup()
         one.start()
@@ -134,6 +145,7 @@ def bench(redis, redis_url, granted, monkeypatch):
     monkeypatch.setattr(counters, "_counts", {})
     with registry.isolated():
         one = EndingBench(redis, redis_url, granted, monkeypatch)
+        redis.hset(keys.batch(BID), mapping={"total": 2, "pending": 2, "ttl_s": 60})
         yield one
         if one.processor is not None:
             one.processor.stop()
@@ -190,7 +202,7 @@ def cut_off(limit):
     def act(bench):
         worker(lambda self: None)
         in_flight = InFlight(1)
-        in_flight.add([hold(bench.redis, encoded(jid=JID, status_expiration=60))])
+        in_flight.add([hold(bench.redis, encoded(jid=JID, bid=BID, status_expiration=60))])
         in_flight.start(0.0).performing_since = time.perf_counter()
         bench.redis.set(keys.status(JID), "running")
         PushBack(bench.client, IDENTITY, in_flight, ProcessEvents("main"), InterruptionLimit(limit)).return_jobs(0.0)
@@ -209,7 +221,7 @@ def die(limit):
         detector.record_heartbeat(float(seconds), lease_held=True)
         other = "host:2:" + "ff" * 6
         bench.redis.zadd(keys.REGISTRY, {other: 1})
-        hold(bench.redis, encoded(jid=JID, status_expiration=60), other)
+        hold(bench.redis, encoded(jid=JID, bid=BID, status_expiration=60), other)
         bench.redis.hset(keys.process(other), "slots", 1)
         bench.redis.set(keys.status(JID), "running")
         limits = SetLimits(100, 3600.0)
@@ -293,7 +305,9 @@ def test_ending_of_a_real_job_writes_its_row(bench, redis, ending):
     with server_lines("info") as lines:
         ACTS[ending](bench)
         events = lines()
-    written = {state(redis, JID), *bench.moves}
+    assert batch_counts(redis) == BATCHES[ending.batch]
+    # A job of a batch without a confirmed acknowledgement ends by `finish`.
+    written = {state(redis, JID), *bench.moves} - ({"finish"} if ending.script == "fetch" else set())
     assert written == {ending.state or unchanged(ending), *([] if ending.script == "fetch" else [ending.script])}
     counted = {series.split("{")[0] for series in counters._counts} & COUNTERS
     assert counted == ({ending.counter} if ending.counter else set())
@@ -308,6 +322,12 @@ def test_ending_of_a_real_job_writes_its_row(bench, redis, ending):
         assert job_lines[-1] == ending.log_status
     else:
         assert job_lines == ([ending.log_status] if ending.line == "single" else [])
+
+
+def batch_counts(redis):
+    key = keys.batch(BID)
+    pending, removed = redis.hmget(key, "pending", "removed")
+    return int(pending), int(removed or 0), redis.scard(f"{key}:failed"), redis.scard(f"{key}:dead")
 
 
 def unchanged(ending):

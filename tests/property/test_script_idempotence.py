@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from framework.store import script
 from framework.store.script import Script
+from framework.wire.batch_fields import BatchGroup, BatchWrite, NewBatch
 from framework.wire.json import dumps
 from framework.wire.resources import Lock, LockDetails, LockRequest, LockTerms, UniqueJobs
 
@@ -236,7 +237,42 @@ def limiter_lock(limit):
     ]
 
 
+BATCH = "aw:batch:aw-b"
+
+
+def batch(redis, jobs):
+    """A batch of all jobs, which died once, with a callback of each event, in another batch."""
+    held(redis, jobs)
+    callback = dumps([["q", '{"class":"Callback","jid":"c"}']])
+    counts = {"total": len(jobs), "pending": len(jobs), "ttl_s": 60, "parent": "aw-p", "open": 0}
+    redis.hset(BATCH, mapping={**counts, "on_success": callback, "on_death": callback})
+    redis.hset("aw:batch:aw-p", mapping={"pending": 1, "ttl_s": 60, "children": 1})
+    redis.zadd("batches", {"aw-b": 1})
+
+
+def batch_ends(jobs, how):
+    return [WORKING], [jobs[0], dumps({"slots": [], "batch": ["aw-b", "j", how]})]
+
+
+def batch_write(jobs, **more):
+    write = BatchWrite("aw-n", "token", 60, NewBatch("text", "aw-p", "", {}), groups=[BatchGroup("q", jobs)], **more)
+    return ["aw:batch:aw-n", "batches", "token", QUEUES, SET, QUEUE], [write.head(60_000), *write.payloads()]
+
+
+def batch_change(action, *more):
+    return [BATCH, "batches", "marks"], ["aw-b", action, *more]
+
+
 CALLS = {
+    "batch_push": (batch, batch_write),
+    "batch_push, opening": (batch, lambda jobs: batch_write(jobs, opens=True)),
+    "batch_change, invalidate": (batch, lambda jobs: batch_change("invalidate")),
+    "batch_change, cancel": (batch, lambda jobs: batch_change("cancel")),
+    "batch_change, delete": (batch, lambda jobs: batch_change("delete")),
+    "batch_change, callback": (batch, lambda jobs: batch_change("callback", "complete", dumps(["q", "{}"]))),
+    "finish, of a batch": (batch, lambda jobs: batch_ends(jobs, "done")),
+    "finish, dead of a batch": (batch, lambda jobs: batch_ends(jobs, "dead")),
+    "finish, removed of a batch": (batch, lambda jobs: batch_ends(jobs, "removed")),
     "push_unique": (held, lambda jobs: pushed(jobs, QUEUE, "q", status=("queued", "EX", 60))),
     "push_unique, due later": (held, lambda jobs: pushed(jobs, SET, "", due=now_plus(60))),
     "push_unique, due after a delay": (held, lambda jobs: pushed(jobs, SET, "", delay_s=60.0)),

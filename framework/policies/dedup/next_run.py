@@ -9,6 +9,7 @@ from framework.recover.suspects import SUSPECT_FIELD
 from framework.telemetry import logs
 from framework.types import Jid
 from framework.wire import keys
+from framework.wire.batch_fields import BATCH_EVENT, BID
 from framework.wire.ids import generate_jid
 from framework.wire.job import (
     DEATH_COUNT,
@@ -40,6 +41,8 @@ _RUN_FIELDS = (
     ),
     *(INTERRUPTED_COUNT, DEATH_COUNT, SUSPECT_FIELD, DEFERRED, DEFERRED_BY, DEFERRED_COUNT, TRANSFER, DUPLICATE_OF),
     *(UNKNOWN_COUNT, UNKNOWN_SINCE, EXPIRY),
+    # The further run is none of the jobs that its batch has counted.
+    *(BID, BATCH_EVENT),
 )
 """The payload fields that describe the finished run."""
 

@@ -17,6 +17,7 @@ from framework.telemetry import logs
 from framework.telemetry.counters import series_name
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Jid, Payload
+from framework.wire.batch_fields import batch_job_of
 from framework.wire.job import version_of
 from framework.wire.json import dumps, loads
 from framework.wire.resources import (
@@ -102,7 +103,8 @@ class Deduplicator:
         """Return the request of a due job for its lock."""
         terms = self.lock_terms(declaration, policy)
         lock = Lock(payload[IDEMPOTENCY_KEY], str(payload["jid"]), terms.ttl_s, terms.worker)
-        return LockRequest(lock, terms.drop_duplicate, terms.counter, wal_positions_of(payload), status_command)
+        positions, batch = wal_positions_of(payload), batch_job_of(payload)
+        return LockRequest(lock, terms.drop_duplicate, terms.counter, positions, status_command, batch)
 
     def log_duplicate(self, payload: Payload, declaration: Declaration, policy: Deduplicate, owner: Jid) -> None:
         """Log a dropped duplicate, with GitLab's fields."""

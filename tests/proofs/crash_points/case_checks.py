@@ -14,7 +14,7 @@ from framework.wire.job import BUFFERED_AT, TRANSFER
 from framework.wire.resources import IDEMPOTENCY_KEY
 from tests.proofs.crash_points.environment import FOREIGN, CaseEnvironment
 from tests.proofs.crash_points.job_notes import Note, count
-from tests.proofs.crash_points.jobs import SAMPLE
+from tests.proofs.crash_points.jobs import BATCH, SAMPLE
 from tests.proofs.crash_points.scenarios import ExpectedEnd
 from tests.proofs.leftover_keys import leaks
 from tests.proofs.places import END, payload_in, place_of, unwrapped
@@ -93,6 +93,7 @@ class CaseChecks:
         self._last_states(notes)
         self._retired(notes)
         self._death_handlers(notes)
+        self._batch()
         self._keys()
 
     # --- checks of each look
@@ -226,6 +227,15 @@ class CaseChecks:
         found = sum(self._counted().values())
         if found != wanted:
             self._add_problem("at the end", f"{found} jobs of the retired class are counted, not {wanted}")
+
+    def _batch(self) -> None:
+        """Check that a batch has counted each job once: its jobs have all succeeded."""
+        for client in self.environment.clients.values():
+            key = keys.batch(BATCH)
+            found = cast("dict[bytes, bytes]", client.hgetall(key))
+            if found and (found[b"pending"] != b"0" or b"success_at" not in found or client.exists(f"{key}:failed")):
+                self._add_problem("at the end", f"the batch has counted {found}")
+            client.delete(key)
 
     def _keys(self) -> None:
         """Remove the keys that may stay (docs/reference/keys.md, Census), and report the rest."""

@@ -14,6 +14,8 @@ SECOND = "second"
 
 KEPT_S = 600
 RETIRED = "Points::Retired"
+BATCH = "aw-points"
+"""The batch of the jobs of a scenario."""
 
 SAMPLE: dict[str, Any] = {"big": 2**70 + 1, "exact": 1700000000.123456, "none": [], "map": {}, "text": 'ü "\\\u2028'}
 """Arguments that a careless rewrite would change: no script may decode a payload."""

@@ -21,7 +21,7 @@ from framework.wire.job import DEATH_COUNT
 from framework.wire.resources import slot_member
 from tests.proofs.crash_points import jobs
 from tests.proofs.crash_points.environment import CaseEnvironment
-from tests.proofs.crash_points.jobs import KEPT_S, QUEUE, RETIRED, SAMPLE
+from tests.proofs.crash_points.jobs import BATCH, KEPT_S, QUEUE, RETIRED, SAMPLE
 from tests.proofs.crash_points.stepped_worker import SteppedWorker
 
 DEAD = "points:1:dead"
@@ -155,6 +155,12 @@ def _waiting(
             environment.write(name, serial, place, **fields, **(environment.lock(serial) if locked else {}))
 
     return prepare
+
+
+def _batched(environment: CaseEnvironment, batch: int) -> None:
+    """Write jobs of a batch of this framework, which counts each once."""
+    environment.clients["main"].hset(keys.batch(BATCH), mapping={"total": batch, "pending": batch, "ttl_s": KEPT_S})
+    _waiting(jobs.FailsOnceWorker, locked=True, bid=BATCH)(environment, batch)
 
 
 def _unloaded(environment: CaseEnvironment, batch: int) -> None:
@@ -469,6 +475,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(
             "retry", "fail, wait, promote, run", _work_twice, _always(), _waiting(jobs.FailsOnceWorker, locked=True)
         ),
+        Scenario("batch", "the same, as jobs of a batch", _work_twice, _always(), _batched),
         Scenario(
             "later",
             "ask to run later, wait, promote, run",

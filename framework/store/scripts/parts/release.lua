@@ -1,4 +1,5 @@
--- release(holds): release a job's resources, in the same step that removes the job from its place. Returns the error of the status.
+-- release(holds): release a job's resources, in the same step that removes the job from its place. Returns the error of the status
+--         or of the batch.
 -- holds   JSON, '' or nil for nothing:
 --           lock   {key, owner, keep_ms, class}: deleted when `owner` still owns it; with keep_ms above 0 it stays for this time
 --                  instead, and with a class it is taken again if it is free: the job goes back to its queue
@@ -6,6 +7,7 @@
 --           cancelled  jid of a job that ends because it was cancelled: its mark is removed
 --           iteration  jid of an iterating job that ends for good: its cursor is removed
 --           status [key, state, seconds that it is kept] of a tracked job
+--           batch  [bid, jid, how] of a job of a batch: its move is counted (parts/batch.lua)
 -- release_resources(held): the same of a table.
 -- CRASH   as the step that they belong to: a job that left its place without a release would block others until a TTL.
 -- Called after the job was found at its place: a fenced process has nothing to release, as the process that recovered the
@@ -37,6 +39,11 @@ local function release_resources(held)
   if held.iteration then redis.pcall('UNLINK', 'it-' .. held.iteration) end
   local status = held.status
   local written = status and redis.pcall('SET', status[1], status[2], 'EX', status[3])
+  if held.batch then
+    -- Its keys may be of another type: the job has left its place all the same.
+    local counted, failed = pcall(function() count_in_batch(held.batch[1], held.batch[2], held.batch[3]) end)
+    if not counted then return type(failed) == 'table' and failed.err or tostring(failed) end
+  end
   if type(written) == 'table' and written.err then return written.err end
 end
 

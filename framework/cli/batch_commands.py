@@ -1,0 +1,173 @@
+"""``application-worker batches``: list batches of jobs, show one, cancel or delete it."""
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import islice
+
+import click
+
+from framework.admin.batch_set import change_batch, find_batch, list_batches
+from framework.cli.confirmation import confirm, yes_option
+from framework.cli.errors import reports_errors
+from framework.cli.groups import CommandGroup
+from framework.cli.options import json_option, shard_option
+from framework.cli.shards import ShardCommand
+from framework.cli.terminal import echo, echo_lines
+from framework.declare.batch_port import BatchStatus
+from framework.exit_codes import EXIT_FAILED
+from framework.shard.batch_reader import scan_members
+from framework.shard.shard import Shard
+from framework.wire.batch_fields import BatchAction, is_bid
+
+_HEADINGS = ("SHARD", "BATCH", "STATE", "TOTAL", "PENDING", "FAILURES", "DEAD", "REMOVED", "DESCRIPTION")
+_TIMES = ("created", "complete", "success", "death", "finished", "invalidated", "cancelled", "expires")
+# Ids of `show`; the rest is counted.
+_SHOWN_JIDS = 20
+
+
+@click.group("batches", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def batches() -> None:
+    """List batches of jobs, show one, cancel or delete it.
+
+    Code makes them with framework.batches.Batch.
+    """
+
+
+@batches.command("list")
+@shard_option
+@json_option
+@reports_errors
+def list_all(*, names: Sequence[str], as_json: bool) -> None:
+    """List all batches, the newest first."""
+    on = ShardCommand(names, "batches")
+    found = [one for _, page in on.each(lambda shard: list(list_batches(shard))) for one in page]
+    found.sort(key=lambda one: -one.created_at)
+    if as_json:
+        on.print_json({"batches": [asdict(one) for one in found]})
+    else:
+        on.print_table(_HEADINGS, [_row(one) for one in found], "There is no batch")
+    on.exit_if_unanswered()
+
+
+@batches.command("show")
+@click.argument("bid", metavar="BATCH")
+@shard_option
+@json_option
+@reports_errors
+def show(bid: str, *, names: Sequence[str], as_json: bool) -> None:
+    """Show one batch: its counts, its events, and the ids of failed and dead jobs.
+
+    Status 1: no shard has the batch, or a shard does not answer.
+    """
+    _check(bid)
+    on = ShardCommand(names, "batches")
+
+    def look(shard: Shard) -> tuple[BatchStatus, list[str], list[str]] | None:
+        status = find_batch(shard, bid)
+        if status is None:
+            return None
+        failed, dead = scan_members(shard.client, bid, "failed"), scan_members(shard.client, bid, "dead")
+        return status, list(islice(failed, _SHOWN_JIDS)), list(islice(dead, _SHOWN_JIDS))
+
+    found = [one for _, one in on.each(look) if one is not None]
+    if as_json:
+        shown = [{**asdict(status), "failed_jids": failed, "dead_jids": dead} for status, failed, dead in found]
+        on.print_json({"found": shown})
+    else:
+        for one in found:
+            echo_lines(_lines(*one))
+    on.exit_if_unanswered()
+    _exit_if_unknown(bid, known=bool(found))
+
+
+@batches.command("cancel")
+@click.argument("bid", metavar="BATCH")
+@yes_option
+@shard_option
+@reports_errors
+def cancel(bid: str, *, yes: bool, names: Sequence[str]) -> None:
+    """Cancel the jobs of a batch and of its nested ones.
+
+    None begins any more, and running ones are asked to end. Processes know of it within five seconds. The events `complete` and
+    `finished` happen when all have ended.
+
+    Status 1: no shard has the batch, or a shard does not answer.
+    """
+    _act(bid, "cancel", names, yes=yes, question="Cancel the jobs of", done="is cancelled")
+
+
+@batches.command("delete")
+@click.argument("bid", metavar="BATCH")
+@yes_option
+@shard_option
+@reports_errors
+def delete(bid: str, *, yes: bool, names: Sequence[str]) -> None:
+    """Forget a batch: its jobs run, and none of its callbacks comes any more.
+
+    Status 1: no shard has the batch, or a shard does not answer.
+    """
+    _act(bid, "delete", names, yes=yes, question="Delete", done="is deleted; its jobs stay")
+
+
+def _act(bid: str, action: BatchAction, names: Sequence[str], *, yes: bool, question: str, done: str) -> None:
+    _check(bid)
+    on = ShardCommand(names, "batches")
+    found = [status for _, status in on.each(lambda shard: find_batch(shard, bid)) if status is not None]
+    if found:
+        confirm(f"{question} the batch {bid} with {found[0].pending:,} pending jobs?", yes=yes)
+    homes = {one.shard for one in found}
+    for name, changed in on.each(lambda shard: shard.name in homes and change_batch(shard, bid, action)):
+        if changed:
+            echo(f"{name}: the batch {bid} {done}")
+    on.exit_if_unanswered()
+    _exit_if_unknown(bid, known=bool(found))
+
+
+def _check(bid: str) -> None:
+    if not is_bid(bid):
+        raise click.UsageError(f"{bid!r} is no id of a batch: it begins with 'aw-'; batches list shows the ids.")
+
+
+def _exit_if_unknown(bid: str, *, known: bool) -> None:
+    if not known:
+        echo(f"no shard has the batch {bid}: it was deleted, has expired, or never had jobs", err=True)
+        sys.exit(EXIT_FAILED)
+
+
+def _state(one: BatchStatus) -> str:
+    if one.cancelled_at is not None:
+        return "cancelled"
+    if one.open:
+        return "open"
+    if one.succeeded:
+        return "succeeded"
+    if one.finished:
+        return "finished"
+    return "complete" if one.complete else "pending"
+
+
+def _row(one: BatchStatus) -> Sequence[str]:
+    counts = (one.total, one.pending, one.failures, one.dead, one.removed)
+    return one.shard, one.bid, _state(one), *(f"{count:,}" for count in counts), one.description or "-"
+
+
+def _lines(one: BatchStatus, failed: list[str], dead: list[str]) -> Iterator[str]:
+    yield f"{one.bid} on {one.shard}: {_state(one)}{f', {one.description}' if one.description else ''}"
+    yield (
+        f"  jobs      {one.total:,} in total, {one.pending:,} pending, {one.failures:,} failed, {one.dead:,} dead, "
+        f"{one.removed:,} removed"
+    )
+    if one.parent:
+        yield f"  nested in {one.parent}"
+    if one.children:
+        yield f"  nested    {one.children:,} batches"
+    for name in _TIMES:
+        at = getattr(one, f"{name}_at")
+        if at is not None:
+            yield f"  {name:<11} {time.strftime('%Y-%m-%d %H:%M:%SZ', time.gmtime(at))}"
+    for title, jids, count in (("failed", failed, one.failures - one.dead), ("dead", dead, one.dead)):
+        if jids:
+            more = f" and {count - len(jids):,} more" if count > len(jids) else ""
+            yield f"  {title:<11} {' '.join(jids)}{more}"

@@ -1,0 +1,318 @@
+"""Define ``Batch``: jobs whose common end matters, with callbacks, which are jobs of their own."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
+from datetime import timedelta
+from math import ceil
+from types import TracebackType
+from typing import Any, NamedTuple, Self, cast
+
+from framework.async_twin import async_twin
+from framework.declare import batch_client, port
+from framework.declare.batch_port import BatchFacts, BatchStatus, JobCollector
+from framework.declare.request import P, Performs
+from framework.declare.setter import Setter, setter_of
+from framework.declare.validators import InvalidValue, queue
+from framework.errors import BatchError
+from framework.typeguards import is_class, short_repr
+from framework.types import Jid
+from framework.wire.batch_fields import BATCH_EVENT, EVENTS, BatchEventName, bid_of, is_bid, new_bid
+
+AUTOFLUSH = 2_000
+"""Jobs of a block that are written in one step."""
+
+EXPIRES_IN = timedelta(days=30)
+"""How long a batch is kept after its last change (Sidekiq Pro)."""
+
+_MOST_AUTOFLUSH = 50_000
+
+
+class Batch:
+    """Jobs whose common end matters (Sidekiq Pro's Batch).
+
+    ``Batch()`` is a new one, which is written by its first block ``with batch.jobs():``; ``Batch(bid)`` is one that exists. A new
+    batch that is made inside of a block is nested in the batch of the block, which waits for it and for its callbacks.
+
+    ``callback_queue`` is the queue of callbacks that name none themselves; without it their classes are routed as usual.
+    ``expires_in`` is how long the batch is kept after the last change. ``shard`` is needed for no batch with jobs: it lives where
+    they do, and all of them must be of one shard.
+
+    Raises:
+        TypeError, ValueError: an argument is invalid.
+    """
+
+    def __init__(
+        self,
+        bid: str | None = None,
+        *,
+        description: str = "",
+        callback_queue: str | None = None,
+        expires_in: timedelta | float = EXPIRES_IN,
+        shard: str | None = None,
+    ) -> None:
+        if bid is not None:
+            if description or callback_queue is not None or expires_in != EXPIRES_IN or shard is not None:
+                raise TypeError("Batch(bid) is a batch that exists, and takes no other argument")
+            self._facts = BatchFacts(_check_bid(bid), exists=True)
+            return
+        block = batch_client.current_block.get()
+        self._facts = BatchFacts(
+            new_bid(),
+            _check_description(description),
+            "" if callback_queue is None else _check_queue(callback_queue),
+            _check_expiry(expires_in),
+            shard,
+        )
+        if block is not None:
+            self._facts.parent, self._facts.parent_block = block.facts, block
+
+    @property
+    def bid(self) -> str:
+        """Its id."""
+        return self._facts.bid
+
+    def __repr__(self) -> str:
+        return f"Batch({self.bid!r})"
+
+    def on_complete(self, callback: type[Performs[P]] | Setter[P], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Enqueue a job of this class when every job of the batch has run, successfully or not.
+
+        ``callback`` is a worker class, or ``Worker.set(...)``. The errors are those of ``perform_async``.
+
+        Raises:
+            BatchError: the event has come about already, or the callback of a nested batch is of another shard.
+            UnknownBatchError: the batch was deleted, or has expired.
+        """
+        self._on("complete", callback, *args, **kwargs)
+
+    def on_success(self, callback: type[Performs[P]] | Setter[P], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Enqueue a job of this class when all jobs of the batch have succeeded. Otherwise as ``on_complete``."""
+        self._on("success", callback, *args, **kwargs)
+
+    def on_death(self, callback: type[Performs[P]] | Setter[P], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Enqueue a job of this class when the first job of the batch dies. Otherwise as ``on_complete``."""
+        self._on("death", callback, *args, **kwargs)
+
+    def on_finished(self, callback: type[Performs[P]] | Setter[P], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Enqueue a job of this class when every job of the batch has ended: succeeded, died or removed. As ``on_complete``."""
+        self._on("finished", callback, *args, **kwargs)
+
+    def jobs(self, *, autoflush: int = AUTOFLUSH) -> "JobsBlock":
+        """Return a block, ``with`` or ``async with``, whose pushes are jobs of the batch.
+
+        They are written when the block ends, in one step: all with their counts, or none, as after an error in the block. Of more
+        than ``autoflush`` jobs each ``autoflush`` are one step, and the events of the batch wait for the last one.
+
+        Raises (at the end of the block, or in a push of it):
+            BatchError: a job belongs to another shard, or the batch has succeeded or was cancelled.
+            UnknownBatchError: the batch was deleted, or has expired.
+            ShardUnavailableError: Redis does not answer or refuses the write.
+        """
+        return JobsBlock(self._facts, _check_autoflush(autoflush))
+
+    @property
+    def status(self) -> BatchStatus:
+        """The status of the batch, read now.
+
+        Raises:
+            UnknownBatchError: the batch has no jobs yet, was deleted, or has expired.
+            ShardUnavailableError: Redis does not answer.
+        """
+        return port.current().batches.status(self.bid)
+
+    async def astatus(self) -> BatchStatus:
+        """Return ``status`` without blocking the event loop, with its errors."""
+        return await asyncio.to_thread(lambda: self.status)
+
+    @property
+    def valid(self) -> bool:
+        """Whether neither the batch nor one around it was invalidated or cancelled (Sidekiq's ``valid_within_batch?``).
+
+        A job asks at its start, and returns if it is false: it then counts as succeeded. A batch that is unknown is not valid. Each
+        read is a round trip. Raises ShardUnavailableError.
+        """
+        return port.current().batches.is_valid(self.bid)
+
+    async def avalid(self) -> bool:
+        """Return ``valid`` without blocking the event loop, with its errors."""
+        return await asyncio.to_thread(lambda: self.valid)
+
+    def invalidate(self) -> None:
+        """Tell the jobs that ask (``self.batch.valid``) that they need not run (Sidekiq's ``invalidate_all``). Ends no job.
+
+        Raises:
+            UnknownBatchError: the batch has no jobs yet, was deleted, or has expired.
+            ShardUnavailableError: Redis does not answer.
+        """
+        port.current().batches.change(self.bid, "invalidate")
+
+    def cancel(self) -> None:
+        """Cancel every job of the batch and of the nested ones: none begins any more, and running ones are asked to end.
+
+        A job ends when its turn comes, without running; one that is due later, then. ``self.cancelled`` of a running job becomes
+        true within five seconds. The events ``complete`` and ``finished`` happen when all have ended, ``success`` does not. Jobs
+        cannot be added any more. Raises as ``invalidate``.
+        """
+        port.current().batches.change(self.bid, "cancel")
+
+    def delete(self) -> None:
+        """Forget the batch: its jobs stay, and no event happens any more. The batch around it does not wait for it any more.
+
+        Raises as ``invalidate``.
+        """
+        port.current().batches.change(self.bid, "delete")
+
+    def failed_jids(self) -> Iterator[Jid]:
+        """Yield the ids of its jobs that failed in their last run: those that will be retried, and the dead ones."""
+        yield from port.current().batches.members(self.bid, "failed")
+        yield from self.dead_jids()
+
+    def dead_jids(self) -> Iterator[Jid]:
+        """Yield the ids of its jobs that died."""
+        yield from port.current().batches.members(self.bid, "dead")
+
+    def children(self) -> "Iterator[Batch]":
+        """Yield the batches that are nested in it."""
+        for bid in port.current().batches.members(self.bid, "children"):
+            yield Batch(bid)
+
+    ainvalidate = async_twin(invalidate)
+    acancel = async_twin(cancel)
+    adelete = async_twin(delete)
+
+    def _on(
+        self,
+        event: BatchEventName,
+        callback: type[Performs[P]] | Setter[P],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        setter = cast("Setter[P]", _check_callback(event, callback))
+        batches, facts = port.current().batches, self._facts
+        built = batches.build_callback(facts, event, setter.request(*args, **kwargs))
+        if built is None:
+            return
+        if not facts.exists:
+            facts.callbacks.setdefault(event, []).append(built)
+        elif not batches.add_callback(facts, event, built):
+            raise BatchError(
+                self.bid,
+                f"the event {event} has come about already, so on_{event} has no effect: add it before the jobs",
+            )
+
+
+class JobsBlock(AbstractContextManager["JobsBlock"]):
+    """A block of pushes to a batch; see ``Batch.jobs``. May be entered once."""
+
+    def __init__(self, facts: BatchFacts, autoflush: int) -> None:
+        self._facts = facts
+        self._autoflush = autoflush
+        self._stack = ExitStack()
+        self._collector: JobCollector | None = None
+
+    def __enter__(self) -> Self:
+        if self._collector is not None:
+            raise BatchError(self._facts.bid, "this block was entered before; call jobs() again")
+        self._collector = port.current().batches.block(self._facts, self._autoflush)
+        self._stack.enter_context(batch_client.collecting(self._collector))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+        if error is None:
+            self._finish()
+        else:
+            self._note(error)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+        if error is None:
+            await asyncio.to_thread(self._finish)
+        else:
+            self._note(error)
+
+    def _finish(self) -> None:
+        assert self._collector is not None, "the block was entered"  # noqa: S101
+        self._collector.finish()
+
+    def _note(self, error: BaseException) -> None:
+        written = 0 if self._collector is None else self._collector.written
+        if written:
+            error.add_note(
+                f"(batch {self._facts.bid}: {written:,} jobs of the block are written, and their batch stays open: its events do "
+                "not happen. Cancel it, or end another block jobs() of it that begins with the remaining jobs.)"
+            )
+
+
+class BatchEvent(NamedTuple):
+    """Why a callback runs: the event, and the batch that it happened to."""
+
+    name: BatchEventName
+    batch: Batch
+
+
+def batch_of(job: dict[str, object] | None) -> Batch | None:
+    """Return the batch of a job, ``None`` for a job of none."""
+    bid = bid_of(job)
+    return Batch(bid) if bid else None
+
+
+def event_of(job: dict[str, object] | None) -> BatchEvent | None:
+    """Return the event that enqueued a callback, ``None`` for any other job."""
+    match (job or {}).get(BATCH_EVENT):
+        case [str(bid), str(name)] if is_bid(bid) and name in EVENTS:
+            return BatchEvent(name, Batch(bid))
+        case _:
+            return None
+
+
+def _check_bid(bid: object) -> str:
+    if not is_bid(bid):
+        raise ValueError(
+            f"Batch({short_repr(bid)}): this is no id of a batch of this framework; use batch.bid, such as 'aw-1gE2oQJ4xZ0a'"
+        )
+    return str(bid)
+
+
+def _check_description(description: object) -> str:
+    if not isinstance(description, str):
+        raise TypeError(f"description={short_repr(description)}: give a str")
+    return description
+
+
+def _check_autoflush(count: object) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _MOST_AUTOFLUSH:
+        raise ValueError(f"autoflush={short_repr(count)}: give a number from 1 to {_MOST_AUTOFLUSH:,}")
+    return count
+
+
+def _check_callback(event: str, callback: object) -> Setter[Any]:
+    if isinstance(callback, Setter):
+        return cast("Setter[Any]", callback)
+    if is_class(callback) and hasattr(callback, "_aw_setter"):
+        return setter_of(callback)
+    raise TypeError(f"on_{event}({short_repr(callback)}): give a worker class, or Worker.set(...)")
+
+
+def _check_queue(name: object) -> str:
+    try:
+        return str(queue(name))
+    except InvalidValue as error:
+        raise ValueError(f"callback_queue={short_repr(name)}. Allowed: {error}") from None
+
+
+def _check_expiry(expires_in: object) -> int:
+    seconds = expires_in.total_seconds() if isinstance(expires_in, timedelta) else expires_in
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 60 <= seconds <= 10 * 365 * 86_400:
+        raise ValueError(
+            f"expires_in={short_repr(expires_in)}: give a timedelta or seconds, from a minute to ten years"
+        )
+    return ceil(seconds)

@@ -1,0 +1,89 @@
+"""Lead the pushes of a block ``with batch.jobs():`` to the batch, as long as a block is open in this process."""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from framework.declare import port
+from framework.declare.batch_port import BatchPort, JobCollector
+from framework.declare.declaration import Declaration
+from framework.declare.limiter_rule import LimiterPort
+from framework.declare.request import BulkRequest, PushRequest, Route
+from framework.types import Jid, JobState
+
+current_block: ContextVar[JobCollector | None] = ContextVar("framework_batch_block", default=None)
+"""The innermost open block of the thread or task."""
+
+
+class BlockClient:
+    """Take the place of the client while a block is open. The pushes of other threads and tasks go through unchanged."""
+
+    def __init__(self, client: port.ClientPort) -> None:
+        self._client = client
+
+    @property
+    def batches(self) -> BatchPort:
+        """See ``ClientPort``."""
+        return self._client.batches
+
+    @property
+    def limiters(self) -> LimiterPort:
+        """See ``ClientPort``."""
+        return self._client.limiters
+
+    def push(self, request: PushRequest) -> Jid | None:
+        """See ``ClientPort``; a job of the block is written at its end."""
+        block = current_block.get()
+        return self._client.push(request) if block is None else block.push(request)
+
+    def push_bulk(self, request: BulkRequest) -> list[Jid | None]:
+        """See ``ClientPort``; as ``push``."""
+        block = current_block.get()
+        return self._client.push_bulk(request) if block is None else block.push_bulk(request)
+
+    def push_up_to(self, request: PushRequest, limit: int, max_new: int | None) -> list[Jid]:
+        """See ``ClientPort``. Jobs of a limited-capacity worker replace each other, and are in no batch."""
+        return self._client.push_up_to(request, limit, max_new)
+
+    def perform_inline(self, worker: type[Any], request: PushRequest) -> Jid | None:
+        """See ``ClientPort``. What runs here is in no batch."""
+        return self._client.perform_inline(worker, request)
+
+    def perform_bulk_inline(self, worker: type[Any], request: BulkRequest) -> list[Jid | None]:
+        """See ``ClientPort``."""
+        return self._client.perform_bulk_inline(worker, request)
+
+    def look_up(self, jids: Sequence[Jid]) -> dict[Jid, JobState]:
+        """See ``ClientPort``."""
+        return self._client.look_up(jids)
+
+    def cancel(self, jid: Jid) -> bool:
+        """See ``ClientPort``."""
+        return self._client.cancel(jid)
+
+    def route(self, declaration: Declaration) -> Route:
+        """See ``ClientPort``."""
+        return self._client.route(declaration)
+
+
+@contextmanager
+def collecting(block: JobCollector) -> Generator[None]:
+    """Let the pushes of this thread or task go to the block."""
+    token = current_block.set(block)
+    try:
+        # No push outside of a block pays for a question: the client is replaced only while one is open.
+        with port.override(BlockClient(port.current())):
+            yield
+    finally:
+        current_block.reset(token)
+
+
+@contextmanager
+def not_collecting() -> Generator[None]:
+    """Let the pushes of this thread or task go to no block."""
+    token = current_block.set(None)
+    try:
+        yield
+    finally:
+        current_block.reset(token)

@@ -1,0 +1,251 @@
+"""Collect the pushes of one block of a batch, and write them with their counts, by one script call for up to some thousand jobs."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from framework.declare.batch_port import BatchFacts, BuiltCallback
+from framework.declare.request import BulkRequest, DueTime, PushRequest
+from framework.errors import BatchError, ShardUnavailableError, UnknownBatchError
+from framework.push.chunks import WriteBatch
+from framework.push.job_batch import JobBatch, queued_status
+from framework.push.push_plan import PushPlan
+from framework.shard.shards import Shards
+from framework.types import Jid, Json
+from framework.wire.batch_fields import (
+    BID,
+    CANCELLED,
+    NO_PARENT,
+    SUCCEEDED,
+    UNKNOWN,
+    WRITTEN,
+    BatchEventName,
+    BatchGroup,
+    BatchReply,
+    BatchWrite,
+    Callback,
+    NewBatch,
+)
+from framework.wire.ids import generate_jid
+from framework.wire.json import loads
+from framework.wire.resources import UniqueJobs
+from framework.wire.status_key import tracked_job
+
+_MAIN = "main"
+"""The shard of a batch that has neither jobs nor callbacks."""
+
+_MAX_BYTES = 8_000_000
+"""Payloads of one step: a call must not take much memory of Redis."""
+
+_TRIES = 3
+"""How often a write is sent whose reply was lost: under one token it is done once."""
+
+_REFUSALS: Mapping[int, str] = {
+    SUCCEEDED: "it has succeeded, so no jobs can be added; make a new batch",
+    CANCELLED: "it was cancelled, so no jobs can be added",
+    NO_PARENT: "the batch around it is unknown, has succeeded or was cancelled; nothing was written",
+}
+
+
+class JobMaker(Protocol):
+    """What a block needs of the client."""
+
+    @property
+    def shards(self) -> Shards:
+        """Return the shards of the configuration."""
+        ...
+
+    def collect(self, request: PushRequest, fields: Mapping[str, Json], write: WriteBatch) -> Jid | None:
+        """Build a job with these fields, and hand it to ``write``."""
+        ...
+
+    def collect_bulk(self, request: BulkRequest, fields: Mapping[str, Json], write: WriteBatch) -> list[Jid | None]:
+        """Build many jobs with these fields, and hand them to ``write``."""
+        ...
+
+    def batch_jobs_written(self, jids: Sequence[Jid]) -> None:
+        """Note the ids of written jobs."""
+        ...
+
+
+class BatchBlock:
+    """The jobs of one block. Safe from any thread: awaited pushes come from several."""
+
+    def __init__(self, client: JobMaker, facts: BatchFacts, shard: str | None, autoflush: int) -> None:
+        self.facts = facts
+        self.written = 0
+        self._client = client
+        self._autoflush = autoflush
+        if facts.shard is None:
+            facts.shard = shard
+        self._fields: Mapping[str, Json] = {BID: facts.bid}
+        self._lock = threading.RLock()
+        self._groups: dict[str, BatchGroup] = {}
+        self._duplicates: dict[tuple[str, int], tuple[PushPlan, UniqueJobs]] = {}
+        """The deduplicated jobs by queue and index, for the log lines of those that are dropped."""
+        self._statuses: list[Sequence[str]] = []
+        self._jids: list[Jid] = []
+        self._bytes = 0
+        self._is_open = False
+
+    def push(self, request: PushRequest) -> Jid | None:
+        """See ``JobCollector``."""
+        return self._client.collect(request, self._fields, self._collect)
+
+    def push_bulk(self, request: BulkRequest) -> list[Jid | None]:
+        """See ``JobCollector``."""
+        return self._client.collect_bulk(request, self._fields, self._collect)
+
+    def begin_open(self, shard: str) -> None:
+        """See ``JobCollector``."""
+        with self._lock:
+            self._set_shard(shard, "a nested batch")
+            if not self._is_open:
+                self._flush(last=False)
+
+    def finish(self) -> None:
+        """See ``JobCollector``."""
+        with self._lock:
+            if self.facts.exists and not self._jids and not self._is_open:
+                return
+            self._flush(last=True)
+
+    def _collect(self, plan: PushPlan, batch: JobBatch, token: str) -> Sequence[Jid | None]:
+        """Keep the jobs of one destination. The ids are those of jobs to come: a duplicate is found when they are written."""
+        del token
+        with self._lock:
+            self._set_shard(plan.shard.name, plan.declaration.wire_name)
+            queue = "" if batch.dues is not None else batch.queue
+            group = self._groups.setdefault(queue, BatchGroup(queue))
+            for index, payload in enumerate(batch.payloads):
+                due = None if batch.dues is None else batch.dues[index]
+                if batch.unique is not None:
+                    self._add_lock(plan, batch, index, group, due)
+                if due is not None:
+                    group.dues.append(f"{due.at:.6f}" if due.delay_s is None else f"+{due.delay_s:.6f}")
+                group.payloads.append(payload)
+                self._bytes += len(payload)
+            self._statuses += [_texts(command) for command in batch.statuses if command]
+            self._jids += batch.jids
+            if len(self._jids) >= self._autoflush or self._bytes >= _MAX_BYTES:
+                self._flush(last=False)
+            return batch.jids
+
+    def _add_lock(self, plan: PushPlan, batch: JobBatch, index: int, group: BatchGroup, due: DueTime | None) -> None:
+        assert plan.deduplication is not None, "the plan has made the lock keys"  # noqa: S101
+        payload = loads(batch.payloads[index], None)
+        request = plan.deduplication.lock_request(payload)
+        tracked = tracked_job(payload)
+        if tracked is not None:
+            self._statuses.append(_texts(queued_status(tracked, due)))
+            request = request.with_status(tracked.command("discarded"))
+        place = len(group.payloads)
+        group.lock_requests[place] = request.encode().decode()
+        if batch.unique is not None:
+            one = batch.unique._replace(payloads=(batch.payloads[index],), jids=(batch.jids[index],))
+            self._duplicates[group.queue, place] = plan, one
+
+    def _set_shard(self, shard: str, what: str) -> None:
+        facts = self.facts
+        if facts.shard is None:
+            facts.shard = shard
+        elif facts.shard != shard:
+            raise BatchError(
+                facts.bid,
+                f"it is on the shard {facts.shard}, and {what} goes to {shard}: a batch counts its jobs in one step with their end, "
+                "so all of them are of one shard. Make a batch for each shard, or route the class (config/routing.yml)",
+            )
+
+    def _flush(self, *, last: bool) -> None:
+        facts = self.facts
+        shard = self._choose_shard()
+        if not facts.exists and facts.parent_block is not None:
+            # The batch around this one must exist first, and must not end meanwhile.
+            facts.parent_block.begin_open(shard)
+        groups = list(self._groups.values())
+        write = BatchWrite(
+            facts.bid,
+            generate_jid(),
+            facts.expires_in_s,
+            None if facts.exists else self._new_batch(shard),
+            opens=not last and not self._is_open,
+            closes=last and self._is_open,
+            groups=groups,
+            statuses=self._statuses,
+        )
+        reply = self._send(shard, write)
+        if reply.code != WRITTEN:
+            raise self._refusal(reply.code)
+        self._log_duplicates(groups, reply)
+        jids = self._jids
+        self._groups, self._statuses, self._jids, self._bytes, self._duplicates = {}, [], [], 0, {}
+        self._is_open, facts.exists = not last, True
+        self.written += len(jids)
+        self._client.batch_jobs_written(jids)
+
+    def _send(self, shard: str, write: BatchWrite) -> BatchReply:
+        home, tries = self._client.shards[shard], 0
+        while True:
+            tries += 1
+            try:
+                return home.write_batch(write)
+            except ShardUnavailableError as error:
+                # Written or not: the token tells.
+                if not error.maybe_written or tries == _TRIES:
+                    raise
+
+    def _choose_shard(self) -> str:
+        facts = self.facts
+        if facts.shard is None:
+            parent = None if facts.parent is None else facts.parent.shard
+            first = next((built.shard for callbacks in facts.callbacks.values() for built in callbacks), None)
+            facts.shard = parent or first or _MAIN
+        if facts.parent is not None and facts.parent.shard not in (None, facts.shard):
+            raise BatchError(
+                facts.bid,
+                f"its jobs go to the shard {facts.shard}, and the batch around it is on {facts.parent.shard}: nested batches are of "
+                "one shard. Make it outside of the block",
+            )
+        return facts.shard
+
+    def _new_batch(self, shard: str) -> NewBatch:
+        facts = self.facts
+        callbacks: dict[BatchEventName, Sequence[Callback]] = {
+            event: [stored_callback(facts, shard, built) for built in built_callbacks]
+            for event, built_callbacks in facts.callbacks.items()
+        }
+        parent = "" if facts.parent is None else facts.parent.bid
+        return NewBatch(facts.description, parent, facts.callback_queue, callbacks)
+
+    def _refusal(self, code: int) -> BatchError:
+        if code == UNKNOWN:
+            return UnknownBatchError(self.facts.bid)
+        return BatchError(self.facts.bid, _REFUSALS[code])
+
+    def _log_duplicates(self, groups: Sequence[BatchGroup], reply: BatchReply) -> None:
+        for group, index, owner in reply.owners:
+            plan, unique = self._duplicates[groups[int(group)].queue, int(index)]
+            if plan.deduplication is not None:
+                plan.deduplication.written(unique, [owner.decode() if isinstance(owner, bytes) else owner])
+
+
+def stored_callback(facts: BatchFacts, shard: str, built: BuiltCallback) -> Callback:
+    """Return a callback as the batch on ``shard`` stores it: one of another shard travels through the schedule set.
+
+    Raises:
+        BatchError: the batch is nested, and counts its callbacks: they must be of its shard.
+    """
+    if built.shard == shard:
+        return built.callback
+    if facts.parent is not None:
+        raise BatchError(
+            facts.bid,
+            f"a callback goes to the shard {built.shard}, and the batch is on {shard}: the batch around it counts the callbacks of a "
+            "nested one, so they are of its shard. Choose a class or queue of this shard",
+        )
+    return built.callback._replace(queue="")
+
+
+def _texts(command: Sequence[Any]) -> list[str]:
+    """Return the words of a SET command behind its first, as text."""
+    return [str(word) for word in command[1:]]

@@ -1,0 +1,148 @@
+"""Read and change batches, wherever they are, and build their callbacks."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, TypeVar
+
+from framework.declare.batch_port import BatchFacts, BatchStatus, BuiltCallback, JobCollector
+from framework.declare.declaration import Declaration
+from framework.declare.request import PushRequest
+from framework.errors import ShardUnavailableError, UnknownBatchError
+from framework.push.batch_block import BatchBlock, JobMaker, stored_callback
+from framework.push.job_batch import JobBatch
+from framework.push.push_plan import PushPlan
+from framework.shard.shard import Shard
+from framework.types import Json
+from framework.wire.batch_fields import BATCH_EVENT, BID, BatchAction, BatchEventName, BatchMembers, Callback
+from framework.wire.job import decode
+from framework.wire.json import dumps
+from framework.wire.payload_edit import rewrite
+
+T = TypeVar("T")
+
+_MOST_KNOWN = 10_000
+"""Batches whose shard a process remembers."""
+
+
+class CallbackMaker(JobMaker, Protocol):
+    """What batches need of the client."""
+
+    def build_one(
+        self, declaration: Declaration, args: list[Any], options: Mapping[str, Any], fields: Mapping[str, Json]
+    ) -> tuple[PushPlan, JobBatch | None]:
+        """Return the plan of a class with these options and one of its jobs, ``None`` if a client middleware dropped it."""
+        ...
+
+
+class Batches:
+    """The batches of all shards of a client. Safe to share between threads."""
+
+    def __init__(self, client: CallbackMaker) -> None:
+        self._client = client
+        # By id; two threads may find the same.
+        self._homes: dict[str, str] = {}
+
+    def block(self, facts: BatchFacts, autoflush: int) -> JobCollector:
+        """See ``BatchPort``."""
+        shard = facts.shard
+        if shard is not None:
+            # An unknown name is an error before the block.
+            shard = self._client.shards[shard].name
+        elif facts.exists:
+            shard = self._at_home(facts.bid, lambda home: home.name if home.read_batch(facts.bid) else None)
+        return BatchBlock(self._client, facts, shard, autoflush)
+
+    def build_callback(self, facts: BatchFacts, event: BatchEventName, request: PushRequest) -> BuiltCallback | None:
+        """See ``BatchPort``."""
+        parent, callback_queue = "", facts.callback_queue
+        if facts.exists:
+            found = self.status(facts.bid)
+            parent, callback_queue = found.parent, found.callback_queue
+        elif facts.parent is not None:
+            parent = facts.parent.bid
+        options = request.options
+        if callback_queue and "queue" not in options:
+            options = {**options, "queue": callback_queue}
+        fields: dict[str, Json] = {BATCH_EVENT: [facts.bid, event]}
+        if parent:
+            # It is a job of the batch around, which so waits for it.
+            fields[BID] = parent
+        plan, batch = self._client.build_one(request.declaration, request.args, options, fields)
+        if batch is None:
+            return None
+        data = batch.payloads[0]
+        payload = decode(data, None)
+        if not parent:
+            # The caller may be a job of a batch: the callback is none of that.
+            payload.pop(BID, None)
+        # The script that enqueues it writes the times.
+        for name in ("created_at", "enqueued_at"):
+            payload.pop(name, None)
+        return BuiltCallback(plan.shard.name, Callback(batch.queue, rewrite(data, payload)))
+
+    def add_callback(self, facts: BatchFacts, event: BatchEventName, built: BuiltCallback) -> bool:
+        """See ``BatchPort``."""
+
+        def add(home: Shard) -> int | None:
+            found = self.status(facts.bid)
+            known = BatchFacts(facts.bid, parent=BatchFacts(found.parent) if found.parent else None)
+            stored = stored_callback(known, home.name, built)
+            return home.change_batch(facts.bid, "callback", event, dumps(stored.encode())) or None
+
+        return self._at_home(facts.bid, add) > 0
+
+    def change(self, bid: str, action: BatchAction) -> None:
+        """See ``BatchPort``."""
+        if action == "cancel":
+            # Its nested batches first: afterwards none can be added.
+            for child in self.members(bid, "children"):
+                try:
+                    self.change(child, action)
+                except UnknownBatchError:
+                    continue
+        self._at_home(bid, lambda home: home.change_batch(bid, action) or None)
+        if action == "delete":
+            self._homes.pop(bid, None)
+
+    def status(self, bid: str) -> BatchStatus:
+        """See ``BatchPort``."""
+        return self._at_home(bid, lambda home: home.read_batch(bid))
+
+    def is_valid(self, bid: str) -> bool:
+        """See ``BatchPort``."""
+        try:
+            while bid:
+                found = self.status(bid)
+                if found.invalidated_at is not None:
+                    return False
+                bid = found.parent
+        except UnknownBatchError:
+            return False
+        return True
+
+    def members(self, bid: str, kind: BatchMembers) -> Iterator[str]:
+        """See ``BatchPort``."""
+        home = self._at_home(bid, lambda one: one if one.read_batch(bid) is not None else None)
+        return home.batch_members(bid, kind)
+
+    def _at_home(self, bid: str, ask: Callable[[Shard], T | None]) -> T:
+        """Return the answer of the shard that has the batch; the others answer ``None``.
+
+        Raises:
+            UnknownBatchError: no shard has it.
+            ShardUnavailableError: a shard that may have it does not answer.
+        """
+        known, failure = self._homes.get(bid), None
+        for name in [known] if known is not None else sorted(self._client.shards):
+            try:
+                found = ask(self._client.shards[name])
+            except ShardUnavailableError as error:
+                failure = failure or error
+                continue
+            if found is not None:
+                if len(self._homes) >= _MOST_KNOWN:
+                    self._homes.clear()
+                self._homes[bid] = name
+                return found
+        if failure is not None:
+            raise failure
+        raise UnknownBatchError(bid)

@@ -1,0 +1,121 @@
+-- Write jobs of a batch and count them, in one step; create the batch first, where the call says so.
+-- KEYS    1 the batch (HASH; parts/batch.lua has its other keys)  2 batches by expiry (ZSET)  3 guard of this write
+--         4 set of queue names  5 schedule set  6.. per group its queue (any declared key for the schedule set)
+-- ARGV    1 the write (JSON; wire/batch_fields.py: BatchWrite)  then the payloads of all groups, oldest first
+-- RETURN  { 1, { { group, index (from 0), jid of the job that it duplicates }, ... } }: written, but for these duplicates
+--         { 0 } no such batch, { -1 } it has succeeded, { -2 } it was cancelled, { -3 } the same of its parent: nothing was written
+-- ERROR   the server is full (this is a push, and may be refused), or a queue's key is of another type: nothing was written
+-- COST    O(n log N)
+-- CRASH   before: nothing. after: all jobs at their places, counted. Called again with the same guard after a lost reply, it returns
+--         the first reply and writes nothing.
+local head = cjson.decode(ARGV[1])
+local key, bid = KEYS[1], head.bid
+local before = redis.call('GET', KEYS[3])
+if before then return cjson.decode(before) end
+
+-- Return why no jobs may be added to a batch, nil if they may.
+local function refusal(of)
+  local fields = redis.call('HMGET', of, 'pending', 'success_at', 'cancelled_at')
+  return not fields[1] and 0 or fields[2] and -1 or fields[3] and -2 or nil
+end
+
+local create = type(head.create) == 'table' and head.create or nil
+local exists = redis.call('HEXISTS', key, 'pending') == 1
+if exists or not create then
+  local refused = refusal(key)
+  if refused then return { refused } end
+elseif create.parent and refusal('aw:batch:' .. create.parent) then
+  return { -3 }
+end
+for i, group in ipairs(head.groups) do
+  local place = group.queue == '' and KEYS[5] or KEYS[5 + i]
+  local kind = redis.call('TYPE', place).ok
+  if kind ~= 'none' and kind ~= (group.queue == '' and 'zset' or 'list') then
+    return redis.error_reply('WRONGTYPE the key ' .. place .. ' holds no jobs')
+  end
+end
+
+local now = redis_now()
+if create and not exists then
+  redis.call('HSET', key, 'total', 0, 'pending', 0, 'ttl_s', head.ttl_s, 'created_at', string.format('%.6f', now))
+  for name, value in pairs(create) do redis.call('HSET', key, name, value) end
+  if create.parent then
+    redis.call('HINCRBY', 'aw:batch:' .. create.parent, 'children', 1)
+    redis.call('SADD', 'aw:batch:' .. create.parent .. ':children', bid)
+  end
+  -- Names of batches that have expired are removed, a few at a time.
+  for _, other in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 10)) do
+    local left_s = redis.call('TTL', 'aw:batch:' .. other)
+    if left_s < 0 then redis.call('ZREM', KEYS[2], other) else redis.call('ZADD', KEYS[2], now + left_s, other) end
+  end
+  redis.call('ZADD', KEYS[2], now + head.ttl_s, bid)
+end
+local owners, at, added, broken = {}, 1, 0, nil
+
+local function due_of(due)
+  return string.sub(due, 1, 1) == '+' and now + tonumber(due) or tonumber(due)
+end
+
+local function write(i, group, first, last)
+  local put
+  if group.queue ~= '' then
+    put = redis.pcall('LPUSH', KEYS[5 + i], unpack(ARGV, at + first, at + last))
+  else
+    local entries = {}
+    for j = first, last do
+      entries[#entries + 1] = string.format('%.6f', due_of(group.dues[j]))
+      entries[#entries + 1] = ARGV[at + j]
+    end
+    put = redis.pcall('ZADD', KEYS[5], unpack(entries))
+  end
+  if type(put) == 'number' then added = added + last - first + 1 end
+  return type(put) == 'table' and put
+end
+
+-- A deduplicated job is written with its lock, or not at all.
+local function write_unique(i, group, j, lock)
+  local claim = read_lock_request(lock)
+  local owner = rival(claim)
+  if owner and claim.drops then
+    drop_duplicate(claim)
+    if claim.mark then redis.pcall(unpack(claim.mark)) end
+    owners[#owners + 1] = { i - 1, j - 1, owner }
+    return false
+  end
+  if owner then ARGV[at + j] = marked(ARGV[at + j], owner) end
+  local failed = write(i, group, j, j)
+  if not failed and not owner then
+    local wait_ms = group.queue == '' and math.max(0, due_of(group.dues[j]) - now) * 1000 or 0
+    claim.ttl_ms = math.min(claim.ttl_ms + wait_ms, 9007199254740991)
+    obtain(claim)
+  end
+  return failed
+end
+
+-- Before the jobs: a dropped one gets another state.
+for _, status in ipairs(head.statuses) do redis.pcall('SET', unpack(status)) end
+for i, group in ipairs(head.groups) do
+  local locks, failed = head.locks[i], false
+  for first = 1, group.n, 1000 do
+    local last = math.min(first + 999, group.n)
+    if next(locks) then
+      for j = first, last do failed = failed or write_unique(i, group, j, locks[tostring(j - 1)]) end
+    else
+      failed = failed or write(i, group, first, last)
+    end
+  end
+  -- Refused by an ACL: the types are right. What is written is counted all the same.
+  broken = broken or failed or nil
+  if group.queue ~= '' and added > 0 then redis.pcall('SADD', KEYS[4], group.queue) end
+  at = at + group.n
+end
+redis.call('HINCRBY', key, 'total', added)
+redis.call('HINCRBY', key, 'pending', added)
+if broken then return broken end
+if head.opens then redis.call('HINCRBY', key, 'open', 1) end
+if head.closes then redis.call('HINCRBY', key, 'open', -1) end
+keep_batch(key, redis.call('HGET', key, 'ttl_s'))
+local reply = { 1, owners }
+redis.call('SET', KEYS[3], cjson.encode(reply), 'PX', head.token_ms)
+settle_batch(bid)
+return reply

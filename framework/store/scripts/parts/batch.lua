@@ -1,0 +1,118 @@
+-- count_in_batch(bid, jid, how): count a move of a batch's job, in the step that moves the job, and enqueue the callbacks of the
+--         events that this brings about. settle_batch(bid): enqueue the callbacks of the events that have come about.
+-- how     done     it succeeded                            failed   it failed, and will run again
+--         dead     it died: no retry is left               removed  an operator ended it: cancelled, deleted, dropped, retired
+--         skipped  it was dropped before its queue         revived  an operator enqueued it again after its death
+-- keys    aw:batch:BID HASH: total, pending (not succeeded), removed, open (blocks that write more jobs), children,
+--         EVENT_children (nested batches that have the event), EVENT_at (when it came about), on_EVENT (its callbacks),
+--         parent, ttl_s, description, callback_queue, created_at, invalidated_at, cancelled_at
+--         aw:batch:BID:failed SET of jobs that failed and will run again, aw:batch:BID:dead SET of jobs that died
+-- CRASH   as the step that they belong to: a job is counted when it leaves its place, once, because only the step that finds the
+--         job at its place comes here. An event and its callbacks are one step too. Callbacks of a nested batch are jobs of its
+--         parent, which waits for them. A batch that is unknown (deleted, expired, Sidekiq Pro's) counts nothing.
+local BATCH_LINGER_S, BATCH_DEAD_S = 86400, 15552000
+
+local function batch_now()
+  local time = redis.call('TIME')
+  return string.format('%d.%06d', time[1], time[2])
+end
+
+-- Let a batch live for its time to live from now on.
+local function keep_batch(key, ttl_s)
+  for _, suffix in ipairs({ '', ':failed', ':dead', ':children' }) do redis.call('EXPIRE', key .. suffix, ttl_s) end
+end
+
+-- Note the event, and enqueue its callbacks. A queue that does not take one (another type, a queue of another shard) leaves it to
+-- the schedule set, from which a poller moves it.
+local function fire_event(key, event, parent)
+  local now = batch_now()
+  redis.call('HSET', key, event .. '_at', now)
+  local stored = redis.call('HGET', key, 'on_' .. event)
+  local callbacks = stored and cjson.decode(stored) or {}
+  for _, callback in ipairs(callbacks) do
+    local queue = callback[1]
+    local data = string.sub(callback[2], 1, -2) .. ',"created_at":' .. now
+    local put = queue ~= '' and redis.pcall('LPUSH', 'queue:' .. queue, data .. ',"enqueued_at":' .. now .. '}')
+    if type(put) == 'number' then
+      redis.pcall('SADD', 'queues', queue)
+    else
+      redis.pcall('ZADD', 'schedule', now, data .. '}')
+    end
+  end
+  if not parent then return end
+  redis.call('HINCRBY', parent, 'total', #callbacks)
+  redis.call('HINCRBY', parent, 'pending', #callbacks)
+  if event ~= 'death' then redis.call('HINCRBY', parent, event .. '_children', 1) end
+end
+
+-- Return the key of the parent, nil when there is none (any more).
+local function parent_of_batch(key)
+  local bid = redis.call('HGET', key, 'parent')
+  local parent = bid and 'aw:batch:' .. bid
+  if parent and redis.call('HEXISTS', parent, 'pending') == 1 then return parent, bid end
+end
+
+local function settle_batch(bid)
+  while bid do
+    local key = 'aw:batch:' .. bid
+    local fields = redis.call('HMGET', key, 'pending', 'removed', 'open', 'children', 'complete_children', 'success_children',
+      'finished_children', 'complete_at', 'success_at', 'finished_at')
+    for i = 1, 7 do fields[i] = tonumber(fields[i]) or 0 end
+    local pending, open, children = fields[1], fields[3], fields[4]
+    if open > 0 then return end
+    local unfinished = pending - fields[2] - redis.call('SCARD', key .. ':dead')
+    local reached = {
+      unfinished - redis.call('SCARD', key .. ':failed') <= 0 and fields[5] >= children,
+      pending <= 0 and fields[6] >= children,
+      unfinished <= 0 and fields[7] >= children,
+    }
+    local parent, parent_bid
+    for i, event in ipairs({ 'complete', 'success', 'finished' }) do
+      if reached[i] and not fields[7 + i] then
+        if not parent then parent, parent_bid = parent_of_batch(key) end
+        fire_event(key, event, parent)
+        if event == 'success' then keep_batch(key, BATCH_LINGER_S) end
+        if event == 'finished' then redis.call('ZREM', 'aw:cancelled', bid) end
+      end
+    end
+    bid = parent_bid
+  end
+end
+
+-- The first death in a batch is one in each batch around it.
+local function note_death(key)
+  while key and not redis.call('HGET', key, 'death_at') do
+    local parent = parent_of_batch(key)
+    fire_event(key, 'death', parent)
+    redis.call('HSET', key, 'ttl_s', math.max(BATCH_DEAD_S, tonumber(redis.call('HGET', key, 'ttl_s')) or 0))
+    keep_batch(key, redis.call('HGET', key, 'ttl_s'))
+    key = parent
+  end
+end
+
+local function count_in_batch(bid, jid, how)
+  local key = 'aw:batch:' .. bid
+  local known = redis.call('HMGET', key, 'pending', 'ttl_s')
+  if not known[1] then return end
+  local failed, dead = key .. ':failed', key .. ':dead'
+  if how == 'failed' or how == 'revived' then
+    if redis.call('SMOVE', dead, failed, jid) == 0 and how == 'failed' then redis.call('SADD', failed, jid) end
+  elseif how == 'dead' then
+    redis.call('SREM', failed, jid)
+    redis.call('SADD', dead, jid)
+    note_death(key)
+  elseif how == 'removed' then
+    -- A job that died and is deleted afterwards stays dead.
+    if redis.call('SISMEMBER', dead, jid) == 1 then return end
+    redis.call('SREM', failed, jid)
+    redis.call('HINCRBY', key, 'removed', 1)
+  else
+    redis.call('SREM', failed, jid)
+    redis.call('SREM', dead, jid)
+    redis.call('HINCRBY', key, 'pending', -1)
+    if how == 'skipped' then redis.call('HINCRBY', key, 'total', -1) end
+  end
+  keep_batch(key, redis.call('HGET', key, 'ttl_s'))
+  settle_batch(bid)
+end
+

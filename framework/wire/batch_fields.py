@@ -1,0 +1,157 @@
+"""Define the fields of a batch's jobs, and the argument of the script that writes them (``batch_push.lua``)."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from framework.types import Jid, Payload
+from framework.wire.json import dumps
+
+BID = "bid"
+"""Field of a job: the id of its batch (Sidekiq Pro's). Other writers' batches have ids of another form, and are left alone."""
+
+BATCH_EVENT = "aw_batch_event"
+"""Field of a callback: the batch and the event that enqueued it, ``[BID, EVENT]``."""
+
+BatchEventName: TypeAlias = Literal["complete", "success", "death", "finished"]
+"""Complete: every job has run. Success: all succeeded. Death: the first job died. Finished: every job has ended."""
+
+EVENTS: tuple[BatchEventName, ...] = ("complete", "success", "death", "finished")
+
+BatchEnd: TypeAlias = Literal["done", "failed", "dead", "removed", "skipped", "revived", ""]
+"""What a move of a job means for its batch (``parts/batch.lua``); empty for nothing."""
+
+BatchMembers: TypeAlias = Literal["failed", "dead", "children"]
+"""The sets of a batch: jobs that failed and will run again, jobs that died, nested batches."""
+
+BatchAction: TypeAlias = Literal["invalidate", "cancel", "delete", "callback"]
+"""What ``batch_change.lua`` does with a batch."""
+
+_PREFIX = "aw-"
+
+
+def new_bid() -> str:
+    """Return the id of a new batch."""
+    return _PREFIX + secrets.token_urlsafe(9)
+
+
+def is_bid(value: object) -> bool:
+    """Return whether a value is the id of a batch of this framework."""
+    return isinstance(value, str) and value.startswith(_PREFIX) and len(value) > len(_PREFIX)
+
+
+def bid_of(payload: Payload | None) -> str:
+    """Return the id of the batch of a job, empty for none. A batch of Sidekiq Pro does not count."""
+    bid = None if payload is None else payload.get(BID)
+    return str(bid) if is_bid(bid) else ""
+
+
+class BatchJob(NamedTuple):
+    """Name a job of a batch, for the script that moves it."""
+
+    bid: str
+    jid: Jid
+
+    def moved(self, end: BatchEnd) -> list[str]:
+        """Return the value of ``batch`` in what the job holds (``parts/release.lua``)."""
+        return [self.bid, self.jid, end]
+
+
+def batch_job_of(payload: Payload | None) -> BatchJob | None:
+    """Return the job of a batch, ``None`` for a job of none, or without an id."""
+    bid = bid_of(payload)
+    jid = payload.get("jid") if payload is not None and bid else None
+    return BatchJob(bid, jid) if isinstance(jid, str) and jid else None
+
+
+class Callback(NamedTuple):
+    """A callback, ready to be enqueued: its queue, empty for a queue of another shard, and its payload without times."""
+
+    queue: str
+    payload: bytes
+
+    def encode(self) -> list[str]:
+        """Return the callback as the script stores it."""
+        return [self.queue, self.payload.decode()]
+
+
+@dataclass(slots=True)
+class NewBatch:
+    """The facts of a batch that the next write creates."""
+
+    description: str
+    parent: str
+    callback_queue: str
+    callbacks: Mapping[BatchEventName, Sequence[Callback]]
+
+    def fields(self) -> dict[str, str]:
+        """Return the fields of its HASH, without the counts."""
+        found = {"description": self.description, "parent": self.parent, "callback_queue": self.callback_queue}
+        for event, callbacks in self.callbacks.items():
+            found[f"on_{event}"] = dumps([one.encode() for one in callbacks]).decode()
+        return {name: value for name, value in found.items() if value}
+
+
+@dataclass(slots=True)
+class BatchGroup:
+    """Jobs of one write for one queue, or (an empty queue) for the schedule set, oldest first."""
+
+    queue: str
+    payloads: list[bytes] = field(default_factory=list[bytes])
+    dues: list[str] = field(default_factory=list[str])
+    """Of the schedule set: epoch seconds, or ``+SECONDS`` after the write, by Redis's clock."""
+    lock_requests: dict[int, str] = field(default_factory=dict[int, str])
+    """Of deduplicated jobs, by their index (``LockRequest.encode``)."""
+
+
+@dataclass(slots=True)
+class BatchWrite:
+    """One step of a block of jobs: what is written at once, with its counts."""
+
+    bid: str
+    token: str
+    """A write with the same token is done once."""
+    ttl_s: int
+    create: NewBatch | None = None
+    opens: bool = False
+    """Whether more jobs of the block follow in a later write: no event but a death happens before the last write."""
+    closes: bool = False
+    """Whether this is the last write of a block that had opened the batch."""
+    groups: Sequence[BatchGroup] = ()
+    statuses: Sequence[Sequence[str]] = ()
+    """The SET commands of tracked jobs, without their first word."""
+
+    def head(self, token_ms: int) -> bytes:
+        """Return the first argument of the script."""
+        create = None if self.create is None else self.create.fields()
+        groups = [{"queue": one.queue, "n": len(one.payloads), "dues": one.dues} for one in self.groups]
+        found: dict[str, Any] = {
+            "bid": self.bid,
+            "token_ms": token_ms,
+            "ttl_s": self.ttl_s,
+            "create": create,
+            "opens": self.opens,
+            "closes": self.closes,
+            "groups": groups,
+            "locks": [{str(index): text for index, text in one.lock_requests.items()} for one in self.groups],
+            "statuses": [list(one) for one in self.statuses],
+        }
+        return dumps(found)
+
+    def payloads(self) -> list[bytes]:
+        """Return the payloads of all groups, in their order."""
+        return [payload for one in self.groups for payload in one.payloads]
+
+
+class BatchReply(NamedTuple):
+    """The answer of ``batch_push.lua``."""
+
+    code: int
+    """1: written; else one of the constants below, and nothing was written."""
+    owners: Sequence[Sequence[Any]]
+    """Of each dropped duplicate: group and index, from 0, and the jid of the job that it duplicates."""
+
+
+WRITTEN, UNKNOWN, SUCCEEDED, CANCELLED, NO_PARENT = 1, 0, -1, -2, -3
+"""Codes: there is no such batch; it has succeeded; it was cancelled; its parent is unknown, succeeded or cancelled."""

@@ -1,0 +1,145 @@
+"""Compare the batches of a real server with those in memory, move by move, and both with what a batch promises."""
+
+from collections import Counter
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from framework.shard.batch_reader import read_batches
+from framework.store.script import BATCH_CHANGE, BATCH_PUSH, FINISH
+from framework.testing.memory import JobMemory
+from framework.wire import keys
+from framework.wire.batch_fields import EVENTS, BatchGroup, BatchJob, BatchWrite, Callback, NewBatch
+from framework.wire.resources import JobResources
+
+BIDS = ("aw-0", "aw-1", "aw-2")
+"""Each is nested in the one before."""
+
+ENDS = ("done", "failed", "dead", "removed", "skipped", "revived")
+
+PUSH = st.tuples(st.just("push"), st.sampled_from(BIDS), st.integers(0, 3), st.sampled_from(["", "opens", "closes"]))
+CHANGE = st.tuples(st.just("change"), st.sampled_from(BIDS), st.sampled_from(["invalidate", "cancel", "delete"]))
+END = st.tuples(st.just("end"), st.sampled_from(BIDS), st.integers(0, 5), st.sampled_from(ENDS))
+
+
+class Both:
+    """The same moves on a server and in memory; each job is where it can be: waiting, dead or gone."""
+
+    def __init__(self, redis) -> None:
+        self.redis = redis
+        self.memory = JobMemory(lambda: 1.0)
+        self.waiting: dict[str, list[str]] = {bid: [] for bid in BIDS}
+        self.dead: dict[str, list[str]] = {bid: [] for bid in BIDS}
+        self.open: set[str] = set()
+        self.number = 0
+        self.seen: set[str] = set()
+
+    def push(self, bid, count, mode):
+        if (mode == "opens") == (bid in self.open) and mode:
+            return
+        jobs = [f'{{"jid":"{self.number + one}"}}' for one in range(count)]
+        self.number += count
+        place = BIDS.index(bid)
+        callbacks = {event: [Callback("callbacks", f'{{"jid":"{bid} {event}"}}'.encode())] for event in EVENTS}
+        new = None
+        if self.memory.batches.fields(bid) is None:
+            if mode == "closes":
+                return
+            new = NewBatch("", BIDS[place - 1] if place else "", "", callbacks)
+        groups = [BatchGroup("q", [job.encode() for job in jobs])] if jobs else []
+        write = BatchWrite(
+            bid, f"t{self.number} {len(self.waiting[bid])} {mode}", 60, new, mode == "opens", mode == "closes", groups
+        )
+        places = [
+            keys.batch(bid),
+            keys.BATCHES,
+            "token",
+            keys.QUEUES,
+            keys.SCHEDULE,
+            *([keys.queue("q")] if jobs else []),
+        ]
+        self.redis.delete("token")
+        code, *_ = BATCH_PUSH(self.redis, places, [write.head(60_000), *write.payloads()])
+        reply = self.memory.batches.write(write, list)
+        assert code == reply.code
+        if code == 1:
+            self.waiting[bid] += [str(self.number - count + one) for one in range(count)]
+            self.open = (self.open | {bid} if mode == "opens" else self.open - {bid}) if mode else self.open
+
+    def change(self, bid, action):
+        done = BATCH_CHANGE(self.redis, [keys.batch(bid), keys.BATCHES, keys.CANCELLED], [bid, action, "", ""])
+        assert done == self.memory.batches.change(bid, action, "", b"")
+        self.open.discard(bid) if action != "invalidate" else None
+        if action == "delete":
+            self.waiting[bid], self.dead[bid] = [], []
+
+    def end(self, bid, index, how):
+        jobs = self.dead[bid] if how == "revived" else self.waiting[bid]
+        if not jobs:
+            return
+        jid = jobs[index % len(jobs)]
+        if how != "failed":
+            jobs.remove(jid)
+        if how in ("dead", "revived"):
+            (self.dead if how == "dead" else self.waiting)[bid].append(jid)
+        self.redis.rpush("working", jid)
+        FINISH(self.redis, ["working"], [jid, JobResources(batch=BatchJob(bid, jid), batch_end=how).on_end()])
+        self.memory.batches.count(bid, jid, how)
+
+    def compare(self):
+        fired = Counter(data.decode().split('"')[3] for data in self.redis.lrange(keys.queue("callbacks"), 0, -1))
+        assert not fired or max(fired.values()) == 1 or self.deleted, fired
+        self.take_callbacks(fired)
+        in_memory = [job.payload.get("jid") or job.data.decode().split('"')[3] for job in self.memory.jobs("queue")]
+        assert fired == Counter(in_memory)
+        for bid in BIDS:
+            found = self.memory.batches.fields(bid)
+            (real,) = read_batches(self.redis, "main", [bid]) or [None]
+            assert (real is None) == (found is None)
+            if real is None:
+                continue
+            fields, failed, dead = found
+            for name in ("total", "pending", "removed", "children"):
+                assert getattr(real, name) == max(0, int(fields.get(name, 0))), (bid, name)
+            assert (real.failures, real.dead) == (failed + dead, dead)
+            for event in EVENTS:
+                assert (getattr(real, f"{event}_at") is None) == (f"{event}_at" not in fields), (bid, event)
+            self.promise(real)
+
+    deleted = False
+
+    def take_callbacks(self, fired):
+        """A callback of a nested batch is a job of the batch around it."""
+        for callback in fired.keys() - self.seen:
+            self.seen.add(callback)
+            place = BIDS.index(callback.split()[0])
+            if place and self.memory.batches.fields(BIDS[place - 1]) is not None:
+                self.waiting[BIDS[place - 1]].append(callback)
+
+    def promise(self, real):
+        """What a batch without nested ones promises, from the jobs alone."""
+        bid = real.bid
+        if real.children or bid in self.open:
+            return
+        callbacks = real.pending - real.removed - len(self.waiting[bid]) - len(self.dead[bid])
+        assert callbacks >= 0, "only callbacks of nested batches, which are deleted, are pending besides"
+        if not callbacks and not self.waiting[bid]:
+            assert (real.finished, real.complete) == (True, True)
+            assert real.succeeded == (real.pending == 0)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+@given(moves=st.lists(st.one_of(PUSH, PUSH, END, END, END, CHANGE), max_size=30))
+def test_batches_of_a_server_equal_those_in_memory(redis, moves):
+    redis.flushall()
+    both = Both(redis)
+    for bid in BIDS:
+        both.push(bid, 1, "")
+    for name, *arguments in moves:
+        both.deleted = both.deleted or arguments[-1] == "delete"
+        getattr(both, name)(*arguments)
+        both.compare()
+    for bid in reversed(BIDS):
+        while both.waiting[bid]:
+            both.end(bid, 0, "done")
+            both.compare()

@@ -1,0 +1,482 @@
+"""Push the jobs of batches to real servers, end them by the scripts, and look at the callbacks."""
+
+import asyncio
+import json
+from datetime import timedelta
+
+import pytest
+
+from framework.batches import Batch, BatchError, UnknownBatchError
+from framework.declare.policy_options import Deduplicate
+from framework.errors import ArgumentsError, ShardUnavailableError, UnknownShardError
+from framework.store.script import FINISH
+from framework.wire import keys
+from framework.wire.batch_fields import BatchJob
+from framework.wire.resources import JobResources
+from tests.harness import opened
+from tests.push.conftest import Pusher, worker
+
+EVENTS = ("complete", "success", "death", "finished")
+
+
+def row_worker(**attributes):
+    return worker("Row", queue="default", **attributes)
+
+
+def end(redis, batch, jid, how="done"):
+    """Move a job as the scripts of the product do."""
+    redis.rpush("working", jid)
+    FINISH(redis, ["working"], [jid, JobResources(batch=BatchJob(batch.bid, jid), batch_end=how).on_end()])
+
+
+def with_callbacks(**options):
+    """Return a batch with a callback for each event, which is named after it."""
+    batch = Batch(**options)
+    callback = worker("Callback", queue="callbacks")
+    for event in EVENTS:
+        getattr(batch, f"on_{event}")(callback, event)
+    return batch
+
+
+def filled(batch, count=2):
+    """Push jobs of the batch; return their ids."""
+    with batch.jobs():
+        return row_worker().perform_bulk([(number,) for number in range(count)])
+
+
+@pytest.fixture
+def fired(jobs):
+    """Return the events whose callbacks were enqueued, in order."""
+    return lambda: [job["args"][0] for job in jobs("callbacks")]
+
+
+def test_jobs_are_written_at_the_end_of_the_block(push_mode, jobs, redis):
+    batch, row = Batch(description="import", callback_queue="later"), row_worker()
+    with batch.jobs():
+        jid = row.perform_async(1)
+        others = row.perform_bulk([(2,), (3,)])
+        assert jobs() == [], "nothing is written before the end"
+    assert [(job["jid"], job["args"], job["bid"]) for job in jobs()] == [
+        (one, [number], batch.bid) for number, one in enumerate([jid, *others], 1)
+    ]
+    status = batch.status
+    assert (status.total, status.pending, status.failures, status.description) == (3, 3, 0, "import")
+    assert (status.shard, status.open, status.complete, status.callback_queue) == ("main", False, False, "later")
+    assert redis.zrange(keys.BATCHES, 0, -1) == [batch.bid.encode()]
+
+
+def test_other_pushes_meanwhile_are_no_jobs_of_the_batch(pusher, jobs):
+    async def push():
+        with Batch().jobs():
+            # Another task, which began outside of the block.
+            await other
+
+    async def outside():
+        await row.aperform_async(1)
+
+    row = row_worker()
+
+    async def both():
+        nonlocal other
+        other = asyncio.ensure_future(outside())
+        await push()
+
+    other = None
+    asyncio.run(both())
+    assert ["bid" in job for job in jobs()] == [False]
+
+
+def test_error_in_the_block_writes_nothing(pusher, redis):
+    batch, row = Batch(), row_worker()
+    with pytest.raises(ZeroDivisionError), batch.jobs():
+        row.perform_async(1)
+        _ = 1 / 0
+    assert redis.keys("*") == []
+    with pytest.raises(UnknownBatchError, match="has no jobs yet"):
+        _ = batch.status
+    assert len(filled(batch)) == 2  # the batch can be used again
+
+
+def test_event_of_an_empty_batch_enqueues_its_callbacks(pusher, fired):
+    batch = with_callbacks()
+    with batch.jobs():
+        pass
+    assert fired() == ["complete", "success", "finished"]
+    assert batch.status.succeeded
+
+
+def test_callback_is_a_job_of_its_own(push_mode, jobs):
+    batch = Batch(callback_queue="callbacks")
+    batch.on_success(worker("Publish", retry=7), 42)
+    batch.on_success(worker("Mail").set(queue="mails", tags=("x",)), 1)
+    with batch.jobs():
+        pass
+    (publish,), (mail,) = jobs("callbacks"), jobs("mails")
+    assert (publish["class"], publish["args"], publish["retry"], publish["queue"]) == ("Publish", [42], 7, "callbacks")
+    assert publish["aw_batch_event"] == [batch.bid, "success"]
+    assert "bid" not in publish
+    assert publish["created_at"] == publish["enqueued_at"] == pytest.approx(batch.status.success_at)
+    assert (mail["class"], mail["tags"]) == ("Mail", ["x"])
+
+
+def test_events_come_in_the_order_of_the_ends(pusher, redis, fired):
+    batch = with_callbacks()
+    one, two, three = filled(batch, 3)
+    end(redis, batch, one)
+    end(redis, batch, two, "failed")
+    assert fired() == []
+    end(redis, batch, three, "failed")
+    assert fired() == ["complete"]
+    assert set(batch.failed_jids()) == {two, three}
+    end(redis, batch, three, "dead")
+    assert fired() == ["complete", "death"]
+    end(redis, batch, two)
+    assert fired() == ["complete", "death", "finished"]
+    status = batch.status
+    assert (status.total, status.pending, status.failures, status.dead) == (3, 1, 1, 1)
+    assert list(batch.dead_jids()) == [three]
+    # An operator enqueues the dead job again, and it succeeds: late, but the batch has succeeded.
+    end(redis, batch, three, "revived")
+    assert (batch.status.dead, batch.status.failures) == (0, 1)
+    end(redis, batch, three)
+    assert fired() == ["complete", "death", "finished", "success"]
+
+
+def test_removed_job_ends_the_batch_without_success(pusher, redis, fired):
+    batch = with_callbacks()
+    one, two = filled(batch)
+    end(redis, batch, one, "removed")
+    end(redis, batch, two)
+    assert fired() == ["complete", "finished"]
+    assert (batch.status.removed, batch.status.pending) == (1, 1)
+
+
+def test_dead_job_that_is_deleted_stays_dead(pusher, redis):
+    batch = Batch()
+    one, _ = filled(batch)
+    end(redis, batch, one, "dead")
+    end(redis, batch, one, "removed")
+    assert (batch.status.dead, batch.status.removed) == (1, 0)
+
+
+def test_job_that_is_dropped_when_due_is_not_counted(pusher, redis, fired):
+    batch = with_callbacks()
+    one, two = filled(batch)
+    end(redis, batch, one, "skipped")
+    end(redis, batch, two)
+    assert (batch.status.total, fired()) == (1, ["complete", "success", "finished"])
+
+
+def test_nested_batch_holds_up_the_batch_around_it(pusher, redis, jobs, fired):
+    outer, row = with_callbacks(), row_worker()
+    with outer.jobs():
+        first = row.perform_async(1)
+        inner = Batch()
+        inner.on_success(worker("Inner", queue="inner"), "inner")
+        with inner.jobs():
+            second = row.perform_async(2)
+    assert (outer.status.total, outer.status.children, inner.status.parent) == (1, 1, outer.bid)
+    assert [one.bid for one in outer.children()] == [inner.bid]
+    end(redis, outer, first)
+    assert fired() == []
+    end(redis, inner, second)
+    # The callback of the nested batch is a job of the batch around it, which waits for it.
+    (callback,) = jobs("inner")
+    assert (callback["bid"], fired(), outer.status.pending) == (outer.bid, [], 1)
+    end(redis, outer, callback["jid"])
+    assert fired() == ["complete", "success", "finished"]
+
+
+def test_death_in_a_nested_batch_is_one_around_it(pusher, redis, fired):
+    outer = with_callbacks()
+    with outer.jobs():
+        (jid,) = filled(inner := Batch(), 1)
+    end(redis, inner, jid, "dead")
+    assert fired() == ["death", "complete", "finished"]
+    assert (outer.status.death_at, outer.status.success_at) != (None, None)
+    assert outer.status.success_at is None
+
+
+def test_job_of_the_batch_adds_jobs_to_it(pusher, redis, fired):
+    batch = with_callbacks()
+    (one,) = filled(batch, 1)
+    (two,) = filled(Batch(batch.bid), 1)
+    end(redis, batch, one)
+    assert fired() == []
+    end(redis, batch, two)
+    assert fired() == ["complete", "success", "finished"]
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (end, "it has succeeded"),
+        (lambda redis, batch, jid: batch.cancel(), "it was cancelled"),
+        (lambda redis, batch, jid: batch.delete(), "no shard has it"),
+    ],
+)
+def test_jobs_are_refused_that_come_too_late(pusher, redis, prepare, message):
+    batch = Batch()
+    (jid,) = filled(batch, 1)
+    prepare(redis, batch, jid)
+    before = redis.llen("queue:default")
+    with pytest.raises(BatchError, match=message):
+        filled(batch, 1)
+    assert redis.llen("queue:default") == before
+
+
+def test_jobs_of_a_large_block_are_written_in_steps(pusher, redis, jobs, fired):
+    batch, row = with_callbacks(), row_worker()
+    with batch.jobs(autoflush=3):
+        jids = [row.perform_async(number) for number in range(4)]
+        assert (len(jobs()), batch.status.open) == (3, True)
+        for jid in jids[:3]:
+            end(redis, batch, jid)
+        assert fired() == [], "the last step has not come"
+    end(redis, batch, jids[3])
+    assert (fired(), batch.status.open) == (["complete", "success", "finished"], False)
+
+
+def test_error_after_a_step_says_what_is_written(pusher):
+    batch, row = Batch(), row_worker()
+    with pytest.raises(ZeroDivisionError) as caught, batch.jobs(autoflush=1):
+        row.perform_async(1)
+        _ = 1 / 0
+    assert "1 jobs of the block are written" in caught.value.__notes__[0]
+    assert batch.status.open
+
+
+def test_write_whose_reply_is_lost_is_done_once(pusher, redis, monkeypatch):
+    shard = pusher.shards["main"]
+    original, lost = shard.write_batch, [True, True]
+
+    def write(batch_write):
+        reply = original(batch_write)
+        if lost and lost.pop():
+            raise ShardUnavailableError("main", "lost", maybe_written=True)
+        return reply
+
+    monkeypatch.setattr(shard, "write_batch", write)
+    batch = Batch()
+    filled(batch, 2)
+    assert (batch.status.total, redis.llen("queue:default"), lost) == (2, 2, [])
+
+
+def test_refused_write_leaves_nothing(pusher, redis):
+    redis.set("queue:default", "no list")
+    batch = Batch()
+    with pytest.raises(ShardUnavailableError, match="holds no jobs"):
+        filled(batch, 2)
+    assert sorted(redis.keys("*")) == [b"queue:default"]
+
+
+def test_delayed_jobs_wait_in_the_schedule_set(push_mode, redis):
+    batch, row = Batch(), row_worker()
+    with batch.jobs():
+        row.perform_in(timedelta(hours=1), 1)
+        row.perform_at(2_000_000_000, 2)
+        row.perform_bulk_in(60, [(3,), (4,)], batch_size=1, batch_delay=10)
+    now, _ = redis.time()
+    found = {json.loads(data)["args"][0]: at for data, at in redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)}
+    assert found == {
+        1: pytest.approx(now + 3_600, abs=60),
+        2: 2e9,
+        3: pytest.approx(now + 60, abs=60),
+        4: found[3] + 10,
+    }
+    assert batch.status.total == 4
+
+
+def test_duplicates_of_a_deduplicated_class_are_not_counted(push_mode, redis, jobs):
+    policy = Deduplicate("until_executing", including_scheduled=True)
+    row = row_worker(idempotent=True, deduplicate=policy, status_expiration=60)
+    first = row.perform_async(1)
+    batch = Batch()
+    with batch.jobs():
+        duplicate, other = row.perform_async(1), row.perform_async(2)
+        again, later = row.perform_async(2), row.perform_in(600, 3)
+    assert [job["jid"] for job in jobs()] == [first, other]
+    assert (batch.status.total, batch.status.pending) == (2, 2)
+    assert [redis.get(keys.status(jid)) for jid in (duplicate, other, again)] == [b"discarded", b"queued", b"discarded"]
+    lock = next(key for key in redis.keys("aw:lock:*") if redis.hget(key, "jid") == later.encode())
+    assert redis.ttl(lock) > 600
+
+
+def test_job_that_a_client_middleware_drops_is_not_counted(pusher, fired):
+    class Drop:
+        def call(self, cls, job, queue, pool):
+            if job["args"] != [13]:
+                yield
+
+    pusher.open(Drop)
+    batch, row = with_callbacks(), row_worker()
+    with batch.jobs():
+        assert row.perform_async(13) is None
+        row.perform_async(1)
+    assert batch.status.total == 1
+
+
+def test_jobs_are_awaited_in_an_async_block(pusher, jobs):
+    row = row_worker()
+
+    async def push():
+        batch = Batch()
+        async with batch.jobs():
+            await asyncio.gather(*(row.aperform_async(number) for number in range(20)))
+        await batch.ainvalidate()
+        return await batch.astatus(), await batch.avalid()
+
+    status, valid = asyncio.run(push())
+    assert (status.total, len(jobs()), valid) == (20, 20, False)
+
+
+def test_invalid_batch_makes_nested_ones_invalid(pusher):
+    outer = Batch()
+    with outer.jobs():
+        filled(inner := Batch(), 1)
+    assert (outer.valid, inner.valid) == (True, True)
+    outer.invalidate()
+    assert (outer.valid, inner.valid, Batch(outer.bid).status.invalidated_at) != (True, True, None)
+    assert (outer.valid, inner.valid) == (False, False)
+
+
+def test_cancelled_batch_marks_itself_and_nested_ones(pusher, redis, fired):
+    outer = with_callbacks()
+    with outer.jobs():
+        (jid,) = filled(inner := Batch(), 1)
+    outer.cancel()
+    outer.cancel()
+    assert set(redis.zrange(keys.CANCELLED, 0, -1)) == {outer.bid.encode(), inner.bid.encode()}
+    end(redis, inner, jid, "removed")
+    assert redis.exists(keys.CANCELLED) == 0
+    assert fired() == ["complete", "finished"]
+
+
+def test_deleted_nested_batch_is_not_waited_for(pusher, redis, fired):
+    outer = with_callbacks()
+    with outer.jobs():
+        (jid,) = filled(inner := Batch(), 1)
+    inner.delete()
+    assert fired() == ["complete", "success", "finished"]
+    end(redis, inner, jid)
+    with pytest.raises(UnknownBatchError):
+        inner.delete()
+    assert redis.exists(keys.batch(inner.bid)) == 0
+
+
+def test_callback_is_added_until_its_event(pusher, redis, fired):
+    batch, callback = Batch(), worker("Callback", queue="callbacks")
+    (jid,) = filled(batch, 1)
+    batch.on_success(callback, "late")
+    end(redis, batch, jid)
+    assert fired() == ["late"]
+    with pytest.raises(BatchError, match="has come about already"):
+        batch.on_success(callback, "too late")
+
+
+def test_batch_expires_after_its_last_change(pusher, redis):
+    batch = Batch(expires_in=timedelta(hours=1))
+    one, two = filled(batch)
+    names = [keys.batch(batch.bid), f"{keys.batch(batch.bid)}:failed", f"{keys.batch(batch.bid)}:dead"]
+    assert 3_500 < redis.ttl(names[0]) <= 3_600
+    end(redis, batch, one, "failed")
+    assert 3_500 < redis.ttl(names[1]) <= 3_600
+    end(redis, batch, one, "dead")
+    # As long as the dead set keeps the job, so that a later success counts.
+    assert all(redis.ttl(name) > 179 * 86_400 for name in (names[0], names[2]))
+    end(redis, batch, one)
+    end(redis, batch, two)
+    assert 86_000 < redis.ttl(names[0]) <= 86_400
+
+
+def test_names_of_expired_batches_are_removed(pusher, redis):
+    redis.zadd(keys.BATCHES, {"aw-gone": 1})
+    filled(batch := Batch(), 1)
+    assert redis.zrange(keys.BATCHES, 0, -1) == [batch.bid.encode()]
+
+
+@pytest.fixture
+def two_shards(redis, redis_url, second_redis, second_redis_url, pusher):
+    shards = {"main": pusher.shards["main"], "second": opened(second_redis_url, "second")}
+    yield Pusher(shards).open(rules=[("tags=there", "there", "second"), ("*", None)])
+    shards["second"].close()
+
+
+def test_job_of_another_shard_is_refused(two_shards, redis, second_redis):
+    batch = Batch()
+    with pytest.raises(BatchError, match="goes to second"), batch.jobs():
+        worker("Here").perform_async()
+        worker("There", tags=("there",)).perform_async()
+    assert (redis.keys("*"), second_redis.keys("*")) == ([], [])
+
+
+def test_batch_lives_on_the_shard_of_its_jobs(two_shards, redis, second_redis):
+    batch = Batch()
+    batch.on_success(worker("Here"), 1)
+    with batch.jobs():
+        jid = worker("There", tags=("there",)).perform_async()
+    assert (batch.status.shard, redis.keys("*")) == ("second", [])
+    end(second_redis, batch, jid)
+    # A poller moves it to its shard.
+    ((callback, _),) = second_redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)
+    assert json.loads(callback)["class"] == "Here"
+    assert Batch(batch.bid).status.succeeded
+
+
+def test_nested_batch_of_another_shard_is_refused(two_shards, redis, second_redis):
+    outer = Batch()
+    with pytest.raises(BatchError, match="nested batches are of one shard"), outer.jobs():
+        worker("Here").perform_async()
+        with Batch().jobs():
+            worker("There", tags=("there",)).perform_async()
+    assert second_redis.keys("*") == []
+
+
+def test_callback_of_a_nested_batch_stays_on_its_shard(two_shards):
+    with pytest.raises(BatchError, match="callback goes to the shard second"), Batch().jobs():
+        inner = Batch()
+        inner.on_success(worker("There", tags=("there",)))
+        with inner.jobs():
+            worker("Here").perform_async()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: Batch("xyz"), ValueError, "no id of a batch"),
+        (lambda: Batch(5), ValueError, "no id of a batch"),
+        (lambda: Batch("aw-x", description="y"), TypeError, "takes no other argument"),
+        (lambda: Batch(description=5), TypeError, "give a str"),
+        (lambda: Batch(callback_queue="a b"), ValueError, "callback_queue='a b'"),
+        (lambda: Batch(expires_in=5), ValueError, "from a minute to ten years"),
+        (lambda: Batch(expires_in=float("nan")), ValueError, "from a minute to ten years"),
+        (lambda: Batch().jobs(autoflush=0), ValueError, "from 1 to 50,000"),
+        (lambda: Batch().on_success(print), TypeError, "give a worker class"),
+        (lambda: Batch().on_success(worker("W", perform=lambda self, n: None)), ArgumentsError, "W"),
+        (lambda: Batch().on_death(worker("W"), object()), ArgumentsError, "W"),
+        (lambda: Batch("aw-unknown").invalidate(), UnknownBatchError, "no shard has it"),
+        (lambda: Batch("aw-unknown").status, UnknownBatchError, "no shard has it"),
+        (lambda: list(Batch("aw-unknown").failed_jids()), UnknownBatchError, "no shard has it"),
+        (lambda: filled(Batch("aw-unknown")), UnknownBatchError, "no shard has it"),
+        (lambda: filled(Batch(shard="nowhere")), UnknownShardError, "nowhere"),
+    ],
+)
+def test_wrong_use_is_an_error_that_says_what_to_do(pusher, call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+    assert not Batch("aw-unknown").valid
+
+
+def test_block_is_entered_once(pusher):
+    block = Batch().jobs()
+    with block:
+        pass
+    with pytest.raises(BatchError, match="entered before"), block:
+        pass
+
+
+def test_batch_key_of_another_type_stops_no_job(pusher, redis):
+    """The job has left its place: only its count is lost."""
+    redis.set(keys.batch("aw-x"), "no hash")
+    end(redis, Batch("aw-x"), "j")
+    assert redis.llen("working") == 0

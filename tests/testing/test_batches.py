@@ -1,0 +1,72 @@
+"""Batches in the modes of a test: counted in memory, by the same rules."""
+
+import pytest
+
+from framework import testing
+from framework.batches import Batch, BatchError
+from tests.push.conftest import worker
+
+
+def failing(self, number: int) -> None:
+    if number == 13:
+        raise ValueError(number)
+
+
+@pytest.fixture
+def classes():
+    return worker("Row", perform=failing, queue="default", retry=1), worker("Callback", queue="default")
+
+
+def with_callbacks(callback):
+    batch = Batch()
+    for event in ("complete", "success", "death", "finished"):
+        getattr(batch, f"on_{event}")(callback, event)
+    return batch
+
+
+def test_fake_batch_counts_and_calls_back(classes):
+    row, callback = classes
+    with testing.fake() as jobs:
+        batch = with_callbacks(callback)
+        with batch.jobs():
+            row.perform_bulk([(1,), (13,)])
+        assert batch.status.pending == 2
+        jobs.drain(row, raise_errors=False)
+        assert [job.args for job in jobs.enqueued(callback)] == [["complete"], ["death"], ["finished"]]
+        assert (batch.status.dead, list(batch.dead_jids())) == (1, [jobs.dead()[0].jid])
+
+
+def test_inline_batch_runs_its_callbacks_at_the_end(classes):
+    ran = []
+    callback = worker("Ran", perform=lambda self, event: ran.append((event, self.batch_event.name)), queue="default")
+    with testing.inline():
+        batch = with_callbacks(callback)
+        with batch.jobs():
+            classes[0].perform_async(1)
+            assert ran == []
+        assert ran == [(event, event) for event in ("complete", "success", "finished")]
+
+
+def test_job_of_a_fake_reads_its_batch(classes):
+    valid = []
+    row = worker("Asking", perform=lambda self: valid.append(self.batch.valid), queue="default")
+    with testing.fake() as jobs:
+        batch = Batch()
+        with batch.jobs():
+            row.perform_async()
+        batch.invalidate()
+        jobs.drain()
+        assert (valid, batch.status.succeeded) == ([False], True)
+        with pytest.raises(BatchError, match="has succeeded"), batch.jobs():
+            row.perform_async()
+
+
+def test_cancelled_batch_of_a_fake_runs_no_job(classes):
+    with testing.fake() as jobs:
+        batch = with_callbacks(classes[1])
+        with batch.jobs():
+            classes[0].perform_async(13)
+        batch.cancel()
+        jobs.drain(classes[0])
+        assert [job.args for job in jobs.enqueued()] == [["complete"], ["finished"]]
+        assert batch.status.removed == 1
