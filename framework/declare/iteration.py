@@ -117,6 +117,11 @@ class _Steps:
         self.worker._aw_progress, self.worker._aw_cursor = self.progress, self.cursor
         self._save_at, self._yield_at = began + self.flush_s, began + self.max_runtime_s
 
+    @property
+    def has_not_begun(self) -> bool:
+        """Whether the run ends before its hooks: the job is lost, or the process stops while Redis does not answer."""
+        return self.run.stopped_by in ("lost", "stop")
+
     def build(self) -> Any:
         """Return what ``build_enumerator`` returns, which may have to be awaited."""
         return self.worker.build_enumerator(*self.args, cursor=self.cursor)
@@ -220,6 +225,8 @@ def iterate(worker: Any, args: tuple[Any, ...]) -> None:
     """Run the items of a sync job. Raises what its code raises, and IterationError."""
     steps = _Steps(worker, args)
     steps.begin()
+    if steps.has_not_begun:
+        return
     try:
         try:
             if steps.run.stopped_by is None:
@@ -256,6 +263,8 @@ async def iterate_async(worker: Any, args: tuple[Any, ...]) -> None:
     """Run the items of an async job. Raises what its code raises, and IterationError."""
     steps = _Steps(worker, args)
     await asyncio.to_thread(steps.begin)
+    if steps.has_not_begun:
+        return
     try:
         try:
             try:

@@ -15,8 +15,10 @@ from framework.finish.outcome import (
     Failed,
     Held,
     Retired,
+    RunOutcome,
     Snoozed,
     UnknownClass,
+    Yielded,
 )
 from framework.finish.retry import Delete, Kill, Retry, RetryDecision
 from framework.typeguards import has_type
@@ -35,7 +37,7 @@ def end_fields(run: Execution, decision: RetryDecision | None) -> dict[str, Any]
         # No start line had it.
         more[LOAD_BALANCING_STRATEGY] = run.payload[LOAD_BALANCING_STRATEGY]
     if run.declaration is not None and run.declaration.is_iterable:
-        more.update(_iteration_fields(run.instance))
+        more.update(_iteration_fields(run.instance, run.outcome))
     if extra and run.declaration is not None:
         prefix = queue_name(run.declaration.wire_name, None)
         more.update({f"extra.{prefix}_worker.{name}": value for name, value in dict(extra).items()})
@@ -62,13 +64,13 @@ def _outcome_fields(run: Execution) -> Mapping[str, Any]:
             return {}
 
 
-def _iteration_fields(instance: Any | None) -> dict[str, Any]:
+def _iteration_fields(instance: Any | None, outcome: RunOutcome | None) -> dict[str, Any]:
     """Return how many items this run has finished, how many all runs together, and the number of the run."""
     run = instance._aw_iteration if instance is not None else None
     if instance is None or not isinstance(run, RedisIteration):
         return {}
     fields = {"iterations": run.items, "iterations_done": instance.progress.done, "iteration_run": run.number}
-    return {**fields, "yield_reason": run.stopped_by} if run.stopped_by is not None else fields
+    return {**fields, "yield_reason": run.stopped_by} if isinstance(outcome, Yielded) else fields
 
 
 def _deferral(reason: str, count: int, delay_s: float) -> dict[str, Any]:

@@ -8,7 +8,7 @@ While Redis does not answer, an iteration waits at its next save: else more than
 
 import math
 import secrets
-import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -153,4 +153,4 @@ class RedisIteration(IterationRun):
                 )
             if self.stop_reason() is not None:
                 return None
-            threading.Event().wait(backoff_s(failures, _FIRST_BACKOFF_S, _MAX_BACKOFF_S))
+            time.sleep(backoff_s(failures, _FIRST_BACKOFF_S, _MAX_BACKOFF_S))

@@ -234,3 +234,14 @@ def test_saved_iteration_estimates_without_a_total():
 
 def test_cursor_of_json_is_encoded():
     assert encode_cursor({"page": [1, None, "ä"]}) == '{"page":[1,null,"ä"]}'.encode()
+
+
+def test_lost_job_calls_no_hook():
+    class Lost(ScriptedRun):
+        def begin(self):
+            self.stopped_by = "lost"
+            return SavedIteration()
+
+    worker, done = iterable(2)
+    run(worker, Lost())
+    assert done == []

@@ -131,6 +131,7 @@ RULE = "must be [query, queue] or [query, queue, shard]"
 WEIGHT = "must be a queue name, or [name, weight]"
 SHARD_KEYS = "url, sentinels, sentinel_name, sentinel_username, sentinel_password, sentinel_tls, username, password, tls, protocol"
 HIDDEN = " (the value is not shown: it may be a secret)"
+RUNTIME = "must be a number from 0.001 to 604,800"
 URL = "must be the word embedded, or begin with redis://, rediss://, unix://, redis+sentinel:// or rediss+sentinel://"
 NO_HOST = "is not a URL: its host or port is invalid (in a password write / # ? @ : as %2F %23 %3F %40 %3A), not "
 EMBEDDED_ALONE = "an embedded store has no sentinels, no credentials and no TLS: remove these keys"
@@ -298,6 +299,10 @@ ENTRIES = [
             ('"a\\u202Eb"', "'a\\u202eb'"),
             ("x" * 101, f"'{'x' * 56}..."),
         )
+    ),
+    *(
+        (APP, f"max_iteration_runtime: {wrong}", "max_iteration_runtime", f"{RUNTIME}, not {shown}")
+        for wrong, shown in (("0", "0"), ("-1", "-1"), ("many", "'many'"), ("true", "true"), ("604801", "604801"))
     ),
     (APP, "tag: 5", "tag", "must be a text, not 5"),
     (APP, "tag: [a]", "tag", 'must be a text, not ["a"]'),
