@@ -44,6 +44,9 @@ COMMANDS = {
     ),
     "flags": LazyCommand(f"{_COMMANDS_PACKAGE}.flags", "flags", "List, set and clear the application's feature flags."),
     "cron": LazyCommand(f"{_COMMANDS_PACKAGE}.cron", "cron", "Show the schedule, and change its entries."),
+    "tasks": LazyCommand(
+        f"{_COMMANDS_PACKAGE}.task_commands", "tasks", "Show tasks, cancel and retry them, and make their tables."
+    ),
     "pushes": LazyCommand(
         f"{_COMMANDS_PACKAGE}.pushes", "pushes", "Show and replay the pushes that are kept while Redis is down."
     ),

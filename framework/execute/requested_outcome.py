@@ -1,0 +1,26 @@
+"""Return the outcome that a job requests by its error."""
+
+import time
+
+from framework.errors import Discard, PayloadError, RetryLater
+from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.outcome import Discarded, Malformed, RunOutcome, Snoozed
+from framework.typeguards import has_type
+from framework.wire.malformed import dead_set_entry
+
+
+def requested_outcome(unit: UnitOfWork, error: BaseException) -> RunOutcome | None:
+    """Return the outcome that a job requests by its error, ``None`` for a failure. Attributes of a subclass may raise."""
+    if has_type(error, PayloadError):
+        return malformed_outcome(unit, error)
+    if has_type(error, RetryLater):
+        # A new instance checks the delay of a subclass too.
+        return Snoozed(RetryLater(error.delay_s).delay_s, error.reason)
+    if has_type(error, Discard):
+        return Discarded(error.reason)
+    return None
+
+
+def malformed_outcome(unit: UnitOfWork, error: PayloadError) -> Malformed:
+    """Build the member of the dead set once: a settlement that is repeated after a lost reply looks for the same bytes."""
+    return Malformed(error, dead_set_entry(unit.data, error, time.time(), unit.queue))
