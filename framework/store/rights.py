@@ -104,7 +104,7 @@ PRODUCER = Role(
         keys.pushed("*"),
         keys.lock("*"),
         keys.limit("*"),
-        *(keys.LIMITS, keys.COUNTERS, keys.FLAGS, keys.CANCELLED),
+        *(keys.LIMITS, keys.COUNTERS, keys.FLAGS, keys.CANCELLED, keys.TASK_EVENTS),
     ),
     (script.PUSH_UNIQUE, script.PUSH_DELAYED, script.PUSH_UP_TO, script.NOTE_PUSHED, script.MARK_CANCELLED),
     # SET also runs inside push_unique, where the command comes as a value: the status of a tracked job.
@@ -164,13 +164,15 @@ WORKER = Role(
             script.CRON_PUSH,
             script.START_ITERATION,
             script.SAVE_ITERATION,
+            # The leader compares the events of recorded jobs with their places.
+            script.SEARCH,
         ),
     ),
     (
         *PRODUCER.direct,
         *("blmove", "client|id", "client|unblock", "del", "exists", "expire", "hget", "hincrby", "hmget"),
         *("hset", "incrby", "lrange", "multi", "rpop", "smembers", "srem", "zcard", "zrange", "zrangebyscore"),
-        "zscore",
+        *("zrank", "zrem", "zscan", "zscore"),
     ),
     (_NAME, "bitfield", "info", "scan"),
     _DASHBOARD_KEYS,

@@ -123,7 +123,8 @@ def _upgrade(connection: Connection) -> None:
     script = ScriptDirectory(str(_MIGRATIONS))
 
     def steps(revision: Any, _context: Any) -> Any:
-        return script._upgrade_revs("head", revision)
+        # As `alembic.command.upgrade`, which would load a file env.py.
+        return script._upgrade_revs("head", revision)  # pyright: ignore[reportPrivateUsage]
 
     with EnvironmentContext(Config(), script, fn=steps, destination_rev="head") as environment:
         environment.configure(connection=connection, target_metadata=metadata, version_table=_VERSION_TABLE)
