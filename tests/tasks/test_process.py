@@ -7,7 +7,10 @@ import pytest
 
 from framework.recover.reaper import mark_dead
 from framework.tasks.database import TaskDatabase
+from framework.tasks.spool import drain
+from framework.wire import keys
 from tests.harness import ROOT, Site, until
+from tests.postgres import running
 from tests.tasks.task_bench import TaskBench
 
 JOBS = """
@@ -132,3 +135,22 @@ def test_commands_show_cancel_and_retry(site, redis, bench):
     assert command(site, "tasks", "migrate").endswith("are up to date.\n")
     command(site, "tasks", "show", "nothing", status=1)
     command(site, "jobs", "story", "nothing", status=1)
+
+
+def test_jobs_go_on_while_the_database_is_down(site, redis):
+    with running() as server:
+        url = server.url()
+        one = TaskBench(url)
+        one.database.migrate()
+        site.write("application.yml", {"tasks": {"url": url}})
+        task_id = push(site, "1,5")
+        one.database.dispose()
+        server.stop()
+        process = site.worker("-q", "default", "-c", "2").ready()
+        until(lambda: redis.zcard(keys.TASK_EVENTS) and not redis.llen("queue:default"), "the jobs ran", 60)
+        assert process.line(event_name="tasks.database_failed")["severity"] == "ERROR"
+        assert process.end(signal.SIGTERM) == 0
+        server.start()
+        drain(redis, one.database)
+        assert counts(one, task_id) == (3, 1, 0, True)
+        one.close()
