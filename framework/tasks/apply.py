@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Insert, bindparam, case, select, update
+from sqlalchemy import Connection, Float, Table, Update, bindparam, case, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from framework.tasks.change import EventChange, Message, Status
@@ -16,6 +16,49 @@ from framework.tasks.job_ends import DUPLICATE, LOST, NOT_PUSHED
 from framework.tasks.model import FAILED_STATUSES, OPEN_STATUSES, STATUSES, events, messages, tasks
 
 _PUSHED_AGAIN = (NOT_PUSHED.state, LOST.state)
+
+
+_COUNTERS = (*STATUSES, "total", "items")
+_COLUMNS = ("status", "state", "reason", "error_class", "stands_for", "changed_at", "ended_at", "runs")
+
+
+def _update_of(names: tuple[str, ...]) -> Update:
+    statement = update(events).where(events.c.id == bindparam("row_id"))
+    return statement.values({name: bindparam(f"new_{name}") for name in names})
+
+
+def _completion() -> Update:
+    ended = (tasks.c.closed_at.is_not(None)) & (tasks.c.enqueue == 0) & (tasks.c.working == 0)
+    now = bindparam("now", type_=Float)
+    completed = case((ended & tasks.c.completed_at.is_(None), now), (ended, tasks.c.completed_at), else_=None)
+    return update(tasks).where(tasks.c.id.in_(bindparam("ids", expanding=True))).values(completed_at=completed)
+
+
+def _insert_of(table: Table, key: str) -> dict[str, Any]:
+    """Return the statement that inserts missing rows, by dialect."""
+    made: dict[str, Any] = {"sqlite": sqlite.insert(table), "postgresql": postgresql.insert(table)}
+    return {name: one.on_conflict_do_nothing(index_elements=[key]) for name, one in made.items()}
+
+
+# Made once: to build them for each batch would cost more than to execute them.
+_LOCK = (
+    select(*(events.c[name] for name in ("id", "jid", "task_id", "status", "state", "changed_at", "runs", "items")))
+    .where(events.c.jid.in_(bindparam("jids", expanding=True)))
+    .order_by(events.c.jid)
+    .with_for_update()
+)
+_DUPLICATES = select(events.c.jid, events.c.stands_for).where(
+    events.c.stands_for.in_(bindparam("jids", expanding=True)), events.c.status.in_(OPEN_STATUSES)
+)
+_UPDATES = tuple((names, _update_of(names)) for names in (_COLUMNS, (*_COLUMNS, "started_at")))
+_ADD = (
+    update(tasks)
+    .where(tasks.c.id == bindparam("row_id"))
+    .values({name: tasks.c[name] + bindparam(f"add_{name}") for name in _COUNTERS})
+)
+_COMPLETE = _completion()
+_INSERT_EVENTS = {name: one.returning(events.c.jid) for name, one in _insert_of(events, "jid").items()}
+_INSERT_MESSAGES = _insert_of(messages, "key")
 
 
 @dataclass(slots=True)
@@ -37,6 +80,10 @@ class _Row:
     @property
     def current(self) -> Status:
         return self.new_status or self.status or "enqueue"
+
+    @property
+    def was_open(self) -> bool:
+        return self.status in OPEN_STATUSES
 
     @property
     def is_open(self) -> bool:
@@ -74,13 +121,7 @@ def _replace_jids(connection: Connection, changes: Sequence[EventChange]) -> Non
 
 
 def _lock_rows(connection: Connection, jids: Iterable[str]) -> dict[str, _Row]:
-    return _rows(connection, events.c.jid.in_(list(jids)))
-
-
-def _rows(connection: Connection, condition: Any) -> dict[str, _Row]:
-    columns = [events.c[name] for name in ("id", "jid", "task_id", "status", "state", "changed_at", "runs", "items")]
-    found = connection.execute(select(*columns).where(condition).order_by(events.c.jid).with_for_update())
-    return {row.jid: _Row(*row) for row in found}
+    return {row.jid: _Row(*row) for row in connection.execute(_LOCK, {"jids": list(jids)})}
 
 
 def _insert(connection: Connection, firsts: Sequence[EventChange], rows: dict[str, _Row]) -> None:
@@ -106,18 +147,11 @@ def _insert(connection: Connection, firsts: Sequence[EventChange], rows: dict[st
         }
         for one in firsts
     ]
-    statement: Any = _dialect_insert(connection, events).on_conflict_do_nothing(index_elements=["jid"])
-    made = set(connection.execute(statement.returning(events.c.jid), values).scalars())
+    made = set(connection.execute(_INSERT_EVENTS[connection.dialect.name], values).scalars())
     for jid, row in _lock_rows(connection, [one.jid for one in firsts]).items():
         if jid in made:
             row.status = None
         rows[jid] = row
-
-
-def _dialect_insert(connection: Connection, table: Any) -> Any:
-    make: Any = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
-    statement: Insert = make(table)
-    return statement
 
 
 def _fold(row: _Row, change: EventChange, *, late: bool) -> None:
@@ -160,11 +194,7 @@ def _end_duplicates(connection: Connection, ended: Sequence[_Row]) -> list[_Row]
         return []
     # Rarely any: the index answers.
     jids = [row.jid for row in ended]
-    pairs = connection.execute(
-        select(events.c.jid, events.c.stands_for).where(
-            events.c.stands_for.in_(jids), events.c.status.in_(OPEN_STATUSES)
-        )
-    ).all()
+    pairs = connection.execute(_DUPLICATES, {"jids": jids}).all()
     if not pairs:
         return []
     owners = {row.jid: row for row in ended}
@@ -182,29 +212,20 @@ def _reason_of_duplicate(owner: str, state: str, reason: str | None) -> str:
     return f"the job {owner} stands for it: {state}" + (f": {reason}" if reason else "")
 
 
-_COLUMNS = (
-    *("status", "state", "reason", "error_class", "stands_for", "changed_at", "ended_at", "runs"),
-    "started_at",
-)
-
-
 def _update_events(connection: Connection, rows: Sequence[_Row]) -> None:
-    for names in (_COLUMNS[:-1], _COLUMNS):
+    for names, statement in _UPDATES:
         wanted = [row for row in rows if row.values and ("started_at" in row.values) == ("started_at" in names)]
         if wanted:
-            statement = update(events).where(events.c.id == bindparam("row_id"))
-            statement = statement.values({name: bindparam(f"new_{name}") for name in names})
             parameters = [{"row_id": row.id, **{f"new_{name}": row.values[name] for name in names}} for row in wanted]
             connection.execute(statement, parameters)
 
 
 def _insert_messages(connection: Connection, found: Sequence[tuple[str, Message]]) -> None:
     if found:
-        statement = _dialect_insert(connection, messages).on_conflict_do_nothing(index_elements=["key"])
         values = [
             {"key": one.key, "jid": jid, "at": one.at, "text": one.text, "fields": one.fields} for jid, one in found
         ]
-        connection.execute(statement, values)
+        connection.execute(_INSERT_MESSAGES[connection.dialect.name], values)
 
 
 def _count(connection: Connection, rows: Sequence[_Row], now: float) -> None:
@@ -213,7 +234,7 @@ def _count(connection: Connection, rows: Sequence[_Row], now: float) -> None:
     for row in rows:
         if row.task_id is None:
             continue
-        delta = deltas.setdefault(row.task_id, dict.fromkeys((*STATUSES, "total", "items"), 0))
+        delta = deltas.setdefault(row.task_id, dict.fromkeys(_COUNTERS, 0))
         if row.status is None:
             delta["total"] += 1
             delta["items"] += row.items
@@ -222,21 +243,17 @@ def _count(connection: Connection, rows: Sequence[_Row], now: float) -> None:
         delta[row.current] += 1
     if not deltas:
         return
-    names = (*STATUSES, "total", "items")
-    statement = update(tasks).where(tasks.c.id == bindparam("row_id"))
-    statement = statement.values({name: tasks.c[name] + bindparam(f"add_{name}") for name in names})
-    connection.execute(
-        statement,
-        [{"row_id": key, **{f"add_{name}": deltas[key][name] for name in names}} for key in sorted(deltas)],
-    )
-    note_completion(connection, sorted(deltas), now)
+    parameters = [{"row_id": key, **{f"add_{name}": deltas[key][name] for name in _COUNTERS}} for key in sorted(deltas)]
+    connection.execute(_ADD, parameters)
+    # Only an event that is new, ends, or begins again changes whether a task is complete.
+    moved = {row.task_id for row in rows if row.task_id and (row.status is None or row.is_open != row.was_open)}
+    if moved:
+        note_completion(connection, sorted(moved), now)
 
 
 def note_completion(connection: Connection, task_ids: Sequence[str], now: float) -> None:
     """Set the time of completion of tasks that are closed and have no open event, and remove it from the others."""
-    ended = (tasks.c.closed_at.is_not(None)) & (tasks.c.enqueue == 0) & (tasks.c.working == 0)
-    completed = case((ended & tasks.c.completed_at.is_(None), now), (ended, tasks.c.completed_at), else_=None)
-    connection.execute(update(tasks).where(tasks.c.id.in_(task_ids)).values(completed_at=completed))
+    connection.execute(_COMPLETE, {"ids": list(task_ids), "now": now})
 
 
 def counters_of(row: Mapping[str, Any]) -> dict[Status, int]:

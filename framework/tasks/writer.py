@@ -28,6 +28,8 @@ WhenDown: TypeAlias = Literal["continue", "wait"]
 MAX_BATCH = 500
 _LINGER_S = 0.05
 """The time for which changes that no thread waits for are collected."""
+_GROUP_S = 0.002
+"""The time for which changes are collected of which a thread waits for one."""
 _MAX_QUEUED = 10_000
 _MAX_BACKOFF_S = 2.0
 _RETRY_S = 2.0
@@ -89,14 +91,16 @@ class EventWriter:
         self._thread: threading.Thread | None = None
         self._urgent = False
         """Whether a thread waits for one of the queued changes."""
-        self._busy = self._closing = False
+        self._busy = self._closing = self._idle = False
+        self._blocked = 0
+        """The threads that wait for the writer, without those that hold a ticket."""
         _writers.add(self)
 
     def submit(self, change: EventChange) -> None:
         """Write a change soon. It waits for room if far too many changes wait; raises nothing."""
         with self._changed:
             if len(self._queue) >= _MAX_QUEUED and threading.current_thread() is not self._thread:
-                self._changed.wait_for(lambda: len(self._queue) < _MAX_QUEUED, timeout=1.0)
+                self._block(lambda: len(self._queue) < _MAX_QUEUED, 1.0)
             self._add([change], [])
 
     def submit_durable(self, changes: Sequence[EventChange], *, gives_up: bool) -> list[Ticket]:
@@ -132,9 +136,15 @@ class EventWriter:
         with self._changed:
             self._urgent = True
             self._changed.notify_all()
-            return self._changed.wait_for(
-                lambda: not self._queue and not self._busy, timeout=max(0.0, deadline - time.monotonic())
-            )
+            return self._block(lambda: not self._queue and not self._busy, max(0.0, deadline - time.monotonic()))
+
+    def _block(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait for the writer."""
+        self._blocked += 1
+        try:
+            return self._changed.wait_for(condition, timeout=timeout_s)
+        finally:
+            self._blocked -= 1
 
     def _add(self, changes: Sequence[EventChange], tickets: Sequence[Ticket]) -> None:
         self._queue.extend(changes)
@@ -143,7 +153,7 @@ class EventWriter:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="task-events", daemon=True)
             self._thread.start()
-        if tickets or len(self._queue) == 1:
+        if self._idle and (tickets or len(self._queue) in (1, MAX_BATCH)):
             self._changed.notify_all()
 
     def _run(self) -> None:
@@ -160,21 +170,33 @@ class EventWriter:
                     time.sleep(backoff_s(failures, 0.05, _MAX_BACKOFF_S))
             with self._changed:
                 self._busy = False
-                self._changed.notify_all()
+                if self._blocked:
+                    self._changed.notify_all()
 
     def _take(self) -> "list[EventChange | Ticket] | None":
         """Return the next batch, ``None`` when the writer is closed and all are written."""
         with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._closing)
+            self._wait(lambda: bool(self._queue) or self._closing)
             if not self._queue:
                 return None
-            if not self._urgent and len(self._queue) < MAX_BATCH:
-                self._changed.wait_for(lambda: self._urgent or len(self._queue) >= MAX_BATCH, timeout=_LINGER_S)
+            if not self._urgent:
+                self._wait(lambda: self._urgent or len(self._queue) >= MAX_BATCH, _LINGER_S)
+        # Threads that the last batch has released end their next jobs about now: one transaction serves all of them.
+        if len(self._queue) < MAX_BATCH:
+            time.sleep(_GROUP_S)
+        with self._changed:
             entries = [self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue)))]
             self._urgent = any(isinstance(one, Ticket) for one in self._queue)
             self._busy = True
-            self._changed.notify_all()
+            if self._blocked:
+                self._changed.notify_all()
             return entries
+
+    def _wait(self, condition: Callable[[], bool], timeout_s: float | None = None) -> None:
+        """Wait as the writer. Only then is it notified: a notification for each job would cost more than the job."""
+        self._idle = True
+        self._changed.wait_for(condition, timeout=timeout_s)
+        self._idle = False
 
     def _try(self, entries: "Sequence[EventChange | Ticket]") -> Exception | None:
         """Write one batch to the database, else to the spool; return the error if neither took it."""
@@ -260,7 +282,8 @@ class EventWriter:
         self._changed = threading.Condition()
         self._queue = deque()
         self._thread = None
-        self._urgent = self._busy = False
+        self._urgent = self._busy = self._idle = False
+        self._blocked = 0
         self._database.dispose(close=False)
 
 
