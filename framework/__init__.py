@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from framework.admin import port as admin_port
 from framework.declare import port
 from framework.lazy_names import load_name, public_names
+from framework.tasks import access as task_access
 
 if TYPE_CHECKING:
     from framework.cancellation import acancel, cancel
@@ -97,5 +98,11 @@ def _open_access() -> admin_port.Access:
     return access
 
 
+def _open_tasks() -> task_access.TaskAccess:
+    access: task_access.TaskAccess = import_module("framework.wiring.administration").open_task_access()
+    return access
+
+
 port.bind_factory(_make_client)
 admin_port.opener.bind(_open_access)
+task_access.opener.bind(_open_tasks)

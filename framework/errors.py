@@ -31,6 +31,11 @@ FrameworkError
 │   └── PayloadError          its payload cannot be read
 │       └── PayloadLimitError reading it would take more memory than a setting allows
 ├── OverLimit                 a rate limiter does not admit a call: in a job it runs the job again later
+├── TaskError                 an error of ``framework.tasks``
+│   ├── TaskDatabaseError     the database of tasks does not answer (also a PushError)
+│   ├── TaskTablesError       the database has no tables of tasks, or older ones (also a PushError)
+│   ├── TaskNotFoundError     no task, or no event of a job, has this id
+│   └── TaskRetryError        failed jobs cannot be pushed again, because their arguments are not stored
 ├── ModeError                 the active mode of framework.testing, or no mode, cannot answer a call
 ├── EmptyQueueError           a job that a test wanted to run does not wait
 ├── EndlessJobsError          the jobs of a test never end
@@ -42,7 +47,6 @@ FlowControl (Exception)       raised by a job, and no failure; ``except Framewor
 └── Discard                   end the job
 JobTimeoutError (BaseException) a run lasts longer than its ``timeout``; ``except Exception`` does not catch it
 Shutdown (BaseException)      the process stops; ``except Exception`` does not catch it
-NoEffectWarning (UserWarning) a declared attribute or option has no effect in this release
 
 The framework also raises TypeError and ValueError for arguments of a wrong type, and two errors of ``framework.store`` that extend
 redis-py's errors.
@@ -440,6 +444,42 @@ class OverLimit(FrameworkError):
         )
 
 
+class TaskError(FrameworkError):
+    """Serve as the base class of errors of ``framework.tasks``."""
+
+
+class TaskDatabaseError(TaskError, PushError):
+    """Report a database of tasks that does not answer. A push that raises it has written nothing to Redis."""
+
+    def __init__(self, database: str, cause: BaseException) -> None:
+        self.database = database
+        super().__init__(
+            f"the database of tasks ({database}) does not take events: {cause}. Check the setting tasks.url and the database; with "
+            "tasks.database_down: continue, jobs go on and their events are kept in Redis."
+        )
+
+
+class TaskTablesError(TaskError, PushError):
+    """Report a database without the tables of tasks, or with older ones."""
+
+    def __init__(self, database: str, found: str | None, wanted: str, command: str) -> None:
+        self.database, self.found, self.wanted = database, found, wanted
+        state = (
+            "has no tables of tasks"
+            if found is None
+            else f"has the tables of revision {found}, this release needs {wanted}"
+        )
+        super().__init__(f"{database} {state}: run `{command}`.")
+
+
+class TaskNotFoundError(TaskError, LookupError):
+    """Report the id of a task, or of a job, that the database of tasks does not have."""
+
+
+class TaskRetryError(TaskError):
+    """Report failed jobs that cannot be pushed again, because their arguments are not known. Nothing was pushed."""
+
+
 class ModeError(FrameworkError):
     """Report a call that the active mode of ``framework.testing``, or no mode, cannot answer."""
 
@@ -516,10 +556,6 @@ class JobTimeoutError(BaseException):
         self.timeout_s = timeout_s
         self.args = (f"perform ran for more than {timeout_s:g} s, its timeout",)
         return self
-
-
-class NoEffectWarning(UserWarning):
-    """Warn about an attribute or an option that has no effect in this release. Filter it by its name."""
 
 
 class Shutdown(BaseException):

@@ -19,6 +19,7 @@ from framework.cli.jobs_processes import COMMANDS as PROCESSES
 from framework.cli.jobs_queues import COMMANDS as QUEUES
 from framework.cli.jobs_show import show
 from framework.cli.jobs_stats import stats
+from framework.cli.jobs_story import story
 
 
 @click.group("jobs", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -27,7 +28,7 @@ def jobs() -> None:
 
 
 for command in (
-    *(enqueue, stats, *QUEUES, *PROCESSES, list_jobs, show, *ACTIONS, cancel),
+    *(enqueue, stats, *QUEUES, *PROCESSES, list_jobs, show, story, *ACTIONS, cancel),
     *(explain, held, limits, locks, *PAUSES, deferred, *FLAGS, counters),
 ):
     jobs.add_command(command)

@@ -50,6 +50,9 @@ COMMANDS = {
         f"{_COMMANDS_PACKAGE}.batch_commands", "batches", "List batches of jobs, show one, cancel or delete it."
     ),
     "cron": LazyCommand(f"{_COMMANDS_PACKAGE}.cron", "cron", "Show the schedule, and change its entries."),
+    "tasks": LazyCommand(
+        f"{_COMMANDS_PACKAGE}.task_commands", "tasks", "Show tasks, cancel and retry them, and make their tables."
+    ),
     "pushes": LazyCommand(
         f"{_COMMANDS_PACKAGE}.pushes", "pushes", "Show and replay the pushes that are kept while Redis is down."
     ),

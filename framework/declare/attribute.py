@@ -36,8 +36,6 @@ class Attribute:
     trap: str
     required: bool = False
     """A class that runs must declare it; the default is for abstract classes only."""
-    no_effect: str = ""
-    """Why a value other than the default has no effect in this release; empty for an attribute that acts."""
 
     @property
     def allowed(self) -> str:

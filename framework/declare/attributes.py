@@ -234,10 +234,11 @@ ATTRIBUTES: Mapping[str, Attribute] = {
     "track": Attribute(
         validator=validators.boolean,
         group="status",
-        meaning="Record progress and result of each job.",
-        effect="None yet: the value is validated, and a `NoEffectWarning` says that nothing is recorded.",
-        trap="It will write to Redis for each job: do not use it for classes with thousands of jobs per second.",
-        no_effect="nothing is recorded",
+        meaning="Whether the life of each job is recorded in the database of tasks.",
+        effect="Each push, start and end writes an event, and `self.record(...)` adds messages: `framework.tasks` shows "
+        "them. Needs the extra `tasks`.",
+        trap="A push and the end of a job wait for the database: some milliseconds each. Do not use it for classes with "
+        "thousands of jobs per second.",
     ),
     "idempotent": Attribute(
         validator=validators.boolean,

@@ -1,6 +1,7 @@
 """The context that a worker instance holds while its job runs. The framework assigns it; user code reads it."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from framework.types import Jid
@@ -53,6 +54,14 @@ class JobContext(Protocol):
 
     def logger(self, job: dict[str, Any]) -> JobLogger:
         """Return the logger of this job. It is made at the first use, since most jobs never log."""
+        ...
+
+
+class JobStory(Protocol):
+    """The messages of a tracked job."""
+
+    def note(self, message: str, fields: Mapping[str, Any]) -> None:
+        """Add a message. Raises nothing."""
         ...
 
 

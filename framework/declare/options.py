@@ -29,8 +29,7 @@ class PushOptions(TypedDict, total=False):
     """The options of ``set``. Each replaces the attribute of the same name for this push only.
 
     Three are no attributes. ``context`` adds facts to the ``meta.*`` fields. ``sync`` runs the job here instead of pushing it
-    (Sidekiq). ``shard`` binds this one job, its retries too, to a shard, whatever the rules say when it is due. ``track``
-    travels in the payload and has no effect yet: ``set`` warns of it.
+    (Sidekiq). ``shard`` binds this one job, its retries too, to a shard, whatever the rules say when it is due.
     """
 
     queue: str

@@ -10,7 +10,6 @@ from framework.declare import awaited_push, port
 from framework.declare.bulk_stream import BulkStream
 from framework.declare.declaration import Declaration
 from framework.declare.misuse import add_foreign_methods, reject_await, running_loop
-from framework.declare.no_effect import warn_about_options
 from framework.declare.options import (
     Moment,
     PushOptions,
@@ -58,7 +57,6 @@ class Setter(Generic[P]):
             ArgumentsError: an option is unknown or invalid.
         """
         checked = check_options(self._declaration.qualified_name, options)
-        warn_about_options(self._worker, self._declaration.qualified_name, checked)
         return Setter(self._worker, self._declaration, {**self._options, **checked})
 
     def perform_async(self, *args: P.args, **kwargs: P.kwargs) -> Jid | None:

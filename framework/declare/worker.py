@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, TypeVar, Unpack, cast
 
-from framework.declare import check, misuse, no_effect, port, registry
+from framework.declare import check, misuse, port, registry
 from framework.declare.awaitable_pushes import AwaitablePushes
 from framework.declare.batch import Batch, BatchEvent, batch_of, event_of
 from framework.declare.declaration import Declaration
 from framework.declare.error_collector import ErrorCollector
-from framework.declare.job_context import CancellationState, JobContext, JobLogger, PlainLogger
+from framework.declare.job_context import CancellationState, JobContext, JobLogger, JobStory, PlainLogger
 from framework.declare.limiter import Limiter
 from framework.declare.options import Moment, PushOptions, check_options
 from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
@@ -96,6 +96,7 @@ class ApplicationWorker(AwaitablePushes):
     _aw_cancellation: CancellationState | None = None
     _aw_logger: JobLogger | None = None
     _aw_extra: dict[str, Any] | None = None
+    _aw_record: JobStory | None = None
     _aw_on_success: Callable[[], None] | None = None
     """Called after the job has succeeded and has released its locks and slots. It raises nothing."""
 
@@ -109,11 +110,9 @@ class ApplicationWorker(AwaitablePushes):
         if abstract:
             _reject_identity_on_abstract(faults, cls)
             faults.raise_errors()
-            no_effect.warn_about_class(cls, ApplicationWorker, check.defining_classes(cls, ApplicationWorker))
             _install_perform_descriptor(cls)
             return
         cls._aw_declaration = check.build_declaration(faults, cls, ApplicationWorker, attributes)
-        no_effect.warn_about_class(cls, ApplicationWorker, check.defining_classes(cls, ApplicationWorker))
         cls._aw_setter = Setter(cls, cls._aw_declaration, NO_OPTIONS)
         _install_perform_descriptor(cls)
         show_signatures(cls, cls._aw_declaration.signature.method)
@@ -193,6 +192,14 @@ class ApplicationWorker(AwaitablePushes):
         if self._aw_extra is None:
             self._aw_extra = {}
         self._aw_extra.update(fields)
+
+    def record(self, message: str, **fields: Any) -> None:
+        """Add a message with the time to the story of a tracked job (``track = True``): ``self.record("row 7 refused", sku="A1")``.
+
+        The fields are JSON values. ``framework.tasks`` shows the messages. A job that is not tracked records nothing.
+        """
+        if self._aw_record is not None:
+            self._aw_record.note(message, fields)
 
     @property
     def cancelled(self) -> bool:
@@ -368,7 +375,6 @@ class ApplicationWorker(AwaitablePushes):
         """
         declaration = cast("type[ApplicationWorker]", cls).declaration()
         checked = check_options(declaration.qualified_name, options)
-        no_effect.warn_about_options(cls, declaration.qualified_name, checked)
         return Setter(cls, declaration, checked)
 
 

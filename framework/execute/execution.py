@@ -14,10 +14,7 @@ from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.declare.iteration import IterationRun
 from framework.errors import (
-    Discard,
-    OverLimit,
     PayloadError,
-    RetryLater,
     Shutdown,
 )
 from framework.execute.admission import AdmissionChain, AdmissionRequest
@@ -25,9 +22,10 @@ from framework.execute.decoding import PayloadDecoder
 from framework.execute.early_end import cancelled_jid, early_end
 from framework.execute.iterations import Iterations
 from framework.execute.job_log import JobLog, StartLine
-from framework.execute.over_limit import over_limit_outcome
 from framework.execute.perform import call_perform, new_instance
 from framework.execute.policy_decision import AdmitTogether, PolicyDecision
+from framework.execute.recording import JobRecorder, RunRecord
+from framework.execute.requested_outcome import malformed_outcome, requested_outcome
 from framework.execute.stats import RunningJobs
 from framework.execute.timeouts import Timeouts
 from framework.execute.unknown import UnknownClassDelays
@@ -39,10 +37,8 @@ from framework.finish.outcome import (
     Failed,
     Interrupted,
     Lost,
-    Malformed,
     Retired,
     RunOutcome,
-    Snoozed,
     Yielded,
 )
 from framework.finish.status_writer import StatusWriter
@@ -53,8 +49,7 @@ from framework.telemetry import context
 from framework.typeguards import has_type
 from framework.types import Payload
 from framework.wire.batch_fields import BID
-from framework.wire.job import BUFFERED_AT, DEATH_COUNT, EXPIRES_IN, count_of
-from framework.wire.malformed import batch_resources_of, dead_set_entry
+from framework.wire.job import BUFFERED_AT, DEATH_COUNT, EXPIRES_IN, TRACK, count_of
 from framework.wire.resources import IDEMPOTENCY_KEY, resources_of
 from framework.wire.status_key import STATUS_EXPIRATION, TrackedJob, tracked_job
 
@@ -82,6 +77,7 @@ class Execution:
         "middleware_exits",
         "outcome",
         "payload",
+        "record",
         "reserved",
         "start_noted",
         "started",
@@ -102,6 +98,8 @@ class Execution:
         self.declaration: Declaration | None = None
         self.payload: Payload | None = None
         self.instance: Any = None
+        self.record: RunRecord | None = None
+        """Records the life of a tracked job; ``None`` for any other."""
         self.reserved = 0
         self.started_log: StartLine | None = None
         self.tracked: TrackedJob | None = None
@@ -136,6 +134,7 @@ class Executor:
         admission: AdmissionChain = NO_POLICIES,
         unknown: UnknownClassDelays = DEFAULT_UNKNOWN_CLASSES,
         admit_together: AdmitTogether | None = None,
+        recorder: JobRecorder | None = None,
         clock: Callable[[], float] = time.time,
         iterations: Iterations | None = None,
     ) -> None:
@@ -154,6 +153,7 @@ class Executor:
         self._strictness = strictness
         self._status_writer = status_writer
         self._retired = retired
+        self._recorder = recorder
         self._admission = admission
         self._unknown = unknown
         self._policy_decision = PolicyDecision(decoding, ensure_fetching, log, running_jobs, admit_together)
@@ -172,13 +172,14 @@ class Executor:
             prepared = unit.prepared
             run.payload = payload = prepared.payload if prepared is not None else self._decoding.decode(unit, run)
         except PayloadError as error:
-            run.outcome = _malformed(unit, error)
+            run.outcome = malformed_outcome(unit, error)
             return run
         except Shutdown:
             run.outcome = Interrupted()
             return run
-        if STATUS_EXPIRATION in payload:
+        if STATUS_EXPIRATION in payload or TRACK in payload:
             run.tracked = (prepared.tracked if prepared is not None else None) or tracked_job(payload)
+            run.record = self._open_record(run, payload)
         run.worker = registry.find(payload["class"])
         run.started, run.started_cpu = time.perf_counter(), self._thread_time()
         try:
@@ -242,6 +243,12 @@ class Executor:
         with run.middleware_exits:
             await run.coroutine
 
+    def _open_record(self, run: Execution, payload: Payload) -> RunRecord | None:
+        """Return the record of a tracked job; a payload without the field, of another producer, is as its class says."""
+        if self._recorder is None or not payload.get(TRACK, run.declaration is not None and run.declaration.track):
+            return None
+        return self._recorder.open(payload, run.unit.queue)
+
     def _refusal(self, run: Execution, payload: Payload) -> RunOutcome | None:
         """Return the outcome of a job that ends early, or that this process cannot run; ``None`` for any other."""
         ended = early_end(run.unit, payload, run.declaration, self._cancelled, self._clock)
@@ -282,6 +289,8 @@ class Executor:
         instance._aw_run = self._running_jobs
         if declaration.is_iterable and self._iterations is not None:
             self._iterations.prepare(instance, run.unit, payload)
+        if declaration.track and run.record is None:
+            run.record = self._open_record(run, payload)
         suspected = is_suspect(payload)
         if declaration.is_async:
             if suspected:
@@ -307,6 +316,9 @@ class Executor:
                 run.outcome = Interrupted()
                 return
             run.started = time.perf_counter()
+        if run.record is not None:
+            run.record.start()
+            instance._aw_record = run.record
         # A store and not a method: every job pays for it.
         run.unit.performing_since = run.started
         if not self._middleware:
@@ -324,7 +336,7 @@ class Executor:
     def _outcome(self, run: Execution, error: BaseException) -> RunOutcome:
         """Return the outcome for an error. Even SystemExit and KeyboardInterrupt fail only this job."""
         try:
-            requested = _requested_outcome(run, error)
+            requested = requested_outcome(run.unit, run.payload, error)
         except BaseException:  # noqa: BLE001 - an application's subclass may lack the attributes of its base: the job fails
             requested = None
         if requested is None and has_type(error, CancelledError):
@@ -376,24 +388,3 @@ def _exit_child(run: Execution) -> NoReturn:
 def _task_cancelled() -> bool:
     task = current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _requested_outcome(run: Execution, error: BaseException) -> RunOutcome | None:
-    """Return the outcome that a job requests by its error, ``None`` for a failure. Attributes of a subclass may raise."""
-    if has_type(error, PayloadError):
-        return _malformed(run.unit, error)
-    if has_type(error, RetryLater):
-        # A new instance checks the delay of a subclass too.
-        return Snoozed(RetryLater(error.delay_s).delay_s, error.reason)
-    if has_type(error, Discard):
-        return Discarded(error.reason)
-    if has_type(error, OverLimit):
-        return over_limit_outcome(run.unit, run.payload or {}, error)
-    return None
-
-
-def _malformed(unit: UnitOfWork, error: PayloadError) -> Malformed:
-    """Build the member of the dead set once: a settlement that is repeated after a lost reply looks for the same bytes."""
-    if unit.resources is None:
-        unit.resources = batch_resources_of(unit.data)
-    return Malformed(error, dead_set_entry(unit.data, error, time.time(), unit.queue))

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, Protocol
 from weakref import WeakSet
 
 from redis.exceptions import RedisError
@@ -21,6 +20,7 @@ from framework.execute.end_line import end_fields
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Execution, Executor
 from framework.execute.job_log import JobLog
+from framework.execute.outcome_report import ProcessorEvents, report_outcome
 from framework.execute.stats import RunningJobs, ThreadCounts
 from framework.execute.threads import WorkerThreads
 from framework.fetch.fetcher import Fetcher
@@ -39,18 +39,15 @@ from framework.finish.endings import SUCCEEDED as SUCCEEDED_ENDING
 from framework.finish.outcome import (
     SUCCEEDED,
     Failed,
-    ForeignClass,
     Interrupted,
     Malformed,
     RunOutcome,
     SettledOutcome,
-    UnknownClass,
 )
 from framework.finish.retry import RetryDecision
 from framework.finish.settle import Settler, SettleResult
 from framework.telemetry.counters import counters
 from framework.typeguards import has_type
-from framework.types import Payload
 
 TIMED_OUT_JOBS = "sidekiq_jobs_timed_out_total"
 """Runs that ended because they lasted longer than their ``timeout``; ``stat:failed`` counts them too."""
@@ -59,29 +56,9 @@ BUSINESS_FAILED = "sidekiq_jobs_business_failed_total"
 """Jobs that ended by a ``BusinessError``; ``stat:failed`` does not count them."""
 
 
-class ProcessorEvents(Protocol):
-    """Receive the events of jobs, in addition to the two log lines of each."""
-
-    def job_failed(self, error: BaseException, facts: dict[str, Any]) -> None:
-        """A job failed: call the error handlers."""
-
-    def malformed(self, unit: UnitOfWork, error: BaseException) -> None:
-        """A payload cannot be read; it moves to the dead set (``wire/malformed.py``)."""
-
-    def unknown_class(self, unit: UnitOfWork, payload: Payload, outcome: UnknownClass) -> None:
-        """This process lacks the class of a job; the job waits for another process, or is given up."""
-
-    def foreign_class(self, name: str) -> None:
-        """A job of another application returns to its queue."""
-
-    def fenced(self, unit: UnitOfWork) -> None:
-        """Another process owned the job before its end was written."""
-
-    def settle_failed(self, unit: UnitOfWork, error: BaseException) -> None:
-        """Redis did not take the result; the processor tries again."""
-
-    def component_died(self, component: str, error: BaseException) -> None:
-        """A thread of the framework ended by an error: the process must end."""
+_RECORD_THREADS = 16
+_RECORD_CHECK_S = 0.25
+"""A thread that waits for the end of a record looks this often whether the process stops."""
 
 
 class Processor:
@@ -112,6 +89,9 @@ class Processor:
         self._pending_settles: set[Future[None]] = set()
         # The start of a suspect waits too. One thread is enough, because suspects take turns (decision 30).
         self._start_executor = ThreadPoolExecutor(1, "async-starter")
+        # The end of a tracked job waits for its database, and no other job must wait for that.
+        self._record_executor = ThreadPoolExecutor(_RECORD_THREADS, "async-recorder")
+        self._record_counts = _CountsOfThread(running_jobs.new_thread_counts)
         self._pending_starts: set[Future[None]] = set()
         self._async_counts = running_jobs.new_thread_counts()
         self._async_settled_counts = running_jobs.new_thread_counts()
@@ -156,6 +136,7 @@ class Processor:
         """End the threads that run async jobs, after ``join``. A process of its own ends instead."""
         self._settle_executor.shutdown(wait=False)
         self._start_executor.shutdown(wait=False)
+        self._record_executor.shutdown(wait=False)
         self._loop.close()
 
     def after_fork_in_child(self) -> None:
@@ -211,7 +192,7 @@ class Processor:
         """Run the rest of an async job on the event loop."""
         try:
             await self._executor.complete_async(run)
-            if run.outcome is SUCCEEDED and _is_acknowledged_with_others(run):
+            if run.outcome is SUCCEEDED and run.record is None and _is_acknowledged_with_others(run):
                 self._finish_run(run, self._async_counts)
             else:
                 self._settle_in_thread(run)
@@ -221,7 +202,12 @@ class Processor:
 
     def _settle_in_thread(self, run: Execution) -> None:
         """Finish an async run in a thread of its own. Not awaited, because the job may have cancelled its own task."""
-        settling = self._settle_executor.submit(copy_context().run, self._finish_run, run, self._async_settled_counts)
+        if run.record is None:
+            settling = self._settle_executor.submit(
+                copy_context().run, self._finish_run, run, self._async_settled_counts
+            )
+        else:
+            settling = self._record_executor.submit(copy_context().run, self._finish_recorded, run)
         self._pending_settles.add(settling)
         settling.add_done_callback(self._on_settled)
 
@@ -231,6 +217,9 @@ class Processor:
         if error is not None:
             self._events.component_died("async-settler", error)
         self._threads.request_acknowledgement()
+
+    def _finish_recorded(self, run: Execution) -> None:
+        self._finish_run(run, self._record_counts.counts)
 
     def _finish_run(self, run: Execution, counts: ThreadCounts) -> None:
         """Log and settle a run that has ended."""
@@ -255,6 +244,8 @@ class Processor:
         # The line is written before the acknowledgement: a kill in between repeats the job and its line, and loses neither.
         if run.started_log is not None:
             self._write_end(run, SUCCEEDED_ENDING, None)
+        if run.record is not None and not self._record_end(run, SUCCEEDED, SUCCEEDED_ENDING, None):
+            return
         if _is_acknowledged_with_others(run):
             if run.tracked is not None or run.unit.resources is not None:
                 self._settler.acknowledge_with_others(run.unit, run.tracked)
@@ -276,7 +267,23 @@ class Processor:
         self._count(counts, run, ending)
         self._write_end(run, ending, decision)
         report_outcome(self._events, run)
+        if run.record is not None and not self._record_end(run, outcome, ending, decision):
+            return
         self._retry_until_done(unit, partial(self._settle, run, outcome, decision))
+
+    # Decision 235: an event is durable before its job leaves the working list.
+    def _record_end(self, run: Execution, outcome: RunOutcome, ending: Ending, decision: RetryDecision | None) -> bool:
+        """Record the end of a tracked job, and wait until that is durable; false if the process stops before.
+
+        The job is then still in the working list, and runs again.
+        """
+        assert run.record is not None, "only tracked jobs are recorded"  # noqa: S101
+        run.unit.end_perform()
+        durable = run.record.end(ending, outcome, decision)
+        while durable is not None and not durable.wait(_RECORD_CHECK_S):
+            if self._settling_stopped.is_set():
+                return False
+        return True
 
     def _count(self, counts: ThreadCounts, run: Execution, ending: Ending) -> None:
         outcome = run.outcome
@@ -371,14 +378,8 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def report_outcome(events: ProcessorEvents, run: Execution) -> None:
-    """Report a run whose outcome has an event: a failure, an unreadable payload, or a class that this process does not run."""
-    unit, outcome = run.unit, run.outcome
-    if isinstance(outcome, Failed):
-        events.job_failed(outcome.error, {"job": run.payload, "queue": unit.queue})
-    elif isinstance(outcome, Malformed):
-        events.malformed(unit, outcome.error)
-    elif run.payload is not None and isinstance(outcome, UnknownClass):
-        events.unknown_class(unit, run.payload, outcome)
-    elif run.payload is not None and isinstance(outcome, ForeignClass):
-        events.foreign_class(run.payload["class"])
+class _CountsOfThread(threading.local):
+    """The counts of one thread of the record executor."""
+
+    def __init__(self, make: Callable[[], ThreadCounts]) -> None:
+        self.counts = make()

@@ -1,12 +1,9 @@
 """Turn the events of a process's components into log lines, handler calls, and the end of the process."""
 
-import ssl
 import threading
 import time
 from dataclasses import dataclass
 from typing import Any
-
-from redis.exceptions import AuthenticationError, ClusterDownError, ReadOnlyError, ResponseError
 
 from framework.command_line import command
 from framework.declare import registry
@@ -14,6 +11,8 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.handlers import Handlers
 from framework.finish.outcome import UnknownClass
 from framework.finish.report import EXPECTED_ERRORS, JobReporter
+from framework.process.moved_jobs import MovedJobs
+from framework.process.redis_failures import MESSAGES, failure_kind
 from framework.recover.reaper import RecoveredJob
 from framework.store.tls import tls_advice
 from framework.telemetry import logs
@@ -36,14 +35,6 @@ _REPORT_AFTER_S = 60.0
 """After this time an outage of Redis is reported to the error tracker, once."""
 
 _SHOWN_BYTES = 64
-_NO_ANSWER = "no answer"
-_LOGIN_REFUSED = "login refused"
-_CERTIFICATE_REFUSED = "certificate refused"
-_MESSAGES = {
-    _NO_ANSWER: "Redis does not answer, and the process tries again; check the server and the network",
-    _LOGIN_REFUSED: "Redis refuses the user or the password, and the process tries again; correct the setting or the ACL",
-    _CERTIFICATE_REFUSED: "the process does not trust the certificate of Redis, and tries again",
-}
 
 
 @dataclass(slots=True)
@@ -66,6 +57,7 @@ class ProcessEvents:
         self.tracker = tracker or NoTracker()
         self._shard = shard
         self._user = user
+        self.moved_jobs = MovedJobs(self.handlers.guard)
         self.handlers.error.append(JobReporter(self.tracker, shard))
         self.died = threading.Event()
         self._lock = threading.Lock()
@@ -156,7 +148,7 @@ class ProcessEvents:
 
     def redis_failed(self, component: str, error: BaseException) -> None:
         """Report that Redis did not answer, once for all components, or that it refused a command of this component."""
-        trouble, now = _failure_kind(component, error), time.monotonic()
+        trouble, now = failure_kind(component, error), time.monotonic()
         count = self._hit(f"redis {trouble}")
         with self._lock:
             away = self._outages.get(trouble)
@@ -170,7 +162,7 @@ class ProcessEvents:
             away.reported = away.reported or report
         if count:
             advice = tls_advice(error)
-            message = _MESSAGES.get(trouble, "Redis refuses a command, and the process tries again; look at the error")
+            message = MESSAGES.get(trouble, "Redis refuses a command, and the process tries again; look at the error")
             self._log.error(
                 f"{message}: {advice}" if advice else message,
                 event_name="redis.failed",
@@ -185,7 +177,7 @@ class ProcessEvents:
     def redis_answered(self, component: str) -> None:
         """Report, once for all components, that Redis answers again and how long it did not, if the failure was logged."""
         with self._lock:
-            ended = [self._outages.pop(trouble, None) for trouble in (*_MESSAGES, component)]
+            ended = [self._outages.pop(trouble, None) for trouble in (*MESSAGES, component)]
         logged = [away for away in ended if away is not None and away.logged]
         if logged:
             self._log.info(
@@ -325,6 +317,7 @@ class ProcessEvents:
             jid=payload.get("jid"),
             **{"class": payload.get("class")},
         )
+        self.moved_jobs.record(payload, "dropped", "a client middleware dropped it when it was due")
 
     def recovered(self, recovered: RecoveredJob) -> None:
         """Report a job that was recovered from a dead process or after a lost fetch reply; run the hook of a quarantined one."""
@@ -351,6 +344,11 @@ class ProcessEvents:
             **job.interruptions,
             **{"class": job.worker},
         )
+        gone = "its process died" if recovered.cause == "death" else "the reply of its fetch was lost"
+        if recovered.quarantined:
+            self.moved_jobs.record(job, "quarantined", f"{gone} too often while it ran; it is in the interrupted set")
+        else:
+            self.moved_jobs.record(job, "interrupted", f"{gone}; the job is in its queue again")
         if recovered.trimmed:
             self.trimmed(recovered.trimmed, recovered.destination)
         if recovered.quarantined:
@@ -381,19 +379,6 @@ class ProcessEvents:
     def _hit(self, what: str) -> int:
         """Return how often ``what`` happened since its last line, 0 while it is too early for another line."""
         return self._rate_limit.hit(what)
-
-
-def _failure_kind(component: str, error: BaseException) -> str:
-    """Return the kind of a failure: one that concerns all components, or the name of the component that was refused.
-
-    A refusal (a full server, a key of a wrong type) concerns one component only.
-    """
-    if isinstance(error, AuthenticationError):
-        return _LOGIN_REFUSED
-    if isinstance(error.__context__, ssl.SSLCertVerificationError):
-        return _CERTIFICATE_REFUSED
-    refused = isinstance(error, ResponseError) and not isinstance(error, ReadOnlyError | ClusterDownError)
-    return component if refused else _NO_ANSWER
 
 
 def _payload_excerpt(data: bytes) -> str:

@@ -124,6 +124,11 @@ class PushBack:
             **facts,
         )
         if cut.given_up:
+            reason = "it was interrupted too often; it is in the interrupted set"
+            self._events.moved_jobs.record(job, "quarantined", reason)
+        else:
+            self._events.moved_jobs.record(job, "interrupted", "its process stopped; the job is in its queue again")
+        if cut.given_up:
             self._log.warning(
                 "a job was interrupted too often by the stop of its process; it is in the interrupted set",
                 job_status="quarantined",

@@ -20,7 +20,8 @@ from framework.push.lock_port import PushLocks
 from framework.push.middleware_payloads import MiddlewarePayloads
 from framework.push.normalize import NO_CONTEXT, ExtraFieldsFactory, no_extra_fields, wire_value
 from framework.push.prepared_job import PreparedJob, prepared_job
-from framework.push.push_plan import PushPlan
+from framework.push.push_plan import PushPlan, recorded_plan
+from framework.push.recording import PushRecorder, is_recorded
 from framework.push.reliable.reliable_push import ReliablePush
 from framework.push.schedule_writer import ScheduleWriter
 from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimits
@@ -50,6 +51,7 @@ class Client:
         transaction_check: TransactionCheck | None = None,
         reliable_push: ReliablePush | None = None,
         extra_fields: ExtraFieldsFactory = no_extra_fields,
+        recorder: PushRecorder | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.shards = shards
@@ -61,6 +63,7 @@ class Client:
         self._transaction_check = transaction_check or TransactionCheck()
         self._reliable_push = reliable_push
         self._extra_fields_for = extra_fields
+        self._push_recorder = recorder
         self._clock = clock
         self._schedule_writer = ScheduleWriter(clock)
         # By wire name, without a lock: two threads may make the same plan (decision 150).
@@ -221,6 +224,8 @@ class Client:
         # Without an integration of a database library this costs one test.
         if sources and self._waits_for_commit(plan, batch, token):
             return batch.jids
+        if plan.recorder is not None:
+            return self._write_recorded(plan, plan.recorder, batch, token)
         shard, queue, dues = plan.shard, batch.queue, batch.dues
         try:
             if batch.unique is not None and plan.deduplication is not None:
@@ -245,6 +250,20 @@ class Client:
                 error, batch, token, locks_when_due=plan.deduplication is not None and batch.unique is None
             )
         return batch.jids
+
+    # Decision 235: the event is durable before its job is.
+    def _write_recorded(
+        self, plan: PushPlan, recorder: PushRecorder, batch: JobBatch, token: str | None
+    ) -> Sequence[Jid | None]:
+        """Record the jobs of a tracked class, and write them."""
+        recorder.enqueued(plan.destination, batch)
+        try:
+            with skipping_transaction_check():
+                return self._write(plan._replace(recorder=None), batch, token)
+        except ShardUnavailableError as error:
+            if not error.maybe_written:
+                recorder.not_written(plan.destination, batch, error)
+            raise
 
     # Decision 226: a push in a transaction waits with its payload, and takes its lock after the commit.
     def _waits_for_commit(self, plan: PushPlan, batch: JobBatch, token: str | None) -> bool:
@@ -283,7 +302,10 @@ class Client:
         if declaration.deduplicate is not None and declaration.deduplicates:
             deduplication = Deduplication(declaration, declaration.deduplicate, self._locks, shard.name)
         payloads = self._payloads_of(declaration, options, shard, route.queue)
-        return PushPlan(declaration, shard, payloads, self._extra_fields_for(declaration), deduplication)
+        plan = PushPlan(declaration, shard, payloads, self._extra_fields_for(declaration), deduplication)
+        if self._push_recorder is not None and is_recorded(declaration, options):
+            return recorded_plan(plan, self._push_recorder)
+        return plan
 
     def _payloads_of(
         self, declaration: Declaration, options: Mapping[str, Any], shard: Shard, queue: str

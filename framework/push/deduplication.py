@@ -1,6 +1,6 @@
 """Describe the locks of the jobs of one class for the script that writes them, and handle its answers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from framework.declare.declaration import Declaration
 from framework.declare.policy_options import Deduplicate
@@ -23,6 +23,8 @@ class Deduplication:
         self._policy = policy
         self._locks = locks
         self._shard = shard
+        self.on_duplicates: Callable[[Sequence[tuple[Jid, Jid]]], None] | None = None
+        """Receives the dropped duplicates of a tracked class, each with the job that stands for it."""
         self._terms = locks.lock_terms(declaration, policy)
         # The last terms: most pushes of a class have the same, without WAL positions and due time.
         self._encoded = (NO_DETAILS, self._terms.encode(NO_DETAILS))
@@ -68,6 +70,8 @@ class Deduplication:
         """
         if not self._declaration.idempotent or not any(owners):
             return jobs.jids
+        if self.on_duplicates is not None:
+            self.on_duplicates([pair for pair in zip(jobs.jids, owners, strict=True) if pair[1]])
         for payload, owner in zip(jobs.payloads, owners, strict=True):
             if owner:
                 self._locks.log_duplicate(loads(payload, None), self._declaration, self._policy, owner)

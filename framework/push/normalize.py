@@ -10,7 +10,7 @@ from framework.declare.declaration import Declaration
 from framework.declare.per_class import PerClass
 from framework.telemetry import context
 from framework.types import Jid, Json, Payload
-from framework.wire.job import CHOSEN_QUEUE, CHOSEN_SHARD, wire_timestamp
+from framework.wire.job import CHOSEN_QUEUE, CHOSEN_SHARD, TRACK, wire_timestamp
 
 NO_CONTEXT: Mapping[str, Json] = {}
 ExtraFields: TypeAlias = Callable[[], Mapping[str, Json]]
@@ -121,6 +121,7 @@ def class_fields(declaration: Declaration) -> Payload:
         "dead": None if declaration.dead else False,
         "status_expiration": declaration.status_expiration,
         "expires_in": declaration.expires_in,
+        TRACK: declaration.track or None,
     }
     fields.update({name: wire_value(value) for name, value in optional.items() if value is not None})
     return fields

@@ -30,3 +30,18 @@ def check_database_url(url: str) -> str:
     if not parts.path.strip("/"):
         raise ValueError(f"has no database, for example {_DRIVER}://user@127.0.0.1:5432/shop")
     return f"{_DRIVER}://{rest}"
+
+
+def check_task_url(url: str) -> str:
+    """Return the URL of the database of tasks: a file of SQLite or PostgreSQL. Raises ValueError saying what is allowed."""
+    if url.startswith("sqlite:"):
+        if not url.startswith("sqlite:///") or url in ("sqlite:///", "sqlite:///:memory:"):
+            raise ValueError(
+                "must name a file: sqlite:///var/tasks.db, or sqlite:////srv/tasks.db for an absolute path"
+            )
+        return url
+    scheme = url.partition("://")[0]
+    if scheme not in _SCHEMES:
+        hint = did_you_mean(scheme, ("sqlite", *_SCHEMES))
+        raise ValueError(f"must begin with sqlite:/// or {_DRIVER}://{hint}")
+    return check_database_url(url)

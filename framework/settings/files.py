@@ -41,6 +41,7 @@ KEYS_BY_FILE: Mapping[str, tuple[str, ...]] = {
         "sentry",
         "flags",
         "cron",
+        "tasks",
         "databases",
         "health",
         "unknown_class_max_wait",

@@ -16,7 +16,7 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 from framework.messages import did_you_mean
 from framework.settings import validators
 from framework.settings.class_and_queue_maps import ClassPatterns, QueueLimits, RetiredWorkers
-from framework.settings.database_url import check_database_url
+from framework.settings.database_url import check_database_url, check_task_url
 from framework.settings.health_indicators import HealthSettings
 from framework.settings.schedule import CronEntrySettings, CronSettings, Schedule
 from framework.settings.section import Section as _Section
@@ -101,6 +101,17 @@ class FlagSettings(_Section):
     provider: Literal["redis", "openfeature"] = "redis"
     defer_delay: Annotated[float, validators.bounded_number(1, 86_400)] = 300.0
     """Seconds, half more or less (GitLab's ``SIDEKIQ_DEFER_JOBS_DELAY``)."""
+
+
+class TaskSettings(_Section):
+    """The database of tasks and events (``framework.tasks``), and what happens while it is down."""
+
+    url: Annotated[str, AfterValidator(check_task_url)] | None = Field(default=None, repr=False)
+    """``sqlite:///...`` or ``postgresql+psycopg://...``; without one, the file ``tasks.db`` in ``var_dir``."""
+    database_down: Literal["continue", "wait"] = "continue"
+    """Whether jobs go on while the database is down, with their events kept in Redis, or wait for it."""
+    params: Literal["loggable", "whole"] = "loggable"
+    """Whether events have the arguments as log lines show them (``loggable_arguments``), or all of them."""
 
 
 class FeatureCategory(_Section):
@@ -218,6 +229,7 @@ class Settings(BaseSettings):
     sentry: SentrySettings = SentrySettings()
     flags: FlagSettings = FlagSettings()
     cron: CronSettings = CronSettings()
+    tasks: TaskSettings = TaskSettings()
 
     databases: dict[Annotated[str, AfterValidator(validators.identifier)], DatabaseSettings] = Field(
         default_factory=dict[str, DatabaseSettings]
@@ -247,6 +259,11 @@ class Settings(BaseSettings):
         """The folder of kept pushes."""
         named = self.reliable_push.folder
         return self.var_dir / "pushes" if named is None else self.root / named
+
+    @property
+    def tasks_url(self) -> str:
+        """The URL of the database of tasks."""
+        return self.tasks.url or f"sqlite:///{self.var_dir / 'tasks.db'}"
 
     def config_file_label(self, name: str) -> str:
         """Return the name of a config file in messages."""

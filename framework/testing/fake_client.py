@@ -17,6 +17,7 @@ from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.settings.model import Settings
 from framework.shard.shards import Shards
 from framework.store.endpoints import endpoint_of
+from framework.tasks.access import IN_MEMORY, LazyRecorder
 from framework.testing.fake_clock import FakeClock
 from framework.testing.memory import JobMemory
 from framework.testing.memory_policies import Stubs
@@ -51,6 +52,8 @@ class FakeClient(ProcessClient):
         self.reliable_push = None
         self.flags = MemoryFlags(stubs.flags, clock)
         self._limiters = stubs.limiters
+        self.recorder = LazyRecorder(settings, Shards(self.memory_shards), IN_MEMORY)
+        """Records the jobs of recorded classes in a database in memory."""
         self._deduplicator = Deduplicator(self.flags.enabled_on)
         self._own_router, self._own_limiter = open_router(settings), open_limiter(settings)
         self._client_calls = middleware.client.instantiate()
@@ -64,6 +67,7 @@ class FakeClient(ProcessClient):
             limiter=self._own_limiter,
             strict_arguments=self._strict_arguments,
             extra_fields=_positions_of(PushPositions(stubs.replicas)),
+            recorder=self.recorder,
             clock=clock,
         )
 
@@ -79,6 +83,7 @@ class FakeClient(ProcessClient):
             self._own_limiter,
             self._client_calls,
             self.server_calls(),
+            self.recorder,
         )
 
     def server_calls(self) -> tuple[Call, ...]:

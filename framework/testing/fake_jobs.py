@@ -75,6 +75,7 @@ class FakeJobs:
         """Forget every job, lock and state. The clock, flags and other stubs stay."""
         for shard in self.client.memory_shards.values():
             shard.memory.clear()
+        self.client.recorder.close()
 
     @contextmanager
     def unavailable(self) -> Generator[None]:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from framework.execute.decoding import PayloadDecoder
 from framework.execute.execution import Execution, Executor
 from framework.execute.job_log import JobLog
-from framework.execute.processor import report_outcome
+from framework.execute.outcome_report import report_outcome
 from framework.execute.stats import RunningJobs
 from framework.execute.unknown import UnknownClassDelays
 from framework.fetch.unit_of_work import UnitOfWork
@@ -30,6 +30,7 @@ from framework.schedule.destination import DestinationResolver
 from framework.schedule.due_action import DueAction, ShardTransfer
 from framework.schedule.due_job_planner import DueJobPlanner
 from framework.settings.model import Settings
+from framework.tasks.access import LazyRecorder
 from framework.testing.memory import JobMemory, StoredJob, marked_duplicate
 from framework.testing.memory_iterations import MemoryIterations
 from framework.testing.memory_policies import IDENTITY, Stubs, build_policies
@@ -60,6 +61,7 @@ class MemoryTools:
         limiter: SizeLimiter,
         client_calls: tuple[Call, ...],
         server_calls: tuple[Call, ...],
+        recorder: LazyRecorder,
     ) -> None:
         self.settings = settings
         self.router = router
@@ -70,6 +72,7 @@ class MemoryTools:
         self.limiter = limiter
         self.client_calls = client_calls
         self.server_calls = server_calls
+        self.recorder = recorder
 
 
 class MemoryStates(StatusWriter):
@@ -93,6 +96,7 @@ class MemoryWorker:
         self._memory: JobMemory = shard.memory
         self._tools = tools
         self._events = ProcessEvents(shard.name)
+        self._events.moved_jobs.recorder = recorder = tools.recorder.serving(shard.name)
         states = MemoryStates(shard)
         runs = RunningJobs(list)
         runs.cancelled = self._memory.cancelled
@@ -109,6 +113,7 @@ class MemoryWorker:
             settings.retired_workers,
             build_policies(settings, self._memory, client, tools.stubs, clock),
             UnknownClassDelays(settings.foreign_classes, settings.unknown_class_max_wait, clock=clock),
+            recorder=recorder,
             clock=clock,
             iterations=MemoryIterations(self._memory, client, runs, tools.stubs, settings.max_iteration_runtime),
         )
@@ -142,6 +147,8 @@ class MemoryWorker:
         args = run.payload["args"] if run.payload else None
         ending, decision = self._settler.decide(unit, run.worker, outcome, args)
         report_outcome(self._events, run)
+        if run.record is not None and (durable := run.record.end(ending, outcome, decision)) is not None:
+            durable.wait()
         self._settler.settle(unit, outcome, ending, decision, run.tracked)
         if isinstance(outcome, Succeeded) and run.instance._aw_on_success is not None:  # pyright: ignore[reportPrivateUsage]
             run.instance._aw_on_success()  # pyright: ignore[reportPrivateUsage]

@@ -105,7 +105,10 @@ def assert_enqueued(
 def _in_memory(clock: FakeClock | None, server_middlewares: Sequence[type[Any]] | None) -> Generator[FakeJobs]:
     jobs = FakeJobs(load(), clock or FakeClock(), server_middlewares)
     with wiring.override(jobs.client), port.clock.override(jobs.clock), _activated(jobs):
-        yield jobs
+        try:
+            yield jobs
+        finally:
+            jobs.client.recorder.close()
 
 
 @contextmanager

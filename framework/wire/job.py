@@ -39,6 +39,15 @@ MALFORMED = "aw.Malformed"
 MALFORMED_RAW = "aw_raw"
 """Field of such an object: the malformed bytes in base64."""
 
+TRACK = "track"
+"""Field of a payload: whether the life of the job is recorded in the database of tasks."""
+
+TASK = "aw_task"
+"""Field of a payload: the task to which the job belongs."""
+
+TASK_ITEMS = "aw_items"
+"""Field of a payload: how many items of a split task the job has; 1 without it."""
+
 INTERRUPTED_COUNT = "interrupted_count"
 """Field of a job: how often it was still running when its process had to stop (GitLab counts deaths here too)."""
 

@@ -35,6 +35,7 @@ from framework.shard.routing_validator import RoutingValidator
 from framework.shard.shard import Shard
 from framework.shard.shards import Shards
 from framework.store.endpoints import endpoint_of
+from framework.tasks.access import LazyRecorder
 from framework.telemetry import logs
 from framework.telemetry.sentry import Tracker, open_tracker
 from framework.types import Jid, JobState
@@ -55,6 +56,7 @@ class ProcessClient(Client):
         shards = open_shards(settings, role="client")
         self.reliable_push = open_reliable_push(settings, shards) if settings.reliable_push.enabled else None
         self.flags = flags = ProcessFlags(settings, shards)
+        self.recorder = LazyRecorder(settings, shards)
         super().__init__(
             shards,
             router or open_router(settings),
@@ -65,6 +67,7 @@ class ProcessClient(Client):
             transaction_check=TransactionCheck(settings.push_in_transaction, lambda: tracker_of(settings)),
             reliable_push=self.reliable_push,
             extra_fields=PushPositions(self.databases),
+            recorder=self.recorder,
         )
 
     @property

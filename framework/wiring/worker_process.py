@@ -12,6 +12,7 @@ import redis
 
 from framework import middleware, timings
 from framework.admin.held_jobs import HeldJobsAlert
+from framework.cron.scheduler import CronScheduler
 from framework.execute.admission import AdmissionChain
 from framework.execute.cancellation import Cancellations
 from framework.execute.decoding import PayloadDecoder
@@ -62,6 +63,7 @@ from framework.store.absent_keys import AbsentKeys
 from framework.store.channel import ChannelPool
 from framework.store.connect import COMMAND_TIMEOUT_S
 from framework.store.endpoints import endpoint_of
+from framework.tasks.upkeep import TaskUpkeep
 from framework.telemetry import logs
 from framework.timings import Timings
 from framework.version import VERSION
@@ -93,6 +95,10 @@ class WorkerOptions:
     """The queues that the generated file lacks."""
     health: HealthAddress | None = None
     """The address of the health checks, ``None`` for none. The child of a supervisor has none: the supervisor answers."""
+
+
+_FLUSH_S = 1.0
+"""The time that a stopping process has for the last events of its jobs. A supervisor kills it 2 s after the deadline."""
 
 
 def run_worker(
@@ -139,6 +145,7 @@ def run_worker(
             return waited
         replay_kept_pushes(default_client())
         status = Launcher(components, signals).run()
+        default_client().recorder.flush(_FLUSH_S)
         components.events.summarize_foreign(process_ends=True)
         components.events.tracker.close()
     finally:
@@ -162,7 +169,7 @@ def build_worker(
     supervisor: int | None,
 ) -> ProcessComponents:
     """Return the components of a process that serves the queues in ``order``; nothing runs yet."""
-    events = ProcessEvents(shard.name, tracker_of(settings), shard.endpoint.user)
+    events = _open_events(settings, shard)
     dead_set, waits, loop = _dead_set_limits(settings.dead), timings.current(), EventLoop()
     states = StatusWriter(shard, events.status_write_failed)
     fetching, upkeep, beating = _open_clients(shard, "fetch", "upkeep", "lease")
@@ -178,7 +185,7 @@ def build_worker(
     polled, watched = (open_shards(settings, role=f"{role}:{os.getpid()}") for role in ("poller", "worker"))
     together = GroupAdmission(pool, identity, fetcher, decoding, policies.admission, states)
     iterations = Iterations(shard.client, identity, runs, settings.max_iteration_runtime)
-    parts = (threads, suspects, states, policies.admission, together, iterations)
+    parts = (threads, suspects, states, policies.admission, together, iterations, events)
     executor = _executor(settings, log, runs, decoding, *parts)
     poll_timing = PollTiming(upkeep, settings.poll_interval, absent, timings=waits)
     settler = _settler(settings, shard.client, identity, events, dead_set, poll_timing, states, waits)
@@ -194,10 +201,10 @@ def build_worker(
         metrics=SidekiqMetrics(upkeep, runs.class_metrics, settings.sidekiq_metrics, timings=waits),
         title=Title(shard.name, order.names, "busy"),
         poller=open_poller(settings, router, shard.name, polled, upkeep, poll_timing, events, states, dead_set, budget),
-        cron=open_cron(settings, router, shard.name, upkeep, identity, lambda: record.quiet, waits),
+        cron=(cron := open_cron(settings, router, shard.name, upkeep, identity, lambda: record.quiet, waits)),
         reaper=Reaper(upkeep, events.recovered, detector, dead_set, decoded_limit, interruptions, waits),
         refresh=partial(_call_each, policies.refresh, cancellations.refresh),
-        maintenance=(*policies.maintenance, *_monitors(settings, upkeep, events)),
+        maintenance=(*policies.maintenance, *_monitors(settings, upkeep, events), _upkeep(shard.name, upkeep, cron)),
         flags=policies.flags,
         events=events,
         push_back=PushBack(shard.client, identity, fetcher.in_flight, events, interruptions),
@@ -230,6 +237,13 @@ def _open_clients(shard: Shard, *roles: str) -> "list[redis.Redis]":
     return [shard.open_client(role, read_timeout_s=COMMAND_TIMEOUT_S) for role in roles]
 
 
+def _open_events(settings: Settings, shard: Shard) -> ProcessEvents:
+    """Return the events of the process, which also record moved jobs."""
+    events = ProcessEvents(shard.name, tracker_of(settings), shard.endpoint.user)
+    events.moved_jobs.recorder = default_client().recorder.serving(shard.name)
+    return events
+
+
 def _executor(
     settings: Settings,
     log: JobLog,
@@ -241,6 +255,7 @@ def _executor(
     admission: AdmissionChain,
     together: GroupAdmission,
     iterations: Iterations,
+    events: ProcessEvents,
 ) -> Executor:
     return Executor(
         middleware.server.compile(),
@@ -255,6 +270,7 @@ def _executor(
         admission,
         UnknownClassDelays(settings.foreign_classes, settings.unknown_class_max_wait),
         together.admit,
+        events.moved_jobs.recorder,
         iterations=iterations,
     )
 
@@ -323,6 +339,11 @@ def _record(
 def _monitors(settings: Settings, client: "redis.Redis", events: ProcessEvents) -> tuple[Callable[[], None], ...]:
     """Return the periodic reports: of jobs held for long, and of jobs of other applications."""
     return HeldJobsAlert(client, events.held_too_long, settings.held_alert_after).check, events.summarize_foreign
+
+
+def _upkeep(shard: str, client: "redis.Redis", cron: CronScheduler) -> Callable[[], None]:
+    """Return the periodic work of tasks."""
+    return TaskUpkeep(client, shard, default_client().recorder, cron.leadership.ask).step
 
 
 def _dead_set_limits(dead: DeadSettings) -> SetLimits:

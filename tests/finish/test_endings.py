@@ -30,6 +30,7 @@ from framework.recover.interruptions import InterruptionLimit
 from framework.recover.reaper import Reaper
 from framework.store.channel import ChannelPool
 from framework.store.script import Script
+from framework.tasks.job_ends import EVENT_ENDS
 from framework.telemetry.counters import SKIPPED_JOBS, counters
 from framework.types import Outcome
 from framework.wire import keys
@@ -37,6 +38,7 @@ from framework.wire.set_limits import SetLimits
 from tests.execute.iterable_jobs import iterable
 from tests.execute.processor_bench import WORKING, ProcessorBench, ScriptedPolicy, state, worker
 from tests.harness import IDENTITY, ROOT, encoded, enqueue, hold, server_lines, until
+from tests.tasks.task_bench import TaskBench
 
 JID = "ab" * 12
 BID = "aw-batch"
@@ -82,6 +84,14 @@ class EndingBench:
         self.redis, self.url, self.client = redis, url, client
         self.moves = []
         self.processor = None
+        self.tasks = TaskBench("sqlite://")
+        opened_events = ProcessEvents.__init__
+
+        def open_events(events, *facts):
+            opened_events(events, *facts)
+            events.moved_jobs.recorder = self.tasks.recorder
+
+        monkeypatch.setattr(ProcessEvents, "__init__", open_events)
         for method in ("__call__", "each"):
             monkeypatch.setattr(Script, method, self._recording(getattr(Script, method)))
         monkeypatch.setattr(ChannelPool, "run_script", self._admitting(ChannelPool.run_script))
@@ -116,12 +126,13 @@ class EndingBench:
         **fields,
     ):
         """Push a tracked job of a batch and wait until the processor has settled it."""
-        declare(perform, **(attributes or {}))
+        declare(perform, **(attributes or {}), track=True)
         self.redis.set(keys.status(JID), "queued")
-        self.processor = one = ProcessorBench(self.redis, self.url, 1, (), policies, **(executor or {}))
+        given = {"recorder": self.tasks.recorder, **(executor or {})}
+        self.processor = one = ProcessorBench(self.redis, self.url, 1, (), policies, **given)
         one.events = []
         one.foreign_class = lambda name: one.fetcher.quiet()
-        enqueue(self.redis, name, **{"jid": JID, "bid": BID, "status_expiration": 60, **fields})
+        enqueue(self.redis, name, **{"jid": JID, "bid": BID, "status_expiration": 60, "track": True, **fields})
         if setup is not None:
             setup()
         one.start()
@@ -149,6 +160,7 @@ def bench(redis, redis_url, granted, monkeypatch):
         yield one
         if one.processor is not None:
             one.processor.stop()
+        one.tasks.close()
 
 
 def raising(error):
@@ -200,7 +212,7 @@ def cut_off(limit):
     """A job still runs at the deadline of its process."""
 
     def act(bench):
-        worker(lambda self: None)
+        worker(lambda self: None, track=True)
         in_flight = InFlight(1)
         in_flight.add([hold(bench.redis, encoded(jid=JID, bid=BID, status_expiration=60))])
         in_flight.start(0.0).performing_since = time.perf_counter()
@@ -214,7 +226,7 @@ def die(limit):
     """The process of a running job dies."""
 
     def act(bench):
-        worker(lambda self: None)
+        worker(lambda self: None, track=True)
         detector = FailureDetector(15.0, 3.0)
         seconds, _ = bench.redis.time()
         bench.redis.set(keys.STEADY_SINCE, seconds - 1_000)
@@ -245,7 +257,7 @@ def yields(bench):
         bench.processor.runs.quiet = True
         bench.processor.fetcher.quiet()
 
-    bench.run(stop, declare=lambda act: iterable(2, act))
+    bench.run(stop, declare=lambda act, **more: iterable(2, act, **more))
 
 
 def malformed(bench):
@@ -309,6 +321,7 @@ def test_ending_of_a_real_job_writes_its_row(bench, redis, ending):
     # A job of a batch without a confirmed acknowledgement ends by `finish`.
     written = {state(redis, JID), *bench.moves} - ({"finish"} if ending.script == "fetch" else set())
     assert written == {ending.state or unchanged(ending), *([] if ending.script == "fetch" else [ending.script])}
+    assert event_of(bench) == EXPECTED_EVENTS.get(ending, EVENT_ENDS[ending])
     counted = {series.split("{")[0] for series in counters._counts} & COUNTERS
     assert counted == ({ending.counter} if ending.counter else set())
     if bench.processor is None:
@@ -328,6 +341,18 @@ def batch_counts(redis):
     key = keys.batch(BID)
     pending, removed = redis.hmget(key, "pending", "removed")
     return int(pending), int(removed or 0), redis.scard(f"{key}:failed"), redis.scard(f"{key}:dead")
+
+
+EXPECTED_EVENTS = {
+    # The run ended here and was recorded; the process that owns the job records its own run.
+    endings.LOST_AT_END: EVENT_ENDS[endings.SUCCEEDED]
+}
+
+
+def event_of(bench):
+    """The status and the state of the job's event, ``None`` if there is none."""
+    found = bench.tasks.event(JID)
+    return None if found is None else (found.status, found.state)
 
 
 def unchanged(ending):

@@ -24,6 +24,8 @@ PUBLIC_MODULES: Mapping[str, str] = {
     "pause": "your own strategies for `pause_control`: `register`",
     "sharding": "the Redis of a worker's jobs for application code: `router`, `allow_unrouted`",
     "status": "the state of a tracked job, by its id",
+    "tasks": "many jobs of one purpose in SQL: `Task`, their progress, failures and messages; `story` of one job",
+    "tasks.http": "tasks over HTTP and JSON: `tasks_app`, a Starlette application, and `TaskScope`",
     "testing": "tests of workers and pushes: `fake`, `inline`, `real`, assertions, checks of all workers",
     "throttling": "your own load signals, which lower concurrency limits: `register`",
     "transactions": "pushes inside of database transactions: `skipping_transaction_check`, `add_source`",

@@ -25,7 +25,7 @@ FACADES = {path.stem for path in Path(framework.__file__).parent.glob("*.py")} -
     "timings",
     "typeguards",
     "version",
-} | {"admin", "enumerators", "middleware", "testing"}
+} | {"admin", "enumerators", "middleware", "tasks", "testing"}
 
 
 def test_public_modules_are_those_beside_the_layers():

@@ -1,17 +1,12 @@
 """Check declarations: owner, idempotence, categories, and attributes that are refused or have no effect."""
 
-import ast
-
 from framework.declare.attributes import ATTRIBUTES
 from framework.declare.check import closest_name
 from framework.declare.constraints import CONSTRAINTS
 from framework.declare.declaration import NOT_OWNED
-from framework.declare.no_effect import ATTRIBUTES_WITHOUT_EFFECT
 from framework.declare.validators import InvalidValue
-from framework.declare.worker import ApplicationWorker
 from framework.devtools.lint.classes import CURSOR, ENUMERATOR, ITERATION, AttributeValue, ClassIndex, SourceClass
-from framework.devtools.lint.rule import CallSite, LintRule, Match, Matches, match_at
-from framework.devtools.lint.rules.pushing import PUSHES
+from framework.devtools.lint.rule import LintRule, Match, Matches, match_at
 from framework.devtools.lint.workspace import UNKNOWN
 from framework.messages import did_you_mean
 from framework.typeguards import short_repr
@@ -95,24 +90,6 @@ def _reason(name: str, declared: AttributeValue) -> str | None:
     except InvalidValue as error:
         return f"{short_repr(declared.value)} is not allowed; allowed: {error}"
     return None
-
-
-def _no_effect(worker: SourceClass, _: ClassIndex) -> Matches:
-    for name, missing in ATTRIBUTES_WITHOUT_EFFECT.items():
-        declared = worker.attribute(name)
-        if declared is not None and declared.value != vars(ApplicationWorker)[name]:
-            yield from match_at(worker.location_of(name), f"{{}}.{name} has no effect yet: {missing}")
-
-
-def _option_without_effect(site: CallSite) -> Matches:
-    receiver = site.receiver if site.method in PUSHES else None
-    while isinstance(receiver, ast.Call) and isinstance(receiver.func, ast.Attribute):
-        if receiver.func.attr == "set":
-            for word in receiver.keywords:
-                if word.arg is not None and word.arg in ATTRIBUTES_WITHOUT_EFFECT:
-                    message = f"set({word.arg}=...) has no effect yet: {ATTRIBUTES_WITHOUT_EFFECT[word.arg]}"
-                    yield Match(site.module, word.value, message)
-        receiver = receiver.func.value
 
 
 RULES = (
@@ -303,39 +280,5 @@ class PruneWorker(TeamWorker, IterableWorker):
     def each_iteration(self, day: int, days: int) -> None: ...
 """,
         check_worker=_misshaped_iteration,
-    ),
-    LintRule(
-        code="SEW031",
-        name="no-effect",
-        summary="A worker or a push declares an option without effect in this release.",
-        fix="remove it until a release implements it",
-        why="A class with `track` looks in a review as if its jobs were recorded. The attribute is accepted so "
-        "that code for a later release loads in this one; an import emits a `NoEffectWarning`.",
-        bad="""
-from workers.base import TeamWorker
-
-
-class RenderWorker(TeamWorker):
-    track = True  # here
-
-    def perform(self) -> None: ...
-
-
-def render(poster_id: int) -> None:
-    RenderWorker.set(track=True).perform_async(poster_id)  # here
-""",
-        good="""
-from workers.base import TeamWorker
-
-
-class RenderWorker(TeamWorker):
-    def perform(self) -> None: ...
-
-
-def render(poster_id: int) -> None:
-    RenderWorker.perform_async(poster_id)
-""",
-        check_worker=_no_effect,
-        check_call=_option_without_effect,
     ),
 )

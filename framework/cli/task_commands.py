@@ -1,0 +1,162 @@
+"""``tasks``: show tasks and their failed jobs, cancel and retry them, and make the tables of their database."""
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from framework import tasks as api
+from framework.cli.confirmation import confirm, yes_option
+from framework.cli.errors import reports_errors
+from framework.cli.groups import CommandGroup
+from framework.cli.options import json_option, modules_option
+from framework.cli.project import load_project
+from framework.cli.terminal import columns, echo, echo_json, echo_lines
+from framework.tasks.access import current
+from framework.telemetry.visible import visible
+from framework.text import format_age
+
+if TYPE_CHECKING:
+    from framework.tasks import JobEvent, Task, TaskProgress
+
+_HEADINGS = ("TASK", "TITLE", "OWNER", "AGE", "JOBS", "ENDED", "FAILED", "STATE")
+_EVENT_HEADINGS = ("EVENT", "JID", "CLASS", "STATUS", "STATE", "RUNS", "REASON")
+_LONGEST_REASON = 100
+
+
+@click.group("tasks", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def tasks() -> None:
+    """Show tasks and what became of their jobs, cancel them, and push failed jobs again.
+
+    The setting tasks.url names the database.
+    """
+
+
+@tasks.command("list")
+@click.option("--owner", metavar="NAME", help="Only tasks of this owner.")
+@click.option("--tenant", metavar="NAME", help="Only tasks of this tenant.")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=50, show_default=True, help="At most so many tasks.")
+@json_option
+@reports_errors
+def list_tasks(*, owner: str | None, tenant: str | None, limit: int, as_json: bool) -> None:
+    """List tasks, the newest first."""
+    found = [(one, one.progress()) for one in api.Task.all(owner=owner, tenant=tenant, limit=limit)]
+    if as_json:
+        echo_json({"tasks": [one.as_json() for one, _ in found]})
+    elif found:
+        echo_lines(columns([_HEADINGS, *(_row(one, progress) for one, progress in found)]))
+    else:
+        echo(f"{current().recorder.store.database.name} has no task.")
+
+
+@tasks.command("show")
+@click.argument("task_id", metavar="TASK")
+@json_option
+@reports_errors
+def show_task(*, task_id: str, as_json: bool) -> None:
+    """Show a task: its progress, and the number of its jobs by status."""
+    facts = api.Task.get(task_id).as_json()
+    if as_json:
+        echo_json(facts)
+        return
+    progress: dict[str, Any] = facts.pop("progress")
+    counts: dict[str, int] = progress.pop("counts")
+    for name in ("created_at", "completed_at"):
+        facts[name] = _moment(facts[name])
+    shown = [*facts.items(), *progress.items(), *((f"jobs: {name}", count) for name, count in counts.items())]
+    echo_lines(columns([(name, visible("-" if value is None else str(value))) for name, value in shown]))
+
+
+@tasks.command("failures")
+@click.argument("task_id", metavar="TASK")
+@click.option("--after", type=click.IntRange(0), default=0, help="Begin after this event, the last of the page before.")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=50, show_default=True, help="At most so many jobs.")
+@json_option
+@reports_errors
+def list_failures(*, task_id: str, after: int, limit: int, as_json: bool) -> None:
+    """List the failed jobs of a task with their reasons."""
+    page = api.Task.get(task_id).failures(after=after, limit=limit)
+    if as_json:
+        echo_json({"failures": [one.as_json() for one in page]})
+    elif page:
+        echo_lines(columns([_EVENT_HEADINGS, *map(_event_row, page)]))
+        if len(page) == limit:
+            echo(f"The next page: --after {page[-1].id}")
+    else:
+        echo("No job of the task has failed." if not after else "No further job of the task has failed.")
+
+
+@tasks.command("cancel")
+@click.argument("task_id", metavar="TASK")
+@yes_option
+@reports_errors
+def cancel_task(*, task_id: str, yes: bool) -> None:
+    """Cancel the jobs of a task that have not ended. Those that wait end when their turn comes."""
+    task = api.Task.get(task_id)
+    confirm(f"Cancel {task.progress().open:,} jobs of task {task_id}?", yes=yes)
+    echo(f"{task.cancel():,} jobs are cancelled; they end when their turn comes.")
+
+
+@tasks.command("retry")
+@click.argument("task_id", metavar="TASK")
+@modules_option
+@yes_option
+@reports_errors
+def retry_task(*, task_id: str, modules: Sequence[str], yes: bool) -> None:
+    """Push the failed jobs of a task again.
+
+    Status 1: the arguments of some are not stored, or their class is not loaded; nothing was pushed.
+    """
+    load_project(modules)
+    task = api.Task.get(task_id)
+    confirm(f"Push {task.progress().failed:,} failed jobs of task {task_id} again?", yes=yes)
+    echo(f"{task.retry_failed():,} jobs are pushed again.")
+
+
+@tasks.command("migrate")
+@reports_errors
+def migrate() -> None:
+    """Make the tables of tasks, or bring them to this release. Run it before the processes of a new release start."""
+    database = current().recorder.store.database
+    before, now = database.migrate()
+    state = (
+        "are up to date"
+        if before == now
+        else f"are made (revision {now})"
+        if before is None
+        else f"went from {before} to {now}"
+    )
+    echo(f"The tables of tasks in {database.name} {state}.")
+
+
+def event_lines(event: "JobEvent") -> list[str]:
+    """Return the lines that show the event of one job."""
+    facts = event.as_json()
+    del facts["messages"]
+    return list(columns([(name, visible("-" if value is None else str(value))) for name, value in facts.items()]))
+
+
+def _row(task: "Task", progress: "TaskProgress") -> Sequence[str]:
+    state = "complete" if progress.is_complete else "runs"
+    return (
+        task.id,
+        visible(task.title or task.worker or "-"),
+        visible(task.owner or "-"),
+        format_age(time.time(), task.created_at),
+        f"{progress.total:,}",
+        f"{progress.ended:,}",
+        f"{progress.failed:,}",
+        f"{state}, cancelled" if progress.is_cancelled else state,
+    )
+
+
+def _event_row(event: "JobEvent") -> Sequence[str]:
+    reason = (event.reason or "-").partition("\n")[0]
+    shown = reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}..."
+    return (str(event.id), event.jid, event.worker, event.status, event.state, str(event.runs), visible(shown))
+
+
+def _moment(seconds: float | None) -> str | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,63 @@
+"""The port through which a worker process records the lives of tracked jobs. ``framework.tasks`` implements it.
+
+A job is tracked if its payload has ``track``, or its class declares it. Other jobs have no record, and pay for none of this.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol, TypeAlias
+
+from framework.declare.declaration import Declaration
+from framework.finish.endings import Ending
+from framework.finish.outcome import RunOutcome
+from framework.finish.retry import RetryDecision
+from framework.types import Payload
+from framework.wire.job import TRACK
+
+ElsewhereState: TypeAlias = Literal["interrupted", "quarantined", "dropped"]
+"""What becomes of a job that is moved outside of a run."""
+
+
+class Durable(Protocol):
+    """Tells when a record is durable."""
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the record is durable; return whether it is."""
+        ...
+
+
+class RunRecord(Protocol):
+    """Records one run of a job."""
+
+    def start(self) -> None:
+        """Record that the job runs. Waits for nothing, and raises nothing."""
+        ...
+
+    def note(self, message: str, fields: Mapping[str, Any]) -> None:
+        """Add a message to the story of the job. Raises nothing."""
+        ...
+
+    def end(self, ending: Ending, outcome: RunOutcome, decision: RetryDecision | None) -> Durable | None:
+        """Record the end of the run; ``None``: there is nothing to wait for. The job is settled when the record is durable."""
+        ...
+
+
+class JobRecorder(Protocol):
+    """Records the jobs of a worker process."""
+
+    def open(self, payload: Payload, queue: str) -> RunRecord:
+        """Return the record of a run of a tracked job."""
+        ...
+
+    def ended_elsewhere(self, payload: Payload, queue: str, state: ElsewhereState, reason: str) -> None:
+        """Record a job that was moved outside of a run: interrupted, recovered or dropped. Raises nothing."""
+        ...
+
+    def flush(self, timeout_s: float) -> bool:
+        """Write what is not durable yet; return whether that was possible in time."""
+        ...
+
+
+def is_recorded_job(payload: Payload, declaration: Declaration | None) -> bool:
+    """Return whether a job is recorded: its payload says so, or else its class."""
+    found = payload.get(TRACK)
+    return found if isinstance(found, bool) else declaration is not None and declaration.track

@@ -1,0 +1,45 @@
+"""The port through which a push records the jobs of tracked classes. ``framework.tasks`` implements it."""
+
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+from framework.declare.declaration import Declaration
+from framework.push.job_batch import JobBatch
+from framework.types import Jid, Json
+
+TASK_FIELDS: ContextVar[Mapping[str, Json]] = ContextVar("aw_task_fields", default=MappingProxyType({}))
+"""The payload fields that name the task to which the jobs pushed here belong."""
+
+
+class Destination(NamedTuple):
+    """Where a push writes: the class and the shard."""
+
+    declaration: Declaration
+    shard: str
+
+
+class PushRecorder(Protocol):
+    """Records jobs before they are written, so that no job exists without its event."""
+
+    def enqueued(self, destination: Destination, batch: JobBatch) -> None:
+        """Record jobs that are about to be written. May be called again for the same jobs.
+
+        Raises:
+            TaskDatabaseError, TaskTablesError: they were not recorded, and must not be written.
+        """
+        ...
+
+    def not_written(self, destination: Destination, batch: JobBatch, error: BaseException) -> None:
+        """Record that the jobs were certainly not written. Raises nothing."""
+        ...
+
+    def duplicates(self, destination: Destination, pairs: Sequence[tuple[Jid, Jid]]) -> None:
+        """Record dropped duplicates: (id, id of the job that stands for it). Raises nothing."""
+        ...
+
+
+def is_recorded(declaration: Declaration, options: Mapping[str, Any]) -> bool:
+    """Return whether jobs of a class with these options are recorded."""
+    return bool(options.get("track", declaration.track))

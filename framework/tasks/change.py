@@ -1,0 +1,80 @@
+"""Describe changes of events: what a job has become, by whom it is seen, and its messages. Pure."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from framework.types import Jid
+from framework.wire.ids import generate_jid
+from framework.wire.json import dumps, loads
+
+Status: TypeAlias = Literal["enqueue", "working", "finish", "failed", "error"]
+
+ChangeKind: TypeAlias = Literal["push", "start", "end", "note", "mend"]
+"""A push makes an event, a start and an end are those of a run, a note only adds messages, a mend corrects an event."""
+
+MAX_TEXT = 65_536
+"""Characters of a message or a reason that are kept."""
+
+MAX_JID = 255
+
+
+@dataclass(slots=True)
+class Message:
+    """One message of a job. ``key`` is unique, so that a repeated write adds no second one."""
+
+    text: str
+    at: float
+    fields: str | None = None
+    """JSON."""
+    key: str = field(default_factory=generate_jid)
+
+
+@dataclass(slots=True)
+class EventChange:
+    """What one process knows about one job at the time ``at``."""
+
+    jid: Jid
+    kind: ChangeKind
+    at: float
+    status: Status = "enqueue"
+    state: str = "queued"
+    reason: str | None = None
+    error_class: str | None = None
+    worker: str = ""
+    queue: str = ""
+    shard: str = ""
+    task_id: str | None = None
+    params: str | None = None
+    whole: bool = False
+    items: int = 1
+    stands_for: str | None = None
+    seen_at: float | None = None
+    """The last change of the event that a mend has read: it corrects no other state of it."""
+    replaces: int | None = None
+    """The event of a failed job that this push runs again: it gets the new job id."""
+    messages: list[Message] = field(default_factory=list[Message])
+
+    def encode(self) -> bytes:
+        """Return the change as JSON."""
+        return dumps(asdict(self))
+
+
+def decode_change(data: bytes) -> EventChange:
+    """Return the change that ``encode`` wrote. Raises PayloadError, TypeError or KeyError for other data."""
+    fields: dict[str, Any] = loads(data, None)
+    messages = [Message(**one) for one in fields.pop("messages")]
+    return EventChange(**fields, messages=messages)
+
+
+def clean_text(text: str, limit: int = MAX_TEXT) -> str:
+    """Return a text that every database stores: without NUL and lone surrogates, cut to ``limit`` characters with a note."""
+    if len(text) > limit:
+        text = f"{text[:limit]}... ({len(text) - limit:,} characters more)"
+    if "\x00" in text:
+        text = text.replace("\x00", "�")
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def has_valid_jid(jid: object) -> bool:
+    """Return whether the id of a job can be stored: other programs may use any text."""
+    return isinstance(jid, str) and 0 < len(jid) <= MAX_JID and clean_text(jid) == jid

@@ -1,0 +1,153 @@
+"""Open the database of tasks: SQLite makes its tables at the first use, PostgreSQL is migrated by a command."""
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from alembic.config import Config
+from alembic.runtime.environment import EnvironmentContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, StaticPool, create_engine, event, inspect, text
+from sqlalchemy.engine import URL, make_url
+
+from framework.command_line import command as command_name
+from framework.errors import TaskTablesError
+from framework.tasks.model import metadata
+
+REVISION = "0001"
+"""The newest migration."""
+
+_VERSION_TABLE = "aw_tasks_version"
+_MIGRATIONS = Path(__file__).parent / "migrations"
+_BUSY_S = 10.0
+_WRITES = "aw_writes"
+
+
+class TaskDatabase:
+    """The engine of one database. Shared by the threads of a process; opens no connection before the first use."""
+
+    def __init__(self, url: str) -> None:
+        parsed = make_url(url)
+        self._url = parsed
+        self.is_sqlite = parsed.get_backend_name() == "sqlite"
+        self._lock = threading.Lock()
+        self._checked = False
+        # One connection serves all threads of a database in memory.
+        self._one_at_a_time = threading.RLock() if self._is_in_memory else nullcontext()
+        self._engine = self._make_engine()
+
+    @property
+    def _is_in_memory(self) -> bool:
+        return self.is_sqlite and self._url.database in (None, "", ":memory:")
+
+    @property
+    def name(self) -> str:
+        """The URL without its password."""
+        return self._url.render_as_string(hide_password=True)
+
+    @contextmanager
+    def reading(self) -> Generator[Connection]:
+        """Open a transaction that only reads. Raises SQLAlchemyError, and TaskTablesError without current tables."""
+        self._check_tables()
+        with self._one_at_a_time, self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Generator[Connection]:
+        """Open a transaction that writes, and commit it at the end of the block. Raises as ``reading``."""
+        self._check_tables()
+        with self._one_at_a_time, self._engine.connect() as connection:
+            writer = connection.execution_options(**{_WRITES: True})
+            with writer.begin():
+                yield writer
+
+    def migrate(self) -> tuple[str | None, str]:
+        """Run the missing migrations; return the revisions before and after. Raises SQLAlchemyError."""
+        self._make_folder()
+        with self._engine.connect() as connection:
+            writer = connection.execution_options(**{_WRITES: True})
+            with writer.begin():
+                before = _revision(writer)
+                if before != REVISION:
+                    _upgrade(writer)
+                return before, REVISION
+
+    def dispose(self, *, close: bool = True) -> None:
+        """Drop the connections; without ``close`` they are left to the parent of a forked process."""
+        self._engine.dispose(close=close)
+
+    def _make_engine(self) -> Engine:
+        if not self.is_sqlite:
+            return create_engine(
+                self._url, pool_size=5, pool_pre_ping=True, connect_args=_postgres_arguments(self._url)
+            )
+        if self._is_in_memory:
+            engine = create_engine(self._url, poolclass=StaticPool, connect_args={"check_same_thread": False})
+        else:
+            engine = create_engine(self._url, connect_args={"timeout": _BUSY_S, "check_same_thread": False})
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+
+    def _check_tables(self) -> None:
+        if self._checked:
+            return
+        with self._lock:
+            if self._is_in_memory:
+                metadata.create_all(self._engine)
+            elif self.is_sqlite:
+                self.migrate()
+            else:
+                with self._engine.connect() as connection:
+                    found = _revision(connection)
+                if found is None or found < REVISION:
+                    raise TaskTablesError(self.name, found, REVISION, command_name("tasks migrate"))
+            self._checked = True
+
+    def _make_folder(self) -> None:
+        if self.is_sqlite and self._url.database:
+            Path(self._url.database).parent.mkdir(parents=True, exist_ok=True)
+
+
+def _revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table(_VERSION_TABLE):
+        return None
+    found: str | None = connection.execute(text(f"SELECT version_num FROM {_VERSION_TABLE}")).scalar()  # noqa: S608 - a constant
+    return found
+
+
+def _upgrade(connection: Connection) -> None:
+    """Run the missing migrations in the transaction of the connection."""
+    script = ScriptDirectory(str(_MIGRATIONS))
+
+    def steps(revision: Any, _context: Any) -> Any:
+        # As `alembic.command.upgrade`, which would load a file env.py.
+        return script._upgrade_revs("head", revision)  # pyright: ignore[reportPrivateUsage]
+
+    with EnvironmentContext(Config(), script, fn=steps, destination_rev="head") as environment:
+        environment.configure(connection=connection, target_metadata=metadata, version_table=_VERSION_TABLE)
+        with environment.begin_transaction():
+            environment.run_migrations()
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    # The driver must not begin transactions by itself: a deferred one fails among many writers.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get(_WRITES) else "BEGIN")
+
+
+def _postgres_arguments(url: URL) -> dict[str, Any]:
+    """Return the deadlines of a connection; the URL may set others."""
+    usual: dict[str, Any] = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "application_name": "application-worker"}
+    if "options" not in url.query:
+        usual["options"] = "-c statement_timeout=30000 -c lock_timeout=10000"
+    return {name: value for name, value in usual.items() if name not in url.query}

@@ -1,0 +1,229 @@
+"""Serve tasks as HTTP and JSON: a Starlette application to mount.
+
+    from framework.tasks.http import TaskScope, tasks_app
+
+    def authorize(request):
+        user = request.user
+        return TaskScope(owner=user.name, may_change=True) if user.is_authenticated else None
+
+    app.mount("/api", tasks_app(authorize))
+
+Without ``authorize`` every request is refused. ``GET /openapi.json`` describes the routes. Needs the extras ``tasks`` and
+``starlette``.
+"""
+
+import asyncio
+import inspect
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from framework.errors import ShardUnavailableError, TaskDatabaseError, TaskError, TaskNotFoundError, TaskTablesError
+from framework.tasks.change import has_valid_jid
+from framework.tasks.model import STATUSES
+from framework.tasks.openapi import DOCUMENT
+from framework.tasks.task import Task, story
+
+STREAM_PERIOD_S = 1.0
+"""The time between two looks at the progress of a streamed task."""
+
+_SILENCE_S = 15.0
+_MAX_PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class TaskScope:
+    """What the caller of a request may see: all tasks, or those of one owner or tenant."""
+
+    owner: str | None = None
+    tenant: str | None = None
+    may_change: bool = False
+    """Whether the caller may cancel and retry."""
+
+    def includes(self, task: Task) -> bool:
+        """Return whether the caller may see a task."""
+        return self.owner in (None, task.owner) and self.tenant in (None, task.tenant)
+
+
+Authorize: TypeAlias = Callable[[Request], TaskScope | Awaitable[TaskScope | None] | None]
+"""Returns what the caller may see, ``None`` for nothing. May be ``async def``."""
+
+
+def tasks_app(authorize: Authorize | None = None) -> Starlette:
+    """Return the application. ``authorize`` is asked for each request but ``/openapi.json``; without it, all are refused."""
+    api = _Routes(authorize)
+    routes = [
+        Route("/openapi.json", _describe),
+        Route("/tasks", api.list_tasks),
+        Route("/tasks/{task_id}", api.show),
+        Route("/tasks/{task_id}/events", api.events),
+        Route("/tasks/{task_id}/failures", api.failures),
+        Route("/tasks/{task_id}/stream", api.stream),
+        Route("/tasks/{task_id}/cancel", api.cancel, methods=["POST"]),
+        Route("/tasks/{task_id}/retry", api.retry, methods=["POST"]),
+        Route("/jobs/{jid}", api.job),
+    ]
+    handlers: Any = {
+        HTTPException: _on_http_error,
+        TaskNotFoundError: _error(404),
+        TaskDatabaseError: _error(503),
+        TaskTablesError: _error(503),
+        ShardUnavailableError: _error(503),
+        TaskError: _error(409),
+    }
+    return Starlette(routes=routes, exception_handlers=handlers)
+
+
+class _Routes:
+    def __init__(self, authorize: Authorize | None) -> None:
+        self._authorize = authorize
+
+    async def list_tasks(self, request: Request) -> Response:
+        scope = await self._scope(request)
+        limit = _number(request, "limit", 100, 1, _MAX_PAGE)
+        before = request.query_params.get("before")
+        owner, tenant = (
+            _narrowed(request, name, own) for name, own in (("owner", scope.owner), ("tenant", scope.tenant))
+        )
+        last = None if before is None else await self._visible(before, scope)
+        found = await asyncio.to_thread(Task.all, owner=owner, tenant=tenant, limit=limit, before=last)
+        return JSONResponse({"tasks": [await asyncio.to_thread(one.as_json) for one in found]})
+
+    async def show(self, request: Request) -> Response:
+        task = await self._task(request)
+        return JSONResponse(await asyncio.to_thread(task.as_json))
+
+    async def events(self, request: Request) -> Response:
+        statuses = request.query_params.getlist("status")
+        if unknown := [one for one in statuses if one not in STATUSES]:
+            raise HTTPException(400, f"status must be one of {', '.join(STATUSES)}, not {unknown[0]!r}")
+        return await self._page(request, *statuses)
+
+    async def failures(self, request: Request) -> Response:
+        return await self._page(request, "failed", "error")
+
+    async def _page(self, request: Request, *statuses: str) -> Response:
+        after = _number(request, "after", 0, 0, 1 << 62)
+        limit = _number(request, "limit", 100, 1, _MAX_PAGE)
+        task = await self._task(request)
+        found = await task.aevents(*statuses, after=after, limit=limit)
+        following = found[-1].id if len(found) == limit else None
+        return JSONResponse({"events": [one.as_json() for one in found], "next": following})
+
+    async def stream(self, request: Request) -> Response:
+        """Send the progress as server-sent events, whenever it changes, until the task is complete."""
+        task = await self._task(request)
+        return StreamingResponse(
+            _progress_lines(task), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+        )
+
+    async def cancel(self, request: Request) -> Response:
+        task = await self._task(request, changes=True)
+        return JSONResponse({"cancelled": await task.acancel()})
+
+    async def retry(self, request: Request) -> Response:
+        task = await self._task(request, changes=True)
+        return JSONResponse({"retried": await task.aretry_failed()})
+
+    async def job(self, request: Request) -> Response:
+        after = _number(request, "after", 0, 0, 1 << 62)
+        limit = _number(request, "limit", _MAX_PAGE, 1, _MAX_PAGE)
+        scope = await self._scope(request)
+        jid = request.path_params["jid"]
+        if not has_valid_jid(jid):
+            raise HTTPException(404, "no event of such a job")
+        event, messages = await asyncio.to_thread(story, jid, after=after, limit=limit)
+        if event.task_id is not None:
+            await self._visible(event.task_id, scope)
+        elif scope.owner is not None or scope.tenant is not None:
+            # A job without a task has no owner.
+            raise HTTPException(404, f"no event of a job {jid}")
+        return JSONResponse({**event.as_json(), "messages": [one.as_json() for one in messages]})
+
+    async def _task(self, request: Request, *, changes: bool = False) -> Task:
+        scope = await self._scope(request)
+        task = await self._visible(request.path_params["task_id"], scope)
+        if changes and not scope.may_change:
+            raise HTTPException(403, "not allowed to change tasks")
+        return task
+
+    async def _visible(self, task_id: str, scope: TaskScope) -> Task:
+        """Return a task that the caller may see; any other does not exist for the caller."""
+        task = await Task.aget(task_id) if has_valid_jid(task_id) else None
+        if task is None or not scope.includes(task):
+            raise HTTPException(404, f"no task {task_id!r}")
+        return task
+
+    async def _scope(self, request: Request) -> TaskScope:
+        found = None if self._authorize is None else self._authorize(request)
+        scope = await found if inspect.isawaitable(found) else found
+        if scope is None:
+            raise HTTPException(403, "not allowed to see tasks: tasks_app(authorize) decides who may")
+        return scope
+
+
+async def _progress_lines(task: Task) -> AsyncIterator[str]:
+    sent: Any = None
+    silent_s = 0.0
+    while True:
+        facts = (await task.aprogress()).as_json()
+        shown = (facts["counts"], facts["is_complete"], facts["is_cancelled"])
+        if shown != sent:
+            sent, silent_s = shown, 0.0
+            yield f"event: progress\ndata: {json.dumps(facts)}\n\n"
+        elif silent_s >= _SILENCE_S:
+            # Proxies close connections that are silent.
+            silent_s = 0.0
+            yield ": nothing new\n\n"
+        if facts["is_complete"]:
+            yield "event: complete\ndata: {}\n\n"
+            return
+        await asyncio.sleep(STREAM_PERIOD_S)
+        silent_s += STREAM_PERIOD_S
+
+
+async def _describe(request: Request) -> Response:
+    document = {**DOCUMENT, "servers": [{"url": request.scope.get("root_path") or "/"}]}
+    return JSONResponse(document)
+
+
+def _narrowed(request: Request, name: str, own: str | None) -> str | None:
+    """Return the owner or tenant to list: the wanted one within the scope of the caller."""
+    wanted = request.query_params.get(name)
+    if wanted is not None and (len(wanted) > 255 or not has_valid_jid(wanted)):
+        raise HTTPException(400, f"{name} must be a text of 1 to 255 characters")
+    if own is not None and wanted not in (None, own):
+        raise HTTPException(403, f"not allowed to see tasks of another {name}")
+    return own if own is not None else wanted
+
+
+def _number(request: Request, name: str, missing: int, least: int, most: int) -> int:
+    text = request.query_params.get(name)
+    if text is None:
+        return missing
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and least <= int(text) <= most):
+        raise HTTPException(400, f"{name} must be a whole number from {least} to {most}")
+    return int(text)
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    del request
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
+    return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
+
+
+def _error(status: int) -> Callable[[Request, Exception], Response]:
+    def respond(request: Request, error: Exception) -> Response:
+        del request
+        # Of the database, only that it failed: its message may name hosts.
+        text = "the database or Redis does not answer; try again" if status == 503 else str(error)
+        return JSONResponse({"error": text}, status)
+
+    return respond

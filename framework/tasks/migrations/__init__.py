@@ -1,0 +1,1 @@
+"""Hold the Alembic migrations of the tables of tasks. `tasks migrate` runs them."""

@@ -1,0 +1,38 @@
+"""Choose the arguments that an event shows: as log lines do (``loggable_arguments``), or all. Pure."""
+
+from typing import Any
+
+from framework.declare.declaration import Declaration
+from framework.tasks.change import clean_text
+from framework.types import Payload
+from framework.wire.job import version_of
+from framework.wire.json import dumps
+
+FILTERED = "[FILTERED]"
+COMPRESSED = "[COMPRESSED]"
+MAX_PARAMS = 10_240
+"""Characters of shown arguments that are kept, unless the setting ``tasks.params`` is ``whole``."""
+
+
+def params_of(payload: Payload, declaration: Declaration | None, *, whole: bool) -> tuple[str, bool]:
+    """Return the arguments as JSON, and whether they are complete: then the job can be pushed again from its event."""
+    args: Any = payload.get("args", [])
+    if payload.get("compressed"):
+        return f'["{COMPRESSED}"]', False
+    if whole:
+        return _encode(args), True
+    allowed = frozenset[int]() if declaration is None else declaration.loggable_positions_for(version_of(payload))
+    shown = [value if _is_number(value) or place in allowed else FILTERED for place, value in enumerate(args)]
+    text = _encode(shown)
+    if len(text) > MAX_PARAMS:
+        return f'["{FILTERED}"]', False
+    return text, all(value is not FILTERED for value in shown)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _encode(values: list[Any]) -> str:
+    # JSON writes a NUL as an escape, which PostgreSQL's TEXT takes.
+    return clean_text(dumps(values).decode(), 1 << 40)

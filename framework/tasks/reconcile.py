@@ -1,0 +1,193 @@
+"""Mend the events of jobs that moved without an event: after a kill, by another program, or by Redis losing them.
+
+One pass looks for the open events of a shard that have not changed for a while, and finds their jobs in every key that may hold
+one. An event changes only if its job was in no key in two passes, and then in no key by a search of its own: a job that moves
+during a pass is seen in the other. A mend changes an event only in the state that was read.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import redis
+from sqlalchemy import Connection, select, update
+
+from framework.admin.search import (
+    JobStore,
+    StoreKind,
+    list_job_stores,
+    payload_of_member,
+    scan_members,
+    search,
+    search_lists,
+)
+from framework.tasks.apply import apply_changes, note_completion
+from framework.tasks.change import EventChange, Message
+from framework.tasks.database import TaskDatabase
+from framework.tasks.job_ends import DEAD, DUPLICATE, INTERRUPTED, LOST, QUARANTINED, EventEnd
+from framework.tasks.model import OPEN_STATUSES, events, tasks
+from framework.types import Jid
+
+STALE_S = 60.0
+"""An open event that has not changed for so long is compared with Redis."""
+
+ABANDONED_S = 86_400.0
+"""A task that its producer has not closed for so long takes no more jobs."""
+
+_PAGE = 20_000
+_MAX_SEARCHES = 200
+_MARK = b'"track":true'
+_JID = re.compile(rb'"jid":"((?:[^"\\]|\\.)*)"')
+_LISTS = ("queue", "in flight", "migrating")
+
+Places: TypeAlias = Mapping[Jid, StoreKind]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEvent:
+    """An open event as it was read."""
+
+    id: int
+    jid: Jid
+    status: str
+    state: str
+    stands_for: str | None
+    changed_at: float
+
+
+def mend_of(event: OpenEvent, place: StoreKind | None) -> tuple[EventEnd, str] | None:
+    """Return what an event must become by the place of its job (``None``: no key has it), with the reason. Pure."""
+    match place:
+        case None if event.stands_for is not None:
+            return EventEnd(
+                "finish", DUPLICATE.state
+            ), f"the job {event.stands_for} stood for it, and is in no key any more"
+        case None:
+            return LOST, "no key of Redis has the job: it was deleted by hand, or Redis lost it"
+        case "dead":
+            return DEAD, "it was moved to the dead set"
+        case "interrupted":
+            return QUARANTINED, "it is in the interrupted set"
+        case "in flight" | "migrating":
+            return None
+        case _ if event.status == "working":
+            return INTERRUPTED, "its process ended; the job waits again"
+        case _:
+            return None
+
+
+class EventReconciler:
+    """Mend the events of one shard. ``step`` is called by one thread at a time."""
+
+    def __init__(
+        self,
+        client: "redis.Redis",
+        shard: str,
+        database: TaskDatabase,
+        *,
+        stale_s: float = STALE_S,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._client = client
+        self._shard = shard
+        self._database = database
+        self._stale_s = stale_s
+        self._clock = clock
+        self._after = 0
+        self._missing: dict[Jid, float] = {}
+        """The jobs that the last pass did not find, with the last change of their events."""
+
+    def step(self) -> int:
+        """Make one pass over a page of stale events; return the number of mended ones. Raises redis errors and SQLAlchemyError."""
+        now = self._clock()
+        with self._database.reading() as connection:
+            found = self._stale(connection, now)
+        mended = self._pass(found, now) if found else 0
+        # The events of the next page are compared in the next step.
+        self._after = found[-1].id if len(found) == _PAGE else 0
+        self._close_abandoned(now)
+        return mended
+
+    def _stale(self, connection: Connection, now: float) -> list[OpenEvent]:
+        columns = [events.c[name] for name in ("id", "jid", "status", "state", "stands_for", "changed_at")]
+        wanted = select(*columns).where(
+            events.c.shard == self._shard,
+            events.c.status.in_(OPEN_STATUSES),
+            events.c.changed_at < now - self._stale_s,
+            events.c.id > self._after,
+        )
+        return [OpenEvent(*row) for row in connection.execute(wanted.order_by(events.c.id).limit(_PAGE))]
+
+    def _pass(self, found: Sequence[OpenEvent], now: float) -> int:
+        places = locate(self._client, {one.stands_for or one.jid for one in found})
+        changes: list[EventChange] = []
+        missing: dict[Jid, float] = {}
+        searches = 0
+        for one in found:
+            jid = one.stands_for or one.jid
+            place = places.get(jid)
+            if place is None:
+                missing[one.jid] = one.changed_at
+                if self._missing.get(one.jid) != one.changed_at or searches >= _MAX_SEARCHES:
+                    continue
+                searches += 1
+                place = _searched(self._client, jid)
+            elif one.stands_for is not None:
+                continue
+            mend = mend_of(one, place)
+            if mend is not None:
+                changes.append(_change(one, *mend, now, self._shard))
+        self._missing = missing
+        if changes:
+            with self._database.writing() as connection:
+                apply_changes(connection, changes)
+        return len(changes)
+
+    def _close_abandoned(self, now: float) -> None:
+        with self._database.writing() as connection:
+            abandoned = (tasks.c.closed_at.is_(None)) & (tasks.c.created_at < now - ABANDONED_S)
+            ids = list(connection.execute(select(tasks.c.id).where(abandoned).limit(1_000)).scalars())
+            if ids:
+                connection.execute(update(tasks).where(tasks.c.id.in_(ids)).values(closed_at=now))
+                note_completion(connection, ids, now)
+
+
+def locate(client: "redis.Redis", jids: set[Jid]) -> dict[Jid, StoreKind]:
+    """Return the place of each of these jobs that a key has. Raises redis errors.
+
+    Only payloads with the mark of recorded jobs are read; a job without it is found by ``search``.
+    """
+    found: dict[Jid, StoreKind] = {}
+    for store, data in _recorded_jobs(client):
+        match = _JID.search(data)
+        jid = match[1].decode("utf-8", "replace") if match is not None else ""
+        if jid in jids:
+            found[jid] = store.kind
+    return found
+
+
+def _recorded_jobs(client: "redis.Redis") -> Iterator[tuple[JobStore, bytes]]:
+    stores = list_job_stores(client)
+    lists = [one for one in stores if one.kind in _LISTS]
+    for location in search_lists(client, lists, _MARK, lambda _key, _jobs: None):
+        yield location.store, location.data
+    for store in stores:
+        if store.kind not in _LISTS:
+            for page in scan_members(client, store.key, _MARK):
+                held = store.kind in ("waiting", "paused")
+                yield from ((store, payload_of_member(member) if held else member) for member, _ in page)
+
+
+def _searched(client: "redis.Redis", jid: Jid) -> StoreKind | None:
+    locations = search(client, jid, lambda _key, _jobs: None)
+    return locations[0].store.kind if locations else None
+
+
+def _change(event: OpenEvent, end: EventEnd, reason: str, now: float, shard: str) -> EventChange:
+    change: Any = EventChange(event.jid, "mend", now, end.status, end.state, reason=reason, shard=shard)
+    change.seen_at, change.stands_for = event.changed_at, event.stands_for
+    change.messages.append(Message(reason, now))
+    found: EventChange = change
+    return found

@@ -1,0 +1,232 @@
+"""Record the jobs of tracked classes: at the push, at the start and the end of a run, and where they are moved without a run."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from framework.declare import registry
+from framework.declare.declaration import Declaration
+from framework.execute.recording import ElsewhereState
+from framework.finish.endings import Ending
+from framework.finish.outcome import Failed, RunOutcome
+from framework.finish.retry import RetryDecision
+from framework.push.job_batch import JobBatch
+from framework.push.recording import Destination
+from framework.tasks.change import EventChange, Message, clean_text, has_valid_jid
+from framework.tasks.job_ends import (
+    DROPPED,
+    DUPLICATE,
+    INTERRUPTED,
+    NOT_PUSHED,
+    QUARANTINED,
+    EventEnd,
+    event_end,
+    event_text,
+    failure_fields,
+)
+from framework.tasks.params import params_of
+from framework.tasks.scope import PUSH_SCOPE
+from framework.tasks.writer import EventWriter, Ticket
+from framework.telemetry import logs
+from framework.types import Jid, Payload
+from framework.wire.job import TASK, TASK_ITEMS
+from framework.wire.json import dumps, loads
+
+_ELSEWHERE: Mapping[ElsewhereState, EventEnd] = {
+    "interrupted": INTERRUPTED,
+    "quarantined": QUARANTINED,
+    "dropped": DROPPED,
+}
+
+
+class EventRecorder:
+    """Record the jobs of one process. ``shard`` is that of a worker process."""
+
+    def __init__(
+        self,
+        writer: EventWriter,
+        params: Literal["loggable", "whole"],
+        shard: str = "main",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._writer = writer
+        self._params: Literal["loggable", "whole"] = params
+        self._shard = shard
+        self._clock = clock
+        # Without a lock: two threads may make the same recorder.
+        self._of_shard: dict[str, EventRecorder] = {}
+
+    def of(self, shard: str) -> "EventRecorder":
+        """Return the recorder of the jobs that run on this shard."""
+        found = self._of_shard.get(shard)
+        if found is None:
+            found = self._of_shard[shard] = EventRecorder(self._writer, self._params, shard, self._clock)
+        return found
+
+    # --- a push ---------------------------------------------------------------------------------------------------
+
+    def enqueued(self, destination: Destination, batch: JobBatch) -> None:
+        """See ``PushRecorder``."""
+        now, scheduled = self._clock(), batch.dues is not None
+        changes = [
+            self._pushed(destination, batch.queue, loads(data, None), now, scheduled=scheduled)
+            for data in batch.payloads
+        ]
+        scope = PUSH_SCOPE.get()
+        if scope is not None:
+            places = range(len(changes)) if batch.indexes is None else batch.indexes
+            scope.recorded.update(places)
+            for place, change in zip(places, changes, strict=True):
+                change.replaces = scope.replaces[place] if scope.replaces else None
+        self._writer.write([one for one in changes if has_valid_jid(one.jid)])
+
+    def not_written(self, destination: Destination, batch: JobBatch, error: BaseException) -> None:
+        """See ``PushRecorder``."""
+        for jid in batch.jids:
+            change = self._moved(jid, NOT_PUSHED, f"the push failed: {error}")
+            change.shard, change.worker, change.queue = (
+                destination.shard,
+                destination.declaration.wire_name,
+                batch.queue,
+            )
+            self._writer.submit(change)
+
+    def duplicates(self, destination: Destination, pairs: Sequence[tuple[Jid, Jid]]) -> None:
+        """See ``PushRecorder``."""
+        for jid, owner in pairs:
+            change = self._moved(jid, DUPLICATE, f"the job {owner} stands for it")
+            change.stands_for, change.shard, change.worker = owner, destination.shard, destination.declaration.wire_name
+            self._writer.submit(change)
+
+    def _pushed(
+        self, destination: Destination, queue: str, payload: Payload, now: float, *, scheduled: bool
+    ) -> EventChange:
+        change = self._change(payload, queue, destination.declaration, "push", now)
+        change.shard = destination.shard
+        change.state = "scheduled" if scheduled else "queued"
+        return change
+
+    # --- a run ----------------------------------------------------------------------------------------------------
+
+    def open(self, payload: Payload, queue: str) -> "EventRun":
+        """See ``JobRecorder``."""
+        worker: Any = registry.find(str(payload.get("class")))
+        return EventRun(self, payload, queue, None if worker is None else worker.declaration())
+
+    def started(self, payload: Payload, queue: str, declaration: Declaration | None) -> None:
+        """Record that a job runs."""
+        change = self._change(payload, queue, declaration, "start", self._clock())
+        change.status = change.state = "working"
+        self._submit(change)
+
+    def noted(
+        self, payload: Payload, queue: str, declaration: Declaration | None, text: str, fields: Mapping[str, Any]
+    ) -> None:
+        """Add a message to the story of a job."""
+        change = self._change(payload, queue, declaration, "note", self._clock())
+        change.messages.append(Message(clean_text(text), change.at, _encode(fields)))
+        self._submit(change)
+
+    def ended(
+        self,
+        payload: Payload,
+        queue: str,
+        declaration: Declaration | None,
+        end: EventEnd,
+        outcome: RunOutcome,
+        decision: RetryDecision | None,
+    ) -> Ticket | None:
+        """Record the end of a run; return the ticket that tells when it is durable."""
+        change = self._change(payload, queue, declaration, "end", self._clock())
+        if not has_valid_jid(change.jid):
+            return None
+        text = event_text(outcome, decision)
+        change.status, change.state = end
+        change.reason = None if text.reason is None else clean_text(text.reason)
+        change.error_class = text.error_class
+        if isinstance(outcome, Failed) and text.reason is not None:
+            message = str(outcome.error) or type(outcome.error).__name__
+            change.messages.append(Message(clean_text(message), change.at, _encode(failure_fields(text))))
+        return self._writer.submit_durable([change], gives_up=False)[0]
+
+    # --- outside of a run -----------------------------------------------------------------------------------------
+
+    def ended_elsewhere(self, payload: Payload, queue: str, state: ElsewhereState, reason: str) -> None:
+        """See ``JobRecorder``."""
+        change = self._change(payload, queue, None, "end", self._clock())
+        change.status, change.state = _ELSEWHERE[state]
+        change.reason = clean_text(reason)
+        change.messages.append(Message(change.reason, change.at))
+        self._submit(change)
+
+    def flush(self, timeout_s: float) -> bool:
+        """See ``JobRecorder``."""
+        return self._writer.flush(timeout_s)
+
+    def _moved(self, jid: Jid, end: EventEnd, reason: str) -> EventChange:
+        status, state = end
+        return EventChange(jid, "end", self._clock(), status, state, reason=clean_text(reason))
+
+    def _change(
+        self, payload: Payload, queue: str, declaration: Declaration | None, kind: Any, at: float
+    ) -> EventChange:
+        name, task_id = payload.get("class"), payload.get(TASK)
+        change = EventChange(
+            payload.get("jid") or "", kind, at, worker=str(name)[:255], queue=queue[:255], shard=self._shard
+        )
+        change.task_id = task_id if isinstance(task_id, str) and len(task_id) <= 32 else None
+        if kind in ("push", "start"):
+            change.params, change.whole = params_of(payload, declaration, whole=self._params == "whole")
+            change.items = items_of(payload)
+        return change
+
+    def _submit(self, change: EventChange) -> None:
+        if has_valid_jid(change.jid):
+            self._writer.submit(change)
+
+
+class EventRun:
+    """The record of one run. See ``RunRecord``."""
+
+    __slots__ = ("_declaration", "_payload", "_queue", "_recorder")
+
+    def __init__(self, recorder: EventRecorder, payload: Payload, queue: str, declaration: Declaration | None) -> None:
+        self._recorder = recorder
+        self._payload = payload
+        self._queue = queue
+        self._declaration = declaration
+
+    def start(self) -> None:
+        """See ``RunRecord``."""
+        self._recorder.started(self._payload, self._queue, self._declaration)
+
+    def note(self, message: str, fields: Mapping[str, Any]) -> None:
+        """See ``RunRecord``."""
+        self._recorder.noted(self._payload, self._queue, self._declaration, message, fields)
+
+    def end(self, ending: Ending, outcome: RunOutcome, decision: RetryDecision | None) -> Ticket | None:
+        """See ``RunRecord``."""
+        end = event_end(ending, outcome)
+        if end is None:
+            return None
+        return self._recorder.ended(self._payload, self._queue, self._declaration, end, outcome, decision)
+
+
+def items_of(payload: Payload) -> int:
+    """Return how many items a job of a split task has: its first argument is the list of them."""
+    found = payload.get(TASK_ITEMS)
+    return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else 1
+
+
+def _encode(fields: Mapping[str, Any]) -> str | None:
+    if not fields:
+        return None
+    try:
+        return clean_text(dumps(dict(fields)).decode())
+    except Exception as error:  # noqa: BLE001 - fields come from the application; the message must not be lost with them
+        logs.logger().warning(
+            "the fields of self.record are no JSON; the message is recorded without them",
+            event_name="task_event.fields_refused",
+            error=error,
+        )
+        return None

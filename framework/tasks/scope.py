@@ -1,0 +1,18 @@
+"""Let the code that pushes learn which jobs of its push were recorded, and name the events that they replace."""
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class PushScope:
+    """One bulk push of at most one chunk."""
+
+    replaces: Sequence[int] = ()
+    """The events that the jobs replace, by the place of each job; empty for new events."""
+    recorded: set[int] = field(default_factory=set[int])
+    """The places of the jobs that were recorded: the others were dropped by a client middleware."""
+
+
+PUSH_SCOPE: ContextVar[PushScope | None] = ContextVar("aw_push_scope", default=None)

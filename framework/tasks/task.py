@@ -1,0 +1,338 @@
+"""Define ``Task``: many jobs of one purpose, with their progress, failures and results in SQL."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from sqlalchemy import Connection, insert, update
+from sqlalchemy.exc import SQLAlchemyError
+
+from framework.async_twin import async_twin
+from framework.declare.options import PushOptions
+from framework.errors import TaskDatabaseError, TaskError, TaskNotFoundError
+from framework.tasks import access, queries
+from framework.tasks.apply import note_completion
+from framework.tasks.change import clean_text
+from framework.tasks.model import FAILED_STATUSES, tasks
+from framework.tasks.progress import EventMessage, JobEvent, TaskProgress, load_json, progress_of
+from framework.tasks.pushing import PUSH_CHUNK, push_chunk
+from framework.tasks.retrying import push_failed_again
+from framework.tasks.store import TaskStore
+from framework.types import Jid, Json
+from framework.wire.json import dumps
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+
+
+def open_database() -> TaskStore:
+    """Return the database of the process."""
+    return access.current().recorder.store
+
+
+class Task:
+    """Many jobs of one purpose. ``create`` makes one, ``get`` finds one.
+
+        with Task.create(ImportRowWorker, title="prices.xlsx", owner="user-7") as task:
+            task.perform_bulk(ImportRowWorker, rows)
+
+    At the end of the block the task is closed: it is complete when all its jobs have ended. Methods that wait for the database have
+    twins for ``async def`` code: ``await task.aprogress()``.
+
+    Every method raises ``TaskDatabaseError`` if the database does not answer, ``TaskTablesError`` if it has no tables.
+    """
+
+    def __init__(self, task_id: str, facts: dict[str, Any]) -> None:
+        self.id = task_id
+        self.worker: str | None = facts["worker"]
+        self.title: str | None = facts["title"]
+        self.owner: str | None = facts["owner"]
+        self.tenant: str | None = facts["tenant"]
+        self.created_at: float = facts["created_at"]
+
+    def __repr__(self) -> str:
+        return f"<Task {self.id} {self.title or self.worker or ''}>"
+
+    # --- making and finding ---------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        worker: type[Any] | None = None,
+        title: str | None = None,
+        owner: str | None = None,
+        tenant: str | None = None,
+    ) -> "Task":
+        """Make a task. ``worker`` is the class of most of its jobs, ``owner`` and ``tenant`` are for filters and authorisation.
+
+        Raises:
+            TaskDatabaseError, TaskTablesError: the task was not made.
+        """
+        facts: dict[str, Any] = {
+            "worker": None if worker is None else worker.declaration().wire_name,
+            "title": None if title is None else clean_text(title),
+            "owner": _name("owner", owner),
+            "tenant": _name("tenant", tenant),
+            "created_at": time.time(),
+        }
+        task_id = uuid.uuid4().hex
+        with _writing() as connection:
+            connection.execute(insert(tasks).values(id=task_id, **facts))
+        return cls(task_id, facts)
+
+    @classmethod
+    async def acreate(
+        cls,
+        worker: type[Any] | None = None,
+        title: str | None = None,
+        owner: str | None = None,
+        tenant: str | None = None,
+    ) -> "Task":
+        """Call ``create`` without blocking the event loop, with its result and its errors."""
+        return await asyncio.to_thread(cls.create, worker, title, owner, tenant)
+
+    @classmethod
+    async def aget(cls, task_id: str) -> "Task":
+        """Call ``get`` without blocking the event loop, with its result and its errors."""
+        return await asyncio.to_thread(cls.get, task_id)
+
+    @classmethod
+    def get(cls, task_id: str) -> "Task":
+        """Return the task with this id.
+
+        Raises:
+            TaskNotFoundError: the database has no such task.
+        """
+        row = _row(task_id)
+        return cls(task_id, dict(row))
+
+    @classmethod
+    def all(
+        cls, *, owner: str | None = None, tenant: str | None = None, limit: int = 100, before: "Task | None" = None
+    ) -> "list[Task]":
+        """Return a page of tasks, the newest first; the next page begins with ``before=page[-1]``."""
+        place = None if before is None else (before.created_at, before.id)
+        with _reading() as connection:
+            rows = queries.list_tasks(connection, owner, tenant, limit, place)
+        return [cls(row["id"], dict(row)) for row in rows]
+
+    # --- adding jobs ----------------------------------------------------------------------------------------------
+
+    def perform_bulk(
+        self, worker: type[Any], args: Iterable[Sequence[Any]], **options: Unpack[PushOptions]
+    ) -> list[Jid | None]:
+        """Push one job per tuple of arguments, 1,000 at a time; return the ids, ``None`` for a job that was dropped.
+
+        The events are durable before the jobs are written. The class need not declare ``track``. ``options`` are those of
+        ``Worker.set``. A dropped job has an event too, which says why.
+
+        Raises:
+            ArgumentsError, ExceedLimitError, BulkPushError: as ``Worker.perform_bulk``, with the jobs of earlier chunks written.
+            TaskError: the task was cancelled or is complete.
+        """
+        self._check_open(options)
+        jids: list[Jid | None] = []
+        jobs = iter(args)
+        while chunk := list(islice(jobs, PUSH_CHUNK)):
+            jids += push_chunk(self.id, worker, chunk, options)
+        return jids
+
+    def perform_split(
+        self, worker: type[Any], items: Iterable[Any], size: int, *more: Any, **options: Unpack[PushOptions]
+    ) -> list[Jid | None]:
+        """Split items into jobs of ``size``: each gets a list of items as its first argument, then ``more``.
+
+        Raises as ``perform_bulk``; ValueError for a size below 1.
+        """
+        if size < 1:
+            raise ValueError(f"perform_split: size = {size} is not allowed. Allowed: a whole number >= 1")
+        self._check_open(options)
+        jids: list[Jid | None] = []
+        left = iter(items)
+        while chunk := list(islice(left, size * PUSH_CHUNK)):
+            parts = [chunk[start : start + size] for start in range(0, len(chunk), size)]
+            whole = [(part, *more) for part in parts if len(part) == size]
+            rest = [(part, *more) for part in parts if len(part) < size]
+            if whole:
+                jids += push_chunk(self.id, worker, whole, options, items=size)
+            if rest:
+                jids += push_chunk(self.id, worker, rest, options, items=len(rest[0][0]))
+        return jids
+
+    def close(self) -> None:
+        """Take no more jobs: the task is complete when all have ended. The end of a ``with`` block calls it."""
+        now = time.time()
+        with _writing() as connection:
+            connection.execute(
+                update(tasks).where(tasks.c.id == self.id, tasks.c.closed_at.is_(None)).values(closed_at=now)
+            )
+            note_completion(connection, [self.id], now)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    # --- looking --------------------------------------------------------------------------------------------------
+
+    def progress(self) -> TaskProgress:
+        """Return how far the task is. One row is read, whatever the number of jobs.
+
+        Raises:
+            TaskNotFoundError: the task was removed.
+        """
+        return progress_of(_row(self.id), time.time())
+
+    def events(self, *statuses: str, after: int = 0, limit: int = 100) -> list[JobEvent]:
+        """Return a page of the events of these statuses (none: of all); the next page begins with ``after=page[-1].id``."""
+        with _reading() as connection:
+            return queries.list_events(connection, self.id, statuses, after, limit)
+
+    def failures(self, *, after: int = 0, limit: int = 100) -> list[JobEvent]:
+        """Return a page of the events ``failed`` and ``error``, with messages and params; see ``events``."""
+        return self.events(*FAILED_STATUSES, after=after, limit=limit)
+
+    def wait(self, timeout: float | None = None) -> TaskProgress:
+        """Wait until the task is complete; return its progress.
+
+        Raises:
+            TimeoutError: it is not complete within ``timeout`` seconds; its jobs go on.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            found = self.progress()
+            if found.is_complete:
+                return found
+            left = pause_s if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"task {self.id}: {found.open:,} of {found.total:,} jobs have not ended")
+            time.sleep(min(pause_s, left))
+            pause_s = min(_LONGEST_PAUSE_S, pause_s * 1.5)
+
+    # --- acting ---------------------------------------------------------------------------------------------------
+
+    def cancel(self) -> int:
+        """Cancel the jobs that have not ended; return their number. Those that wait end when their turn comes.
+
+        Raises:
+            ShardUnavailableError: a shard does not answer; call it again.
+        """
+        now = time.time()
+        with _writing() as connection:
+            wanted = update(tasks).where(tasks.c.id == self.id, tasks.c.cancelled_at.is_(None))
+            connection.execute(wanted.values(cancelled_at=now))
+        self.close()
+        count, after = 0, 0
+        while True:
+            with _reading() as connection:
+                page = queries.open_jids(connection, self.id, after)
+            if not page:
+                return count
+            for shard in access.current().shards.values():
+                shard.cancel([jid for _, jid in page])
+            count, after = count + len(page), page[-1][0]
+
+    def retry_failed(self) -> int:
+        """Push the jobs again that failed; return their number. Their events begin again.
+
+        Jobs in the dead set are retried from there. Others are pushed from their event, which needs all their arguments.
+
+        Raises:
+            TaskRetryError: the arguments of some are not known, or their class is not loaded. Nothing was pushed.
+        """
+        return push_failed_again(self.id, access.current())
+
+    def set_result(self, result: Json) -> None:
+        """Store a summary of the result with the task: any JSON value."""
+        with _writing() as connection:
+            text = clean_text(dumps(result).decode(), 1 << 40)
+            connection.execute(update(tasks).where(tasks.c.id == self.id).values(result=text))
+
+    def result(self) -> Json:
+        """Return the summary of the result, ``None`` before it is stored."""
+        found: Json = load_json(_row(self.id)["result"], None)
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the task with its progress and result as JSON values."""
+        row = _row(self.id)
+        facts = {name: row[name] for name in ("id", "worker", "title", "owner", "tenant", "created_at", "completed_at")}
+        return {**facts, "result": load_json(row["result"], None), "progress": progress_of(row, time.time()).as_json()}
+
+    def _check_open(self, options: PushOptions) -> None:
+        if options.get("sync"):
+            raise ValueError("a job with sync=True runs here and now, without an event: call Worker.perform_inline")
+        row = _row(self.id)
+        for name, word in (("cancelled_at", "was cancelled"), ("completed_at", "is complete")):
+            if row[name] is not None:
+                raise TaskError(f"task {self.id} {word}: make another one with Task.create")
+
+    aclose = async_twin(close)
+    aperform_bulk = async_twin(perform_bulk)
+    aperform_split = async_twin(perform_split)
+    aprogress = async_twin(progress)
+    aevents = async_twin(events)
+    afailures = async_twin(failures)
+    async_wait = async_twin(wait)
+    acancel = async_twin(cancel)
+    aretry_failed = async_twin(retry_failed)
+
+
+def story(jid: Jid, *, after: int = 0, limit: int = 1_000) -> tuple[JobEvent, list[EventMessage]]:
+    """Return the event of a job and a page of its messages, those after the message ``after``.
+
+    Raises:
+        TaskNotFoundError: no event has this id: the job is not tracked.
+    """
+    with _reading() as connection:
+        found = queries.find_event(connection, jid)
+        if found is None:
+            raise TaskNotFoundError(
+                f"no event of a job {jid}: its class does not declare `track = True`, or the event was removed"
+            )
+        return found, queries.list_messages(connection, jid, after, limit)
+
+
+def _row(task_id: str) -> Any:
+    with _reading() as connection:
+        found = queries.find_task(connection, task_id)
+    if found is None:
+        raise TaskNotFoundError(f"no task {task_id!r} in {open_database().database.name}")
+    return found
+
+
+def _name(what: str, value: str | None) -> str | None:
+    if value is not None and (len(value) > 255 or clean_text(value) != value):
+        raise ValueError(f"{what} must be a text of at most 255 characters that UTF-8 can write")
+    return value
+
+
+@contextmanager
+def _transaction(*, writes: bool) -> Generator[Connection]:
+    """Open one transaction; its SQL errors become ``TaskDatabaseError``."""
+    database = open_database().database
+    try:
+        with database.writing() if writes else database.reading() as connection:
+            yield connection
+    except (SQLAlchemyError, OSError) as error:
+        raise TaskDatabaseError(database.name, error) from error
+
+
+_reading, _writing = partial(_transaction, writes=False), partial(_transaction, writes=True)

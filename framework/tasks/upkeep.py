@@ -1,0 +1,100 @@
+"""Do the periodic work of tasks, as the leader of a shard: write the spool to the database, and mend events."""
+
+import threading
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import redis
+
+from framework.declare import registry
+from framework.tasks.access import LazyRecorder
+from framework.telemetry import logs
+from framework.telemetry.rate_limit import LogRateLimit
+
+if TYPE_CHECKING:
+    from framework.tasks.database import TaskDatabase
+    from framework.tasks.reconcile import EventReconciler
+
+PASS_PERIOD_S = 30.0
+"""The time between two passes of the reconciler. A pass that lasts longer is followed by as long a pause."""
+
+_LOG_PERIOD_S = 30.0
+
+
+class TaskUpkeep:
+    """The work of one process. ``step`` costs nothing in an application without recorded classes, and without leading."""
+
+    def __init__(
+        self,
+        client: "redis.Redis",
+        shard: str,
+        recorder: LazyRecorder,
+        leads: Callable[[], bool],
+        *,
+        pass_period_s: float = PASS_PERIOD_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._shard = shard
+        self._recorder = recorder
+        self._leads = leads
+        self._pass_period_s = pass_period_s
+        self._monotonic = monotonic
+        self._next = 0.0
+        self._thread: threading.Thread | None = None
+        self._reconciler: EventReconciler | None = None
+        self._rate = LogRateLimit(_LOG_PERIOD_S)
+        self._log = logs.logger(shard=shard)
+
+    def step(self) -> None:
+        """Begin the work in a thread if it is due and this process leads."""
+        if not (self._recorder.is_open or any(worker.declaration().track for worker in registry.workers())):
+            return
+        if not self._leads() or self._monotonic() < self._next or (self._thread and self._thread.is_alive()):
+            return
+        self._next = self._monotonic() + self._pass_period_s
+        self._thread = threading.Thread(target=self._work, name="task-upkeep", daemon=True)
+        try:
+            self._thread.start()
+        # The system cannot start another thread: the next step tries again.
+        except RuntimeError:
+            self._thread = None
+
+    def _work(self) -> None:
+        begun = self._monotonic()
+        try:
+            self.work()
+        except Exception as error:  # noqa: BLE001 - redis or database errors: the next pass tries again
+            self._rate.error(
+                "upkeep",
+                "the events of jobs were not compared with Redis; the next pass tries again. Look at the error",
+                "tasks.upkeep_failed",
+                shard=self._shard,
+                error=error,
+            )
+        lasted = self._monotonic() - begun
+        self._next = self._monotonic() + max(self._pass_period_s - lasted, lasted)
+
+    def work(self) -> None:
+        """Write the spool to the database, then mend events. Raises redis errors and SQLAlchemyError."""
+        database = self._recorder.store.database
+        spool: Any = import_module("framework.tasks.spool")
+        if written := spool.drain(self._client, database):
+            self._log.info(
+                "events that Redis kept are in the database of tasks", event_name="tasks.spool_written", count=written
+            )
+        if mended := self._open_reconciler(database).step():
+            self._log.warning(
+                "events that did not agree with their jobs were mended: processes died, jobs were deleted, or Redis lost data",
+                event_name="tasks.events_mended",
+                count=mended,
+            )
+
+    def _open_reconciler(self, database: "TaskDatabase") -> "EventReconciler":
+        if self._reconciler is None:
+            made: Any = import_module("framework.tasks.reconcile")
+            self._reconciler = made.EventReconciler(self._client, self._shard, database)
+        found: EventReconciler = self._reconciler  # pyright: ignore[reportAssignmentType]
+        return found

@@ -1,0 +1,309 @@
+"""Write changes of events from one thread of the process, in batches (group commit).
+
+Crash story: a change whose ticket is done is in the database, or in the spool of its shard (setting ``tasks.database_down:
+continue``). A job is pushed, and its end acknowledged, only after that. So no event is lost with its job: a process that is killed
+earlier leaves the job in its working list, from where it runs again.
+"""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol, TypeAlias
+from weakref import WeakSet
+
+from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
+
+from framework.backoff import backoff_s
+from framework.errors import TaskDatabaseError, TaskTablesError
+from framework.tasks.apply import apply_changes
+from framework.tasks.change import EventChange
+from framework.tasks.database import TaskDatabase
+from framework.telemetry import logs
+from framework.telemetry.rate_limit import LogRateLimit
+
+WhenDown: TypeAlias = Literal["continue", "wait"]
+
+MAX_BATCH = 500
+_LINGER_S = 0.05
+"""The time for which changes that no thread waits for are collected."""
+_GROUP_S = 0.002
+"""The time for which changes are collected of which a thread waits for one."""
+_MAX_QUEUED = 10_000
+_MAX_BACKOFF_S = 2.0
+_RETRY_S = 2.0
+"""The time after which a database that failed is asked again while the spool takes its changes."""
+_LOG_PERIOD_S = 30.0
+
+
+class Spool(Protocol):
+    """Keeps changes outside of the database while it is down."""
+
+    def keep(self, changes: Sequence[EventChange]) -> None:
+        """Write the changes to the Redis of their shards. Raises redis errors and ShardUnavailableError."""
+        ...
+
+
+class Ticket:
+    """Tells when a change is durable. ``error`` is set if it was given up."""
+
+    __slots__ = ("_done", "callbacks", "change", "error", "gives_up")
+
+    def __init__(self, change: EventChange, *, gives_up: bool) -> None:
+        self.change = change
+        self.gives_up = gives_up
+        """Whether a failed write is reported at once instead of being repeated."""
+        self.error: BaseException | None = None
+        self._done = threading.Event()
+        self.callbacks: list[Callable[[], None]] = []
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the change is durable or given up; return whether it is."""
+        return self._done.wait(timeout_s)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the change is durable or given up."""
+        return self._done.is_set()
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """End the wait."""
+        self.error = error
+        self._done.set()
+        for call in self.callbacks:
+            call()
+
+
+class EventWriter:
+    """The writer of one process. Its thread starts with the first change; a forked child starts its own."""
+
+    def __init__(self, database: TaskDatabase, spool: Spool, when_down: WhenDown) -> None:
+        self._database = database
+        self._spool = spool
+        self._when_down = when_down
+        self._log = logs.logger()
+        self._rate = LogRateLimit(_LOG_PERIOD_S)
+        self._down_since: float | None = None
+        self._next_try = 0.0
+        self._changed = threading.Condition()
+        self._queue: deque[EventChange | Ticket] = deque()
+        self._thread: threading.Thread | None = None
+        self._urgent = False
+        """Whether a thread waits for one of the queued changes."""
+        self._busy = self._closing = self._idle = False
+        self._blocked = 0
+        """The threads that wait for the writer, without those that hold a ticket."""
+        _writers.add(self)
+
+    def submit(self, change: EventChange) -> None:
+        """Write a change soon. It waits for room if far too many changes wait; raises nothing."""
+        with self._changed:
+            if len(self._queue) >= _MAX_QUEUED and threading.current_thread() is not self._thread:
+                self._block(lambda: len(self._queue) < _MAX_QUEUED, 1.0)
+            self._add([change], [])
+
+    def submit_durable(self, changes: Sequence[EventChange], *, gives_up: bool) -> list[Ticket]:
+        """Write changes at once; return a ticket for each."""
+        tickets = [Ticket(change, gives_up=gives_up) for change in changes]
+        with self._changed:
+            self._add([], tickets)
+        return tickets
+
+    def write(self, changes: Sequence[EventChange]) -> None:
+        """Write changes, and return when they are durable.
+
+        Raises:
+            TaskDatabaseError: the database does not answer, and the setting ``tasks.database_down`` is ``wait``.
+            TaskTablesError: the database lacks the tables.
+        """
+        for ticket in self.submit_durable(changes, gives_up=True):
+            ticket.wait()
+            if ticket.error is not None:
+                raise ticket.error
+
+    def close(self) -> None:
+        """End the thread after its last batch. May be called twice."""
+        with self._changed:
+            thread, self._closing = self._thread, True
+            self._changed.notify_all()
+        if thread is not None:
+            thread.join(_MAX_BACKOFF_S)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Write all changes that wait; return whether that was possible in time."""
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            self._urgent = True
+            self._changed.notify_all()
+            return self._block(lambda: not self._queue and not self._busy, max(0.0, deadline - time.monotonic()))
+
+    def _block(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait for the writer."""
+        self._blocked += 1
+        try:
+            return self._changed.wait_for(condition, timeout=timeout_s)
+        finally:
+            self._blocked -= 1
+
+    def _add(self, changes: Sequence[EventChange], tickets: Sequence[Ticket]) -> None:
+        self._queue.extend(changes)
+        self._queue.extend(tickets)
+        self._urgent = self._urgent or bool(tickets)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="task-events", daemon=True)
+            self._thread.start()
+        if self._idle and (tickets or len(self._queue) in (1, MAX_BATCH)):
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        failures = 0
+        while (entries := self._take()) is not None:
+            while entries:
+                error = self._try(entries)
+                if error is None:
+                    failures = 0
+                    break
+                failures += 1
+                entries = self._give_up(entries, error)
+                if entries:
+                    time.sleep(backoff_s(failures, 0.05, _MAX_BACKOFF_S))
+            with self._changed:
+                self._busy = False
+                if self._blocked:
+                    self._changed.notify_all()
+
+    def _take(self) -> "list[EventChange | Ticket] | None":
+        """Return the next batch, ``None`` when the writer is closed and all are written."""
+        with self._changed:
+            self._wait(lambda: bool(self._queue) or self._closing)
+            if not self._queue:
+                return None
+            if not self._urgent:
+                self._wait(lambda: self._urgent or len(self._queue) >= MAX_BATCH, _LINGER_S)
+        # Threads that the last batch has released end their next jobs about now: one transaction serves all of them.
+        if len(self._queue) < MAX_BATCH:
+            time.sleep(_GROUP_S)
+        with self._changed:
+            entries = [self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue)))]
+            self._urgent = any(isinstance(one, Ticket) for one in self._queue)
+            self._busy = True
+            if self._blocked:
+                self._changed.notify_all()
+            return entries
+
+    def _wait(self, condition: Callable[[], bool], timeout_s: float | None = None) -> None:
+        """Wait as the writer. Only then is it notified: a notification for each job would cost more than the job."""
+        self._idle = True
+        self._changed.wait_for(condition, timeout=timeout_s)
+        self._idle = False
+
+    def _try(self, entries: "Sequence[EventChange | Ticket]") -> Exception | None:
+        """Write one batch to the database, else to the spool; return the error if neither took it."""
+        changes = [one.change if isinstance(one, Ticket) else one for one in entries]
+        # A connection that does not answer costs seconds: while the spool serves, it is not asked for each batch.
+        if self._down_since is not None and self._when_down == "continue" and time.monotonic() < self._next_try:
+            return self._keep(entries, changes)
+        try:
+            with self._database.writing() as connection:
+                apply_changes(connection, changes)
+        except (DataError, IntegrityError) as error:
+            self._write_singly(changes, error)
+        except (SQLAlchemyError, OSError, TaskTablesError) as error:
+            self._log_down(error)
+            self._next_try = time.monotonic() + _RETRY_S
+            if self._when_down == "wait":
+                return error if isinstance(error, TaskTablesError) else TaskDatabaseError(self._database.name, error)
+            return self._keep(entries, changes)
+        except Exception as error:  # noqa: BLE001 - the thread must go on; a change that no database takes is named below
+            self._write_singly(changes, error)
+        self._log_recovered()
+        _finish(entries)
+        return None
+
+    def _keep(self, entries: "Sequence[EventChange | Ticket]", changes: Sequence[EventChange]) -> Exception | None:
+        try:
+            self._spool.keep(changes)
+        except Exception as error:  # noqa: BLE001 - redis errors, unavailable shards: the batch is tried again
+            self._log_down(error)
+            return TaskDatabaseError(self._database.name, error)
+        _finish(entries)
+        return None
+
+    def _write_singly(self, changes: Sequence[EventChange], cause: Exception) -> None:
+        """Write each change alone, and leave out the ones that the database refuses."""
+        for one in changes:
+            try:
+                with self._database.writing() as connection:
+                    apply_changes(connection, [one])
+            except Exception as error:  # noqa: BLE001 - the database refuses the values, not the connection
+                self._log.error(
+                    "the database refuses the event of a job; the job continues without it. Report the error",
+                    event_name="task_event.refused",
+                    jid=one.jid,
+                    state=one.state,
+                    error=error if len(changes) > 1 else cause,
+                )
+
+    def _give_up(self, entries: "Sequence[EventChange | Ticket]", error: Exception) -> "list[EventChange | Ticket]":
+        """End the tickets that do not wait, those in the queue too; return the other entries of the batch."""
+        with self._changed:
+            queued = list(self._queue)
+            self._queue = deque(one for one in queued if not _gives_up(one))
+        for one in (*entries, *queued):
+            if isinstance(one, Ticket) and one.gives_up:
+                one.finish(error)
+        return [one for one in entries if not _gives_up(one)]
+
+    def _log_down(self, error: BaseException) -> None:
+        if self._down_since is None:
+            self._down_since = time.monotonic()
+        effect = "jobs go on, their events are kept in Redis" if self._when_down == "continue" else "tracked jobs wait"
+        self._rate.error(
+            "database",
+            f"the database of tasks does not take events; {effect} (setting tasks.database_down). Check the database",
+            "tasks.database_failed",
+            database=self._database.name,
+            error=error,
+        )
+
+    def _log_recovered(self) -> None:
+        if self._down_since is not None:
+            self._log.info(
+                "the database of tasks answers again",
+                event_name="tasks.database_recovered",
+                away_s=round(time.monotonic() - self._down_since, 3),
+            )
+            self._down_since = None
+
+    def after_fork_in_child(self) -> None:
+        """Begin without a thread in a forked child."""
+        # The thread, the connections and the waiting changes belong to the parent.
+        self._changed = threading.Condition()
+        self._queue = deque()
+        self._thread = None
+        self._urgent = self._busy = self._idle = False
+        self._blocked = 0
+        self._database.dispose(close=False)
+
+
+# Weak: a hook of a fork cannot be unregistered.
+_writers: WeakSet[EventWriter] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for writer in list(_writers):
+        writer.after_fork_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _gives_up(entry: "EventChange | Ticket") -> bool:
+    return isinstance(entry, Ticket) and entry.gives_up
+
+
+def _finish(entries: "Sequence[EventChange | Ticket]") -> None:
+    for one in entries:
+        if isinstance(one, Ticket):
+            one.finish()

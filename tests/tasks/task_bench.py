@@ -1,0 +1,48 @@
+"""A database of tasks with its writer and recorder, on SQLite or PostgreSQL, and a spool that keeps changes in a list."""
+
+from framework.tasks import queries
+from framework.tasks.apply import apply_changes
+from framework.tasks.change import EventChange
+from framework.tasks.database import TaskDatabase
+from framework.tasks.recorder import EventRecorder
+from framework.tasks.writer import EventWriter
+
+
+class ListSpool:
+    def __init__(self):
+        self.kept = []
+        self.error = None
+
+    def keep(self, changes):
+        if self.error is not None:
+            raise self.error
+        self.kept += changes
+
+
+class TaskBench:
+    def __init__(self, url, when_down="wait"):
+        self.database = TaskDatabase(url)
+        self.spool = ListSpool()
+        self.writer = EventWriter(self.database, self.spool, when_down)
+        self.recorder = EventRecorder(self.writer, "whole")
+
+    def apply(self, *changes, late=False):
+        with self.database.writing() as connection:
+            apply_changes(connection, changes, late=late)
+
+    def event(self, jid):
+        assert self.writer.flush(30)
+        with self.database.reading() as connection:
+            return queries.find_event(connection, jid)
+
+    def task(self, task_id):
+        with self.database.reading() as connection:
+            return queries.find_task(connection, task_id)
+
+    def close(self):
+        self.writer.close()
+        self.database.dispose()
+
+
+def change(jid, kind, at, status="enqueue", state="queued", **facts):
+    return EventChange(jid, kind, at, status, state, worker="Job", queue="default", shard="main", **facts)

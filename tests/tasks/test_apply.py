@@ -1,0 +1,115 @@
+"""Changes of events, and the counters of their tasks."""
+
+from sqlalchemy import insert, select, update
+
+from framework.tasks.change import Message
+from framework.tasks.model import STATUSES, events, messages, tasks
+from tests.tasks.task_bench import change
+
+TASK = "a" * 32
+
+
+def make_task(bench, **facts):
+    with bench.database.writing() as connection:
+        connection.execute(insert(tasks).values(id=TASK, created_at=1.0, **facts))
+
+
+def counters(bench):
+    row = bench.task(TASK)
+    return {name: row[name] for name in ("total", *STATUSES) if row[name]}
+
+
+def test_job_with_a_retry_ends_with_exact_counters(bench):
+    make_task(bench, closed_at=1.0)
+    bench.apply(*(change(jid, "push", 10.0, task_id=TASK, params="[1]") for jid in ("j1", "j2")))
+    assert counters(bench) == {"total": 2, "enqueue": 2}
+    failed = change("j1", "end", 12.0, state="retrying", reason="no", error_class="ValueError")
+    failed.messages.append(Message("no", 12.0, '{"a":1}', key="once"))
+    bench.apply(change("j1", "start", 11.0, "working", "working"), failed)
+    bench.apply(failed)
+    assert counters(bench) == {"total": 2, "enqueue": 2}
+    bench.apply(change("j1", "start", 13.0, "working", "working"), change("j2", "end", 13.0, "failed", "expired"))
+    assert counters(bench) == {"total": 2, "working": 1, "failed": 1}
+    assert bench.task(TASK)["completed_at"] is None
+    bench.apply(change("j1", "end", 14.0, "finish", "completed"))
+    assert counters(bench) == {"total": 2, "finish": 1, "failed": 1}
+    assert bench.task(TASK)["completed_at"] == 14.0
+    event = bench.event("j1")
+    assert (event.state, event.reason, event.runs, event.params, event.error_class) == ("completed", None, 2, [1], None)
+    assert [(one.text, one.fields) for one in event.messages] == [("no", {"a": 1})]
+    bench.apply(change("j2", "start", 15.0, "working", "working"))
+    assert bench.task(TASK)["completed_at"] is None
+
+
+def test_event_that_was_never_pushed_here_is_made_by_its_run(bench):
+    make_task(bench)
+    bench.apply(change("j1", "end", 2.0, "finish", "completed", task_id=TASK))
+    bench.apply(change("j1", "push", 3.0, task_id=TASK))
+    assert counters(bench) == {"total": 1, "finish": 1}
+
+
+def test_event_of_an_unknown_task_is_kept_without_it(bench):
+    bench.apply(change("j1", "push", 1.0, task_id="b" * 32))
+    assert bench.event("j1").task_id is None
+
+
+def test_duplicate_ends_with_the_job_that_stands_for_it(bench):
+    make_task(bench, closed_at=1.0)
+    bench.apply(change("owner", "push", 2.0, task_id=TASK), change("copy", "push", 2.0, task_id=TASK))
+    bench.apply(change("copy", "end", 3.0, state="duplicate", stands_for="owner"))
+    bench.apply(change("owner", "end", 4.0, "failed", "failed", reason="no price"))
+    copy = bench.event("copy")
+    assert (copy.status, copy.state, copy.runs) == ("failed", "duplicate", 0)
+    assert copy.reason == "the job owner stands for it: failed: no price"
+    assert bench.task(TASK)["completed_at"] == 4.0
+    assert counters(bench) == {"total": 2, "failed": 2}
+
+
+def test_late_and_old_changes_do_not_undo_newer_ones(bench):
+    bench.apply(change("j1", "push", 1.0), change("j1", "end", 9.0, "finish", "completed"))
+    note = change("j1", "end", 5.0, state="retrying")
+    note.messages.append(Message("kept", 5.0))
+    bench.apply(note, late=True)
+    bench.apply(change("j1", "start", 4.0, "working", "working"))
+    bench.apply(change("j1", "mend", 6.0, "error", "deleted", seen_at=1.0))
+    event = bench.event("j1")
+    assert (event.state, [one.text for one in event.messages]) == ("completed", ["kept"])
+    bench.apply(change("j1", "mend", 6.0, "error", "deleted", seen_at=9.0))
+    assert bench.event("j1").state == "deleted"
+
+
+def test_retried_job_takes_the_event_of_the_failed_one(bench):
+    make_task(bench, closed_at=1.0)
+    failed = change("old", "end", 2.0, "failed", "failed", task_id=TASK)
+    failed.messages.append(Message("no", 2.0))
+    bench.apply(failed)
+    again = change("new", "push", 3.0, task_id=TASK)
+    again.replaces = bench.event("old").id
+    bench.apply(again)
+    bench.apply(again)
+    assert (bench.event("old"), bench.event("new").status) == (None, "enqueue")
+    assert [one.text for one in bench.event("new").messages] == ["no"]
+    assert counters(bench) == {"total": 1, "enqueue": 1}
+
+
+def test_counters_equal_the_events_after_many_batches(memory):
+    make_task(memory)
+    for turn in range(20):
+        found = [change(f"j{n}", "push", float(turn), task_id=TASK) for n in range(turn)]
+        found += [change(f"j{n}", "start", turn + 0.1, "working", "working", task_id=TASK) for n in range(0, turn, 2)]
+        found += [change(f"j{n}", "end", turn + 0.2, STATUSES[n % 5], "x", task_id=TASK) for n in range(0, turn, 3)]
+        memory.apply(*found)
+    with memory.database.reading() as connection:
+        stored = list(connection.execute(select(events.c.status)).scalars())
+    assert counters(memory) == {"total": 19, **{name: stored.count(name) for name in STATUSES if name in stored}}
+
+
+def test_events_and_messages_go_with_their_task(bench):
+    make_task(bench)
+    bench.apply(change("j1", "push", 1.0, task_id=TASK))
+    with bench.database.writing() as connection:
+        connection.execute(update(tasks).values(title="x"))
+        connection.execute(tasks.delete())
+    assert bench.event("j1") is None
+    with bench.database.reading() as connection:
+        assert connection.execute(select(messages.c.id)).all() == []

@@ -1,0 +1,156 @@
+"""Recorded jobs in real processes: a kill, a stop, a database that comes back, the commands."""
+
+import json
+import signal
+
+import pytest
+
+from framework.recover.reaper import mark_dead
+from framework.tasks.database import TaskDatabase
+from framework.tasks.spool import drain
+from framework.wire import keys
+from tests.harness import ROOT, Site, until
+from tests.postgres import running
+from tests.tasks.task_bench import TaskBench
+
+JOBS = """
+import os
+from redis import Redis
+from framework import ApplicationWorker, BusinessError
+
+redis = Redis.from_url(os.environ["PROOF_URL"])
+
+class ImportWorker(ApplicationWorker):
+    feature_category = "not_owned"
+    queue = "default"
+    track = True
+
+    def perform(self, row: int) -> None:
+        self.record("begun", row=row)
+        redis.rpush("proof:begun", row)
+        if row == 13:
+            redis.blpop("release:thirteen", 60)
+        if row == 5:
+            raise BusinessError("row 5 has no name")
+
+class AsyncWorker(ImportWorker):
+    async def perform(self, row: int) -> None:
+        self.record("begun", row=row)
+"""
+
+PUSH = """
+import sys
+import jobs
+from framework.tasks import Task
+
+with Task.create(jobs.ImportWorker, title="rows", owner="me") as task:
+    task.perform_bulk(jobs.ImportWorker, [(int(row),) for row in sys.argv[1].split(",")])
+    task.perform_bulk(jobs.AsyncWorker, [(1,), (2,)])
+print(task.id)
+"""
+
+
+@pytest.fixture
+def site(short_path, redis, redis_url):
+    made = Site(short_path, redis_url, warm=True)
+    (made.folder / "jobs.py").write_text(JOBS)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def bench(request, site):
+    url = f"sqlite:///{site.folder}/tasks.db"
+    if request.param == "postgresql":
+        url = request.getfixturevalue("database")
+        made = TaskDatabase(url)
+        made.migrate()
+        made.dispose()
+    site.write("application.yml", {"tasks": {"url": url}})
+    one = TaskBench(url)
+    yield one
+    one.close()
+
+
+def push(site, rows):
+    done = site.run("-c", PUSH, rows)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def command(site, name, *words, status=0):
+    done = site.run(str(ROOT / "scripts" / name), *words)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout
+
+
+def counts(bench, task_id):
+    row = bench.task(task_id)
+    return row["finish"], row["failed"], row["error"], row["completed_at"] is not None
+
+
+def test_killed_process_loses_no_event(site, redis, bench):
+    task_id = push(site, "1,5,13")
+    first = site.worker("-q", "default", "-c", "1").ready()
+    until(lambda: b"13" in redis.lrange("proof:begun", 0, -1))
+    first.kill()
+    mark_dead(redis, first.identity)
+    redis.lpush("release:thirteen", 1)
+    second = site.worker("-q", "default", "-c", "2").ready()
+    until(lambda: counts(bench, task_id) == (4, 1, 0, True), "the task completes", 60)
+    second.end(signal.SIGTERM)
+    (failed,) = json.loads(command(site, "tasks", "failures", task_id, "--json"))["failures"]
+    assert (failed["status"], failed["reason"]) == ("failed", "row 5 has no name")
+    with bench.database.reading() as connection:
+        texts = connection.exec_driver_sql(
+            "SELECT m.text FROM aw_messages m JOIN aw_events e ON e.jid = m.jid WHERE e.params = '[13]' ORDER BY m.id"
+        ).scalars()
+        assert "its process died; the job is in its queue again" in list(texts)
+
+
+def test_stopped_process_returns_the_job_with_its_event(site, redis, bench):
+    task_id = push(site, "13")
+    process = site.worker("-q", "default", "-c", "2", "-t", "0").ready()
+    until(lambda: redis.llen("proof:begun"))
+    until(lambda: bench.task(task_id)["finish"] == 2)
+    assert process.end(signal.SIGTERM) == 0
+    row = bench.task(task_id)
+    assert (row["enqueue"], row["working"]) == (1, 0)
+    assert "rows" in command(site, "tasks", "list", "--owner", "me")
+
+
+def test_commands_show_cancel_and_retry(site, redis, bench):
+    task_id = push(site, "1,5")
+    assert "jobs: enqueue  4" in command(site, "tasks", "show", task_id)
+    process = site.worker("-q", "default", "-c", "2").ready()
+    until(lambda: counts(bench, task_id) == (3, 1, 0, True))
+    process.end(signal.SIGTERM)
+    page = command(site, "tasks", "failures", task_id)
+    jid = page.splitlines()[1].split()[1]
+    story = command(site, "jobs", "story", jid)
+    assert "begun  row=5" in story
+    assert "row 5 has no name" in story
+    assert "1 jobs are pushed again" in command(site, "tasks", "retry", task_id, "-r", "jobs", "--yes")
+    assert "1 jobs are cancelled" in command(site, "tasks", "cancel", task_id, "--yes")
+    assert command(site, "tasks", "migrate").endswith("are up to date.\n")
+    command(site, "tasks", "show", "nothing", status=1)
+    command(site, "jobs", "story", "nothing", status=1)
+
+
+def test_jobs_go_on_while_the_database_is_down(site, redis):
+    with running() as server:
+        url = server.url()
+        one = TaskBench(url)
+        one.database.migrate()
+        site.write("application.yml", {"tasks": {"url": url}})
+        task_id = push(site, "1,5")
+        one.database.dispose()
+        server.stop()
+        process = site.worker("-q", "default", "-c", "2").ready()
+        until(lambda: redis.zcard(keys.TASK_EVENTS) and not redis.llen("queue:default"), "the jobs ran", 60)
+        assert process.line(event_name="tasks.database_failed")["severity"] == "ERROR"
+        assert process.end(signal.SIGTERM) == 0
+        server.start()
+        drain(redis, one.database)
+        assert counts(one, task_id) == (3, 1, 0, True)
+        one.close()

@@ -1,0 +1,101 @@
+"""The writer thread: batches, and a database that does not answer."""
+
+import threading
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy.exc import DataError, OperationalError
+
+from framework.errors import TaskDatabaseError
+from framework.tasks.database import TaskDatabase
+from tests.harness import forked, until
+from tests.tasks.task_bench import TaskBench, change
+
+
+class BrokenDatabase(TaskDatabase):
+    """A database that refuses transactions while ``down``."""
+
+    def __init__(self, url):
+        super().__init__(url)
+        self.down = threading.Event()
+        self.refused = 0
+        self.poison = ""
+
+    @contextmanager
+    def writing(self):
+        if self.down.is_set():
+            self.refused += 1
+            raise OperationalError("BEGIN", {}, ConnectionError("no server"))
+        with super().writing() as connection:
+            yield connection
+
+
+@pytest.fixture
+def broken(tmp_path):
+    made = []
+
+    def make(when_down):
+        one = TaskBench("sqlite://", when_down)
+        one.writer._database = one.database = BrokenDatabase(f"sqlite:///{tmp_path}/tasks.db")
+        made.append(one)
+        return one
+
+    yield make
+    for one in made:
+        one.database.down.clear()
+        one.close()
+
+
+def test_write_returns_when_the_change_is_stored(memory):
+    memory.writer.write([change("j1", "push", 1.0)])
+    assert memory.event("j1").status == "enqueue"
+    memory.writer.submit(change("j1", "start", 2.0, "working", "working"))
+    assert memory.event("j1").status == "working"
+
+
+def test_waiting_end_is_stored_when_the_database_returns(broken):
+    one = broken("wait")
+    one.database.down.set()
+    (ticket,) = one.writer.submit_durable([change("j1", "end", 1.0, "finish", "completed")], gives_up=False)
+    until(lambda: one.database.refused > 1)
+    assert not ticket.is_done
+    with pytest.raises(TaskDatabaseError, match="does not take events"):
+        one.writer.write([change("j2", "push", 1.0)])
+    one.database.down.clear()
+    assert ticket.wait(30)
+    assert ticket.error is None
+    assert (one.event("j1").status, one.event("j2")) == ("finish", None)
+    assert one.spool.kept == []
+
+
+def test_jobs_go_on_with_events_in_the_spool(broken):
+    one = broken("continue")
+    one.database.down.set()
+    one.writer.write([change("j1", "push", 1.0)])
+    assert [kept.jid for kept in one.spool.kept] == ["j1"]
+    one.spool.error = ConnectionError("Redis is away too")
+    with pytest.raises(TaskDatabaseError):
+        one.writer.write([change("j2", "push", 2.0)])
+
+
+def test_change_that_the_database_refuses_stops_no_other(memory, monkeypatch):
+    original = memory.database.writing
+
+    @contextmanager
+    def refusing():
+        with original() as connection:
+            yield connection
+            if connection.exec_driver_sql("SELECT count(*) FROM aw_events WHERE jid = 'bad'").scalar():
+                raise DataError("INSERT", {}, ValueError("out of range"))
+
+    monkeypatch.setattr(memory.database, "writing", refusing)
+    memory.writer.write([change(jid, "push", 1.0) for jid in ("good", "bad", "fine")])
+    assert [memory.event(jid) is not None for jid in ("good", "bad", "fine")] == [True, False, True]
+
+
+def test_forked_child_writes_with_a_thread_of_its_own(tmp_path):
+    one = TaskBench(f"sqlite:///{tmp_path}/tasks.db")
+    one.writer.write([change("parent", "push", 1.0)])
+    assert forked(lambda: one.writer.write([change("child", "push", 1.0)])) == 0
+    assert (one.event("parent").jid, one.event("child").jid) == ("parent", "child")
+    one.close()
