@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from framework.cron.scheduler import CronScheduler
-from framework.execute.processor import Processor
 from framework.feature_flags.redis_flags import ShardFlags
-from framework.fetch.fetcher import Fetcher
+from framework.process.capsules import Capsules
 from framework.process.events import ProcessEvents
 from framework.process.heartbeat import Lease
 from framework.process.metrics import SidekiqMetrics
@@ -34,8 +33,7 @@ class ProcessComponents:
     """The components of one process, built by ``framework.wiring``."""
 
     identity: str
-    fetcher: Fetcher
-    processor: Processor
+    capsules: Capsules
     lease: Lease
     record: ProcessRecord
     metrics: SidekiqMetrics
@@ -65,7 +63,6 @@ class ProcessComponents:
 
     def close(self) -> None:
         """Close every connection, after the end of all threads. A process of its own ends instead."""
-        self.processor.close()
-        self.fetcher.close()
+        self.capsules.close()
         for one in self.connections:
             one.close()

@@ -105,7 +105,7 @@ class ProcessTasks:
         self._lifecycle.fire("beat")
         self.read_pauses()
         components = self._components
-        renew_slots(components.record.client, components.fetcher.in_flight.running(), self._timings.slot_ttl_s)
+        renew_slots(components.record.client, components.capsules.running(), self._timings.slot_ttl_s)
         counters.flush(self._components.record.client)
         self._components.metrics.flush_if_due()
         self._eviction.check()
@@ -119,7 +119,7 @@ class ProcessTasks:
         paused = sorted(decode_escaped(name) for name in members)
         if paused != self._paused:
             self._paused = paused
-            self._components.fetcher.pause(paused)
+            self._components.capsules.pause(paused)
             self._log.info("the process does not fetch from paused queues", event_name="queues.paused", queues=paused)
 
     def _sweep(self) -> float:
@@ -127,7 +127,7 @@ class ProcessTasks:
             self._components.reaper.sweep(own=self._components.identity)
         # Broken keys of a dead process must not prevent the reconciliation of this process's own list.
         finally:
-            self._components.fetcher.reconcile()
+            self._components.capsules.reconcile()
         return jittered(self._timings.sweep_period_s)
 
     def _maintain_policies(self) -> float:
