@@ -9,11 +9,13 @@ from framework.process.heartbeat import HOOKS_LIMIT_S, PeriodicTask
 from framework.process.lifecycle import LifecycleEvents
 from framework.process.signals import SignalQueue, accepted_signals
 from framework.recover.reaper import jittered
+from framework.store.script import END_PAUSES
 from framework.telemetry import logs
 from framework.telemetry.counters import counters
 from framework.text import decode_escaped
 from framework.wire import keys
 
+_PAUSE_KEYS = [keys.PAUSED, keys.PAUSE_ENDS]
 # The difference between the host's clock and Redis's clock from which a warning is due.
 _MAX_SKEW_S = 2.0
 
@@ -116,7 +118,11 @@ class ProcessTasks:
             return
         members = cast("set[bytes]", self._components.record.client.smembers(keys.PAUSED))
         self._components.absent.note(keys.PAUSED, found=bool(members))
-        paused = sorted(decode_escaped(name) for name in members)
+        # Also after the last pause: it may have left an end that must not end a later one.
+        if members or self._paused:
+            ended: list[bytes] = END_PAUSES(self._components.record.client, _PAUSE_KEYS, [])
+            members = members.difference(ended)
+        paused = sorted(map(decode_escaped, members))
         if paused != self._paused:
             self._paused = paused
             self._components.capsules.pause(paused)

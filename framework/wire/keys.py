@@ -17,6 +17,9 @@ PAUSED = "paused"
 STAT_PROCESSED = "stat:processed"
 STAT_FAILED = "stat:failed"
 
+PAUSE_ENDS = "aw:pause_ends"
+"""HASH from a paused queue whose pause ends by itself to its end, in seconds of Redis's clock."""
+
 REGISTRY = "aw:processes"
 """ZSET of the identities that may own a working list; score: last heartbeat in seconds of Redis's clock; negative if dead."""
 

@@ -98,6 +98,12 @@ def now_plus(seconds):
     return time.time() + seconds
 
 
+def paused_queues(redis, jobs):
+    held(redis, jobs)
+    redis.sadd("paused", "q", "r")
+    redis.hset("ends", mapping={"q": time.time() - 60, "r": time.time() + 600, "gone": 1})
+
+
 def limited(redis, jobs):
     """One slot is taken, one was reserved for a job that never came, and the other jobs wait."""
     held(redis, jobs)
@@ -246,6 +252,7 @@ CALLS = {
     "take_slot": (slot_request_in_flight, lambda jobs: slot_request(jobs, 1)),
     "take_slot, and wait": (slot_request_behind_others, lambda jobs: slot_request(jobs, 2)),
     "register_orphan": (held, lambda jobs: ([REGISTRY, "lease of no process", RUNS], ["me", "capsule:slow"])),
+    "end_pauses": (paused_queues, lambda jobs: (["paused", "ends"], [])),
     "note_start": (held, lambda jobs: ([LEASE, RUNS], [60_000, "digest", *jobs])),
     "heartbeat": (held, lambda jobs: ([LEASE, REGISTRY, RUNS, BEATS], ["me", 60_000, 7, 60_000, "capsule:slow", 2])),
     "kill": (held, lambda jobs: ([WORKING, DEAD], [jobs[0], NEW, 100, 1e9])),
