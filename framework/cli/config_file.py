@@ -16,7 +16,19 @@ from framework.settings.model import MAX_CONCURRENCY, MAX_TIMEOUT_S
 from framework.settings.yaml_file import YamlError, parse_yaml, read_text
 from framework.typeguards import is_list, is_mapping
 
-KEYS = ("concurrency", "timeout", "shard", "queues", "capsules", "limits", "process_limits", "require", "tag", "labels")
+KEYS = (
+    "concurrency",
+    "timeout",
+    "shard",
+    "queues",
+    "capsules",
+    "limits",
+    "process_limits",
+    "blocking",
+    "require",
+    "tag",
+    "labels",
+)
 _ENVIRONMENTS = ("development", "test", "production")
 _EQUIVALENT_SETTINGS: Mapping[str, str] = {
     "max_retries": "set max_retries in {folder}/application.yml",
@@ -47,6 +59,8 @@ class FileOptions:
     limits: Mapping[str, int] | None = None
     process_limits: Mapping[str, int] | None = None
     """Both are sidekiq-limit_fetch's."""
+    blocking_queues: tuple[str, ...] | None = None
+    """Its key ``blocking``."""
     require: tuple[str, ...] = ()
     tag: str | None = None
     labels: tuple[str, ...] = ()
@@ -126,6 +140,7 @@ def _read_section(
         "capsules": lambda value: capsules_of_file(value, _queues),
         "limits": _limits,
         "process_limits": _limits,
+        "blocking": lambda value: tuple(name for name, _ in _queues(value)),
         "require": _modules,
         "tag": _tag,
         "labels": lambda value: tuple(map(_tag, value if is_list(value) else [value])),
@@ -143,6 +158,8 @@ def _read_section(
         _move_default_capsule(found)
     except ValueError as error:
         problems.append(ConfigurationProblem(str(path), f"{section}capsules", str(error)))
+    if "blocking" in found:
+        found["blocking_queues"] = found.pop("blocking")
     return FileOptions(**found, ignored_keys=tuple(without_effect))
 
 

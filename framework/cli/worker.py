@@ -41,6 +41,9 @@ from framework.telemetry import logs
 from framework.wiring.client import connect, load_workers
 from framework.wiring.worker_process import WorkerOptions, run_worker
 
+_FILE_SETTINGS = ("limits", "process_limits", "blocking_queues")
+"""Settings that the file of ``-C`` may have too."""
+
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
@@ -108,9 +111,7 @@ def worker(
     in_file = read_config_file(config_file, settings.env_name, settings.config_label) if config_file else FileOptions()
     for line in in_file.ignored_keys:
         echo(f"{config_file}: {line}", err=True)
-    limits = {
-        name: _effective_value(settings, name, None, getattr(in_file, name)) for name in ("limits", "process_limits")
-    }
+    limits = {name: _effective_value(settings, name, None, getattr(in_file, name)) for name in _FILE_SETTINGS}
     settings = settings.model_copy(update=limits)
     chosen = _shard(settings, shard, config_file, in_file.shard)
     health = read_health_address(settings, health_host, health_port)

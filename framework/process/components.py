@@ -6,6 +6,7 @@ from typing import Protocol
 
 from framework.cron.scheduler import CronScheduler
 from framework.feature_flags.redis_flags import ShardFlags
+from framework.process.blocking_queues import BlockingQueues
 from framework.process.capsules import Capsules
 from framework.process.events import ProcessEvents
 from framework.process.heartbeat import Lease
@@ -34,6 +35,7 @@ class ProcessComponents:
 
     identity: str
     capsules: Capsules
+    blocking: BlockingQueues
     lease: Lease
     record: ProcessRecord
     metrics: SidekiqMetrics

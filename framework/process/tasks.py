@@ -29,6 +29,7 @@ class ProcessTasks:
         self._signals = signals
         self._log = logs.logger()
         self._paused: list[str] = []
+        self._blocked: list[str] = []
         events = components.events
         upkeep, timings = components.record.client, components.timings
         self._timings = timings
@@ -113,20 +114,32 @@ class ProcessTasks:
         self._eviction.check()
 
     def read_pauses(self) -> None:
-        """Skip the queues that are paused now. Raises redis errors."""
-        if not self._components.absent.may_exist(keys.PAUSED):
+        """Skip the queues that are paused now, and those that wait for a blocking queue. Raises redis errors."""
+        paused, blocked = self._read_paused(), sorted(self._components.blocking.blocked())
+        if (paused, blocked) == (self._paused, self._blocked):
             return
-        members = cast("set[bytes]", self._components.record.client.smembers(keys.PAUSED))
+        self._components.capsules.pause({*paused, *blocked})
+        if paused != self._paused:
+            self._log.info("the process does not fetch from paused queues", event_name="queues.paused", queues=paused)
+        if blocked != self._blocked:
+            self._log.info(
+                "the process does not fetch from queues behind a blocking queue that has jobs",
+                event_name="queues.blocked",
+                queues=blocked,
+            )
+        self._paused, self._blocked = paused, blocked
+
+    def _read_paused(self) -> list[str]:
+        if not self._components.absent.may_exist(keys.PAUSED):
+            return self._paused
+        client = self._components.record.client
+        members = cast("set[bytes]", client.smembers(keys.PAUSED))
         self._components.absent.note(keys.PAUSED, found=bool(members))
         # Also after the last pause: it may have left an end that must not end a later one.
         if members or self._paused:
-            ended: list[bytes] = END_PAUSES(self._components.record.client, _PAUSE_KEYS, [])
+            ended: list[bytes] = END_PAUSES(client, _PAUSE_KEYS, [])
             members = members.difference(ended)
-        paused = sorted(map(decode_escaped, members))
-        if paused != self._paused:
-            self._paused = paused
-            self._components.capsules.pause(paused)
-            self._log.info("the process does not fetch from paused queues", event_name="queues.paused", queues=paused)
+        return sorted(map(decode_escaped, members))
 
     def _sweep(self) -> float:
         try:

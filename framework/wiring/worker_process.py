@@ -20,6 +20,7 @@ from framework.execute.job_log import JobLog
 from framework.execute.stats import RunningJobs
 from framework.finish.status_writer import StatusWriter
 from framework.process.banner import print_banner
+from framework.process.blocking_queues import BlockingQueues
 from framework.process.boot_warnings import warn_splits, warn_stale_queues, warn_unknown_queues, warn_unknown_variables
 from framework.process.capsules import Capsules
 from framework.process.components import ProcessComponents
@@ -197,8 +198,7 @@ def build_worker(
     states = StatusWriter(shard, events.status_write_failed)
     fetching, upkeep, beating = _open_clients(shard, "fetch", "upkeep", "lease")
     budget, decoded_limit = MemoryBudget(settings.size_limit.decoding_budget), settings.size_limit.decoded_limit
-    plans = options.plan(router)
-    owners = owners_of(identity, plans)
+    owners = owners_of(identity, plans := options.plan(router))
     absent = _absent_keys(identity, owners, waits)
     fetchers = open_fetchers(settings, fetching, owners, plans, events, dead_set, absent, waits)
     cancellations = Cancellations(shard.client, absent, loop.cancel_named)
@@ -219,6 +219,7 @@ def build_worker(
     return ProcessComponents(
         identity=identity,
         capsules=capsules,
+        blocking=BlockingQueues(upkeep, settings.blocking_queues, [one.order for one in plans], capsules.running),
         lease=Lease(beating, identity, record.slots, detector, waits, {one.name: one.slots for one in plans[1:]}),
         record=record,
         metrics=SidekiqMetrics(upkeep, runs.class_metrics, settings.sidekiq_metrics, timings=waits),

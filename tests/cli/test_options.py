@@ -271,7 +271,7 @@ WHOLE = "must be a whole number from 1 to 10,000, not"
         (
             "- a",
             "",
-            "must hold keys and values; keys: concurrency, timeout, shard, queues, capsules, limits, process_limits, require",
+            "must hold keys and values; keys: concurrency, timeout, shard, queues, capsules, limits, process_limits, blocking",
         ),
         ("a: <%= 5 %>", "", "has ERB (<% %>), which the framework does not evaluate"),
         (
