@@ -33,6 +33,7 @@ from framework.wire.job import (
     count_of,
     timestamp,
 )
+from framework.wire.owners import split_owner
 
 _MAX_TEXT = 200
 _MAX_TIMES = 1_000_000
@@ -171,8 +172,9 @@ class Explainer:
             )
         return reasons
 
-    def _in_flight(self, identity: str, payload: Payload) -> Blocker:
-        owner = self._snapshot.owner(identity, str(payload.get("jid")))
+    def _in_flight(self, list_owner: str, payload: Payload) -> Blocker:
+        owner = self._snapshot.owner(list_owner, str(payload.get("jid")))
+        identity, _ = split_owner(list_owner)
         if owner.lease_s is None:
             silent = "" if owner.silent_s is None else f", silent for {format_duration(owner.silent_s)}"
             return Blocker(

@@ -10,9 +10,11 @@ from redis.exceptions import ResponseError
 
 from framework.errors import PayloadError
 from framework.store.script import is_wrong_type
+from framework.text import decode_escaped
 from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import decode
+from framework.wire.owners import capsules_of
 
 PAGE_SIZE = 500
 """Jobs or keys per command: Redis serves other clients in between, however long a queue is."""
@@ -72,11 +74,23 @@ def _pages(client: "redis.Redis") -> Iterator[tuple[str, list[bytes]]]:
         yield from _members(client, key)
     for queue in queue_names(client):
         yield from _elements(client, _QUEUE_KEY_PREFIX + queue, QUEUE_PREFIX + queue.decode(errors="replace"))
-    identities: Any = client.zrange(keys.REGISTRY, 0, -1)
-    for identity in identities:
-        yield from _elements(client, _WORKING_KEY_PREFIX + identity, IN_FLIGHT)
+    for owner in _owners(client):
+        yield from _elements(client, _WORKING_KEY_PREFIX + owner, IN_FLIGHT)
     for key in (keys.DEAD, keys.INTERRUPTED):
         yield from _members(client, key)
+
+
+def _owners(client: "redis.Redis") -> Iterator[bytes]:
+    """Yield the owners of working lists: each registered process, and its further capsules."""
+    identities: Any = client.zrange(keys.REGISTRY, 0, -1)
+    pipeline: Any = client.pipeline(transaction=False)
+    for identity in identities:
+        pipeline.hgetall(keys.process(decode_escaped(identity)))
+    # A key of another type, which names no capsule, answers with an error.
+    for identity, fields in zip(identities, pipeline.execute(raise_on_error=False), strict=True):
+        yield identity
+        for capsule in capsules_of(cast("dict[bytes, bytes]", fields) if isinstance(fields, dict) else ()):
+            yield identity + b"/" + capsule.encode()
 
 
 def queue_names(client: "redis.Redis") -> list[bytes]:

@@ -8,6 +8,7 @@ from framework.admin.access import Answers, Listing, ask, check_writable, collec
 from framework.admin.job_record import JobRecord
 from framework.admin.port import current
 from framework.admin.queue_actions import OnDropped, clear_queue, drop_job
+from framework.admin.queue_pause import check_pause_time, pause_queue, unpause_queue
 from framework.admin.queue_reader import QueueState, is_known, known_queues, next_jobs, read_queues, scan_queue
 from framework.admin.search import search_queue
 from framework.async_twin import async_items, async_twin
@@ -15,7 +16,6 @@ from framework.errors import UnknownNameError
 from framework.messages import did_you_mean
 from framework.settings.size_limit import SizeLimitSettings
 from framework.shard.shard import Shard
-from framework.wire import keys
 
 T = TypeVar("T")
 
@@ -145,13 +145,20 @@ class Queue:
             (QueuedJob(name, data, sizes, self.name) for name, data in found.by_shard.items() if data is not None), None
         )
 
-    def pause(self) -> None:
-        """Let no process of this framework fetch from it, until ``unpause``; pushes go on. Ruby's open Sidekiq ignores it."""
-        self._act("pause", lambda one: one.client.sadd(keys.PAUSED, self.name))
+    def pause(self, for_s: float | None = None) -> None:
+        """Let no process of this framework fetch from it, until ``unpause``; pushes go on. Ruby's open Sidekiq ignores it.
+
+        After ``for_s`` seconds the pause ends by itself, as soon as a worker process of the shard runs.
+
+        Raises:
+            ValueError: ``for_s`` is not above 0, or longer than a year.
+        """
+        check_pause_time(for_s)
+        self._act("pause", lambda one: pause_queue(one.client, self.name, for_s))
 
     def unpause(self) -> None:
         """End the pause."""
-        self._act("unpause", lambda one: one.client.srem(keys.PAUSED, self.name))
+        self._act("unpause", lambda one: unpause_queue(one.client, self.name))
 
     def clear(self, on_progress: OnDropped | None = None) -> int:
         """Drop the jobs that are in it now; return their number. They never run.

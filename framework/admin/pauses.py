@@ -6,6 +6,7 @@ from typing import Any, Literal
 import redis
 
 from framework.admin.held_jobs import held_keys, measure_held
+from framework.admin.queue_pause import pause_ends
 from framework.feature_flags.flag import pause_flag
 from framework.feature_flags.redis_flags import read_flags
 from framework.policies.pause.explain import pause_source
@@ -38,12 +39,13 @@ def read_pauses(client: "redis.Redis") -> list[PauseSummary]:
     """Return the pauses of a shard: queues, then classes with the oldest held job first. Raises redis errors."""
     queues: Any = client.smembers(keys.PAUSED)
     names = sorted(map(decode_escaped, queues))
+    ends = pause_ends(client) if names else {}
     pipeline: Any = client.pipeline(transaction=False)
     for name in names:
         pipeline.llen(keys.queue(name))
     lengths: list[Any] = pipeline.execute(raise_on_error=False)
     found = [
-        PauseSummary("queue", name, True, "", "", None, length if isinstance(length, int) else 0, None)
+        PauseSummary("queue", name, True, "", "", ends.get(name), length if isinstance(length, int) else 0, None)
         for name, length in zip(names, lengths, strict=True)
     ]
     return [*found, *_read_class_pauses(client)]

@@ -18,6 +18,7 @@ from framework.wire import keys
 from framework.wire.iteration_state import SavedIteration, read_iteration
 from framework.wire.job import timestamp
 from framework.wire.json import loads_object
+from framework.wire.owners import split_owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +95,9 @@ class ShardSnapshot:
         except ResponseError:
             return None
 
-    def owner(self, identity: str, jid: str) -> ListOwner:
-        """Return the state of a process whose working list holds the job."""
+    def owner(self, owner: str, jid: str) -> ListOwner:
+        """Return the state of the process whose working list holds the job."""
+        identity, _ = split_owner(owner)
         pipeline: Any = self.client.pipeline()
         pipeline.pttl(keys.lease(identity))
         pipeline.zscore(keys.REGISTRY, identity)

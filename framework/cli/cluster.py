@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from framework.cli.capsules import capsule_option, capsules_of_option
 from framework.cli.checkout import run_from_checkout
 from framework.cli.cluster_options import cluster_options, read_cluster_options
 from framework.cli.errors import reports_errors
@@ -15,10 +16,12 @@ from framework.cli.options import check_shard, modules_option, shard_option, tag
 from framework.cli.terminal import echo, echo_whole
 from framework.cluster.child import ChildSpec
 from framework.cluster.plan import GroupSize, PlannedProcess, Planner, Selection, dry_run_lines, needs_all_queues
-from framework.cluster.runner import ClusterRunner, log_event
+from framework.cluster.runner import ClusterOptions, ClusterRunner, log_event
 from framework.declare import registry
 from framework.errors import FrameworkError, SelectorError
+from framework.messages import join_names
 from framework.process.descriptors import check_supervisor
+from framework.process.own_queues import CapsuleOptions
 from framework.process.signals import SignalQueue
 from framework.process.title import Title
 from framework.settings.load import load
@@ -52,6 +55,7 @@ from framework.wiring.queue_locations import open_queue_locations
     type=click.IntRange(1, MAX_CONCURRENCY),
     help="Run at most this number of jobs at a time. Without --min-concurrency: exactly this number.",
 )
+@capsule_option
 @timeout_option
 @modules_option
 @tag_options
@@ -66,6 +70,7 @@ def cluster(
     names: tuple[str, ...],
     least: int | None,
     most: int | None,
+    capsules: tuple[tuple[str, int, str], ...],
     timeout: float | None,
     modules: tuple[str, ...],
     tag: str | None,
@@ -88,7 +93,10 @@ def cluster(
         raise click.UsageError("--dryrun and --list-queues do not go together.")
     if least is not None and most is not None and least > most:
         raise click.UsageError(f"--min-concurrency {least} is more than --max-concurrency {most}.")
-    asked = _ClusterArguments(selectors, processes, names, least, most, timeout, modules, tag, labels, by_query, negate)
+    further = capsules_of_option(capsules)
+    asked = _ClusterArguments(
+        selectors, processes, names, least, most, further, timeout, modules, tag, labels, by_query, negate
+    )
     plan = asked.plan()
     health = read_health_address(plan.settings, health_host, health_port)
     chosen = read_cluster_options(**operation, health=health)
@@ -98,20 +106,7 @@ def cluster(
         for remark in plan.planner.warnings(plan.processes):
             echo(remark, err=True)
         return
-    # An error here would otherwise end every child at every restart.
-    registry.check_importable(modules or plan.settings.workers_module)
-    check_supervisor(len(plan.specs), len({spec.shard for spec in plan.specs}))
-    signals = SignalQueue()
-    signals.install()
-    logging = plan.settings.logging
-    logs.open_server_log(logging.level, {"worker_id": "cluster"}, form=logging.format)
-    try:
-        group = open_supervisor(plan.settings, plan.specs, log_event)
-        title = Title("cluster", [" ".join(dict.fromkeys(one.group for one in plan.processes))], "running")
-        status = ClusterRunner(group, signals, chosen, asked.replan, plan.timeout_s, title).run()
-    finally:
-        logs.close_server_log()
-    sys.exit(status)
+    sys.exit(_supervise(asked, plan, chosen))
 
 
 class _Plan(NamedTuple):
@@ -130,6 +125,7 @@ class _ClusterArguments(NamedTuple):
     shards: Sequence[str]
     least: int | None
     most: int | None
+    capsules: tuple[CapsuleOptions, ...]
     timeout: float | None
     modules: Sequence[str]
     tag: str | None
@@ -146,10 +142,15 @@ class _ClusterArguments(NamedTuple):
             places = open_queue_locations(settings, required=needs_all_queues(self.selectors, selection))
             planner = Planner(places, selection)
             processes = planner.plan(
-                self.selectors, GroupSize(settings.concurrency, self.copies, self.least, self.most)
+                self.selectors, GroupSize(settings.concurrency, self.copies, self.least, self.most, self.capsules)
             )
         except SelectorError as error:
             raise click.UsageError(str(error)) from None
+        used = {capsule.name for one in processes for capsule in one.capsules}
+        for capsule in self.capsules:
+            if capsule.name not in used:
+                names = join_names([name for name, _ in capsule.queues])
+                raise click.UsageError(f"--capsule {capsule.name}: no group has {names}: name queues of a SELECTOR.")
         specs = [one.spec(patience_s, self.modules, self._tag_arguments()) for one in processes]
         return _Plan(settings, planner, processes, specs, patience_s)
 
@@ -165,8 +166,26 @@ class _ClusterArguments(NamedTuple):
             raise FrameworkError(error.message) from None
 
 
+def _supervise(asked: "_ClusterArguments", plan: "_Plan", options: ClusterOptions) -> int:
+    """Keep the processes running until a signal to stop; return the exit status."""
+    # An error here would otherwise end every child at every restart.
+    registry.check_importable(asked.modules or plan.settings.workers_module)
+    check_supervisor(len(plan.specs), len({spec.shard for spec in plan.specs}))
+    signals = SignalQueue()
+    signals.install()
+    logging = plan.settings.logging
+    logs.open_server_log(logging.level, {"worker_id": "cluster"}, form=logging.format)
+    try:
+        group = open_supervisor(plan.settings, plan.specs, log_event)
+        title = Title("cluster", [" ".join(dict.fromkeys(one.group for one in plan.processes))], "running")
+        status = ClusterRunner(group, signals, options, asked.replan, plan.timeout_s, title).run()
+    finally:
+        logs.close_server_log()
+    return status
+
+
 def _table(plan: Sequence[PlannedProcess]) -> list[str]:
-    rows = dict.fromkeys((one.group, one.shard, name) for one in plan for name in one.queues)
+    rows = dict.fromkeys((one.group, one.shard, name) for one in plan for name in one.all_queues)
     table = [("GROUP", "SHARD", "QUEUE"), *rows]
     first, second = (max(len(row[column]) for row in table) for column in (0, 1))
     return [f"{group:{first}}  {shard:{second}}  {queue}" for group, shard, queue in table]

@@ -5,16 +5,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from framework.cli.capsules import capsules_of_file
 from framework.cli.options import WeightedQueue, conflicting_weights, read_queue
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.messages import did_you_mean, nearest
+from framework.process.own_queues import DEFAULT_CAPSULE, CapsuleOptions
 from framework.settings import validators
 from framework.settings.class_and_queue_maps import MAX_QUEUE_LIMIT
 from framework.settings.model import MAX_CONCURRENCY, MAX_TIMEOUT_S
 from framework.settings.yaml_file import YamlError, parse_yaml, read_text
 from framework.typeguards import is_list, is_mapping
 
-KEYS = ("concurrency", "timeout", "shard", "queues", "limits", "process_limits", "require", "tag", "labels")
+KEYS = (
+    "concurrency",
+    "timeout",
+    "shard",
+    "queues",
+    "capsules",
+    "limits",
+    "process_limits",
+    "blocking",
+    "require",
+    "tag",
+    "labels",
+)
 _ENVIRONMENTS = ("development", "test", "production")
 _EQUIVALENT_SETTINGS: Mapping[str, str] = {
     "max_retries": "set max_retries in {folder}/application.yml",
@@ -40,9 +54,13 @@ class FileOptions:
     timeout: float | None = None
     shard: str | None = None
     queues: tuple[WeightedQueue, ...] = ()
+    capsules: tuple[CapsuleOptions, ...] = ()
+    """The further capsules; ``default`` of the file is in ``queues`` and ``concurrency``."""
     limits: Mapping[str, int] | None = None
     process_limits: Mapping[str, int] | None = None
     """Both are sidekiq-limit_fetch's."""
+    blocking_queues: tuple[str, ...] | None = None
+    """Its key ``blocking``."""
     require: tuple[str, ...] = ()
     tag: str | None = None
     labels: tuple[str, ...] = ()
@@ -70,6 +88,8 @@ def read_config_file(path: Path, environment: str, folder: str = "config") -> Fi
     if problems:
         raise ConfigurationError(problems)
     chosen = _read_section(path, "", {**top, **sections.get(environment, {})}, problems)
+    if problems:
+        raise ConfigurationError(problems)
     unknown = dict.fromkeys((*options.ignored_keys, *chosen.ignored_keys))
     return replace(chosen, ignored_keys=tuple(line.replace("{folder}", folder) for line in unknown))
 
@@ -117,8 +137,10 @@ def _read_section(
         "timeout": lambda value: validators.parse_number(value, 0, MAX_TIMEOUT_S),
         "shard": _shard,
         "queues": _queues,
+        "capsules": lambda value: capsules_of_file(value, _queues),
         "limits": _limits,
         "process_limits": _limits,
+        "blocking": lambda value: tuple(name for name, _ in _queues(value)),
         "require": _modules,
         "tag": _tag,
         "labels": lambda value: tuple(map(_tag, value if is_list(value) else [value])),
@@ -132,17 +154,33 @@ def _read_section(
         except ValueError as error:
             given_value = f", not {validators.format_value(value)}" if key in ("concurrency", "timeout") else ""
             problems.append(ConfigurationProblem(str(path), f"{section}{key}", f"{error}{given_value}"))
+    try:
+        _move_default_capsule(found)
+    except ValueError as error:
+        problems.append(ConfigurationProblem(str(path), f"{section}capsules", str(error)))
+    if "blocking" in found:
+        found["blocking_queues"] = found.pop("blocking")
     return FileOptions(**found, ignored_keys=tuple(without_effect))
 
 
+def _move_default_capsule(found: dict[str, Any]) -> None:
+    """Make the capsule ``default`` the queues and the concurrency of the process, as in Sidekiq. Raises ValueError."""
+    for one in found.get("capsules", ()):
+        if one.name == DEFAULT_CAPSULE:
+            for key, value in (("queues", one.queues), ("concurrency", one.slots)):
+                if key in found and value:
+                    raise ValueError(f"{DEFAULT_CAPSULE}: {key} is given outside of capsules too: give it once")
+                if value:
+                    found[key] = value
+            found["capsules"] = tuple(other for other in found["capsules"] if other is not one)
+
+
 def _ignored_key_message(key: str) -> str:
-    """Return the message for a key without effect. Raises ValueError for a key that must not be ignored."""
-    if key == "capsules":
-        raise ValueError("a process has one set of queues: start a process for each capsule, with -q and -c")
+    """Return the message for a key without effect. Raises ValueError for a misspelt key."""
     if key in _EQUIVALENT_SETTINGS:
         remedy = f": {_EQUIVALENT_SETTINGS[key]}" if _EQUIVALENT_SETTINGS[key] else ""
         return f"{key} has no effect here{remedy}"
-    known = (*KEYS, *_ENVIRONMENTS, *_EQUIVALENT_SETTINGS, "capsules")
+    known = (*KEYS, *_ENVIRONMENTS, *_EQUIVALENT_SETTINGS)
     if nearest(key, known, cutoff=0.8) is not None:
         raise ValueError(f"unknown key{did_you_mean(key, known)}; keys: {', '.join((*KEYS, *_ENVIRONMENTS))}")
     return f"{key} is an unknown key and has no effect"

@@ -8,10 +8,11 @@ import click
 from framework.admin.job_queue import unknown_queue_message
 from framework.admin.process_list import read_running
 from framework.admin.queue_actions import clear_queue
+from framework.admin.queue_pause import pause_queue, unpause_queue
 from framework.admin.queue_reader import QueueState, is_known, known_queues, read_queues
 from framework.cli.confirmation import confirm, yes_option
 from framework.cli.errors import refuse_unknown, reports_errors
-from framework.cli.options import json_option, shard_option
+from framework.cli.options import DURATION_HELP, DurationOption, json_option, shard_option
 from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo
 from framework.errors import UnknownNameError
@@ -71,18 +72,20 @@ def _read_queues(shard: Shard) -> list[tuple[QueueState, int]]:
 
 @click.command("pause-queue")
 @click.argument("queue", metavar="QUEUE")
+@click.option("--for", "lasts_s", type=DurationOption(), help=DURATION_HELP)
 @shard_option
 @reports_errors
-def pause_queue(queue: str, *, names: Sequence[str]) -> None:
+def pause_queue_(queue: str, *, lasts_s: float | None, names: Sequence[str]) -> None:
     """Let no process fetch jobs from QUEUE; they wait there, and pushes go on.
 
-    Unlike `jobs pause CLASS` it has no end and no reason: `jobs unpause-queue` ends it. Ruby's open Sidekiq ignores it.
+    Unlike `jobs pause CLASS` it has no reason. It ends after --for, or by `jobs unpause-queue`. Ruby's open Sidekiq ignores it.
 
     Status 1: no shard knows the queue, or a shard does not answer.
     """
     on = ShardCommand(names)
-    for shard, changed in _act_on(on, queue, lambda one: one.client.sadd(keys.PAUSED, queue)):
-        echo(f"{shard}: {queue} is paused" if changed else f"{shard}: {queue} was paused before")
+    lasts = "" if lasts_s is None else f", for {format_duration(lasts_s)} from now on"
+    for shard, changed in _act_on(on, queue, lambda one: pause_queue(one.client, queue, lasts_s)):
+        echo(f"{shard}: {queue} is paused{lasts}" if changed else f"{shard}: {queue} was paused before{lasts}")
     on.exit_if_unanswered()
 
 
@@ -90,13 +93,13 @@ def pause_queue(queue: str, *, names: Sequence[str]) -> None:
 @click.argument("queue", metavar="QUEUE")
 @shard_option
 @reports_errors
-def unpause_queue(queue: str, *, names: Sequence[str]) -> None:
+def unpause_queue_(queue: str, *, names: Sequence[str]) -> None:
     """End the pause of QUEUE.
 
     Status 1: no shard knows the queue, or a shard does not answer.
     """
     on = ShardCommand(names)
-    for shard, changed in _act_on(on, queue, lambda one: one.client.srem(keys.PAUSED, queue)):
+    for shard, changed in _act_on(on, queue, lambda one: unpause_queue(one.client, queue)):
         echo(f"{shard}: {queue} is no longer paused" if changed else f"{shard}: {queue} was not paused")
     on.exit_if_unanswered()
 
@@ -150,4 +153,4 @@ def _act_on(on: ShardCommand, queue: str, step: Callable[[Shard], T]) -> Iterato
     return ((shard, result) for shard, (result,) in found)
 
 
-COMMANDS: tuple[click.Command, ...] = (queues, pause_queue, unpause_queue, clear)
+COMMANDS: tuple[click.Command, ...] = (queues, pause_queue_, unpause_queue_, clear)

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from framework.cli.capsules import capsule_option, capsules_of_option, with_own_slots
 from framework.cli.checkout import run_from_checkout
 from framework.cli.config_file import FileOptions, read_config_file
 from framework.cli.errors import reports_errors
@@ -29,7 +30,7 @@ from framework.command_line import command
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.process import own_queues
 from framework.process.health_address import HealthAddress
-from framework.process.own_queues import OwnQueues
+from framework.process.own_queues import CapsuleOptions, OwnQueues, without_capsules
 from framework.process.reload import FileChanges, Reloader, WatchedFolder
 from framework.process.signals import SignalQueue
 from framework.process.supervisor_link import bind_to_supervisor
@@ -39,6 +40,9 @@ from framework.settings.model import ENV_PREFIX, MAX_CONCURRENCY, Settings
 from framework.telemetry import logs
 from framework.wiring.client import connect, load_workers
 from framework.wiring.worker_process import WorkerOptions, run_worker
+
+_FILE_SETTINGS = ("limits", "process_limits", "blocking_queues")
+"""Settings that the file of ``-C`` may have too."""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -50,7 +54,11 @@ from framework.wiring.worker_process import WorkerOptions, run_worker
     multiple=True,
     help="Serve this queue, or the queues of this namespace. Repeatable. Default: config/queues.yml, else the queues of all classes.",
 )
-@click.option("--no-namespaces", is_flag=True, help="Read each NAME of -q only as a queue, not also as a namespace.")
+@capsule_option
+@click.option("--only-capsules", is_flag=True, help="Serve the queues of the capsules, and no others.")
+@click.option(
+    "--no-namespaces", is_flag=True, help="Read each name of -q and --capsule only as a queue, not also as a namespace."
+)
 @click.option(
     "-c",
     "--concurrency",
@@ -74,6 +82,7 @@ from framework.wiring.worker_process import WorkerOptions, run_worker
 @reports_errors
 def worker(
     queues: tuple[WeightedQueue, ...],
+    capsules: tuple[tuple[str, int, str], ...],
     concurrency: int | None,
     shard: str | None,
     timeout: float | None,
@@ -85,6 +94,7 @@ def worker(
     health_host: str | None,
     health_port: int | None,
     *,
+    only_capsules: bool,
     no_namespaces: bool,
     watch: bool,
 ) -> None:
@@ -94,20 +104,14 @@ def worker(
     The exit status is 0 after a stop.
     """
     supervisor = bind_to_supervisor()
-    conflict = conflicting_weights(queues)
-    if conflict is not None:
-        raise click.UsageError(f"{conflict}.")
-    if no_namespaces and not queues:
-        raise click.UsageError("--no-namespaces belongs to -q.")
+    named = _capsules(queues, capsules, only_capsules=only_capsules, no_namespaces=no_namespaces)
     if environment:
         os.environ["FRAMEWORK_ENV"] = environment
     settings = load()
     in_file = read_config_file(config_file, settings.env_name, settings.config_label) if config_file else FileOptions()
     for line in in_file.ignored_keys:
         echo(f"{config_file}: {line}", err=True)
-    limits = {
-        name: _effective_value(settings, name, None, getattr(in_file, name)) for name in ("limits", "process_limits")
-    }
+    limits = {name: _effective_value(settings, name, None, getattr(in_file, name)) for name in _FILE_SETTINGS}
     settings = settings.model_copy(update=limits)
     chosen = _shard(settings, shard, config_file, in_file.shard)
     health = read_health_address(settings, health_host, health_port)
@@ -117,11 +121,13 @@ def worker(
     # Before load_workers: code of the application may print.
     log_descriptor = logs.redirect_stdout()
     load_workers(settings, _effective_value(settings, "workers_module", modules or None, in_file.require or None))
-    own = _queues(settings, connect(settings), chosen, queues, in_file.queues, config_file)
+    slots = _effective_value(settings, "concurrency", concurrency, in_file.concurrency)
+    further = with_own_slots(named or in_file.capsules, slots)
+    own = _own_queues(settings, chosen, queues, in_file.queues, config_file, further, only_capsules=only_capsules)
     service = WorkerOptions(
         shard=chosen,
         queues=own.weights,
-        slots=_effective_value(settings, "concurrency", concurrency, in_file.concurrency),
+        slots=slots,
         timeout_s=timeout_s,
         no_namespaces=no_namespaces or own.source == own_queues.FROM_CLASSES,
         tag=_effective_value(settings, "tag", tag, in_file.tag),
@@ -129,6 +135,7 @@ def worker(
         queues_from=own.source,
         newer_queues=own.added,
         health=health,
+        capsules=further,
     )
     sys.exit(run_worker(settings, service, log_descriptor, supervisor))
 
@@ -150,6 +157,43 @@ def _own_command() -> list[str]:
     """Return this command, for a child. Without -P a folder ``framework`` of the working folder would be run."""
     in_group = click.get_current_context().parent is not None
     return [sys.executable, "-P", "-m", "framework", "worker", *sys.argv[2 if in_group else 1 :]]
+
+
+def _capsules(
+    queues: Sequence[WeightedQueue],
+    capsules: Sequence[tuple[str, int, str]],
+    *,
+    only_capsules: bool,
+    no_namespaces: bool,
+) -> tuple[CapsuleOptions, ...]:
+    """Return the capsules of the options. Raises click.UsageError for contradictory options."""
+    conflict = conflicting_weights(queues)
+    if conflict is not None:
+        raise click.UsageError(f"{conflict}.")
+    if no_namespaces and not (queues or capsules):
+        raise click.UsageError("--no-namespaces belongs to -q and --capsule.")
+    if only_capsules and queues:
+        raise click.UsageError("--only-capsules and -q do not go together: with -q the process serves other queues.")
+    return tuple(one._replace(no_namespaces=no_namespaces) for one in capsules_of_option(capsules))
+
+
+def _own_queues(
+    settings: Settings,
+    shard: str,
+    flags: Sequence[WeightedQueue],
+    in_file: Sequence[WeightedQueue],
+    config_file: Path | None,
+    capsules: Sequence[CapsuleOptions],
+    *,
+    only_capsules: bool,
+) -> OwnQueues:
+    """Return the queues of the capsule ``default``: none if only the others are wanted, else those that it is given or can have."""
+    if only_capsules:
+        if not capsules:
+            raise click.UsageError("--only-capsules needs --capsule, or capsules in the file of -C.")
+        return OwnQueues((), "--only-capsules")
+    own = _queues(settings, connect(settings), shard, flags, in_file, config_file)
+    return own._replace(weights=without_capsules(own.weights, capsules)) if own.is_implicit else own
 
 
 def _queues(

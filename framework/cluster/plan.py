@@ -16,6 +16,7 @@ from framework.cluster.child import ChildSpec
 from framework.command_line import command
 from framework.errors import QueryError, SelectorError
 from framework.messages import did_you_mean, join_names, nearest
+from framework.process.own_queues import CapsuleOptions
 from framework.route.router import MAIN
 from framework.route.rule_checks import serves
 from framework.route.topology import QueueLocations, ShardNames, sort_main_first
@@ -46,6 +47,8 @@ class GroupSize:
     processes: int = 1
     least: int | None = None
     most: int | None = None
+    capsules: tuple[CapsuleOptions, ...] = ()
+    """Each process runs those of which it serves a queue, in addition to its slots."""
 
     def slots_for(self, queues: int) -> int:
         """Return the slots by GitLab's rule: queues + 1, within the two bounds. ``most`` alone is the number itself."""
@@ -65,6 +68,13 @@ class PlannedProcess(NamedTuple):
     queues: Mapping[str, int]
     no_namespaces: bool
     """Whether names are queues only, and no namespaces."""
+    capsules: tuple[CapsuleOptions, ...] = ()
+    """The capsules that serve some of the queues; ``queues`` has the others."""
+
+    @property
+    def all_queues(self) -> list[str]:
+        """The queues of all capsules."""
+        return [*self.queues, *(name for one in self.capsules for name, _ in one.queues)]
 
     def spec(self, timeout_s: float, modules: Sequence[str], display_options: Sequence[str] = ()) -> ChildSpec:
         """Return the spec for the supervisor; ``display_options`` set the tag and labels that dashboards show."""
@@ -76,7 +86,9 @@ class PlannedProcess(NamedTuple):
         weighted = len(self.queues) > 1
         values = [f"{name},{weight}" if weighted else name for name, weight in self.queues.items()]
         argv += [part for value in values for part in ("-q", value)]
-        return ChildSpec(self.name, argv, self.shard, {"FRAMEWORK_WORKER_ID": self.name}, queues=tuple(self.queues))
+        argv += [part for one in self.capsules for part in capsule_arguments(one)]
+        argv += [] if self.queues else ["--only-capsules"]
+        return ChildSpec(self.name, argv, self.shard, {"FRAMEWORK_WORKER_ID": self.name}, queues=tuple(self.all_queues))
 
 
 class _Group(NamedTuple):
@@ -106,9 +118,10 @@ class Planner:
             # Weights of 1 mean a random order. A strict order would starve all queues but the first of a namespace or of `*`.
             queues = {name: group.weights.get(name, 1) for name, shards in group.queues.items() if shard in shards}
             exact = any(serves(queues, name) for name in self._places.known if name not in queues)
+            capsules, left = _split_off(size.capsules, queues)
             for _ in range(size.processes):
                 yield PlannedProcess(
-                    f"worker-{number}-{copy}", shown_as, shard, size.slots_for(len(queues)), queues, exact
+                    f"worker-{number}-{copy}", shown_as, shard, size.slots_for(len(left)), left, exact, capsules
                 )
                 copy += 1
 
@@ -181,15 +194,15 @@ class Planner:
 
     def warnings(self, plan: Sequence[PlannedProcess]) -> list[str]:
         """Return warnings about likely mistakes: a queue with a similar known name, or one that receives no jobs."""
-        served = dict.fromkeys((name, one.shard) for one in plan for name in one.queues)
+        served = dict.fromkeys((name, one.shard) for one in plan for name in one.all_queues)
         found = [self._warning(name, shard) for name, shard in served if name not in self._namespaces]
         found += [self._unrouted_warning(one) for one in plan]
         return list(dict.fromkeys(remark for remark in found if remark is not None))
 
     def _unrouted_warning(self, one: PlannedProcess) -> str | None:
-        if not one.queues.keys() <= self._places.known.keys() - self._places.routed.keys():
+        if not set(one.all_queues) <= self._places.known.keys() - self._places.routed.keys():
             return None
-        return f"the routing rules send no jobs to {join_names(one.queues, max_names=5)}; only jobs that are left there run"
+        return f"the routing rules send no jobs to {join_names(one.all_queues, max_names=5)}; only jobs that are left there run"
 
     def _warning(self, name: str, shard: str) -> str | None:
         known = self._places.known
@@ -207,6 +220,31 @@ class Planner:
             f"no worker is routed to the queue {name!r} (did you mean {near!r}?); the group serves it, because other "
             "producers may push to it"
         )
+
+
+def _split_off(
+    capsules: Sequence[CapsuleOptions], queues: Mapping[str, int]
+) -> tuple[tuple[CapsuleOptions, ...], Mapping[str, int]]:
+    """Return the capsules with those of their queues that a process serves, and the other queues. Namespaces are spelt out."""
+    literal = {name for one in capsules for name, _ in one.queues}
+    found: list[CapsuleOptions] = []
+    for one in capsules:
+        weights = {
+            queue: weight
+            for name, weight in one.queues
+            for queue in queues
+            if queue == name or (queue.startswith(f"{name}:") and queue not in literal)
+        }
+        if weights:
+            found.append(one._replace(queues=tuple(weights.items())))
+    taken = {name for one in found for name, _ in one.queues}
+    return tuple(found), {name: weight for name, weight in queues.items() if name not in taken}
+
+
+def capsule_arguments(capsule: CapsuleOptions) -> list[str]:
+    """Return the option of a capsule for the command line of a worker."""
+    parts = [part for name, weight in capsule.queues for part in ((name, str(weight)) if weight else (name,))]
+    return ["--capsule", capsule.name, str(capsule.slots), ",".join(parts)]
 
 
 def _regenerate_hint() -> str:
@@ -236,8 +274,9 @@ def needs_all_queues(selectors: Sequence[str], selection: Selection) -> bool:
 
 def dry_run_lines(one: PlannedProcess, spec: ChildSpec) -> tuple[str, str]:
     """Return the two lines of ``--dryrun`` for a process: a comment, and its command line for a shell."""
-    count = len(one.queues)
-    queues = f"{count} {'queue' if count == 1 else 'queues'}: {join_names(one.queues)}"
-    head = f"# {one.name} of {one.group!r}: shard {one.shard}, {one.slots} slots, {queues}"
+    count = len(one.all_queues)
+    queues = f"{count} {'queue' if count == 1 else 'queues'}: {join_names(one.all_queues)}"
+    slots = (one.slots if one.queues else 0) + sum(capsule.slots for capsule in one.capsules)
+    head = f"# {one.name} of {one.group!r}: shard {one.shard}, {slots} slots, {queues}"
     variables = [f"{name}={shlex.quote(value)}" for name, value in spec.env.items()]
     return head, " ".join([*variables, shlex.join(spec.argv)])

@@ -14,10 +14,11 @@ from framework.fetch.unit_of_work import UnitOfWork
 
 
 class WorkerThreads:
-    """The threads that run the jobs of ``fetcher``. Safe from any thread."""
+    """The threads that run the jobs of ``fetcher``, with the name of their capsule. Safe from any thread."""
 
-    def __init__(self, fetcher: Fetcher) -> None:
+    def __init__(self, fetcher: Fetcher, capsule: str = "") -> None:
         self._fetcher = fetcher
+        self._prefix = f"{capsule}/" if capsule else ""
         self._max_threads = fetcher.in_flight.concurrency + 1
         self._work: Callable[[], None] | None = None
         self._threads: list[threading.Thread] = []
@@ -116,7 +117,7 @@ class WorkerThreads:
                 return False
             self._spawned += 1
         try:
-            self._start_thread(f"processor-{number}")
+            self._start_thread(f"{self._prefix}processor-{number}")
         except RuntimeError:
             # The system has no more threads: the existing threads do the work.
             with self._spawn_lock:

@@ -30,14 +30,14 @@ NO_LIMITS: Mapping[str, int] = MappingProxyType({})
 class Fetcher:
     """Give units to the threads that call ``next``, and own the state of fetching. Safe from any thread.
 
-    ``concurrency`` bounds the jobs that run at a time, ``process_limits`` the jobs per queue. A job of a lost reply that cannot be
-    read moves to the dead set, within ``dead_set_limits``.
+    ``owner`` names the working list. ``concurrency`` bounds the jobs that run at a time, ``process_limits`` the jobs per queue. A
+    job of a lost reply that cannot be read moves to the dead set, within ``dead_set_limits``.
     """
 
     def __init__(
         self,
         client: "redis.Redis",
-        identity: str,
+        owner: str,
         order: QueueOrder,
         concurrency: int,
         events: FetchEvents,
@@ -46,17 +46,18 @@ class Fetcher:
         absent: AbsentKeys | None = None,
         process_limits: Mapping[str, int] = NO_LIMITS,
         timings: Timings = STANDARD,
+        first_index: int = 0,
     ) -> None:
-        self._state = state = FetchState(concurrency)
+        self._state = state = FetchState(concurrency, first_index)
         self.in_flight = state.in_flight
         self._stale_after_s = timings.stale_after_s
         self._process_limits = limits = ProcessLimits(process_limits, state.in_flight)
-        blocking = BlockingMoves(client, keys.working(identity), state.wake_up, timings)
-        self._pipeline = FetchPipeline(client, identity, order, state, events, limits, timings)
+        blocking = BlockingMoves(client, keys.working(owner), state.wake_up, timings)
+        self._pipeline = FetchPipeline(client, owner, order, state, events, limits, timings)
         self._reconciler = reconciler = Reconciler(
-            client, identity, state, events.recovered, dead_set_limits, decoded_limit, absent
+            client, owner, state, events.recovered, dead_set_limits, decoded_limit, absent
         )
-        self._leader = Leader(client, identity, state, self._pipeline, blocking, reconciler, limits, timings)
+        self._leader = Leader(client, owner, state, self._pipeline, blocking, reconciler, limits, timings)
 
     def next(self) -> UnitOfWork | None:
         """Return the next job to run in the calling thread, after the round trips that it takes.

@@ -16,6 +16,7 @@ from framework.wire import keys
 from framework.wire.footprint import DECODED_LIMIT
 from framework.wire.job import Job
 from framework.wire.malformed import batch_resources_of, dead_set_entry
+from framework.wire.owners import split_owner
 from framework.wire.set_limits import SetLimits
 
 
@@ -71,7 +72,7 @@ class Reconciler:
     def __init__(
         self,
         client: "redis.Redis",
-        identity: str,
+        owner: str,
         state: FetchState,
         on_recovered: OnRecovered,
         dead_set_limits: SetLimits,
@@ -80,7 +81,7 @@ class Reconciler:
     ) -> None:
         self._absent = absent or AbsentKeys()
         self._client = client
-        self._identity = identity
+        self._owner = owner
         self._state = state
         self._in_flight = state.in_flight
         self._on_recovered = on_recovered
@@ -94,7 +95,7 @@ class Reconciler:
 
         Free while the list does not exist. Its first job starts a comparison, as at any other time, within a period.
         """
-        if not self._candidates and not self._absent.may_exist(keys.working(self._identity)):
+        if not self._candidates and not self._absent.may_exist(keys.working(self._owner)):
             return 0
         in_flight = self._in_flight
         # First of all: then a candidate whose reply has been read is in memory below.
@@ -125,8 +126,8 @@ class Reconciler:
         """Return the payloads that are in the list and not in memory, oldest first."""
         # Before the list is read: a job fetched in between is at worst a candidate.
         known = self._in_flight.payloads()
-        listed = cast("list[bytes]", self._client.lrange(keys.working(self._identity), 0, -1))
-        self._absent.note(keys.working(self._identity), found=bool(listed))
+        listed = cast("list[bytes]", self._client.lrange(keys.working(self._owner), 0, -1))
+        self._absent.note(keys.working(self._owner), found=bool(listed))
         return [data for data in reversed(listed) if data not in known]
 
     def _requeue(self, lost: list[bytes]) -> int:
@@ -142,13 +143,14 @@ class Reconciler:
             stored, held = dead_set_entry(data, error, time.time()), batch_resources_of(data)
             killed: Any = KILL(
                 self._client,
-                [keys.working(self._identity), keys.DEAD],
+                [keys.working(self._owner), keys.DEAD],
                 [data, stored, *self._dead_set_limits.arguments, "", "", 0, "" if held is None else held.on_end()],
             )
             moved, trimmed = int(killed >= 0), max(0, int(killed))
         else:
             destination, trimmed = keys.queue(queue), 0
-            moved = requeue(self._client, self._identity, [(UnitOfWork(queue, data), data)])
+            moved = requeue(self._client, self._owner, [(UnitOfWork(queue, data), data)])
         if moved:
-            self._on_recovered(RecoveredJob(self._identity, Job(payload), destination, "lost reply", trimmed))
+            identity, _ = split_owner(self._owner)
+            self._on_recovered(RecoveredJob(identity, Job(payload), destination, "lost reply", trimmed))
         return moved

@@ -19,14 +19,16 @@ MAX_GROUP = 32
 
 
 class InFlight:
-    """The jobs that this process has fetched and not finished: the memory image of its working list.
+    """The jobs that a capsule of this process has fetched and not finished: the memory image of its working list.
+
+    ``first_index`` is the first place of its running jobs among those of the process.
 
     A unit is buffered, then running, then done. It stays in flight until Redis has confirmed its removal from the working list.
     Every step is one operation on a deque or dict, atomic under the interpreter's lock, so no other lock is needed. Iteration
     runs over a copy, and the copy is one such operation too (decision 150). ``start`` and ``end`` are safe from any thread.
     """
 
-    def __init__(self, concurrency: int) -> None:
+    def __init__(self, concurrency: int, first_index: int = 0) -> None:
         self.concurrency = concurrency
         self.buffer: deque[UnitOfWork] = deque()
         self.done: deque[UnitOfWork] = deque()
@@ -36,7 +38,7 @@ class InFlight:
         self._returned: set[bytes] | None = None
         self._returned_lock = Lock()
         # A semaphore too: a thread that pops an index may run a job.
-        self._free_indexes = deque(range(concurrency))
+        self._free_indexes = deque(range(first_index, first_index + concurrency))
         # By `id`, since two units may have the same bytes.
         self._running: dict[int, UnitOfWork] = {}
         self._by_id: dict[int, UnitOfWork] = {}
@@ -258,8 +260,8 @@ class FetchState:
     memory does not know is no lost job.
     """
 
-    def __init__(self, concurrency: int) -> None:
-        self.in_flight = InFlight(concurrency)
+    def __init__(self, concurrency: int, first_index: int = 0) -> None:
+        self.in_flight = InFlight(concurrency, first_index)
         self.wake_up = WakeUp()
         """Makes the leader take a step."""
         self.closed = False

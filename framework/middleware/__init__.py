@@ -3,6 +3,7 @@
 Applications add middlewares before the first push and before ``framework.boot()``; a later change raises ``MiddlewareError``.
 """
 
+from framework.middleware.capsule_chain import CapsuleChain
 from framework.middleware.chain import CLIENT, SERVER, Chain, ClientMiddleware, ServerMiddleware
 
 client = Chain(CLIENT)
@@ -11,4 +12,15 @@ client = Chain(CLIENT)
 server = Chain(SERVER)
 """Chain around every run of a job."""
 
-__all__ = ["ClientMiddleware", "ServerMiddleware", "client", "server"]
+_capsules: dict[str, CapsuleChain] = {}
+
+
+def capsule(name: str) -> CapsuleChain:
+    """Return the chain around the runs of a capsule: ``server``, with the changes that are made to this chain.
+
+    The order of the changes to ``server`` and to this chain does not matter. A process without the capsule ignores it.
+    """
+    return _capsules.setdefault(name, CapsuleChain(server))
+
+
+__all__ = ["ClientMiddleware", "ServerMiddleware", "capsule", "client", "server"]

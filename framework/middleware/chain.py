@@ -45,7 +45,7 @@ class Chain:
     """
 
     def __init__(self, parameters: tuple[str, ...]) -> None:
-        self._parameters = parameters
+        self.parameters = parameters
         self._entries: list[tuple[type[Any], tuple[Any, ...], dict[str, Any]]] = []
         self._in_use = False
 
@@ -97,6 +97,12 @@ class Chain:
         """Return what ``compile`` returns; the chain may still change. For tests, whose next mode instantiates it again."""
         return tuple(middleware(*args, **kwargs).call for middleware, args, kwargs in self._entries)
 
+    def copy(self) -> "Chain":
+        """Return a chain of the same entries, which may change."""
+        chain = Chain(self.parameters)
+        chain._entries = list(self._entries)
+        return chain
+
     def allow_changes(self) -> None:
         """Allow changes again for the next ``compile``: for tests that add middlewares after the first push."""
         self._in_use = False
@@ -104,9 +110,9 @@ class Chain:
     def _insert(self, position: int, middleware: type[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # Check before removing the entry of the same class: a refused middleware must change nothing.
         self._refuse_in_use(middleware)
-        reason = _signature_problem(middleware, self._parameters, args, kwargs)
+        reason = _signature_problem(middleware, self.parameters, args, kwargs)
         if reason is not None:
-            raise MiddlewareError(middleware, f"{reason}. {_expected_signature(self._parameters)}")
+            raise MiddlewareError(middleware, f"{reason}. {_expected_signature(self.parameters)}")
         self.remove(middleware)
         self._entries.insert(position, (middleware, args, kwargs))
 

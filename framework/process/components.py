@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from framework.cron.scheduler import CronScheduler
-from framework.execute.processor import Processor
 from framework.feature_flags.redis_flags import ShardFlags
-from framework.fetch.fetcher import Fetcher
+from framework.process.blocking_queues import BlockingQueues
+from framework.process.capsules import Capsules
 from framework.process.events import ProcessEvents
 from framework.process.heartbeat import Lease
 from framework.process.metrics import SidekiqMetrics
@@ -34,8 +34,8 @@ class ProcessComponents:
     """The components of one process, built by ``framework.wiring``."""
 
     identity: str
-    fetcher: Fetcher
-    processor: Processor
+    capsules: Capsules
+    blocking: BlockingQueues
     lease: Lease
     record: ProcessRecord
     metrics: SidekiqMetrics
@@ -65,7 +65,6 @@ class ProcessComponents:
 
     def close(self) -> None:
         """Close every connection, after the end of all threads. A process of its own ends instead."""
-        self.processor.close()
-        self.fetcher.close()
+        self.capsules.close()
         for one in self.connections:
             one.close()

@@ -1,7 +1,7 @@
 """Refuse to start with fewer file descriptors than a process needs, before the shortage shows as another error."""
 
 import resource
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.fetch.blocking import MAX_BLOCKED_QUEUES
@@ -13,15 +13,15 @@ _MAX_COUNTED_SLOTS = 64
 """Slots beyond this number run async jobs, which share connections, or need a limit that only the operator knows."""
 
 
-def check_worker(slots: int, queues: int, shards: int) -> None:
-    """Raise ConfigurationError when the limit of open files is too low for a worker."""
+def check_worker(slots: int, queues: Sequence[int], shards: int) -> None:
+    """Raise ConfigurationError when the limit of open files is too low for a worker; ``queues`` counts those of each capsule."""
     _check(
         {
             f"{slots} slots": min(slots, _MAX_COUNTED_SLOTS),
-            f"{queues} queues (a blocked connection each, at most {MAX_BLOCKED_QUEUES})": min(
-                queues, MAX_BLOCKED_QUEUES
+            f"{sum(queues)} queues (a blocked connection each, at most {MAX_BLOCKED_QUEUES})": sum(
+                min(count, MAX_BLOCKED_QUEUES) for count in queues
             ),
-            f"{shards} shards (four connections to its own, two to another)": 2 + 2 * shards,
+            f"{shards} shards (four connections to its own, two to another)": 1 + len(queues) + 2 * shards,
         }
     )
 

@@ -5,8 +5,9 @@ The lease has a connection of its own, so that a heartbeat never waits behind a 
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, cast
 
 import redis
@@ -19,6 +20,7 @@ from framework.recover.reaper import unregister
 from framework.store.script import HEARTBEAT, MARK_DEAD
 from framework.timings import STANDARD, Timings
 from framework.wire import keys
+from framework.wire.owners import capsule_field
 
 STEP_LIMIT_S = 60.0
 """The longest step of a task that only calls Redis: every read has a deadline of seconds."""
@@ -26,6 +28,7 @@ STEP_LIMIT_S = 60.0
 HOOKS_LIMIT_S = 300.0
 """The longest step of a task that also calls the application's code: client middleware (poller), hooks (reaper)."""
 
+NO_CAPSULES: Mapping[str, int] = MappingProxyType({})
 _FIRST_BACKOFF_S = 0.1
 _LONGEST_BACKOFF_S = 2.0
 
@@ -148,7 +151,10 @@ class Watchdog:
 
 
 class Lease:
-    """The lease of this process: while it is renewed, no other process touches the working list."""
+    """The lease of this process: while it is renewed, no other process touches its working lists.
+
+    ``slots`` counts those of all capsules; ``capsules`` are the further ones with theirs.
+    """
 
     def __init__(
         self,
@@ -157,13 +163,17 @@ class Lease:
         slots: int,
         failure_detector: FailureDetector,
         timings: Timings = STANDARD,
+        capsules: Mapping[str, int] = NO_CAPSULES,
     ) -> None:
         self.client = client
         self._identity = identity
+        self._capsules = tuple(capsules)
         self._failure_detector = failure_detector
         self._unregister_after_s = timings.unregister_after_s
         self._keys = [keys.lease(identity), keys.REGISTRY, keys.process(identity), keys.STEADY_SINCE]
-        self._arguments = [identity, timings.lease_ms, slots, int(failure_detector.max_gap_s * 1000)]
+        self._arguments: list[str | int] = [identity, timings.lease_ms, slots, int(failure_detector.max_gap_s * 1000)]
+        for name, own_slots in capsules.items():
+            self._arguments += [capsule_field(name), own_slots]
         self.lapsed = False
         """Whether the last heartbeat found the lease expired, so that other processes may have recovered the working list."""
         self.unregistered = False
@@ -195,9 +205,9 @@ class Lease:
     def release(self, *, list_is_empty: bool = True) -> None:
         """Release the lease at the end of the process, after the push-back. Raises redis errors.
 
-        The process stays in the registry, where others find it at once, when its working list holds a job (the reply of a fetch
+        The process stays in the registry, where others find it at once, when a working list holds a job (the reply of a fetch
         was lost) or may still receive one (``list_is_empty`` is false: a blocking move was abandoned without an answer).
         """
         MARK_DEAD(self.client, [keys.lease(self._identity), keys.REGISTRY], [self._identity])
         if list_is_empty:
-            unregister(self.client, self._identity, after_s=0)
+            unregister(self.client, self._identity, 0, self._capsules)

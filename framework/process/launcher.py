@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 
 from framework.exit_codes import EXIT_FAILED, EXIT_OK
 from framework.lifecycle import EXIT_LIMIT_S, SHUTDOWN_LEAST_S, STARTUP_LIMIT_S
+from framework.process.capsules import FetchWatch
 from framework.process.components import ProcessComponents
 from framework.process.heartbeat import StuckError, Watchdog
 from framework.process.lifecycle import LifecycleEvents
@@ -50,9 +51,7 @@ class Launcher:
         self._timings = components.timings
         self._lifecycle = LifecycleEvents(components.events)
         self._tasks = ProcessTasks(components, signals, self._lifecycle)
-        self._active_at = 0.0
-        self._checked_at = time.monotonic()
-        self._without_fetch_s = 0.0
+        self._fetch_watch = FetchWatch(components.capsules, components.timings.main_thread_period_s)
         self._draining = False
         self._stop_now = False
         """Whether the stop waits for no job."""
@@ -110,8 +109,8 @@ class Launcher:
             if self._draining or self._cannot_continue:
                 return False
         self._lifecycle.abandon("startup")
-        components.processor.start()
-        queues = {"queues": components.record.order.names, "queues_from": components.record.queues_from}
+        components.capsules.start()
+        queues = {"queues": components.record.queues, "queues_from": components.record.queues_from}
         self._log.info("the process is ready", event_name="process.ready", identity=components.identity, **queues)
         return False
 
@@ -137,7 +136,7 @@ class Launcher:
             elif number == QUIET:
                 self._quiet()
             elif number == DUMP:
-                log_stacks(self._components.record.runs.running(), self._components.processor.async_stacks())
+                log_stacks(self._components.record.runs.running(), self._components.capsules.async_stacks())
             elif number == SWEEP:
                 self._tasks.sweep.run_now()
             elif number == HANG_UP:
@@ -153,16 +152,14 @@ class Launcher:
 
     def _check_components(self) -> None:
         # A thread that the system could not start earlier may start now.
-        self._components.processor.ensure_fetching()
+        self._components.capsules.ensure_fetching()
         self._check_tasks()
-        active_at, now = self._components.fetcher.active_at, time.monotonic()
-        # Two periods at most count between two checks, so that a suspended machine does not look like a stuck fetcher.
-        passed_s, self._checked_at = min(2 * self._timings.main_thread_period_s, now - self._checked_at), now
-        self._without_fetch_s = self._without_fetch_s + passed_s if active_at == self._active_at else 0.0
-        self._active_at = active_at
         limit_s = self._timings.fetcher_limit_s
-        if self._without_fetch_s > limit_s:
-            error = StuckError(f"no thread has fetched from the queues for more than {limit_s:g} s")
+        stuck = self._fetch_watch.check(limit_s)
+        if stuck is not None:
+            error = StuckError(
+                f"no thread of the capsule {stuck} has fetched from its queues for more than {limit_s:g} s"
+            )
             self._components.events.component_died("fetcher", error)
 
     def _check_tasks(self) -> None:
@@ -179,10 +176,10 @@ class Launcher:
             state = ProcessState.DRAINING
         elif components.record.quiet:
             state = ProcessState.QUIET
-        elif components.fetcher.fetching:
+        elif components.capsules.fetching:
             state = ProcessState.READY
-        fetched_at = components.fetcher.active_at if components.fetcher.fetching else None
-        components.shared_state.publish(state, len(components.fetcher.in_flight.running()), fetched_at)
+        fetched_at = components.capsules.active_at if components.capsules.fetching else None
+        components.shared_state.publish(state, len(components.capsules.running()), fetched_at)
 
     def _lost_supervisor(self) -> bool:
         """Return whether the supervisor has died: no other process would restart or end this one, so it stops."""
@@ -197,7 +194,7 @@ class Launcher:
     def _quiet(self) -> None:
         if not self._components.record.quiet:
             self._components.record.quiet = self._components.record.runs.quiet = True
-            self._components.fetcher.quiet()
+            self._components.capsules.quiet()
             self._tasks.update_title()
             self._lifecycle.fire("quiet")
             self._log.info("the process is quiet: it fetches no new jobs", event_name="process.quiet")
@@ -207,7 +204,7 @@ class Launcher:
         components = self._components
         running = [
             {"jid": payload_field(unit, "jid"), "class": payload_field(unit, "class")}
-            for unit in components.fetcher.in_flight.running()
+            for unit in components.capsules.running()
         ]
         self._log.info(
             "the process drains: it fetches no new jobs, and ends when its jobs have ended",
@@ -216,48 +213,48 @@ class Launcher:
         )
         components.record.quiet = components.record.runs.interrupted = True
         self._tasks.update_title()
-        components.processor.stop()
+        components.capsules.stop()
         self._lifecycle.fire("quiet")
         # ``_stop`` tries it again.
         with contextlib.suppress(RedisError, OSError):
-            components.fetcher.shutdown(_WIND_DOWN_S)
+            components.capsules.return_buffered(_WIND_DOWN_S)
         while not (
             self._cannot_continue
-            or components.processor.join(0)
+            or components.capsules.join(0)
             or self._handle_signals(_ACKNOWLEDGE_PERIOD_S)
             or self._lost_supervisor()
         ):
             self._check_tasks()
             self._publish_state()
             with contextlib.suppress(RedisError, OSError):
-                components.fetcher.acknowledge_all()
+                components.capsules.acknowledge_all()
 
     def _stop(self) -> None:
         components = self._components
         began = time.monotonic()
         deadline = began + self._stop_timeout_s()
-        components.shared_state.publish(ProcessState.STOPPING, len(components.fetcher.in_flight.running()), None)
+        components.shared_state.publish(ProcessState.STOPPING, len(components.capsules.running()), None)
         components.record.quiet = True
         components.record.runs.interrupted = components.record.runs.stopping = True
-        components.processor.stop()
+        components.capsules.stop()
         self._lifecycle.fire("quiet")
         self._lifecycle.fire("shutdown")
         self._tasks.stop_others()
         # The jobs that stay in flight are pushed back below, or recovered by another process.
         with contextlib.suppress(RedisError, OSError):
-            components.fetcher.shutdown(min(_WIND_DOWN_S, max(1.0, deadline - time.monotonic())))
+            components.capsules.return_buffered(min(_WIND_DOWN_S, max(1.0, deadline - time.monotonic())))
         finished = self._wait_for_jobs(deadline)
         if not finished:
             components.record.runs.deadline_passed = True
-            components.processor.cancel_async(_CANCEL_S)
+            components.capsules.cancel_async(_CANCEL_S)
         self._wait_for_shutdown_handlers(max(deadline, began + SHUTDOWN_LEAST_S))
-        components.processor.stop_settling()
+        components.capsules.stop_settling()
         try:
-            components.fetcher.acknowledge_all()
+            components.capsules.acknowledge_all()
             in_time = not (self._stop_now or components.events.died.is_set())
             components.push_back.return_jobs(components.timeout_s if in_time else None)
             # Acknowledge the jobs that ended during the push-back.
-            components.fetcher.acknowledge_all()
+            components.capsules.acknowledge_all()
             # Redis may refuse this at maxmemory; the record expires by itself.
             with contextlib.suppress(RedisError, OSError):
                 components.cron.release()
@@ -265,7 +262,7 @@ class Launcher:
                 counters.flush(components.record.client)
                 components.metrics.flush()
             self._tasks.lease.stop()
-            lost_at = components.fetcher.connection_lost_at
+            lost_at = components.capsules.connection_lost_at
             components.lease.release(
                 list_is_empty=lost_at is None or time.monotonic() - lost_at > self._timings.blocking_call_s
             )
@@ -297,10 +294,10 @@ class Launcher:
 
     def _wait_for_jobs(self, deadline: float) -> bool:
         """Wait for the jobs in flight and acknowledge them; return whether all ended before the deadline or a signal."""
-        while not self._components.processor.join(_ACKNOWLEDGE_PERIOD_S):
+        while not self._components.capsules.join(_ACKNOWLEDGE_PERIOD_S):
             # Tried again in the next round: a crash before the acknowledgement repeats these jobs.
             with contextlib.suppress(RedisError, OSError):
-                self._components.fetcher.acknowledge_all()
+                self._components.capsules.acknowledge_all()
             self._tasks.update_title()
             if self._stop_now_requested() or time.monotonic() >= deadline:
                 return False
@@ -310,7 +307,7 @@ class Launcher:
         """Wait for the handlers of shutdown until the deadline or a signal to stop at once; acknowledge meanwhile."""
         while not self._lifecycle.join("shutdown", _ACKNOWLEDGE_PERIOD_S):
             with contextlib.suppress(RedisError, OSError):
-                self._components.fetcher.acknowledge_all()
+                self._components.capsules.acknowledge_all()
             if self._stop_now_requested() or time.monotonic() >= deadline:
                 self._lifecycle.abandon("shutdown")
                 return

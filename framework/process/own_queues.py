@@ -1,5 +1,6 @@
 """Choose the queues of a worker process: from options, a file, the environment, or the loaded classes."""
 
+import re
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, TypeAlias, cast
 
@@ -16,6 +17,13 @@ from framework.settings.model import Settings
 from framework.settings.yaml_file import YamlError
 from framework.telemetry import logs
 
+DEFAULT_CAPSULE = "default"
+"""The name of the capsule that serves the process's own queues, as in Sidekiq."""
+
+_CAPSULE_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}", re.ASCII)
+MAX_CAPSULES = 20
+"""The most capsules of a process: each has threads, and a connection for each of its queues."""
+
 FROM_CLASSES = "the loaded classes"
 Weights: TypeAlias = tuple[tuple[str, int], ...]
 
@@ -29,6 +37,70 @@ class OwnQueues(NamedTuple):
     source: str
     added: tuple[str, ...] = ()
     """The queues that the generated file lacks, of classes that are newer than the file."""
+    is_implicit: bool = False
+    """Whether the process was given no queues, so that these are all of its classes or of the generated file."""
+
+
+class CapsuleOptions(NamedTuple):
+    """A further capsule as it is configured: its name, its queues and namespaces, and its slots."""
+
+    name: str
+    queues: Weights
+    slots: int
+    no_namespaces: bool = False
+    """Whether names are queues only."""
+
+
+class CapsulePlan(NamedTuple):
+    """A capsule that a process runs."""
+
+    name: str
+    order: QueueOrder
+    slots: int
+
+
+def check_capsules(capsules: Sequence[CapsuleOptions], *, default_allowed: bool = False) -> tuple[CapsuleOptions, ...]:
+    """Return the capsules. Raises ValueError for a wrong name, a repeated one, or too many."""
+    seen: set[str] = set()
+    for one in capsules:
+        if _CAPSULE_NAME.fullmatch(one.name) is None:
+            raise ValueError(f"{one.name!r} is not a name of a capsule: use 1 to 40 of A-Z a-z 0-9 _ -")
+        if one.name == DEFAULT_CAPSULE and not default_allowed:
+            raise ValueError(
+                f"{one.name!r} is the capsule of the process's own queues: give those outside of the capsules"
+            )
+        if one.name in seen:
+            raise ValueError(f"the capsule {one.name!r} is given twice: give it once, with all its queues")
+        seen.add(one.name)
+    if len(capsules) > MAX_CAPSULES:
+        raise ValueError(f"{len(capsules)} capsules are too many: a process has at most {MAX_CAPSULES}")
+    return tuple(capsules)
+
+
+def without_capsules(own: Weights, capsules: Collection[CapsuleOptions]) -> Weights:
+    """Return the queues that no capsule names; for queues that the process has not been given itself."""
+    taken = {name for capsule in capsules for name, _ in capsule.queues}
+    return tuple((name, weight) for name, weight in own if name not in taken)
+
+
+def plan_capsules(
+    own: Weights, slots: int, capsules: Sequence[CapsuleOptions], known: Collection[str], *, no_namespaces: bool = False
+) -> list[CapsulePlan]:
+    """Return the capsules of a process: ``default`` with its own queues if it has any, then the others.
+
+    A queue that a capsule names is not served as a part of a namespace by another.
+    """
+    given = [CapsuleOptions(DEFAULT_CAPSULE, own, slots, no_namespaces)] if own else []
+    given += capsules
+    named = {name for one in given for name, _ in one.queues}
+    return [CapsulePlan(one.name, _order_of(one, known, named), one.slots) for one in given]
+
+
+def _order_of(capsule: CapsuleOptions, known: Collection[str], named: Collection[str]) -> QueueOrder:
+    if capsule.no_namespaces:
+        return QueueOrder.of(capsule.queues)
+    literal = {name for name, _ in capsule.queues}
+    return expand_queues(capsule.queues, {name for name in known if name in literal or name not in named})
 
 
 # Decision 194: a process serves the queues of its loaded classes by default.
@@ -36,7 +108,7 @@ def of_loaded_classes(settings: Settings, router: Router, shard: str) -> OwnQueu
     """Return the queues of the loaded classes on a shard with the generated weights, or ``default`` when there are none."""
     found = queues_on(router, _declarations(), shard)
     weights = tuple((queue, _weight(settings, users)) for queue, users in sorted(found.items()))
-    return OwnQueues(weights or _NO_QUEUES, FROM_CLASSES)
+    return OwnQueues(weights or _NO_QUEUES, FROM_CLASSES, is_implicit=True)
 
 
 def of_file(settings: Settings, router: Router, shard: str) -> OwnQueues:
@@ -56,7 +128,7 @@ def of_file(settings: Settings, router: Router, shard: str) -> OwnQueues:
     }
     weights = [(line.name, line.weight) for line in settings.queues]
     weights += [(queue, _weight(settings, users)) for queue, users in added.items()]
-    return OwnQueues(tuple(weights), settings.config_file_label("queues.yml"), tuple(added))
+    return OwnQueues(tuple(weights), settings.config_file_label("queues.yml"), tuple(added), is_implicit=True)
 
 
 def known_queues(router: Router) -> set[str]:

@@ -11,7 +11,7 @@ in the interrupted set.
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,14 +62,13 @@ class InterruptedJob:
 
 
 class PushBack:
-    """The push-back of one process. Use it from the main thread."""
+    """The push-back of one process. ``jobs`` are its jobs in flight by the owner of the list. Use it from the main thread."""
 
     def __init__(
-        self, client: "redis.Redis", identity: str, in_flight: InFlight, events: ProcessEvents, limit: InterruptionLimit
+        self, client: "redis.Redis", jobs: Mapping[str, InFlight], events: ProcessEvents, limit: InterruptionLimit
     ) -> None:
         self._client = client
-        self._identity = identity
-        self._in_flight = in_flight
+        self._jobs = jobs
         self._events = events
         self._limit = limit
         self._log = logs.logger()
@@ -82,16 +81,20 @@ class PushBack:
 
         ``deadline_s`` is the time that the jobs had to end, ``None`` when the stop did not wait for them.
         """
+        for owner, in_flight in self._jobs.items():
+            self._return_jobs(owner, in_flight, deadline_s)
+
+    def _return_jobs(self, owner: str, in_flight: InFlight, deadline_s: float | None) -> None:
         # Read first, so that a job that starts meanwhile is in one of the two lists.
-        buffered = self._in_flight.buffered()
+        buffered = in_flight.buffered()
         # Read once, because a job may end meanwhile: each job is either returned unchanged or interrupted.
-        running = {unit: unit.performing_since for unit in self._in_flight.running()}
+        running = {unit: unit.performing_since for unit in in_flight.running()}
         as_they_were = [unit for unit, since in running.items() if not since]
         as_they_were += [unit for unit in buffered if unit not in running]
-        self.returned += requeue(self._client, self._identity, [(unit, unit.data) for unit in as_they_were])
+        self.returned += requeue(self._client, owner, [(unit, unit.data) for unit in as_they_were])
         # Last, so that the interrupted jobs are the next to run.
         cut_off = [(unit, since) for unit, since in running.items() if since]
-        for one in interrupt(self._client, self._identity, cut_off, self._limit):
+        for one in interrupt(self._client, owner, cut_off, self._limit):
             self.returned += bool(one.destination)
             self._log_interrupted(one, deadline_s)
             if one.given_up:

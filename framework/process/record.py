@@ -15,8 +15,8 @@ from redis.exceptions import RedisError
 
 from framework.errors import PayloadError
 from framework.execute.stats import RunningJobs, ThreadCounts
-from framework.fetch.queues import QueueOrder
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.process.own_queues import CapsulePlan
 from framework.store.absent_keys import AbsentKeys
 from framework.text import decode_escaped
 from framework.timings import STANDARD, Timings
@@ -89,8 +89,7 @@ class ProcessRecord:
 
     client: "redis.Redis"
     identity: str
-    order: QueueOrder
-    slots: int
+    capsules: Sequence[CapsulePlan]
     version: str
     runs: RunningJobs
     tag: str = ""
@@ -111,6 +110,16 @@ class ProcessRecord:
     _appeared: bool = False
     _last_quiet: bool | None = None
     """The last written ``quiet``; ``None`` before the first record, after a refusal, and after a heartbeat without a record."""
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues of all capsules."""
+        return list(dict.fromkeys(name for one in self.capsules for name in one.order.names))
+
+    @property
+    def slots(self) -> int:
+        """The slots of all capsules."""
+        return sum(one.slots for one in self.capsules)
 
     def heartbeat(self) -> list[str]:
         """Return the signals that were requested through Redis; write the record and the statistics. Raises redis errors.
@@ -224,20 +233,23 @@ class ProcessRecord:
 
     def _info(self) -> dict[str, Any]:
         """Return a superset of the fields that each version reads (`concurrency` and `queues` moved between versions)."""
-        weights = dict(self.order.weights)
+        capsules = {
+            one.name: {"concurrency": one.slots, "mode": one.order.mode, "weights": dict(one.order.weights)}
+            for one in self.capsules
+        }
         return {
             "hostname": self.identity.rsplit(":", 2)[0] or socket.gethostname(),
             "started_at": self.started_at,
             "pid": os.getpid(),
             "tag": self.tag,
             "concurrency": self.slots,
-            "queues": self.order.names,
-            "weights": [weights],
+            "queues": self.queues,
+            "weights": [one["weights"] for one in capsules.values()],
             "labels": ["python", *self.labels],
             "identity": self.identity,
             "version": self.version,
             "embedded": self.embedded,
-            "capsules": {"default": {"concurrency": self.slots, "mode": self.order.mode, "weights": weights}},
+            "capsules": capsules,
         }
 
 

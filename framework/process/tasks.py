@@ -9,11 +9,13 @@ from framework.process.heartbeat import HOOKS_LIMIT_S, PeriodicTask
 from framework.process.lifecycle import LifecycleEvents
 from framework.process.signals import SignalQueue, accepted_signals
 from framework.recover.reaper import jittered
+from framework.store.script import END_PAUSES
 from framework.telemetry import logs
 from framework.telemetry.counters import counters
 from framework.text import decode_escaped
 from framework.wire import keys
 
+_PAUSE_KEYS = [keys.PAUSED, keys.PAUSE_ENDS]
 # The difference between the host's clock and Redis's clock from which a warning is due.
 _MAX_SKEW_S = 2.0
 
@@ -27,6 +29,7 @@ class ProcessTasks:
         self._signals = signals
         self._log = logs.logger()
         self._paused: list[str] = []
+        self._blocked: list[str] = []
         events = components.events
         upkeep, timings = components.record.client, components.timings
         self._timings = timings
@@ -105,29 +108,45 @@ class ProcessTasks:
         self._lifecycle.fire("beat")
         self.read_pauses()
         components = self._components
-        renew_slots(components.record.client, components.fetcher.in_flight.running(), self._timings.slot_ttl_s)
+        renew_slots(components.record.client, components.capsules.running(), self._timings.slot_ttl_s)
         counters.flush(self._components.record.client)
         self._components.metrics.flush_if_due()
         self._eviction.check()
 
     def read_pauses(self) -> None:
-        """Skip the queues that are paused now. Raises redis errors."""
-        if not self._components.absent.may_exist(keys.PAUSED):
+        """Skip the queues that are paused now, and those that wait for a blocking queue. Raises redis errors."""
+        paused, blocked = self._read_paused(), sorted(self._components.blocking.blocked())
+        if (paused, blocked) == (self._paused, self._blocked):
             return
-        members = cast("set[bytes]", self._components.record.client.smembers(keys.PAUSED))
-        self._components.absent.note(keys.PAUSED, found=bool(members))
-        paused = sorted(decode_escaped(name) for name in members)
+        self._components.capsules.pause({*paused, *blocked})
         if paused != self._paused:
-            self._paused = paused
-            self._components.fetcher.pause(paused)
             self._log.info("the process does not fetch from paused queues", event_name="queues.paused", queues=paused)
+        if blocked != self._blocked:
+            self._log.info(
+                "the process does not fetch from queues behind a blocking queue that has jobs",
+                event_name="queues.blocked",
+                queues=blocked,
+            )
+        self._paused, self._blocked = paused, blocked
+
+    def _read_paused(self) -> list[str]:
+        if not self._components.absent.may_exist(keys.PAUSED):
+            return self._paused
+        client = self._components.record.client
+        members = cast("set[bytes]", client.smembers(keys.PAUSED))
+        self._components.absent.note(keys.PAUSED, found=bool(members))
+        # Also after the last pause: it may have left an end that must not end a later one.
+        if members or self._paused:
+            ended: list[bytes] = END_PAUSES(client, _PAUSE_KEYS, [])
+            members = members.difference(ended)
+        return sorted(map(decode_escaped, members))
 
     def _sweep(self) -> float:
         try:
             self._components.reaper.sweep(own=self._components.identity)
         # Broken keys of a dead process must not prevent the reconciliation of this process's own list.
         finally:
-            self._components.fetcher.reconcile()
+            self._components.capsules.reconcile()
         return jittered(self._timings.sweep_period_s)
 
     def _maintain_policies(self) -> float:

@@ -61,7 +61,7 @@ class WorkerHealth:
             "reasons": reasons,
             "pid": os.getpid(),
             "shard": self._shard,
-            "queues": self._record.order.names,
+            "queues": self._record.queues,
             "state": state.state.name.lower(),
             "busy": len(self._record.runs.running()),
             "fetches": state.fetches(self._timings),

@@ -6,7 +6,7 @@ A supervisor that saw its child die removes the lease at once; the worker proces
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, cast
 
@@ -28,6 +28,7 @@ from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, may_exceed
 from framework.wire.job import DEATH_COUNT, Job, count_of, decode
 from framework.wire.json import dumps, loads_object
 from framework.wire.malformed import dead_set_entry
+from framework.wire.owners import capsule_field, capsule_owner, capsules_of, split_owner
 from framework.wire.resources import JobResources, Slot, lock_of, slot_id, slot_member
 from framework.wire.set_limits import INTERRUPTED_SET_LIMITS, SetLimits
 from framework.wire.status_key import TrackedJob, tracked_job
@@ -125,41 +126,56 @@ class Reaper:
         except NoPermissionError:
             return
         self._cursor, found = cast("tuple[int, list[bytes]]", scanned)
-        owners = [keys.owner(decode_escaped(name)) for name in found]
-        if owners:
-            REGISTER_ORPHAN(self._client, [keys.REGISTRY, *map(keys.lease, owners)], owners)
+        places, arguments = [keys.REGISTRY], list[str]()
+        for owner in (keys.owner(decode_escaped(name)) for name in found):
+            identity, capsule = split_owner(owner)
+            places += [keys.lease(owner), keys.process(owner)]
+            arguments += [identity, capsule_field(capsule) if capsule else ""]
+        if arguments:
+            REGISTER_ORPHAN(self._client, places, arguments)
 
     def reclaim(self, identity: str) -> int:
-        """Return every job of one working list unless its owner may be alive; unregister the owner when that is safe."""
-        moved = 0
-        while (found := self._inspect(identity)) is not None and found.page:
-            results = self._reclaim_page(identity, found)
-            moved += sum(result > 0 for result in results)
-            if -1 in results or not any(results):
-                # Its owner is alive, or another reaper returns the same jobs.
-                break
+        """Return every job of one process unless it may be alive; unregister it when that is safe."""
+        moved, capsules = self._reclaim_list(identity)
+        if capsules is None:
+            return moved
+        for capsule in capsules:
+            moved += self._reclaim_list(capsule_owner(identity, capsule))[0]
         queue = keys.migrated_queue(identity)
         if queue is not None and moved:
             self._on_recovered(RecoveredJob(identity, Job(), keys.queue(queue), migration_jobs=moved))
-        if found is not None:
-            unregister(self._client, identity, self._timings.unregister_after_s)
+        unregister(self._client, identity, self._timings.unregister_after_s, capsules)
         return moved
 
-    def _inspect(self, identity: str) -> "_DeadProcess | None":
+    def _reclaim_list(self, owner: str) -> tuple[int, Sequence[str] | None]:
+        """Return how many jobs of one working list were returned, and the further capsules; ``None`` if the process may be alive."""
+        moved = 0
+        while (found := self._inspect(owner)) is not None and found.page:
+            results = self._reclaim_page(owner, found)
+            moved += sum(result > 0 for result in results)
+            if -1 in results or not any(results):
+                # The process is alive, or another reaper returns the same jobs.
+                break
+        return moved, None if found is None else found.capsules
+
+    def _inspect(self, owner: str) -> "_DeadList | None":
+        identity, capsule = split_owner(owner)
         found: Any = INSPECT_DEAD(
             self._client,
-            [keys.lease(identity), keys.working(identity), keys.REGISTRY, keys.process(identity), keys.STEADY_SINCE],
+            [keys.lease(owner), keys.working(owner), keys.REGISTRY, keys.process(owner), keys.STEADY_SINCE],
             [identity, _PAGE, f"{self._detector.lease_s:g}", f"{self._detector.required_steady_s:g}"],
         )
         if not found:
             return None
         now, length, written, *page = cast("list[Any]", found)
-        evidence = RunEvidence.from_hash(dict(zip(written[::2], written[1::2], strict=True)))
-        return _DeadProcess(f"{float(now) + self._timings.inspection_valid_s:.6f}", int(length), evidence, page)
+        fields: dict[bytes, bytes] = dict(zip(written[::2], written[1::2], strict=True))
+        evidence = RunEvidence.from_hash(fields, capsule)
+        valid_until = f"{float(now) + self._timings.inspection_valid_s:.6f}"
+        return _DeadList(valid_until, int(length), evidence, page, capsules_of(fields))
 
-    def _reclaim_page(self, identity: str, dead: "_DeadProcess") -> list[int]:
-        if (queue := keys.migrated_queue(identity)) is not None:
-            return self._restore_page(identity, queue, dead)
+    def _reclaim_page(self, owner: str, dead: "_DeadList") -> list[int]:
+        if (queue := keys.migrated_queue(owner)) is not None:
+            return self._restore_page(owner, queue, dead)
         # The page begins with the youngest; each job goes to the head of its queue in turn, so the oldest is the next to run.
         # Not strict: the page may be only the beginning of the list.
         ranked = zip(dead.page, range(dead.length - 1, -1, -1), strict=False)
@@ -168,15 +184,16 @@ class Reaper:
             for data, rank in ranked
         ]
         results = RECLAIM.each(
-            self._client, [self._reclaim_call(identity, dead, disposition) for disposition in dispositions]
+            self._client, [self._reclaim_call(owner, dead, disposition) for disposition in dispositions]
         )
         for index, disposition in enumerate(dispositions):
             if disposition.tracked is not None and isinstance(results[index], NoPermissionError):
                 # Redis refused the script before it ran, perhaps only its status key: move the job without its state.
-                stateless = self._reclaim_call(identity, dead, replace(disposition, tracked=None))
+                stateless = self._reclaim_call(owner, dead, replace(disposition, tracked=None))
                 (results[index],) = RECLAIM.each(self._client, [stateless])
         for disposition, result in zip(dispositions, results, strict=True):
             if isinstance(result, int) and result > 0:
+                identity, _ = split_owner(owner)
                 self._on_recovered(
                     RecoveredJob(identity, Job(disposition.payload), disposition.destination, trimmed=result - 1)
                 )
@@ -186,35 +203,34 @@ class Reaper:
                 raise result
         return results
 
-    def _restore_page(self, identity: str, queue: str, dead: "_DeadProcess") -> list[int]:
+    def _restore_page(self, owner: str, queue: str, dead: "_DeadList") -> list[int]:
         """Return the jobs that a dead migration had not moved: undecoded, because none can have run, and in order."""
-        places = [keys.lease(identity), keys.working(identity), keys.queue(queue), keys.QUEUES]
+        places = [keys.lease(owner), keys.working(owner), keys.queue(queue), keys.QUEUES]
         moved: int = RESTORE(self._client, places, [dead.valid_until, _MAX_RESTORED_JOBS, _MAX_RESTORED_BYTES, queue])
         return [1] * moved if moved > 0 else [moved]
 
-    def _reclaim_call(
-        self, identity: str, dead: "_DeadProcess", disposition: "_Disposition"
-    ) -> tuple[list[str], list[Any]]:
+    def _reclaim_call(self, owner: str, dead: "_DeadList", disposition: "_Disposition") -> tuple[list[str], list[Any]]:
         limits = INTERRUPTED_SET_LIMITS if disposition.destination == keys.INTERRUPTED else self._dead_set_limits
-        places = [keys.lease(identity), keys.working(identity), disposition.destination, keys.QUEUES]
+        places = [keys.lease(owner), keys.working(owner), disposition.destination, keys.QUEUES]
         arguments = [disposition.fetched, disposition.data, dead.valid_until, disposition.queue, *limits.arguments]
         if disposition.tracked is not None:
             places.append(keys.status(disposition.tracked.jid))
             arguments += ["failed", disposition.tracked.ttl_s]
         else:
             arguments += ["", 0]
-        resources = _resources_of(identity, disposition)
+        resources = _resources_of(owner, disposition)
         return places, [*arguments, resources.on_requeue() if disposition.queue else resources.on_end()]
 
 
 @dataclass(frozen=True, slots=True)
-class _DeadProcess:
-    """The rest of a dead process: the ``length`` of its list, its youngest jobs, and the evidence of its runs."""
+class _DeadList:
+    """A list of a dead process: its ``length``, its youngest jobs, the evidence of their runs, and the further capsules."""
 
     valid_until: str
     length: int
     evidence: RunEvidence
     page: list[bytes]
+    capsules: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,14 +272,14 @@ def _disposition(
     return _Disposition(data, keys.queue(queue), queue, changed, payload)
 
 
-def _resources_of(identity: str, disposition: "_Disposition") -> JobResources:
+def _resources_of(owner: str, disposition: "_Disposition") -> JobResources:
     """Return every resource that the job of a dead process may have had: the script ignores the others."""
     payload = disposition.payload
     name = str(payload.get("class"))
     worker = registry.find(name)
     declaration = None if worker is None else worker.declaration()
     names = {name, name if declaration is None else declaration.wire_name, f"queue/{payload.get('queue')}"}
-    member = slot_member(identity, slot_id(payload, disposition.fetched))
+    member = slot_member(owner, slot_id(payload, disposition.fetched))
     slots = [Slot(keys.limit(name), member) for name in sorted(names)]
     lock = lock_of(payload, None if declaration is None else declaration.lock_ttl_s)
     return JobResources(lock, slots, batch=disposition.batch, batch_end="dead")
@@ -292,11 +308,18 @@ def mark_dead(client: "redis.Redis", identity: str) -> None:
     client.srem(keys.PROCESSES, identity)
 
 
-def unregister(client: "redis.Redis", identity: str, after_s: float) -> None:
-    """Remove the keys of a process without a lease whose list is empty, ``after_s`` seconds after its last heartbeat."""
+def unregister(client: "redis.Redis", identity: str, after_s: float, capsules: Sequence[str] = ()) -> None:
+    """Remove the keys of a process without a lease whose lists are empty, ``after_s`` seconds after its last heartbeat.
+
+    ``capsules`` are the further ones.
+    """
+    lists = [keys.working(capsule_owner(identity, capsule)) for capsule in ("", *capsules)]
     traces = [keys.process(identity), identity, *keys.work(identity), keys.signals(identity)]
-    places = [keys.lease(identity), keys.working(identity), keys.REGISTRY, keys.PROCESSES, *traces]
-    UNREGISTER(client, places, [identity, after_s])
+    UNREGISTER(
+        client,
+        [keys.lease(identity), keys.REGISTRY, keys.PROCESSES, *lists, *traces],
+        [identity, after_s, len(lists)],
+    )
 
 
 def jittered(period_s: float) -> float:

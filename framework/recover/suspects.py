@@ -23,6 +23,7 @@ from framework.store.script import NOTE_START
 from framework.timings import STANDARD, Timings
 from framework.types import Payload
 from framework.wire import keys
+from framework.wire.owners import capsule_field, capsules_of
 
 MAX_UNACKNOWLEDGED = 32
 """Most ended jobs without a confirmed acknowledgement: a kill repeats no more than these and the running jobs."""
@@ -100,17 +101,21 @@ class SuspectRunner:
 
 @dataclass(frozen=True, slots=True)
 class RunEvidence:
-    """The evidence that a process has written about its runs: its concurrency (``None``: unknown) and the suspects it started."""
+    """The evidence about the jobs of a working list: its concurrency (``None``: unknown) and the suspects its process started."""
 
     concurrency: int | None
     started_suspects: frozenset[bytes]
 
     @classmethod
-    def from_hash(cls, fields: Mapping[bytes, Any]) -> "RunEvidence":
-        """Read the HASH ``keys.process``."""
-        concurrency = fields.get(CONCURRENCY_FIELD.encode(), b"")
-        valid = concurrency.isdigit() and len(concurrency) <= _MAX_DIGITS
-        return cls(int(concurrency) if valid else None, frozenset(fields))
+    def from_hash(cls, fields: Mapping[bytes, Any], capsule: str = "") -> "RunEvidence":
+        """Read the HASH ``keys.process`` for the list of a capsule; the first, without a name, has the slots of no other."""
+        if capsule:
+            return cls(_count(fields.get(capsule_field(capsule).encode(), b"")), frozenset(fields))
+        left = _count(fields.get(CONCURRENCY_FIELD.encode(), b""))
+        for name in capsules_of(fields):
+            slots = _count(fields[capsule_field(name).encode()])
+            left = None if left is None or slots is None else max(0, left - slots)
+        return cls(left, frozenset(fields))
 
     def classify(self, data: bytes, payload: Payload, rank: int) -> StartState:
         """Classify the job at ``rank`` of the working list, 0 being the oldest."""
@@ -122,6 +127,10 @@ class RunEvidence:
         if rank < self.concurrency:
             return "started"
         return "maybe_started" if rank < self.concurrency + MAX_UNACKNOWLEDGED else "not_started"
+
+
+def _count(value: bytes) -> int | None:
+    return int(value) if value.isdigit() and len(value) <= _MAX_DIGITS else None
 
 
 def _digest(data: bytes) -> str:

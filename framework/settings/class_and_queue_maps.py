@@ -45,6 +45,8 @@ def _check_queue(name: str) -> str:
     return name
 
 
+QueueNames: TypeAlias = tuple[Annotated[str, AfterValidator(_check_queue)], ...]
+
 QueueLimits = Annotated[
     dict[Annotated[str, AfterValidator(_check_queue)], Annotated[int, validators.whole_number(1, MAX_QUEUE_LIMIT)]],
     BeforeValidator(_check_limits),

@@ -34,6 +34,7 @@ KEYS_BY_FILE: Mapping[str, tuple[str, ...]] = {
         "reliable_push",
         "limits",
         "process_limits",
+        "blocking_queues",
         "sidekiq_metrics",
         "concurrency_limit_by_urgency",
         "poll_interval",

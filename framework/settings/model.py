@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 
 from framework.messages import did_you_mean
 from framework.settings import validators
-from framework.settings.class_and_queue_maps import ClassPatterns, QueueLimits, RetiredWorkers
+from framework.settings.class_and_queue_maps import ClassPatterns, QueueLimits, QueueNames, RetiredWorkers
 from framework.settings.database_url import check_database_url, check_task_url
 from framework.settings.health_indicators import HealthSettings
 from framework.settings.schedule import CronEntrySettings, CronSettings, Schedule
@@ -218,6 +218,8 @@ class Settings(BaseSettings):
     """The most jobs of a queue that run at a time, over all processes of the shard (sidekiq-limit_fetch's)."""
     process_limits: QueueLimits = Field(default_factory=dict[str, int])
     """The most jobs of a queue that one process runs at a time."""
+    blocking_queues: Annotated[QueueNames, NoDecode, BeforeValidator(validators.split_list)] = ()
+    """The queues that keep a process from the queues behind them while they have jobs (sidekiq-limit_fetch's ``blocking``)."""
     sidekiq_metrics: tuple[Literal[7, 8], ...] = (7, 8)
     """The versions of Sidekiq whose Metrics page shows this application's jobs; empty for none."""
     concurrency_limit_by_urgency: bool = False

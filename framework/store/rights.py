@@ -133,6 +133,7 @@ WORKER = Role(
             script.ADMIT,
             script.TAKE_SLOT,
             script.REGISTER_ORPHAN,
+            script.END_PAUSES,
             script.NOTE_START,
             script.HEARTBEAT,
             script.KILL,

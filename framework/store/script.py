@@ -99,6 +99,7 @@ ADMIT = Script("admit", *_RELEASE_PARTS, "request_slot", "positions", "start_loc
 TAKE_SLOT = Script("take_slot", *_RELEASE_PARTS, "request_slot")
 PUSH_UNIQUE = Script("push_unique", "time", "lock", "positions", "duplicate")
 REGISTER_ORPHAN = Script("register_orphan")
+END_PAUSES = Script("end_pauses", "time")
 NOTE_START = Script("note_start")
 HEARTBEAT = Script("heartbeat")
 KILL = Script("kill", *_RELEASE_PARTS, "trim")

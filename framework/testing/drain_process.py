@@ -9,7 +9,6 @@ from typing import Any
 from framework.errors import ModeError
 from framework.execute.job_log import JobLog
 from framework.exit_codes import EXIT_OK
-from framework.fetch.queues import QueueOrder
 from framework.process.identity import own_identity
 from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
@@ -33,7 +32,9 @@ class DrainProcess:
         self._shard = Shard(shard.name, shard.endpoint, role="testing")
         client: Any = self._shard.client
         names = sorted(name.decode() for name in client.smembers(keys.QUEUES)) if queues is None else list(queues)
-        options = WorkerOptions(shard.name, tuple((name, 0) for name in names or ["default"]), 1, _TIMEOUT_S)
+        options = WorkerOptions(
+            shard.name, tuple((name, 0) for name in names or ["default"]), 1, _TIMEOUT_S, no_namespaces=True
+        )
         self._names = [name for name, _ in options.queues]
         self._stops_at_error = stops_at_error
         self._errors: list[BaseException] = []
@@ -41,7 +42,6 @@ class DrainProcess:
             settings.model_copy(update={"poll_interval": _POLL_INTERVAL_S}),
             open_router(settings),
             options,
-            QueueOrder.of(options.queues),
             self._shard,
             own_identity(),
             JobLog(silent_log(), jobs=False),

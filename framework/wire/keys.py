@@ -5,6 +5,8 @@
 
 import time
 
+from framework.wire.owners import split_owner
+
 QUEUES = "queues"
 SCHEDULE = "schedule"
 RETRY = "retry"
@@ -14,6 +16,9 @@ PROCESSES = "processes"
 PAUSED = "paused"
 STAT_PROCESSED = "stat:processed"
 STAT_FAILED = "stat:failed"
+
+PAUSE_ENDS = "aw:pause_ends"
+"""HASH from a paused queue whose pause ends by itself to its end, in seconds of Redis's clock."""
 
 REGISTRY = "aw:processes"
 """ZSET of the identities that may own a working list; score: last heartbeat in seconds of Redis's clock; negative if dead."""
@@ -140,13 +145,13 @@ WORKING_LISTS = f"{_WORKING}*"
 """Pattern of all working lists."""
 
 
-def working(identity: str) -> str:
-    """LIST of the jobs that one process has fetched and not finished."""
-    return _WORKING + identity
+def working(owner: str) -> str:
+    """LIST of the jobs that one process, or one of its further capsules, has fetched and not finished."""
+    return _WORKING + owner
 
 
 def owner(working_list: str) -> str:
-    """Return the identity that owns a working list."""
+    """Return the owner of a working list: the identity of a process, or ``IDENTITY/NAME`` of a further capsule."""
     return working_list.removeprefix(_WORKING)
 
 
@@ -164,14 +169,14 @@ def migrated_queue(identity: str) -> str | None:
     return identity.removeprefix(_MIGRATION) if identity.startswith(_MIGRATION) else None
 
 
-def lease(identity: str) -> str:
-    """STRING with a TTL: the lease of a process. While it exists no other process may change its working list."""
-    return f"aw:lease:{identity}"
+def lease(owner: str) -> str:
+    """STRING with a TTL: the lease of a process. While it exists no other process may change its working lists."""
+    return f"aw:lease:{split_owner(owner)[0]}"
 
 
-def process(identity: str) -> str:
-    """HASH of a process's runs: its ``slots``, and the digests of the suspect jobs that it started."""
-    return f"aw:process:{identity}"
+def process(owner: str) -> str:
+    """HASH of a process's runs: its ``slots``, those of its further capsules, and the digests of the suspects that it started."""
+    return f"aw:process:{split_owner(owner)[0]}"
 
 
 def pushed(token: str) -> str:

@@ -3,20 +3,19 @@
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Self
 
 from framework.errors import ConfigurationError, ConfigurationProblem, FrameworkError
 from framework.execute.job_log import JobLog
 from framework.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_OK
-from framework.fetch.queues import QueueOrder
 from framework.process import own_queues
 from framework.process.components import ProcessComponents
-from framework.process.descriptors import check_worker
 from framework.process.identity import draw_nonce, identity_of
 from framework.process.launcher import Launcher
-from framework.process.own_queues import expand_queues, known_queues
+from framework.process.own_queues import CapsuleOptions, check_capsules, without_capsules
 from framework.process.redis_at_boot import check_rights, wait_for_redis
 from framework.process.signals import QUIET, STOP, STOP_NOW, SignalQueue
 from framework.process.title import NoTitle
@@ -29,10 +28,12 @@ from framework.telemetry import logs
 from framework.telemetry.library_log import LibraryLog
 from framework.types import QUEUE_NAME, QUEUE_NAME_FORMAT
 from framework.wiring.client import checked_router, load_workers
-from framework.wiring.worker_process import WorkerOptions, build_worker
+from framework.wiring.worker_process import WorkerOptions, build_worker, check_options
 
 CONCURRENCY = 2
 """The jobs that run at a time by default (Sidekiq's): they share the interpreter with the application."""
+
+NO_CAPSULES: Mapping[str, tuple[int, Sequence[str | tuple[str, int]]]] = MappingProxyType({})
 
 # After the deadline of the jobs: the push-back, and the handlers of exit.
 _STOP_MARGIN_S = 10.0
@@ -50,12 +51,13 @@ class EmbeddedWorker:
     """A worker that runs in threads of this process. One at a time; start it after a fork, never before.
 
     ``queues`` are names or ``(name, weight)``; without them it serves the queues of all loaded classes. ``modules`` are imported
-    at the start, in addition to those that the application has imported. ``timeout`` is the time in seconds that running jobs get
+    at the start, in addition to those that the application has imported. ``capsules`` are further groups of queues by name, each
+    with its concurrency, for example ``{"slow": (1, ["reports"])}``. ``timeout`` is the time in seconds that running jobs get
     at the stop; the default is the setting.
 
     Raises:
         TypeError: ``queues`` is one name.
-        ValueError: a queue, ``concurrency`` or ``timeout`` is invalid.
+        ValueError: a queue, a capsule, ``concurrency`` or ``timeout`` is invalid.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class EmbeddedWorker:
         queues: Sequence[str | tuple[str, int]] = (),
         *,
         concurrency: int = CONCURRENCY,
+        capsules: Mapping[str, tuple[int, Sequence[str | tuple[str, int]]]] = NO_CAPSULES,
         shard: str = MAIN,
         timeout: float | None = None,
         modules: Sequence[str] = (),
@@ -72,6 +75,7 @@ class EmbeddedWorker:
         self._queues = _checked_queues(queues)
         if not 1 <= concurrency <= MAX_CONCURRENCY:
             raise ValueError(f"concurrency must be a whole number from 1 to {MAX_CONCURRENCY:,}, not {concurrency!r}")
+        self._capsules = _checked_capsules(capsules)
         if timeout is not None and not 0 <= timeout <= MAX_TIMEOUT_S:
             raise ValueError(f"timeout must be a number of seconds from 0 to {MAX_TIMEOUT_S:,g}, not {timeout!r}")
         self._concurrency = concurrency
@@ -111,7 +115,7 @@ class EmbeddedWorker:
             settings = load()
             router = load_workers(settings, self._modules) if self._modules else checked_router(settings)
             options = self._options(settings, router)
-            check_worker(options.slots, len(options.queues), len(settings.shards))
+            check_options(options, settings)
             self._signals = signals = SignalQueue()
             shard = Shard(options.shard, endpoint_of(settings, options.shard), role=f"embedded:{os.getpid()}")
             self._components = components = _build(settings, router, options, shard)
@@ -149,7 +153,7 @@ class EmbeddedWorker:
             if not thread.is_alive():
                 self._signals = None
                 signals.close()
-        return not thread.is_alive() and components.processor.join(0)
+        return not thread.is_alive() and components.capsules.join(0)
 
     def __enter__(self) -> Self:
         self.start()
@@ -166,13 +170,14 @@ class EmbeddedWorker:
         own = own_queues.of_loaded_classes(settings, router, self._shard_name)
         return WorkerOptions(
             shard=self._shard_name,
-            queues=self._queues or own.weights,
+            queues=self._queues or without_capsules(own.weights, self._capsules),
             slots=self._concurrency,
             timeout_s=settings.timeout if self._timeout_s is None else self._timeout_s,
             no_namespaces=not self._queues,
             tag=self._tag or settings.tag,
             labels=self._labels or settings.labels,
             queues_from="EmbeddedWorker" if self._queues else own.source,
+            capsules=self._capsules,
         )
 
     def _run(self, settings: Settings, shard: Shard, components: ProcessComponents, signals: SignalQueue) -> None:
@@ -199,15 +204,27 @@ class EmbeddedWorker:
 
 def _build(settings: Settings, router: Router, options: WorkerOptions, shard: Shard) -> ProcessComponents:
     """Return the components of a worker that leaves the process as it is."""
-    known = known_queues(router)
-    order = QueueOrder.of(options.queues) if options.no_namespaces else expand_queues(options.queues, known)
     job_log = JobLog(LibraryLog({"pid": os.getpid(), "shard": options.shard}), jobs=settings.logging.jobs)
     # Never the nonce that a supervisor gave to this process: its identity is that of a process of its own.
     identity = identity_of(os.getpid(), draw_nonce())
-    components = build_worker(settings, router, options, order, shard, identity, job_log, supervisor=None)
+    components = build_worker(settings, router, options, shard, identity, job_log, supervisor=None)
     components.title = NoTitle()
     components.record.embedded = True
     return components
+
+
+def _checked_capsules(
+    capsules: Mapping[str, tuple[int, Sequence[str | tuple[str, int]]]],
+) -> tuple[CapsuleOptions, ...]:
+    found = [CapsuleOptions(name, _checked_queues(queues), slots) for name, (slots, queues) in capsules.items()]
+    for one in found:
+        if not 1 <= one.slots <= MAX_CONCURRENCY:
+            raise ValueError(
+                f"the concurrency of the capsule {one.name!r} must be a whole number from 1 to {MAX_CONCURRENCY:,}, not {one.slots!r}"
+            )
+        if not one.queues:
+            raise ValueError(f"the capsule {one.name!r} has no queues: name those that it serves")
+    return check_capsules(found)
 
 
 def _checked_queues(queues: Sequence[str | tuple[str, int]]) -> tuple[tuple[str, int], ...]:

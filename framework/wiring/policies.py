@@ -1,12 +1,13 @@
 """Build the policies of a process: their admission checks in order, and their periodic work."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import redis
 
 from framework.declare import registry
 from framework.execute.admission import AdmissionChain, AdmissionPolicy
+from framework.feature_flags.flag import FlagSource
 from framework.feature_flags.redis_flags import RedisFlags, ShardFlags
 from framework.policies.concurrency.admission import CapacityLimit, ClassLimit, QueueLimit
 from framework.policies.concurrency.limits import FleetSlots, Limits
@@ -35,7 +36,8 @@ from framework.wiring.health_policy import open_health_policy
 class Policies(NamedTuple):
     """The policies of one process."""
 
-    admission: AdmissionChain
+    admission: Sequence[AdmissionChain]
+    """The admission of each capsule."""
     refresh: Callable[[], None]
     """Reads the policies' state, before the first job and every few seconds."""
     maintenance: tuple[Callable[[], None], ...]
@@ -44,16 +46,30 @@ class Policies(NamedTuple):
     """The flags that ``refresh`` reads."""
 
 
+class _SharedParts(NamedTuple):
+    """What the policies of all capsules share."""
+
+    client: "redis.Redis"
+    waits: Timings
+    flags: FlagSource
+    skips: SkipTracker
+    pauses: PauseState
+    limits: Limits
+    consistency: ConsistencyPolicy
+    health: AdmissionPolicy
+    defer_delay: float
+
+
 def open_policies(
     settings: Settings,
     tracker: Tracker,
     shard: Shard,
     maintenance_client: "redis.Redis",
-    identity: str,
+    owners: Sequence[str],
     absent: AbsentKeys,
     waits: Timings,
 ) -> Policies:
-    """Return the policies of one process.
+    """Return the policies of one process, whose capsules have these ``owners`` of working lists.
 
     The order of admission: (1) policies that end the job (drop flag); (2) policies that hold or delay it without acquiring
     anything (pause, defer flag, health); (3) policies that acquire a resource (queue slot, class slot); (4) the replica check;
@@ -67,22 +83,42 @@ def open_policies(
     def refresh() -> None:
         pause_strategies.poll()
         if flags.read():
-            admission.invalidate()
+            invalidate()
+
+    def invalidate() -> None:
+        for chain in admission:
+            chain.invalidate()
 
     skips = SkipTracker(flags)
     pauses = PauseState(flags, stored, pause_strategies, refresh)
-    slots = LimitSlots(client, identity, waits)
     fleet = FleetSlots(maintenance_client, waits)
     limits = Limits(fleet, settings.limits, by_urgency=settings.concurrency_limit_by_urgency)
     consistency = ConsistencyPolicy(databases_of(settings))
+    health = open_health_policy(settings, tracker)
+    shared = _SharedParts(client, waits, flags, skips, pauses, limits, consistency, health, settings.flags.defer_delay)
+    admission = [_admission(shared, owner) for owner in owners]
+    # Throttling before the sweep of the limits, which assigns the slots that throttling has freed.
+    maintenance = (
+        PauseResumer(maintenance_client, pauses, absent).resume_ended,
+        Throttle(maintenance_client, limits).adjust,
+        LimitSweeper(maintenance_client, limits, invalidate, absent).sweep,
+        skips.warn_stale,
+    )
+    return Policies(admission, refresh, maintenance, ShardFlags(flags, stored))
+
+
+def _admission(shared: _SharedParts, owner: str) -> AdmissionChain:
+    """Return the policies of the capsule whose working list has this owner, in their order."""
+    client, consistency, limits = shared.client, shared.consistency, shared.limits
+    slots = LimitSlots(client, owner, shared.waits)
     local: tuple[AdmissionPolicy, ...] = (
         # First, so that a job which an operator drops is not held before.
-        DropFlag(flags, skips),
+        DropFlag(shared.flags, shared.skips),
         # Before the deferring policies: a held job costs nothing, and a deferred one comes back repeatedly.
-        PausePolicy(client, identity, pauses),
+        PausePolicy(client, owner, shared.pauses),
         # These send no command to Redis and acquire nothing; a deferred job passes the whole order again.
-        DeferFlag(flags, skips, settings.flags.defer_delay),
-        open_health_policy(settings, tracker),
+        DeferFlag(shared.flags, shared.skips, shared.defer_delay),
+        shared.health,
     )
     remote: tuple[AdmissionPolicy, ...] = (
         # The queue's slot first: a job that waits for a slot of its class releases the slot of its queue.
@@ -95,15 +131,7 @@ def open_policies(
         consistency,
         DedupLock(client, consistency),
     )
-    admission = AdmissionChain(remote, local)
-    # Throttling before the sweep of the limits, which assigns the slots that throttling has freed.
-    maintenance = (
-        PauseResumer(maintenance_client, pauses, absent).resume_ended,
-        Throttle(maintenance_client, limits).adjust,
-        LimitSweeper(maintenance_client, limits, admission.invalidate, absent).sweep,
-        skips.warn_stale,
-    )
-    return Policies(admission, refresh, maintenance, ShardFlags(flags, stored))
+    return AdmissionChain(remote, local)
 
 
 def _named_strategies() -> list[str]:

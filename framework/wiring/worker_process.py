@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -10,28 +10,20 @@ from importlib import import_module
 
 import redis
 
-from framework import middleware, timings
+from framework import timings
 from framework.admin.held_jobs import HeldJobsAlert
 from framework.cron.scheduler import CronScheduler
-from framework.execute.admission import AdmissionChain
+from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.execute.cancellation import Cancellations
 from framework.execute.decoding import PayloadDecoder
 from framework.execute.event_loop import EventLoop
-from framework.execute.execution import Executor
-from framework.execute.group_admission import GroupAdmission
-from framework.execute.iterations import Iterations
 from framework.execute.job_log import JobLog
-from framework.execute.processor import Processor
 from framework.execute.stats import RunningJobs
-from framework.execute.threads import WorkerThreads
-from framework.execute.unknown import UnknownClassDelays
-from framework.fetch.fetcher import Fetcher
-from framework.fetch.queues import QueueOrder
-from framework.finish.retry import RetryPolicy
-from framework.finish.settle import Settler
 from framework.finish.status_writer import StatusWriter
 from framework.process.banner import print_banner
+from framework.process.blocking_queues import BlockingQueues
 from framework.process.boot_warnings import warn_splits, warn_stale_queues, warn_unknown_queues, warn_unknown_variables
+from framework.process.capsules import Capsules
 from framework.process.components import ProcessComponents
 from framework.process.descriptors import check_worker
 from framework.process.events import ProcessEvents
@@ -40,15 +32,20 @@ from framework.process.heartbeat import Lease
 from framework.process.identity import own_identity
 from framework.process.launcher import Launcher
 from framework.process.metrics import SidekiqMetrics
-from framework.process.own_queues import OwnQueues, expand_queues, known_queues, warn_own_queues
-from framework.process.push_back import PushBack
+from framework.process.own_queues import (
+    CapsuleOptions,
+    CapsulePlan,
+    OwnQueues,
+    known_queues,
+    plan_capsules,
+    warn_own_queues,
+)
 from framework.process.record import ProcessRecord, default_tag
 from framework.process.redis_at_boot import check_rights, wait_for_redis
 from framework.process.shared_state import SharedState
 from framework.process.signals import SignalQueue
 from framework.process.title import Title
 from framework.process.unserved import PROCESS_DEADLINE_S, UnservedCallbacks, UnservedQueues, UnservedWatch
-from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.recover.failure_detector import FailureDetector
 from framework.recover.interruptions import InterruptionLimit
 from framework.recover.reaper import Reaper
@@ -56,7 +53,7 @@ from framework.recover.suspects import SuspectRunner
 from framework.route.router import Router
 from framework.route.topology import QueueLocation
 from framework.schedule.poll_timing import PollTiming
-from framework.settings.model import DeadSettings, Settings
+from framework.settings.model import Settings
 from framework.shard.shard import Shard
 from framework.shard.shards import Shards
 from framework.store.absent_keys import AbsentKeys
@@ -69,7 +66,14 @@ from framework.timings import Timings
 from framework.version import VERSION
 from framework.wire import keys
 from framework.wire.memory_budget import MemoryBudget
-from framework.wire.set_limits import SetLimits
+from framework.wiring.capsule_parts import (
+    CapsuleParts,
+    dead_set_limits,
+    open_fetchers,
+    open_push_back,
+    owners_of,
+    running_units,
+)
 from framework.wiring.client import default_client, open_router, open_shards, replay_kept_pushes, tracker_of
 from framework.wiring.cron import open_cron, serve_leadership
 from framework.wiring.feature_flags import serve_flags
@@ -95,6 +99,23 @@ class WorkerOptions:
     """The queues that the generated file lacks."""
     health: HealthAddress | None = None
     """The address of the health checks, ``None`` for none. The child of a supervisor has none: the supervisor answers."""
+    capsules: tuple[CapsuleOptions, ...] = ()
+    """The further capsules. Without ``queues`` the process has only these."""
+
+    @property
+    def total_slots(self) -> int:
+        """The slots of all capsules."""
+        return (self.slots if self.queues else 0) + sum(one.slots for one in self.capsules)
+
+    @property
+    def all_queues(self) -> list[str]:
+        """The queues and namespaces of all capsules, as they were given."""
+        return [name for queues in (self.queues, *(one.queues for one in self.capsules)) for name, _ in queues]
+
+    def plan(self, router: Router) -> list[CapsulePlan]:
+        """Return the capsules with the queues that their namespaces stand for."""
+        known = known_queues(router)
+        return plan_capsules(self.queues, self.slots, self.capsules, known, no_namespaces=self.no_namespaces)
 
 
 _FLUSH_S = 1.0
@@ -108,7 +129,7 @@ def run_worker(
 
     The log goes to ``log_descriptor``, or to stdout. ``supervisor`` is the supervisor's process id.
     """
-    check_worker(options.slots, len(options.queues), len(settings.shards))
+    check_options(options, settings)
     signals = SignalQueue()
     signals.install()
     identity = own_identity()
@@ -124,18 +145,16 @@ def run_worker(
     )
     shard = Shard(options.shard, endpoint_of(settings, options.shard), role=f"worker:{os.getpid()}")
     if supervisor is None:
-        print_banner(log, shard, options.slots)
+        print_banner(log, shard, options.total_slots)
     try:
         warn_unknown_variables(settings)
         warn_stale_queues(settings)
         router = open_router(settings)
-        known = known_queues(router)
         warn_splits(settings, router)
-        warn_unknown_queues(settings, [name for name, _ in options.queues], known)
+        warn_unknown_queues(settings, options.all_queues, known_queues(router))
         warn_own_queues(OwnQueues(options.queues, options.queues_from, options.newer_queues), options.shard)
         job_log = JobLog(log, jobs=settings.logging.jobs)
-        order = QueueOrder.of(options.queues) if options.no_namespaces else expand_queues(options.queues, known)
-        components = build_worker(settings, router, options, order, shard, identity, job_log, supervisor=supervisor)
+        components = build_worker(settings, router, options, shard, identity, job_log, supervisor=supervisor)
         serve_flags(shard.name, components.flags)
         serve_leadership(components.cron.leadership)
         if options.health is not None and supervisor is None:
@@ -157,49 +176,61 @@ def run_worker(
     os._exit(status)
 
 
+def check_options(options: WorkerOptions, settings: Settings) -> None:
+    """Raise ConfigurationError when the limit of open files is too low for these capsules, or when a queue's limit is ambiguous."""
+    seen: set[str] = set()
+    for queues in (options.queues, *(one.queues for one in options.capsules)):
+        names = {name for name, _ in queues}
+        for name in sorted(names & seen & settings.process_limits.keys()):
+            problem = f"{name}: more than one capsule serves this queue, so a limit per process cannot hold: give it to one capsule"
+            raise ConfigurationError([ConfigurationProblem("this process", "process_limits", problem)])
+        seen |= names
+    counts = [len(queues) for queues in (options.queues, *(one.queues for one in options.capsules)) if queues]
+    check_worker(options.total_slots, counts, len(settings.shards))
+
+
 def build_worker(
     settings: Settings,
     router: Router,
     options: WorkerOptions,
-    order: QueueOrder,
     shard: Shard,
     identity: str,
     log: JobLog,
     *,
     supervisor: int | None,
 ) -> ProcessComponents:
-    """Return the components of a process that serves the queues in ``order``; nothing runs yet."""
+    """Return the components of a process that serves the queues of its capsules; nothing runs yet."""
     events = _open_events(settings, shard)
-    dead_set, waits, loop = _dead_set_limits(settings.dead), timings.current(), EventLoop()
+    dead_set, waits, loop = dead_set_limits(settings.dead), timings.current(), EventLoop()
     states = StatusWriter(shard, events.status_write_failed)
     fetching, upkeep, beating = _open_clients(shard, "fetch", "upkeep", "lease")
     budget, decoded_limit = MemoryBudget(settings.size_limit.decoding_budget), settings.size_limit.decoded_limit
-    absent, limits = _absent_keys(identity, waits), settings.process_limits
-    fetcher = Fetcher(fetching, identity, order, options.slots, events, dead_set, decoded_limit, absent, limits, waits)
+    owners = owners_of(identity, plans := options.plan(router))
+    absent = _absent_keys(identity, owners, waits)
+    fetchers = open_fetchers(settings, fetching, owners, plans, events, dead_set, absent, waits)
     cancellations = Cancellations(shard.client, absent, loop.cancel_named)
-    runs = RunningJobs(fetcher.in_flight.running, cancellations)
-    policies = open_policies(settings, events.tracker, shard, upkeep, identity, absent, waits)
+    runs = RunningJobs(partial(running_units, fetchers), cancellations)
+    policies = open_policies(settings, events.tracker, shard, upkeep, owners, absent, waits)
     decoding = PayloadDecoder(runs, settings.size_limit.decompressed_limit, decoded_limit, budget)
-    suspects = SuspectRunner(shard.client, identity, options.slots, waits)
-    threads, pool = WorkerThreads(fetcher), ChannelPool(shard.client, read_timeout_s=COMMAND_TIMEOUT_S)
+    pool = ChannelPool(shard.client, read_timeout_s=COMMAND_TIMEOUT_S)
     polled, watched = (open_shards(settings, role=f"{role}:{os.getpid()}") for role in ("poller", "worker"))
-    together = GroupAdmission(pool, identity, fetcher, decoding, policies.admission, states)
-    iterations = Iterations(shard.client, identity, runs, settings.max_iteration_runtime)
-    parts = (threads, suspects, states, policies.admission, together, iterations, events)
-    executor = _executor(settings, log, runs, decoding, *parts)
     poll_timing = PollTiming(upkeep, settings.poll_interval, absent, timings=waits)
-    settler = _settler(settings, shard.client, identity, events, dead_set, poll_timing, states, waits)
+    suspects = SuspectRunner(shard.client, identity, sum(one.slots for one in plans), waits)
+    common = CapsuleParts(
+        settings, shard, pool, log, runs, loop, events, decoding, suspects, states, poll_timing, waits
+    )
+    capsules = Capsules(list(map(common.capsule, plans, owners, fetchers, policies.admission)))
     detector = FailureDetector(waits.lease_s, waits.heartbeat_period_s)
     interruptions = InterruptionLimit(settings.max_retries_after_interruption)
-    record = _record(options, upkeep, identity, order, runs, absent, waits)
+    record = _record(options, plans, upkeep, identity, runs, absent, waits)
     return ProcessComponents(
         identity=identity,
-        fetcher=fetcher,
-        processor=Processor(fetcher, threads, executor, settler, log, runs, loop, events),
-        lease=Lease(beating, identity, options.slots, detector, waits),
+        capsules=capsules,
+        blocking=BlockingQueues(upkeep, settings.blocking_queues, [one.order for one in plans], capsules.running),
+        lease=Lease(beating, identity, record.slots, detector, waits, {one.name: one.slots for one in plans[1:]}),
         record=record,
         metrics=SidekiqMetrics(upkeep, runs.class_metrics, settings.sidekiq_metrics, timings=waits),
-        title=Title(shard.name, order.names, "busy"),
+        title=Title(shard.name, record.queues, "busy"),
         poller=open_poller(settings, router, shard.name, polled, upkeep, poll_timing, events, states, dead_set, budget),
         cron=(cron := open_cron(settings, router, shard.name, upkeep, identity, lambda: record.quiet, waits)),
         reaper=Reaper(upkeep, events.recovered, detector, dead_set, decoded_limit, interruptions, waits),
@@ -207,13 +238,13 @@ def build_worker(
         maintenance=(*policies.maintenance, *_monitors(settings, upkeep, events), _upkeep(shard.name, upkeep, cron)),
         flags=policies.flags,
         events=events,
-        push_back=PushBack(shard.client, identity, fetcher.in_flight, events, interruptions),
+        push_back=open_push_back(shard.client, owners, fetchers, events, interruptions),
         absent=absent,
         poll_interval_s=settings.poll_interval,
         timeout_s=options.timeout_s,
         supervisor=supervisor,
         shared_state=SharedState.from_environment(),
-        unserved=_unserved_watch(settings, router, options, order, watched, in_group=supervisor is not None),
+        unserved=_unserved_watch(settings, router, options, record.queues, watched, in_group=supervisor is not None),
         timings=waits,
         connections=(fetching, upkeep, beating, pool, polled, watched, shard),
     )
@@ -244,58 +275,12 @@ def _open_events(settings: Settings, shard: Shard) -> ProcessEvents:
     return events
 
 
-def _executor(
-    settings: Settings,
-    log: JobLog,
-    runs: RunningJobs,
-    decoding: PayloadDecoder,
-    threads: WorkerThreads,
-    suspects: SuspectRunner,
-    states: StatusWriter,
-    admission: AdmissionChain,
-    together: GroupAdmission,
-    iterations: Iterations,
-    events: ProcessEvents,
-) -> Executor:
-    return Executor(
-        middleware.server.compile(),
-        log,
-        runs,
-        decoding,
-        threads.ensure_fetching,
-        suspects,
-        StrictArgumentsCheck(settings.strict_arguments),
-        states,
-        settings.retired_workers,
-        admission,
-        UnknownClassDelays(settings.foreign_classes, settings.unknown_class_max_wait),
-        together.admit,
-        events.moved_jobs.recorder,
-        iterations=iterations,
-    )
-
-
-def _settler(
-    settings: Settings,
-    client: "redis.Redis",
-    identity: str,
-    events: ProcessEvents,
-    dead_set: SetLimits,
-    poll_timing: PollTiming,
-    states: StatusWriter,
-    waits: Timings,
-) -> Settler:
-    policy = RetryPolicy(settings.max_retries, keeps_business_failures=settings.dead.business)
-    handlers, trimmed = events.handlers, events.trimmed
-    return Settler(client, identity, handlers, policy, dead_set, trimmed, poll_timing.expect_retry, states, waits)
-
-
 def _unserved_watch(
-    settings: Settings, router: Router, options: WorkerOptions, order: QueueOrder, shards: Shards, *, in_group: bool
+    settings: Settings, router: Router, options: WorkerOptions, served: Sequence[str], shards: Shards, *, in_group: bool
 ) -> UnservedWatch:
     """Return the watch for queues that this process does not serve. Opens no socket."""
     unserved = UnservedQueues(settings, router)
-    wanted = unserved.locations - {QueueLocation(name, options.shard) for name in order.names}
+    wanted = unserved.locations - {QueueLocation(name, options.shard) for name in served}
     clients = {
         name: shards[name].open_client("unserved", read_timeout_s=PROCESS_DEADLINE_S)
         for name in {place.shard for place in wanted}
@@ -305,18 +290,18 @@ def _unserved_watch(
     return UnservedWatch(find if wanted else None, callbacks, in_group=in_group, timings=timings.current())
 
 
-def _absent_keys(identity: str, waits: Timings) -> AbsentKeys:
+def _absent_keys(identity: str, owners: Sequence[str], waits: Timings) -> AbsentKeys:
     """Return the keys that a process without work, policies in use or operators' orders does not find."""
     names = (keys.CANCELLED, keys.FLAGS, keys.PAUSED, keys.PAUSED_CLASSES, keys.LIMITS, keys.LIMITS_WAITING, keys.RETRY)
     # The record task checks them; an answer must last until the next check has been made.
-    return AbsentKeys((*names, keys.signals(identity), keys.working(identity)), 1.25 * waits.record_period_s)
+    return AbsentKeys((*names, keys.signals(identity), *map(keys.working, owners)), 1.25 * waits.record_period_s)
 
 
 def _record(
     options: WorkerOptions,
+    plans: Sequence[CapsulePlan],
     client: "redis.Redis",
     identity: str,
-    order: QueueOrder,
     runs: RunningJobs,
     absent: AbsentKeys,
     waits: Timings,
@@ -324,8 +309,7 @@ def _record(
     return ProcessRecord(
         client,
         identity,
-        order,
-        options.slots,
+        plans,
         VERSION,
         runs,
         options.tag or default_tag(),
@@ -344,7 +328,3 @@ def _monitors(settings: Settings, client: "redis.Redis", events: ProcessEvents) 
 def _upkeep(shard: str, client: "redis.Redis", cron: CronScheduler) -> Callable[[], None]:
     """Return the periodic work of tasks."""
     return TaskUpkeep(client, shard, default_client().recorder, cron.leadership.ask).step
-
-
-def _dead_set_limits(dead: DeadSettings) -> SetLimits:
-    return SetLimits(dead.max_jobs, dead.timeout_days * 86_400.0, dead.business_max_jobs)

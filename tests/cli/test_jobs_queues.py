@@ -97,6 +97,9 @@ def test_pause_queue_and_unpause_queue(jobs, redis):
     assert redis.smembers(keys.PAUSED) == {b"mailers"}
     assert jobs("unpause-queue", "mailers") == "main: mailers is no longer paused\n"
     assert jobs("unpause-queue", "mailers") == "main: mailers was not paused\n"
+    assert jobs("pause-queue", "mailers", "--for", "10m") == "main: mailers is paused, for 10 min from now on\n"
+    (shown,) = jobs("paused", "--json")["paused"]
+    assert (shown["name"], 590 < shown["until"] - redis.time()[0] <= 601) == ("mailers", True)
 
 
 @each_row("verb", ["pause-queue", "unpause-queue", "clear"])

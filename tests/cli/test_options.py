@@ -5,6 +5,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+from framework.cli.capsules import OWN_SLOTS
 from framework.cli.config_file import FileOptions, read_config_file
 from framework.cli.main import main
 from framework.errors import ConfigurationError
@@ -88,7 +89,13 @@ USAGE = [
     ("cluster a,*", "group 'a,*': * selects every queue, so it must be the only name of the group"),
     ("cluster a --dryrun --list-queues", "--dryrun and --list-queues do not go together."),
     ("cluster a --min-concurrency 3 --max-concurrency 2", "--min-concurrency 3 is more than --max-concurrency 2."),
-    ("worker --no-namespaces", "--no-namespaces belongs to -q."),
+    ("worker --no-namespaces", "--no-namespaces belongs to -q and --capsule."),
+    ("worker --only-capsules -q a", "--only-capsules and -q do not go together"),
+    ("worker --only-capsules", "--only-capsules needs --capsule, or capsules in the file of -C"),
+    ("worker --capsule default 1 a", "--capsule: 'default' is the capsule of the process's own queues"),
+    ("worker --capsule slow 1 a --capsule slow 2 b", "--capsule: the capsule 'slow' is given twice"),
+    ("worker --capsule slow 1 a,,b", "--capsule: '' is not a queue name"),
+    ("worker --capsule slow 0 a", "0 is not in the range 1<=x<=10000"),
     (
         "cluster a --shard secnd",
         "no shard is named 'secnd' (did you mean 'second'?); config/redis.yml has: main, second",
@@ -264,7 +271,7 @@ WHOLE = "must be a whole number from 1 to 10,000, not"
         (
             "- a",
             "",
-            "must hold keys and values; keys: concurrency, timeout, shard, queues, limits, process_limits, require",
+            "must hold keys and values; keys: concurrency, timeout, shard, queues, capsules, limits, process_limits, blocking",
         ),
         ("a: <%= 5 %>", "", "has ERB (<% %>), which the framework does not evaluate"),
         (
@@ -300,7 +307,17 @@ WHOLE = "must be a whole number from 1 to 10,000, not"
         ("shard: 5", "shard", "must be the name of a shard, not 5"),
         ("require: ./app.rb", "require", f"{MODULE}, not './app.rb'"),
         ("require: [a, 5]", "require", f"{MODULE}, not 5"),
-        ("capsules: {x: {queues: [a]}}", "capsules", "start a process for each capsule, with -q and -c"),
+        ("capsules: [slow]", "capsules", "must map names to their queues, for example {slow: {concurrency: 1"),
+        ("capsules: {slow: {}}", "capsules", "slow: has no queues: name those that it serves"),
+        ("capsules: {slow: {queues: ['a b']}}", "capsules", f"slow: 'a b' is not a queue name: {QUEUE_NAME}"),
+        ("capsules: {slow: {queues: a, concurency: 1}}", "capsules", "slow: unknown key 'concurency' (did you mean"),
+        ("capsules: {slow: {queues: a, concurrency: 0}}", "capsules", f"slow: concurrency: {WHOLE} 0"),
+        (
+            "capsules: {a/b: {queues: a}}",
+            "capsules",
+            "'a/b' is not a name of a capsule: use 1 to 40 of A-Z a-z 0-9 _ -",
+        ),
+        ("queues: a\ncapsules: {default: {queues: b}}", "capsules", "default: queues is given outside of capsules too"),
         ("limits: [a]", "limits", "must map queue names to numbers"),
         ("limits: {a: 0}", "limits", "a: must be a whole number from 1 to 1,000,000, not 0"),
         ("process_limits: {a b: 1}", "process_limits", "a b"),
@@ -312,6 +329,15 @@ def test_config_file_invalid_value_names_file_and_key(read, content, key, messag
     (problem,) = caught.value.problems
     assert (problem.file, problem.key) == (str(read.path), key)
     assert message in problem.message
+
+
+def test_config_file_capsules_have_sidekiqs_form(read):
+    found = read(
+        ":concurrency: 7\n:capsules:\n  :slow:\n    :concurrency: 1\n    :queues: [a, [b, 2]]\n  more: {queues: c}"
+    )
+    assert found.capsules == (("slow", (("a", 0), ("b", 2)), 1, False), ("more", (("c", 0),), OWN_SLOTS, False))
+    own = read("capsules: {default: {concurrency: 3, queues: [a]}, slow: {queues: b}}")
+    assert (own.queues, own.concurrency, [one.name for one in own.capsules]) == ((("a", 0),), 3, ["slow"])
 
 
 def test_config_file_with_several_errors_lists_all(read):

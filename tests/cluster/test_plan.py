@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.cli.main import main
-from framework.cluster.plan import GroupSize, Planner, Selection
+from framework.cluster.plan import GroupSize, Planner, Selection, dry_run_lines
 from framework.errors import ConfigurationError, SelectorError
-from framework.process.own_queues import expand_queues
+from framework.process.own_queues import CapsuleOptions, expand_queues
 from framework.route.router import Router
 from framework.route.topology import QueueLocations
 from framework.settings.model import RoutingRule
@@ -134,6 +134,17 @@ def test_plan_repeated_queue_has_a_higher_weight():
     assert one.spec(5, ["jobs"]).argv[-6:] == ["jobs", "--no-namespaces", "-q", "mail,2", "-q", "search,1"]
     (one,) = planned("search:*,search:find")
     assert one.queues == {"search:find": 2, "search:index": 1}
+
+
+def test_plan_capsule_takes_its_queues_from_a_process():
+    slow = CapsuleOptions("slow", (("mail", 2), ("search", 0)), 1)
+    spare = CapsuleOptions("spare", (("spare", 0),), 4)
+    size = GroupSize(slots=10, most=5, capsules=(slow, spare))
+    one, two = planned("mail,default", shards=["far"], size=size), planned("mail,search", shards=["far"], size=size)
+    assert one[0].spec(5, []).argv[-6:] == ["-q", "default", "--capsule", "slow", "1", "mail,2"]
+    assert two[0].spec(5, []).argv[-5:] == ["--capsule", "slow", "1", "mail,2,search", "--only-capsules"]
+    assert (two[0].all_queues, two[0].spec(5, []).queues) == (["mail", "search"], ("mail", "search"))
+    assert dry_run_lines(one[0], one[0].spec(5, []))[0].endswith("shard far, 6 slots, 2 queues: default, mail")
 
 
 def test_plan_literal_name_gets_no_namespaces():
@@ -412,6 +423,13 @@ def test_list_queues_prints_groups_shards_and_queues(project):
         *(f"all but mail,default  far    {queue}" for queue in ("old_jobs", "search", "spare")),
         *(f"all but mail,default  side   {queue}" for queue in ("later", "mine")),
     ]
+
+
+def test_dry_run_refuses_a_capsule_that_no_group_needs(project):
+    assert cluster("mail", "--dryrun", "--capsule", "slow", "1", "mail").exit_code == 0
+    shown = cluster("mail", "--dryrun", "--capsule", "slow", "1", "other")
+    assert shown.exit_code == 2
+    assert "--capsule slow: no group has other: name queues of a SELECTOR" in shown.stderr
 
 
 def test_dry_run_prints_warnings_on_stderr(project):

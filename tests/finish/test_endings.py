@@ -217,7 +217,7 @@ def cut_off(limit):
         in_flight.add([hold(bench.redis, encoded(jid=JID, bid=BID, status_expiration=60))])
         in_flight.start(0.0).performing_since = time.perf_counter()
         bench.redis.set(keys.status(JID), "running")
-        PushBack(bench.client, IDENTITY, in_flight, ProcessEvents("main"), InterruptionLimit(limit)).return_jobs(0.0)
+        PushBack(bench.client, {IDENTITY: in_flight}, ProcessEvents("main"), InterruptionLimit(limit)).return_jobs(0.0)
 
     return act
 

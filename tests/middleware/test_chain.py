@@ -3,6 +3,7 @@ import functools
 import pytest
 
 from framework.errors import MiddlewareError
+from framework.middleware.capsule_chain import CapsuleChain
 from framework.middleware.chain import CLIENT, SERVER, Chain, ChainInvocation
 from tests.tables import each_row
 
@@ -51,6 +52,27 @@ def go(layers, error=None):
             if error:
                 raise error
     return log
+
+
+def test_capsule_chain_is_the_base_with_its_own_changes():
+    base = Chain(("log",))
+    chain = CapsuleChain(base)
+    chain.add(C)
+    chain.remove(A)
+    for one in (A, B):
+        base.add(one)  # later than the changes of the capsule
+    assert (names(chain), list(base), len(chain), chain.exists(A)) == (["B", "C"], [A, B], 2, False)
+    chain.insert_after(C, A)
+    chain.insert_before(C, B)
+    assert names(chain) == ["B", "C", "A"]
+    chain.clear()
+    chain.prepend(A)
+    assert list(chain) == [A]
+    with pytest.raises(MiddlewareError, match="is not a class"):
+        chain.add(A())
+    chain.compile()
+    with pytest.raises(MiddlewareError, match="in use"):
+        chain.add(B)
 
 
 def test_chain_operations_keep_the_order():

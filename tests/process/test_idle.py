@@ -12,7 +12,6 @@ import pytest
 from framework.execute.job_log import JobLog
 from framework.feature_flags.flag import Flag, pause_flag
 from framework.feature_flags.redis_flags import set_flag
-from framework.fetch.queues import QueueOrder
 from framework.process import tasks as tasks_module
 from framework.process.launcher import Launcher
 from framework.process.signals import SignalQueue
@@ -53,7 +52,6 @@ class IdleProcess:
             settings,
             open_router(settings),
             options,
-            QueueOrder.of(options.queues),
             shard,
             IDENTITY,
             log,
@@ -99,8 +97,8 @@ class IdleProcess:
         assert not task._failures
         self._due[task] = self._clock.now + pause_s
         # The leader, which does not run here, would poll now.
-        self.parts.fetcher._state.poll_begins()
-        self.parts.fetcher._state.poll_ended()
+        self.parts.capsules.first.fetcher._state.poll_begins()
+        self.parts.capsules.first.fetcher._state.poll_ended()
         return True
 
 
@@ -183,7 +181,7 @@ def was_queued(process, redis):
         ),
         (
             lambda redis: redis.sadd(keys.PAUSED, "idle-3"),
-            lambda process, _: process.parts.fetcher._pipeline._rotation._paused,
+            lambda process, _: process.parts.capsules.first.fetcher._pipeline._rotation._paused,
             5,
         ),
         (lambda redis: redis.zadd(keys.RETRY, {encoded(queue="idle-1"): 1.0}), was_queued, 5),

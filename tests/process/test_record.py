@@ -6,6 +6,7 @@ from redis.exceptions import RedisError
 from framework.execute.stats import RunningJobs
 from framework.fetch.queues import QueueOrder
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.process.own_queues import CapsulePlan
 from framework.process.record import ProcessRecord, default_tag, display_payload, read_processes, served_queues
 from framework.wire import keys
 from tests.harness import IDENTITY, encoded, full_memory, payload
@@ -14,7 +15,7 @@ from tests.tables import each_row
 
 def test_record_at_maxmemory_keeps_signals_and_counts(redis, granted):
     runs = RunningJobs(list)
-    record = ProcessRecord(granted, IDENTITY, QueueOrder.of([("default", 0)]), 1, "1", runs)
+    record = ProcessRecord(granted, IDENTITY, [CapsulePlan("default", QueueOrder.of([("default", 0)]), 1)], "1", runs)
     runs.new_thread_counts().uncounted = 3
     redis.rpush(keys.signals(IDENTITY), "TSTP")
     with full_memory(redis):
@@ -46,7 +47,7 @@ def runs():
 
 @pytest.fixture
 def record(redis, granted, runs):
-    return ProcessRecord(granted, IDENTITY, QueueOrder.of([("default", 0)]), 1, "1", runs)
+    return ProcessRecord(granted, IDENTITY, [CapsulePlan("default", QueueOrder.of([("default", 0)]), 1)], "1", runs)
 
 
 def test_record_failed_counter_keeps_the_other_counters(redis, runs, record):

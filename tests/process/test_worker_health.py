@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 
 from framework.execute.stats import RunningJobs
-from framework.fetch.queues import QueueOrder
 from framework.process.metrics_text import metrics_text
 from framework.process.shared_state import ProcessState, SharedState
 from framework.process.worker_health import WorkerHealth
@@ -24,7 +23,7 @@ QUIET, DRAINING, STOPPING = ProcessState.QUIET, ProcessState.DRAINING, ProcessSt
 @pytest.fixture
 def health():
     runs = RunningJobs(list)
-    record = SimpleNamespace(order=QueueOrder.of([("default", 0)]), runs=runs, slots=7)
+    record = SimpleNamespace(queues=["default"], runs=runs, slots=7)
     return WorkerHealth("main", record, SharedState())
 
 

@@ -99,6 +99,12 @@ def now_plus(seconds):
     return time.time() + seconds
 
 
+def paused_queues(redis, jobs):
+    held(redis, jobs)
+    redis.sadd("paused", "q", "r")
+    redis.hset("ends", mapping={"q": time.time() - 60, "r": time.time() + 600, "gone": 1})
+
+
 def limited(redis, jobs):
     """One slot is taken, one was reserved for a job that never came, and the other jobs wait."""
     held(redis, jobs)
@@ -281,9 +287,10 @@ CALLS = {
     "admit, and wait": (slot_request_behind_others, lambda jobs: admitted(jobs, 2)),
     "take_slot": (slot_request_in_flight, lambda jobs: slot_request(jobs, 1)),
     "take_slot, and wait": (slot_request_behind_others, lambda jobs: slot_request(jobs, 2)),
-    "register_orphan": (held, lambda jobs: ([REGISTRY, "lease of no process"], ["me"])),
+    "register_orphan": (held, lambda jobs: ([REGISTRY, "lease of no process", RUNS], ["me", "capsule:slow"])),
+    "end_pauses": (paused_queues, lambda jobs: (["paused", "ends"], [])),
     "note_start": (held, lambda jobs: ([LEASE, RUNS], [60_000, "digest", *jobs])),
-    "heartbeat": (held, lambda jobs: ([LEASE, REGISTRY, RUNS, BEATS], ["me", 60_000, 7, 60_000])),
+    "heartbeat": (held, lambda jobs: ([LEASE, REGISTRY, RUNS, BEATS], ["me", 60_000, 7, 60_000, "capsule:slow", 2])),
     "kill": (held, lambda jobs: ([WORKING, DEAD], [jobs[0], NEW, 100, 1e9])),
     "kill, tracked": (held, lambda jobs: ([WORKING, DEAD, "status"], [jobs[0], NEW, 100, 1e9, "failed", 60])),
     "finish": (held, lambda jobs: ([WORKING], [jobs[0], ""])),
@@ -326,7 +333,7 @@ CALLS = {
     "fetch": (held, lambda jobs: ([LEASE, WORKING, QUEUE], [60_000, 0, len(jobs) - 1, *jobs[1:], 9])),
     "fetch, holding": (holding, lambda jobs: ([LEASE, WORKING, QUEUE], [60_000, 0, 1, jobs[0], 9, 1, HOLDS])),
     "push_up_to": (limited, filled),
-    "unregister": (dead_and_empty, lambda jobs: ([LEASE, WORKING, REGISTRY, "processes", RUNS], ["me", 50])),
+    "unregister": (dead_and_empty, lambda jobs: ([LEASE, REGISTRY, "processes", WORKING, RUNS], ["me", 50, 1])),
     "receive_transfer": (held, landed),
     "receive_transfer, with their locks": (held, lambda jobs: claiming(landed(jobs), jobs)),
     "migrate": (aside, migrated),

@@ -299,6 +299,25 @@ def test_dead_process_is_unregistered_after_blocking_calls(reaper, redis):
     assert not [key for key in redis.keys("*") if OTHER.encode() in key]
 
 
+def test_capsules_of_a_dead_process_count_their_own_starts(reaper, redis, granted, recovered):
+    """The slots of the process are those of all capsules; each list is judged by the slots of its own."""
+    capsules = ["capsule:slow", 1]
+    HEARTBEAT(
+        granted,
+        [keys.lease(OTHER), keys.REGISTRY, keys.process(OTHER), keys.STEADY_SINCE],
+        [OTHER, 60_000, 3, 60_000, *capsules],
+    )
+    for number in range(3):
+        hold(redis, encoded(jid=f"own {number}"), OTHER)
+        hold(redis, encoded(jid=f"slow {number}", queue="slow"), f"{OTHER}/slow")
+    mark_dead(granted, OTHER)
+    assert reaper.sweep() == 6
+    assert [job.get("aw_death_count") for job in queued(redis)] == [1, 1, None]
+    assert [job.get("aw_death_count") for job in queued(redis, "slow")] == [1, None, None]
+    assert {one.owner for one in recovered} == {OTHER}
+    assert redis.zscore(keys.REGISTRY, OTHER) is not None  # a blocking call of either capsule may still bring a job
+
+
 def test_mark_dead_makes_a_process_dead_at_once(reaper, redis, granted):
     beat(redis, OTHER)
     redis.sadd(keys.PROCESSES, OTHER, IDENTITY)
@@ -313,9 +332,10 @@ def test_mark_dead_makes_a_process_dead_at_once(reaper, redis, granted):
 
 
 @pytest.mark.proves("R18", "I3")
-def test_working_list_without_owner_is_found(reaper, redis, recovered):
+@pytest.mark.parametrize("owner", [OTHER, f"{OTHER}/slow"])
+def test_working_list_without_owner_is_found(reaper, redis, recovered, owner):
     """A process stops before a blocking call, is unregistered, continues, gets a job by that call, and is killed."""
-    hold(redis, encoded(jid="lost"), OTHER)
+    hold(redis, encoded(jid="lost"), owner)
     hold(redis, encoded(jid="of a living one"), IDENTITY)
     beat(redis, IDENTITY)
     for number in range(3_000):  # it may take several sweeps to come to it

@@ -36,6 +36,15 @@ def test_classify_without_evidence_accuses_no_job():
     assert RunEvidence.from_hash({b"slots": b"9" * 20_000}).concurrency is None
 
 
+def test_evidence_of_a_capsule_has_its_own_slots():
+    fields = {b"slots": b"7", b"capsule:slow": b"2", b"capsule:odd": b"many"}
+    assert RunEvidence.from_hash(fields, "slow").concurrency == 2
+    assert RunEvidence.from_hash(fields, "odd").concurrency is None
+    assert RunEvidence.from_hash(fields, "gone").concurrency is None
+    assert RunEvidence.from_hash(fields).concurrency is None  # those of `odd` are unknown
+    assert RunEvidence.from_hash({b"slots": b"7", b"capsule:slow": b"2"}).concurrency == 5
+
+
 @pytest.mark.proves("R25")
 def test_suspect_started_if_its_start_was_written(redis, granted):
     fields = payload(aw_suspect=True)

@@ -340,6 +340,12 @@ ENTRIES = [
         "limits.a b",
         "this key must be a queue; a queue name is made of letters, digits and _ . : -, not 'a b'",
     ),
+    (
+        APP,
+        "blocking_queues: ['a b']",
+        "blocking_queues[0]",
+        "must be a queue; a queue name is made of letters, digits and _ . : -, not 'a b'",
+    ),
     (APP, "process_limits: 3", "process_limits", "must map queue names to numbers, for example {reports: 4}, not 3"),
     (
         APP,

@@ -450,8 +450,14 @@ def test_requeue_pushes_own_jobs_to_the_right_end(redis, memory):
 @pytest.mark.proves("I19")
 def test_register_orphan_enters_unknown_dead_owners_only(redis, memory):
     redis.zadd(REGISTRY, {"known": 5, "seen dead": -5})
-    owners = ["known", "seen dead", "lives", "strange"]
-    arguments = [REGISTRY, "aw:lease:known", "aw:lease:seen dead", LEASE, "aw:lease:strange"], owners
+    owners = {
+        "known": "aw:lease:known",
+        "seen dead": "aw:lease:seen dead",
+        "lives": LEASE,
+        "strange": "aw:lease:strange",
+    }
+    places = [key for name, lease in owners.items() for key in (lease, f"aw:process:{name}")]
+    arguments = [REGISTRY, *places], [part for name in owners for part in (name, "")]
     asked_at = now(redis)
     with memory():
         assert REGISTER_ORPHAN(redis, *arguments) == 1
@@ -756,12 +762,15 @@ def test_unregister_removes_only_long_dead_empty_processes(redis):
     for name in (RUNS, "record"):
         redis.hset(name, "slots", 7)
     redis.sadd("processes", "me", "other")
-    call = [LEASE, WORKING, REGISTRY, "processes", RUNS, "record"], ["me", 50]
+    call = [LEASE, REGISTRY, "processes", WORKING, "aw:working:me/slow", RUNS, "record"], ["me", 50, 2]
     assert UNREGISTER(redis, *call) == 0  # it lives
     redis.delete(LEASE)
     redis.lpush(WORKING, ODD)
     assert UNREGISTER(redis, *call) == 0  # it holds jobs
     redis.delete(WORKING)
+    redis.lpush("aw:working:me/slow", ODD)
+    assert UNREGISTER(redis, *call) == 0  # so does its capsule
+    redis.delete("aw:working:me/slow")
     for recently in (now(redis) - 10, 10 - now(redis)):
         redis.zadd(REGISTRY, {"me": recently})
         assert UNREGISTER(redis, *call) == 0  # a blocking call may be alive

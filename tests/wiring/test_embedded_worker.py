@@ -53,6 +53,22 @@ until(lambda: worker.stop())
 print(jobs.proofs.llen("queue:default"))
 """
 
+CAPSULES = """
+from framework import middleware
+
+class Mark:
+    def call(self, worker, job, queue):
+        jobs.prove("marked", queue + " " + threading.current_thread().name)
+        yield
+
+middleware.capsule("slow").add(Mark)
+with EmbeddedWorker(["default"], capsules={"slow": (1, ["mails"])}, timeout=20) as worker:
+    for queue in ("default", "mails"):
+        jobs.NoopWorker.set(queue=queue).perform_async()
+    until(lambda: jobs.proofs.llen("proof:noop") == 2)
+print(jobs.proofs.lrange("proof:marked", 0, -1))
+"""
+
 IGNORES = """
 from dataclasses import replace
 from framework import timings
@@ -104,6 +120,11 @@ def test_embedded_worker_stop_returns_what_has_not_ended(site, redis):
     assert json.loads(redis.lindex(keys.queue("default"), 0))["interrupted_count"] == 1
 
 
+def test_embedded_worker_has_capsules_with_own_middleware(site):
+    (marked,) = eval(run(site, CAPSULES).stdout)
+    assert marked.startswith(b"mails slow/processor-")
+
+
 def test_embedded_worker_ignores_signals_of_dashboards(site, redis):
     info = json.loads(run(site, IGNORES).stdout)
     assert info["embedded"] is True
@@ -137,6 +158,9 @@ def test_embedded_worker_refuses_an_unknown_shard(site):
         ((["a b"],), {}, "'a b' is not a queue name"),
         (([("a", -1)],), {}, "must be a whole number from 1 on, not -1"),
         ((), {"concurrency": 0}, "concurrency must be a whole number from 1 to 10,000, not 0"),
+        ((), {"capsules": {"default": (1, ["a"])}}, "'default' is the capsule of the process's own queues"),
+        ((), {"capsules": {"slow": (0, ["a"])}}, "the concurrency of the capsule 'slow' must be a whole number from 1"),
+        ((), {"capsules": {"slow": (1, [])}}, "the capsule 'slow' has no queues"),
         ((), {"timeout": -1}, "timeout must be a number of seconds from 0 to"),
     ],
 )

@@ -1,6 +1,7 @@
 -- Renew a process's lease and its registration, and note that heartbeats arrive.
 -- KEYS    1 lease  2 registry (ZSET)  3 the process's notes about its runs (HASH)  4 since when there was no gap (STRING)
 -- ARGV    1 identity  2 lease in ms  3 its slots  4 longest time without a heartbeat of any process that is no gap, in ms
+--         5.. per further capsule: its field in the notes, its slots
 -- RETURN  { 1 when the lease had never lapsed, 0 when it is new or had lapsed; Redis's time in seconds;
 --           1 when the registry did not know the process; 1 when heartbeats of some process have arrived without a gap }
 -- COST    O(log P), P processes
@@ -14,7 +15,7 @@ local time = redis.call('TIME')
 local now = string.format('%d.%06d', time[1], time[2])
 if held == 0 then
   redis.call('SET', KEYS[1], '1', 'PX', ARGV[2])
-  redis.call('HSET', KEYS[3], 'slots', ARGV[3])
+  redis.call('HSET', KEYS[3], 'slots', ARGV[3], unpack(ARGV, 5))
 end
 if steady == 0 then redis.call('SET', KEYS[4], now, 'PX', ARGV[4]) end
 local new = redis.call('ZADD', KEYS[2], now, ARGV[1])

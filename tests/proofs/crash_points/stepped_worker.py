@@ -12,7 +12,6 @@ from typing import Any
 
 from framework.cluster.child_leases import ChildLeases
 from framework.execute.job_log import JobLog
-from framework.fetch.queues import QueueOrder
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.process import redis_at_boot
 from framework.process.heartbeat import PeriodicTask
@@ -53,12 +52,10 @@ class SteppedWorker:
             shard, ((QUEUE if shard == "main" else SECOND, 0),), slots, timeout_s=5.0
         )
         log = JobLog(environment.log, jobs=True)
-        order = QueueOrder.of(service.queues)
         self.parts = worker_process.build_worker(
             environment.settings,
             open_router(environment.settings),
             service,
-            order,
             self._shard,
             self.identity,
             log,
@@ -111,7 +108,7 @@ class SteppedWorker:
 
     def work(self) -> None:
         """Fetch, run, settle and acknowledge until the only thing left is to wait."""
-        processor: Any = self.parts.processor
+        processor: Any = self.parts.capsules.first.processor
         processor._work()
 
     def stop(self, overdue: bool) -> None:  # noqa: FBT001 - as what jobs call
@@ -119,7 +116,7 @@ class SteppedWorker:
         runs = self.parts.record.runs
         runs.interrupted = runs.stopping = True
         runs.deadline_passed = overdue
-        self.parts.fetcher.stop()
+        self.parts.capsules.first.fetcher.stop()
 
     def leave(self) -> None:
         """End in order."""
@@ -171,8 +168,8 @@ class SteppedWorker:
 
     def _tap(self) -> None:
         """Take over the calls that would block, and the clocks of the periodic work."""
-        fetcher: Any = self.parts.fetcher
-        processor: Any = self.parts.processor
+        fetcher: Any = self.parts.capsules.first.fetcher
+        processor: Any = self.parts.capsules.first.processor
         threads = processor._threads
         poller: Any = self.parts.poller
         blocking: Any = fetcher._leader._blocking

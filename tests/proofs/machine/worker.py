@@ -12,7 +12,6 @@ from framework.declare.worker import ApplicationWorker
 from framework.errors import BusinessError, Discard, RetryLater
 from framework.execute.execution import Execution
 from framework.execute.job_log import JobLog
-from framework.fetch.queues import QueueOrder
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.process import redis_at_boot
 from framework.process.launcher import Launcher
@@ -137,9 +136,8 @@ class Worker(Owner):
         self.signals = _Signals()
         self._shard = Shard(shard, endpoint_of(settings, shard), role="states")
         service = worker_process.WorkerOptions(shard, tuple((name, 0) for name in SERVED), SLOTS, 1e9)
-        order = QueueOrder.of(service.queues)
         self.parts = worker_process.build_worker(
-            settings, open_router(settings), service, order, self._shard, identity, log, supervisor=None
+            settings, open_router(settings), service, self._shard, identity, log, supervisor=None
         )
         self.list = keys.working(identity).encode()
         self._instrument(clock, on_start, on_end)
@@ -147,11 +145,11 @@ class Worker(Owner):
 
     def _instrument(self, clock: Clock, on_start: Callable[..., None], on_end: Callable[..., None]) -> None:
         parts: Any = self.parts
-        blocking, executor = parts.fetcher._leader._blocking, parts.processor._executor
+        blocking, executor = parts.capsules.first.fetcher._leader._blocking, parts.capsules.first.processor._executor
         select, begin, died = blocking._selector.select, executor.begin, parts.events.component_died
 
         def waited(_timeout_s: float) -> Any:
-            if not parts.fetcher._leader._rearm_requested and blocking.queues & self.paused:
+            if not parts.capsules.first.fetcher._leader._rearm_requested and blocking.queues & self.paused:
                 raise Broken(f"I15: {self} waits at {blocking.queues}, and knows that {self.paused} are paused")
             pause("wait")
             return select(0)
@@ -181,7 +179,7 @@ class Worker(Owner):
     @property
     def paused(self) -> frozenset[str]:
         """Return the queues that it knows to be paused."""
-        fetcher: Any = self.parts.fetcher
+        fetcher: Any = self.parts.capsules.first.fetcher
         return frozenset(fetcher._pipeline._rotation._paused)
 
     def let_time_go_by(self, redis_s: float, own_s: float, *, beating: bool) -> None:
@@ -198,7 +196,7 @@ class Worker(Owner):
     @property
     def in_flight(self) -> Any:
         """Return its jobs in flight, as in its memory."""
-        return self.parts.fetcher.in_flight
+        return self.parts.capsules.first.fetcher.in_flight
 
     def act(self, name: str) -> Act | None:
         """Return its thread of this name."""
@@ -231,10 +229,10 @@ class Worker(Owner):
 
 def close_components(parts: Any, shard: Shard) -> None:
     """Close every connection of a process whose threads have not been started, or have ended."""
-    parts.fetcher._leader._blocking.close()
-    parts.fetcher._state.wake_up.close()
-    parts.fetcher._pipeline._call.close()
-    for client in (parts.fetcher._leader._client, parts.record.client, parts.lease.client):
+    parts.capsules.first.fetcher._leader._blocking.close()
+    parts.capsules.first.fetcher._state.wake_up.close()
+    parts.capsules.first.fetcher._pipeline._call.close()
+    for client in (parts.capsules.first.fetcher._leader._client, parts.record.client, parts.lease.client):
         client.close()
     parts.poller._transfer._shards.close()
     shard.close()
