@@ -112,6 +112,7 @@ class Executor:
     """Run units. All threads of a process share one executor.
 
     It calls ``ensure_fetching`` before code that may be slow. ``retired`` has the wire names of removed classes, with the reasons.
+    Without ``isolates``, isolated jobs run in threads: the process of a job knows nothing of the mode of a test.
     """
 
     def __init__(
@@ -130,6 +131,8 @@ class Executor:
         admit_together: AdmitTogether | None = None,
         clock: Callable[[], float] = time.time,
         iterations: Iterations | None = None,
+        *,
+        isolates: bool = True,
     ) -> None:
         self._middleware = middleware
         self._iterations = iterations
@@ -140,7 +143,7 @@ class Executor:
         self._cancelled = running_jobs.cancelled
         self._timeouts = Timeouts()
         self.isolated = IsolatedRuns(log, running_jobs)
-        """The runs in processes of their own."""
+        self._isolates = isolates
         self._clock = clock
         self._decoding = decoding
         self._ensure_fetching = ensure_fetching
@@ -289,8 +292,9 @@ class Executor:
                 self._ensure_fetching()
         else:
             self._ensure_fetching()
-            self._run_isolated(run, declaration, payload, suspected=suspected)
-            return
+            if self._isolates:
+                self._run_isolated(run, declaration, payload, suspected=suspected)
+                return
         self._call_job(run, declaration, payload, suspected=suspected)
 
     def _run_isolated(self, run: Execution, declaration: Declaration, payload: Payload, *, suspected: bool) -> None:

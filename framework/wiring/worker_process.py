@@ -91,6 +91,8 @@ class WorkerOptions:
     """The source of the queues: an option, a file, the environment, or the loaded classes."""
     newer_queues: tuple[str, ...] = ()
     """The queues that the generated file lacks."""
+    isolates: bool = True
+    """Whether isolated jobs run in processes of their own."""
     health: HealthAddress | None = None
     """The address of the health checks, ``None`` for none. The child of a supervisor has none: the supervisor answers."""
 
@@ -179,7 +181,7 @@ def build_worker(
     together = GroupAdmission(pool, identity, fetcher, decoding, policies.admission, states)
     iterations = Iterations(shard.client, identity, runs, settings.max_iteration_runtime)
     parts = (threads, suspects, states, policies.admission, together, iterations)
-    executor = _executor(settings, log, runs, decoding, *parts)
+    executor = _executor(settings, log, runs, decoding, *parts, isolates=options.isolates)
     poll_timing = PollTiming(upkeep, settings.poll_interval, absent, timings=waits)
     settler = _settler(settings, shard.client, identity, events, dead_set, poll_timing, states, waits)
     detector = FailureDetector(waits.lease_s, waits.heartbeat_period_s)
@@ -241,6 +243,8 @@ def _executor(
     admission: AdmissionChain,
     together: GroupAdmission,
     iterations: Iterations,
+    *,
+    isolates: bool,
 ) -> Executor:
     return Executor(
         middleware.server.compile(),
@@ -256,6 +260,7 @@ def _executor(
         UnknownClassDelays(settings.foreign_classes, settings.unknown_class_max_wait),
         together.admit,
         iterations=iterations,
+        isolates=isolates,
     )
 
 

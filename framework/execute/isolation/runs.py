@@ -164,7 +164,7 @@ class IsolatedRuns:
         if self._control is not None:
             return self._control
         ours, theirs = socket.socketpair()
-        options = {"modules": sorted(registry.loaded()), "path": sys.path}
+        options = {"modules": sorted(registry.loaded()), "path": [str(one) for one in sys.path]}
         command = [sys.executable, "-P", "-m", SERVER_MODULE, "server", str(theirs.fileno()), json.dumps(options)]
         started: Future[subprocess.Popen[bytes]] = Future()
         # A thread of its own, which lives as long: the system ends that process with the thread that started it.
