@@ -112,7 +112,6 @@ class Executor:
     """Run units. All threads of a process share one executor.
 
     It calls ``ensure_fetching`` before code that may be slow. ``retired`` has the wire names of removed classes, with the reasons.
-    Without ``isolates``, isolated jobs run in threads: the process of a job knows nothing of the mode of a test.
     """
 
     def __init__(
@@ -306,7 +305,6 @@ class Executor:
             if not self.isolated.run(declaration, payload, run.unit.queue, run.instance):
                 run.outcome = _MIDDLEWARE_STOPPED
         finally:
-            # This thread has only waited.
             run.started_cpu -= run.instance._aw_extra.cpu_s
 
     def _call_job(self, run: Execution, declaration: Declaration, payload: Payload, *, suspected: bool) -> None:
@@ -380,8 +378,7 @@ def _outcome_of_stop(instance: Any) -> RunOutcome:
 
 
 def _task_cancelled() -> bool:
-    task = current_task()
-    return task is not None and task.cancelling() > 0
+    return (task := current_task()) is not None and task.cancelling() > 0
 
 
 def _requested_outcome(run: Execution, error: BaseException) -> RunOutcome | None:

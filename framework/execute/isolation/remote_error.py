@@ -101,7 +101,9 @@ def _text(value: object) -> str:
 def _plain_attributes(found: Any) -> dict[str, Any]:
     if not is_mapping(found):
         return {}
-    return {name: value for name, value in dict(found).items() if type(name) is str and _is_plain(value)}
+    # None stands for any other: code that handles the error finds each attribute.
+    plain = {name: value for name, value in dict(found).items() if type(name) is str}
+    return {name: value if _is_plain(value) else None for name, value in plain.items()}
 
 
 def _plain(arguments: Any) -> list[Any] | None:
