@@ -28,6 +28,8 @@ FrameworkError
 │   ├── NewerVersionError     the class in this process is older than the job's version
 │   ├── ArgumentsMismatchError its arguments do not fit ``perform``, or the handler of its version
 │   ├── IterationError        an iterable job has an unusable cursor, or its ``build_enumerator`` a wrong result
+│   ├── JobProcessError       the process of an isolated job ended before the job, or could not be started
+│   ├── JobMemoryError        an isolated job needed more than its ``memory_limit``
 │   └── PayloadError          its payload cannot be read
 │       └── PayloadLimitError reading it would take more memory than a setting allows
 ├── OverLimit                 a rate limiter does not admit a call: in a job it runs the job again later
@@ -398,6 +400,27 @@ class IterationError(ExecutionError):
         self.reason = reason
         self.cursor = cursor
         super().__init__(f"{worker}: {reason}")
+
+
+class JobProcessError(ExecutionError):
+    """Report an isolated job whose own process ended before it, or could not be started.
+
+    ``status`` is the exit status of the process, negative for a signal; ``None`` if it did not run.
+    """
+
+    def __init__(self, worker: str, reason: str, *, status: int | None = None) -> None:
+        self.worker, self.reason, self.status = worker, reason, status
+        super().__init__(f"{worker}: {reason}")
+
+
+class JobMemoryError(ExecutionError):
+    """Report an isolated job that needed more than ``limit`` bytes, its ``memory_limit``. Only its own process was affected."""
+
+    def __init__(self, worker: str, limit: int) -> None:
+        self.worker, self.limit = worker, limit
+        super().__init__(
+            f"{worker}: perform needed more than {limit:,} bytes of memory, its memory_limit. Load less at a time, or raise it"
+        )
 
 
 class PayloadError(ExecutionError):

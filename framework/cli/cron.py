@@ -120,7 +120,7 @@ def _row(entry: CronEntry, state: EntryState | None, now: float) -> Sequence[str
         zone,
         "-" if following is None else _local_time(following, zone),
         "-" if last is None else _local_time(last, zone),
-        _state_text(entry),
+        _state_text(entry) + (", a run waits" if state is not None and state.waits else ""),
     )
 
 
@@ -146,6 +146,7 @@ def _facts(entry: CronEntry, shard: str, state: EntryState | None, now: float) -
         "enabled": entry.enabled,
         "next_tick": _next_tick(entry, state, now),
         "last_tick": _last_tick(state),
+        "waits": state is not None and state.waits,
         "last_jid": state.jid if state is not None else "",
         "reason": entry.order.reason,
         "set_by": entry.order.set_by,
@@ -249,7 +250,7 @@ def _push_now(states: CronStates, configured: CronEntry) -> tuple[str | None, Se
         if job is None:
             return None, Settlement("dropped")
         raw = snapshot.raw.get(entry.name, b"")
-        settlement = states.push(entry.name, raw, None, entry.fingerprint, job, overlaps=True)
+        settlement = states.push(entry.name, raw, None, entry.fingerprint, job, "run")
         # A tick of the entry was settled in between.
         if settlement is not FIRST_ELSEWHERE:
             return job.jid, settlement

@@ -17,9 +17,12 @@ from framework.cli.options import json_option, modules_option, shard_option
 from framework.cli.project import Project, load_project, print_load_error
 from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo_lines
+from framework.command_line import command
+from framework.cron.jobs import PushedTick, tick_of
 from framework.errors import FrameworkError
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
+from framework.telemetry.logs import shorten
 from framework.telemetry.visible import visible
 from framework.text import decode_escaped, format_duration, format_times
 from framework.wire.iteration_state import SavedIteration
@@ -137,6 +140,8 @@ def _found_text(jid: str, one: Explanation) -> Iterator[str]:
         yield f"  since     {_format_time(one.since)}, {format_duration(one.now - one.since)} ago"
     if one.due is not None:
         yield f"  due       {_format_time(one.due)}"
+    if (tick := tick_of(payload)) is not None:
+        yield f"  schedule  {_tick_text(tick)}"
     for held in one.resources:
         yield f"  holds     {held}"
     if one.interruptions.stops or one.interruptions.deaths:
@@ -146,6 +151,12 @@ def _found_text(jid: str, one: Explanation) -> Iterator[str]:
     for reason in one.blockers:
         yield f"  why       {reason.why}"
         yield f"  released  by {reason.remedy}"
+
+
+def _tick_text(tick: PushedTick) -> str:
+    when = "between ticks" if tick.tick is None else f"tick of {_format_time(tick.tick)}"
+    name = visible(shorten(tick.entry))
+    return f"entry {name}, {when}: `{command(f'cron history {name}')}` shows the others"
 
 
 def _interruptions_text(found: Interruptions) -> str:
@@ -182,6 +193,7 @@ def _as_json(one: Explanation) -> dict[str, Any]:
         "due": one.due,
         "class": payload.get("class"),
         "queue": payload.get("queue"),
+        "schedule": None if (tick := tick_of(payload)) is None else tick._asdict(),
         "holds": list(one.resources),
         INTERRUPTED_COUNT: one.interruptions.stops,
         DEATH_COUNT: one.interruptions.deaths,

@@ -15,7 +15,7 @@ from framework.settings.model import Settings
 from framework.settings.schedule import CronEntrySettings
 
 Missed: TypeAlias = Literal["skip", "once", "all"]
-Overlap: TypeAlias = Literal["run", "skip"]
+Overlap: TypeAlias = Literal["run", "skip", "queue"]
 
 SCHEDULE_FILE = "schedule.yml"
 """The file of the schedule in the config folder."""

@@ -13,6 +13,7 @@ _REPEAT_S = 30.0
 
 _REASONS = {
     "overlap": "the last job of the entry waits or runs",
+    "waits": "the last job of the entry waits or runs, and one run follows its end",
     "duplicate": "an equal job has the deduplication lock",
     "dropped": "a client middleware dropped the job",
 }
@@ -44,7 +45,7 @@ class CronEvents:
         )
 
     def not_pushed(self, entry: CronEntry, tick: int, outcome: str, other: Jid) -> None:
-        """Report a tick without a job: ``overlap``, ``duplicate`` or ``dropped``."""
+        """Report a tick without a job: ``overlap``, ``waits``, ``duplicate`` or ``dropped``."""
         self._log.info(
             f"a tick of the schedule has pushed no job: {_REASONS[outcome]}",
             event_name="cron.skipped",

@@ -1,7 +1,8 @@
 """Make the job of a tick as a push of the class makes it, with the tick in its payload."""
 
+import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from framework.cron.entries import CronEntry
 from framework.declare.cron_worker import CRON_CALLER
@@ -9,6 +10,9 @@ from framework.declare.request import NO_OPTIONS, PushRequest
 from framework.push.client import Client
 from framework.push.prepared_job import PreparedJob
 from framework.telemetry import context
+from framework.typeguards import is_mapping
+from framework.types import Payload
+from framework.wire.job import timestamp
 
 CRON = "cron"
 """Field of a job that a schedule pushed: the name of the entry and the tick in epoch seconds."""
@@ -16,6 +20,24 @@ CRON = "cron"
 OVERLAP_STATE_S = 86_400
 """How long the state of a job is kept whose entry skips overlapping ticks. A job that does not end, and whose state does not change
 within this time, no longer holds up its entry: it was deleted by another program, for example."""
+
+
+class PushedTick(NamedTuple):
+    """The entry of the schedule that pushed a job, and the tick; ``None`` for a job between ticks."""
+
+    entry: str
+    tick: int | None
+
+
+def tick_of(payload: Payload) -> PushedTick | None:
+    """Return the tick that pushed a job, ``None`` if no schedule did. Other programs may write anything into the field."""
+    found = payload.get(CRON)
+    if not is_mapping(found) or not isinstance(found.get("name"), str):
+        return None
+    tick = found.get("tick")
+    # As a float: a whole number would be read as milliseconds.
+    valid = type(tick) is int and timestamp(float(min(tick, sys.maxsize))) is not None
+    return PushedTick(found["name"], tick if valid else None)
 
 
 class TickJobs:

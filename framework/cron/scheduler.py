@@ -24,6 +24,8 @@ _RETRY_S = 10.0
 """The time until an entry whose push failed is tried again."""
 _EARLY_S = 0.05
 """The time until a tick that was in the future of the server's clock is tried again."""
+_WAITING_CHECK_S = 1.0
+"""The period of the look whether the job has ended for which a run waits."""
 _CLOCK_MARGIN_S = 0.002
 """A step begins a little after the tick: the estimate of the server's clock is not exact."""
 
@@ -165,9 +167,22 @@ class CronScheduler:
         known = self._next.get(name)
         if known is None or known.state != raw or known.fingerprint != fingerprint:
             known = self._note_next(entry, raw, state.tick)
-        if known.tick > self._now():
-            return known.tick
-        return self._settle(entry, state)
+        if known.tick <= self._now():
+            return self._settle(entry, state)
+        if state.waits and entry.overlap == "queue":
+            return min(known.tick, self._push_waiting(entry, state))
+        return known.tick
+
+    def _push_waiting(self, entry: CronEntry, state: EntryState) -> float:
+        """Push the run that waits for the end of the last job, if it has ended; return when to look again."""
+        # Asked first: a job that is made again and again would run the client middlewares as often.
+        if self._states.has_ended(state.jid):
+            self._snapshot = None
+            settlement, jid = self._settle_tick(entry, state.raw, state.tick, pushes=True)
+            # A clock that was set back, or another leader: the next step looks again.
+            if settlement not in (FIRST_ELSEWHERE, TOO_EARLY) and settlement.outcome != "waits":
+                self._report(entry, state.tick, settlement, jid)
+        return self._now() + _WAITING_CHECK_S
 
     def _begin(self, entry: CronEntry, state: EntryState | None, raw: bytes) -> float:
         """Let a new or changed entry begin with its next tick."""
@@ -187,7 +202,7 @@ class CronScheduler:
         """Push the jobs of the due ticks, in order. Each step settles one tick and all skipped ones before it."""
         due = due_ticks(entry.expression, state.tick, self._now(), entry.missed, self._timings.cron_missed_after_s)
         self._snapshot = None
-        raw, reported = state.raw, not (due.skipped or due.more_skipped)
+        raw, settled, reported = state.raw, state.tick, not (due.skipped or due.more_skipped)
         steps = [(tick, True) for tick in due.push] or [(tick, False) for tick in due.skipped[-1:]]
         for tick, pushes in steps:
             settlement, jid = self._settle_tick(entry, raw, tick, pushes=pushes)
@@ -199,17 +214,15 @@ class CronScheduler:
                 reported = True
                 self._events.missed(entry, due)
             self._report(entry, tick, settlement, jid)
-            raw = _state_after(tick, entry, settlement, jid, state.jid)
-            state = state._replace(tick=tick, jid=jid if settlement.outcome == "pushed" else state.jid, raw=raw)
-        return self._note_next(entry, raw, state.tick).tick
+            raw, settled = settlement.state, tick
+        return self._note_next(entry, raw, settled).tick
 
     def _settle_tick(self, entry: CronEntry, raw: bytes, tick: int, *, pushes: bool) -> tuple[Settlement, str]:
         job = self._make_job(entry, tick) if pushes else None
         if job is None:
             outcome = "dropped" if pushes else "missed"
             return self._states.settle(entry.name, raw, tick, entry.fingerprint, outcome), ""
-        overlaps = entry.overlap == "run"
-        settlement = self._states.push(entry.name, raw, tick, entry.fingerprint, job, overlaps=overlaps)
+        settlement = self._states.push(entry.name, raw, tick, entry.fingerprint, job, entry.overlap)
         if settlement.outcome == "duplicate":
             job.log_duplicate(settlement.other)
         return settlement, job.jid
@@ -219,8 +232,3 @@ class CronScheduler:
             self._events.pushed(entry, tick, jid, self._now() - tick)
         elif settlement.outcome != "missed":
             self._events.not_pushed(entry, tick, settlement.outcome, settlement.other)
-
-
-def _state_after(tick: int, entry: CronEntry, settlement: Settlement, jid: str, last_jid: str) -> bytes:
-    """Return the state that the step has written (``cron_push.lua``)."""
-    return f"{tick} {entry.fingerprint} {jid if settlement.outcome == 'pushed' else last_jid}".encode()

@@ -1,10 +1,11 @@
 """Read and write the states of cron entries, the operators' orders and the last ticks, on one shard."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import redis
 
+from framework.cron.entries import Overlap
 from framework.cron.orders import Order, decode_order
 from framework.push.prepared_job import PreparedJob
 from framework.store.clock import epoch_s
@@ -17,6 +18,8 @@ KEPT_TICKS = 50
 """The most settled ticks that an entry shows."""
 
 _KEPT_MS = 90 * 86_400_000
+_OVERLAPS: Mapping[Overlap, str] = {"run": "", "skip": "1", "queue": "queue"}
+"""The word of the script for each policy."""
 
 
 class EntryState(NamedTuple):
@@ -27,6 +30,8 @@ class EntryState(NamedTuple):
     jid: Jid
     raw: bytes
     """The stored bytes, which the next step compares."""
+    waits: bool = False
+    """Whether a run waits for the end of the last job (``overlap: queue``)."""
 
 
 class SettledTick(NamedTuple):
@@ -43,6 +48,8 @@ class Settlement(NamedTuple):
 
     outcome: str
     other: Jid = ""
+    state: bytes = b""
+    """The state of the entry after the step."""
 
 
 FIRST_ELSEWHERE = Settlement("first_elsewhere")
@@ -92,13 +99,13 @@ class CronStates:
         return self._run(name, old, str(tick), fingerprint, (outcome, "", "", "", "", "", 0), "")
 
     def push(
-        self, name: str, old: bytes, tick: int | None, fingerprint: str, job: PreparedJob, *, overlaps: bool
+        self, name: str, old: bytes, tick: int | None, fingerprint: str, job: PreparedJob, overlap: Overlap
     ) -> Settlement:
         """Settle a tick by a push of its job; without a ``tick``, push a job between ticks.
 
-        Without ``overlaps``, no job is pushed while the last one of the entry waits or runs.
+        Unless ``overlap`` is ``run``, no job is pushed while the last one of the entry waits or runs.
         """
-        more = ("", job.jid, job.payload, job.queue, job.lock_request, "" if overlaps else "1", job.status_ttl_s)
+        more = ("", job.jid, job.payload, job.queue, job.lock_request, _OVERLAPS[overlap], job.status_ttl_s)
         return self._run(name, old, "" if tick is None else str(tick), fingerprint, more, job.queue)
 
     def _run(self, name: str, old: bytes, tick: str, fingerprint: str, more: Sequence[Any], queue: str) -> Settlement:
@@ -106,8 +113,13 @@ class CronStates:
         reply: Any = CRON_PUSH(self._client, names, [name, old, tick, fingerprint, *more, KEPT_TICKS, _KEPT_MS])
         if isinstance(reply, int):
             return TOO_EARLY if reply else FIRST_ELSEWHERE
-        outcome, other = reply
-        return Settlement(outcome.decode(), decode_escaped(other))
+        outcome, other, state = reply
+        return Settlement(outcome.decode(), decode_escaped(other), state)
+
+    def has_ended(self, jid: Jid) -> bool:
+        """Return whether the job neither waits nor runs, by its state."""
+        found = cast("bytes | None", self._client.get(keys.status(jid)))
+        return found is None or found.decode() not in ("queued", "running", "retrying")
 
     def last_ticks(self, name: str, count: int = KEPT_TICKS) -> list[SettledTick]:
         """Return the last settled ticks of an entry, the newest first."""
@@ -131,9 +143,10 @@ class CronStates:
 
 
 def _decode_state(raw: bytes) -> EntryState | None:
-    parts = decode_escaped(raw).split(" ", 2)
+    # The state of a waiting run ends in " +".
+    parts = decode_escaped(raw).removesuffix(" +").split(" ", 2)
     if len(parts) == 3 and parts[0].isascii() and parts[0].isdigit() and len(parts[0]) <= 12:
-        return EntryState(int(parts[0]), parts[1], parts[2], raw)
+        return EntryState(int(parts[0]), parts[1], parts[2], raw, raw.endswith(b" +"))
     return None
 
 

@@ -7,7 +7,7 @@ from framework.declare import validators
 from framework.declare.attribute import Attribute
 from framework.declare.limiter import Limiter
 from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
-from framework.types import Ack, DataConsistency, ResourceBoundary, StrictArguments, Urgency
+from framework.types import Ack, DataConsistency, Isolation, ResourceBoundary, StrictArguments, Urgency
 
 ATTRIBUTES: Mapping[str, Attribute] = {
     "feature_category": Attribute(
@@ -180,6 +180,22 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         "job is cancelled. The job has failed, and is retried as after any error.",
         trap="No timeout can interrupt a thread that waits in C code: it gets the error when that call returns, so give "
         "network calls their own timeouts. The error may come between any two instructions of the job.",
+    ),
+    "isolation": Attribute(
+        validator=validators.optional(validators.one_of(*get_args(Isolation))),
+        group="running",
+        meaning="`process`: each job runs in a process of its own, which ends with it. `None`: in a thread, or as a task.",
+        effect="A job that leaks, crashes, exits or hangs affects no other job. Its process is killed a few seconds after its "
+        "`timeout` or its cancellation, and when its worker process stops.",
+        trap="It is no sandbox: the process has the rights, the files and the environment of its worker process. A job costs "
+        "some milliseconds more, and what it keeps in memory is gone afterwards.",
+    ),
+    "memory_limit": Attribute(
+        validator=validators.optional(validators.integer(1)),
+        group="running",
+        meaning="The most memory, in bytes, of the process of a job with `isolation = 'process'`.",
+        effect="Beyond it the job fails with `JobMemoryError`. It counts private memory, the loaded modules included.",
+        trap="Processes that the job starts have the same limit each, and not together. Only Linux enforces it.",
     ),
     "expires_in": Attribute(
         validator=validators.optional(validators.duration),

@@ -18,7 +18,7 @@ from framework.declare.validators import InvalidValue
 from framework.declare.worker import ApplicationWorker
 from framework.errors import DeclarationError, Discard
 from framework.typeguards import is_class, short_repr
-from framework.types import Ack, DataConsistency, ResourceBoundary, StrictArguments, Urgency
+from framework.types import Ack, DataConsistency, Isolation, ResourceBoundary, StrictArguments, Urgency
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -52,6 +52,8 @@ class WorkerAttributes(TypedDict, total=False):
     max_retries_after_interruption: int | None
     ack: Ack
     timeout: timedelta | float | None
+    isolation: Isolation | None
+    memory_limit: int | None
     expires_in: timedelta | float | None
     status_expiration: timedelta | float | None
     track: bool

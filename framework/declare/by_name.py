@@ -113,6 +113,7 @@ def _foreign_declaration(name: str) -> Declaration:
         generated_queue=name,
         signature=_foreign_signature(name),
         is_async=False,
+        in_thread=True,
         loggable_positions=frozenset(),
         version_handlers={},
         **facts,

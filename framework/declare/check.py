@@ -67,6 +67,13 @@ def read_attributes(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> 
     if attributes["max_running_jobs"] is not None and not hasattr(cls, "perform_with_capacity"):
         message = "max_running_jobs belongs to a LimitedCapacityWorker: subclass that, or declare concurrency_limit."
         faults.add(message, "max_running_jobs")
+    if attributes["isolation"] is not None and (cls._aw_is_iterable or hasattr(cls, "perform_with_capacity")):
+        kind = (
+            "an IterableWorker: its worker process saves the cursor"
+            if cls._aw_is_iterable
+            else "a LimitedCapacityWorker"
+        )
+        faults.add(f"isolation does not fit {kind}. Let it push jobs of an isolated class.", "isolation")
     if attributes["cron"] is not None and not cls._aw_is_cron:
         faults.add("cron belongs to a CronWorker: subclass that, or put an entry into config/schedule.yml.", "cron")
     for name in () if cls._aw_is_iterable else ("flush_interval", "max_iteration_runtime"):
@@ -109,13 +116,16 @@ def build_declaration(
     _check_queue(faults, facts["wire_name"], queue)
     faults.raise_errors()
     assert signature is not None  # noqa: S101 - else there is a fault
+    # A class with handlers of both kinds may use a thread for any job.
+    is_async = all([inspect.iscoroutinefunction(perform), *(handler.is_async for handler in handlers.values())])
+    isolated = attributes["isolation"] is not None
     return Declaration(
         class_name=cls.__qualname__,
         module=cls.__module__,
         generated_queue=queue,
         signature=signature,
-        # A class with handlers of both kinds may use a thread for any job.
-        is_async=all([inspect.iscoroutinefunction(perform), *(handler.is_async for handler in handlers.values())]),
+        is_async=is_async and not isolated,
+        in_thread=not is_async and not isolated,
         loggable_positions=frozenset(index for index, name in enumerate(signature.names) if name in loggable),
         version_handlers=handlers,
         is_cron=cls._aw_is_cron,

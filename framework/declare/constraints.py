@@ -78,6 +78,16 @@ def check_constraints(
             message = f"{fact}: {rule}, as {rule.reason}. {rule.remedy}"
             faults.add(message, rule.attribute)
     _check_database_overrides(faults, attributes)
+    if (
+        attributes["memory_limit"] is not None
+        and attributes["isolation"] is None
+        and "isolation" not in invalid_attributes
+    ):
+        message = (
+            f"memory_limit = {attributes['memory_limit']!r} limits nothing without isolation = 'process': the threads of a process "
+            "share its memory. Declare both, or limit the worker processes: cluster --memory-limit."
+        )
+        faults.add(message, "memory_limit")
 
 
 def _check_database_overrides(faults: ErrorCollector, attributes: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from framework.declare.names import queue_name
 from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.signature import JobSignature
 from framework.declare.versions import VersionHandler, signature_since
-from framework.types import Ack, DataConsistency, ResourceBoundary, StrictArguments, Urgency
+from framework.types import Ack, DataConsistency, Isolation, ResourceBoundary, StrictArguments, Urgency
 
 NOT_OWNED = "not_owned"
 """The feature category of classes that serve many teams (GitLab's ``feature_category :not_owned``)."""
@@ -28,7 +28,9 @@ class Declaration:
     generated_queue: str
     signature: JobSignature
     is_async: bool
-    """Whether ``perform`` and every handler of an older version is ``async def``: no job uses a thread."""
+    """Whether ``perform`` and every handler of an older version is ``async def``, and none is isolated: no job uses a thread."""
+    in_thread: bool
+    """Whether each job runs in a worker thread of its process: it is neither a task of the event loop nor isolated."""
     version_handlers: Mapping[int, VersionHandler]
     """The methods that run jobs of older versions, by version; jobs of all other versions run ``perform``."""
 
@@ -54,6 +56,8 @@ class Declaration:
     max_retries_after_interruption: int | None
     ack: Ack
     timeout: timedelta | None
+    isolation: Isolation | None
+    memory_limit: int | None
     expires_in: timedelta | None
     status_expiration: timedelta | None
     track: bool

@@ -18,7 +18,17 @@ from framework.declare.setter import Setter, setter_of
 from framework.declare.visible_signatures import show_signatures
 from framework.errors import DeclarationError
 from framework.typeguards import qualified_name
-from framework.types import Ack, DataConsistency, Jid, Json, Payload, ResourceBoundary, StrictArguments, Urgency
+from framework.types import (
+    Ack,
+    DataConsistency,
+    Isolation,
+    Jid,
+    Json,
+    Payload,
+    ResourceBoundary,
+    StrictArguments,
+    Urgency,
+)
 from framework.wire.batch_fields import bid_of
 
 T = TypeVar("T")
@@ -58,6 +68,8 @@ class ApplicationWorker(AwaitablePushes):
     max_retries_after_interruption: ClassVar[int | None] = None
     ack: ClassVar[Ack] = "batch"
     timeout: ClassVar[timedelta | float | None] = None
+    isolation: ClassVar[Isolation | None] = None
+    memory_limit: ClassVar[int | None] = None
     expires_in: ClassVar[timedelta | float | None] = None
     status_expiration: ClassVar[timedelta | float | None] = None
     track: ClassVar[bool] = False

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from framework.declare.names import queue_name
-from framework.errors import BusinessError, JobTimeoutError, NewerVersionError
+from framework.errors import BusinessError, JobMemoryError, JobProcessError, JobTimeoutError, NewerVersionError
 from framework.execute.execution import Execution
+from framework.execute.isolation.runs import ProcessFields
 from framework.execute.iterations import RedisIteration
 from framework.finish.outcome import (
     SUCCEEDED,
@@ -24,13 +25,20 @@ from framework.finish.retry import Delete, Kill, Retry, RetryDecision
 from framework.typeguards import has_type
 from framework.wire.job import LOAD_BALANCING_STRATEGY, deferral_count
 
+_ERROR_KINDS: Mapping[type[BaseException], str] = {
+    BusinessError: "business",
+    JobTimeoutError: "timeout",
+    JobMemoryError: "memory",
+    JobProcessError: "process",
+}
+
 
 def end_fields(run: Execution, decision: RetryDecision | None) -> dict[str, Any] | None:
     """Return the further fields of the end line; ``None`` for none."""
     extra = run.instance._aw_extra if run.instance is not None else None  # pyright: ignore[reportPrivateUsage]
     if extra is None and run.outcome is SUCCEEDED:
         return None
-    more = {**_retry_fields(decision), **_outcome_fields(run)}
+    more = {**_retry_fields(decision), **_outcome_fields(run), **_process_fields(extra)}
     if run.lost is not None:
         more.update(run.lost.fields)
     if not run.admitted and run.payload and LOAD_BALANCING_STRATEGY in run.payload:
@@ -44,10 +52,14 @@ def end_fields(run: Execution, decision: RetryDecision | None) -> dict[str, Any]
     return more
 
 
+def _process_fields(extra: object) -> Mapping[str, Any]:
+    return extra.line if isinstance(extra, ProcessFields) else {}
+
+
 def _outcome_fields(run: Execution) -> Mapping[str, Any]:
     match run.outcome:
-        case Failed(error) if has_type(error, BusinessError, JobTimeoutError):
-            return {"error_kind": "business" if has_type(error, BusinessError) else "timeout"}
+        case Failed(error) if (kind := _error_kind(error)) is not None:
+            return {"error_kind": kind}
         case Snoozed(delay_s, over_limit=over_limit):
             return {"retry_in_s": delay_s, **(over_limit or {})}
         case Discarded(reason, by):
@@ -71,6 +83,11 @@ def _iteration_fields(instance: Any | None, outcome: RunOutcome | None) -> dict[
         return {}
     fields = {"iterations": run.items, "iterations_done": instance.progress.done, "iteration_run": run.number}
     return {**fields, "yield_reason": run.stopped_by} if isinstance(outcome, Yielded) else fields
+
+
+def _error_kind(error: BaseException) -> str | None:
+    """Return the value of ``error_kind`` for errors that are no fault of the code of ``perform`` alone, else ``None``."""
+    return next((word for kind, word in _ERROR_KINDS.items() if has_type(error, kind)), None)
 
 
 def _deferral(reason: str, count: int, delay_s: float) -> dict[str, Any]:

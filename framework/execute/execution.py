@@ -1,25 +1,21 @@
 """Run one job: decode, find its class, ask policies, call ``perform`` through the middleware, return the outcome."""
 
-import os
-import sys
 import time
-import traceback
 from asyncio import CancelledError, current_task
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.declare.iteration import IterationRun
-from framework.errors import (
-    PayloadError,
-    Shutdown,
-)
+from framework.errors import PayloadError, Shutdown
 from framework.execute.admission import AdmissionChain, AdmissionRequest
 from framework.execute.decoding import PayloadDecoder
 from framework.execute.early_end import cancelled_jid, early_end
+from framework.execute.forked_child import exit_with_outcome
+from framework.execute.isolation.runs import IsolatedRuns
 from framework.execute.iterations import Iterations
 from framework.execute.job_log import JobLog, StartLine
 from framework.execute.perform import call_perform, new_instance
@@ -137,6 +133,8 @@ class Executor:
         recorder: JobRecorder | None = None,
         clock: Callable[[], float] = time.time,
         iterations: Iterations | None = None,
+        *,
+        isolates: bool = True,
     ) -> None:
         self._middleware = middleware
         self._iterations = iterations
@@ -146,6 +144,8 @@ class Executor:
         self._running_jobs = running_jobs
         self._cancelled = running_jobs.cancelled
         self._timeouts = Timeouts()
+        self.isolated = IsolatedRuns(log, running_jobs)
+        self._isolates = isolates
         self._clock = clock
         self._decoding = decoding
         self._ensure_fetching = ensure_fetching
@@ -162,8 +162,9 @@ class Executor:
 
     def after_fork_in_child(self) -> None:
         """Exit a child process that a job has forked as soon as the job's code returns."""
-        self._on_job_return = _exit_child
+        self._on_job_return = lambda run: exit_with_outcome(run.outcome)
         self._timeouts.after_fork_in_child()
+        self.isolated.after_fork_in_child()
 
     def begin(self, unit: UnitOfWork) -> Execution:
         """Run one fetched job in the caller's context, to its end or to its ``coroutine``. Raises nothing."""
@@ -292,7 +293,9 @@ class Executor:
         if declaration.track and run.record is None:
             run.record = self._open_record(run, payload)
         suspected = is_suspect(payload)
-        if declaration.is_async:
+        if declaration.in_thread:
+            self._ensure_fetching()
+        elif declaration.is_async:
             if suspected:
                 # One thread starts all of them in turn: a process may hold thousands of async suspects.
                 run.outcome = None
@@ -301,21 +304,31 @@ class Executor:
                 self._ensure_fetching()
         else:
             self._ensure_fetching()
+            if self._isolates:
+                self._run_isolated(run, declaration, payload, suspected=suspected)
+                return
         self._call_job(run, declaration, payload, suspected=suspected)
+
+    def _run_isolated(self, run: Execution, declaration: Declaration, payload: Payload, *, suspected: bool) -> None:
+        """Run the job in a process of its own, middlewares included; this thread waits for it."""
+        if not self._note_start(run, payload, suspected=suspected):
+            return
+        if run.record is not None:
+            run.record.start()
+            run.instance._aw_record = run.record
+        run.unit.performing_since = run.started
+        try:
+            if not self.isolated.run(declaration, payload, run.unit.queue, run.instance):
+                run.outcome = _MIDDLEWARE_STOPPED
+        finally:
+            run.started_cpu -= run.instance._aw_extra.cpu_s
 
     def _call_job(self, run: Execution, declaration: Declaration, payload: Payload, *, suspected: bool) -> None:
         """Write the start of a suspect, and call ``perform`` through the middleware."""
         instance = run.instance
-        if run.tracked is not None and run.unit.admission is None:
-            self._status_writer.write(run.tracked, "running")
-        if suspected:
-            run.start_noted = True
-            self._suspect_runner.begin(run.unit.data, count_of(payload, DEATH_COUNT))
-            # The process stops before the turn of this job: the job returns to its queue unchanged.
-            if self._running_jobs.stopping:
-                run.outcome = Interrupted()
-                return
-            run.started = time.perf_counter()
+        # Almost no job has either: the check is cheaper than the call.
+        if (suspected or run.tracked is not None) and not self._note_start(run, payload, suspected=suspected):
+            return
         if run.record is not None:
             run.record.start()
             instance._aw_record = run.record
@@ -332,6 +345,20 @@ class Executor:
             if run.coroutine is not None:
                 # The middlewares end after the coroutine.
                 run.middleware_exits = stack.pop_all()
+
+    def _note_start(self, run: Execution, payload: Payload, *, suspected: bool) -> bool:
+        """Write the state ``running``, and the start of a suspect; return false if the process stops before its turn."""
+        if run.tracked is not None and run.unit.admission is None:
+            self._status_writer.write(run.tracked, "running")
+        if suspected:
+            run.start_noted = True
+            self._suspect_runner.begin(run.unit.data, count_of(payload, DEATH_COUNT))
+            # The job returns to its queue unchanged.
+            if self._running_jobs.stopping:
+                run.outcome = Interrupted()
+                return False
+            run.started = time.perf_counter()
+        return True
 
     def _outcome(self, run: Execution, error: BaseException) -> RunOutcome:
         """Return the outcome for an error. Even SystemExit and KeyboardInterrupt fail only this job."""
@@ -369,22 +396,5 @@ def _outcome_of_stop(instance: Any) -> RunOutcome:
     return Cancelled(instance.jid, ran=True) if instance._aw_cancellation.seen else SUCCEEDED
 
 
-def _exit_child(run: Execution) -> NoReturn:
-    """Exit a child process that a job forked, with the status of a plain program. Nothing is settled."""
-    status = 0
-    with suppress(BaseException):
-        if isinstance(run.outcome, Failed):
-            status, error = 1, run.outcome.error
-            if has_type(error, SystemExit):
-                status = error.code if type(error.code) is int else int(error.code is not None)
-            else:
-                traceback.print_exception(error)
-        sys.stdout.flush()
-        sys.stderr.flush()
-    # Not `sys.exit`: the parent's exit handlers, threads and connections must not end here.
-    os._exit(status)
-
-
 def _task_cancelled() -> bool:
-    task = current_task()
-    return task is not None and task.cancelling() > 0
+    return (task := current_task()) is not None and task.cancelling() > 0

@@ -97,7 +97,7 @@ class JobLog:
     """Write the start and end lines of one process's runs; with ``jobs`` false, only the end lines of failures."""
 
     def __init__(self, log: LineLog, *, jobs: bool) -> None:
-        self._log = log
+        self.log = log
         self._write = log.writer.write
         self.has_job_lines = jobs
         """Whether each job gets a start line and an end line."""
@@ -153,7 +153,7 @@ class JobLog:
         line.update(more or {})
         if error is not None:
             line.update({"severity": "WARN", **error_fields(error)})
-        self._log.write(line)
+        self.log.write(line)
 
     def log_not_started(
         self, payload: Payload, unit: UnitOfWork, declaration: Declaration | None, status: str, more: Mapping[str, Any]
@@ -166,7 +166,7 @@ class JobLog:
         line = from_json(
             f'{{"severity":"INFO","time":"{iso_time(now)}","message":"{label}: {status}",{fields},"job_status":"{status}"}}'
         )
-        self._log.write({**line, **more})
+        self.log.write({**line, **more})
 
     def policy_unavailable(self, unit: UnitOfWork, error: BaseException) -> None:
         """Warn, at a limited rate, that jobs do not start because Redis does not answer a policy."""
@@ -232,7 +232,7 @@ class JobLog:
         )
 
     def _describe_class(self, name: str, queue: str, declaration: Declaration | None) -> _ClassFields:
-        fields: dict[str, Any] = {**self._log.static, "class": shorten(name), "queue": shorten(queue)}
+        fields: dict[str, Any] = {**self.log.static, "class": shorten(name), "queue": shorten(queue)}
         loggable = _NOT_LOGGABLE
         if declaration is not None:
             wait, run = _TARGETS[declaration.urgency]

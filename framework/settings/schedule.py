@@ -43,8 +43,8 @@ class CronEntrySettings(Section):
     time_zone: Annotated[str, BeforeValidator(check_time_zone)] = "UTC"
     missed: Literal["skip", "once", "all"] = "once"
     """The fate of ticks while no process ran or Redis did not answer."""
-    overlap: Literal["run", "skip"] = "run"
-    """Whether a tick pushes a job while the last job of the entry waits or runs."""
+    overlap: Literal["run", "skip", "queue"] = "run"
+    """The fate of ticks while the last job of the entry waits or runs: ``queue`` is one run after it."""
     enabled: bool = True
 
 

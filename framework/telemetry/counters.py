@@ -2,7 +2,7 @@
 
 import os
 import threading
-from typing import Any
+from typing import Any, cast
 
 import redis
 
@@ -26,10 +26,23 @@ class Counters:
         with self._lock:
             self._counts[series] = self._counts.get(series, 0) + amount
 
-    def flush(self, client: "redis.Redis") -> None:
-        """Add the counts to the shard's counters. Raises redis errors; unwritten counts are kept for the next call."""
+    def take(self) -> dict[str, int]:
+        """Return the counts by series, and begin again: another process adds them to its own (``add_counts``)."""
         with self._lock:
             counts, self._counts = self._counts, {}
+        return counts
+
+    def add_counts(self, counts: object) -> None:
+        """Add the counts of another process; anything else is ignored."""
+        if isinstance(counts, dict):
+            for series, amount in cast("dict[Any, Any]", counts).items():
+                if type(series) is str and type(amount) is int:
+                    with self._lock:
+                        self._counts[series] = self._counts.get(series, 0) + amount
+
+    def flush(self, client: "redis.Redis") -> None:
+        """Add the counts to the shard's counters. Raises redis errors; unwritten counts are kept for the next call."""
+        counts = self.take()
         if not counts:
             return
         pipeline: Any = client.pipeline(transaction=False)
@@ -38,9 +51,7 @@ class Counters:
         try:
             pipeline.execute()
         except BaseException:
-            with self._lock:
-                for series, amount in counts.items():
-                    self._counts[series] = self._counts.get(series, 0) + amount
+            self.add_counts(counts)
             raise
 
     def _reset_in_child(self) -> None:

@@ -63,20 +63,10 @@ class LineLog(Protocol):
         ...
 
 
-class ServerLog:
-    """The log of a server process. Every line has the ``static`` fields (pid, shard, worker_id).
+class ProcessLog:
+    """The log of a process. Every line has the ``static`` fields (pid, shard, worker_id)."""
 
-    ``text``: the lines are text for a person, otherwise JSON.
-    """
-
-    def __init__(self, descriptor: int, level: str, static: Mapping[str, Any], *, text: bool = False) -> None:
-        self.on_terminal = text and os.isatty(descriptor)
-        """Whether a person reads the lines at a terminal."""
-        self.writer = (
-            ConsoleWriter(descriptor, self._lost_line, colors=uses_colors(descriptor))
-            if text
-            else LogWriter(descriptor, self._lost_line)
-        )
+    def __init__(self, level: str, static: Mapping[str, Any]) -> None:
         self.level = LEVELS[level]
         self.static = dict(static)
 
@@ -93,7 +83,47 @@ class ServerLog:
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Write a finished line."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Write the queued lines."""
+
+
+class RelayedLog(ProcessLog):
+    """The log of a job's process: ``writer`` sends each line to the worker process."""
+
+    def __init__(self, writer: LineWriter, level: str, static: Mapping[str, Any]) -> None:
+        super().__init__(level, static)
+        self.writer = writer
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Send a finished line."""
         self.writer.write(object_text(line) + "\n")
+
+
+class ServerLog(ProcessLog):
+    """The log of a server process.
+
+    ``text``: the lines are text for a person, otherwise JSON.
+    """
+
+    def __init__(self, descriptor: int, level: str, static: Mapping[str, Any], *, text: bool = False) -> None:
+        self.on_terminal = text and os.isatty(descriptor)
+        """Whether a person reads the lines at a terminal."""
+        self.writer = (
+            ConsoleWriter(descriptor, self._lost_line, colors=uses_colors(descriptor))
+            if text
+            else LogWriter(descriptor, self._lost_line)
+        )
+        super().__init__(level, static)
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Write a finished line."""
+        self.writer.write(object_text(line) + "\n")
+
+    def close(self) -> None:
+        """Write the queued lines, and end the thread of the writer."""
+        self.writer.close()
 
     def show(self, text: str) -> None:
         """Write text that is no log line, if a person reads the lines at a terminal."""
@@ -168,7 +198,7 @@ def error_fields(error: BaseException) -> dict[str, Any]:
 class _Target:
     """The last processor of structlog's chain, which writes to the server log or to the standard library."""
 
-    server: ServerLog | None = None
+    server: ProcessLog | None = None
     level_before: int = logging.WARNING
 
     def __call__(self, _logger: Any, method: str, event: MutableMapping[str, Any]) -> Any:
@@ -213,13 +243,23 @@ def open_server_log(
     descriptor = os.dup(1) if descriptor is None else descriptor
     text = form == "console" or (form == "auto" and os.isatty(descriptor))
     log = ServerLog(descriptor, level, static, text=text)
+    _take_lines(log)
+    return log
+
+
+def open_relayed_log(level: str, static: Mapping[str, Any], writer: LineWriter) -> None:
+    """Send each line of this process to ``writer``: it belongs to the log of another process."""
+    _take_lines(RelayedLog(writer, level, static))
+
+
+def _take_lines(log: ProcessLog) -> None:
+    """Send the lines of the framework, structlog and the standard library to the log."""
     _target.server = log
     root = logging.getLogger()
     root.handlers = [_StandardHandler(log)]
     _target.level_before = root.level
     root.setLevel(log.level)
     logging.captureWarnings(True)
-    return log
 
 
 def redirect_stdout() -> int:
@@ -237,13 +277,13 @@ def close_server_log() -> None:
         root = logging.getLogger()
         root.handlers = []
         root.setLevel(_target.level_before)
-        log.writer.close()
+        log.close()
 
 
 class _StandardHandler(logging.Handler):
     """Write the lines of the standard library (redis, SQLAlchemy, the application) in the same form."""
 
-    def __init__(self, log: ServerLog) -> None:
+    def __init__(self, log: ProcessLog) -> None:
         super().__init__()
         self._log = log
 

@@ -32,9 +32,8 @@ class DrainProcess:
         self._shard = Shard(shard.name, shard.endpoint, role="testing")
         client: Any = self._shard.client
         names = sorted(name.decode() for name in client.smembers(keys.QUEUES)) if queues is None else list(queues)
-        options = WorkerOptions(
-            shard.name, tuple((name, 0) for name in names or ["default"]), 1, _TIMEOUT_S, no_namespaces=True
-        )
+        queues_of = tuple((name, 0) for name in names or ["default"])
+        options = WorkerOptions(shard.name, queues_of, 1, _TIMEOUT_S, no_namespaces=True, isolates=False)
         self._names = [name for name, _ in options.queues]
         self._stops_at_error = stops_at_error
         self._errors: list[BaseException] = []

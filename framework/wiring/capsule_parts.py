@@ -101,6 +101,8 @@ class CapsuleParts:
     states: StatusWriter
     poll_timing: PollTiming
     waits: Timings
+    isolates: bool
+    """Whether isolated jobs run in processes of their own."""
 
     def capsule(self, plan: CapsulePlan, owner: str, fetcher: Fetcher, admission: AdmissionChain) -> Capsule:
         """Return a capsule with its parts."""
@@ -124,6 +126,7 @@ class CapsuleParts:
             together.admit,
             self.events.moved_jobs.recorder,
             iterations=Iterations(self.shard.client, owner, self.runs, settings.max_iteration_runtime),
+            isolates=self.isolates,
         )
         settler = self._settler(owner)
         return Capsule(

@@ -97,6 +97,8 @@ class WorkerOptions:
     """The source of the queues: an option, a file, the environment, or the loaded classes."""
     newer_queues: tuple[str, ...] = ()
     """The queues that the generated file lacks."""
+    isolates: bool = True
+    """Whether isolated jobs run in processes of their own."""
     health: HealthAddress | None = None
     """The address of the health checks, ``None`` for none. The child of a supervisor has none: the supervisor answers."""
     capsules: tuple[CapsuleOptions, ...] = ()
@@ -217,7 +219,7 @@ def build_worker(
     poll_timing = PollTiming(upkeep, settings.poll_interval, absent, timings=waits)
     suspects = SuspectRunner(shard.client, identity, sum(one.slots for one in plans), waits)
     common = CapsuleParts(
-        settings, shard, pool, log, runs, loop, events, decoding, suspects, states, poll_timing, waits
+        settings, shard, pool, log, runs, loop, events, decoding, suspects, states, poll_timing, waits, options.isolates
     )
     capsules = Capsules(list(map(common.capsule, plans, owners, fetchers, policies.admission)))
     detector = FailureDetector(waits.lease_s, waits.heartbeat_period_s)

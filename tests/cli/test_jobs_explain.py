@@ -147,6 +147,20 @@ def test_explain_text_names_the_remedy(site, redis):
     ]
 
 
+def test_explain_names_the_entry_that_pushed_the_job(site, explain, redis):
+    enqueue(redis, "NoopWorker", jid=JID, cron={"name": "nightly", "tick": 1_750_000_000})
+    enqueue(redis, "NoopWorker", jid="manual", cron={"name": "nightly", "tick": None})
+    for strange in (3, {"name": 4}, {"name": "nightly", "tick": 10**30}):
+        enqueue(redis, "NoopWorker", jid="strange", cron=strange)
+    assert explain()["found"][0]["schedule"] == {"entry": "nightly", "tick": 1_750_000_000}
+    nightly = {"entry": "nightly", "tick": None}
+    assert [one["schedule"] for one in explain("strange")["found"]] == [nightly, None, None]
+    done = site.run(COMMAND, "explain", JID, "-r", "jobs")
+    line = "  schedule  entry nightly, tick of 2025-06-15 15:06:40Z: `scripts/cron history nightly` shows the others"
+    assert line in done.stdout.splitlines()
+    assert "nightly, between ticks" in site.run(COMMAND, "explain", "manual", "-r", "jobs").stdout
+
+
 def test_explain_job_in_flight_names_the_process(site, explain, redis):
     """A real process starts the job, falls silent and dies; the explanation is right at each step."""
     set_flag(redis, Flag(pause_flag("AsyncWorker"), 100, "reindexing", "ann"), 600)

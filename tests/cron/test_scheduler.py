@@ -97,6 +97,51 @@ def test_overlap_skip_waits_for_the_last_job(cron):
     until(lambda: scheduler.step() is not None and len(cron.pushed()) == 2, "the second job")
 
 
+def test_overlap_queue_pushes_one_run_after_the_last_job(cron, redis, redis_url):
+    one = entry("* * * * * *", overlap="queue")
+    cron.settled(one, 1)
+    scheduler = cron.scheduler(one)
+    until(lambda: scheduler.step() is not None and cron.events.of("overlap"), "a tick that joins the waiting run")
+    (job,) = cron.pushed()
+    assert len(cron.events.of("waits")) == 1
+    assert cron.states.read().states["tick"].waits
+    # The entry has no tick for a long time, and another process leads: what waits is in the state.
+    rare = entry("0 0 1 1 *", overlap="queue")
+    other = Cron(redis_url, redis, "host:2:b")
+    state = cron.states.read().states["tick"]
+    cron.redis.hset(
+        keys.cron_states("default"), "tick", state.raw.replace(one.fingerprint.encode(), rare.fingerprint.encode())
+    )
+    cron.redis.delete(keys.leader("default"))
+    successor = other.scheduler(rare)
+    successor.step()
+    assert other.events.of("pushed") == []
+    cron.redis.set(keys.status(job["jid"]), "completed")
+    until(lambda: successor.step() is not None and len(cron.pushed()) == 2, "the run that waited")
+    last = cron.pushed()[-1]
+    assert last["cron"]["tick"] == state.tick
+    found = cron.states.read().states["tick"]
+    assert (found.jid, found.waits, found.tick) == (last["jid"], False, state.tick)
+    cron.redis.set(keys.status(last["jid"]), "completed")
+    successor._snapshot = None
+    successor.step()
+    assert len(cron.pushed()) == 2
+    assert cron.states.last_ticks("tick")[0].outcome == "pushed"
+    other.shard.close()
+
+
+def test_changed_entry_keeps_the_run_that_waits(cron):
+    one = entry("* * * * *", overlap="queue")
+    cron.redis.hset(keys.cron_states("default"), "tick", "1700000000 before last +")
+    scheduler = cron.scheduler(one)
+    scheduler.step()
+    assert cron.states.read().states["tick"].waits
+    until(
+        lambda: scheduler.step() is not None and cron.pushed(), "the run that waited: the state of the last job is gone"
+    )
+    assert not cron.states.read().states["tick"].waits
+
+
 def test_duplicate_of_a_waiting_job_is_not_pushed(cron):
     made = worker(idempotent=True, deduplicate=Deduplicate("until_executed"))
     one = entry("* * * * * *", made=made)

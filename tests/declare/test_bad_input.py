@@ -16,6 +16,8 @@ from framework.declare import registry
 from framework.declare.attributes import ATTRIBUTES
 from framework.declare.check import HOOKS
 from framework.declare.constraints import CONSTRAINTS
+from framework.declare.iterable import IterableWorker
+from framework.declare.limited_capacity import LimitedCapacityWorker
 from framework.declare.policy_options import Deduplicate, DeferOnHealth
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ConfigurationError, DeclarationError
@@ -106,6 +108,8 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "max_retries_after_interruption": COUNTS[1:],
     "ack": (*LITERALS, "Batch", "snyc", "async", "none"),
     "timeout": SPANS,
+    "isolation": (*LITERALS[1:], "Process", "proces", "thread", ("process",)),
+    "memory_limit": (0, -1, True, False, 1.0, "1G", (1,)),
     "expires_in": SPANS,
     "loggable_arguments": (*TUPLES, ("mode-name",), (0,)),
     "strict_arguments": (True, False, 0, "Raise", "rasie", "warning", ("off",)),
@@ -267,6 +271,24 @@ def test_any_value_is_accepted_or_refused_by_name(name: str, value: Any):
 
 
 # --- constraints ----------------------------------------------------------------------------------------------------
+
+
+def test_memory_limit_needs_a_process_of_its_own():
+    limited = {"memory_limit": 1 << 30}
+    with registry.isolated():
+        error = refused("SampleWorker", (ApplicationWorker,), body(**limited))
+        assert (error.attribute, "without isolation" in str(error)) == ("memory_limit", True)
+        made: Any = type("SampleWorker", (ApplicationWorker,), body(isolation="process", **limited))
+        facts = made.declaration()
+        assert (facts.memory_limit, facts.in_thread, facts.is_async) == (1 << 30, False, False)
+
+
+def test_isolation_does_not_fit_workers_of_other_kinds():
+    for base in (LimitedCapacityWorker, IterableWorker):
+        with registry.isolated(), pytest.raises(DeclarationError, match=base.__name__) as raised:
+            type("SampleWorker", (base,), {"feature_category": "not_owned", "isolation": "process"})
+        assert "isolation" in {error.attribute for error in raised.value.problems}
+
 
 BROKEN = [(rule, forbidden) for rule in CONSTRAINTS for forbidden in rule.forbidden_values]
 

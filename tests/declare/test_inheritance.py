@@ -36,6 +36,8 @@ POOL: dict[str, tuple[Any, ...]] = {
     "max_retries_after_interruption": (0, -1, 3, 7),
     "ack": ("batch", "sync"),
     "timeout": (None, 0.5, timedelta(minutes=1)),
+    "isolation": (None, "process"),
+    "memory_limit": (None,),  # a number needs isolation
     "expires_in": (None, 5, timedelta(minutes=1)),
     "loggable_arguments": ((), ("mode",), ("project_id", "mode")),
     "strict_arguments": (None, "raise", "warn", "off"),
@@ -61,7 +63,7 @@ POOL: dict[str, tuple[Any, ...]] = {
 }
 """Values that may meet in one class: none of them breaks a cross rule with another."""
 
-NOT_HERE = IDENTITY_ATTRIBUTES | {"max_running_jobs", "cron", "flush_interval", "max_iteration_runtime"}
+NOT_HERE = IDENTITY_ATTRIBUTES | {"max_running_jobs", "cron", "flush_interval", "max_iteration_runtime", "memory_limit"}
 FALSY = [(name, value) for name, values in POOL.items() for value in values if not value and name not in NOT_HERE]
 
 

@@ -57,7 +57,7 @@ def test_attribute_has_validator_default_and_field():
     assert set(ATTRIBUTES) <= fields
     assert set(ATTRIBUTES) <= set(vars(ApplicationWorker))
     derived = {"class_name", "module", "generated_queue", "signature", "is_async"}
-    derived |= {"loggable_positions", "version_handlers", "is_cron", "is_iterable", "bounded"}
+    derived |= {"loggable_positions", "version_handlers", "is_cron", "is_iterable", "bounded", "in_thread"}
     assert fields - set(ATTRIBUTES) == derived
 
 
@@ -86,6 +86,8 @@ _GOOD: list[tuple[str, Any, Any]] = [
     ("max_retries_after_interruption", -1, -1),
     ("ack", "sync", "sync"),
     ("timeout", 1.5, timedelta(seconds=1.5)),
+    ("isolation", "process", "process"),
+    ("memory_limit", None, None),
     ("expires_in", timedelta(minutes=1), timedelta(minutes=1)),
     ("status_expiration", 60, timedelta(minutes=1)),
     ("track", True, True),
@@ -157,6 +159,8 @@ def test_allowed_values_table_has_every_attribute():
         ("max_retries_after_interruption", -2, "whole number"),
         ("ack", "async", "did you mean"),
         ("timeout", -1, "positive"),
+        ("isolation", "proces", "did you mean"),
+        ("memory_limit", "1G", "whole number >= 1"),
         ("expires_in", "1h", "timedelta"),
         ("status_expiration", timedelta(0), "positive"),
         ("track", "yes", "True or False"),

@@ -303,6 +303,7 @@ CALLS = {
     "cron_push, between ticks": (cron_state, lambda jobs: cron_tick(jobs, "")),
     "cron_push, with its lock": (cron_state, lambda jobs: cron_tick(jobs, TICK, lock=claim(0))),
     "cron_push, while the last job runs": (cron_state, lambda jobs: cron_tick(jobs, TICK, skips="1")),
+    "cron_push, while a run waits": (cron_state, lambda jobs: cron_tick(jobs, TICK, skips="queue")),
     "cron_push, without a job": (cron_state, lambda jobs: cron_tick(jobs, TICK, outcome="missed")),
     "note_pushed": (due, lambda jobs: (["token", SET], [60_000])),
     "note_pushed, to a key of another type": (held, lambda jobs: (["token", LEASE], [60_000])),

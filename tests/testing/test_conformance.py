@@ -47,6 +47,25 @@ def args_of(found):
 # --- pushes ---------------------------------------------------------------------------------------------------------
 
 
+def test_isolated_job_runs_in_the_process_of_the_test(jobs):
+    class Isolated(Base):
+        isolation = "process"
+
+        def perform(self):
+            ran.append("thread")
+
+    class IsolatedTask(Base):
+        isolation = "process"
+
+        async def perform(self):
+            ran.append("task")
+
+    Isolated.perform_async()
+    IsolatedTask.perform_async()
+    jobs.drain()
+    assert ran == ["thread", "task"]
+
+
 def test_push_waits_until_it_is_drained(jobs):
     class Mail(Base):
         def perform(self, user: int, locale: str = "en"):

@@ -1,13 +1,15 @@
 -- Settle one tick of a cron entry: push its job, or none, and advance the state of the entry in the same step.
--- KEYS    1 states of the entries (HASH: entry -> 'TICK FINGERPRINT JID')  2 last ticks of the entry (LIST)  3 set of queue names
+-- KEYS    1 states of the entries (HASH: entry -> 'TICK FINGERPRINT JID', with ' +' behind it while a run waits for the end of that job)  2 last ticks of the entry (LIST)  3 set of queue names
 --         4 the queue
 -- ARGV    1 entry  2 its state as it was read, '' for none  3 the tick; '' for a job between ticks, which settles none
 --         4 fingerprint  5 why no job is pushed, '' to push one  6 jid  7 payload  8 queue name
---         9 lock request of the job (parts/lock_request.lua) or ''  10 '1' to push none while the last job waits or runs
+--         9 lock request of the job (parts/lock_request.lua) or ''  10 '1' to push none while the last job waits or runs,
+--         'queue' to let one run wait for its end: the caller pushes it with the same tick when the job has ended
 --         11 seconds for which the state of a tracked job is kept, 0 for none  12 most ticks in the list  13 its lifetime in milliseconds
 -- RETURN  0 another process was first: the state is no longer the one that was read
 --         -1 the tick is in the future of this server's clock (an entry may begin there, after a clock was set back)
---         else { what happened: pushed, manual, overlap, duplicate or ARGV 5; the jid of the job that waits, runs or has the lock }
+--         else { what happened: pushed, manual, overlap, waits, duplicate or ARGV 5; the jid of the job that waits, runs or has the
+--         lock; the state after the step }
 -- ERROR   the server is full (this is a push, and may be refused), or the queue's key is of another type: nothing was written
 -- COST    O(1)
 -- CRASH   before: neither job nor state. after: both. Any number of processes: the state that was read lets only one of them pass.
@@ -20,10 +22,17 @@ if manual then
 elseif ARGV[5] ~= 'begun' and tonumber(tick) > now then
   return -1
 end
-local outcome, last, other = ARGV[5], string.match(old, '^%d+ %S+ (.*)$') or '', nil
+local outcome, other = ARGV[5], nil
+local last, waits = string.match(old, '^%d+ %S+ (%S*)(.*)$')
+last, waits = last or '', waits == ' +'
 if outcome == '' and ARGV[10] ~= '' and last ~= '' then
   local state = redis.pcall('GET', 'aw:status:' .. last)
-  if state == 'queued' or state == 'running' or state == 'retrying' then outcome, other = 'overlap', last end
+  if state == 'queued' or state == 'running' or state == 'retrying' then
+    other = last
+    -- Later ticks join the run that waits. A caller that asks again with its tick changes nothing.
+    if ARGV[10] == 'queue' and waits and tick == string.match(old, '^%d+') then return { 'waits', other, old } end
+    outcome = (ARGV[10] == 'queue' and not waits) and 'waits' or 'overlap'
+  end
 end
 local claim = outcome == '' and read_lock_request(ARGV[9]) or nil
 if claim then
@@ -31,7 +40,10 @@ if claim then
   if other and claim.drops then outcome = 'duplicate' end
 end
 -- The state is written before the job, and restored if the queue refuses the job: an error after the push would repeat the tick.
-redis.call('HSET', KEYS[1], name, tick .. ' ' .. fingerprint .. ' ' .. (outcome == '' and ARGV[6] or last))
+if outcome == 'waits' then waits = true end
+if outcome == 'dropped' or outcome == 'duplicate' or (outcome == '' and not manual) then waits = false end
+local state = tick .. ' ' .. fingerprint .. ' ' .. (outcome == '' and ARGV[6] or last) .. (waits and ' +' or '')
+redis.call('HSET', KEYS[1], name, state)
 if outcome == '' then
   local put = redis.pcall('LPUSH', KEYS[4], other and marked(ARGV[7], other) or ARGV[7])
   if type(put) == 'table' then
@@ -52,4 +64,4 @@ if outcome ~= 'begun' then
   redis.pcall('LTRIM', KEYS[2], 0, ARGV[12] - 1)
   redis.pcall('PEXPIRE', KEYS[2], ARGV[13])
 end
-return { outcome, other or '' }
+return { outcome, other or '', state }

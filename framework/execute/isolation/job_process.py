@@ -1,0 +1,254 @@
+"""Run one job in this process, which was made for it, and report what happens to the worker process.
+
+The server middlewares run here, around ``perform``, because they prepare what the job uses. Log lines, fields of ``log_extra``, and
+the end go to the worker process; the questions ``self.cancelled`` and ``self.interrupted`` are answered there.
+"""
+
+import asyncio
+import contextlib
+import importlib
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, cast
+
+from framework.declare import registry
+from framework.declare.job_context import JobLogger
+from framework.errors import JobMemoryError, JobProcessError
+from framework.execute.forked_child import exit_forked_child
+from framework.execute.isolation.channel import MessageReader, encoded_object
+from framework.execute.isolation.remote_error import described
+from framework.execute.isolation.system import (
+    end_with_parent,
+    limit_memory,
+    use_reserve,
+    used_memory,
+)
+from framework.execute.perform import call_perform, new_instance
+from framework.execute.timeouts import Timeouts
+from framework.middleware.chain import Call, ChainInvocation
+from framework.push.strict_arguments import StrictArgumentsCheck
+from framework.telemetry import context, logs
+from framework.telemetry.counters import counters
+from framework.types import Jid, Payload
+
+_NO_LIMIT = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class JobTools:
+    """What a process needs to run jobs: the chain of server middlewares, and the check of arguments."""
+
+    middleware: tuple[Call, ...]
+    strictness: StrictArgumentsCheck
+    log_level: str
+    failure: BaseException | None = None
+    """Why no job can run: the workers or the configuration could not be loaded."""
+
+
+class _WorkerProcess:
+    """The worker process, as a job's process reaches it. Safe from any thread.
+
+    A process that the job forks has a copy, which does nothing.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._reader = MessageReader(connection, _NO_LIMIT)
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether this process is another than the job's."""
+        return os.getpid() != self._pid
+
+    def tell(self, **message: Any) -> None:
+        """Send a message. The process ends if the worker process has ended."""
+        if not self.is_copy:
+            with self._lock, _end_at_error():
+                self._connection.sendall(encoded_object(message))
+
+    def ask(self, question: str) -> bool:
+        """Ask a question about the job."""
+        if self.is_copy:
+            return False
+        with self._lock, _end_at_error():
+            self._connection.sendall(encoded_object({"ask": question}))
+            answer = self._reader.receive_one()
+        return answer is not None and answer.get("answer") is True
+
+    def request(self) -> dict[str, Any] | None:
+        """Return the job to run, ``None`` if the worker process has ended."""
+        return self._reader.receive_one()
+
+
+@contextlib.contextmanager
+def _end_at_error() -> Any:
+    try:
+        yield
+    except OSError:
+        # The worker process has ended, or counts this one as ended: nothing of this run counts any more.
+        os._exit(1)
+
+
+class _LineRelay:
+    """Send log lines to the worker process, whose log they belong to."""
+
+    def __init__(self, worker: _WorkerProcess) -> None:
+        self._worker = worker
+
+    def write(self, line: str) -> None:
+        """Send one line."""
+        self._worker.tell(log=line)
+
+
+class _Extra(dict[str, Any]):
+    """The fields of ``log_extra``. Each is sent at once, so that the line of a killed run has them."""
+
+    def __init__(self, worker: _WorkerProcess) -> None:
+        super().__init__()
+        self._worker = worker
+
+    def update(self, *args: Any, **fields: Any) -> None:
+        """Add fields, and send them."""
+        super().update(*args, **fields)
+        # As text: a value that JSON cannot hold spoils no other.
+        self._worker.tell(extra=logs.object_text(dict(*args, **fields)))
+
+
+class _Story:
+    """The messages of a tracked job, which its worker process records."""
+
+    def __init__(self, worker: _WorkerProcess) -> None:
+        self._worker = worker
+
+    def note(self, message: str, fields: Mapping[str, Any]) -> None:
+        """Send a message."""
+        self._worker.tell(story=logs.object_text({"message": message, "fields": dict(fields)}))
+
+
+class _Cancellation:
+    """Whether the job was cancelled, as its worker process knows it."""
+
+    def __init__(self, worker: _WorkerProcess) -> None:
+        self._worker = worker
+        self.seen = False
+
+    @property
+    def cancelled(self) -> bool:
+        self.seen = self.seen or self._worker.ask("cancelled")
+        return self.seen
+
+
+class _Context:
+    """The questions of a running job, which its worker process answers."""
+
+    def __init__(self, worker: _WorkerProcess) -> None:
+        self._worker = worker
+
+    def cancellation(self, jid: Jid) -> _Cancellation:
+        del jid
+        return _Cancellation(self._worker)
+
+    @property
+    def interrupted(self) -> bool:
+        return self._worker.ask("interrupted")
+
+    def logger(self, job: dict[str, Any]) -> JobLogger:
+        bound: Any = logs.logger(**{"class": job.get("class"), "jid": job.get("jid"), "job_status": "running"})
+        return cast("JobLogger", bound)
+
+
+def run_job(connection: socket.socket, load: Callable[[], JobTools]) -> NoReturn:
+    """Run the job that comes over ``connection``, and end this process. ``load`` returns the tools, and raises nothing."""
+    end_with_parent(signal.SIGKILL)
+    # A group of its own: the processes that the job starts end with it.
+    with contextlib.suppress(OSError):
+        os.setpgid(0, 0)
+    worker = _WorkerProcess(connection)
+    request = worker.request()
+    if request is None:
+        os._exit(0)
+    tools = load()
+    logs.open_relayed_log(tools.log_level, {**request["static"], "pid": os.getpid()}, _LineRelay(worker))
+    end: dict[str, Any]
+    try:
+        end = {"end": "succeeded" if _run(worker, request, tools) else "stopped"}
+    except BaseException as error:  # noqa: BLE001 - the job's code may raise anything
+        if worker.is_copy:
+            exit_forked_child(error)
+        if request["memory_limit"] is not None:
+            use_reserve()
+            if isinstance(error, MemoryError):
+                error = _memory_error(error, request)
+        end = {"end": "raised", "error": described(error)}
+    if worker.is_copy:
+        exit_forked_child(None)
+    with contextlib.suppress(BaseException):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    worker.tell(**end, counters=counters.take())
+    os._exit(0)
+
+
+def _run(worker: _WorkerProcess, request: Mapping[str, Any], tools: JobTools) -> bool:
+    """Run the job; return whether every middleware yielded. Raises what the job raises."""
+    if tools.failure is not None:
+        raise tools.failure
+    kind = _class_of(request)
+    payload: Payload = request["payload"]
+    instance = new_instance(kind, payload)
+    instance._aw_run = _Context(worker)  # pyright: ignore[reportPrivateUsage]
+    instance._aw_extra = _Extra(worker)  # pyright: ignore[reportPrivateUsage]
+    if request["recorded"]:
+        instance._aw_record = _Story(worker)  # pyright: ignore[reportPrivateUsage]
+    context.enter_job(payload)
+    _limit_memory(request)
+    worker.tell(begun=True)
+    with ChainInvocation(tools.middleware, instance, payload, request["queue"]) as reached_end:
+        if reached_end:
+            coroutine = call_perform(instance, kind.declaration(), payload, tools.strictness, Timeouts())
+            if coroutine is not None:
+                asyncio.run(coroutine)
+    return reached_end
+
+
+def _class_of(request: Mapping[str, Any]) -> Any:
+    """Return the class of the job; its module comes from the worker process and not from the payload."""
+    name, module = request["class"], request["module"]
+    kind = registry.find(name)
+    if kind is None and module != "__main__":
+        importlib.import_module(module)
+        kind = registry.find(name)
+    if kind is None:
+        raise JobProcessError(
+            name,
+            f"the module {module} does not have the class in a process of its own. Write the class in a module that can be "
+            "imported, and name it with -r or the setting workers_module",
+        )
+    return kind
+
+
+def _limit_memory(request: Mapping[str, Any]) -> None:
+    limit = request["memory_limit"]
+    if limit is None:
+        return
+    used = used_memory()
+    if used >= limit:
+        raise JobProcessError(
+            request["class"],
+            f"memory_limit = {limit:,} is less than the {used:,} bytes that the process uses before the job begins. Raise it by "
+            f"that number, or import large modules in perform",
+        )
+    limit_memory(limit)
+
+
+def _memory_error(error: MemoryError, request: Mapping[str, Any]) -> BaseException:
+    found = JobMemoryError(request["class"], request["memory_limit"])
+    # The traceback shows where the memory was used up.
+    return found.with_traceback(error.__traceback__)

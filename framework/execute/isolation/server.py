@@ -1,0 +1,160 @@
+"""Start the processes of isolated jobs, from a process that has loaded the workers and has no threads.
+
+A worker process has threads, so it must not fork: a lock that a thread holds would stay locked in the child. It starts this process
+once, by exec, with its first isolated job. Each job then costs one fork. If the workers' modules start threads when they are
+imported (some libraries in C do), each job gets a new interpreter instead, which imports them again.
+
+Each job has two sockets. The first connects its process with the worker process. The second is between the worker process and
+this one: a byte, or its end, kills the job's process and all that it has started; the answer says how it ended. The end of the
+socket over which jobs come (the worker process has ended) kills all of them.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeAlias
+
+from framework.execute.isolation.channel import encoded_object
+from framework.execute.isolation.system import adopt_orphans, end_with_parent, kill_group, thread_count
+
+StartProcess: TypeAlias = Callable[[socket.socket], int]
+
+_IGNORED = (
+    *(signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGTTIN, signal.SIGHUP, signal.SIGURG),
+)
+"""The signals of a worker process, which the system sends to its whole group: it decides when its jobs end."""
+
+
+# Decision 225: one forked process for each job.
+class JobServer:
+    """Start a process for each job that comes over ``control``; ``run_job`` runs it in a fork, ``exec_job`` in a new interpreter."""
+
+    def __init__(
+        self, control: socket.socket, run_job: Callable[[socket.socket], NoReturn], exec_job: StartProcess
+    ) -> None:
+        self._control = control
+        self._run_job = run_job
+        self._exec_job = exec_job
+        self._running: dict[int, socket.socket] = {}
+        """The socket of each job, by the id of its process."""
+        self._parent = os.getppid()
+        self._wakeup, self._wakeup_writer = socket.socketpair()
+
+    def run(self) -> None:
+        """Serve until the worker process ends."""
+        self._install_signals()
+        adopt_orphans()
+        end_with_parent(signal.SIGTERM)
+        while os.getppid() == self._parent:
+            poll = select.poll()
+            for one in (self._control, self._wakeup, *self._running.values()):
+                poll.register(one, select.POLLIN)
+            ready = {number for number, _ in poll.poll()}
+            if self._wakeup.fileno() in ready:
+                with contextlib.suppress(BlockingIOError):
+                    self._wakeup.recv(4_096)
+            self._reap()
+            for pid, one in list(self._running.items()):
+                if one.fileno() in ready:
+                    # Its end is reaped as that of any other.
+                    kill_group(pid)
+            if self._control.fileno() in ready and not self._accept():
+                break
+        for pid in self._running:
+            kill_group(pid)
+        while self._running and self._reap(wait=True):
+            pass
+
+    def _install_signals(self) -> None:
+        for one in (self._wakeup, self._wakeup_writer):
+            one.setblocking(False)
+        for number in (*_IGNORED, signal.SIGCHLD):
+            # A handler and not SIG_IGN, which the processes that a job starts would inherit.
+            signal.signal(number, _ignore)
+        signal.set_wakeup_fd(self._wakeup_writer.fileno(), warn_on_full_buffer=False)
+
+    def _accept(self) -> bool:
+        """Start the process of one job; return false if the worker process has ended."""
+        data, descriptors, _, _ = socket.recv_fds(self._control, 1, 2)
+        if not data:
+            return False
+        job, status = (socket.socket(fileno=one) for one in descriptors)
+        for one in (job, status):
+            # Descriptors that are received are inheritable.
+            one.set_inheritable(False)
+        threads = thread_count()
+        try:
+            pid = self._exec_job(job) if threads > 1 else self._fork(job, status)
+        # No memory, or too many processes.
+        except OSError as error:
+            _tell(status, {"failed": str(error)})
+            status.close()
+        else:
+            self._running[pid] = status
+            with contextlib.suppress(OSError):
+                os.setpgid(pid, pid)
+            _tell(status, {"started": pid, "threads": threads})
+        job.close()
+        return True
+
+    def _fork(self, job: socket.socket, status: socket.socket) -> int:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            # Else the sockets of other jobs would stay open as long as this one.
+            for one in (self._control, self._wakeup, self._wakeup_writer, status, *self._running.values()):
+                one.close()
+            self._run_job(job)
+        except BaseException:  # noqa: BLE001 - whatever it is, this process must not go on as the server
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+    def _reap(self, *, wait: bool = False) -> bool:
+        """Collect the processes that have ended; return false if there is none left."""
+        options = os.WEXITED | os.WNOWAIT | (0 if wait else os.WNOHANG)
+        while True:
+            try:
+                found = os.waitid(os.P_ALL, 0, options)
+            except ChildProcessError:
+                return False
+            if found is None:
+                return True
+            if found.si_pid in self._running:
+                # Before it is reaped: until then its id, and so that of its group, cannot be another's.
+                kill_group(found.si_pid)
+            pid, status, usage = os.wait4(found.si_pid, 0)
+            connection = self._running.pop(pid, None)
+            if connection is not None:
+                scale = 1 if sys.platform == "darwin" else 1_024
+                end = {
+                    "pid": pid,
+                    "status": os.waitstatus_to_exitcode(status),
+                    "cpu_s": usage.ru_utime + usage.ru_stime,
+                    "peak_bytes": usage.ru_maxrss * scale,
+                }
+                _tell(connection, end)
+                connection.close()
+            if wait:
+                return True
+
+
+def _tell(connection: socket.socket, message: dict[str, Any]) -> None:
+    # The worker process has ended, or has given the job up.
+    with contextlib.suppress(OSError):
+        connection.sendall(encoded_object(message))
+
+
+def _ignore(_number: int, _frame: object) -> None:
+    """Exist as a handler."""

@@ -1,0 +1,65 @@
+"""Build and run the process that starts the processes of isolated jobs, and a job's process with an interpreter of its own.
+
+``IsolatedRuns`` of a worker process starts it: ``python -m framework.wiring.isolation server|job DESCRIPTOR OPTIONS``.
+"""
+
+import gc
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from functools import cache, partial
+from typing import Any
+
+from framework import middleware
+from framework.declare import registry
+from framework.errors import JobProcessError
+from framework.execute.isolation.job_process import JobTools, run_job
+from framework.execute.isolation.runs import SERVER_MODULE
+from framework.execute.isolation.server import JobServer
+from framework.push.strict_arguments import StrictArgumentsCheck
+from framework.settings.load import load
+from framework.wiring.client import connect
+
+
+def main(role: str, descriptor: int, options: str) -> None:
+    """Run as the process that starts others (``server``), or as that of one job (``job``), over an open socket."""
+    connection = socket.socket(fileno=descriptor)
+    connection.set_inheritable(False)
+    chosen: Mapping[str, Any] = json.loads(options)
+    sys.path[:] = chosen["path"]
+    tools = cache(partial(load_tools, chosen["modules"]))
+    if role == "job":
+        run_job(connection, tools)
+    tools()
+    # The memory of what is loaded stays shared with the processes of jobs.
+    gc.freeze()
+    JobServer(connection, partial(run_job, load=tools), partial(start_interpreter, options)).run()
+
+
+def load_tools(modules: list[str]) -> JobTools:
+    """Load the workers and connect their pushes; what fails is the failure of each job. Opens no socket."""
+    strictness, level = StrictArgumentsCheck(), "info"
+    try:
+        settings = load()
+        strictness, level = StrictArgumentsCheck(settings.strict_arguments), settings.logging.level
+        registry.load(modules)
+        connect(settings)
+        return JobTools(middleware.server.compile(), strictness, level)
+    except BaseException as error:  # noqa: BLE001 - a module may raise anything, and the worker process must know it
+        found = ", ".join(modules) or "the configuration"
+        failure = JobProcessError(found, f"a process for isolated jobs cannot load them: {error}")
+        failure.__cause__ = error
+        return JobTools((), strictness, level, failure)
+
+
+def start_interpreter(options: str, job: socket.socket) -> int:
+    """Start a new interpreter for one job; return its process id. Raises OSError."""
+    job.set_inheritable(True)
+    command = [sys.executable, "-P", "-m", SERVER_MODULE, "job", str(job.fileno()), options]
+    return os.posix_spawn(sys.executable, command, os.environ)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

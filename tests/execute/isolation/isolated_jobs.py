@@ -1,0 +1,126 @@
+"""The classes of these tests, which a job's process imports too. They report through files whose names they are given."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from framework import ApplicationWorker, Discard, RetryLater
+
+
+class InputError(Exception):
+    """An error whose constructor needs more than its message."""
+
+    def __init__(self, field: str, line: int) -> None:
+        self.field = field
+        super().__init__(f"{field} is missing in line {line}")
+
+
+class Base(ApplicationWorker, abstract=True):
+    feature_category = "not_owned"
+    isolation = "process"
+
+
+class TalkWorker(Base):
+    """Has a version, fields, a line, and an integer that a float cannot hold."""
+
+    version = 2
+
+    def perform(self, number: int) -> None:
+        self.logger.info("half way", number=number, version=self.job_version)
+        self.log_extra(rows=number + 1)
+        self.log_extra(odd="\ud800")
+
+
+class AsyncWorker(Base):
+    async def perform(self) -> None:
+        self.log_extra(awaited=True)
+
+
+class EndWorker(Base):
+    """Ends in the way that it is told."""
+
+    def perform(self, how: str) -> None:
+        self.log_extra(how=how)
+        getattr(self, f"_{how}")()
+
+    def _kill(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _fault(self) -> None:
+        ctypes.string_at(0)
+
+    def _exit(self) -> None:
+        os._exit(3)
+
+    def _leave(self) -> None:
+        sys.exit(4)
+
+    def _fail(self) -> None:
+        try:
+            {}["x"]
+        except KeyError as error:
+            raise InputError("name", 5) from error
+
+    def _snooze(self) -> None:
+        raise RetryLater(60, "soon")
+
+    def _discard(self) -> None:
+        raise Discard("not needed")
+
+    def _garbage(self) -> None:
+        # Code that is not trusted writes into every open descriptor.
+        for number in range(3, 64):
+            try:
+                os.write(number, b"\xff" * 64)
+            except OSError:
+                continue
+        time.sleep(600)
+
+
+class GreedyWorker(Base):
+    """Needs more memory than it may have."""
+
+    memory_limit = 1 << 30
+
+    def perform(self, size: int) -> None:
+        bytearray(size)
+
+
+class TinyWorker(Base):
+    memory_limit = 1_000
+
+    def perform(self) -> None:
+        pass
+
+
+class HangWorker(Base):
+    """Hangs in C code, with a process beside it; the file has the ids of both."""
+
+    def perform(self, file: str) -> None:
+        beside = subprocess.Popen(["sleep", "600"])
+        Path(f"{file}.new").write_text(f"{os.getpid()} {beside.pid}")
+        Path(f"{file}.new").rename(file)
+        time.sleep(600)
+
+
+class PatientWorker(Base):
+    """Runs until it is cancelled, or its process stops."""
+
+    def perform(self, file: str) -> None:
+        Path(file).touch()
+        while not (self.cancelled or self.interrupted):
+            time.sleep(0.01)
+
+
+class ForkWorker(Base):
+    """Forks a child, whose run returns too."""
+
+    def perform(self) -> None:
+        child = os.fork()
+        self.log_extra(from_child=not child)
+        if child:
+            os.waitpid(child, 0)

@@ -1,0 +1,66 @@
+"""Errors that travel as JSON: class, message, attributes, cause and traceback, whatever the class of the error does."""
+
+import json
+import traceback
+
+import pytest
+
+from framework.errors import Discard, JobTimeoutError, RetryLater
+from framework.execute.isolation.remote_error import described, rebuilt
+from framework.wire.error_text import error_message
+
+
+class PickyError(ValueError):
+    """Needs two arguments, and keeps one value that JSON cannot hold."""
+
+    def __init__(self, code, thing):
+        self.code, self.thing = code, thing
+        super().__init__(f"code {code}")
+
+
+class RudeError(Exception):
+    def __str__(self):
+        raise SystemExit(1)
+
+
+def sent(error):
+    """Return the error as the other process builds it."""
+    return rebuilt(json.loads(json.dumps(described(error))))
+
+
+def raised(error, cause=None):
+    try:
+        raise error from cause
+    except BaseException as found:
+        return found
+
+
+def test_error_keeps_its_class_message_and_attributes():
+    found = sent(raised(PickyError(7, object()), KeyError("x")))
+    assert (type(found), str(found), found.code, found.thing) == (PickyError, "code 7", 7, None)
+    assert (type(found.__cause__), str(found.__cause__)) == (KeyError, "'x'")
+    *_, last = traceback.extract_tb(found.__traceback__)
+    assert (last.name, last.line) == ("raised", "raise error from cause")
+    assert sent(RetryLater(5, "soon")).delay_s == 5
+    assert sent(Discard("why")).reason == "why"
+    assert sent(JobTimeoutError().explain(2)).timeout_s == 2
+    assert sent(FileNotFoundError(2, "no such file")).errno == 2
+
+
+def test_error_of_a_class_that_is_not_loaded_has_its_base():
+    hidden = type("HiddenError", (PickyError,), {"__module__": "not.loaded"})
+    found = sent(hidden(3, None))
+    assert isinstance(found, PickyError)
+    assert (type(found).__module__, type(found).__qualname__, str(found)) == ("not.loaded", "HiddenError", "code 3")
+
+
+def test_error_that_cannot_be_shown_travels_all_the_same():
+    assert "cannot be read" in error_message(sent(RudeError("x")), 100)
+    assert str(sent(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"))) == str(
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad")
+    )
+
+
+def test_description_that_names_no_error_is_refused():
+    with pytest.raises(StopIteration):
+        rebuilt({"kinds": [["os", "path"]], "message": "", "args": [], "attributes": {}, "frames": []})

@@ -1,0 +1,176 @@
+"""Isolated jobs: every way to end, with a real process for each job, on a processor with real parts."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from framework.declare import registry
+from framework.errors import JobMemoryError, JobProcessError, JobTimeoutError
+from framework.execute.isolation.runs import LOST_PROCESSES
+from framework.telemetry.counters import counters
+from framework.wire import keys
+from tests.execute.isolation import isolated_jobs as jobs
+from tests.execute.processor_bench import WORKING, ProcessorBench
+from tests.harness import enqueue, until
+
+CLASSES = (
+    *(jobs.TalkWorker, jobs.AsyncWorker, jobs.EndWorker, jobs.GreedyWorker, jobs.TinyWorker),
+    *(jobs.HangWorker, jobs.PatientWorker, jobs.ForkWorker),
+)
+
+
+@pytest.fixture
+def bench(redis, redis_url, monkeypatch):
+    monkeypatch.setattr(counters, "_counts", {})
+    with registry.isolated(CLASSES):
+        made = ProcessorBench(redis, redis_url, 4, ())
+        made.isolated = made.processor._executor.isolated
+        made.isolated.grace_s = 0.1
+        yield made.start()
+        made.stop()
+        made.processor.close()
+
+
+def push(redis, worker, *args, **fields):
+    return enqueue(redis, worker.declaration().wire_name, args=list(args), **fields)
+
+
+def end_line(bench, jid):
+    return until(lambda: [line for line in bench.lines(jid=jid) if "duration_s" in line], f"the end of {jid}")[0]
+
+
+def lost(worker):
+    return sum(amount for series, amount in counters._counts.items() if LOST_PROCESSES in series and worker in series)
+
+
+def alive(pid):
+    """Return whether a process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def children(pid):
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def test_isolated_job_runs_as_one_in_a_thread(bench, redis):
+    push(redis, jobs.TalkWorker, 2**70, jid="talk", version=1, correlation_id="cafe")
+    push(redis, jobs.AsyncWorker, jid="async")
+    push(redis, jobs.ForkWorker, jid="fork")
+    done = end_line(bench, "talk")
+    assert done["job_status"] == "done", str(done)
+    assert (done["job_status"], done["correlation_id"], done["shard"]) == ("done", "cafe", "main")
+    assert (done["extra.execute_isolation_talk_worker.rows"], done["extra.execute_isolation_talk_worker.odd"]) == (
+        2**70 + 1,
+        "?",
+    )
+    assert done["process_pid"] != os.getpid()
+    assert done["process_peak_bytes"] > 1_000_000
+    assert done["cpu_s"] > 0
+    (line,) = bench.lines(message="half way")
+    assert (line["number"], line["version"], line["jid"], line["correlation_id"]) == (2**70, 1, "talk", "cafe")
+    assert line["pid"] == done["process_pid"]
+    assert end_line(bench, "async")["extra.execute_isolation_async_worker.awaited"] is True
+    forked = end_line(bench, "fork")
+    assert (forked["job_status"], forked["extra.execute_isolation_fork_worker.from_child"]) == ("done", False)
+    until(bench.done, "all acknowledged")
+    assert not bench.died
+    assert children(bench.isolated._server.pid) == []
+
+
+def test_each_end_of_a_process_is_that_of_its_job(bench, redis):
+    ends = ("kill", "fault", "exit", "garbage", "leave", "fail", "snooze", "discard")
+    for how in ends:
+        push(redis, jobs.EndWorker, how, jid=how)
+    found = {how: end_line(bench, how) for how in ends}
+    until(bench.done, "all settled")
+    process, own = "framework.errors.JobProcessError", f"{jobs.__name__}.InputError"
+    assert {
+        how: (line["job_status"], line.get("error_kind"), line.get("exception.class")) for how, line in found.items()
+    } == {
+        "kill": ("fail", "process", process),
+        "fault": ("fail", "process", process),
+        "exit": ("fail", "process", process),
+        "garbage": ("fail", "process", process),
+        "leave": ("fail", None, "SystemExit"),
+        "fail": ("fail", None, own),
+        "snooze": ("snoozed", None, None),
+        "discard": ("dropped", None, None),
+    }
+    assert all(line["extra.execute_isolation_end_worker.how"] == how for how, line in found.items())
+    statuses = {error.status for error in bench.failed if isinstance(error, JobProcessError)}
+    assert statuses == {-signal.SIGKILL, -signal.SIGSEGV, 3}
+    (error,) = [one for one in bench.failed if isinstance(one, jobs.InputError)]
+    assert (error.field, str(error), type(error.__cause__)) == ("name", "name is missing in line 5", KeyError)
+    assert found["fail"]["exception.backtrace"][-1].endswith(":_fail")
+    assert found["snooze"]["retry_in_s"] == 60
+    assert lost("EndWorker") == 4
+    assert redis.zcard(keys.RETRY) == 6
+
+
+def test_memory_limit_fails_the_job_that_exceeds_it(bench, redis):
+    push(redis, jobs.GreedyWorker, 1_000, jid="small")
+    push(redis, jobs.GreedyWorker, 2 << 30, jid="large")
+    push(redis, jobs.TinyWorker, jid="tiny")
+    assert end_line(bench, "small")["job_status"] == "done"
+    assert end_line(bench, "large")["error_kind"] == "memory"
+    assert "before the job begins" in end_line(bench, "tiny")["exception.message"]
+    (error,) = [one for one in bench.failed if isinstance(one, JobMemoryError)]
+    assert error.limit == 1 << 30
+    assert lost("GreedyWorker") == 1
+
+
+def test_timeout_kills_what_hangs_and_its_processes(bench, redis, tmp_path):
+    push(redis, jobs.HangWorker, str(tmp_path / "pids"), jid="hang", timeout=0.1)
+    line = end_line(bench, "hang")
+    assert (line["job_status"], line["error_kind"]) == ("fail", "timeout")
+    until(lambda: bench.failed)
+    assert type(bench.failed[0]) is JobTimeoutError
+    if (tmp_path / "pids").exists():
+        assert not any(alive(pid) for pid in (tmp_path / "pids").read_text().split())
+    until(lambda: children(bench.isolated._server.pid) == [], "no zombie")
+
+
+def test_cancellation_asks_the_job_and_then_kills_it(bench, redis, tmp_path):
+    push(redis, jobs.HangWorker, str(tmp_path / "pids"), jid="hangs")
+    push(redis, jobs.PatientWorker, str(tmp_path / "runs"), jid="asks")
+    until(lambda: (tmp_path / "pids").exists() and (tmp_path / "runs").exists())
+    redis.zadd(keys.CANCELLED, {"hangs": 1, "asks": 1})
+    bench.cancellations.refresh()
+    assert end_line(bench, "asks")["job_status"] == end_line(bench, "hangs")["job_status"] == "cancelled"
+    assert not any(alive(pid) for pid in (tmp_path / "pids").read_text().split())
+    until(bench.done, "both acknowledged")
+    assert not bench.failed
+
+
+def test_shutdown_kills_the_processes_and_keeps_the_jobs(bench, redis, tmp_path):
+    push(redis, jobs.HangWorker, str(tmp_path / "pids"), jid="hangs")
+    until((tmp_path / "pids").exists)
+    push(redis, jobs.PatientWorker, str(tmp_path / "runs"), jid="asks")
+    until((tmp_path / "runs").exists)
+    bench.runs.interrupted = True
+    assert end_line(bench, "asks")["job_status"] == "done"
+    bench.runs.stopping = bench.runs.deadline_passed = True
+    bench.processor.stop()
+    bench.processor.cancel_async(30)
+    assert not any(alive(pid) for pid in (tmp_path / "pids").read_text().split())
+    until(lambda: bench.processor.join(0.1))
+    assert len(redis.lrange(WORKING, 0, -1)) == 1
+    server = bench.isolated._server.pid
+    bench.processor.close()
+    assert not alive(server)
+
+
+def test_death_of_the_server_fails_its_jobs_only(bench, redis, tmp_path):
+    push(redis, jobs.HangWorker, str(tmp_path / "pids"), jid="hangs")
+    until((tmp_path / "pids").exists)
+    os.kill(bench.isolated._server.pid, signal.SIGKILL)
+    assert end_line(bench, "hangs")["error_kind"] == "process"
+    pids = (tmp_path / "pids").read_text().split()
+    until(lambda: not any(alive(pid) for pid in pids), "the job's processes end with the server")
+    push(redis, jobs.AsyncWorker, jid="next")
+    assert end_line(bench, "next")["job_status"] == "done"

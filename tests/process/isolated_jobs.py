@@ -1,0 +1,41 @@
+"""Isolated jobs in a module of an application, with a server middleware and, if told so, a thread that starts at the import."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import jobs
+
+from framework import middleware
+
+tenant = ContextVar("tenant", default="nobody's")
+if os.environ.get("IMPORT_STARTS_THREAD"):
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+
+class TenantMiddleware:
+    """Prepare something that the job uses, in the process of the job."""
+
+    def call(self, worker: Any, job: dict[str, Any], queue: str) -> Iterator[None]:
+        if job["args"] == ["stop"]:
+            return
+        tenant.set(f"{queue} {os.getpid()}")
+        yield
+
+
+middleware.server.add(TenantMiddleware)
+
+
+class TenantWorker(jobs.Base):
+    isolation = "process"
+
+    def perform(self, word: str) -> None:
+        jobs.prove("tenant", tenant.get() == f"default {os.getpid()}")
+        jobs.NoopWorker.perform_async("child")
+        print("a print in a process of its own")  # noqa: T201 - on purpose
+        if word == "wait":
+            jobs.prove("pid", os.getpid())
+            time.sleep(600)
