@@ -11,6 +11,7 @@ FrameworkError
 │   ├── ExceedLimitError      the arguments are too large, even compressed
 │   ├── ShardUnavailableError the shard's Redis does not answer or refuses writes
 │   ├── BulkPushError         a chunk of a bulk push failed; its fields name the written jobs
+│   ├── EncryptionKeyError    the class declares ``encrypt``, and no key is configured
 │   └── PushInTransactionError a database transaction is open, and the setting ``push_in_transaction`` is ``raise``
 ├── UnroutedCallError         application code called a shard outside of a route to it
 ├── UnknownShardError         config/redis.yml has no shard of that name
@@ -26,6 +27,7 @@ FrameworkError
 │   ├── NewerVersionError     the class in this process is older than the job's version
 │   ├── ArgumentsMismatchError its arguments do not fit ``perform``, or the handler of its version
 │   ├── IterationError        an iterable job has an unusable cursor, or its ``build_enumerator`` a wrong result
+│   ├── DecryptionKeyError    its arguments are encrypted with a key that this process lacks
 │   └── PayloadError          its payload cannot be read
 │       └── PayloadLimitError reading it would take more memory than a setting allows
 ├── ModeError                 the active mode of framework.testing, or no mode, cannot answer a call
@@ -248,6 +250,17 @@ class PushInTransactionError(PushError):
         )
 
 
+class EncryptionKeyError(PushError):
+    """Report a push of a class that encrypts its arguments, in a process without a key. Nothing was written."""
+
+    def __init__(self, worker: str) -> None:
+        self.worker_class = worker
+        super().__init__(
+            f"{worker} declares `encrypt = True`, and no key is configured. Set encryption.keys in config/application.yml, or "
+            "FRAMEWORK_ENCRYPTION__KEYS__1"
+        )
+
+
 class UnroutedCallError(FrameworkError):
     """Report a call of a shard by application code outside of a route to it (GitLab's ``UnroutedSidekiqApiError``).
 
@@ -374,6 +387,16 @@ class IterationError(ExecutionError):
         self.reason = reason
         self.cursor = cursor
         super().__init__(f"{worker}: {reason}")
+
+
+class DecryptionKeyError(ExecutionError):
+    """Report a job that is encrypted with a key that this process lacks. The job is deferred, and keeps its bytes."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"the arguments are encrypted, and {reason}. Add the key to encryption.keys and restart the process: the job waits for it"
+        )
 
 
 class PayloadError(ExecutionError):

@@ -222,6 +222,15 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         trap="Uncompressed arguments count with their full size: above `size_limit.limit` the push raises "
         "`ExceedLimitError`. Waiting jobs keep their form.",
     ),
+    "encrypt": Attribute(
+        validator=validators.boolean,
+        group="payload",
+        meaning="The arguments are stored encrypted.",
+        effect="The push encrypts all arguments with AES-GCM, under the active key of the setting `encryption`; the run "
+        "decrypts them. Log lines, commands and Sidekiq's pages show `[encrypted data]`.",
+        trap="The message of an error, and the context, are stored as they are: keep secrets out of them. Processes need a "
+        "new key before producers use it.",
+    ),
     "status_expiration": Attribute(
         validator=validators.optional(validators.duration),
         group="status",

@@ -72,6 +72,7 @@ class Declaration:
     strict_arguments: StrictArguments | None
     big_payload: bool
     compress: bool
+    encrypt: bool
     loggable_arguments: tuple[str, ...]
     loggable_positions: frozenset[int]
     is_cron: bool = False

@@ -74,6 +74,7 @@ class ApplicationWorker(AwaitablePushes):
     strict_arguments: ClassVar[StrictArguments | None] = None
     big_payload: ClassVar[bool] = False
     compress: ClassVar[bool] = True
+    encrypt: ClassVar[bool] = False
     loggable_arguments: ClassVar[tuple[str, ...]] = ()
 
     jid: str = ""

@@ -14,6 +14,7 @@ from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.declare.iteration import IterationRun
 from framework.errors import (
+    DecryptionKeyError,
     Discard,
     PayloadError,
     RetryLater,
@@ -30,9 +31,11 @@ from framework.execute.stats import RunningJobs
 from framework.execute.timeouts import Timeouts
 from framework.execute.unknown import UnknownClassDelays
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.finish.endings import NO_KEY
 from framework.finish.outcome import (
     SUCCEEDED,
     Cancelled,
+    Deferred,
     Discarded,
     Failed,
     Interrupted,
@@ -48,6 +51,7 @@ from framework.middleware.chain import Call, ChainInvocation
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.recover.suspects import SuspectRunner, is_suspect
 from framework.telemetry import context
+from framework.telemetry.logs import error_fields
 from framework.typeguards import has_type
 from framework.types import Payload
 from framework.wire.job import BUFFERED_AT, DEATH_COUNT, EXPIRES_IN, count_of
@@ -58,6 +62,7 @@ from framework.wire.status_key import STATUS_EXPIRATION, TrackedJob, tracked_job
 NO_RETIRED_CLASSES: Mapping[str, str] = MappingProxyType({})
 NO_POLICIES = AdmissionChain()
 DEFAULT_UNKNOWN_CLASSES = UnknownClassDelays()
+_NO_KEY_DELAY_S = 60.0
 _MIDDLEWARE_STOPPED = Discarded("a server middleware did not yield", "middleware")
 
 
@@ -379,6 +384,9 @@ def _requested_outcome(unit: UnitOfWork, error: BaseException) -> RunOutcome | N
     """Return the outcome that a job requests by its error, ``None`` for a failure. Attributes of a subclass may raise."""
     if has_type(error, PayloadError):
         return _malformed(unit, error)
+    if has_type(error, DecryptionKeyError):
+        # Not a failure: a deploy that brings the new key to the pushing processes first must cost no retry.
+        return Deferred(_NO_KEY_DELAY_S, NO_KEY, error_fields(error))
     if has_type(error, RetryLater):
         # A new instance checks the delay of a subclass too.
         return Snoozed(RetryLater(error.delay_s).delay_s, error.reason)

@@ -14,6 +14,7 @@ from framework.middleware.chain import Call
 from framework.push.bulk import BulkPush
 from framework.push.chunks import ChunkSource
 from framework.push.deduplication import Deduplication
+from framework.push.edited_payloads import EditedPayloads, PayloadEdits, no_edits
 from framework.push.job_batch import JobBatch, PayloadBuilder
 from framework.push.lock_port import PushLocks
 from framework.push.middleware_payloads import MiddlewarePayloads
@@ -49,6 +50,7 @@ class Client:
         transaction_check: TransactionCheck | None = None,
         reliable_push: ReliablePush | None = None,
         extra_fields: ExtraFieldsFactory = no_extra_fields,
+        payload_edits: PayloadEdits = no_edits,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.shards = shards
@@ -60,6 +62,7 @@ class Client:
         self._transaction_check = transaction_check or TransactionCheck()
         self._reliable_push = reliable_push
         self._extra_fields_for = extra_fields
+        self._payload_edits_for = payload_edits
         self._clock = clock
         self._schedule_writer = ScheduleWriter(clock)
         # By wire name, without a lock: two threads may make the same plan (decision 150).
@@ -248,6 +251,8 @@ class Client:
         if declaration.deduplicate is not None and declaration.deduplicates:
             deduplication = Deduplication(declaration, declaration.deduplicate, self._locks, shard.name)
         payloads = self._payloads_of(declaration, options, shard, route.queue)
+        if edits := self._payload_edits_for(declaration):
+            payloads = EditedPayloads(payloads, edits)
         return PushPlan(declaration, shard, payloads, self._extra_fields_for(declaration), deduplication)
 
     def _payloads_of(

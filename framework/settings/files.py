@@ -30,6 +30,7 @@ KEYS_BY_FILE: Mapping[str, tuple[str, ...]] = {
         "dead",
         "size_limit",
         "strict_arguments",
+        "encryption",
         "push_in_transaction",
         "reliable_push",
         "limits",

@@ -9,6 +9,7 @@ from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, PushRequest
 from framework.feature_flags.flag import Flag, is_class_flag
 from framework.middleware.chain import SERVER, Call, Chain
+from framework.payloads.encryption import ArgumentEncryption
 from framework.policies.consistency.push import PushPositions
 from framework.policies.dedup.push import Deduplicator
 from framework.push.client import Client
@@ -26,6 +27,7 @@ from framework.testing.stubs import StubFlags
 from framework.types import Jid, Json
 from framework.wiring.client import ProcessClient, databases_of, open_limiter, open_router
 from framework.wiring.feature_flags import ProcessFlags
+from framework.wiring.payloads import open_encryption, payload_edits
 
 OnPush = Callable[[Sequence[Jid]], None]
 
@@ -38,6 +40,8 @@ class FakeClient(ProcessClient):
     ) -> None:
         self.settings = settings
         self.databases = databases_of(settings)
+        # A test needs no key: what it pushes stays in its memory.
+        self.encryption = self.fake_encryption = open_encryption(settings) or ArgumentEncryption.with_random_key()
         self._strict_arguments = StrictArgumentsCheck(settings.strict_arguments)
         self._server_middlewares = server_middlewares
         self.memory_shards = {
@@ -63,6 +67,7 @@ class FakeClient(ProcessClient):
             limiter=self._own_limiter,
             strict_arguments=self._strict_arguments,
             extra_fields=_positions_of(PushPositions(stubs.replicas)),
+            payload_edits=payload_edits(self.fake_encryption),
             clock=clock,
         )
 
@@ -78,6 +83,7 @@ class FakeClient(ProcessClient):
             self._own_limiter,
             self._client_calls,
             self.server_calls(),
+            self.fake_encryption,
         )
 
     def server_calls(self) -> tuple[Call, ...]:

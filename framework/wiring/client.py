@@ -38,6 +38,7 @@ from framework.telemetry.sentry import Tracker, open_tracker
 from framework.types import Jid, JobState
 from framework.wire.status_key import TrackedJob
 from framework.wiring.feature_flags import ProcessFlags
+from framework.wiring.payloads import key_problems, open_encryption, payload_edits
 
 
 class ProcessClient(Client):
@@ -47,6 +48,7 @@ class ProcessClient(Client):
         """Open the client with ``router``, or with a router of the settings. Opens no socket."""
         self.settings = settings
         self.databases = databases_of(settings)
+        self.encryption = open_encryption(settings)
         self._strict_arguments = StrictArgumentsCheck(settings.strict_arguments)
         shards = open_shards(settings, role="client")
         self.reliable_push = open_reliable_push(settings, shards) if settings.reliable_push.enabled else None
@@ -61,6 +63,7 @@ class ProcessClient(Client):
             transaction_check=TransactionCheck(settings.push_in_transaction, lambda: tracker_of(settings)),
             reliable_push=self.reliable_push,
             extra_fields=PushPositions(self.databases),
+            payload_edits=payload_edits(self.encryption),
         )
 
     def perform_inline(self, worker: type[Any], request: PushRequest) -> Jid | None:
@@ -78,6 +81,7 @@ class ProcessClient(Client):
             self._strict_arguments,
             states,
             sizes.decoded_limit,
+            self.encryption,
         )
 
     def perform_bulk_inline(self, worker: type[Any], request: BulkRequest) -> list[Jid | None]:
@@ -222,7 +226,9 @@ def checked_router(settings: Settings) -> Router:
         declaration: Declaration = worker.declaration()
         problems += router.validate(declaration)
         problems += strategies.validate_pause_control(declaration)
-    problems += databases_of(settings).problems(worker.declaration() for worker in registry.workers())
+    declarations = [worker.declaration() for worker in registry.workers()]
+    problems += databases_of(settings).problems(declarations)
+    problems += key_problems(settings.encryption, settings.config_file_label("application.yml"), declarations)
     if problems:
         raise ConfigurationError(problems)
     return router
