@@ -27,7 +27,7 @@ FrameworkError
 │   ├── NewerVersionError     the class in this process is older than the job's version
 │   ├── ArgumentsMismatchError its arguments do not fit ``perform``, or the handler of its version
 │   ├── IterationError        an iterable job has an unusable cursor, or its ``build_enumerator`` a wrong result
-│   ├── DecryptionKeyError    its arguments are encrypted with a key that this process lacks
+│   ├── MissingKeyError       it is encrypted or signed with a key that this process lacks
 │   └── PayloadError          its payload cannot be read
 │       └── PayloadLimitError reading it would take more memory than a setting allows
 ├── ModeError                 the active mode of framework.testing, or no mode, cannot answer a call
@@ -389,13 +389,13 @@ class IterationError(ExecutionError):
         super().__init__(f"{worker}: {reason}")
 
 
-class DecryptionKeyError(ExecutionError):
-    """Report a job that is encrypted with a key that this process lacks. The job is deferred, and keeps its bytes."""
+class MissingKeyError(ExecutionError):
+    """Report a job that is encrypted or signed with a key that this process lacks. The job is deferred, and keeps its bytes."""
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
+    def __init__(self, fact: str, reason: str, setting: str) -> None:
+        self.reason, self.setting = reason, setting
         super().__init__(
-            f"the arguments are encrypted, and {reason}. Add the key to encryption.keys and restart the process: the job waits for it"
+            f"{fact}, and {reason}. Add the key to {setting} and restart the process: the job waits for it"
         )
 
 

@@ -78,7 +78,7 @@ class PayloadDecoder:
         """Decompress, and if needed decrypt, the arguments of a payload in place; raises as ``decode`` does.
 
         Raises:
-            DecryptionKeyError: this process lacks the key of the job.
+            MissingKeyError: this process lacks the key of the job.
         """
         if payload.get(COMPRESSED):
             reserve = partial(self._reserve, unit, run)

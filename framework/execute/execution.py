@@ -14,8 +14,8 @@ from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.declare.iteration import IterationRun
 from framework.errors import (
-    DecryptionKeyError,
     Discard,
+    MissingKeyError,
     PayloadError,
     RetryLater,
     Shutdown,
@@ -384,7 +384,7 @@ def _requested_outcome(unit: UnitOfWork, error: BaseException) -> RunOutcome | N
     """Return the outcome that a job requests by its error, ``None`` for a failure. Attributes of a subclass may raise."""
     if has_type(error, PayloadError):
         return _malformed(unit, error)
-    if has_type(error, DecryptionKeyError):
+    if has_type(error, MissingKeyError):
         # Not a failure: a deploy that brings the new key to the pushing processes first must cost no retry.
         return Deferred(_NO_KEY_DELAY_S, NO_KEY, error_fields(error))
     if has_type(error, RetryLater):

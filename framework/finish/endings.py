@@ -56,7 +56,7 @@ class Ending(NamedTuple):
     """The counter in ``aw:counters``, which the policy adds to, or the processor for an early end; empty for none."""
 
 
-NO_KEY = "encryption_key"
+NO_KEY = "missing_key"
 """Reason of a deferral because this process lacks the key of the encrypted arguments."""
 
 UNREADABLE_JOBS = "sidekiq_jobs_without_key_total"

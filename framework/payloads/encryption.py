@@ -12,7 +12,8 @@ from functools import cached_property
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
-from framework.errors import ConfigurationError, ConfigurationProblem, DecryptionKeyError, PayloadError
+from framework.errors import ConfigurationError, ConfigurationProblem, MissingKeyError, PayloadError
+from framework.payloads.key_versions import KeyVersions, derived, key_name, missing_reason, version_in
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Jid, Payload
 from framework.wire import keys
@@ -23,15 +24,7 @@ from framework.wire.resources import IDEMPOTENCY_KEY
 
 _NONCE_BYTES = 12
 _LOG_INTERVAL_S = 60.0
-_MOST_DIGITS = 9
 _CIPHERS = "cryptography.hazmat.primitives.ciphers.aead"
-
-
-class KeyVersions(NamedTuple):
-    """Hold the keys by version, and the version that encrypts."""
-
-    active: int
-    keys: Mapping[int, bytes]
 
 
 class _Key(NamedTuple):
@@ -134,21 +127,16 @@ class ArgumentEncryption:
 
     def _find(self, payload: Payload) -> _Key:
         name = payload.get(ENCRYPTION_KEY)
-        version, dot, _ = name.partition(".") if isinstance(name, str) else ("", "", "")
-        if not (dot and version.isascii() and version.isdigit() and len(version) <= _MOST_DIGITS):
+        version = version_in(name)
+        if version is None:
             raise PayloadError(f"its field {ENCRYPTION_KEY} names no version of a key")
-        key = self._keys.get(int(version))
-        if key is None:
-            known = ", ".join(map(str, sorted(self._keys)))
-            self._missing(payload, f"this process has no key of version {version} (it has {known})")
-        if key.name != name:
-            self._missing(
-                payload, f"this process has another key of version {version} than the one that encrypted the job"
-            )
+        key = self._keys.get(version)
+        if key is None or key.name != name:
+            self._missing(payload, missing_reason(version, self._keys))
         return key
 
     def _missing(self, payload: Payload, reason: str) -> NoReturn:
-        error = DecryptionKeyError(reason)
+        error = MissingKeyError("the arguments are encrypted", reason, "encryption.keys")
         name = str(payload.get("class"))
         self._log_rate.error(
             f"{name} {reason}",
@@ -160,10 +148,8 @@ class ArgumentEncryption:
 
 
 def _derived(version: int, secret: bytes, cipher: Any) -> _Key:
-    def part(purpose: bytes) -> bytes:
-        return hmac.digest(secret, b"application-worker " + purpose, "sha256")
-
-    return _Key(f"{version}.{part(b'fingerprint').hex()[:8]}", cipher(part(b"arguments")), part(b"lock digest"))
+    arguments, lock_digest = derived(secret, "arguments"), derived(secret, "lock digest")
+    return _Key(key_name(version, secret), cipher(arguments), lock_digest)
 
 
 def _associated_data(payload: Payload) -> bytes:

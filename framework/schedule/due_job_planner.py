@@ -13,7 +13,7 @@ from framework.declare.declaration import Declaration
 from framework.errors import PayloadError
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call, ChainInvocation
-from framework.payloads.encryption import ArgumentEncryption
+from framework.payloads.protection import NO_PROTECTION, PayloadProtection
 from framework.push.lock_port import PushLocks
 from framework.push.size_limiter import SizeLimiter
 from framework.route.topology import QueueLocation
@@ -52,7 +52,7 @@ class DueJobPlanner:
         limiter: SizeLimiter,
         locks: PushLocks,
         budget: MemoryBudget | None = None,
-        encryption: ArgumentEncryption | None = None,
+        protection: PayloadProtection = NO_PROTECTION,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._events = events
@@ -64,7 +64,7 @@ class DueJobPlanner:
         self._locks = locks
         self._budget = budget or MemoryBudget()
         self._reserved = 0
-        self._encryption = encryption
+        self._encryption, self._signatures = protection
         self._clock = clock
 
     def plan(self, source: str, member: bytes, due: float | None = None) -> DueAction | ShardTransfer:
@@ -162,6 +162,8 @@ class DueJobPlanner:
     def _run_middleware(self, payload: Payload, destination: QueueLocation) -> bool:
         """Run the client middlewares over the payload with decompressed arguments; return whether they let the job pass."""
         stored = {name: payload[name] for name in ("args", COMPRESSED, ORIGINAL_SIZE) if name in payload}
+        # Only a job that has a right signature gets another one: a forged job must not become a signed one.
+        signed = self._signatures is not None and self._signatures.is_valid(payload)
         self._decompress(payload)
         before = to_json(payload["args"])
         worker: Any = registry.find(payload["class"])
@@ -177,6 +179,8 @@ class DueJobPlanner:
             self._limit_size(payload, None if worker is None else worker.declaration())
             if was_encrypted and self._encryption is not None:
                 self._encryption.encrypt(payload)
+            if signed and self._signatures is not None:
+                self._signatures.sign(payload)
         return reached_end
 
     def _limit_size(self, payload: Payload, declaration: Declaration | None) -> None:

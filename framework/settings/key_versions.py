@@ -5,7 +5,8 @@ import binascii
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SecretStr, model_validator
+from pydantic_settings import NoDecode
 
 from framework.settings import validators
 from framework.settings.section import Section
@@ -14,6 +15,7 @@ KEY_BYTES = 32
 _FORM = f"must be {KEY_BYTES} random bytes in base64: `application-worker encryption new-key` prints a key"
 
 _Version = Annotated[int, validators.whole_number(1, 999_999_999)]
+_QueuePattern = Annotated[str, AfterValidator(validators.queue_pattern)]
 _ExistingFile = Annotated[Path, BeforeValidator(validators.existing_file)]
 
 
@@ -48,6 +50,20 @@ class KeySettings(Section):
             self._secrets[version] = _decoded(f"key_files.{version} ({path})", _text_of(version, path))
         if self.active_version is not None and self.active_version not in self._secrets:
             raise ValueError(f"active_version = {self.active_version} has no key: add it to keys or key_files")
+        return self
+
+
+class SignatureSettings(KeySettings):
+    """Keys that sign payloads. With ``required``, jobs without a signature are quarantined."""
+
+    required: bool = False
+    unsigned_queues: Annotated[tuple[_QueuePattern, ...], NoDecode, BeforeValidator(validators.split_list)] = ()
+    """Queues, or patterns of their names, whose jobs need no signature, because programs without a key push them."""
+
+    @model_validator(mode="after")
+    def _check_required(self) -> "SignatureSettings":
+        if self.required and not self.secrets:
+            raise ValueError("required needs a key: add it to keys or key_files")
         return self
 
 

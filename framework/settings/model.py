@@ -18,7 +18,7 @@ from framework.settings import validators
 from framework.settings.class_and_queue_maps import ClassPatterns, QueueLimits, RetiredWorkers
 from framework.settings.database_url import check_database_url
 from framework.settings.health_indicators import HealthSettings
-from framework.settings.key_versions import KeySettings
+from framework.settings.key_versions import KeySettings, SignatureSettings
 from framework.settings.schedule import CronEntrySettings, CronSettings, Schedule
 from framework.settings.section import Section as _Section
 from framework.settings.sentry import SentrySettings
@@ -201,6 +201,8 @@ class Settings(BaseSettings):
     size_limit: SizeLimitSettings = SizeLimitSettings()
     encryption: KeySettings = KeySettings()
     """The keys of classes that encrypt their arguments."""
+    signatures: SignatureSettings = SignatureSettings()
+    """The keys that sign payloads."""
     strict_arguments: Annotated[StrictArguments, BeforeValidator(validators.off_switch)] = "raise"
     """The treatment of arguments that do not fit ``perform`` or that JSON changes; a class may say otherwise."""
     push_in_transaction: PushInTransaction = "wait"

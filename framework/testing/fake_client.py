@@ -10,6 +10,7 @@ from framework.declare.request import BulkRequest, PushRequest
 from framework.feature_flags.flag import Flag, is_class_flag
 from framework.middleware.chain import SERVER, Call, Chain
 from framework.payloads.encryption import ArgumentEncryption
+from framework.payloads.protection import PayloadProtection
 from framework.policies.consistency.push import PushPositions
 from framework.policies.dedup.push import Deduplicator
 from framework.push.client import Client
@@ -41,7 +42,8 @@ class FakeClient(ProcessClient):
         self.settings = settings
         self.databases = databases_of(settings)
         # A test needs no key: what it pushes stays in its memory.
-        self.encryption = self.fake_encryption = open_encryption(settings) or ArgumentEncryption.with_random_key()
+        encryption = open_encryption(settings) or ArgumentEncryption.with_random_key()
+        self.protection = PayloadProtection(encryption)
         self._strict_arguments = StrictArgumentsCheck(settings.strict_arguments)
         self._server_middlewares = server_middlewares
         self.memory_shards = {
@@ -67,7 +69,7 @@ class FakeClient(ProcessClient):
             limiter=self._own_limiter,
             strict_arguments=self._strict_arguments,
             extra_fields=_positions_of(PushPositions(stubs.replicas)),
-            payload_edits=payload_edits(self.fake_encryption),
+            payload_edits=payload_edits(self.protection),
             clock=clock,
         )
 
@@ -83,7 +85,7 @@ class FakeClient(ProcessClient):
             self._own_limiter,
             self._client_calls,
             self.server_calls(),
-            self.fake_encryption,
+            self.protection,
         )
 
     def server_calls(self) -> tuple[Call, ...]:

@@ -19,7 +19,7 @@ from framework.finish.outcome import Failed, Succeeded
 from framework.finish.retry import RetryPolicy
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call
-from framework.payloads.encryption import ArgumentEncryption
+from framework.payloads.protection import PayloadProtection
 from framework.policies.dedup.push import Deduplicator
 from framework.process.events import ProcessEvents
 from framework.push.size_limiter import SizeLimiter
@@ -61,7 +61,7 @@ class MemoryTools:
         limiter: SizeLimiter,
         client_calls: tuple[Call, ...],
         server_calls: tuple[Call, ...],
-        encryption: ArgumentEncryption,
+        protection: PayloadProtection,
     ) -> None:
         self.settings = settings
         self.router = router
@@ -72,7 +72,7 @@ class MemoryTools:
         self.limiter = limiter
         self.client_calls = client_calls
         self.server_calls = server_calls
-        self.encryption = encryption
+        self.protection = protection
 
 
 class MemoryStates(StatusWriter):
@@ -104,13 +104,13 @@ class MemoryWorker:
             tools.server_calls,
             JobLog(silent_log(), jobs=False),
             runs,
-            PayloadDecoder(runs, sizes.decompressed_limit, sizes.decoded_limit, protected=tools.encryption),
+            PayloadDecoder(runs, sizes.decompressed_limit, sizes.decoded_limit, protected=tools.protection.encryption),
             _do_nothing,
             SuspectRunner(client, IDENTITY, 1),
             StrictArgumentsCheck(settings.strict_arguments),
             states,
             settings.retired_workers,
-            build_policies(settings, self._memory, client, tools.stubs, clock, tools.encryption),
+            build_policies(settings, self._memory, client, tools.stubs, clock, tools.protection),
             UnknownClassDelays(settings.foreign_classes, settings.unknown_class_max_wait, clock=clock),
             clock=clock,
             iterations=MemoryIterations(self._memory, client, runs, tools.stubs, settings.max_iteration_runtime),
@@ -125,7 +125,7 @@ class MemoryWorker:
             middleware=tools.client_calls,
             limiter=tools.limiter,
             locks=tools.deduplicator,
-            encryption=tools.encryption,
+            protection=tools.protection,
             clock=clock,
         )
 

@@ -148,7 +148,7 @@ class RealJobs:
         try:
             payload = decode(data, None)
             if payload.get("compressed"):
-                decompress_arguments(payload, len(data) * 2_000, protected=self._client.encryption)
+                decompress_arguments(payload, len(data) * 2_000, protected=self._client.protection.encryption)
         except PayloadError:
             return Job()
         return Job(payload)

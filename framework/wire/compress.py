@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import cast
 
-from framework.errors import DecryptionKeyError, PayloadError, PayloadLimitError
+from framework.errors import MissingKeyError, PayloadError, PayloadLimitError
 from framework.types import Payload
 from framework.wire.deflate import deflate
 from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, measure
@@ -40,7 +40,7 @@ def decompress_arguments(
     encrypted arguments; their payload keeps its marker fields, so that no log line shows the arguments.
 
     Raises:
-        DecryptionKeyError: the arguments are encrypted, and this process lacks the key.
+        MissingKeyError: the arguments are encrypted, and this process lacks the key.
         PayloadLimitError: they inflate beyond ``limit`` bytes, or their values would take more memory than ``decoded_limit``.
         PayloadError: the compressed form is damaged (GitLab's PayloadDecompressionError) or was altered (its
             PayloadDecompressionConflictError). The payload is unchanged.
@@ -85,7 +85,7 @@ def _deflated(payload: Payload, text: str, protected: ProtectedArguments | None)
     if not is_protected(payload):
         return base64.b64decode(text, validate=True)
     if protected is None:
-        raise DecryptionKeyError("no key is configured here")
+        raise MissingKeyError("the arguments are encrypted", "no key is configured here", "encryption.keys")
     return protected.read(payload, text)
 
 

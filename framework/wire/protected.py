@@ -14,6 +14,9 @@ ENCRYPTED = "encrypt"
 ENCRYPTION_KEY = "aw_encryption_key"
 """Field of a job that this framework has encrypted: the version of the key, a dot, and the fingerprint of the key."""
 
+SIGNATURE = "aw_signature"
+"""Field of a signed job: the version of the key, a dot, the fingerprint of the key, a dot, and the signature."""
+
 READ = "aw_read"
 """Mark of a running job whose protected arguments have been read; it is never written. The marks of the stored form remain."""
 
@@ -29,7 +32,7 @@ class ProtectedArguments(Protocol):
 
         Raises:
             PayloadError: the text is damaged, or belongs to another job.
-            DecryptionKeyError: this process lacks the key of the job.
+            MissingKeyError: this process lacks the key of the job.
         """
         ...
 

@@ -38,7 +38,7 @@ from framework.telemetry.sentry import Tracker, open_tracker
 from framework.types import Jid, JobState
 from framework.wire.status_key import TrackedJob
 from framework.wiring.feature_flags import ProcessFlags
-from framework.wiring.payloads import key_problems, open_encryption, payload_edits
+from framework.wiring.payloads import key_problems, open_protection, payload_edits
 
 
 class ProcessClient(Client):
@@ -48,7 +48,7 @@ class ProcessClient(Client):
         """Open the client with ``router``, or with a router of the settings. Opens no socket."""
         self.settings = settings
         self.databases = databases_of(settings)
-        self.encryption = open_encryption(settings)
+        self.protection = open_protection(settings)
         self._strict_arguments = StrictArgumentsCheck(settings.strict_arguments)
         shards = open_shards(settings, role="client")
         self.reliable_push = open_reliable_push(settings, shards) if settings.reliable_push.enabled else None
@@ -63,7 +63,7 @@ class ProcessClient(Client):
             transaction_check=TransactionCheck(settings.push_in_transaction, lambda: tracker_of(settings)),
             reliable_push=self.reliable_push,
             extra_fields=PushPositions(self.databases),
-            payload_edits=payload_edits(self.encryption),
+            payload_edits=payload_edits(self.protection),
         )
 
     def perform_inline(self, worker: type[Any], request: PushRequest) -> Jid | None:
@@ -81,7 +81,7 @@ class ProcessClient(Client):
             self._strict_arguments,
             states,
             sizes.decoded_limit,
-            self.encryption,
+            self.protection.encryption,
         )
 
     def perform_bulk_inline(self, worker: type[Any], request: BulkRequest) -> list[Jid | None]:

@@ -30,7 +30,7 @@ from framework.timings import Timings
 from framework.wiring.client import databases_of
 from framework.wiring.feature_flags import open_flags
 from framework.wiring.health_policy import open_health_policy
-from framework.wiring.payloads import open_encryption
+from framework.wiring.payloads import open_protection
 
 
 class Policies(NamedTuple):
@@ -94,7 +94,7 @@ def open_policies(
         # So the duplicates' positions are read before it, and the lock, which it must not release, is acquired after it.
         DedupPositions(client, consistency),
         consistency,
-        DedupLock(client, consistency, encryption=open_encryption(settings)),
+        DedupLock(client, consistency, protection=open_protection(settings)),
     )
     admission = AdmissionChain(remote, local)
     # Throttling before the sweep of the limits, which assigns the slots that throttling has freed.

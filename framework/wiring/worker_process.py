@@ -71,7 +71,7 @@ from framework.wire.set_limits import SetLimits
 from framework.wiring.client import default_client, open_router, open_shards, replay_kept_pushes, tracker_of
 from framework.wiring.cron import open_cron, serve_leadership
 from framework.wiring.feature_flags import serve_flags
-from framework.wiring.payloads import open_encryption
+from framework.wiring.payloads import open_decoder
 from framework.wiring.policies import open_policies
 from framework.wiring.schedule import open_poller
 
@@ -173,8 +173,7 @@ def build_worker(
     cancellations = Cancellations(shard.client, absent, loop.cancel_named)
     runs = RunningJobs(fetcher.in_flight.running, cancellations)
     policies = open_policies(settings, events.tracker, shard, upkeep, identity, absent, waits)
-    encryption = open_encryption(settings)
-    decoding = PayloadDecoder(runs, settings.size_limit.decompressed_limit, decoded_limit, budget, encryption)
+    decoding = open_decoder(settings, runs, budget)
     suspects = SuspectRunner(shard.client, identity, options.slots, waits)
     threads, pool = WorkerThreads(fetcher), ChannelPool(shard.client, read_timeout_s=COMMAND_TIMEOUT_S)
     polled, watched = (open_shards(settings, role=f"{role}:{os.getpid()}") for role in ("poller", "worker"))

@@ -117,7 +117,7 @@ def test_explain_job_in_any_place_names_place_and_blockers(explain, redis):
 
 
 def test_explain_encrypted_job_names_its_missing_key(explain, redis):
-    fields = {"deferred": True, "deferred_by": "encryption_key", "deferred_count": 2, "aw_encryption_key": "3.0a0b0c0d"}
+    fields = {"deferred": True, "deferred_by": "missing_key", "deferred_count": 2, "aw_encryption_key": "3.0a0b0c0d"}
     redis.zadd(keys.SCHEDULE, {encoded("NoopWorker", jid=JID, **fields): time.time() + 600})
     reason = explain()["found"][0]["reasons"][0]
     assert (reason["code"], "the key 3.0a0b0c0d" in reason["why"]) == ("no_key", True)

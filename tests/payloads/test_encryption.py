@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
-from framework.errors import ConfigurationError, DecryptionKeyError, PayloadError
-from framework.payloads.encryption import ArgumentEncryption, KeyVersions
+from framework.errors import ConfigurationError, MissingKeyError, PayloadError
+from framework.payloads.encryption import ArgumentEncryption
+from framework.payloads.key_versions import KeyVersions
 from framework.wire.compress import decompress_arguments, deflate_arguments
 from framework.wire.json import dumps
 
@@ -100,17 +101,17 @@ def test_rotation_reads_jobs_of_both_keys():
 
 
 def test_missing_key_is_named():
-    with pytest.raises(DecryptionKeyError, match=r"no key of version 2 \(it has 1\)"):
+    with pytest.raises(MissingKeyError, match=r"no key of version 2 \(it has 1\)"):
         read(encrypted({2: NEW}, 2))
 
 
 def test_another_key_of_the_same_version_is_missing():
-    with pytest.raises(DecryptionKeyError, match="another key of version 1"):
+    with pytest.raises(MissingKeyError, match="another key of version 1"):
         read(encrypted(), {1: NEW})
 
 
 def test_process_without_any_key_refuses_the_job():
-    with pytest.raises(DecryptionKeyError, match="no key is configured"):
+    with pytest.raises(MissingKeyError, match="no key is configured"):
         decompress_arguments(encrypted(), 10_000)
 
 

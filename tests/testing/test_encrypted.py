@@ -134,7 +134,7 @@ def test_job_waits_for_a_missing_key(jobs, monkeypatch):
     jobs.drain()
     client = jobs._client.shards["main"].client
     (data,) = client.zrange(keys.SCHEDULE, 0, -1)
-    assert (json.loads(data)["deferred_by"], worker._ran) == ("encryption_key", [])
+    assert (json.loads(data)["deferred_by"], worker._ran) == ("missing_key", [])
     assert CARD.encode() not in data
     monkeypatch.setenv("FRAMEWORK_ENCRYPTION__KEYS__1", KEY)
     jobs.drain()

@@ -5,7 +5,7 @@ from typing import Any
 
 from framework.declare.policy_options import Deduplicate
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.payloads.encryption import ArgumentEncryption
+from framework.payloads.protection import NO_PROTECTION, PayloadProtection
 from framework.recover.suspects import SUSPECT_FIELD
 from framework.telemetry import logs
 from framework.types import Jid
@@ -25,7 +25,6 @@ from framework.wire.job import (
     wire_timestamp,
 )
 from framework.wire.payload_edit import rewrite
-from framework.wire.protected import is_encrypted
 from framework.wire.resources import DUPLICATE_OF, RESCHEDULED_ONCE, NextRun
 from framework.wire.status_key import tracked_job
 
@@ -47,16 +46,15 @@ _RUN_FIELDS = (
 
 
 def next_run(
-    unit: UnitOfWork, policy: Deduplicate, clock: Callable[[], float], encryption: ArgumentEncryption | None = None
+    unit: UnitOfWork, policy: Deduplicate, clock: Callable[[], float], protection: PayloadProtection = NO_PROTECTION
 ) -> NextRun:
     """Return the next run: a new job with the arguments and the context of the job that ``unit`` holds."""
     payload = decode(unit.data, None)
     former, jid, now = payload.get("jid"), generate_jid(), wire_timestamp(clock())
     for name in _RUN_FIELDS:
         payload.pop(name, None)
-    if encryption is not None and is_encrypted(payload):
-        encryption.bind_to(payload, jid)
-    payload.update({"jid": jid, "queue": unit.queue, "created_at": now, "enqueued_at": now, RESCHEDULED_ONCE: True})
+    protection.bind_to(payload, jid)
+    payload.update({"queue": unit.queue, "created_at": now, "enqueued_at": now, RESCHEDULED_ONCE: True})
     found = tracked_job(payload)
     state = None if found is None else (keys.status(jid), "queued", found.ttl_s)
 
