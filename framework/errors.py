@@ -11,6 +11,7 @@ FrameworkError
 │   ├── ExceedLimitError      the arguments are too large, even compressed
 │   ├── ShardUnavailableError the shard's Redis does not answer or refuses writes
 │   ├── BulkPushError         a chunk of a bulk push failed; its fields name the written jobs
+│   ├── EncryptionKeyError    the class declares ``encrypt``, and no key is configured
 │   └── PushInTransactionError a database transaction is open, and the setting ``push_in_transaction`` is ``raise``
 ├── UnroutedCallError         application code called a shard outside of a route to it
 ├── UnknownShardError         config/redis.yml has no shard of that name
@@ -30,6 +31,7 @@ FrameworkError
 │   ├── IterationError        an iterable job has an unusable cursor, or its ``build_enumerator`` a wrong result
 │   ├── JobProcessError       the process of an isolated job ended before the job, or could not be started
 │   ├── JobMemoryError        an isolated job needed more than its ``memory_limit``
+│   ├── MissingKeyError       it is encrypted or signed with a key that this process lacks
 │   └── PayloadError          its payload cannot be read
 │       └── PayloadLimitError reading it would take more memory than a setting allows
 ├── OverLimit                 a rate limiter does not admit a call: in a job it runs the job again later
@@ -257,6 +259,17 @@ class PushInTransactionError(PushError):
         )
 
 
+class EncryptionKeyError(PushError):
+    """Report a push of a class that encrypts its arguments, in a process without a key. Nothing was written."""
+
+    def __init__(self, worker: str) -> None:
+        self.worker_class = worker
+        super().__init__(
+            f"{worker} declares `encrypt = True`, and no key is configured. Set encryption.keys in config/application.yml, or "
+            "FRAMEWORK_ENCRYPTION__KEYS__1"
+        )
+
+
 class UnroutedCallError(FrameworkError):
     """Report a call of a shard by application code outside of a route to it (GitLab's ``UnroutedSidekiqApiError``).
 
@@ -420,6 +433,16 @@ class JobMemoryError(ExecutionError):
         self.worker, self.limit = worker, limit
         super().__init__(
             f"{worker}: perform needed more than {limit:,} bytes of memory, its memory_limit. Load less at a time, or raise it"
+        )
+
+
+class MissingKeyError(ExecutionError):
+    """Report a job that is encrypted or signed with a key that this process lacks. The job is deferred, and keeps its bytes."""
+
+    def __init__(self, fact: str, reason: str, setting: str) -> None:
+        self.reason, self.setting = reason, setting
+        super().__init__(
+            f"{fact}, and {reason}. Add the key to {setting} and restart the process: the job waits for it"
         )
 
 

@@ -12,6 +12,7 @@ from framework.admin.snapshot import ShardSnapshot
 from framework.command_line import command
 from framework.declare.declaration import Declaration
 from framework.execute.blocker import Blocker, BlockerReader
+from framework.finish.endings import NO_KEY
 from framework.policies.concurrency.explain import LimitBlockers
 from framework.policies.consistency.explain import replica_blockers
 from framework.policies.dedup.explain import describe_lock
@@ -34,6 +35,7 @@ from framework.wire.job import (
     timestamp,
 )
 from framework.wire.owners import split_owner
+from framework.wire.protected import ENCRYPTION_KEY
 
 _MAX_TEXT = 200
 _MAX_TIMES = 1_000_000
@@ -328,6 +330,11 @@ def _deferral_blockers(payload: Payload, declaration: Declaration | None) -> lis
     times = format_times(deferral_count(payload))
     worker = payload.get("class")
     remedy = f"its due time; earlier: {command(f'jobs deferred run-now {worker}')}"
+    if payload.get(DEFERRED_BY) == NO_KEY:
+        key = payload.get(ENCRYPTION_KEY)
+        why = f"deferred {times}: its arguments are encrypted with the key {key}, which the processes that fetched it lack"
+        add = f"add the key to encryption.keys of all processes ({command('encryption')} shows which are here)"
+        return [Blocker("no_key", why, f"{add}; then {remedy}")]
     cause = describe_deferral(payload, declaration)
     why = f"deferred {times}, the last time by {payload.get(DEFERRED_BY)}{f': {cause}' if cause else ''}"
     return [*over, Blocker("deferred", why, remedy)]

@@ -11,14 +11,12 @@ from framework.types import Payload
 from framework.wire.compress import decompress_arguments, unpack_backtrace
 from framework.wire.job import decode, timestamp, whole_number
 from framework.wire.json import loads_object
+from framework.wire.protected import ENCRYPTED, HIDDEN, is_encrypted
 
 _ACTIVE_JOB_WRAPPERS = (
     "ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper",
     "Sidekiq::ActiveJob::Wrapper",
 )
-
-HIDDEN = "[encrypted data]"
-"""What stands for an encrypted argument (Sidekiq's words)."""
 
 
 class JobRecord:
@@ -68,19 +66,19 @@ class JobRecord:
 
     @property
     def args(self) -> list[Any]:
-        """The arguments, decompressed at the first use; as they are stored if they cannot be decompressed."""
+        """The arguments, decompressed at the first use; as they are stored if they cannot be decompressed, or are encrypted."""
         return self._decoded[0]
 
     @property
     def display_args(self) -> list[Any]:
         """The arguments that the class receives: for a job of Ruby's ActiveJob those of the wrapped one, else ``args``.
 
-        The last argument of a job that Sidekiq Enterprise encrypts is hidden.
+        Encrypted arguments are hidden: all of them, or the last one of a job that Sidekiq Enterprise encrypts.
         """
         first: Any = self.args[0] if self._is_wrapped and self.args else None
         if isinstance(first, dict) and isinstance(cast("Payload", first).get("arguments"), list):
             return cast("list[Any]", first["arguments"])
-        return [*self.args[:-1], HIDDEN] if self.args and self.payload.get("encrypt") else self.args
+        return [*self.args[:-1], HIDDEN] if self.args and self.payload.get(ENCRYPTED) else self.args
 
     @property
     def created_at(self) -> float | None:
@@ -152,6 +150,8 @@ class JobRecord:
         raw = cast("list[Any]", stored) if isinstance(stored, list) else []
         try:
             fields = decode(self.data, self._sizes.decoded_limit)
+            if is_encrypted(fields):
+                return raw, None
             decompress_arguments(fields, self._sizes.decompressed_limit, self._sizes.decoded_limit)
         except PayloadError as error:
             return raw, error.reason

@@ -26,6 +26,7 @@ from framework.types import Payload
 from framework.wire import keys
 from framework.wire.json import loads
 from framework.wire.resources import IDEMPOTENCY_KEY
+from framework.wiring.payloads import open_encryption
 
 _CLASSES = ("SHARD", "CLASS", "LOCKS", "OLDEST", "DUPLICATES")
 _LOCKS = ("SHARD", "LOCK", "JID", "SINCE", "ENDS IN", "DUPLICATES")
@@ -118,6 +119,8 @@ def _key_of(name: str, arguments: Sequence[str], modules: Sequence[str]) -> str:
     bound = declaration.signature.bind([_value(argument) for argument in arguments], {})
     payload: Payload = {"jid": "", "version": declaration.version}
     Deduplicator().set_key(payload, declaration, bound)
+    if declaration.encrypt and (encryption := open_encryption(project.settings)) is not None:
+        encryption.replace_lock_key(payload)
     return str(payload[IDEMPOTENCY_KEY])
 
 

@@ -56,6 +56,9 @@ COMMANDS = {
     "pushes": LazyCommand(
         f"{_COMMANDS_PACKAGE}.pushes", "pushes", "Show and replay the pushes that are kept while Redis is down."
     ),
+    "encryption": LazyCommand(
+        f"{_COMMANDS_PACKAGE}.encryption", "encryption", "Make keys for encrypted arguments, and show the jobs of each."
+    ),
     "store": LazyCommand(f"{_COMMANDS_PACKAGE}.store", "store", "Start, stop or show the development stores."),
     "acl": LazyCommand(f"{_COMMANDS_PACKAGE}.acl", "acl", "Print the least Redis rights of a role."),
 }

@@ -68,6 +68,7 @@ class WorkerAttributes(TypedDict, total=False):
     strict_arguments: StrictArguments | None
     big_payload: bool
     compress: bool
+    encrypt: bool
     loggable_arguments: tuple[str, ...]
 
 

@@ -383,3 +383,12 @@ def _check_aliases(faults: ErrorCollector, wire_name: str, aliases: tuple[str, .
     if wire_name in aliases:
         message = f"aliases = {aliases!r} lists {wire_name!r}, which is its wire name now; aliases are the former ones."
         faults.add(message, "aliases")
+
+
+def reject_identity_on_abstract(faults: ErrorCollector, cls: type[Any]) -> None:
+    """Note names of a class that runs on an abstract class."""
+    for name in ("wire_name", "aliases"):
+        if vars(cls).get(name):
+            fact = f"{name} = {vars(cls)[name]!r}"
+            message = f"{fact} belongs to a class that runs, and this one is abstract; declare it in the subclass."
+            faults.add(message, name)

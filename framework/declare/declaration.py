@@ -77,6 +77,7 @@ class Declaration:
     strict_arguments: StrictArguments | None
     big_payload: bool
     compress: bool
+    encrypt: bool
     loggable_arguments: tuple[str, ...]
     loggable_positions: frozenset[int]
     limiter: JobLimiter | None = None

@@ -184,3 +184,10 @@ def _next_instruction_awaits(frame: FrameType) -> bool:
 def _suggested_class_name(task: Any) -> str:
     name = str(getattr(task, "__name__", "Some"))
     return name if isinstance(task, type) else class_name_of(name)
+
+
+def install_perform_descriptor(cls: type[Any]) -> None:
+    """Wrap the class's own ``perform``, so that a call on the class differs from a call on an instance."""
+    perform = vars(cls).get("perform")
+    if perform is not None:
+        setattr(cls, "perform", PerformDescriptor(perform))  # noqa: B010 - to a type checker it stays what it is

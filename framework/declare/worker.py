@@ -90,6 +90,7 @@ class ApplicationWorker(AwaitablePushes):
     strict_arguments: ClassVar[StrictArguments | None] = None
     big_payload: ClassVar[bool] = False
     compress: ClassVar[bool] = True
+    encrypt: ClassVar[bool] = False
     loggable_arguments: ClassVar[tuple[str, ...]] = ()
 
     jid: str = ""
@@ -120,13 +121,13 @@ class ApplicationWorker(AwaitablePushes):
         cls.job_version = attributes["version"]
         cls._aw_declaration = cls._aw_setter = None
         if abstract:
-            _reject_identity_on_abstract(faults, cls)
+            check.reject_identity_on_abstract(faults, cls)
             faults.raise_errors()
-            _install_perform_descriptor(cls)
+            misuse.install_perform_descriptor(cls)
             return
         cls._aw_declaration = check.build_declaration(faults, cls, ApplicationWorker, attributes)
         cls._aw_setter = Setter(cls, cls._aw_declaration, NO_OPTIONS)
-        _install_perform_descriptor(cls)
+        misuse.install_perform_descriptor(cls)
         show_signatures(cls, cls._aw_declaration.signature.method)
         registry.register(cls)
 
@@ -388,21 +389,6 @@ class ApplicationWorker(AwaitablePushes):
         declaration = cast("type[ApplicationWorker]", cls).declaration()
         checked = check_options(declaration.qualified_name, options)
         return Setter(cls, declaration, checked)
-
-
-def _install_perform_descriptor(cls: type[ApplicationWorker]) -> None:
-    """Wrap the class's own ``perform``, so that a call on the class differs from a call on an instance."""
-    perform = vars(cls).get("perform")
-    if perform is not None:
-        setattr(cls, "perform", misuse.PerformDescriptor(perform))  # noqa: B010 - to a type checker it stays what it is
-
-
-def _reject_identity_on_abstract(faults: ErrorCollector, cls: type[ApplicationWorker]) -> None:
-    for name in ("wire_name", "aliases"):
-        if vars(cls).get(name):
-            fact = f"{name} = {vars(cls)[name]!r}"
-            message = f"{fact} belongs to a class that runs, and this one is abstract; declare it in the subclass."
-            faults.add(message, name)
 
 
 misuse.add_foreign_methods(ApplicationWorker)

@@ -18,6 +18,7 @@ from framework.wire.compress import COMPRESSED, decompress_arguments
 from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, MAX_MEMORY_PER_BYTE
 from framework.wire.job import decode
 from framework.wire.memory_budget import MemoryBudget
+from framework.wire.protected import ProtectedArguments
 
 _SLOW_WAIT_S = 1.0
 _LOG_INTERVAL_S = 60.0
@@ -39,11 +40,13 @@ class PayloadDecoder:
         decompressed_limit: int,
         decoded_limit: int = DECODED_LIMIT,
         budget: MemoryBudget | None = None,
+        protected: ProtectedArguments | None = None,
     ) -> None:
         self._running_jobs = running_jobs
         self._decompressed_limit = decompressed_limit
         self._decoded_limit = decoded_limit
         self._budget = budget or MemoryBudget()
+        self._protected = protected
         self._log_rate = LogRateLimit(_LOG_INTERVAL_S)
         # A payload of so few bytes stays below both limits, whatever it holds.
         self._small_bytes = min(LARGE_PAYLOAD, decoded_limit) // MAX_MEMORY_PER_BYTE
@@ -72,10 +75,14 @@ class PayloadDecoder:
         return decode(unit.data, None)
 
     def decompress(self, payload: Payload, unit: UnitOfWork, run: MemoryReservation) -> None:
-        """Decompress the arguments of a payload in place; raises as ``decode`` does."""
+        """Decompress, and if needed decrypt, the arguments of a payload in place; raises as ``decode`` does.
+
+        Raises:
+            MissingKeyError: this process lacks the key of the job.
+        """
         if payload.get(COMPRESSED):
             reserve = partial(self._reserve, unit, run)
-            decompress_arguments(payload, self._decompressed_limit, self._decoded_limit, reserve)
+            decompress_arguments(payload, self._decompressed_limit, self._decoded_limit, reserve, self._protected)
 
     def release(self, run: MemoryReservation, error: BaseException | None) -> None:
         """Free the memory of a settled run. ``error`` is what its job raised: its frames hold the decoded values."""

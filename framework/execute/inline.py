@@ -19,6 +19,7 @@ from framework.types import Jid, Payload
 from framework.wire.compress import decompress_arguments
 from framework.wire.footprint import DECODED_LIMIT
 from framework.wire.job import decode
+from framework.wire.protected import ProtectedArguments
 from framework.wire.status_key import tracked_job
 
 _loops = [EventLoop()]
@@ -42,11 +43,12 @@ def run_inline(
     strictness: StrictArgumentsCheck,
     status_writer: StatusWriter,
     decoded_limit: int = DECODED_LIMIT,
+    protected: ProtectedArguments | None = None,
 ) -> Jid:
     """Run the job in ``data`` and return its id; raises what the job raises."""
     # No wait for the memory budget: the caller has the arguments in memory already, and may be a job that holds a share.
     payload = decode(data, decoded_limit)
-    decompress_arguments(payload, decompressed_limit, decoded_limit)
+    decompress_arguments(payload, decompressed_limit, decoded_limit, protected=protected)
     found = tracked_job(payload)
     if found is None:
         copy_context().run(_run, worker, payload, middleware, strictness)

@@ -28,6 +28,7 @@ from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.endings import (
     CANCELLED,
     CANCELLED_RUN,
+    DEFERRED_NO_KEY,
     EXPIRED,
     LOST_BEFORE_RUN,
     SNOOZED_BY_LIMITER,
@@ -51,6 +52,8 @@ from framework.typeguards import has_type
 
 TIMED_OUT_JOBS = "sidekiq_jobs_timed_out_total"
 """Runs that ended because they lasted longer than their ``timeout``; ``stat:failed`` counts them too."""
+
+_COUNTED_ENDINGS = (EXPIRED, CANCELLED, CANCELLED_RUN, YIELDED, SNOOZED_BY_LIMITER, DEFERRED_NO_KEY)
 
 BUSINESS_FAILED = "sidekiq_jobs_business_failed_total"
 """Jobs that ended by a ``BusinessError``; ``stat:failed`` does not count them."""
@@ -289,11 +292,11 @@ class Processor:
 
     def _count(self, counts: ThreadCounts, run: Execution, ending: Ending) -> None:
         outcome = run.outcome
+        if ending in _COUNTED_ENDINGS:
+            counters.add(ending.counter, str((run.payload or {}).get("class")))
         if ending.processed == "no":
             # The job has not run, or its payload cannot be read: Sidekiq does not count it either.
             return
-        if ending in (EXPIRED, CANCELLED, CANCELLED_RUN, SNOOZED_BY_LIMITER, YIELDED):
-            counters.add(ending.counter, str((run.payload or {}).get("class")))
         counts.count_run(run.unit.queue)
         if ending.processed == "record":
             counts.uncounted += 1
@@ -315,7 +318,7 @@ class Processor:
     def _write_end(self, run: Execution, ending: Ending, decision: RetryDecision | None) -> None:
         if run.payload is None or ending.line in ("none", "event"):
             return
-        if ending.line == "single":
+        if ending.line == "single" or (ending is DEFERRED_NO_KEY and run.started_log is None):
             more = end_fields(run, decision) or {}
             self._log.log_not_started(run.payload, run.unit, run.declaration, ending.log_status, more)
             return

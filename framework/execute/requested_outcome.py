@@ -2,19 +2,26 @@
 
 import time
 
-from framework.errors import Discard, OverLimit, PayloadError, RetryLater
+from framework.errors import Discard, MissingKeyError, OverLimit, PayloadError, RetryLater
 from framework.execute.over_limit import over_limit_outcome
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.finish.outcome import Discarded, Malformed, RunOutcome, Snoozed
+from framework.finish.endings import NO_KEY
+from framework.finish.outcome import Deferred, Discarded, Malformed, RunOutcome, Snoozed
+from framework.telemetry.logs import error_fields
 from framework.typeguards import has_type
 from framework.types import Payload
 from framework.wire.malformed import batch_resources_of, dead_set_entry
+
+_NO_KEY_DELAY_S = 60.0
 
 
 def requested_outcome(unit: UnitOfWork, payload: Payload | None, error: BaseException) -> RunOutcome | None:
     """Return the outcome that a job requests by its error, ``None`` for a failure. Attributes of a subclass may raise."""
     if has_type(error, PayloadError):
         return malformed_outcome(unit, error)
+    if has_type(error, MissingKeyError):
+        # Not a failure: a deploy that brings the new key to the pushing processes first must cost no retry.
+        return Deferred(_NO_KEY_DELAY_S, NO_KEY, error_fields(error))
     if has_type(error, RetryLater):
         # A new instance checks the delay of a subclass too.
         return Snoozed(RetryLater(error.delay_s).delay_s, error.reason)

@@ -59,6 +59,12 @@ class Ending(NamedTuple):
     """What it means for the batch of the job (``parts/batch.lua``); empty if the job is still pending."""
 
 
+NO_KEY = "missing_key"
+"""Reason of a deferral because this process lacks the key of the encrypted arguments."""
+
+UNREADABLE_JOBS = "sidekiq_jobs_without_key_total"
+"""Deferrals of jobs whose arguments are encrypted with a key that the process lacks."""
+
 RIGHT_REFUSED, POLICY_REFUSED = "right_refused", "policy_refused"
 REFUSED_REASONS = frozenset({RIGHT_REFUSED, POLICY_REFUSED})
 """Reasons of a deferral because Redis refuses a policy's command."""
@@ -130,6 +136,9 @@ RETIRED = Ending(Outcome.RETIRED, "", "end", "dropped", "discarded", "drop_retir
 MALFORMED = Ending(Outcome.MALFORMED, "", "end", "fail", "failed", "kill", "no", batch="dead")
 DEFERRED = Ending(Outcome.DEFERRED, "by a policy", "single", "deferred", "queued", "schedule", "no", counter=_SKIPPED)
 DEFERRED_REFUSED = Ending(Outcome.DEFERRED, "Redis refuses a policy", "single", "deferred", "queued", "schedule", "no")
+DEFERRED_NO_KEY = Ending(
+    Outcome.DEFERRED, "no key", "end", "deferred", "queued", "schedule", "no", counter=UNREADABLE_JOBS
+)
 UNKNOWN_CLASS = Ending(Outcome.DEFERRED, "unknown class", "single", "deferred", "queued", "schedule", "no")
 FOREIGN_RETURNED = Ending(Outcome.DEFERRED, "foreign class, returned", "none", "", None, "requeue", "no")
 FOREIGN_DELAYED = Ending(Outcome.DEFERRED, "foreign class, delayed", "none", "", "queued", "schedule", "no")
@@ -159,7 +168,6 @@ ENDINGS: tuple[Ending, ...] = (
         SNOOZED,
         SNOOZED_BY_LIMITER,
         YIELDED,
-        SNOOZED_BY_LIMITER,
         DISCARDED,
         DROPPED_BY_FLAG,
         DROPPED_BY_CAPACITY,
@@ -167,7 +175,7 @@ ENDINGS: tuple[Ending, ...] = (
         CANCELLED,
     ),
     *(CANCELLED_RUN, RETIRED),
-    *(MALFORMED, DEFERRED, DEFERRED_REFUSED, UNKNOWN_CLASS, FOREIGN_RETURNED, FOREIGN_DELAYED),
+    *(MALFORMED, DEFERRED, DEFERRED_REFUSED, DEFERRED_NO_KEY, UNKNOWN_CLASS, FOREIGN_RETURNED, FOREIGN_DELAYED),
     *(HELD_BY_LIMIT, HELD_BY_PAUSE),
     *(RETURNED, INTERRUPTED_TOO_OFTEN, RECOVERED, QUARANTINED, CLASS_NOT_FOUND, LOST_AT_END, LOST_BEFORE_RUN),
 )
@@ -182,6 +190,7 @@ _BY_OUTCOME: dict[type[RunOutcome], Ending] = {
     Interrupted: RETURNED,
 }
 _DROPPED_BY: dict[DroppedBy, Ending] = {"feature_flag": DROPPED_BY_FLAG, "max_running_jobs": DROPPED_BY_CAPACITY}
+_DEFERRED_BY = {NO_KEY: DEFERRED_NO_KEY, **dict.fromkeys(REFUSED_REASONS, DEFERRED_REFUSED)}
 _HELD_BY: dict[HeldBy, Ending] = {"paused": HELD_BY_PAUSE, "concurrency_limit": HELD_BY_LIMIT}
 
 
@@ -207,7 +216,7 @@ def ending_of(outcome: RunOutcome, decision: RetryDecision | None) -> Ending:
 def _ending_of_deferral(outcome: Deferred | UnknownClass | ForeignClass) -> Ending:
     match outcome:
         case Deferred(reason=reason):
-            return DEFERRED_REFUSED if reason in REFUSED_REASONS else DEFERRED
+            return _DEFERRED_BY.get(reason, DEFERRED)
         case UnknownClass(gives_up=gives_up):
             return CLASS_NOT_FOUND if gives_up else UNKNOWN_CLASS
         case ForeignClass(delay_s=delay_s):

@@ -15,6 +15,7 @@ from framework.push.batches import Batches
 from framework.push.bulk import BulkPush
 from framework.push.chunks import ChunkSource, WriteBatch
 from framework.push.deduplication import Deduplication
+from framework.push.edited_payloads import EditedPayloads, PayloadEdits, no_edits
 from framework.push.job_batch import JobBatch, PayloadBuilder
 from framework.push.lock_port import PushLocks
 from framework.push.middleware_payloads import MiddlewarePayloads
@@ -52,6 +53,7 @@ class Client:
         reliable_push: ReliablePush | None = None,
         extra_fields: ExtraFieldsFactory = no_extra_fields,
         recorder: PushRecorder | None = None,
+        payload_edits: PayloadEdits = no_edits,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.shards = shards
@@ -64,6 +66,7 @@ class Client:
         self._reliable_push = reliable_push
         self._extra_fields_for = extra_fields
         self._push_recorder = recorder
+        self._payload_edits_for = payload_edits
         self._clock = clock
         self._schedule_writer = ScheduleWriter(clock)
         # By wire name, without a lock: two threads may make the same plan (decision 150).
@@ -302,6 +305,8 @@ class Client:
         if declaration.deduplicate is not None and declaration.deduplicates:
             deduplication = Deduplication(declaration, declaration.deduplicate, self._locks, shard.name)
         payloads = self._payloads_of(declaration, options, shard, route.queue)
+        if edits := self._payload_edits_for(declaration):
+            payloads = EditedPayloads(payloads, edits)
         plan = PushPlan(declaration, shard, payloads, self._extra_fields_for(declaration), deduplication)
         if self._push_recorder is not None and is_recorded(declaration, options):
             return recorded_plan(plan, self._push_recorder)

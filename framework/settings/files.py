@@ -30,6 +30,8 @@ KEYS_BY_FILE: Mapping[str, tuple[str, ...]] = {
         "dead",
         "size_limit",
         "strict_arguments",
+        "encryption",
+        "signatures",
         "push_in_transaction",
         "reliable_push",
         "limits",

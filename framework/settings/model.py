@@ -18,6 +18,7 @@ from framework.settings import validators
 from framework.settings.class_and_queue_maps import ClassPatterns, QueueLimits, QueueNames, RetiredWorkers
 from framework.settings.database_url import check_database_url, check_task_url
 from framework.settings.health_indicators import HealthSettings
+from framework.settings.key_versions import KeySettings, SignatureSettings
 from framework.settings.schedule import CronEntrySettings, CronSettings, Schedule
 from framework.settings.section import Section as _Section
 from framework.settings.sentry import SentrySettings
@@ -209,6 +210,10 @@ class Settings(BaseSettings):
     """Seconds for which an iterable job runs before it goes behind the other jobs of its queue; a class may say otherwise."""
     dead: DeadSettings = DeadSettings()
     size_limit: SizeLimitSettings = SizeLimitSettings()
+    encryption: KeySettings = KeySettings()
+    """The keys of classes that encrypt their arguments."""
+    signatures: SignatureSettings = SignatureSettings()
+    """The keys that sign payloads."""
     strict_arguments: Annotated[StrictArguments, BeforeValidator(validators.off_switch)] = "raise"
     """The treatment of arguments that do not fit ``perform`` or that JSON changes; a class may say otherwise."""
     push_in_transaction: PushInTransaction = "wait"

@@ -11,6 +11,9 @@ from framework.settings.model import Settings
 from framework.settings.redis_url import mask_secrets
 from framework.settings.validators import format_value
 
+_PARTS_WITH_SECRETS = {"health": "prometheus", "encryption": "keys", "signatures": "keys"}
+"""Sections of which one part may hold secrets."""
+
 
 def keys_at(location: Sequence[int | str]) -> list[str]:
     """Return the keys of the section at this path; none where there is no section."""
@@ -46,7 +49,8 @@ def choices_at(location: Sequence[int | str]) -> tuple[Any, ...]:
 def actual_value_note(value: Any, location: Sequence[int | str]) -> str:
     """Return the end of a message about a wrong value: the value as JSON, shortened, without anything that may be secret."""
     first = location[0]
-    secret = first in ("shards", "sentry", "databases") or (first == "health" and location[1:2] in ([], ["prometheus"]))
+    part = _PARTS_WITH_SECRETS.get(str(first))
+    secret = first in ("shards", "sentry", "databases") or (part is not None and location[1:2] in ([], [part]))
     if secret and not (value is None or {"tls", "sentinel_tls"}.intersection(location) or choices_at(location)):
         is_place = first == "shards" and (location[-1] == "url" or "sentinels" in location)
         if not isinstance(value, str) or not is_place:

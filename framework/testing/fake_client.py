@@ -9,6 +9,8 @@ from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, PushRequest
 from framework.feature_flags.flag import Flag, is_class_flag
 from framework.middleware.chain import SERVER, Call, Chain
+from framework.payloads.encryption import ArgumentEncryption
+from framework.payloads.protection import PayloadProtection
 from framework.policies.consistency.push import PushPositions
 from framework.policies.dedup.push import Deduplicator
 from framework.push.client import Client
@@ -27,6 +29,7 @@ from framework.testing.stubs import StubFlags
 from framework.types import Jid, Json
 from framework.wiring.client import ProcessClient, databases_of, open_limiter, open_router
 from framework.wiring.feature_flags import ProcessFlags
+from framework.wiring.payloads import open_encryption, payload_edits
 
 OnPush = Callable[[Sequence[Jid]], None]
 
@@ -39,6 +42,9 @@ class FakeClient(ProcessClient):
     ) -> None:
         self.settings = settings
         self.databases = databases_of(settings)
+        # A test needs no key: what it pushes stays in its memory.
+        encryption = open_encryption(settings) or ArgumentEncryption.with_random_key()
+        self.protection = PayloadProtection(encryption)
         self._strict_arguments = StrictArgumentsCheck(settings.strict_arguments)
         self._server_middlewares = server_middlewares
         self.memory_shards = {
@@ -68,6 +74,7 @@ class FakeClient(ProcessClient):
             strict_arguments=self._strict_arguments,
             extra_fields=_positions_of(PushPositions(stubs.replicas)),
             recorder=self.recorder,
+            payload_edits=payload_edits(self.protection),
             clock=clock,
         )
 
@@ -84,6 +91,7 @@ class FakeClient(ProcessClient):
             self._client_calls,
             self.server_calls(),
             self.recorder,
+            self.protection,
         )
 
     def server_calls(self) -> tuple[Call, ...]:

@@ -143,7 +143,8 @@ class FakeJobs:
         payload = dict(stored.payload)
         if payload.get(COMPRESSED):
             sizes = self._settings.size_limit
-            decompress_arguments(payload, sizes.decompressed_limit, sizes.decoded_limit)
+            protected = self.client.protection.encryption
+            decompress_arguments(payload, sizes.decompressed_limit, sizes.decoded_limit, protected=protected)
         if place in _DUE_SETS:
             payload["at"] = stored.due
         return Job(payload)

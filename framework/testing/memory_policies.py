@@ -12,6 +12,7 @@ from framework.declare import registry
 from framework.execute.admission import AdmissionChain, AdmissionPolicy, AdmissionRequest
 from framework.feature_flags.redis_flags import RedisFlags
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.payloads.protection import PayloadProtection
 from framework.policies.concurrency.admission import CapacityLimit, ClassLimit, QueueLimit
 from framework.policies.concurrency.limits import FleetSlots, Limits
 from framework.policies.concurrency.slots import LimitSlots, SlotResult
@@ -52,7 +53,12 @@ class Stubs:
 
 
 def build_policies(
-    settings: Settings, memory: JobMemory, client: "redis.Redis", stubs: Stubs, clock: Callable[[], float]
+    settings: Settings,
+    memory: JobMemory,
+    client: "redis.Redis",
+    stubs: Stubs,
+    clock: Callable[[], float],
+    protection: PayloadProtection,
 ) -> AdmissionChain:
     """Return the policies in the order of ``framework/wiring/policies.py``."""
     skips = SkipTracker(stubs.flags)
@@ -78,7 +84,7 @@ def build_policies(
         ClassLimit(slots, limits),
         CapacityLimit(slots, limits),
         consistency,
-        _MemoryLock(memory, client, clock),
+        _MemoryLock(memory, client, clock, protection),
     )
     return AdmissionChain(remote, local)
 
@@ -161,8 +167,10 @@ class _MemoryPause(PausePolicy):
 class _MemoryLock(DedupLock):
     """Release or renew locks in memory."""
 
-    def __init__(self, memory: JobMemory, client: "redis.Redis", clock: Callable[[], float]) -> None:
-        super().__init__(client, clock=clock)
+    def __init__(
+        self, memory: JobMemory, client: "redis.Redis", clock: Callable[[], float], protection: PayloadProtection
+    ) -> None:
+        super().__init__(client, clock=clock, protection=protection)
         self._memory = memory
 
     def _start_locked(self, lock: Lock, payload: Payload, *, keep_lock: bool, unseen: str) -> list[bytes]:

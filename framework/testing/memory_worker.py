@@ -19,6 +19,7 @@ from framework.finish.outcome import Failed, Succeeded
 from framework.finish.retry import RetryPolicy
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call
+from framework.payloads.protection import PayloadProtection
 from framework.policies.dedup.push import Deduplicator
 from framework.process.events import ProcessEvents
 from framework.push.size_limiter import SizeLimiter
@@ -62,6 +63,7 @@ class MemoryTools:
         client_calls: tuple[Call, ...],
         server_calls: tuple[Call, ...],
         recorder: LazyRecorder,
+        protection: PayloadProtection,
     ) -> None:
         self.settings = settings
         self.router = router
@@ -73,6 +75,7 @@ class MemoryTools:
         self.client_calls = client_calls
         self.server_calls = server_calls
         self.recorder = recorder
+        self.protection = protection
 
 
 class MemoryStates(StatusWriter):
@@ -105,13 +108,13 @@ class MemoryWorker:
             tools.server_calls,
             JobLog(silent_log(), jobs=False),
             runs,
-            PayloadDecoder(runs, sizes.decompressed_limit, sizes.decoded_limit),
+            PayloadDecoder(runs, sizes.decompressed_limit, sizes.decoded_limit, protected=tools.protection.encryption),
             _do_nothing,
             SuspectRunner(client, IDENTITY, 1),
             StrictArgumentsCheck(settings.strict_arguments),
             states,
             settings.retired_workers,
-            build_policies(settings, self._memory, client, tools.stubs, clock),
+            build_policies(settings, self._memory, client, tools.stubs, clock, tools.protection),
             UnknownClassDelays(settings.foreign_classes, settings.unknown_class_max_wait, clock=clock),
             recorder=recorder,
             clock=clock,
@@ -128,6 +131,7 @@ class MemoryWorker:
             middleware=tools.client_calls,
             limiter=tools.limiter,
             locks=tools.deduplicator,
+            protection=tools.protection,
             clock=clock,
         )
 

@@ -36,7 +36,10 @@ class RealJobs:
     def enqueued(self, worker: WorkerClass | None = None) -> list[Job]:
         """Return the jobs that wait in queues, then those scheduled for later (with their time in ``at``)."""
         queued = [
-            _view(data) for shard in self._shards() for name in _queues(shard.client) for data in _list(shard, name)
+            self._view(data)
+            for shard in self._shards()
+            for name in _queues(shard.client)
+            for data in _list(shard, name)
         ]
         queued.sort(key=lambda job: job.enqueued_at or 0.0)
         return [job for job in (*queued, *self._set(keys.SCHEDULE)) if belongs_to(job, worker)]
@@ -47,7 +50,7 @@ class RealJobs:
 
     def dead(self, worker: WorkerClass | None = None) -> list[Job]:
         """Return the jobs of the dead set."""
-        found = [_view(data) for shard in self._shards() for data, _ in _members(shard.client, keys.DEAD)]
+        found = [self._view(data) for shard in self._shards() for data, _ in _members(shard.client, keys.DEAD)]
         return [job for job in found if belongs_to(job, worker)]
 
     def assert_enqueued(
@@ -126,19 +129,29 @@ class RealJobs:
             for shard in self._shards()
             for name in _DUE_SETS
             for data, at in _members(shard.client, name)
-            if belongs_to(job := _view(data), worker) and not (DEFERRED in job and job.jid in tried)
+            if belongs_to(job := self._view(data), worker) and not (DEFERRED in job and job.jid in tried)
         ]
         if not found:
             return False
         _, shard, name, data = min(found, key=lambda one: one[0])
-        tried.add(_view(data).jid)
+        tried.add(self._view(data).jid)
         client: Any = shard.client
         client.zadd(name, {data: shard.time()}, xx=True)
         return True
 
     def _set(self, name: str) -> list[Job]:
         found = [(at, data) for shard in self._shards() for data, at in _members(shard.client, name)]
-        return [Job({**_view(data), "at": at}) for at, data in sorted(found)]
+        return [Job({**self._view(data), "at": at}) for at, data in sorted(found)]
+
+    def _view(self, data: bytes) -> Job:
+        """Return a job with decompressed arguments; of bytes that are no job, one without fields."""
+        try:
+            payload = decode(data, None)
+            if payload.get("compressed"):
+                decompress_arguments(payload, len(data) * 2_000, protected=self._client.protection.encryption)
+        except PayloadError:
+            return Job()
+        return Job(payload)
 
 
 def _queues(client: "redis.Redis") -> list[str]:
@@ -155,14 +168,3 @@ def _list(shard: Shard, queue: str) -> list[bytes]:
 def _members(client: "redis.Redis", name: str) -> list[tuple[bytes, float]]:
     found: Any = client.zrange(name, 0, -1, withscores=True)
     return cast("list[tuple[bytes, float]]", found)
-
-
-def _view(data: bytes) -> Job:
-    """Return a job with decompressed arguments; of bytes that are no job, one without fields."""
-    try:
-        payload = decode(data, None)
-        if payload.get("compressed"):
-            decompress_arguments(payload, len(data) * 2_000)
-    except PayloadError:
-        return Job()
-    return Job(payload)

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import cast
 
-from framework.errors import PayloadError, PayloadLimitError
+from framework.errors import MissingKeyError, PayloadError, PayloadLimitError
 from framework.types import Payload
 from framework.wire.deflate import deflate
 from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, measure
 from framework.wire.json import dumps, loads
+from framework.wire.protected import READ, ProtectedArguments, is_protected
 
 COMPRESSED = "compressed"
 ORIGINAL_SIZE = "original_job_size_bytes"
@@ -31,17 +32,20 @@ def decompress_arguments(
     limit: int,
     decoded_limit: int = DECODED_LIMIT,
     reserve: Callable[[int], None] | None = None,
+    protected: ProtectedArguments | None = None,
 ) -> None:
     """Restore the original arguments and remove both marker fields; an uncompressed payload stays unchanged.
 
-    ``reserve`` is called with the bytes of memory that large arguments take, before they are inflated whole.
+    ``reserve`` is called with the bytes of memory that large arguments take, before they are inflated whole. ``protected`` reads
+    encrypted arguments; their payload keeps its marker fields, so that no log line shows the arguments.
 
     Raises:
+        MissingKeyError: the arguments are encrypted, and this process lacks the key.
         PayloadLimitError: they inflate beyond ``limit`` bytes, or their values would take more memory than ``decoded_limit``.
         PayloadError: the compressed form is damaged (GitLab's PayloadDecompressionError) or was altered (its
             PayloadDecompressionConflictError). The payload is unchanged.
     """
-    if not payload.get(COMPRESSED):
+    if not payload.get(COMPRESSED) or READ in payload:
         return
     arguments = payload.get("args")
     if not (isinstance(arguments, list) and len(arguments) == 1 and isinstance(arguments[0], str)):  # pyright: ignore[reportUnknownArgumentType]
@@ -49,7 +53,7 @@ def decompress_arguments(
             "it is marked as compressed, but its arguments are not one string: a middleware changed them"
         )
     try:
-        deflated_arguments = base64.b64decode(arguments[0], validate=True)
+        deflated_arguments = _deflated(payload, arguments[0], protected)
         kept: list[bytes] = []
         footprint = measure(partial(_inflated, deflated_arguments, limit, kept), decoded_limit)
     except (binascii.Error, ValueError, zlib.error) as error:
@@ -69,8 +73,20 @@ def decompress_arguments(
     if not isinstance(original, list):
         raise PayloadError("its compressed arguments are not a list")
     payload["args"] = original
+    if is_protected(payload):
+        payload[READ] = True
+        return
     payload.pop(COMPRESSED)
     payload.pop(ORIGINAL_SIZE, None)
+
+
+def _deflated(payload: Payload, text: str, protected: ProtectedArguments | None) -> bytes:
+    """Return the compressed arguments. Raises binascii.Error, and as ``decompress_arguments``."""
+    if not is_protected(payload):
+        return base64.b64decode(text, validate=True)
+    if protected is None:
+        raise MissingKeyError("the arguments are encrypted", "no key is configured here", "encryption.keys")
+    return protected.read(payload, text)
 
 
 def _inflated(data: bytes, limit: int, kept: list[bytes]) -> Iterator[bytes]:

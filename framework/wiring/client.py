@@ -41,6 +41,7 @@ from framework.telemetry.sentry import Tracker, open_tracker
 from framework.types import Jid, JobState
 from framework.wire.status_key import TrackedJob
 from framework.wiring.feature_flags import ProcessFlags
+from framework.wiring.payloads import key_problems, open_protection, payload_edits
 
 
 class ProcessClient(Client):
@@ -52,6 +53,7 @@ class ProcessClient(Client):
         """Open the client with ``router``, or with a router of the settings. Opens no socket."""
         self.settings = settings
         self.databases = databases_of(settings)
+        self.protection = open_protection(settings)
         self._strict_arguments = StrictArgumentsCheck(settings.strict_arguments)
         shards = open_shards(settings, role="client")
         self.reliable_push = open_reliable_push(settings, shards) if settings.reliable_push.enabled else None
@@ -68,6 +70,7 @@ class ProcessClient(Client):
             reliable_push=self.reliable_push,
             extra_fields=PushPositions(self.databases),
             recorder=self.recorder,
+            payload_edits=payload_edits(self.protection),
         )
 
     @property
@@ -92,6 +95,7 @@ class ProcessClient(Client):
             self._strict_arguments,
             states,
             sizes.decoded_limit,
+            self.protection.encryption,
         )
 
     def perform_bulk_inline(self, worker: type[Any], request: BulkRequest) -> list[Jid | None]:
@@ -236,7 +240,9 @@ def checked_router(settings: Settings) -> Router:
         declaration: Declaration = worker.declaration()
         problems += router.validate(declaration)
         problems += strategies.validate_pause_control(declaration)
-    problems += databases_of(settings).problems(worker.declaration() for worker in registry.workers())
+    declarations = [worker.declaration() for worker in registry.workers()]
+    problems += databases_of(settings).problems(declarations)
+    problems += key_problems(settings.encryption, settings.config_file_label("application.yml"), declarations)
     if problems:
         raise ConfigurationError(problems)
     return router

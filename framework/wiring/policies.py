@@ -9,6 +9,7 @@ from framework.declare import registry
 from framework.execute.admission import AdmissionChain, AdmissionPolicy
 from framework.feature_flags.flag import FlagSource
 from framework.feature_flags.redis_flags import RedisFlags, ShardFlags
+from framework.payloads.protection import PayloadProtection
 from framework.policies.concurrency.admission import CapacityLimit, ClassLimit, QueueLimit
 from framework.policies.concurrency.limits import FleetSlots, Limits
 from framework.policies.concurrency.slots import LimitSlots
@@ -31,6 +32,7 @@ from framework.timings import Timings
 from framework.wiring.client import databases_of
 from framework.wiring.feature_flags import open_flags
 from framework.wiring.health_policy import open_health_policy
+from framework.wiring.payloads import open_protection
 
 
 class Policies(NamedTuple):
@@ -58,6 +60,7 @@ class _SharedParts(NamedTuple):
     consistency: ConsistencyPolicy
     health: AdmissionPolicy
     defer_delay: float
+    protection: PayloadProtection
 
 
 def open_policies(
@@ -95,7 +98,9 @@ def open_policies(
     limits = Limits(fleet, settings.limits, by_urgency=settings.concurrency_limit_by_urgency)
     consistency = ConsistencyPolicy(databases_of(settings))
     health = open_health_policy(settings, tracker)
-    shared = _SharedParts(client, waits, flags, skips, pauses, limits, consistency, health, settings.flags.defer_delay)
+    protection = open_protection(settings)
+    delay_s = settings.flags.defer_delay
+    shared = _SharedParts(client, waits, flags, skips, pauses, limits, consistency, health, delay_s, protection)
     admission = [_admission(shared, owner) for owner in owners]
     # Throttling before the sweep of the limits, which assigns the slots that throttling has freed.
     maintenance = (
@@ -129,7 +134,7 @@ def _admission(shared: _SharedParts, owner: str) -> AdmissionChain:
         # So the duplicates' positions are read before it, and the lock, which it must not release, is acquired after it.
         DedupPositions(client, consistency),
         consistency,
-        DedupLock(client, consistency),
+        DedupLock(client, consistency, protection=shared.protection),
     )
     return AdmissionChain(remote, local)
 

@@ -18,6 +18,7 @@ from framework.wire.memory_budget import MemoryBudget
 from framework.wire.set_limits import SetLimits
 from framework.wiring.client import open_limiter
 from framework.wiring.feature_flags import ProcessFlags
+from framework.wiring.payloads import open_protection
 
 
 def open_poller(
@@ -43,5 +44,6 @@ def open_poller(
         limiter=open_limiter(settings),
         locks=Deduplicator(ProcessFlags(settings, shards).enabled_on),
         budget=budget,
+        protection=open_protection(settings),
     )
     return Poller(client, events, planner, transfer, timing, dead_set)

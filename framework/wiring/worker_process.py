@@ -15,7 +15,6 @@ from framework.admin.held_jobs import HeldJobsAlert
 from framework.cron.scheduler import CronScheduler
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.execute.cancellation import Cancellations
-from framework.execute.decoding import PayloadDecoder
 from framework.execute.event_loop import EventLoop
 from framework.execute.job_log import JobLog
 from framework.execute.stats import RunningJobs
@@ -77,6 +76,7 @@ from framework.wiring.capsule_parts import (
 from framework.wiring.client import default_client, open_router, open_shards, replay_kept_pushes, tracker_of
 from framework.wiring.cron import open_cron, serve_leadership
 from framework.wiring.feature_flags import serve_flags
+from framework.wiring.payloads import open_decoder
 from framework.wiring.policies import open_policies
 from framework.wiring.schedule import open_poller
 
@@ -213,7 +213,7 @@ def build_worker(
     cancellations = Cancellations(shard.client, absent, loop.cancel_named)
     runs = RunningJobs(partial(running_units, fetchers), cancellations)
     policies = open_policies(settings, events.tracker, shard, upkeep, owners, absent, waits)
-    decoding = PayloadDecoder(runs, settings.size_limit.decompressed_limit, decoded_limit, budget)
+    decoding = open_decoder(settings, runs, budget)
     pool = ChannelPool(shard.client, read_timeout_s=COMMAND_TIMEOUT_S)
     polled, watched = (open_shards(settings, role=f"{role}:{os.getpid()}") for role in ("poller", "worker"))
     poll_timing = PollTiming(upkeep, settings.poll_interval, absent, timings=waits)

@@ -127,6 +127,14 @@ def test_explain_job_in_any_place_names_place_and_blockers(explain, redis):
     assert (report["states"], report["unanswered"]) == ({"main": "queued"}, [])
 
 
+def test_explain_encrypted_job_names_its_missing_key(explain, redis):
+    fields = {"deferred": True, "deferred_by": "missing_key", "deferred_count": 2, "aw_encryption_key": "3.0a0b0c0d"}
+    redis.zadd(keys.SCHEDULE, {encoded("NoopWorker", jid=JID, **fields): time.time() + 600})
+    reason = explain()["found"][0]["reasons"][0]
+    assert (reason["code"], "the key 3.0a0b0c0d" in reason["why"]) == ("no_key", True)
+    assert "encryption.keys" in reason["remedy"]
+
+
 def test_explain_text_names_the_remedy(site, redis):
     enqueue(redis, "NoopWorker", jid="first", queue="reports")
     enqueue(redis, "NoopWorker", jid=JID, queue="reports", idempotency_key=f"{keys.LOCKS}abc")

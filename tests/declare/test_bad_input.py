@@ -115,6 +115,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "strict_arguments": (True, False, 0, "Raise", "rasie", "warning", ("off",)),
     "big_payload": SWITCHES,
     "compress": SWITCHES,
+    "encrypt": SWITCHES,
     "status_expiration": SPANS,
     "track": SWITCHES,
     "idempotent": SWITCHES,

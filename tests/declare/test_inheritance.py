@@ -43,6 +43,7 @@ POOL: dict[str, tuple[Any, ...]] = {
     "strict_arguments": (None, "raise", "warn", "off"),
     "big_payload": (False, True),
     "compress": (True, False),
+    "encrypt": (False, True),
     "status_expiration": (None, 60, timedelta(minutes=30)),
     "track": (False, True),
     "idempotent": (False, True),

@@ -109,6 +109,7 @@ _GOOD: list[tuple[str, Any, Any]] = [
     ("strict_arguments", "off", "off"),
     ("big_payload", True, True),
     ("compress", False, False),
+    ("encrypt", True, True),
     ("loggable_arguments", ("mode",), ("mode",)),
 ]
 
@@ -176,6 +177,7 @@ def test_allowed_values_table_has_every_attribute():
         ("pause_control", 1, "letters"),
         ("big_payload", 1, "True or False"),
         ("compress", 0, "True or False"),
+        ("encrypt", "yes", "True or False"),
         ("loggable_arguments", ("moed",), "did you mean 'mode'?"),
         ("loggable_arguments", (1,), "each member"),
     ],

@@ -64,12 +64,8 @@ NO_MOVES = {
 """Scripts that move no job."""
 
 COUNTERS = {
-    SKIPPED_JOBS,
-    DEFERRED_JOBS,
-    endings.EXPIRED_JOBS,
-    endings.CANCELLED_JOBS,
-    endings.OVER_LIMIT_JOBS,
-    endings.YIELDED_JOBS,
+    *(SKIPPED_JOBS, DEFERRED_JOBS, endings.EXPIRED_JOBS, endings.CANCELLED_JOBS),
+    *(endings.YIELDED_JOBS, endings.UNREADABLE_JOBS, endings.OVER_LIMIT_JOBS),
 }
 
 
@@ -283,6 +279,9 @@ ACTS = {
     endings.RETIRED: lambda bench: bench.run(name="Gone", executor={"retired": {"Gone": "x"}}),
     endings.MALFORMED: malformed,
     endings.DEFERRED: defer_by_flag,
+    endings.DEFERRED_NO_KEY: lambda bench: bench.run(
+        compressed=True, encrypt=True, aw_encryption_key="1.aa", args=["AA=="]
+    ),
     endings.DEFERRED_REFUSED: lambda bench: bench.run(policies=[ScriptedPolicy(NoPermissionError("no right"))]),
     endings.UNKNOWN_CLASS: lambda bench: bench.run(name="Nowhere"),
     endings.FOREIGN_RETURNED: lambda bench: bench.run(name="Foreign", executor={"unknown": UnknownClassDelays(("*",))}),

@@ -128,6 +128,11 @@ APP, REDIS, ROUTING, QUEUES, CATEGORIES = (
 MODULE = "must be the name of a module, for example workers or shop.jobs, not "
 SECTION = "must hold keys and values; allowed keys: "
 RULE = "must be [query, queue] or [query, queue, shard]"
+KEY = "must be 32 random bytes in base64: `application-worker encryption new-key` prints a key"
+SIGNATURE_KEYS = "keys, key_files, active_version, required, unsigned_queues"
+NAMES = "must hold names, each with its keys and values"
+KEY_VERSION = "this key must be a whole number from 1 to 999,999,999, not 'one'"
+NO_KEY_FILE = "must be the path of a file that exists, not 'nowhere'"
 WEIGHT = "must be a queue name, or [name, weight]"
 SHARD_KEYS = "url, sentinels, sentinel_name, sentinel_username, sentinel_password, sentinel_tls, username, password, tls, protocol"
 HIDDEN = " (the value is not shown: it may be a secret)"
@@ -371,6 +376,27 @@ ENTRIES = [
         "flags: {provider: openfeatur}",
         "flags.provider",
         "must be one of redis, openfeature, not 'openfeatur' (did you mean 'openfeature'?)",
+    ),
+    (APP, f"encryption: {SECRET}", "encryption", f"{SECTION}keys, key_files, active_version{HIDDEN}"),
+    (APP, f"encryption: {{keys: {{1: {SECRET}}}}}", "encryption", f"keys.1 {KEY}"),
+    (APP, f"encryption: {{keys: {{1: [{SECRET}]}}}}", "encryption.keys[1]", f"must be a text{HIDDEN}"),
+    (APP, f"encryption: {{keys: {{one: {SECRET}}}}}", "encryption.keys.one", KEY_VERSION),
+    (APP, f"signatures: {SECRET}", "signatures", f"{SECTION}{SIGNATURE_KEYS}{HIDDEN}"),
+    (APP, f"signatures: {{keys: {SECRET}}}", "signatures.keys", f"{NAMES}{HIDDEN}"),
+    (APP, "signatures: {key_files: here}", "signatures.key_files", f"{NAMES}, not 'here'"),
+    (APP, "signatures: {active_version: 0}", "signatures.active_version", f"{WHOLE} 1 to 999,999,999, not 0"),
+    (APP, "signatures: {required: 2}", "signatures.required", "must be true or false, not 2"),
+    (APP, "signatures: {required: true}", "signatures", "required needs a key: add it to keys or key_files"),
+    (APP, "signatures: {unsigned_queues: 7}", "signatures.unsigned_queues", "must be a list, not 7"),
+    (APP, f"encryption: {{keys: {SECRET}}}", "encryption.keys", f"{NAMES}{HIDDEN}"),
+    (APP, "encryption: {key_files: here}", "encryption.key_files", f"{NAMES}, not 'here'"),
+    (APP, "encryption: {key_files: {1: nowhere}}", "encryption.key_files[1]", NO_KEY_FILE),
+    (APP, "encryption: {active_version: 0}", "encryption.active_version", f"{WHOLE} 1 to 999,999,999, not 0"),
+    (
+        APP,
+        "encryption: {active_version: 2}",
+        "encryption",
+        "active_version = 2 has no key: add it to keys or key_files",
     ),
     (APP, f"sentry: {SECRET}", "sentry", f"{SECTION}dsn{HIDDEN}"),
     (APP, f"sentry: {{dsm: {SECRET}}}", "sentry.dsm", "unknown key (did you mean 'dsn'?); allowed: dsn"),

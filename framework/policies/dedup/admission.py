@@ -13,6 +13,7 @@ from framework.declare.policy_options import Deduplicate
 from framework.execute.admission import AdmissionPolicy, AdmissionRequest, AdmissionTerms
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import NotAdmitted
+from framework.payloads.protection import NO_PROTECTION, PayloadProtection
 from framework.policies.dedup.next_run import next_run
 from framework.store.script import START_LOCKED, is_wrong_type
 from framework.types import Payload
@@ -66,11 +67,16 @@ class DedupLock:
     """
 
     def __init__(
-        self, client: "redis.Redis", consistency: AdmissionPolicy | None = None, clock: Callable[[], float] = time.time
+        self,
+        client: "redis.Redis",
+        consistency: AdmissionPolicy | None = None,
+        clock: Callable[[], float] = time.time,
+        protection: PayloadProtection = NO_PROTECTION,
     ) -> None:
         self._client = client
         self._consistency = consistency
         self._clock = clock
+        self._protection = protection
 
     def applies_to(self, declaration: Declaration) -> bool:
         """See ``AdmissionPolicy``."""
@@ -112,7 +118,7 @@ class DedupLock:
             request.unit.leave_lock()
         elif policy.if_deduplicated and declaration.idempotent and not request.payload.get(RESCHEDULED_ONCE):
             assert request.unit.resources is not None, "it has a lock"  # noqa: S101
-            request.unit.resources.next_run = partial(next_run, request.unit, policy, self._clock)
+            request.unit.resources.next_run = partial(next_run, request.unit, policy, self._clock, self._protection)
         return None
 
     def _start_with_positions(

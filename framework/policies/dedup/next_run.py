@@ -5,6 +5,7 @@ from typing import Any
 
 from framework.declare.policy_options import Deduplicate
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.payloads.protection import NO_PROTECTION, PayloadProtection
 from framework.recover.suspects import SUSPECT_FIELD
 from framework.telemetry import logs
 from framework.types import Jid
@@ -47,13 +48,16 @@ _RUN_FIELDS = (
 """The payload fields that describe the finished run."""
 
 
-def next_run(unit: UnitOfWork, policy: Deduplicate, clock: Callable[[], float]) -> NextRun:
+def next_run(
+    unit: UnitOfWork, policy: Deduplicate, clock: Callable[[], float], protection: PayloadProtection = NO_PROTECTION
+) -> NextRun:
     """Return the next run: a new job with the arguments and the context of the job that ``unit`` holds."""
     payload = decode(unit.data, None)
     former, jid, now = payload.get("jid"), generate_jid(), wire_timestamp(clock())
     for name in _RUN_FIELDS:
         payload.pop(name, None)
-    payload.update({"jid": jid, "queue": unit.queue, "created_at": now, "enqueued_at": now, RESCHEDULED_ONCE: True})
+    protection.bind_to(payload, jid)
+    payload.update({"queue": unit.queue, "created_at": now, "enqueued_at": now, RESCHEDULED_ONCE: True})
     found = tracked_job(payload)
     state = None if found is None else (keys.status(jid), "queued", found.ttl_s)
 

@@ -1,0 +1,73 @@
+"""``encryption``: make a key, and show the keys and the jobs that need them."""
+
+import base64
+import os
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from framework.admin.key_counts import count_jobs_by_key
+from framework.cli.errors import reports_errors
+from framework.cli.groups import DefaultShowGroup
+from framework.cli.options import json_option, shard_option
+from framework.cli.shards import ShardCommand, progress_reporter
+from framework.cli.terminal import echo
+from framework.command_line import command
+from framework.settings.key_versions import KEY_BYTES
+from framework.wiring.payloads import open_encryption
+
+_HEADINGS = ("KEY", "HERE", "ENCRYPTS", "JOBS")
+
+
+@click.group("encryption", cls=DefaultShowGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def encryption() -> None:
+    """Make a key for encrypted arguments, and show the keys and the jobs that need them.
+
+    Without a command they are shown.
+    """
+
+
+@encryption.command("new-key")
+def new_key() -> None:
+    """Print a new random key for the setting encryption.keys."""
+    echo(base64.b64encode(os.urandom(KEY_BYTES)).decode())
+
+
+@encryption.command("show")
+@shard_option
+@json_option
+@reports_errors
+def show(*, names: Sequence[str], as_json: bool) -> None:
+    """Count the jobs that each key has encrypted, wherever they wait, with the keys of this configuration.
+
+    A key without jobs can be removed, once no producer uses it. Every key of Redis that holds jobs is scanned in pages.
+
+    Status 1: a shard does not answer.
+    """
+    on = ShardCommand(names)
+    here = open_encryption(on.settings)
+    jobs = Counter[str]()
+    for _, found in on.each(lambda shard: count_jobs_by_key(shard.client, progress_reporter(shard.name))):
+        jobs.update(found)
+    known: Sequence[str] = () if here is None else here.key_names
+    rows: list[dict[str, Any]] = [
+        {
+            "key": name,
+            "here": name in known,
+            "encrypts": here is not None and name == here.active_name,
+            "jobs": jobs[name],
+        }
+        for name in sorted({*known, *jobs})
+    ]
+    if as_json:
+        on.print_json({"keys": rows})
+    else:
+        none = f"No key is configured, and no job is encrypted. `{command('encryption new-key')}` makes a key"
+        on.print_table(_HEADINGS, [_row(one) for one in rows], none)
+    on.exit_if_unanswered()
+
+
+def _row(one: dict[str, Any]) -> tuple[str, ...]:
+    return one["key"], "yes" if one["here"] else "no", "yes" if one["encrypts"] else "no", f"{one['jobs']:,}"

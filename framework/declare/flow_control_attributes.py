@@ -1,0 +1,151 @@
+"""The attributes of the policies that hold, defer, limit or drop jobs (see ``attributes.py``)."""
+
+from collections.abc import Mapping
+from typing import get_args
+
+from framework.declare import validators
+from framework.declare.attribute import Attribute
+from framework.declare.limiter import Limiter
+from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
+from framework.types import DataConsistency
+
+FLOW_CONTROL_ATTRIBUTES: Mapping[str, Attribute] = {
+    "idempotent": Attribute(
+        validator=validators.boolean,
+        group="flow_control",
+        meaning="Two runs of the job have the same effect as one. Without `deduplicate` it means "
+        "`Deduplicate('until_executing')` for 10 minutes.",
+        effect="A push returns `None` and writes no job while an equal job (same class and arguments, in any queue) "
+        "waits.",
+        trap="Every job may run twice, with or without it. The attribute additionally permits the framework to drop "
+        "duplicates.",
+    ),
+    "deduplicate": Attribute(
+        validator=validators.instance_of(Deduplicate, "Deduplicate(...)"),
+        group="flow_control",
+        meaning="How equal jobs are deduplicated. `None` turns off the default of `idempotent`.",
+        effect="The push takes the lock of its class and arguments. If another job has it, the push is dropped as a "
+        "duplicate.",
+        trap="Without `idempotent = True` no duplicate is dropped: it runs, and `duplicate-of` in its log lines "
+        "names the job that has the lock.",
+    ),
+    "concurrency_limit": Attribute(
+        validator=validators.limit,
+        group="flow_control",
+        meaning="The maximum number of jobs of the class that run at a time, over all processes. `0` and `None` are "
+        "no limit; a negative number pauses the class.",
+        effect="Jobs above the limit leave their queue and wait in order. A job that ends gives its slot to the next "
+        "one at once. Each process calls a callable once a second. Log lines have the waiting time: "
+        "`concurrency_limit_buffering_duration_s`.",
+        trap="`0` does not stop the class. A callable delays other work of its process while it runs: it must be "
+        "fast and must not raise.",
+    ),
+    "max_concurrency_limit_percentage": Attribute(
+        validator=validators.optional(validators.fraction),
+        group="flow_control",
+        meaning="The concurrency limit as a share of all slots of the shard.",
+        effect="It counts when `concurrency_limit` gives no limit. It is rounded up, and computed again when "
+        "processes start and stop.",
+        trap="The value is a share, not a percentage: `0.25`, not `25`.",
+    ),
+    "concurrency_scope": Attribute(
+        validator=validators.instance_of(ConcurrencyScope, "ConcurrencyScope(...)"),
+        group="flow_control",
+        meaning="The scope of a job, for example its tenant, and the number of slots of the class's limit that one "
+        "scope may use.",
+        effect="No scope has more slots than that. Waiting scopes take turns, whatever the number of their jobs.",
+        trap="It needs a limit of the class. A job without a scope is not counted.",
+    ),
+    "limiter": Attribute(
+        validator=validators.optional(validators.instance_of(Limiter, "limiter.bucket(...) of framework.limiter")),
+        group="flow_control",
+        meaning="The rate limiter of the class: each run takes one call, or one lock, of it. `.by(...)` gives each key of the "
+        "jobs a limit of its own.",
+        effect="A run that finds no room ends at once, without `perform`, and is scheduled again: no failure, no retry. "
+        "The policy of the limiter may drop the job, or let it fail.",
+        trap="Each attempt passes through a queue. To keep jobs back without a rate, use `concurrency_limit`.",
+    ),
+    "max_running_jobs": Attribute(
+        validator=validators.limit,
+        group="flow_control",
+        meaning="The maximum number of jobs of a `LimitedCapacityWorker` that run at a time, over all processes. `0` "
+        "stops the class.",
+        effect="`perform_with_capacity` pushes the jobs that are missing. A job without a free slot ends. A job that "
+        "succeeds pushes the next one while `remaining_work_count` is above 0.",
+        trap="It limits no other class: use `concurrency_limit` there. A callable runs often: it must be fast.",
+    ),
+    "cron": Attribute(
+        validator=validators.optional(validators.cron),
+        group="flow_control",
+        meaning="When a schedule pushes a job of a `CronWorker`: minute, hour, day of month, month, day of week, with an "
+        "optional field for seconds in front, or `@hourly`, `@daily` and the like.",
+        effect="Each tick pushes one job without arguments, whatever the number of processes. An entry of "
+        "`config/schedule.yml` that names the class replaces the attribute.",
+        trap="It belongs to a `CronWorker`, whose `perform` can be called without arguments. A class whose first tick "
+        "has passed begins with the next one.",
+    ),
+    "time_zone": Attribute(
+        validator=validators.time_zone,
+        group="flow_control",
+        meaning="The time zone of `cron`.",
+        effect="A time that a change of the clock skips runs at the end of the gap, and one that it repeats runs once. "
+        "With `*` or `*/N` as minute or hour the ticks follow the clock.",
+        trap="It is a name such as `Europe/Berlin`, no offset. Without `cron` it has no effect.",
+    ),
+    "flush_interval": Attribute(
+        validator=validators.duration,
+        group="flow_control",
+        meaning="How often an `IterableWorker` saves its cursor, while its items are shorter.",
+        effect="At most the items of this time run again when the process is killed. Saving is one command to Redis.",
+        trap="It belongs to an `IterableWorker`. A cancellation from Ruby is seen when the cursor is saved.",
+    ),
+    "max_iteration_runtime": Attribute(
+        validator=validators.optional(validators.duration),
+        group="flow_control",
+        meaning="For how long an `IterableWorker` iterates before its job goes back behind the other jobs of its queue.",
+        effect="The job continues at its cursor when its turn comes. That uses up no retry.",
+        trap="It belongs to an `IterableWorker`. `None` takes the setting of the same name.",
+    ),
+    "defer_on_health": Attribute(
+        validator=validators.instance_of(DeferOnHealth, "DeferOnHealth(...)"),
+        group="flow_control",
+        meaning="Defer jobs while a database is unhealthy.",
+        effect="While an indicator says stop, the job goes back to the schedule set with the same jid, for a longer "
+        "time at each deferral. An indicator that cannot answer defers nothing.",
+        trap="Use it for background work only: a user may wait for a job of high urgency. It has no effect until "
+        "`databases` or `health.indicators` is set, or an indicator of your own is registered.",
+    ),
+    "pause_control": Attribute(
+        validator=validators.optional(validators.identifier),
+        group="flow_control",
+        meaning="The name of the strategy that pauses and resumes the class.",
+        effect="While the strategy, or `application-worker jobs pause`, pauses the class, its jobs are held "
+        "unchanged. They return to their queues in order. `manual`, `none` and `deprecated` never pause by "
+        "themselves; register others with `framework.pause`.",
+        trap="To pause a whole queue, use Sidekiq's `paused` set; no attribute is needed.",
+    ),
+    "data_consistency": Attribute(
+        validator=validators.one_of(*get_args(DataConsistency)),
+        group="flow_control",
+        meaning="The database server that the job reads from: `always` the primary, `sticky` an up-to-date replica "
+        "or else the primary, `delayed` the same after a wait for a replica.",
+        effect="For databases with replicas in the setting `databases`: the push records the position of the "
+        "primary, and the job reads through `framework.databases` from a replica that has reached it. After its "
+        "first write the job reads from the primary.",
+        trap="`delayed` needs retries, because a job without an up-to-date replica is retried once. It has no effect "
+        "on queries outside of `framework.databases`.",
+    ),
+    "data_consistency_overrides": Attribute(
+        validator=validators.optional(
+            validators.mapping_of(
+                validators.identifier, validators.one_of(*get_args(DataConsistency)), "{'ci': 'sticky'}"
+            )
+        ),
+        group="flow_control",
+        meaning="`data_consistency` of single databases, for a class that uses several.",
+        effect="It overrides `data_consistency` for the databases that it names, by their names in the setting "
+        "`databases`.",
+        trap="A job has one decision for all its databases: the strategy that waits longest decides whether it is "
+        "retried for a replica.",
+    ),
+}

@@ -1,0 +1,1 @@
+"""Protect what is stored of jobs."""

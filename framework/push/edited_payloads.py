@@ -1,0 +1,68 @@
+"""Build payloads that are changed once more before they are written, for classes that ask for it: encryption."""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from framework.declare.declaration import Declaration
+from framework.declare.request import BulkRequest, DueTime
+from framework.push.deduplication import Deduplication
+from framework.push.job_batch import JobBatch, PayloadBuilder
+from framework.types import Json, Payload
+from framework.wire.json import dumps, loads
+from framework.wire.resources import IDEMPOTENCY_KEY
+
+PayloadEdit: TypeAlias = Callable[[Payload], None]
+"""Changes a payload in place."""
+
+PayloadEdits: TypeAlias = Callable[[Declaration], Sequence[PayloadEdit]]
+"""Returns the changes of a class's payloads, none for almost all classes. Called once per class and set of options."""
+
+
+def no_edits(declaration: Declaration) -> Sequence[PayloadEdit]:
+    """Return no change for every class."""
+    del declaration
+    return ()
+
+
+class EditedPayloads:
+    """Change the payloads of another builder. Shared between threads."""
+
+    def __init__(self, builder: PayloadBuilder, edits: Sequence[PayloadEdit]) -> None:
+        self._builder = builder
+        self._edits = edits
+
+    def one(
+        self, args: list[Any], due: DueTime | None, locks: Deduplication | None, extra: Mapping[str, Json]
+    ) -> JobBatch | None:
+        """See ``PayloadBuilder``."""
+        batch = self._builder.one(args, due, locks, extra)
+        return None if batch is None else self._edited(batch)
+
+    def check_bulk(self, request: BulkRequest, locks: Deduplication | None) -> deque[Any]:
+        """See ``PayloadBuilder``."""
+        return self._builder.check_bulk(request, locks)
+
+    def chunk(
+        self,
+        arguments: Any,
+        start: int,
+        request: BulkRequest,
+        first_due_at: float | None,
+        locks: Deduplication | None,
+        extra: Mapping[str, Json],
+    ) -> tuple[int, Sequence[JobBatch]]:
+        """See ``PayloadBuilder``."""
+        size, batches = self._builder.chunk(arguments, start, request, first_due_at, locks, extra)
+        return size, [self._edited(batch) for batch in batches]
+
+    def _edited(self, batch: JobBatch) -> JobBatch:
+        fields: list[Payload] = [loads(data, None) for data in batch.payloads]
+        for payload in fields:
+            for edit in self._edits:
+                edit(payload)
+        payloads = [dumps(payload) for payload in fields]
+        if batch.unique is None:
+            return batch._replace(payloads=payloads)
+        lock_keys = [str(payload[IDEMPOTENCY_KEY]) for payload in fields]
+        return batch._replace(payloads=payloads, unique=batch.unique._replace(payloads=payloads, lock_keys=lock_keys))
