@@ -26,6 +26,7 @@ from framework.telemetry.counters import counters
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Payload
 from framework.wire import keys
+from framework.wire.batch_fields import bid_of
 from framework.wire.iteration_state import CURSOR, DONE, RUNTIME, TOTAL, SavedIteration, read_iteration
 from framework.wire.resources import slot_id
 
@@ -76,7 +77,7 @@ class RedisIteration(IterationRun):
         self._jid = slot_id(payload, unit.data)
         self._token = secrets.token_hex(8)
         self._places = [iterations.working, keys.iteration(self._jid)]
-        self.cancellation = iterations.runs.watch(self._jid)
+        self.cancellation = iterations.runs.watch(self._jid, bid_of(payload))
 
     def begin(self) -> SavedIteration:
         """See ``IterationRun``. Raises redis errors that do not pass: the key has another type, or a right is missing."""

@@ -108,10 +108,11 @@ class RunningJobs:
         cancellation.is_set = jid in self.cancelled or bid in self.cancelled
         return cancellation
 
-    def watch(self, jid: Jid) -> Cancellation:
+    def watch(self, jid: Jid, bid: str = "") -> Cancellation:
         """Return the cancellation of an iterating job, which learns of Ruby's cancellation when it saves its cursor."""
-        cancellation = Cancellation(jid) if self._cancellations is None else self._cancellations.watch(jid, asks=False)
-        cancellation.is_set = cancellation.is_set or jid in self.cancelled
+        known = self._cancellations
+        cancellation = Cancellation(jid, bid) if known is None else known.watch(jid, bid, asks=False)
+        cancellation.is_set = cancellation.is_set or jid in self.cancelled or bid in self.cancelled
         return cancellation
 
     def logger(self, job: dict[str, Any]) -> JobLogger:

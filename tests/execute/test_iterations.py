@@ -181,6 +181,19 @@ def test_job_cancelled_by_us_stops_at_its_next_item(slots, redis):
     assert not redis.exists(STATE, keys.CANCELLED)
 
 
+def test_job_of_a_cancelled_batch_stops_at_its_next_item(slots, redis):
+    def cancel(self, item):
+        if item == 1:
+            redis.zadd(keys.CANCELLED, {"aw-batch": time.time()})
+            one.cancellations.refresh()
+
+    _, done = iterable(1_000, cancel)
+    enqueue(redis, "Job", jid="j", bid="aw-batch")
+    one = slots()
+    until(one.done)
+    assert done == ["start", 0, 1, "cancel", "stop"]
+
+
 def test_cancel_sets_the_mark_that_a_ruby_job_reads(slots, redis):
     one = slots()
     redis.hset(keys.iteration("ruby"), mapping={"ex": 1, "c": "[7]", "rt": "0.5"})

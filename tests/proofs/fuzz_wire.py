@@ -3,6 +3,7 @@
 import base64
 import json
 import zlib
+from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -158,12 +159,16 @@ def check_frames(frames: list[bytes]) -> str:
     signals = accepted_signals(record.ProcessRecord._take_signals(_reading(frames)))
     paused: list[Any] = []
     parts = SimpleNamespace(
-        record=SimpleNamespace(client=SimpleNamespace(smembers=lambda _: set(frames))),
-        fetcher=SimpleNamespace(pause=paused.append),
+        record=SimpleNamespace(
+            client=SimpleNamespace(smembers=lambda _: set(frames), execute_command=lambda *_: frames[:1])
+        ),
+        capsules=SimpleNamespace(pause=paused.append),
+        blocking=SimpleNamespace(blocked=lambda: ()),
         absent=AbsentKeys(),
     )
     process: Any = SimpleNamespace(_components=parts)
-    process._paused, process._log = [], SimpleNamespace(info=lambda *_, **__: None)
+    process._read_paused = partial(tasks.ProcessTasks._read_paused, process)
+    process._paused, process._blocked, process._log = [], [], SimpleNamespace(info=lambda *_, **__: None)
     tasks.ProcessTasks.read_pauses(process)
     expect(all(isinstance(name, str) for names in paused for name in names), "names are text")
     return "signals" if signals else "nothing"

@@ -117,6 +117,7 @@ def test_dropped_and_duplicate_jobs_have_events(jobs):
             if job["args"][0] != 2:
                 yield
 
+    middleware.client.allow_changes()
     middleware.client.add(DropTwo)
     try:
         with testing.fake():

@@ -151,8 +151,8 @@ class _Context:
     def __init__(self, worker: _WorkerProcess) -> None:
         self._worker = worker
 
-    def cancellation(self, jid: Jid) -> _Cancellation:
-        del jid
+    def cancellation(self, jid: Jid, bid: str = "") -> _Cancellation:
+        del jid, bid
         return _Cancellation(self._worker)
 
     @property

@@ -1,5 +1,6 @@
 -- End the pauses of queues whose time has come, and forget the ends of queues that are not paused any more.
 -- KEYS    1 paused queues (SET)  2 when pauses end (HASH: queue -> seconds of Redis's clock)
+-- ARGV    none
 -- RETURN  the queues whose pause has ended
 -- COST    O(n), n queues with an end: a handful
 -- CRASH   nothing moves. Not run: the next process, or the next period, ends them.

@@ -24,6 +24,8 @@ CLASSES = (
 @pytest.fixture
 def bench(redis, redis_url, monkeypatch):
     monkeypatch.setattr(counters, "_counts", {})
+    # The modules that other tests have loaded are not those of these jobs, and some exist no more.
+    monkeypatch.setattr(registry._registry, "loaded", set())
     with registry.isolated(CLASSES):
         made = ProcessorBench(redis, redis_url, 4, ())
         made.isolated = made.processor._executor.isolated
