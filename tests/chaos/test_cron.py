@@ -65,6 +65,7 @@ def begin(scene, processes):
     return {name: min(tick for one, tick in pushed_ticks(scene) if one == name) - 1 for name in ENTRIES}
 
 
+@pytest.mark.campaign
 @pytest.mark.proves("F43", "R35", "R48", "I11")
 def test_killed_leader_has_a_successor_and_each_tick_one_job(scene):
     processes = []

@@ -49,7 +49,7 @@ def test_fetch_with_lost_reply_runs_each_job_once(scene):
     assert not scene.client.exists("retry", "dead", "interrupted")
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, "hang"])
+@pytest.mark.parametrize("count", [0, 1, 3, pytest.param("hang", marks=pytest.mark.campaign)])
 def test_push_with_lost_reply_is_in_doubt_and_written_once(scene, count):
     proxy = scene.proxy()
     producer = scene.producer(url=proxy.url)

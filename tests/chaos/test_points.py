@@ -133,6 +133,7 @@ def runner(nothing_left_running):
         made.close()
 
 
+@pytest.mark.campaign
 def test_points_cover_every_command_of_a_job(runner):
     found = runner.ask(ask="commands")
     assert {name: ",".join(batches["1"]) for name, batches in found.items()} == COMMANDS

@@ -110,6 +110,7 @@ REFUSALS = (
 )
 
 
+@pytest.mark.campaign
 @pytest.mark.proves("R2", "R13")
 def test_error_reply_of_redis_ends_no_process(scene):
     proxy = scene.proxy()

@@ -55,6 +55,7 @@ def fill(client, write, count, name="NopWorker"):
         write(client, payloads)
 
 
+@pytest.mark.campaign
 @pytest.mark.proves("F36", "R29", "R33", "R55")
 def test_thousands_of_due_jobs_block_redis_briefly(scene, measured):
     """Promised: 5,000 a second (of a processor), in the memory of a few."""

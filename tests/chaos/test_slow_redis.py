@@ -78,6 +78,7 @@ def test_stalled_redis_makes_no_process_dead(scene, trouble):
     assert [one.end() for one in (process, peer)] == [0, 0]
 
 
+@pytest.mark.campaign
 @pytest.mark.proves("F12")
 def test_slow_network_makes_no_process_dead(scene, measured):
     size, count, bytes_per_s = 10_000, 15, 100_000

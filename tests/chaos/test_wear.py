@@ -26,6 +26,7 @@ def test_failed_pushes_leak_no_memory_in_producer(scene):
         assert answer.get("jid"), answer
 
 
+@pytest.mark.campaign
 def test_lost_connections_leak_no_memory_in_process(scene):
     process = scene.worker("-c", "2").ready()
     for number in range(70):

@@ -47,6 +47,7 @@ class KillerWorker(Base):
 """
 
 
+@pytest.mark.campaign
 @pytest.mark.proves("F25", "R24", "R25")
 def test_cluster_killing_job_is_quarantined_others_run(cluster, site, redis, proofs):
     (site.folder / "killers.py").write_text(KILLERS)

@@ -61,6 +61,7 @@ def test_action_on_a_queue_leaves_what_ruby_leaves(ruby, redis, on_main, action)
     assert left[0][1] == (set() if action == "clear" else {b"mail"})
 
 
+@pytest.mark.campaign
 @pytest.mark.slow
 def test_ruby_process_is_listed_quieted_and_stopped(ruby, ruby_server, redis, on_main, eventually):
     with ruby_server() as server:

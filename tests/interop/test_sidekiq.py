@@ -90,6 +90,7 @@ def test_python_runs_ruby_jobs_now_and_later(jobs, ruby, python_server, noted, r
     assert exact(sorted(seen, key=len)) == exact([["EchoWorker", "later"], ["EchoWorker", *ARGUMENTS]])
 
 
+@pytest.mark.campaign
 def test_shared_queue_leaves_ruby_its_jobs_unchanged(
     jobs, ruby, environment, ruby_server, python_server, noted, redis, eventually
 ):
@@ -112,6 +113,7 @@ def test_shared_queue_leaves_ruby_its_jobs_unchanged(
     assert not [line for line in process.lines() if line.get("class") == "Ruby::OnlyWorker"]
 
 
+@pytest.mark.campaign
 def test_ruby_retries_a_job_delayed_by_python(jobs, ruby, ruby_server, python_server, redis, noted, eventually):
     jid = ruby("push", item={"class": "Ruby::OnlyWorker", "args": ["fails once"], "retry": 5})
     with python_server():

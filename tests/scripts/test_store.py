@@ -47,6 +47,7 @@ def ping(url: str) -> bool:
         return bool(client.ping())
 
 
+@pytest.mark.campaign
 def test_store_start_status_and_stop(store: Store, short_path: Path) -> None:
     status, output = store("status")
     assert status == 1, output

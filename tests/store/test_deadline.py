@@ -188,6 +188,7 @@ def test_send_to_a_slow_reader_ends_at_its_deadline(slow_reader, client_kind):
     client.close()
 
 
+@pytest.mark.campaign
 @pytest.mark.proves("R12")
 @pytest.mark.parametrize("client_kind", ["channel", "client"])
 def test_large_payload_on_a_narrow_network_arrives(proxy, redis, client_kind):

@@ -69,6 +69,7 @@ def test_refused_with_all_rights_finds_nothing(each_redis, as_user):
     assert not each_redis.keys("*"), "the question has written something"
 
 
+@pytest.mark.campaign
 @pytest.mark.refused("tested *")
 @each_row("right", RIGHTS)
 def test_refused_without_one_command_names_it(as_user, right):

@@ -110,6 +110,7 @@ def signatures(draw):
     return ", ".join(["self", *words, *(["*more: int"] if draw(st.booleans()) else [])])
 
 
+@pytest.mark.campaign
 @given(signatures(), signatures())
 @settings(max_examples=150)
 def test_check_compat_proposes_only_python_that_holds(old, new):

@@ -156,7 +156,8 @@ class PlainWorker(ApplicationWorker):
 
 
 @pytest.mark.parametrize(
-    "word", [pytest.param("always", marks=pytest.mark.refused("role-producer srandmember")), "sticky"]
+    "word",
+    [pytest.param("always", marks=[pytest.mark.refused("role-producer srandmember"), pytest.mark.campaign]), "sticky"],
 )
 def test_consistency_without_replicas_needs_no_sqlalchemy(site, word):
     site.warm = False  # a forked process has loaded SQLAlchemy already
