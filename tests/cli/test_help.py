@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import pytest
 from click.testing import CliRunner
 
 from framework.cli.main import COMMANDS as MAIN
@@ -39,7 +38,7 @@ def walk(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[s
 
 
 COMMANDS = dict(walk(main))
-every_command = pytest.mark.parametrize("name", COMMANDS, ids=lambda name: name or "all")
+every_command = each_row("name", COMMANDS, ids=[name or "all" for name in COMMANDS])
 
 
 def options(command: click.Command) -> dict[str, click.Option]:

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import click
-import pytest
 
 from tests.cli.test_help import COMMANDS
+from tests.tables import each_row
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "commands.md"
 OF_THE_TABLE = {"--require", "--json", "--shard", "--help"}
@@ -34,7 +34,7 @@ def sections() -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-@pytest.mark.parametrize("name", [name for name, one in COMMANDS.items() if name and options(one)])
+@each_row("name", [name for name, one in COMMANDS.items() if name and options(one)])
 def test_commands_page_has_each_option_of_a_command(name: str) -> None:
     rows = dict(ROW.findall(sections()[name]))
     wanted = options(COMMANDS[name])

@@ -15,6 +15,7 @@ from framework.wire import keys
 from framework.wire.compress import decompress_arguments, deflate_arguments
 from framework.wire.json import dumps
 from tests.push.conftest import LetPass, worker
+from tests.tables import each_row
 
 
 @pytest.fixture(params=["quick", "middleware"])
@@ -38,7 +39,7 @@ METHODS = {
         [("small",), args, ("last",)], arguments=lambda one: cls.arguments(*one), context=lambda one: {"n": 1}
     )[1],
 }
-each_method = pytest.mark.parametrize("method", METHODS)
+each_method = each_row("method", METHODS, around=registry.isolated)
 single_and_bulk = pytest.mark.parametrize("method", ["async", "bulk_in"])
 """For decisions of the one limiter that all methods call, which two tests with ``each_method`` show."""
 
@@ -73,7 +74,7 @@ MEMORY_HEAVY = [[]] * 20_000
 
 
 @each_method
-@pytest.mark.parametrize("mode", ["compress", "track"])
+@each_row("mode", ["compress", "track"])
 def test_push_above_the_memory_limit_writes_nothing(opened_with, redis, method, mode):
     opened_with(SizeLimits(mode, limit=0, decoded_limit=1_000_000))
     for attributes in ({}, {"big_payload": True}, {"idempotent": True}):
@@ -99,7 +100,7 @@ def test_push_within_the_memory_limit_is_written(opened_with, redis, method):
 
 
 @each_method
-@pytest.mark.parametrize(("size", "compressed"), [(99_999, False), (100_000, True), (100_001, True)])
+@each_row(("size", "compressed"), [(99_999, False), (100_000, True), (100_001, True)])
 def test_arguments_from_100000_bytes_are_compressed(opened_with, redis, method, size, compressed):
     opened_with()
     text = sized(size)

@@ -54,7 +54,7 @@ def committed(name: str) -> Any:
     return yaml.safe_load((ROOT / name).read_text())
 
 
-each = pytest.mark.parametrize("worker", every_worker(), ids=lambda worker: worker.declaration().wire_name)
+each = each_row("worker", every_worker(), ids=[worker.declaration().wire_name for worker in every_worker()])
 
 
 # --- declarations ---------------------------------------------------------------------------------------------------

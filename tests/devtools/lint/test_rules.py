@@ -1,15 +1,14 @@
 """Test the examples of every code: the bad one has findings at the marked lines only, the good one has none."""
 
-import pytest
-
 from framework.devtools.lint.registry import RULES
 from framework.devtools.lint.rule import LintRule
 from tests.devtools.lint.conftest import LintFiles, codes
+from tests.tables import each_row
 
 HERE = "# here"
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@each_row("rule", RULES.values(), ids=list(RULES))
 def test_rule_examples_have_the_marked_findings(rule: LintRule, lint_files: LintFiles):
     wanted = [(rule.code, number) for number, line in enumerate(rule.bad.splitlines(), 1) if line.endswith(HERE)]
     assert wanted
