@@ -22,13 +22,8 @@ from typing import Any, Literal, TypeAlias
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import JobMemoryError, JobProcessError, JobTimeoutError, Shutdown
-from framework.execute.isolation.channel import (
-    MAX_REPORT_BYTES,
-    ChannelError,
-    MessageReader,
-    encoded,
-    encoded_object,
-)
+from framework.execute.early_end import cancelled_jid
+from framework.execute.isolation.channel import MAX_REPORT_BYTES, ChannelError, MessageReader, encoded, encoded_object
 from framework.execute.isolation.remote_error import rebuilt
 from framework.execute.isolation.system import kill_group
 from framework.execute.job_log import JobLog
@@ -341,7 +336,7 @@ class _Run:
         if self._cancelled_at is None:
             # Almost always empty.
             cancelled = self._runs.running_jobs.cancelled
-            self._cancelled_at = now if cancelled and self._payload.get("jid") in cancelled else None
+            self._cancelled_at = now if cancelled and cancelled_jid(self._payload, cancelled) is not None else None
         elif now > self._cancelled_at + self._runs.grace_s:
             self.kill("cancelled")
 
