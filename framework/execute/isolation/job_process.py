@@ -41,9 +41,9 @@ _NO_LIMIT = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class JobTools:
-    """What a process needs to run jobs: the chain of server middlewares, and the check of arguments."""
+    """What a process needs to run jobs: the server middlewares of each capsule, and the check of arguments."""
 
-    middleware: tuple[Call, ...]
+    middleware_of: Callable[[str], tuple[Call, ...]]
     strictness: StrictArgumentsCheck
     log_level: str
     failure: BaseException | None = None
@@ -212,7 +212,7 @@ def _run(worker: _WorkerProcess, request: Mapping[str, Any], tools: JobTools) ->
     context.enter_job(payload)
     _limit_memory(request)
     worker.tell(begun=True)
-    with ChainInvocation(tools.middleware, instance, payload, request["queue"]) as reached_end:
+    with ChainInvocation(tools.middleware_of(request["capsule"]), instance, payload, request["queue"]) as reached_end:
         if reached_end:
             coroutine = call_perform(instance, kind.declaration(), payload, tools.strictness, Timeouts())
             if coroutine is not None:
