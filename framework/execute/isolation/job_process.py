@@ -18,7 +18,7 @@ from typing import Any, NoReturn, cast
 
 from framework.declare import registry
 from framework.declare.job_context import JobContext, JobLogger
-from framework.errors import JobMemoryError, JobProcessError
+from framework.errors import JobMemoryError, JobProcessError, OverLimit
 from framework.execute.forked_child import exit_forked_child
 from framework.execute.isolation.channel import MessageReader, encoded_object
 from framework.execute.isolation.remote_error import described
@@ -28,6 +28,7 @@ from framework.execute.isolation.system import (
     use_reserve,
     used_memory,
 )
+from framework.execute.over_limit import call_backoff
 from framework.execute.perform import call_perform, new_instance
 from framework.execute.timeouts import Timeouts
 from framework.middleware.chain import Call, ChainInvocation
@@ -186,6 +187,8 @@ def run_job(connection: socket.socket, load: Callable[[], JobTools]) -> NoReturn
             use_reserve()
             if isinstance(error, MemoryError):
                 error = _memory_error(error, request)
+        if isinstance(error, OverLimit):
+            call_backoff(request["payload"], error)
         end = {"end": "raised", "error": described(error)}
     if worker.is_copy:
         exit_forked_child(None)

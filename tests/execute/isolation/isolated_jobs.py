@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from framework import ApplicationWorker, Discard, RetryLater
+from framework.errors import OverLimit
 
 
 class InputError(Exception):
@@ -67,6 +68,9 @@ class EndWorker(Base):
 
     def _snooze(self) -> None:
         raise RetryLater(60, "soon")
+
+    def _limit(self) -> None:
+        raise OverLimit("api", "", 3, 1.0, backoff=lambda count: 70 * count)
 
     def _discard(self) -> None:
         raise Discard("not needed")

@@ -114,6 +114,12 @@ def test_each_end_of_a_process_is_that_of_its_job(bench, redis):
     assert redis.zcard(keys.RETRY) == 6
 
 
+def test_backoff_of_a_limiter_counts_for_an_isolated_job(bench, redis):
+    push(redis, jobs.EndWorker, "limit", jid="limit", overrated=1)
+    line = end_line(bench, "limit")
+    assert (line["job_status"], line["over_limit_count"], line["retry_in_s"]) == ("snoozed", 2, 140)
+
+
 def test_memory_limit_fails_the_job_that_exceeds_it(bench, redis):
     push(redis, jobs.GreedyWorker, 1_000, jid="small")
     push(redis, jobs.GreedyWorker, 2 << 30, jid="large")
