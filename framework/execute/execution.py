@@ -18,7 +18,7 @@ from framework.execute.forked_child import exit_with_outcome
 from framework.execute.isolation.runs import IsolatedRuns
 from framework.execute.iterations import Iterations
 from framework.execute.job_log import JobLog, StartLine
-from framework.execute.perform import call_perform, new_instance
+from framework.execute.perform import admitted, call_perform, new_instance
 from framework.execute.policy_decision import AdmitTogether, PolicyDecision
 from framework.execute.recording import JobRecorder, RunRecord
 from framework.execute.requested_outcome import malformed_outcome, requested_outcome
@@ -315,11 +315,13 @@ class Executor:
             run.record.start()
             run.instance._aw_record = run.record
         run.unit.performing_since = run.started
-        try:
-            if not isolated.run(payload, run.unit.queue, run.instance, self._capsule):
-                run.outcome = _MIDDLEWARE_STOPPED
-        finally:
-            run.started_cpu -= run.instance._aw_extra.cpu_s
+        # Here and not in the process of the job: one that is killed would keep the lock of a limiter.
+        with admitted(run.instance.declaration(), payload):
+            try:
+                if not isolated.run(payload, run.unit.queue, run.instance, self._capsule):
+                    run.outcome = _MIDDLEWARE_STOPPED
+            finally:
+                run.started_cpu -= run.instance._aw_extra.cpu_s
 
     def _call_job(self, run: Execution, declaration: Declaration, payload: Payload, *, suspected: bool) -> None:
         """Write the start of a suspect, and call ``perform`` through the middleware."""

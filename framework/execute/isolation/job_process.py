@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, cast
 
 from framework.declare import registry
@@ -217,7 +217,9 @@ def _run(worker: _WorkerProcess, request: Mapping[str, Any], tools: JobTools) ->
     worker.tell(begun=True)
     with ChainInvocation(tools.middleware_of(request["capsule"]), instance, payload, request["queue"]) as reached_end:
         if reached_end:
-            coroutine = call_perform(instance, kind.declaration(), payload, tools.strictness, Timeouts())
+            # The worker process has asked the limiter.
+            declaration = replace(kind.declaration(), limiter=None)
+            coroutine = call_perform(instance, declaration, payload, tools.strictness, Timeouts())
             if coroutine is not None:
                 asyncio.run(coroutine)
     return reached_end

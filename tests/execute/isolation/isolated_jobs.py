@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from framework import ApplicationWorker, Discard, RetryLater
+from framework import ApplicationWorker, Discard, RetryLater, limiter
 from framework.errors import OverLimit
 
 
@@ -83,6 +83,17 @@ class EndWorker(Base):
             except OSError:
                 continue
         time.sleep(600)
+
+
+class LimitedWorker(Base):
+    """Waits for its end in a hard way, with the only lock of a limiter."""
+
+    limiter = limiter.concurrent("isolated", 1, lock_timeout=600)
+
+    def perform(self, file: str) -> None:
+        while not Path(file).exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class GreedyWorker(Base):

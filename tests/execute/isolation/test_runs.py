@@ -3,21 +3,23 @@
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from framework.declare import registry
+from framework.declare import port, registry
 from framework.errors import JobMemoryError, JobProcessError, JobTimeoutError
 from framework.execute.isolation.runs import LOST_PROCESSES
+from framework.shard.limiter_store import LimiterStore
 from framework.telemetry.counters import counters
 from framework.wire import keys
 from tests.execute.isolation import isolated_jobs as jobs
 from tests.execute.processor_bench import WORKING, ProcessorBench
-from tests.harness import enqueue, until
+from tests.harness import enqueue, opened, until
 
 CLASSES = (
     *(jobs.TalkWorker, jobs.AsyncWorker, jobs.EndWorker, jobs.GreedyWorker, jobs.TinyWorker),
-    *(jobs.HangWorker, jobs.PatientWorker, jobs.ForkWorker),
+    *(jobs.HangWorker, jobs.PatientWorker, jobs.ForkWorker, jobs.LimitedWorker),
 )
 
 
@@ -118,6 +120,19 @@ def test_backoff_of_a_limiter_counts_for_an_isolated_job(bench, redis):
     push(redis, jobs.EndWorker, "limit", jid="limit", overrated=1)
     line = end_line(bench, "limit")
     assert (line["job_status"], line["over_limit_count"], line["retry_in_s"]) == ("snoozed", 2, 140)
+
+
+def test_limiter_has_the_lock_of_a_killed_job_back(bench, redis, redis_url, tmp_path):
+    shard, limit = opened(redis_url), jobs.LimitedWorker.limiter
+    with port.override(SimpleNamespace(limiters=LimiterStore({"main": shard}))):
+        push(redis, jobs.LimitedWorker, str(tmp_path / "end"), jid="first")
+        until(limit.used)
+        push(redis, jobs.LimitedWorker, str(tmp_path / "end"), jid="second")
+        assert end_line(bench, "second")["limiter"] == "isolated"
+        (tmp_path / "end").touch()
+        assert end_line(bench, "first")["error_kind"] == "process"
+        assert limit.used() == 0
+    shard.close()
 
 
 def test_memory_limit_fails_the_job_that_exceeds_it(bench, redis):
