@@ -35,6 +35,7 @@ from framework.middleware.chain import Call, ChainInvocation
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.telemetry import context, logs
 from framework.telemetry.counters import counters
+from framework.typeguards import has_type
 from framework.types import Jid, Payload
 
 _NO_LIMIT = 1 << 40
@@ -187,8 +188,10 @@ def run_job(connection: socket.socket, load: Callable[[], JobTools]) -> NoReturn
             use_reserve()
             if isinstance(error, MemoryError):
                 error = _memory_error(error, request)
-        if isinstance(error, OverLimit):
-            call_backoff(request["payload"], error)
+        if has_type(error, OverLimit):
+            # An application's subclass may lack the attributes of its base.
+            with contextlib.suppress(Exception):
+                call_backoff(request["payload"], error)
         end = {"end": "raised", "error": described(error)}
     if worker.is_copy:
         exit_forked_child(None)

@@ -20,6 +20,13 @@ class InputError(Exception):
         super().__init__(f"{field} is missing in line {line}")
 
 
+class BareLimit(OverLimit):
+    """An error that has none of the attributes of its base."""
+
+    def __init__(self) -> None:
+        Exception.__init__(self, "bare")
+
+
 class Base(ApplicationWorker, abstract=True):
     feature_category = "not_owned"
     isolation = "process"
@@ -71,6 +78,9 @@ class EndWorker(Base):
 
     def _limit(self) -> None:
         raise OverLimit("api", "", 3, 1.0, backoff=lambda count: 70 * count)
+
+    def _bare(self) -> None:
+        raise BareLimit
 
     def _discard(self) -> None:
         raise Discard("not needed")

@@ -87,7 +87,7 @@ def test_isolated_job_runs_as_one_in_a_thread(bench, redis):
 
 
 def test_each_end_of_a_process_is_that_of_its_job(bench, redis):
-    ends = ("kill", "fault", "exit", "garbage", "leave", "fail", "snooze", "discard")
+    ends = ("kill", "fault", "exit", "garbage", "leave", "fail", "bare", "snooze", "discard")
     for how in ends:
         push(redis, jobs.EndWorker, how, jid=how)
     found = {how: end_line(bench, how) for how in ends}
@@ -102,6 +102,7 @@ def test_each_end_of_a_process_is_that_of_its_job(bench, redis):
         "garbage": ("fail", "process", process),
         "leave": ("fail", None, "SystemExit"),
         "fail": ("fail", None, own),
+        "bare": ("fail", None, f"{jobs.__name__}.BareLimit"),
         "snooze": ("snoozed", None, None),
         "discard": ("dropped", None, None),
     }
@@ -113,7 +114,7 @@ def test_each_end_of_a_process_is_that_of_its_job(bench, redis):
     assert found["fail"]["exception.backtrace"][-1].endswith(":_fail")
     assert found["snooze"]["retry_in_s"] == 60
     assert lost("EndWorker") == 4
-    assert redis.zcard(keys.RETRY) == 6
+    assert redis.zcard(keys.RETRY) == 7
 
 
 def test_backoff_of_a_limiter_counts_for_an_isolated_job(bench, redis):
