@@ -482,6 +482,8 @@ class OverLimit(FrameworkError):
     ) -> None:
         self.limiter, self.key, self.limit, self.retry_after_s = limiter, key, limit, retry_after_s
         self.policy, self.reschedules, self.backoff = policy, reschedules, backoff
+        self.backoff_s: float | None = None
+        """What ``backoff`` returned in the process of an isolated job, which cannot send a function to its worker process."""
         of = f" for {key!r}" if key else ""
         when = "" if retry_after_s is None else f" There may be room in {retry_after_s:.3g} s."
         super().__init__(

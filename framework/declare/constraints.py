@@ -1,6 +1,6 @@
 """Combinations of two attributes that a class may not have (GitLab guideline: urgency and data consistency)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
@@ -101,3 +101,13 @@ def _check_database_overrides(faults: ErrorCollector, attributes: Mapping[str, A
             "allow retries."
         )
         faults.add(message, "data_consistency_overrides")
+
+
+def check_cron_arguments(faults: ErrorCollector, cron: str, needed: Sequence[str]) -> None:
+    """Note parameters of ``perform`` without a default, which the ticks of the attribute ``cron`` cannot give."""
+    if needed:
+        message = (
+            f"cron = {cron!r} pushes jobs without arguments, and perform needs {', '.join(needed)}. Give these parameters defaults, "
+            "or put an entry with args into config/schedule.yml instead of cron."
+        )
+        faults.add(message, "cron")

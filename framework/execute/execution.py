@@ -18,7 +18,7 @@ from framework.execute.forked_child import exit_with_outcome
 from framework.execute.isolation.runs import IsolatedRuns
 from framework.execute.iterations import Iterations
 from framework.execute.job_log import JobLog, StartLine
-from framework.execute.perform import call_perform, new_instance
+from framework.execute.perform import admitted, call_perform, new_instance
 from framework.execute.policy_decision import AdmitTogether, PolicyDecision
 from framework.execute.recording import JobRecorder, RunRecord
 from framework.execute.requested_outcome import malformed_outcome, requested_outcome
@@ -53,10 +53,6 @@ NO_RETIRED_CLASSES: Mapping[str, str] = MappingProxyType({})
 NO_POLICIES = AdmissionChain()
 DEFAULT_UNKNOWN_CLASSES = UnknownClassDelays()
 _MIDDLEWARE_STOPPED = Discarded("a server middleware did not yield", "middleware")
-
-
-def _not_measured() -> float:
-    return 0.0
 
 
 class Execution:
@@ -114,6 +110,7 @@ class Executor:
     """Run units. All threads of a process share one executor.
 
     It calls ``ensure_fetching`` before code that may be slow. ``retired`` has the wire names of removed classes, with the reasons.
+    Without ``isolated``, isolated jobs run in threads. ``capsule`` names the capsule whose middlewares they have, "" for none.
     """
 
     def __init__(
@@ -133,19 +130,19 @@ class Executor:
         recorder: JobRecorder | None = None,
         clock: Callable[[], float] = time.time,
         iterations: Iterations | None = None,
-        *,
-        isolates: bool = True,
+        isolated: IsolatedRuns | None = None,
+        capsule: str = "",
     ) -> None:
         self._middleware = middleware
         self._iterations = iterations
         self._log = log
-        # A tenth of the cost of a no-op job; only lines show it.
-        self._thread_time = time.thread_time if log.has_job_lines else _not_measured
+        # A tenth of the cost of a no-op job; only lines show it. A call of ``float`` is 0.0.
+        self._thread_time: Callable[[], float] = time.thread_time if log.has_job_lines else float
         self._running_jobs = running_jobs
         self._cancelled = running_jobs.cancelled
         self._timeouts = Timeouts()
-        self.isolated = IsolatedRuns(log, running_jobs)
-        self._isolates = isolates
+        self.isolated = isolated
+        self._capsule = capsule
         self._clock = clock
         self._decoding = decoding
         self._ensure_fetching = ensure_fetching
@@ -164,7 +161,8 @@ class Executor:
         """Exit a child process that a job has forked as soon as the job's code returns."""
         self._on_job_return = lambda run: exit_with_outcome(run.outcome)
         self._timeouts.after_fork_in_child()
-        self.isolated.after_fork_in_child()
+        if self.isolated is not None:
+            self.isolated.after_fork_in_child()
 
     def begin(self, unit: UnitOfWork) -> Execution:
         """Run one fetched job in the caller's context, to its end or to its ``coroutine``. Raises nothing."""
@@ -304,12 +302,12 @@ class Executor:
                 self._ensure_fetching()
         else:
             self._ensure_fetching()
-            if self._isolates:
-                self._run_isolated(run, declaration, payload, suspected=suspected)
+            if self.isolated is not None:
+                self._run_isolated(self.isolated, run, payload, suspected=suspected)
                 return
         self._call_job(run, declaration, payload, suspected=suspected)
 
-    def _run_isolated(self, run: Execution, declaration: Declaration, payload: Payload, *, suspected: bool) -> None:
+    def _run_isolated(self, isolated: IsolatedRuns, run: Execution, payload: Payload, *, suspected: bool) -> None:
         """Run the job in a process of its own, middlewares included; this thread waits for it."""
         if not self._note_start(run, payload, suspected=suspected):
             return
@@ -317,11 +315,13 @@ class Executor:
             run.record.start()
             run.instance._aw_record = run.record
         run.unit.performing_since = run.started
-        try:
-            if not self.isolated.run(declaration, payload, run.unit.queue, run.instance):
-                run.outcome = _MIDDLEWARE_STOPPED
-        finally:
-            run.started_cpu -= run.instance._aw_extra.cpu_s
+        # Here and not in the process of the job: one that is killed would keep the lock of a limiter.
+        with admitted(run.instance.declaration(), payload):
+            try:
+                if not isolated.run(payload, run.unit.queue, run.instance, self._capsule):
+                    run.outcome = _MIDDLEWARE_STOPPED
+            finally:
+                run.started_cpu -= run.instance._aw_extra.cpu_s
 
     def _call_job(self, run: Execution, declaration: Declaration, payload: Payload, *, suspected: bool) -> None:
         """Write the start of a suspect, and call ``perform`` through the middleware."""

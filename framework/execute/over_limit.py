@@ -35,12 +35,22 @@ def over_limit_outcome(
     return Snoozed(min(delay_s, MAX_DELAY_S), str(error), fields)
 
 
+def call_backoff(payload: Payload, error: OverLimit) -> None:
+    """Call the limiter's own function of the delay now: an error that is sent to another process cannot have it."""
+    error.backoff_s = _own_backoff_s(error, count_of(payload, OVER_LIMIT_COUNT) + 1)
+
+
 def _backoff_s(error: OverLimit, count: int, draw: Callable[[], float]) -> float:
     """Return the delay of the limiter's own function, or Sidekiq's if there is none, or it raises or returns nonsense."""
+    own_s = error.backoff_s if error.backoff is None else _own_backoff_s(error, count)
+    return _STEP_S * count + _STEP_S * draw() + 1 if own_s is None else own_s
+
+
+def _own_backoff_s(error: OverLimit, count: int) -> float | None:
     if error.backoff is not None:
         with suppress(Exception):
             chosen = error.backoff(count)
             seconds = chosen.total_seconds() if isinstance(chosen, timedelta) else float(chosen)
             if math.isfinite(seconds) and seconds >= 0:
                 return seconds
-    return _STEP_S * count + _STEP_S * draw() + 1
+    return None

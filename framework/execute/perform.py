@@ -1,7 +1,8 @@
 """Make the instance of one job, and call the method that runs its version."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
+from contextlib import contextmanager
 from types import CoroutineType
 from typing import Any, cast
 
@@ -47,6 +48,17 @@ def call_perform(
     result: Any = perform(*arguments)
     # The result decides, not the class: a plain decorator around an `async def` returns a coroutine too.
     return cast("Coroutine[Any, Any, Any]", result) if type(result) is CoroutineType else None
+
+
+@contextmanager
+def admitted(declaration: Declaration, payload: Payload) -> Generator[None]:
+    """Hold the permit of the class's limiter, if it has one, for the run of an isolated job. Raises OverLimit."""
+    permit = None if declaration.limiter is None else declaration.limiter.admit_job(payload, META_PREFIX)
+    try:
+        yield
+    finally:
+        if permit is not None:
+            permit.release()
 
 
 def _call_admitted(

@@ -133,7 +133,8 @@ class Processor:
     def cancel_async(self, timeout_s: float) -> None:
         """Cancel the async jobs and give them ``timeout_s`` to clean up; kill the processes of isolated jobs."""
         self._loop.cancel_all()
-        self._executor.isolated.kill_all(timeout_s)
+        if self._executor.isolated is not None:
+            self._executor.isolated.kill_all(timeout_s)
         self._loop.wait_idle(timeout_s)
 
     def close(self) -> None:
@@ -142,7 +143,8 @@ class Processor:
         self._start_executor.shutdown(wait=False)
         self._record_executor.shutdown(wait=False)
         self._loop.close()
-        self._executor.isolated.close()
+        if self._executor.isolated is not None:
+            self._executor.isolated.close()
 
     def after_fork_in_child(self) -> None:
         """Stop all work in a child process that a job has forked: the runs and connections belong to the parent."""

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from framework.declare.iteration import StopReason
+from framework.execute.early_end import cancelled_jid
 from framework.execute.iterations import Iterations, RedisIteration
 from framework.execute.stats import RunningJobs
 from framework.fetch.unit_of_work import UnitOfWork
@@ -37,6 +38,7 @@ class _MemoryIteration(RedisIteration):
         super().__init__(iterations, unit, payload)
         self._memory = iterations.memory
         self._stubs = iterations.stubs
+        self._payload = payload
 
     def stop_reason(self) -> StopReason | None:
         """See ``IterationRun``. A test may stop runs after some items."""
@@ -50,4 +52,4 @@ class _MemoryIteration(RedisIteration):
             return [part for pair in state.items() for part in pair]
         for name, value in zip(more[::2], more[1::2], strict=True):
             state[name.encode()] = value if isinstance(value, bytes) else str(value).encode()
-        return 2 if self._jid in self._memory.cancelled else 1
+        return 1 if cancelled_jid(self._payload, self._memory.cancelled) is None else 2

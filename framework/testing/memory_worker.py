@@ -119,7 +119,6 @@ class MemoryWorker:
             recorder=recorder,
             clock=clock,
             iterations=MemoryIterations(self._memory, client, runs, tools.stubs, settings.max_iteration_runtime),
-            isolates=False,
         )
         policy = RetryPolicy(settings.max_retries, clock, keeps_business_failures=settings.dead.business)
         self._settler = MemorySettler(self._memory, client, self._events.handlers, policy, states, clock)

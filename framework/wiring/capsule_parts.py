@@ -11,6 +11,7 @@ from framework.execute.decoding import PayloadDecoder
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Executor
 from framework.execute.group_admission import GroupAdmission
+from framework.execute.isolation.runs import IsolatedRuns
 from framework.execute.iterations import Iterations
 from framework.execute.job_log import JobLog
 from framework.execute.processor import Processor
@@ -101,8 +102,8 @@ class CapsuleParts:
     states: StatusWriter
     poll_timing: PollTiming
     waits: Timings
-    isolates: bool
-    """Whether isolated jobs run in processes of their own."""
+    isolated: IsolatedRuns | None
+    """One for all capsules: a second process that has loaded the workers would cost as much memory again."""
 
     def capsule(self, plan: CapsulePlan, owner: str, fetcher: Fetcher, admission: AdmissionChain) -> Capsule:
         """Return a capsule with its parts."""
@@ -126,7 +127,8 @@ class CapsuleParts:
             together.admit,
             self.events.moved_jobs.recorder,
             iterations=Iterations(self.shard.client, owner, self.runs, settings.max_iteration_runtime),
-            isolates=self.isolates,
+            isolated=self.isolated,
+            capsule=own_name,
         )
         settler = self._settler(owner)
         return Capsule(

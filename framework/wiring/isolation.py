@@ -18,6 +18,7 @@ from framework.errors import JobProcessError
 from framework.execute.isolation.job_process import JobTools, run_job
 from framework.execute.isolation.runs import SERVER_MODULE
 from framework.execute.isolation.server import JobServer
+from framework.middleware.chain import Call
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.settings.load import load
 from framework.wiring.client import connect
@@ -46,12 +47,19 @@ def load_tools(modules: list[str]) -> JobTools:
         strictness, level = StrictArgumentsCheck(settings.strict_arguments), settings.logging.level
         registry.load(modules)
         connect(settings)
-        return JobTools(middleware.server.compile(), strictness, level)
+        # Here, so that the processes of jobs share it.
+        server = middleware.server.compile()
+        return JobTools(lambda capsule: compile_chain(capsule) if capsule else server, strictness, level)
     except BaseException as error:  # noqa: BLE001 - a module may raise anything, and the worker process must know it
         found = ", ".join(modules) or "the configuration"
         failure = JobProcessError(found, f"a process for isolated jobs cannot load them: {error}")
         failure.__cause__ = error
-        return JobTools((), strictness, level, failure)
+        return JobTools(compile_chain, strictness, level, failure)
+
+
+def compile_chain(capsule: str) -> tuple[Call, ...]:
+    """Return the server middlewares of a capsule."""
+    return middleware.capsule(capsule).compile()
 
 
 def start_interpreter(options: str, job: socket.socket) -> int:

@@ -16,6 +16,7 @@ from framework.cron.scheduler import CronScheduler
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.execute.cancellation import Cancellations
 from framework.execute.event_loop import EventLoop
+from framework.execute.isolation.runs import IsolatedRuns
 from framework.execute.job_log import JobLog
 from framework.execute.stats import RunningJobs
 from framework.finish.status_writer import StatusWriter
@@ -218,8 +219,9 @@ def build_worker(
     polled, watched = (open_shards(settings, role=f"{role}:{os.getpid()}") for role in ("poller", "worker"))
     poll_timing = PollTiming(upkeep, settings.poll_interval, absent, timings=waits)
     suspects = SuspectRunner(shard.client, identity, sum(one.slots for one in plans), waits)
+    isolated = IsolatedRuns(log, runs) if options.isolates else None
     common = CapsuleParts(
-        settings, shard, pool, log, runs, loop, events, decoding, suspects, states, poll_timing, waits, options.isolates
+        settings, shard, pool, log, runs, loop, events, decoding, suspects, states, poll_timing, waits, isolated
     )
     capsules = Capsules(list(map(common.capsule, plans, owners, fetchers, policies.admission)))
     detector = FailureDetector(waits.lease_s, waits.heartbeat_period_s)

@@ -68,6 +68,8 @@ def test_cron_worker_may_iterate(bases):
     body = {"build_enumerator": lambda self, *, cursor: [], "each_iteration": lambda self, item: None}
     declaration = declared(*bases, cron="@daily", **body).declaration()
     assert (declaration.is_cron, declaration.is_iterable, declaration.generated_queue) == (True, True, "cronjob:prune")
+    with pytest.raises(DeclarationError, match="perform needs days"):
+        declared(*bases, cron="@daily", **GOOD)
 
 
 async def coroutine(self, *, cursor):

@@ -11,6 +11,7 @@ from framework.execute.decoding import PayloadDecoder
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Executor
 from framework.execute.group_admission import GroupAdmission
+from framework.execute.isolation.runs import IsolatedRuns
 from framework.execute.iterations import Iterations
 from framework.execute.job_log import JobLog
 from framework.execute.processor import Processor
@@ -82,6 +83,7 @@ class ProcessorBench:
             self.policies,
             states,
         )
+        options.setdefault("isolated", IsolatedRuns(log, self.runs))
         options.setdefault("iterations", Iterations(self.shard.client, IDENTITY, self.runs))
         executor = Executor(*parts, admission=self.policies, admit_together=together.admit, **options)
         settler = Settler(

@@ -12,6 +12,7 @@ import jobs
 from framework import middleware
 
 tenant = ContextVar("tenant", default="nobody's")
+capsule = ContextVar("capsule", default="default")
 if os.environ.get("IMPORT_STARTS_THREAD"):
     threading.Thread(target=threading.Event().wait, daemon=True).start()
 
@@ -27,6 +28,25 @@ class TenantMiddleware:
 
 
 middleware.server.add(TenantMiddleware)
+
+
+class SlowMiddleware:
+    """Mark the jobs of the capsule ``slow``."""
+
+    def call(self, worker: Any, job: dict[str, Any], queue: str) -> Iterator[None]:
+        capsule.set("slow")
+        yield
+
+
+middleware.capsule("slow").add(SlowMiddleware)
+
+
+class CapsuleWorker(jobs.Base):
+    isolation = "process"
+
+    def perform(self) -> None:
+        jobs.prove("parent", os.getppid())
+        jobs.prove("capsule", capsule.get())
 
 
 class TenantWorker(jobs.Base):

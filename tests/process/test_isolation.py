@@ -8,9 +8,9 @@ from framework.wire import keys
 from tests.harness import enqueue, until
 
 
-def start(site, **env):
+def start(site, *options, **env):
     shutil.copy(Path(__file__).parent / "isolated_jobs.py", site.folder)
-    return site.worker("-r", "isolated_jobs", "-q", "default", **env)
+    return site.worker("-r", "isolated_jobs", "-q", "default", *options, **env)
 
 
 def exists(pid):
@@ -34,13 +34,23 @@ def test_middlewares_and_pushes_work_in_the_process(site, redis, proofs):
     assert "a print in a process of its own" in process.errors.read_text()
 
 
-def test_modules_with_threads_are_loaded_anew_for_each_job(site, redis, proofs):
+def test_modules_with_threads_are_loaded_again_for_each_job(site, redis, proofs):
     process = start(site, IMPORT_STARTS_THREAD="1")
     for jid in ("one", "two"):
         enqueue(redis, "TenantWorker", args=["go"], jid=jid)
         assert process.line(jid=jid, job_status="done")
     assert len(process.find(event_name="isolation.threads")) == 1
     assert proofs("tenant", 2) == ["True", "True"]
+    assert process.end() == 0
+
+
+def test_capsules_have_their_middlewares_and_share_a_server(site, redis, proofs):
+    process = start(site, "--capsule", "slow", "1", "mails")
+    for queue in ("default", "mails"):
+        enqueue(redis, "CapsuleWorker", queue=queue)
+    assert sorted(proofs("capsule", 2)) == ["default", "slow"]
+    # One stop kills the processes of all capsules.
+    assert len(set(proofs("parent", 2))) == 1
     assert process.end() == 0
 
 

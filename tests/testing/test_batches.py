@@ -4,6 +4,7 @@ import pytest
 
 from framework import testing
 from framework.batches import Batch, BatchError
+from tests.execute.iterable_jobs import iterable
 from tests.push.conftest import worker
 
 
@@ -59,6 +60,19 @@ def test_job_of_a_fake_reads_its_batch(classes):
         assert (valid, batch.status.succeeded) == ([False], True)
         with pytest.raises(BatchError, match="has succeeded"), batch.jobs():
             row.perform_async()
+
+
+def test_iterable_job_of_a_fake_may_cancel_its_batch(classes):
+    def cancel(self, item):
+        if item == 1:
+            Batch(self.batch.bid).cancel()
+
+    made, done = iterable(5, cancel, flush_interval=0.000001)
+    with testing.fake() as jobs:
+        with Batch().jobs():
+            made.perform_async()
+        jobs.drain()
+    assert done == ["start", 0, 1, "cancel", "stop"]
 
 
 def test_cancelled_batch_of_a_fake_runs_no_job(classes):

@@ -13,12 +13,12 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, cast
 
 from framework.declare import registry
-from framework.declare.job_context import JobLogger
-from framework.errors import JobMemoryError, JobProcessError
+from framework.declare.job_context import JobContext, JobLogger
+from framework.errors import JobMemoryError, JobProcessError, OverLimit
 from framework.execute.forked_child import exit_forked_child
 from framework.execute.isolation.channel import MessageReader, encoded_object
 from framework.execute.isolation.remote_error import described
@@ -28,12 +28,14 @@ from framework.execute.isolation.system import (
     use_reserve,
     used_memory,
 )
+from framework.execute.over_limit import call_backoff
 from framework.execute.perform import call_perform, new_instance
 from framework.execute.timeouts import Timeouts
 from framework.middleware.chain import Call, ChainInvocation
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.telemetry import context, logs
 from framework.telemetry.counters import counters
+from framework.typeguards import has_type
 from framework.types import Jid, Payload
 
 _NO_LIMIT = 1 << 40
@@ -41,9 +43,9 @@ _NO_LIMIT = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class JobTools:
-    """What a process needs to run jobs: the chain of server middlewares, and the check of arguments."""
+    """What a process needs to run jobs: the server middlewares of each capsule, and the check of arguments."""
 
-    middleware: tuple[Call, ...]
+    middleware_of: Callable[[str], tuple[Call, ...]]
     strictness: StrictArgumentsCheck
     log_level: str
     failure: BaseException | None = None
@@ -186,6 +188,10 @@ def run_job(connection: socket.socket, load: Callable[[], JobTools]) -> NoReturn
             use_reserve()
             if isinstance(error, MemoryError):
                 error = _memory_error(error, request)
+        if has_type(error, OverLimit):
+            # An application's subclass may lack the attributes of its base.
+            with contextlib.suppress(Exception):
+                call_backoff(request["payload"], error)
         end = {"end": "raised", "error": described(error)}
     if worker.is_copy:
         exit_forked_child(None)
@@ -203,16 +209,20 @@ def _run(worker: _WorkerProcess, request: Mapping[str, Any], tools: JobTools) ->
     kind = _class_of(request)
     payload: Payload = request["payload"]
     instance = new_instance(kind, payload)
-    instance._aw_run = _Context(worker)  # pyright: ignore[reportPrivateUsage]
+    # Named with its type: the instance may be of any class, so nothing else compares it with the port.
+    answers: JobContext = _Context(worker)
+    instance._aw_run = answers
     instance._aw_extra = _Extra(worker)  # pyright: ignore[reportPrivateUsage]
     if request["recorded"]:
         instance._aw_record = _Story(worker)  # pyright: ignore[reportPrivateUsage]
     context.enter_job(payload)
     _limit_memory(request)
     worker.tell(begun=True)
-    with ChainInvocation(tools.middleware, instance, payload, request["queue"]) as reached_end:
+    with ChainInvocation(tools.middleware_of(request["capsule"]), instance, payload, request["queue"]) as reached_end:
         if reached_end:
-            coroutine = call_perform(instance, kind.declaration(), payload, tools.strictness, Timeouts())
+            # The worker process has asked the limiter.
+            declaration = replace(kind.declaration(), limiter=None)
+            coroutine = call_perform(instance, declaration, payload, tools.strictness, Timeouts())
             if coroutine is not None:
                 asyncio.run(coroutine)
     return reached_end

@@ -22,13 +22,8 @@ from typing import Any, Literal, TypeAlias
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import JobMemoryError, JobProcessError, JobTimeoutError, Shutdown
-from framework.execute.isolation.channel import (
-    MAX_REPORT_BYTES,
-    ChannelError,
-    MessageReader,
-    encoded,
-    encoded_object,
-)
+from framework.execute.early_end import cancelled_jid
+from framework.execute.isolation.channel import MAX_REPORT_BYTES, ChannelError, MessageReader, encoded, encoded_object
 from framework.execute.isolation.remote_error import rebuilt
 from framework.execute.isolation.system import kill_group
 from framework.execute.job_log import JobLog
@@ -81,8 +76,8 @@ class IsolatedRuns:
         self._threads_reported = False
         self._stopped = False
 
-    def run(self, declaration: Declaration, payload: Payload, queue: str, instance: Any) -> bool:
-        """Run ``perform`` in a process of its own; return whether every server middleware yielded.
+    def run(self, payload: Payload, queue: str, instance: Any, capsule: str = "") -> bool:
+        """Run ``perform`` in a process of its own; return whether every server middleware, of the capsule if it has one, yielded.
 
         Raises what the job raises, and:
             JobProcessError: the process could not be started, or ended before the job.
@@ -90,10 +85,10 @@ class IsolatedRuns:
             JobTimeoutError, CancelledError, Shutdown: the process was killed for this reason.
         """
         instance._aw_extra = fields = ProcessFields()
-        run = _Run(self, declaration, payload, instance, fields)
+        run = _Run(self, payload, instance, fields)
         try:
             self._start(run)
-            return run.wait(queue)
+            return run.wait(queue, capsule)
         finally:
             run.close()
             with self._changed:
@@ -199,16 +194,14 @@ def _keep(command: list[str], theirs: socket.socket, started: "Future[subprocess
 class _Run:
     """One isolated run. Its thread calls all methods, except for ``kill``."""
 
-    def __init__(
-        self, runs: IsolatedRuns, declaration: Declaration, payload: Payload, instance: Any, fields: ProcessFields
-    ) -> None:
-        self.name = declaration.wire_name
+    def __init__(self, runs: IsolatedRuns, payload: Payload, instance: Any, fields: ProcessFields) -> None:
+        self._declaration: Declaration = instance.declaration()
+        self.name = self._declaration.wire_name
         self._runs = runs
-        self._declaration = declaration
         self._payload = payload
         self._instance = instance
         self._fields = fields
-        self._timeout_s = timeout_of(declaration, payload)
+        self._timeout_s = timeout_of(self._declaration, payload)
         # The ends of this process, and those of the others.
         (self._job, self._job_end), (self._status, self._status_end) = socket.socketpair(), socket.socketpair()
         self._messages = MessageReader(self._job, MAX_REPORT_BYTES)
@@ -240,11 +233,11 @@ class _Run:
             with suppress(OSError):
                 self._status.send(b"K")
 
-    def wait(self, queue: str) -> bool:
+    def wait(self, queue: str, capsule: str) -> bool:
         """Send the job, and wait for the end of its process; see ``IsolatedRuns.run``."""
         self._job_end.close()
         self._status_end.close()
-        self._send_job(queue)
+        self._send_job(queue, capsule)
         started = time.monotonic()
         self._job.setblocking(False)
         poll = select.poll()
@@ -263,11 +256,12 @@ class _Run:
             pass
         return self._result(self._exit)
 
-    def _send_job(self, queue: str) -> None:
+    def _send_job(self, queue: str, capsule: str) -> None:
         fields = {
             "class": self.name,
             "module": self._declaration.module,
             "queue": queue,
+            "capsule": capsule,
             "memory_limit": self._declaration.memory_limit,
             "static": self._runs.job_log.log.static,
             "recorded": self._instance._aw_record is not None,
@@ -341,7 +335,7 @@ class _Run:
         if self._cancelled_at is None:
             # Almost always empty.
             cancelled = self._runs.running_jobs.cancelled
-            self._cancelled_at = now if cancelled and self._payload.get("jid") in cancelled else None
+            self._cancelled_at = now if cancelled and cancelled_jid(self._payload, cancelled) is not None else None
         elif now > self._cancelled_at + self._runs.grace_s:
             self.kill("cancelled")
 

@@ -8,7 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from framework import ApplicationWorker, Discard, RetryLater
+from framework import ApplicationWorker, Discard, RetryLater, limiter
+from framework.errors import OverLimit
 
 
 class InputError(Exception):
@@ -17,6 +18,13 @@ class InputError(Exception):
     def __init__(self, field: str, line: int) -> None:
         self.field = field
         super().__init__(f"{field} is missing in line {line}")
+
+
+class BareLimit(OverLimit):
+    """An error that has none of the attributes of its base."""
+
+    def __init__(self) -> None:
+        Exception.__init__(self, "bare")
 
 
 class Base(ApplicationWorker, abstract=True):
@@ -68,6 +76,12 @@ class EndWorker(Base):
     def _snooze(self) -> None:
         raise RetryLater(60, "soon")
 
+    def _limit(self) -> None:
+        raise OverLimit("api", "", 3, 1.0, backoff=lambda count: 70 * count)
+
+    def _bare(self) -> None:
+        raise BareLimit
+
     def _discard(self) -> None:
         raise Discard("not needed")
 
@@ -79,6 +93,17 @@ class EndWorker(Base):
             except OSError:
                 continue
         time.sleep(600)
+
+
+class LimitedWorker(Base):
+    """Waits for its end in a hard way, with the only lock of a limiter."""
+
+    limiter = limiter.concurrent("isolated", 1, lock_timeout=600)
+
+    def perform(self, file: str) -> None:
+        while not Path(file).exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class GreedyWorker(Base):

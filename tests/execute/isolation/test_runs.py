@@ -3,21 +3,23 @@
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from framework.declare import registry
+from framework.declare import port, registry
 from framework.errors import JobMemoryError, JobProcessError, JobTimeoutError
 from framework.execute.isolation.runs import LOST_PROCESSES
+from framework.shard.limiter_store import LimiterStore
 from framework.telemetry.counters import counters
 from framework.wire import keys
 from tests.execute.isolation import isolated_jobs as jobs
 from tests.execute.processor_bench import WORKING, ProcessorBench
-from tests.harness import enqueue, until
+from tests.harness import enqueue, opened, until
 
 CLASSES = (
     *(jobs.TalkWorker, jobs.AsyncWorker, jobs.EndWorker, jobs.GreedyWorker, jobs.TinyWorker),
-    *(jobs.HangWorker, jobs.PatientWorker, jobs.ForkWorker),
+    *(jobs.HangWorker, jobs.PatientWorker, jobs.ForkWorker, jobs.LimitedWorker),
 )
 
 
@@ -85,7 +87,7 @@ def test_isolated_job_runs_as_one_in_a_thread(bench, redis):
 
 
 def test_each_end_of_a_process_is_that_of_its_job(bench, redis):
-    ends = ("kill", "fault", "exit", "garbage", "leave", "fail", "snooze", "discard")
+    ends = ("kill", "fault", "exit", "garbage", "leave", "fail", "bare", "snooze", "discard")
     for how in ends:
         push(redis, jobs.EndWorker, how, jid=how)
     found = {how: end_line(bench, how) for how in ends}
@@ -100,6 +102,7 @@ def test_each_end_of_a_process_is_that_of_its_job(bench, redis):
         "garbage": ("fail", "process", process),
         "leave": ("fail", None, "SystemExit"),
         "fail": ("fail", None, own),
+        "bare": ("fail", None, f"{jobs.__name__}.BareLimit"),
         "snooze": ("snoozed", None, None),
         "discard": ("dropped", None, None),
     }
@@ -111,7 +114,26 @@ def test_each_end_of_a_process_is_that_of_its_job(bench, redis):
     assert found["fail"]["exception.backtrace"][-1].endswith(":_fail")
     assert found["snooze"]["retry_in_s"] == 60
     assert lost("EndWorker") == 4
-    assert redis.zcard(keys.RETRY) == 6
+    assert redis.zcard(keys.RETRY) == 7
+
+
+def test_backoff_of_a_limiter_counts_for_an_isolated_job(bench, redis):
+    push(redis, jobs.EndWorker, "limit", jid="limit", overrated=1)
+    line = end_line(bench, "limit")
+    assert (line["job_status"], line["over_limit_count"], line["retry_in_s"]) == ("snoozed", 2, 140)
+
+
+def test_limiter_has_the_lock_of_a_killed_job_back(bench, redis, redis_url, tmp_path):
+    shard, limit = opened(redis_url), jobs.LimitedWorker.limiter
+    with port.override(SimpleNamespace(limiters=LimiterStore({"main": shard}))):
+        push(redis, jobs.LimitedWorker, str(tmp_path / "end"), jid="first")
+        until(limit.used)
+        push(redis, jobs.LimitedWorker, str(tmp_path / "end"), jid="second")
+        assert end_line(bench, "second")["limiter"] == "isolated"
+        (tmp_path / "end").touch()
+        assert end_line(bench, "first")["error_kind"] == "process"
+        assert limit.used() == 0
+    shard.close()
 
 
 def test_memory_limit_fails_the_job_that_exceeds_it(bench, redis):
@@ -147,6 +169,15 @@ def test_cancellation_asks_the_job_and_then_kills_it(bench, redis, tmp_path):
     assert not any(alive(pid) for pid in (tmp_path / "pids").read_text().split())
     until(bench.done, "both acknowledged")
     assert not bench.failed
+
+
+def test_cancelled_batch_asks_its_isolated_jobs_and_kills_them(bench, redis, tmp_path):
+    push(redis, jobs.HangWorker, str(tmp_path / "pids"), jid="hangs", bid="aw-1")
+    push(redis, jobs.PatientWorker, str(tmp_path / "runs"), jid="asks", bid="aw-1")
+    until(lambda: (tmp_path / "pids").exists() and (tmp_path / "runs").exists())
+    redis.zadd(keys.CANCELLED, {"aw-1": 1})
+    bench.cancellations.refresh()
+    assert end_line(bench, "asks")["job_status"] == end_line(bench, "hangs")["job_status"] == "cancelled"
 
 
 def test_shutdown_kills_the_processes_and_keeps_the_jobs(bench, redis, tmp_path):
