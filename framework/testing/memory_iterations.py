@@ -50,4 +50,4 @@ class _MemoryIteration(RedisIteration):
             return [part for pair in state.items() for part in pair]
         for name, value in zip(more[::2], more[1::2], strict=True):
             state[name.encode()] = value if isinstance(value, bytes) else str(value).encode()
-        return 2 if self._jid in self._memory.cancelled else 1
+        return 1 if self._memory.cancelled.isdisjoint({self._jid, self.cancellation.bid}) else 2

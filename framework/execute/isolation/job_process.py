@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
 from framework.declare import registry
-from framework.declare.job_context import JobLogger
+from framework.declare.job_context import JobContext, JobLogger
 from framework.errors import JobMemoryError, JobProcessError
 from framework.execute.forked_child import exit_forked_child
 from framework.execute.isolation.channel import MessageReader, encoded_object
@@ -152,6 +152,7 @@ class _Context:
         self._worker = worker
 
     def cancellation(self, jid: Jid, bid: str = "") -> _Cancellation:
+        # The worker process knows both.
         del jid, bid
         return _Cancellation(self._worker)
 
@@ -203,7 +204,9 @@ def _run(worker: _WorkerProcess, request: Mapping[str, Any], tools: JobTools) ->
     kind = _class_of(request)
     payload: Payload = request["payload"]
     instance = new_instance(kind, payload)
-    instance._aw_run = _Context(worker)  # pyright: ignore[reportPrivateUsage]
+    # Typed: of an instance the type checkers know no attributes.
+    asks: JobContext = _Context(worker)
+    instance._aw_run = asks  # pyright: ignore[reportPrivateUsage]
     instance._aw_extra = _Extra(worker)  # pyright: ignore[reportPrivateUsage]
     if request["recorded"]:
         instance._aw_record = _Story(worker)  # pyright: ignore[reportPrivateUsage]

@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeAlias
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import JobMemoryError, JobProcessError, JobTimeoutError, Shutdown
+from framework.execute.early_end import cancelled_jid
 from framework.execute.isolation.channel import (
     MAX_REPORT_BYTES,
     ChannelError,
@@ -339,9 +340,8 @@ class _Run:
         elif self._timeout_s is not None and now > self._began_at + self._timeout_s + self._runs.grace_s:
             self.kill("timeout")
         if self._cancelled_at is None:
-            # Almost always empty.
-            cancelled = self._runs.running_jobs.cancelled
-            self._cancelled_at = now if cancelled and self._payload.get("jid") in cancelled else None
+            cancelled = cancelled_jid(self._payload, self._runs.running_jobs.cancelled)
+            self._cancelled_at = now if cancelled is not None else None
         elif now > self._cancelled_at + self._runs.grace_s:
             self.kill("cancelled")
 
