@@ -6,6 +6,8 @@
 -- CRASH   before: as it was. after: changed. Called again it changes nothing more; a callback is added once.
 -- `cancel` marks the batch as a job is marked: each of its jobs ends before its start, and running ones are asked to end. Nested
 -- batches are cancelled by the caller.
+-- For how long a mark is kept, as `CANCELLED_TTL_S` of wire/keys.py.
+local MARK_S = 2592000
 local key, bid, action = KEYS[1], ARGV[1], ARGV[2]
 local batches = batch_functions()
 if redis.call('HEXISTS', key, 'pending') == 0 then
@@ -46,7 +48,10 @@ if redis.call('HEXISTS', key, 'invalidated_at') == 0 then redis.call('HSET', key
 if action == 'cancel' then
   if redis.call('HEXISTS', key, 'cancelled_at') == 0 then redis.call('HSET', key, 'cancelled_at', now) end
   redis.call('HDEL', key, 'open')
-  if redis.call('HEXISTS', key, 'finished_at') == 0 then redis.call('ZADD', KEYS[3], now, bid) end
+  if redis.call('HEXISTS', key, 'finished_at') == 0 then
+    redis.call('ZADD', KEYS[3], now, bid)
+    redis.call('EXPIRE', KEYS[3], MARK_S)
+  end
   batches.settle(bid)
 end
 return 1
