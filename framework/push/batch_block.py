@@ -99,7 +99,7 @@ class BatchBlock:
         self._jids: list[Jid] = []
         self._recorded: list[_RecordedJobs] = []
         self._bytes = 0
-        self._is_open = False
+        self._is_open, facts.left_open = facts.left_open, False
 
     def push(self, request: PushRequest) -> Jid | None:
         """See ``JobCollector``."""
@@ -122,6 +122,11 @@ class BatchBlock:
             if self.facts.exists and not self._jids and not self._is_open:
                 return
             self._flush(last=True)
+
+    def abandon(self) -> None:
+        """See ``JobCollector``."""
+        with self._lock:
+            self.facts.left_open = self._is_open
 
     def _collect(self, plan: PushPlan, batch: JobBatch, token: str) -> Sequence[Jid | None]:
         """Keep the jobs of one destination. The ids are those of jobs to come: a duplicate is found when they are written."""
