@@ -4,6 +4,7 @@ from framework.admin.search import JobLocation
 from framework.admin.snapshot import ShardSnapshot
 from framework.execute.blocker import Blocker
 from framework.text import format_duration
+from framework.wire.batch_fields import bid_of
 from framework.wire.job import expiry_of
 
 _WAITING = frozenset[str]({"scheduled", "retry", "queue", "waiting", "paused"})
@@ -17,10 +18,12 @@ def early_end_blockers(location: JobLocation, snapshot: ShardSnapshot) -> list[B
     if kind not in _WAITING and kind != "in flight":
         return []
     blockers: list[Blocker] = []
-    since = snapshot.cancelled_since(str(payload.get("jid")))
+    since, what = snapshot.cancelled_since(str(payload.get("jid"))), "it"
+    sees = "its own look at self.cancelled; the task of an async job is cancelled within five seconds"
+    if since is None and (bid := bid_of(payload)):
+        since, what, sees = snapshot.cancelled_since(bid), "its batch", "its own look at self.cancelled"
     if since is not None:
-        why = f"it was cancelled {format_duration(max(0.0, snapshot.now - since))} ago"
-        sees = "its own look at self.cancelled; the task of an async job is cancelled within five seconds"
+        why = f"{what} was cancelled {format_duration(max(0.0, snapshot.now - since))} ago"
         blockers.append(Blocker("cancelled", why, _REMEDY if kind in _WAITING else sees))
     expiry = expiry_of(payload, location.score if kind == "scheduled" else None)
     if kind in _WAITING and expiry is not None and expiry <= snapshot.now:

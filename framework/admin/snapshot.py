@@ -81,10 +81,10 @@ class ShardSnapshot:
         state, _ = pipeline.execute()
         return None if state is None else decode_escaped(state)
 
-    def cancelled_since(self, jid: str) -> float | None:
-        """Return when the job was cancelled, ``None`` if it was not."""
+    def cancelled_since(self, name: str) -> float | None:
+        """Return when the job or batch with this id was cancelled, ``None`` if it was not."""
         try:
-            return self.client.zscore(keys.CANCELLED, jid)
+            return self.client.zscore(keys.CANCELLED, name)
         except ResponseError:
             return None
 

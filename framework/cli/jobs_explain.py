@@ -25,6 +25,7 @@ from framework.shard.shard import Shard
 from framework.telemetry.logs import shorten
 from framework.telemetry.visible import visible
 from framework.text import decode_escaped, format_duration, format_times
+from framework.wire.batch_fields import bid_of
 from framework.wire.iteration_state import SavedIteration
 from framework.wire.job import DEATH_COUNT, INTERRUPTED_COUNT
 from framework.wiring.blockers import open_blocker_readers
@@ -142,6 +143,9 @@ def _found_text(jid: str, one: Explanation) -> Iterator[str]:
         yield f"  due       {_format_time(one.due)}"
     if (tick := tick_of(payload)) is not None:
         yield f"  schedule  {_tick_text(tick)}"
+    if bid := bid_of(payload):
+        name = visible(shorten(bid))
+        yield f"  batch     {name}: `{command(f'batches show {name}')}` shows its counts"
     for held in one.resources:
         yield f"  holds     {held}"
     if one.interruptions.stops or one.interruptions.deaths:
@@ -194,6 +198,7 @@ def _as_json(one: Explanation) -> dict[str, Any]:
         "class": payload.get("class"),
         "queue": payload.get("queue"),
         "schedule": None if (tick := tick_of(payload)) is None else tick._asdict(),
+        "batch": bid_of(payload) or None,
         "holds": list(one.resources),
         INTERRUPTED_COUNT: one.interruptions.stops,
         DEATH_COUNT: one.interruptions.deaths,

@@ -241,14 +241,19 @@ class JobsBlock(AbstractContextManager["JobsBlock"]):
 
     def _finish(self) -> None:
         assert self._collector is not None, "the block was entered"  # noqa: S101
-        self._collector.finish()
+        try:
+            self._collector.finish()
+        except BaseException as error:
+            self._note(error)
+            raise
 
     def _note(self, error: BaseException) -> None:
-        written = 0 if self._collector is None else self._collector.written
-        if written:
+        assert self._collector is not None, "the block was entered"  # noqa: S101
+        self._collector.abandon()
+        if self._facts.left_open:
             error.add_note(
-                f"(batch {self._facts.bid}: {written:,} jobs of the block are written, and their batch stays open: its events do "
-                "not happen. Cancel it, or end another block jobs() of it that begins with the remaining jobs.)"
+                f"(batch {self._facts.bid}: {self._collector.written:,} jobs of the block are written, and their batch stays open: "
+                "its events do not happen. Cancel it, or write the remaining jobs in another block jobs() of this object.)"
             )
 
 

@@ -20,51 +20,51 @@ class BlockClient:
     """Take the place of the client while a block is open. The pushes of other threads and tasks go through unchanged."""
 
     def __init__(self, client: port.ClientPort) -> None:
-        self._client = client
+        self.client = client
 
     @property
     def batches(self) -> BatchPort:
         """See ``ClientPort``."""
-        return self._client.batches
+        return self.client.batches
 
     @property
     def limiters(self) -> LimiterPort:
         """See ``ClientPort``."""
-        return self._client.limiters
+        return self.client.limiters
 
     def push(self, request: PushRequest) -> Jid | None:
         """See ``ClientPort``; a job of the block is written at its end."""
         block = current_block.get()
-        return self._client.push(request) if block is None else block.push(request)
+        return self.client.push(request) if block is None else block.push(request)
 
     def push_bulk(self, request: BulkRequest) -> list[Jid | None]:
         """See ``ClientPort``; as ``push``."""
         block = current_block.get()
-        return self._client.push_bulk(request) if block is None else block.push_bulk(request)
+        return self.client.push_bulk(request) if block is None else block.push_bulk(request)
 
     def push_up_to(self, request: PushRequest, limit: int, max_new: int | None) -> list[Jid]:
         """See ``ClientPort``. Jobs of a limited-capacity worker replace each other, and are in no batch."""
-        return self._client.push_up_to(request, limit, max_new)
+        return self.client.push_up_to(request, limit, max_new)
 
     def perform_inline(self, worker: type[Any], request: PushRequest) -> Jid | None:
         """See ``ClientPort``. What runs here is in no batch."""
-        return self._client.perform_inline(worker, request)
+        return self.client.perform_inline(worker, request)
 
     def perform_bulk_inline(self, worker: type[Any], request: BulkRequest) -> list[Jid | None]:
         """See ``ClientPort``."""
-        return self._client.perform_bulk_inline(worker, request)
+        return self.client.perform_bulk_inline(worker, request)
 
     def look_up(self, jids: Sequence[Jid]) -> dict[Jid, JobState]:
         """See ``ClientPort``."""
-        return self._client.look_up(jids)
+        return self.client.look_up(jids)
 
     def cancel(self, jid: Jid) -> bool:
         """See ``ClientPort``."""
-        return self._client.cancel(jid)
+        return self.client.cancel(jid)
 
     def route(self, declaration: Declaration) -> Route:
         """See ``ClientPort``."""
-        return self._client.route(declaration)
+        return self.client.route(declaration)
 
 
 @contextmanager
@@ -72,8 +72,11 @@ def collecting(block: JobCollector) -> Generator[None]:
     """Let the pushes of this thread or task go to the block."""
     token = current_block.set(block)
     try:
+        found = port.current()
+        # Another thread may have a block open. One replacement serves both: a chain would grow while there is always one open.
+        client = found.client if isinstance(found, BlockClient) else found
         # No push outside of a block pays for a question: the client is replaced only while one is open.
-        with port.override(BlockClient(port.current())):
+        with port.override(BlockClient(client)):
             yield
     finally:
         current_block.reset(token)

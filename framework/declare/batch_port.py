@@ -78,6 +78,8 @@ class BatchFacts:
     """Its shard; ``None`` until its first job says it."""
     exists: bool = False
     """Whether it was written, or is known by its id."""
+    left_open: bool = False
+    """Whether a block has ended by an error after its first write. The next block of this object closes the batch."""
     parent: "BatchFacts | None" = None
     parent_block: "JobCollector | None" = None
     """The block that it was made in."""
@@ -114,6 +116,10 @@ class JobCollector(Protocol):
 
     def finish(self) -> None:
         """Write the remaining jobs; the events of the batch may happen from now on."""
+        ...
+
+    def abandon(self) -> None:
+        """End by an error: nothing more is written, and a batch that the block has opened stays open."""
         ...
 
 

@@ -2,7 +2,8 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from contextvars import Context, copy_context
+from typing import Any, NamedTuple, Protocol
 
 from framework.declare.batch_port import BatchFacts, BuiltCallback
 from framework.declare.request import BulkRequest, DueTime, PushRequest
@@ -10,6 +11,7 @@ from framework.errors import BatchError, ShardUnavailableError, UnknownBatchErro
 from framework.push.chunks import WriteBatch
 from framework.push.job_batch import JobBatch, queued_status
 from framework.push.push_plan import PushPlan
+from framework.push.recording import Destination, PushRecorder
 from framework.shard.shards import Shards
 from framework.types import Jid, Json
 from framework.wire.batch_fields import (
@@ -68,6 +70,16 @@ class JobMaker(Protocol):
         ...
 
 
+class _RecordedJobs(NamedTuple):
+    """Jobs of a tracked class, which are recorded before they are written."""
+
+    recorder: PushRecorder
+    destination: Destination
+    jobs: JobBatch
+    context: Context
+    """The context of their push: it may name the events that they replace."""
+
+
 class BatchBlock:
     """The jobs of one block. Safe from any thread: awaited pushes come from several."""
 
@@ -85,8 +97,9 @@ class BatchBlock:
         """The deduplicated jobs by queue and index, for the log lines of those that are dropped."""
         self._statuses: list[Sequence[str]] = []
         self._jids: list[Jid] = []
+        self._recorded: list[_RecordedJobs] = []
         self._bytes = 0
-        self._is_open = False
+        self._is_open, facts.left_open = facts.left_open, False
 
     def push(self, request: PushRequest) -> Jid | None:
         """See ``JobCollector``."""
@@ -110,6 +123,11 @@ class BatchBlock:
                 return
             self._flush(last=True)
 
+    def abandon(self) -> None:
+        """See ``JobCollector``."""
+        with self._lock:
+            self.facts.left_open = self._is_open
+
     def _collect(self, plan: PushPlan, batch: JobBatch, token: str) -> Sequence[Jid | None]:
         """Keep the jobs of one destination. The ids are those of jobs to come: a duplicate is found when they are written."""
         del token
@@ -127,6 +145,8 @@ class BatchBlock:
                 self._bytes += len(payload)
             self._statuses += [_texts(command) for command in batch.statuses if command]
             self._jids += batch.jids
+            if plan.recorder is not None:
+                self._recorded.append(_RecordedJobs(plan.recorder, plan.destination, batch, copy_context()))
             if len(self._jids) >= self._autoflush or self._bytes >= _MAX_BYTES:
                 self._flush(last=False)
             return batch.jids
@@ -173,15 +193,30 @@ class BatchBlock:
             groups=groups,
             statuses=self._statuses,
         )
-        reply = self._send(shard, write)
-        if reply.code != WRITTEN:
-            raise self._refusal(reply.code)
+        reply = self._send_recorded(shard, write)
         self._log_duplicates(groups, reply)
         jids = self._jids
         self._groups, self._statuses, self._jids, self._bytes, self._duplicates = {}, [], [], 0, {}
+        self._recorded = []
         self._is_open, facts.exists = not last, True
         self.written += len(jids)
         self._client.batch_jobs_written(jids)
+
+    # Decision 235: the event is durable before its job is.
+    def _send_recorded(self, shard: str, write: BatchWrite) -> BatchReply:
+        """Record the jobs of tracked classes, and write all jobs."""
+        for one in self._recorded:
+            one.context.run(one.recorder.enqueued, one.destination, one.jobs)
+        try:
+            reply = self._send(shard, write)
+            if reply.code != WRITTEN:
+                raise self._refusal(reply.code)
+        except (ShardUnavailableError, BatchError) as error:
+            if not (isinstance(error, ShardUnavailableError) and error.maybe_written):
+                for one in self._recorded:
+                    one.recorder.not_written(one.destination, one.jobs, error)
+            raise
+        return reply
 
     def _send(self, shard: str, write: BatchWrite) -> BatchReply:
         home, tries = self._client.shards[shard], 0

@@ -13,6 +13,8 @@ from framework.errors import TaskError
 from framework.version import install_extra
 
 if TYPE_CHECKING:
+    import redis
+
     from framework.execute.recording import ElsewhereState, RunRecord
     from framework.push.job_batch import JobBatch
     from framework.push.recording import Destination
@@ -68,6 +70,10 @@ class LazyRecorder:
     def duplicates(self, destination: "Destination", pairs: "Sequence[tuple[Jid, Jid]]") -> None:
         """See ``PushRecorder``."""
         self.store.recorder.duplicates(destination, pairs)
+
+    def other_clients(self, shard: str) -> "list[redis.Redis]":
+        """Return the clients of the shards but one. Opens no socket."""
+        return [one.client for name, one in self._shards.items() if name != shard]
 
     def close(self) -> None:
         """Forget the database, and end its thread. The next use opens it again: one in memory is then empty."""

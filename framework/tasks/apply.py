@@ -10,10 +10,14 @@ from typing import Any
 
 from sqlalchemy import Connection, Float, Table, Update, bindparam, case, select, update
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
+from framework.errors import TaskTablesError
 from framework.tasks.change import EventChange, Message, Status
+from framework.tasks.database import TaskDatabase
 from framework.tasks.job_ends import DUPLICATE, LOST, NOT_PUSHED
 from framework.tasks.model import FAILED_STATUSES, OPEN_STATUSES, STATUSES, events, messages, tasks
+from framework.telemetry import logs
 
 _PUSHED_AGAIN = (NOT_PUSHED.state, LOST.state)
 
@@ -88,6 +92,44 @@ class _Row:
     @property
     def is_open(self) -> bool:
         return self.current in OPEN_STATUSES
+
+
+def write_changes(database: TaskDatabase, changes: Sequence[EventChange], *, late: bool = False) -> None:
+    """Write changes in one transaction. If the database refuses a value, write each alone, and leave out the refused ones.
+
+    ``late`` as for ``apply_changes``. Raises SQLAlchemyError, OSError or TaskTablesError if the database does not take any: a part
+    of the changes may be written, and all of them are to be written again.
+    """
+    try:
+        with database.writing() as connection:
+            apply_changes(connection, changes, late=late)
+    except Exception as cause:
+        if _is_unavailable(cause):
+            raise
+    else:
+        return
+    for one in changes:
+        try:
+            with database.writing() as connection:
+                apply_changes(connection, [one], late=late)
+        except Exception as error:
+            # Lost meanwhile: the other changes must not be left out with the refused one.
+            if _is_unavailable(error):
+                raise
+            logs.logger().error(
+                "the database refuses the event of a job; the job continues without it. Report the error",
+                event_name="task_event.refused",
+                jid=one.jid,
+                state=one.state,
+                error=error,
+            )
+
+
+def _is_unavailable(error: Exception) -> bool:
+    """Return whether the database does not answer; else it refuses a value."""
+    return isinstance(error, SQLAlchemyError | OSError | TaskTablesError) and not isinstance(
+        error, DataError | IntegrityError
+    )
 
 
 def apply_changes(connection: Connection, changes: Sequence[EventChange], *, late: bool = False) -> None:

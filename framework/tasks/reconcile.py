@@ -79,7 +79,10 @@ def mend_of(event: OpenEvent, place: StoreKind | None) -> tuple[EventEnd, str] |
 
 
 class EventReconciler:
-    """Mend the events of one shard. ``step`` is called by one thread at a time."""
+    """Mend the events of one shard. ``step`` is called by one thread at a time.
+
+    ``others`` are the clients of the other shards, to which a job may have moved since its push.
+    """
 
     def __init__(
         self,
@@ -87,12 +90,14 @@ class EventReconciler:
         shard: str,
         database: TaskDatabase,
         *,
+        others: Sequence["redis.Redis"] = (),
         stale_s: float = STALE_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
         self._shard = shard
         self._database = database
+        self._others = others
         self._stale_s = stale_s
         self._clock = clock
         self._after = 0
@@ -134,6 +139,9 @@ class EventReconciler:
                     continue
                 searches += 1
                 place = _searched(self._client, jid)
+                # The shard of an event is that of its push. A job on another shard writes its event itself.
+                if place is None and any(_searched(other, jid) is not None for other in self._others):
+                    continue
             elif one.stands_for is not None:
                 continue
             mend = mend_of(one, place)

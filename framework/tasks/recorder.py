@@ -32,6 +32,9 @@ from framework.types import Jid, Payload
 from framework.wire.job import TASK, TASK_ITEMS
 from framework.wire.json import dumps, loads
 
+_PUSH_WAIT_S = 2.0
+"""How long a push waits until the events of jobs that it did not write are durable; after a failure it goes on without."""
+
 _ELSEWHERE: Mapping[ElsewhereState, EventEnd] = {
     "interrupted": INTERRUPTED,
     "quarantined": QUARANTINED,
@@ -82,21 +85,23 @@ class EventRecorder:
 
     def not_written(self, destination: Destination, batch: JobBatch, error: BaseException) -> None:
         """See ``PushRecorder``."""
-        for jid in batch.jids:
-            change = self._moved(jid, NOT_PUSHED, f"the push failed: {error}")
-            change.shard, change.worker, change.queue = (
-                destination.shard,
-                destination.declaration.wire_name,
-                batch.queue,
-            )
-            self._writer.submit(change)
+        changes = [self._moved(destination, jid, NOT_PUSHED, f"the push failed: {error}") for jid in batch.jids]
+        for change in changes:
+            change.queue = batch.queue
+        self._write_soon(changes)
 
     def duplicates(self, destination: Destination, pairs: Sequence[tuple[Jid, Jid]]) -> None:
         """See ``PushRecorder``."""
-        for jid, owner in pairs:
-            change = self._moved(jid, DUPLICATE, f"the job {owner} stands for it")
-            change.stands_for, change.shard, change.worker = owner, destination.shard, destination.declaration.wire_name
-            self._writer.submit(change)
+        changes = [self._moved(destination, jid, DUPLICATE, f"the job {owner} stands for it") for jid, owner in pairs]
+        for change, (_, owner) in zip(changes, pairs, strict=True):
+            change.stands_for = owner
+        self._write_soon(changes)
+
+    def _write_soon(self, changes: Sequence[EventChange]) -> None:
+        """Write changes at once, and wait a little: the producer may end right after its push, and its writer with it."""
+        deadline = time.monotonic() + _PUSH_WAIT_S
+        for ticket in self._writer.submit_durable(changes, gives_up=False):
+            ticket.wait(max(0.0, deadline - time.monotonic()))
 
     def _pushed(
         self, destination: Destination, queue: str, payload: Payload, now: float, *, scheduled: bool
@@ -163,9 +168,10 @@ class EventRecorder:
         """See ``JobRecorder``."""
         return self._writer.flush(timeout_s)
 
-    def _moved(self, jid: Jid, end: EventEnd, reason: str) -> EventChange:
-        status, state = end
-        return EventChange(jid, "end", self._clock(), status, state, reason=clean_text(reason))
+    def _moved(self, destination: Destination, jid: Jid, end: EventEnd, reason: str) -> EventChange:
+        change = EventChange(jid, "end", self._clock(), *end, reason=clean_text(reason), shard=destination.shard)
+        change.worker = destination.declaration.wire_name
+        return change
 
     def _change(
         self, payload: Payload, queue: str, declaration: Declaration | None, kind: Any, at: float

@@ -11,7 +11,7 @@ import redis
 
 from framework.errors import PayloadError
 from framework.shard.shards import Shards
-from framework.tasks.apply import apply_changes
+from framework.tasks.apply import write_changes
 from framework.tasks.change import EventChange, decode_change
 from framework.tasks.database import TaskDatabase
 from framework.telemetry import logs
@@ -45,8 +45,7 @@ def drain(client: "redis.Redis", database: TaskDatabase) -> int:
         if not members:
             return written
         changes = [one for member in members if (one := _decode(member)) is not None]
-        with database.writing() as connection:
-            apply_changes(connection, changes, late=True)
+        write_changes(database, changes, late=True)
         client.zrem(keys.TASK_EVENTS, *members)
         written += len(members)
 

@@ -95,6 +95,8 @@ class TaskUpkeep:
     def _open_reconciler(self, database: "TaskDatabase") -> "EventReconciler":
         if self._reconciler is None:
             made: Any = import_module("framework.tasks.reconcile")
-            self._reconciler = made.EventReconciler(self._client, self._shard, database)
+            self._reconciler = made.EventReconciler(
+                self._client, self._shard, database, others=self._recorder.other_clients(self._shard)
+            )
         found: EventReconciler = self._reconciler  # pyright: ignore[reportAssignmentType]
         return found

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, TypeAlias
 from weakref import WeakSet
 
-from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from framework.backoff import backoff_s
 from framework.errors import TaskDatabaseError, TaskTablesError
-from framework.tasks.apply import apply_changes
+from framework.tasks.apply import write_changes
 from framework.tasks.change import EventChange
 from framework.tasks.database import TaskDatabase
 from framework.telemetry import logs
@@ -205,18 +205,13 @@ class EventWriter:
         if self._down_since is not None and self._when_down == "continue" and time.monotonic() < self._next_try:
             return self._keep(entries, changes)
         try:
-            with self._database.writing() as connection:
-                apply_changes(connection, changes)
-        except (DataError, IntegrityError) as error:
-            self._write_singly(changes, error)
+            write_changes(self._database, changes)
         except (SQLAlchemyError, OSError, TaskTablesError) as error:
             self._log_down(error)
             self._next_try = time.monotonic() + _RETRY_S
             if self._when_down == "wait":
                 return error if isinstance(error, TaskTablesError) else TaskDatabaseError(self._database.name, error)
             return self._keep(entries, changes)
-        except Exception as error:  # noqa: BLE001 - the thread must go on; a change that no database takes is named below
-            self._write_singly(changes, error)
         self._log_recovered()
         _finish(entries)
         return None
@@ -229,21 +224,6 @@ class EventWriter:
             return TaskDatabaseError(self._database.name, error)
         _finish(entries)
         return None
-
-    def _write_singly(self, changes: Sequence[EventChange], cause: Exception) -> None:
-        """Write each change alone, and leave out the ones that the database refuses."""
-        for one in changes:
-            try:
-                with self._database.writing() as connection:
-                    apply_changes(connection, [one])
-            except Exception as error:  # noqa: BLE001 - the database refuses the values, not the connection
-                self._log.error(
-                    "the database refuses the event of a job; the job continues without it. Report the error",
-                    event_name="task_event.refused",
-                    jid=one.jid,
-                    state=one.state,
-                    error=error if len(changes) > 1 else cause,
-                )
 
     def _give_up(self, entries: "Sequence[EventChange | Ticket]", error: Exception) -> "list[EventChange | Ticket]":
         """End the tickets that do not wait, those in the queue too; return the other entries of the batch."""

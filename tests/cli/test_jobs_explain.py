@@ -169,6 +169,20 @@ def test_explain_names_the_entry_that_pushed_the_job(site, explain, redis):
     assert "nightly, between ticks" in site.run(COMMAND, "explain", "manual", "-r", "jobs").stdout
 
 
+def test_explain_names_the_batch_and_its_cancellation(site, explain, redis):
+    enqueue(redis, "NoopWorker", jid=JID, bid="aw-4711")
+    enqueue(redis, "NoopWorker", jid="other", bid=7)
+    redis.zadd(keys.CANCELLED, {"aw-4711": time.time()})
+    (found,) = explain()["found"]
+    assert found["batch"] == "aw-4711"
+    assert found["reasons"][0]["code"] == "cancelled"
+    assert found["reasons"][0]["why"].startswith("its batch was cancelled")
+    (other,) = explain("other")["found"]
+    assert (other["batch"], "cancelled" in [one["code"] for one in other["reasons"]]) == (None, False)
+    done = site.run(COMMAND, "explain", JID, "-r", "jobs")
+    assert "  batch     aw-4711: `scripts/batches show aw-4711` shows its counts" in done.stdout.splitlines()
+
+
 def test_explain_job_in_flight_names_the_process(site, explain, redis):
     """A real process starts the job, falls silent and dies; the explanation is right at each step."""
     set_flag(redis, Flag(pause_flag("AsyncWorker"), 100, "reindexing", "ann"), 600)

@@ -346,6 +346,7 @@ def test_cancelled_batch_marks_itself_and_nested_ones(pusher, redis, fired):
         (jid,) = filled(inner := Batch(), 1)
     outer.cancel()
     outer.cancel()
+    assert redis.ttl(keys.CANCELLED) > keys.CANCELLED_TTL_S - 60
     assert set(redis.zrange(keys.CANCELLED, 0, -1)) == {outer.bid.encode(), inner.bid.encode()}
     end(redis, inner, jid, "removed")
     assert redis.exists(keys.CANCELLED) == 0
@@ -480,3 +481,30 @@ def test_batch_key_of_another_type_stops_no_job(pusher, redis):
     redis.set(keys.batch("aw-x"), "no hash")
     end(redis, Batch("aw-x"), "j")
     assert redis.llen("working") == 0
+
+
+def test_block_after_an_error_closes_the_batch(pusher, redis, fired):
+    batch, row = with_callbacks(), row_worker()
+    with pytest.raises(ZeroDivisionError), batch.jobs(autoflush=1):
+        first = row.perform_async(1)
+        _ = 1 / 0
+    assert batch.status.open
+    with batch.jobs():
+        second = row.perform_async(2)
+    assert not batch.status.open
+    for jid in (first, second):
+        end(redis, batch, jid)
+    assert fired() == ["complete", "success", "finished"]
+
+
+def test_overlapping_blocks_do_not_pile_up(pusher):
+    """Threads of a busy process open a block before that of another thread ends, without a pause."""
+    block = Batch().jobs()
+    block.__enter__()
+    for _ in range(1_200):
+        following = Batch().jobs()
+        following.__enter__()
+        block._stack.close()
+        block = following
+    row_worker().perform_async(1)
+    block._stack.close()

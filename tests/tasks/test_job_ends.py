@@ -1,14 +1,18 @@
 """The table from the end of a job to its event. ``tests/finish/test_endings.py`` brings a real job to each row."""
 
+import re
+
 from framework.errors import BusinessError
 from framework.finish import endings
 from framework.finish.endings import ENDINGS
 from framework.finish.outcome import Discarded, Failed
 from framework.finish.retry import Retry
+from framework.tasks import job_ends
 from framework.tasks.change import EventChange, Message, clean_text, decode_change, has_valid_jid
 from framework.tasks.job_ends import EVENT_ENDS, event_end, event_text
 from framework.tasks.model import STATUSES
 from framework.tasks.params import params_of
+from tests.harness import ROOT
 
 
 def test_every_ending_has_an_event():
@@ -45,3 +49,12 @@ def test_texts_are_cut_to_what_a_database_stores():
 def test_change_survives_the_spool():
     change = EventChange("j", "end", 1.5, "failed", "failed", reason="é", messages=[Message("m", 1.0, '{"a":1}')])
     assert decode_change(change.encode()) == change
+
+
+def test_guide_shows_the_state_of_every_end():
+    _, table, _ = re.split(r"<!-- /?event ends -->", (ROOT / "docs" / "guides" / "tasks.md").read_text())
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.strip().splitlines()[2:]]
+    shown = {state for row in rows for state in re.findall(r"`(\w+)`", row[2])}
+    ends = {end.state for end in EVENT_ENDS.values() if end is not None}
+    named = {one.state for one in vars(job_ends).values() if isinstance(one, job_ends.EventEnd)}
+    assert shown == ends | named | {"queued", "scheduled", "working"}

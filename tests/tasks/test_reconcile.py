@@ -100,6 +100,14 @@ def test_fresh_events_and_those_of_other_shards_are_left_alone(memory, redis):
     assert (reconciler.step(), reconciler.step()) == (0, 0)
 
 
+def test_job_that_moved_to_another_shard_is_not_lost(memory, redis, second_redis):
+    memory.apply(change("moved", "push", 1.0), change("gone", "push", 1.0))
+    second_redis.lpush("queue:default", payload("moved"))
+    reconciler = EventReconciler(redis, "main", memory.database, others=[second_redis])
+    assert (reconciler.step(), reconciler.step()) == (0, 1)
+    assert (memory.event("moved").state, memory.event("gone").state) == ("queued", "deleted")
+
+
 def test_spool_is_written_once_and_in_order(memory, redis):
     found = [
         change("j", "push", 1.0),

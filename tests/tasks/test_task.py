@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from framework import ApplicationWorker, BusinessError, Deduplicate, middleware, testing
+from framework.batches import Batch, BatchError
 from framework.errors import TaskError, TaskNotFoundError, TaskRetryError
 from framework.tasks import Task, story
 
@@ -168,3 +169,30 @@ def test_wait_and_sync_name_what_is_wrong(jobs):
             task.perform_bulk(worker, [(1,)], sync=True)
     with pytest.raises(ValueError, match="owner must be"):
         Task.create(owner="x" * 256)
+
+
+def test_jobs_of_a_batch_have_events_before_they_run(jobs):
+    worker = declared(loggable_arguments=("name",))
+    batch = Batch()
+    with batch.jobs(autoflush=1), Task.create() as task:
+        first = task.perform_bulk(worker, [(3, "a"), (1, "b")])
+    assert task.progress().counts["enqueue"] == 2
+    testing.drain(raise_errors=False)
+    assert (task.progress().is_complete, batch.status.dead) == (True, 1)
+    with Batch().jobs():
+        assert task.retry_failed() == 1
+    (again,) = task.events("enqueue")
+    assert (again.params, again.jid in first) == ([3, "a"], False)
+
+
+def test_refused_jobs_of_a_batch_are_not_pushed(jobs):
+    worker, batch = declared(), Batch()
+    with batch.jobs():
+        waiting = worker.perform_async(1)
+    batch.cancel()
+    with pytest.raises(BatchError, match="was cancelled"), batch.jobs():
+        refused = worker.perform_async(2)
+    assert story(waiting)[0].state == "queued"
+    # At once: the producer may end now.
+    assert story(refused)[0].state == "not_pushed"
+    assert "was cancelled" in story(refused)[0].reason

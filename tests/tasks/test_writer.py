@@ -8,6 +8,8 @@ from sqlalchemy.exc import DataError, OperationalError
 
 from framework.errors import TaskDatabaseError
 from framework.tasks.database import TaskDatabase
+from framework.tasks.spool import drain
+from framework.wire import keys
 from tests.harness import forked, until
 from tests.tasks.task_bench import TaskBench, change
 
@@ -78,18 +80,42 @@ def test_jobs_go_on_with_events_in_the_spool(broken):
         one.writer.write([change("j2", "push", 2.0)])
 
 
-def test_change_that_the_database_refuses_stops_no_other(memory, monkeypatch):
-    original = memory.database.writing
+@pytest.fixture
+def refusing(memory, monkeypatch):
+    """Return a set of ids whose events the database refuses, and a set of those at which it does not answer, once each."""
+    original, refused, failing = memory.database.writing, {"bad"}, set()
 
     @contextmanager
-    def refusing():
+    def writing():
         with original() as connection:
             yield connection
-            if connection.exec_driver_sql("SELECT count(*) FROM aw_events WHERE jid = 'bad'").scalar():
+            written = set(connection.exec_driver_sql("SELECT jid FROM aw_events").scalars())
+            if written & refused:
                 raise DataError("INSERT", {}, ValueError("out of range"))
+            if written & failing:
+                failing.clear()
+                raise OperationalError("COMMIT", {}, ConnectionError("away"))
 
-    monkeypatch.setattr(memory.database, "writing", refusing)
+    monkeypatch.setattr(memory.database, "writing", writing)
+    return failing
+
+
+def test_change_that_the_database_refuses_stops_no_other(memory, refusing):
     memory.writer.write([change(jid, "push", 1.0) for jid in ("good", "bad", "fine")])
+    assert [memory.event(jid) is not None for jid in ("good", "bad", "fine")] == [True, False, True]
+
+
+def test_outage_beside_a_refused_change_loses_no_other(memory, refusing):
+    refusing.add("fine")
+    changes = [change(jid, "end", 1.0, "finish", "completed") for jid in ("good", "bad", "fine")]
+    for ticket in memory.writer.submit_durable(changes, gives_up=False):
+        assert ticket.wait(30)
+    assert [memory.event(jid) is not None for jid in ("good", "bad", "fine")] == [True, False, True]
+
+
+def test_refused_change_in_the_spool_stops_no_other(memory, refusing, redis):
+    redis.zadd(keys.TASK_EVENTS, {change(jid, "push", 1.0).encode(): 1.0 for jid in ("good", "bad", "fine")})
+    assert drain(redis, memory.database) == 3
     assert [memory.event(jid) is not None for jid in ("good", "bad", "fine")] == [True, False, True]
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from framework import testing
 from framework.batches import Batch, BatchError
+from framework.declare.iterable import IterableWorker
 from tests.execute.iterable_jobs import iterable
 from tests.push.conftest import worker
 
@@ -83,4 +84,28 @@ def test_cancelled_batch_of_a_fake_runs_no_job(classes):
         batch.cancel()
         jobs.drain(classes[0])
         assert [job.args for job in jobs.enqueued()] == [["complete"], ["finished"]]
+        assert batch.status.removed == 1
+
+
+def test_iterable_job_of_a_cancelled_batch_stops():
+    seen = []
+
+    class CountWorker(IterableWorker):
+        feature_category = "not_owned"
+        flush_interval = 0.000001
+
+        def build_enumerator(self, *, cursor: int | None):
+            return [(item, item) for item in range(cursor or 0, 5)]
+
+        def each_iteration(self, item: int):
+            seen.append(item)
+            if item == 1:
+                self.batch.cancel()
+
+    with testing.fake() as jobs:
+        batch = Batch()
+        with batch.jobs():
+            CountWorker.perform_async()
+        jobs.drain()
+        assert seen == [0, 1]
         assert batch.status.removed == 1

@@ -154,6 +154,7 @@ class _Context:
         self._worker = worker
 
     def cancellation(self, jid: Jid, bid: str = "") -> _Cancellation:
+        # The worker process knows both.
         del jid, bid
         return _Cancellation(self._worker)
 

@@ -333,9 +333,8 @@ class _Run:
         elif self._timeout_s is not None and now > self._began_at + self._timeout_s + self._runs.grace_s:
             self.kill("timeout")
         if self._cancelled_at is None:
-            # Almost always empty.
-            cancelled = self._runs.running_jobs.cancelled
-            self._cancelled_at = now if cancelled and cancelled_jid(self._payload, cancelled) is not None else None
+            cancelled = cancelled_jid(self._payload, self._runs.running_jobs.cancelled)
+            self._cancelled_at = now if cancelled is not None else None
         elif now > self._cancelled_at + self._runs.grace_s:
             self.kill("cancelled")
 

@@ -6,7 +6,10 @@
 -- CRASH   before: as it was. after: changed. Called again it changes nothing more; a callback is added once.
 -- `cancel` marks the batch as a job is marked: each of its jobs ends before its start, and running ones are asked to end. Nested
 -- batches are cancelled by the caller.
+-- For how long a mark is kept, as `CANCELLED_TTL_S` of wire/keys.py.
+local MARK_S = 2592000
 local key, bid, action = KEYS[1], ARGV[1], ARGV[2]
+local batches = batch_functions()
 if redis.call('HEXISTS', key, 'pending') == 0 then
   redis.call('ZREM', KEYS[2], bid)
   return 0
@@ -24,7 +27,7 @@ if action == 'callback' then
   return 1
 end
 if action == 'delete' then
-  local parent, parent_bid = parent_of_batch(key)
+  local parent, parent_bid = batches.parent_of(key)
   local ended = redis.call('HMGET', key, 'complete_at', 'success_at', 'finished_at')
   for _, suffix in ipairs({ '', ':failed', ':dead', ':children' }) do redis.call('DEL', key .. suffix) end
   redis.call('ZREM', KEYS[2], bid)
@@ -36,16 +39,19 @@ if action == 'delete' then
     for i, event in ipairs({ 'complete', 'success', 'finished' }) do
       if ended[i] then redis.call('HINCRBY', parent, event .. '_children', -1) end
     end
-    settle_batch(parent_bid)
+    batches.settle(parent_bid)
   end
   return 1
 end
-local now = batch_now()
+local now = batches.now()
 if redis.call('HEXISTS', key, 'invalidated_at') == 0 then redis.call('HSET', key, 'invalidated_at', now) end
 if action == 'cancel' then
   if redis.call('HEXISTS', key, 'cancelled_at') == 0 then redis.call('HSET', key, 'cancelled_at', now) end
   redis.call('HDEL', key, 'open')
-  if redis.call('HEXISTS', key, 'finished_at') == 0 then redis.call('ZADD', KEYS[3], now, bid) end
-  settle_batch(bid)
+  if redis.call('HEXISTS', key, 'finished_at') == 0 then
+    redis.call('ZADD', KEYS[3], now, bid)
+    redis.call('EXPIRE', KEYS[3], MARK_S)
+  end
+  batches.settle(bid)
 end
 return 1

@@ -114,8 +114,9 @@ redis.call('HINCRBY', key, 'pending', added)
 if broken then return broken end
 if head.opens then redis.call('HINCRBY', key, 'open', 1) end
 if head.closes then redis.call('HINCRBY', key, 'open', -1) end
-keep_batch(key, redis.call('HGET', key, 'ttl_s'))
+local batches = batch_functions()
+batches.keep(key, redis.call('HGET', key, 'ttl_s'))
 local reply = { 1, owners }
 redis.call('SET', KEYS[3], cjson.encode(reply), 'PX', head.token_ms)
-settle_batch(bid)
+batches.settle(bid)
 return reply

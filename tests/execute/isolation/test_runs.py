@@ -180,6 +180,15 @@ def test_cancelled_batch_asks_its_isolated_jobs_and_kills_them(bench, redis, tmp
     assert end_line(bench, "asks")["job_status"] == end_line(bench, "hangs")["job_status"] == "cancelled"
 
 
+def test_cancelled_batch_asks_its_jobs_and_then_kills_them(bench, redis, tmp_path):
+    push(redis, jobs.HangWorker, str(tmp_path / "pids"), jid="hangs", bid="aw-batch")
+    push(redis, jobs.PatientWorker, str(tmp_path / "runs"), jid="asks", bid="aw-batch")
+    until(lambda: (tmp_path / "pids").exists() and (tmp_path / "runs").exists())
+    redis.zadd(keys.CANCELLED, {"aw-batch": 1})
+    bench.cancellations.refresh()
+    assert end_line(bench, "asks")["job_status"] == end_line(bench, "hangs")["job_status"] == "cancelled"
+
+
 def test_shutdown_kills_the_processes_and_keeps_the_jobs(bench, redis, tmp_path):
     push(redis, jobs.HangWorker, str(tmp_path / "pids"), jid="hangs")
     until((tmp_path / "pids").exists)

@@ -1,5 +1,5 @@
 -- count_in_batch(bid, jid, how): count a move of a batch's job, in the step that moves the job, and enqueue the callbacks of the
---         events that this brings about. settle_batch(bid): enqueue the callbacks of the events that have come about.
+--         events that this brings about. batch_functions(): the functions that scripts of batches share.
 -- how     done     it succeeded                            failed   it failed, and will run again
 --         dead     it died: no retry is left               removed  an operator ended it: cancelled, deleted, dropped, retired
 --         skipped  it was dropped before its queue         revived  an operator enqueued it again after its death
@@ -10,97 +10,110 @@
 -- CRASH   as the step that they belong to: a job is counted when it leaves its place, once, because only the step that finds the
 --         job at its place comes here. An event and its callbacks are one step too. Callbacks of a nested batch are jobs of its
 --         parent, which waits for them. A batch that is unknown (deleted, expired, Sidekiq Pro's) counts nothing.
-local BATCH_LINGER_S, BATCH_DEAD_S = 86400, 15552000
 
-local function batch_now()
-  local time = redis.call('TIME')
-  return string.format('%d.%06d', time[1], time[2])
-end
+-- Made once per call of a script, which may move a hundred jobs of batches.
+local batch_made
 
--- Let a batch live for its time to live from now on.
-local function keep_batch(key, ttl_s)
-  for _, suffix in ipairs({ '', ':failed', ':dead', ':children' }) do redis.call('EXPIRE', key .. suffix, ttl_s) end
-end
+-- Return the functions. Redis runs the whole source at each call of a script, and makes each function of the top level again: a
+-- call that moves no job of a batch does not pay for these.
+local function batch_functions()
+  if batch_made then return batch_made end
+  local LINGER_S, DEAD_S = 86400, 15552000
 
--- Note the event, and enqueue its callbacks. A queue that does not take one (another type, a queue of another shard) leaves it to
--- the schedule set, from which a poller moves it.
-local function fire_event(key, event, parent)
-  local now = batch_now()
-  redis.call('HSET', key, event .. '_at', now)
-  local stored = redis.call('HGET', key, 'on_' .. event)
-  local callbacks = stored and cjson.decode(stored) or {}
-  for _, callback in ipairs(callbacks) do
-    local queue = callback[1]
-    local data = string.sub(callback[2], 1, -2) .. ',"created_at":' .. now
-    local put = queue ~= '' and redis.pcall('LPUSH', 'queue:' .. queue, data .. ',"enqueued_at":' .. now .. '}')
-    if type(put) == 'number' then
-      redis.pcall('SADD', 'queues', queue)
-    else
-      redis.pcall('ZADD', 'schedule', now, data .. '}')
-    end
+  local function now()
+    local time = redis.call('TIME')
+    return string.format('%d.%06d', time[1], time[2])
   end
-  if not parent then return end
-  redis.call('HINCRBY', parent, 'total', #callbacks)
-  redis.call('HINCRBY', parent, 'pending', #callbacks)
-  if event ~= 'death' then redis.call('HINCRBY', parent, event .. '_children', 1) end
-end
 
--- Return the key of the parent, nil when there is none (any more).
-local function parent_of_batch(key)
-  local bid = redis.call('HGET', key, 'parent')
-  local parent = bid and 'aw:batch:' .. bid
-  if parent and redis.call('HEXISTS', parent, 'pending') == 1 then return parent, bid end
-end
+  -- Let a batch live for its time to live from now on.
+  local function keep(key, ttl_s)
+    for _, suffix in ipairs({ '', ':failed', ':dead', ':children' }) do redis.call('EXPIRE', key .. suffix, ttl_s) end
+  end
 
-local function settle_batch(bid)
-  while bid do
-    local key = 'aw:batch:' .. bid
-    local fields = redis.call('HMGET', key, 'pending', 'removed', 'open', 'children', 'complete_children', 'success_children',
-      'finished_children', 'complete_at', 'success_at', 'finished_at')
-    for i = 1, 7 do fields[i] = tonumber(fields[i]) or 0 end
-    local pending, open, children = fields[1], fields[3], fields[4]
-    if open > 0 then return end
-    local unfinished = pending - fields[2] - redis.call('SCARD', key .. ':dead')
-    local reached = {
-      unfinished - redis.call('SCARD', key .. ':failed') <= 0 and fields[5] >= children,
-      pending <= 0 and fields[6] >= children,
-      unfinished <= 0 and fields[7] >= children,
-    }
-    local parent, parent_bid
-    for i, event in ipairs({ 'complete', 'success', 'finished' }) do
-      if reached[i] and not fields[7 + i] then
-        if not parent then parent, parent_bid = parent_of_batch(key) end
-        fire_event(key, event, parent)
-        if event == 'success' then keep_batch(key, BATCH_LINGER_S) end
-        if event == 'finished' then redis.call('ZREM', 'aw:cancelled', bid) end
+  -- Note the event, and enqueue its callbacks. A queue that does not take one (another type, a queue of another shard) leaves it to
+  -- the schedule set, from which a poller moves it.
+  local function fire(key, event, parent)
+    local at = now()
+    redis.call('HSET', key, event .. '_at', at)
+    local stored = redis.call('HGET', key, 'on_' .. event)
+    local callbacks = stored and cjson.decode(stored) or {}
+    for _, callback in ipairs(callbacks) do
+      local queue = callback[1]
+      local data = string.sub(callback[2], 1, -2) .. ',"created_at":' .. at
+      local put = queue ~= '' and redis.pcall('LPUSH', 'queue:' .. queue, data .. ',"enqueued_at":' .. at .. '}')
+      if type(put) == 'number' then
+        redis.pcall('SADD', 'queues', queue)
+      else
+        redis.pcall('ZADD', 'schedule', at, data .. '}')
       end
     end
-    bid = parent_bid
+    if not parent then return end
+    redis.call('HINCRBY', parent, 'total', #callbacks)
+    redis.call('HINCRBY', parent, 'pending', #callbacks)
+    if event ~= 'death' then redis.call('HINCRBY', parent, event .. '_children', 1) end
   end
-end
 
--- The first death in a batch is one in each batch around it.
-local function note_death(key)
-  while key and not redis.call('HGET', key, 'death_at') do
-    local parent = parent_of_batch(key)
-    fire_event(key, 'death', parent)
-    redis.call('HSET', key, 'ttl_s', math.max(BATCH_DEAD_S, tonumber(redis.call('HGET', key, 'ttl_s')) or 0))
-    keep_batch(key, redis.call('HGET', key, 'ttl_s'))
-    key = parent
+  -- Return the key of the parent, nil when there is none (any more).
+  local function parent_of(key)
+    local bid = redis.call('HGET', key, 'parent')
+    local parent = bid and 'aw:batch:' .. bid
+    if parent and redis.call('HEXISTS', parent, 'pending') == 1 then return parent, bid end
   end
+
+  -- Enqueue the callbacks of the events that have come about in the batch and in those around it.
+  local function settle(bid)
+    while bid do
+      local key = 'aw:batch:' .. bid
+      local fields = redis.call('HMGET', key, 'pending', 'removed', 'open', 'children', 'complete_children', 'success_children',
+        'finished_children', 'complete_at', 'success_at', 'finished_at')
+      for i = 1, 7 do fields[i] = tonumber(fields[i]) or 0 end
+      local pending, open, children = fields[1], fields[3], fields[4]
+      if open > 0 then return end
+      local unfinished = pending - fields[2] - redis.call('SCARD', key .. ':dead')
+      local reached = {
+        unfinished - redis.call('SCARD', key .. ':failed') <= 0 and fields[5] >= children,
+        pending <= 0 and fields[6] >= children,
+        unfinished <= 0 and fields[7] >= children,
+      }
+      local parent, parent_bid
+      for i, event in ipairs({ 'complete', 'success', 'finished' }) do
+        if reached[i] and not fields[7 + i] then
+          if not parent then parent, parent_bid = parent_of(key) end
+          fire(key, event, parent)
+          if event == 'success' then keep(key, LINGER_S) end
+          if event == 'finished' then redis.call('ZREM', 'aw:cancelled', bid) end
+        end
+      end
+      bid = parent_bid
+    end
+  end
+
+  -- The first death in a batch is one in each batch around it.
+  local function note_death(key)
+    while key and not redis.call('HGET', key, 'death_at') do
+      local parent = parent_of(key)
+      fire(key, 'death', parent)
+      redis.call('HSET', key, 'ttl_s', math.max(DEAD_S, tonumber(redis.call('HGET', key, 'ttl_s')) or 0))
+      keep(key, redis.call('HGET', key, 'ttl_s'))
+      key = parent
+    end
+  end
+
+  batch_made = { now = now, keep = keep, parent_of = parent_of, settle = settle, note_death = note_death }
+  return batch_made
 end
 
 local function count_in_batch(bid, jid, how)
   local key = 'aw:batch:' .. bid
   local known = redis.call('HMGET', key, 'pending', 'ttl_s')
   if not known[1] then return end
-  local failed, dead = key .. ':failed', key .. ':dead'
+  local batches, failed, dead = batch_functions(), key .. ':failed', key .. ':dead'
   if how == 'failed' or how == 'revived' then
     if redis.call('SMOVE', dead, failed, jid) == 0 and how == 'failed' then redis.call('SADD', failed, jid) end
   elseif how == 'dead' then
     redis.call('SREM', failed, jid)
     redis.call('SADD', dead, jid)
-    note_death(key)
+    batches.note_death(key)
   elseif how == 'removed' then
     -- A job that died and is deleted afterwards stays dead.
     if redis.call('SISMEMBER', dead, jid) == 1 then return end
@@ -112,7 +125,7 @@ local function count_in_batch(bid, jid, how)
     redis.call('HINCRBY', key, 'pending', -1)
     if how == 'skipped' then redis.call('HINCRBY', key, 'total', -1) end
   end
-  keep_batch(key, redis.call('HGET', key, 'ttl_s'))
-  settle_batch(bid)
+  batches.keep(key, redis.call('HGET', key, 'ttl_s'))
+  batches.settle(bid)
 end
 
