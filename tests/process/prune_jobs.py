@@ -18,6 +18,8 @@ class PruneWorker(IterableWorker):
     """Delete the rows above an age, and note each in the same transaction."""
 
     feature_category = "not_owned"
+    # On a loaded machine three processes in turn may be killed before one has stopped in between.
+    max_retries_after_interruption = -1
     queue = "default"
     flush_interval = 0.5
 

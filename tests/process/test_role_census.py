@@ -55,9 +55,32 @@ FlaggedWorker.perform_async(4)
 FewWorker.perform_with_capacity()
 status.look_up(jids)
 """
+BATCHES_AND_LIMITERS = {
+    "+sscan": ("shard/batch_reader.py", "sscan_iter("),
+    "script batch_change": ("shard/shard.py", "BATCH_CHANGE"),
+    "script limiter_unlock": ("shard/limiter_store.py", "LIMITER_UNLOCK"),
+}
+
 ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
-    "producer": {"+unlink": ("shard/connection.py", "UNLINK"), "+lpos": ("shard/shard.py", '"LPOS"')},
+    "producer": {
+        "+unlink": ("shard/connection.py", "UNLINK"),
+        "+lpos": ("shard/shard.py", '"LPOS"'),
+        "+scan": ("shard/limiter_store.py", "scan_iter("),
+        "+srem": ("store/scripts/parts/batch.lua", "'SREM'"),
+        "~aw:task_events": ("tasks/spool.py", "keys.TASK_EVENTS"),
+        "~aw:limiter:*": ("shard/limiter_store.py", "keys.limiter("),
+        "~aw:limiters": ("shard/limiter_store.py", "keys.LIMITERS"),
+        "~aw:batch:*": ("shard/shard.py", "keys.batch("),
+        "~aw:batches": ("shard/shard.py", "keys.BATCHES"),
+        **BATCHES_AND_LIMITERS,
+    },
     "worker": {
+        **BATCHES_AND_LIMITERS,
+        "+zrank": ("admin/search.py", "zrank("),
+        "+zscan": ("admin/search.py", "zscan("),
+        "script search": ("admin/search.py", "SEARCH("),
+        "script start_iteration": ("execute/iterations.py", "START_ITERATION"),
+        "script save_iteration": ("execute/iterations.py", "SAVE_ITERATION"),
         "+unlink": ("shard/connection.py", "UNLINK"),
         "+client|unblock": ("fetch/blocking.py", "_unblock("),
         "script lead": ("cron/leadership.py", "LEAD("),
@@ -70,8 +93,14 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "+watch": ("admin/lock_reader.py", ".transaction("),
         "+unwatch": ("admin/lock_reader.py", ".transaction("),
         "~j|*": ("admin/class_traffic.py", "keys.metrics("),
+        "+ttl": ("shard/batch_reader.py", "ttl("),
+        "script batch_change": ("admin/batch_set.py", "BATCH_CHANGE("),
     },
     "read-only": {
+        "+ttl": ("shard/batch_reader.py", "ttl("),
+        "+scard": ("shard/batch_reader.py", "scard("),
+        "+zcount": ("store/scripts/parts/limiter.lua", "ZCOUNT"),
+        "script limiter_read": ("admin/limiter_reader.py", "LIMITER_READ("),
         "+hget": ("policies/concurrency/limit_state.py", ".hget("),
         "~j|*": ("admin/class_traffic.py", "keys.metrics("),
     },
