@@ -92,8 +92,9 @@ def test_worker_restarts_with_new_code_and_returns_jobs(cold_site, redis, proofs
     proofs("begun:one")
     jobs.write_text(jobs.read_text().replace('prove(f"begun:{name}"', 'prove(f"newly begun:{name}"'))
     assert proofs("newly begun:one")  # the job went back and runs again
-    assert len(process.find(event_name="process.ready")) == 2
-    assert "the worker restarts: jobs.py changed" in process.errors.read_text()
+    # The thread of the log may write later than the job runs.
+    until(lambda: len(process.find(event_name="process.ready")) == 2)
+    until(lambda: "the worker restarts: jobs.py changed" in process.errors.read_text())
     release("one")
     process.line(job_status="done")
     assert process.end() == 0
