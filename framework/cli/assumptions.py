@@ -4,16 +4,40 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import click
+from redis.exceptions import RedisError
 
 from framework.cli.project import Project
+from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError
-from framework.feature_flags.flag import Flag, drop_flag, pause_flag, run_flag
-from framework.messages import did_you_mean
+from framework.feature_flags.flag import Flag, check_flag_name, drop_flag, is_class_flag, pause_flag, run_flag
+from framework.messages import did_you_mean, join_names
 from framework.route.router import Router
 from framework.settings.model import RoutingRule
+from framework.shard.shard import Shard
+from framework.wiring.blockers import limits_under_flags
 from framework.wiring.client import open_router
 
 _FORMS = "write limit=20, flag:NAME=50 or rule='QUERY,QUEUE,SHARD'"
+
+
+@dataclass(frozen=True, slots=True)
+class AssumedLimits:
+    """The limits of a class under the assumptions; several if a flag is on for a share of the evaluations."""
+
+    worker: str
+    found: Sequence[int]
+
+    @property
+    def counted(self) -> Mapping[str, int]:
+        """The limit that counts, by the name of the class: the lowest."""
+        return {self.worker: self.found[0]} if self.found else {}
+
+    @property
+    def text(self) -> str:
+        """The limits as text, empty if there is no choice."""
+        return (
+            "" if len(self.found) < 2 else f"{' or '.join(map(str, self.found))} by evaluation; {self.found[0]} counts"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +48,37 @@ class Assumptions:
     flags: Mapping[str, Flag] = field(default_factory=dict[str, Flag])
     rule: RoutingRule | None = None
 
-    def limits(self, worker: str) -> Mapping[str, int]:
-        """Return the assumed limit by the name of the class."""
-        return {} if self.limit is None else {worker: self.limit}
+    @property
+    def application_flags(self) -> Mapping[str, Flag]:
+        """The flags that the code of the application asks."""
+        return {name: flag for name, flag in self.flags.items() if not is_class_flag(name)}
+
+    def limits(self, worker: str, declaration: Declaration | None, shard: Shard) -> AssumedLimits:
+        """Return the limits that the class would have on a shard: none if nothing is assumed about them.
+
+        Raises:
+            click.UsageError: a flag of the application is assumed, and the limit of the class asks none.
+        """
+        if self.limit is not None or not self.application_flags:
+            return AssumedLimits(worker, [] if self.limit is None else [self.limit])
+        names = join_names(sorted(self.application_flags))
+        if declaration is None:
+            raise click.UsageError(
+                f"--assume flag:{names}: the class {worker} is not loaded here; name its module with -r."
+            )
+        if not callable(declaration.concurrency_limit):
+            raise click.UsageError(
+                f"--assume flag:{names}: the concurrency_limit of {worker} is no function, so a flag of the application changes "
+                f"nothing that this command can see. Flags of the class are {', '.join(_class_flags(worker))}."
+            )
+        try:
+            return AssumedLimits(worker, limits_under_flags(declaration, self.application_flags, shard))
+        except (RedisError, OSError):
+            raise
+        except Exception as error:  # the application's own function may raise anything
+            raise click.UsageError(
+                f"--assume flag:{names}: the concurrency_limit of {worker} raises {error!r}."
+            ) from error
 
     def router(self, project: Project) -> Router:
         """Return the router with the assumed rule before all others.
@@ -69,17 +121,24 @@ def read_assumptions(texts: Sequence[str], worker: str) -> Assumptions:
 
 
 def _read_flag(text: str, name: str, value: str, worker: str) -> Flag:
-    known = (drop_flag(worker), run_flag(worker), pause_flag(worker))
-    if name not in known:
-        hint = did_you_mean(name, known)
+    known = _class_flags(worker)
+    if is_class_flag(name) and name not in known:
         raise click.UsageError(
-            f"--assume {text!r}: no flag {name!r} of {worker}{hint}; there are {', '.join(known)}. Other flags decide in the code of "
-            "the application, which this command does not run."
+            f"--assume {text!r}: no flag {name!r} of {worker}{did_you_mean(name, known)}; there are {', '.join(known)}."
         )
+    if not is_class_flag(name):
+        try:
+            check_flag_name(name)
+        except ValueError as error:
+            raise click.UsageError(f"--assume {text!r}: {error}.") from error
     percentage = _whole(text, value)
     if not 0 <= percentage <= 100:
         raise click.UsageError(f"--assume {text!r}: give a percentage from 0 to 100.")
     return Flag(name, percentage, "assumed")
+
+
+def _class_flags(worker: str) -> tuple[str, ...]:
+    return drop_flag(worker), run_flag(worker), pause_flag(worker)
 
 
 def _read_rule(text: str, value: str) -> RoutingRule:

@@ -9,7 +9,7 @@ import click
 from framework.admin.explain import Explainer, KnownClasses
 from framework.admin.explain_class import ClassExplainer, ClassExplanation
 from framework.admin.snapshot import ShardSnapshot
-from framework.cli.assumptions import read_assumptions
+from framework.cli.assumptions import AssumedLimits, read_assumptions
 from framework.cli.project import Project, refuse_unknown_class
 from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo_lines
@@ -41,9 +41,12 @@ def explain_class(
         raise click.UsageError(f"--assume rule: the class {worker} is not loaded here; name its module with -r.")
     route = None if declaration is None or project is None else assumed.router(project).route(declaration)
 
+    limits_of: dict[str, AssumedLimits] = {}
+
     def look(shard: Shard) -> ClassExplanation:
         snapshot = ShardSnapshot(shard.client, shard.name)
-        readers = open_blocker_readers(snapshot, assumed.flags, assumed.limits(worker))
+        limits = limits_of[shard.name] = assumed.limits(worker, declaration, shard)
+        readers = open_blocker_readers(snapshot, assumed.flags, limits.counted)
         explainer = ClassExplainer(snapshot, Explainer(snapshot, readers, classes), readers.limit)
         queue = route.queue if route is not None and route.shard == shard.name else None
         aliases = () if declaration is None else declaration.aliases
@@ -55,19 +58,21 @@ def explain_class(
         on.print_json({"class": worker, "shards": [_as_json(one) for one in shown]})
     else:
         for one in shown:
-            echo_lines(_format_text(worker, one, route))
+            echo_lines(_format_text(worker, one, route, limits_of[one.shard]))
     on.exit_if_unanswered()
     if not shown:
         refuse_unknown_class(worker, modules)
         sys.exit(EXIT_FAILED)
 
 
-def _format_text(worker: str, one: ClassExplanation, route: Route | None) -> Iterator[str]:
+def _format_text(worker: str, one: ClassExplanation, route: Route | None, limits: AssumedLimits) -> Iterator[str]:
     yield f"{worker} on {one.shard}{_route_text(one, route)}"
     yield f"  jobs      {_places_text(one)}"
     if one.backlog.oldest is not None:
         yield f"  oldest    waits for {format_age(one.now, one.backlog.oldest)}"
     yield f"  served    {_serving_text(one)}"
+    if limits.text:
+        yield f"  limit     {limits.text}"
     yield f"  runs      {_runs_text(one)}"
     if one.rates.arriving is not None:
         yield f"  arrive    {one.rates.arriving:,.1f} a minute"

@@ -85,6 +85,34 @@ def test_assumptions_show_the_answer_after_the_change(explain, site, redis):
     assert not redis.exists(keys.FLAGS, keys.LIMITS), "nothing is changed"
 
 
+FLAGGED = """
+from framework import ApplicationWorker, flags
+
+
+class FlaggedWorker(ApplicationWorker):
+    feature_category = "not_owned"
+    queue = "default"
+    concurrency_limit = lambda: 100 if flags.enabled("wide") else 10  # noqa: E731
+
+    def perform(self) -> None:
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("percentage", "limit", "line"),
+    [(0, 10, None), (100, 100, None), (50, 10, "  limit     10 or 100 by evaluation; 10 counts")],
+)
+def test_assumed_flag_of_the_application_gives_the_limit(site, redis, percentage, limit, line):
+    (site.folder / "flagged.py").write_text(FLAGGED)
+    enqueue(redis, "FlaggedWorker")
+    words = ("explain", "FlaggedWorker", "-r", "flagged", "--assume", f"flag:wide={percentage}")
+    (shard,) = json.loads(site.run(COMMAND, *words, "--json").stdout)["shards"]
+    assert shard["limit"] == limit
+    if line is not None:
+        assert line in site.run(COMMAND, *words).stdout.splitlines()
+
+
 def test_assumed_rule_shows_the_new_shard(explain, site, redis):
     site.write("redis.yml", {"shards": {"main": {"url": site.url}, "second": {"url": "redis://127.0.0.1:1"}}})
     push(redis, 1)
@@ -101,7 +129,10 @@ def test_assumed_rule_shows_the_new_shard(explain, site, redis):
         (("abc", "--assume", "limit=1"), 2, "--assume goes with the name of a class"),
         (("NoopWorker", "--assume", "limits=1"), 2, "'limits=1' is no assumption: write limit=20"),
         (("NoopWorker", "--assume", "limit=x"), 2, "'x' is no whole number"),
-        (("NoopWorker", "--assume", "flag:x=1"), 2, "no flag 'x' of NoopWorker; there are drop_jobs_NoopWorker"),
+        (("NoopWorker", "--assume", "flag:x=1"), 2, "the concurrency_limit of NoopWorker is no function"),
+        (("GoneWorker", "--assume", "flag:x=1"), 2, "the class GoneWorker is not loaded here"),
+        (("NoopWorker", "--assume", "flag:drop_jobs_Nop=1"), 2, "no flag 'drop_jobs_Nop' of NoopWorker (did you mean"),
+        (("NoopWorker", "--assume", "flag:a b=1"), 2, "--assume 'flag:a b=1'"),
         (("NoopWorker", "--assume", "flag:drop_jobs_NoopWorker=101"), 2, "give a percentage from 0 to 100"),
         (("NoopWorker", "--assume", "rule=*"), 2, "write rule='QUERY,QUEUE,SHARD'"),
         (("NoopWorker", "--assume", "rule=nme=1,a,"), 2, "--assume rule: unknown attribute 'nme'"),
