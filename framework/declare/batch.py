@@ -35,7 +35,7 @@ class Batch:
     batch that is made inside of a block is nested in the batch of the block, which waits for it and for its callbacks.
 
     ``callback_queue`` is the queue of callbacks that name none themselves; without it their classes are routed as usual.
-    ``expires_in`` is how long the batch is kept after the last change. ``shard`` is needed for no batch with jobs: it lives where
+    ``expires_in`` is how long the batch is kept after the last change. ``shard`` is needed for no batch with jobs: it is stored where
     they do, and all of them must be of one shard.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Decide what becomes of a job that ``OverLimit`` ends: it runs again later, it fails, or it is dropped (the limiter's policy)."""
+"""Decide the fate of a job that ``OverLimit`` ends: it runs again later, it fails, or it is dropped (the limiter's policy)."""
 
 import math
 import random

@@ -14,7 +14,7 @@ from framework.types import Payload
 from framework.wire.job import TRACK
 
 ElsewhereState: TypeAlias = Literal["interrupted", "quarantined", "dropped"]
-"""What becomes of a job that is moved outside of a run."""
+"""The state of a job that is moved outside of a run."""
 
 
 class Durable(Protocol):

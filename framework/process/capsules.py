@@ -1,6 +1,6 @@
 """The capsules of a process: groups of queues, each with a fetcher, threads and slots of its own.
 
-A process has one capsule, ``default``, unless it is told others. They share the identity, the lease, the record and the stop.
+A process has one capsule, ``default``, unless it is given others. They share the identity, the lease, the record and the stop.
 """
 
 import time
