@@ -68,6 +68,12 @@ def test_account_repeated_push_without_run_is_lost():
     assert (found.lost, found.forgotten) == ([0], [])
 
 
+def test_account_run_that_ends_before_the_signal_is_not_cut_off():
+    kill = Injection("kill", 1, 1.05)
+    found = judged(ran(0, 1, 1.0, 1.06) + ran(1, 1, 1.0) + ran(1, 2, 1.3, 1.4), [kill], accepted=2)
+    assert (found.interrupted, len(found.recoveries)) == (1, 1)
+
+
 # --- extra runs
 
 

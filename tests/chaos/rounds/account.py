@@ -248,8 +248,11 @@ def _record_recoveries(found: Account, runs: Mapping[int, list[Run]], causes: _C
                 or (run.ended is not None and run.ended <= injection.at)
             ):
                 continue
-            found.kinds[injection.kind].interrupted += 1
             later = next((other for other in own[index + 1 :] if other.pid != run.pid), None)
+            if injection.kind == "kill" and run.ended is not None and later is None:
+                # It ended, and was acknowledged, before the signal reached its process.
+                continue
+            found.kinds[injection.kind].interrupted += 1
             if later is not None:
                 found.spans.append((injection.at, later.begun))
                 found.kinds[injection.kind].recoveries.append(later.begun - causes.well_from(injection.at, later.begun))
