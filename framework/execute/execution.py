@@ -20,7 +20,7 @@ from framework.execute.iterations import Iterations
 from framework.execute.job_log import JobLog, StartLine
 from framework.execute.perform import admitted, call_perform, new_instance
 from framework.execute.policy_decision import AdmitTogether, PolicyDecision
-from framework.execute.recording import JobRecorder, RunRecord
+from framework.execute.recording import JobRecorder, RunRecord, is_recorded_job
 from framework.execute.requested_outcome import malformed_outcome, requested_outcome
 from framework.execute.stats import RunningJobs
 from framework.execute.timeouts import Timeouts
@@ -244,7 +244,7 @@ class Executor:
 
     def _open_record(self, run: Execution, payload: Payload) -> RunRecord | None:
         """Return the record of a tracked job; a payload without the field, of another producer, is as its class says."""
-        if self._recorder is None or not payload.get(TRACK, run.declaration is not None and run.declaration.track):
+        if self._recorder is None or not is_recorded_job(payload, run.declaration):
             return None
         return self._recorder.open(payload, run.unit.queue)
 
@@ -311,9 +311,6 @@ class Executor:
         """Run the job in a process of its own, middlewares included; this thread waits for it."""
         if not self._note_start(run, payload, suspected=suspected):
             return
-        if run.record is not None:
-            run.record.start()
-            run.instance._aw_record = run.record
         run.unit.performing_since = run.started
         # Here and not in the process of the job: one that is killed would keep the lock of a limiter.
         with admitted(run.instance.declaration(), payload):
@@ -326,12 +323,10 @@ class Executor:
     def _call_job(self, run: Execution, declaration: Declaration, payload: Payload, *, suspected: bool) -> None:
         """Write the start of a suspect, and call ``perform`` through the middleware."""
         instance = run.instance
-        # Almost no job has either: the check is cheaper than the call.
-        if (suspected or run.tracked is not None) and not self._note_start(run, payload, suspected=suspected):
+        # Almost no job has one of them: the check is cheaper than the call.
+        noted = suspected or run.tracked is not None or run.record is not None
+        if noted and not self._note_start(run, payload, suspected=suspected):
             return
-        if run.record is not None:
-            run.record.start()
-            instance._aw_record = run.record
         # A store and not a method: every job pays for it.
         run.unit.performing_since = run.started
         if not self._middleware:
@@ -347,7 +342,7 @@ class Executor:
                 run.middleware_exits = stack.pop_all()
 
     def _note_start(self, run: Execution, payload: Payload, *, suspected: bool) -> bool:
-        """Write the state ``running``, and the start of a suspect; return false if the process stops before its turn."""
+        """Write the state ``running``, the start of a suspect, and the event; return false if the process stops before its turn."""
         if run.tracked is not None and run.unit.admission is None:
             self._status_writer.write(run.tracked, "running")
         if suspected:
@@ -358,6 +353,9 @@ class Executor:
                 run.outcome = Interrupted()
                 return False
             run.started = time.perf_counter()
+        if run.record is not None:
+            run.record.start()
+            run.instance._aw_record = run.record
         return True
 
     def _outcome(self, run: Execution, error: BaseException) -> RunOutcome:
