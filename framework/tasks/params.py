@@ -3,7 +3,6 @@
 from typing import Any
 
 from framework.declare.declaration import Declaration
-from framework.tasks.change import clean_text
 from framework.types import Payload
 from framework.wire.job import version_of
 from framework.wire.json import dumps
@@ -34,5 +33,5 @@ def _is_number(value: object) -> bool:
 
 
 def _encode(values: list[Any]) -> str:
-    # JSON writes a NUL as an escape, which PostgreSQL's TEXT takes.
-    return clean_text(dumps(values).decode(), 1 << 40)
+    # JSON has a NUL as an escape, which PostgreSQL's TEXT takes, and no lone surrogate.
+    return dumps(values).decode()

@@ -262,7 +262,7 @@ class Task:
     def set_result(self, result: Json) -> None:
         """Store a summary of the result with the task: any JSON value."""
         with _writing() as connection:
-            text = clean_text(dumps(result).decode(), 1 << 40)
+            text = dumps(result).decode()
             connection.execute(update(tasks).where(tasks.c.id == self.id).values(result=text))
 
     def result(self) -> Json:
