@@ -49,7 +49,7 @@ def test_iterable_worker_is_async_by_its_iterations():
     assert inspect.iscoroutinefunction(worker().perform)
 
 
-def test_child_of_an_iterable_worker_may_build_another_enumerator():
+def test_child_of_an_iterable_worker_may_build_its_own_items():
     parent = declared(**GOOD)
 
     def build(self, name: str, *, cursor):

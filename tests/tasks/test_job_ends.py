@@ -20,7 +20,7 @@ def test_every_ending_has_an_event():
     assert {end.status for end in EVENT_ENDS.values() if end} <= set(STATUSES)
 
 
-def test_business_failures_and_dropped_jobs_have_rows_of_their_own():
+def test_business_failures_and_dropped_jobs_have_own_rows():
     business = Failed(BusinessError("no price"))
     assert event_end(endings.DELETED, business) == ("failed", "failed")
     assert event_end(endings.DELETED, Failed(ValueError("x"))) == ("error", "not_retried")

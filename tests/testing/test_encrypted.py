@@ -86,7 +86,7 @@ def test_equal_jobs_are_deduplicated_by_a_keyed_digest(jobs):
     assert ("other", 5) in worker._ran
 
 
-def test_one_more_run_of_a_deduplicated_job_is_encrypted_for_its_own_id(jobs):
+def test_one_more_run_of_a_job_is_encrypted_for_its_own_id(jobs):
     policy = Deduplicate("until_executed", ttl=timedelta(hours=1), if_deduplicated="reschedule_once")
     ran = []
 
