@@ -225,8 +225,8 @@ def _accepts(row: _Row, change: EventChange, *, late: bool) -> bool:
     if late and change.at < row.changed_at:
         return False
     if change.state == HELD.state:
-        # Admission holds a job in Redis before its record is written. Meanwhile another process may start the job, and even end it:
-        # the record then says less than the event.
+        # Decision 247: admission holds a job in Redis before its record is written. Meanwhile another process may start the job, and
+        # even end it: the record then says less than the event.
         return row.current == "enqueue"
     if change.kind == "push":
         return row.state in _PUSHED_AGAIN or change.replaces is not None
