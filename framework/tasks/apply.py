@@ -15,7 +15,7 @@ from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 from framework.errors import TaskTablesError
 from framework.tasks.change import EventChange, Message, Status
 from framework.tasks.database import TaskDatabase
-from framework.tasks.job_ends import DUPLICATE, LOST, NOT_PUSHED
+from framework.tasks.job_ends import DUPLICATE, HELD, LOST, NOT_PUSHED
 from framework.tasks.model import FAILED_STATUSES, OPEN_STATUSES, STATUSES, events, messages, tasks
 from framework.telemetry import logs
 
@@ -224,6 +224,10 @@ def _accepts(row: _Row, change: EventChange, *, late: bool) -> bool:
         return row.changed_at == change.seen_at
     if late and change.at < row.changed_at:
         return False
+    if change.state == HELD.state:
+        # Decision 247: admission holds a job in Redis before its record is written. Meanwhile another process may start the job, and
+        # even end it: the record then says less than the event.
+        return row.current == "enqueue"
     if change.kind == "push":
         return row.state in _PUSHED_AGAIN or change.replaces is not None
     # The start of a run whose process was suspended may be written after the end of the next run.

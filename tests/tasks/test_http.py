@@ -14,6 +14,7 @@ from framework.errors import TaskDatabaseError
 from framework.tasks import Task, http
 from framework.tasks.http import TaskScope, tasks_app
 from framework.tasks.openapi import DOCUMENT
+from tests.tables import each_row
 
 
 @pytest.fixture
@@ -117,7 +118,7 @@ def test_caller_sees_only_tasks_of_its_scope(task, worker):
     fits("POST", f"/tasks/{task.id}/cancel", user="ann", status=403)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "status"),
     [
         ("/tasks?limit=0", 400),
@@ -134,7 +135,7 @@ def test_caller_sees_only_tasks_of_its_scope(task, worker):
         ("/jobs/%00", 404),
     ],
 )
-def test_bad_requests_get_an_error_with_its_reason(worker, path, status):
+def test_bad_requests_get_an_error_with_its_reason(path, status, worker):
     assert fits("GET", path, status)["error"]
 
 
