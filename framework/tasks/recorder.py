@@ -51,8 +51,11 @@ class EventRecorder:
         params: Literal["loggable", "whole"],
         shard: str = "main",
         clock: Callable[[], float] = time.time,
+        *,
+        keeps_payloads: bool = False,
     ) -> None:
         self._writer = writer
+        self._keeps_payloads = keeps_payloads
         self._params: Literal["loggable", "whole"] = params
         self._shard = shard
         self._clock = clock
@@ -63,7 +66,8 @@ class EventRecorder:
         """Return the recorder of the jobs that run on this shard."""
         found = self._of_shard.get(shard)
         if found is None:
-            found = self._of_shard[shard] = EventRecorder(self._writer, self._params, shard, self._clock)
+            found = EventRecorder(self._writer, self._params, shard, self._clock, keeps_payloads=self._keeps_payloads)
+            self._of_shard[shard] = found
         return found
 
     # --- a push ---------------------------------------------------------------------------------------------------
@@ -75,6 +79,8 @@ class EventRecorder:
             self._pushed(destination, batch.queue, loads(data, None), now, scheduled=scheduled)
             for data in batch.payloads
         ]
+        if self._keeps_payloads:
+            _keep_payloads(changes, batch)
         scope = PUSH_SCOPE.get()
         if scope is not None:
             places = range(len(changes)) if batch.indexes is None else batch.indexes
@@ -222,6 +228,12 @@ def items_of(payload: Payload) -> int:
     """Return how many items a job of a split task has: its first argument is the list of them."""
     found = payload.get(TASK_ITEMS)
     return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else 1
+
+
+def _keep_payloads(changes: Sequence[EventChange], batch: JobBatch) -> None:
+    for place, (change, data) in enumerate(zip(changes, batch.payloads, strict=True)):
+        change.payload = data.decode()
+        change.due_at = None if batch.dues is None else batch.dues[place].at
 
 
 def _encode(fields: Mapping[str, Any]) -> str | None:
