@@ -22,7 +22,7 @@ from framework.telemetry.visible import visible
 from framework.text import format_age
 
 if TYPE_CHECKING:
-    from framework.tasks import JobEvent, Task, TaskProgress
+    from framework.tasks import JobEvent
     from framework.tasks.retention import Pruned
 
 _HEADINGS = ("TASK", "TITLE", "OWNER", "AGE", "JOBS", "ENDED", "FAILED", "STATE")
@@ -48,13 +48,16 @@ def tasks() -> None:
 @reports_errors
 def list_tasks(*, owner: str | None, tenant: str | None, limit: int, as_json: bool) -> None:
     """List tasks, the newest first."""
-    found = [(one, one.progress()) for one in api.Task.all(owner=owner, tenant=tenant, limit=limit)]
+    # Finds a missing extra, and says so.
+    name = current().recorder.store.database.name
+    read: Any = import_module("framework.tasks.task")
+    found: list[dict[str, Any]] = read.page_as_json(owner=owner, tenant=tenant, limit=limit)
     if as_json:
-        echo_json({"tasks": [one.as_json() for one, _ in found]})
+        echo_json({"tasks": found})
     elif found:
-        echo_lines(columns([_HEADINGS, *(_row(one, progress) for one, progress in found)]))
+        echo_lines(columns([_HEADINGS, *map(_row, found)]))
     else:
-        echo(f"{current().recorder.store.database.name} has no task.")
+        echo(f"{name} has no task.")
 
 
 @tasks.command("show")
@@ -187,17 +190,16 @@ def event_lines(event: "JobEvent") -> list[str]:
     return list(columns([(name, visible("-" if value is None else str(value))) for name, value in facts.items()]))
 
 
-def _row(task: "Task", progress: "TaskProgress") -> Sequence[str]:
-    state = "complete" if progress.is_complete else "runs"
+def _row(task: dict[str, Any]) -> Sequence[str]:
+    progress: dict[str, Any] = task["progress"]
+    state = "complete" if progress["is_complete"] else "runs"
     return (
-        task.id,
-        visible(task.title or task.worker or "-"),
-        visible(task.owner or "-"),
-        format_age(time.time(), task.created_at),
-        f"{progress.total:,}",
-        f"{progress.ended:,}",
-        f"{progress.failed:,}",
-        f"{state}, cancelled" if progress.is_cancelled else state,
+        task["id"],
+        visible(task["title"] or task["worker"] or "-"),
+        visible(task["owner"] or "-"),
+        format_age(time.time(), task["created_at"]),
+        *(f"{progress[name]:,}" for name in ("total", "ended", "failed")),
+        f"{state}, cancelled" if progress["is_cancelled"] else state,
     )
 
 

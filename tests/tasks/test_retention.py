@@ -20,9 +20,14 @@ def ended(jid, at, **facts):
 
 
 def fill(bench):
-    """Make an old task of three events, a fresh one, one that is not finished, and single events."""
+    """Make an old task of three events, a fresh one, one that is not finished, one that begins again, and single events."""
     with bench.database.writing() as connection:
-        for name, closed, completed in (("old", 1, 10 * DAY_S), ("fresh", 1, 99 * DAY_S), ("open", 1, None)):
+        for name, closed, completed in (
+            ("old", 1, 10 * DAY_S),
+            ("fresh", 1, 99 * DAY_S),
+            ("open", 1, None),
+            ("again", 1, 1.0),
+        ):
             values = f"('{name}', 1, {closed}, {completed or 'NULL'})"
             connection.exec_driver_sql(
                 f"INSERT INTO aw_tasks (id, created_at, closed_at, completed_at) VALUES {values}"
@@ -31,6 +36,8 @@ def fill(bench):
     changes += [*ended("f1", 99 * DAY_S, task_id="fresh"), *ended("u1", 1.0, task_id="open")]
     changes += [*ended("single", 1.0), *ended("recent", 99 * DAY_S)]
     bench.apply(*changes, change("u2", "push", 1.0, task_id="open"), change("waits", "push", 1.0))
+    with bench.database.writing() as connection:
+        connection.exec_driver_sql("UPDATE aw_events SET task_id = 'again' WHERE jid = 'waits'")
 
 
 def left(bench):
@@ -43,7 +50,7 @@ def left(bench):
 
 
 STAYS = {
-    "tasks": {"fresh", "open"},
+    "tasks": {"fresh", "open", "again"},
     "events": {"f1", "u1", "u2", "recent", "waits"},
     "messages": {"f1", "u1", "recent"},
 }
@@ -54,7 +61,7 @@ def test_what_ended_long_ago_goes_to_the_archive(bench, tmp_path, monkeypatch):
     fill(bench)
     with (tmp_path / "old.jsonl").open("a") as archive:
         retention = Retention(bench.database, 30, archive, clock=lambda: NOW)
-        assert retention.count_tasks() == 1
+        assert retention.count_tasks() == 2
         assert retention.run(most=1) == Pruned(0, 2, 2)  # one step, then the bound
         assert retention.run() == Pruned(1, 4, 4)
     assert left(bench) == STAYS
