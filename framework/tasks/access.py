@@ -77,6 +77,10 @@ class LazyRecorder:
         """See ``PushRecorder``."""
         self.store.recorder.not_written(destination, batch, error)
 
+    def written(self, destination: "Destination", batch: "JobBatch") -> None:
+        """See ``PushRecorder``."""
+        self.store.recorder.written(destination, batch)
+
     def duplicates(self, destination: "Destination", pairs: "Sequence[tuple[Jid, Jid]]") -> None:
         """See ``PushRecorder``."""
         self.store.recorder.duplicates(destination, pairs)

@@ -74,13 +74,7 @@ class EventRecorder:
 
     def enqueued(self, destination: Destination, batch: JobBatch) -> None:
         """See ``PushRecorder``."""
-        now, scheduled = self._clock(), batch.dues is not None
-        changes = [
-            self._pushed(destination, batch.queue, loads(data, None), now, scheduled=scheduled)
-            for data in batch.payloads
-        ]
-        if self._keeps_payloads:
-            _keep_payloads(changes, batch)
+        changes = self._pushes(destination, batch)
         scope = PUSH_SCOPE.get()
         if scope is not None:
             places = range(len(changes)) if batch.indexes is None else batch.indexes
@@ -96,6 +90,10 @@ class EventRecorder:
             change.queue = batch.queue
         self._write_soon(changes)
 
+    def written(self, destination: Destination, batch: JobBatch) -> None:
+        """See ``PushRecorder``."""
+        self._write_soon([one for one in self._pushes(destination, batch) if has_valid_jid(one.jid)])
+
     def duplicates(self, destination: Destination, pairs: Sequence[tuple[Jid, Jid]]) -> None:
         """See ``PushRecorder``."""
         changes = [self._moved(destination, jid, DUPLICATE, f"the job {owner} stands for it") for jid, owner in pairs]
@@ -108,6 +106,16 @@ class EventRecorder:
         deadline = time.monotonic() + _PUSH_WAIT_S
         for ticket in self._writer.submit_durable(changes, gives_up=False):
             ticket.wait(max(0.0, deadline - time.monotonic()))
+
+    def _pushes(self, destination: Destination, batch: JobBatch) -> list[EventChange]:
+        now, scheduled = self._clock(), batch.dues is not None
+        changes = [
+            self._pushed(destination, batch.queue, loads(data, None), now, scheduled=scheduled)
+            for data in batch.payloads
+        ]
+        if self._keeps_payloads:
+            _keep_payloads(changes, batch)
+        return changes
 
     def _pushed(
         self, destination: Destination, queue: str, payload: Payload, now: float, *, scheduled: bool

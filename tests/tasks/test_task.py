@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from framework import ApplicationWorker, BusinessError, Deduplicate, middleware, testing
+from framework import ApplicationWorker, BusinessError, Deduplicate, LimitedCapacityWorker, middleware, testing
 from framework.batches import Batch, BatchError
 from framework.errors import TaskError, TaskNotFoundError, TaskRetryError
 from framework.tasks import Task, access, story
@@ -156,6 +156,10 @@ def test_recorded_class_is_recorded_without_a_task(jobs):
     assert story(jid)[0].status == "finish"
     with pytest.raises(TaskNotFoundError):
         story(unrecorded)
+    facts = {"feature_category": "not_owned", "track": True, "idempotent": True, "max_running_jobs": 2}
+    work = {name: lambda self: 0 for name in ("perform_work", "remaining_work_count")}
+    few = type("FewWorker", (LimitedCapacityWorker,), {**facts, **work})
+    assert [story(jid)[0].state for jid in few.perform_with_capacity()] == ["queued", "queued"]
 
 
 def test_async_code_uses_the_twins(jobs):
