@@ -30,7 +30,7 @@ from framework.tasks.change import has_valid_jid
 from framework.tasks.model import STATUSES
 from framework.tasks.openapi import DOCUMENT, MAX_ID
 from framework.tasks.queries import MAX_PAGE
-from framework.tasks.task import Task, story
+from framework.tasks.task import Task, page_as_json, story
 
 STREAM_PERIOD_S = 1.0
 """The time between two looks at the progress of a streamed task."""
@@ -93,8 +93,8 @@ class _Routes:
             _narrowed(request, name, own) for name, own in (("owner", scope.owner), ("tenant", scope.tenant))
         )
         last = None if before is None else await self._visible(before, scope)
-        found = await asyncio.to_thread(Task.all, owner=owner, tenant=tenant, limit=limit, before=last)
-        return JSONResponse({"tasks": [await asyncio.to_thread(one.as_json) for one in found]})
+        found = await asyncio.to_thread(page_as_json, owner=owner, tenant=tenant, limit=limit, before=last)
+        return JSONResponse({"tasks": found})
 
     async def show(self, request: Request) -> Response:
         task = await self._task(request)

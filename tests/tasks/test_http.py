@@ -6,6 +6,7 @@ import json
 import httpx2 as httpx
 import pytest
 from jsonschema import Draft202012Validator
+from sqlalchemy import Engine, event
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -89,6 +90,22 @@ def test_every_route_answers_as_its_schema_says(task):
     assert [one["text"] for one in fits("GET", f"/jobs/{failed['jid']}")["messages"]] == ["checked", "no name"]
     assert fits("POST", f"/tasks/{task.id}/retry") == {"retried": 1}
     assert fits("POST", f"/tasks/{task.id}/cancel") == {"cancelled": 1}
+
+
+def test_list_is_read_by_one_query(task):
+    for _ in range(3):
+        Task.create(title="more").close()
+    statements = []
+
+    def note(_connection, _cursor, statement, *_):
+        statements.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        assert len(fits("GET", "/tasks")["tasks"]) == 4
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    assert len([one for one in statements if "FROM aw_tasks" in one]) == 1
 
 
 def test_stream_ends_with_the_task(task, monkeypatch):
