@@ -109,13 +109,10 @@ class EventReconciler:
         self._stale_s = stale_s
         self._clock = clock
         self._after = 0
+        self.lost: set[Jid] = set()
+        """With ``heals``: the jobs that two passes in a row did not find. This holds whatever the clocks of producers say."""
         self._missing: dict[Jid, float] = {}
         """The jobs that the last pass did not find, with the last change of their events."""
-
-    @property
-    def has_missing(self) -> bool:
-        """Whether the last pass did not find some job."""
-        return bool(self._missing)
 
     def step(self) -> int:
         """Make one pass over a page of stale events; return the number of mended ones. Raises redis errors and SQLAlchemyError."""
@@ -126,7 +123,7 @@ class EventReconciler:
         # The events of the next page are compared in the next step.
         self._after = found[-1].id if len(found) == _PAGE else 0
         if not found:
-            self._missing = {}
+            self._missing, self.lost = {}, set()
         self._close_abandoned(now)
         return mended
 
@@ -146,14 +143,18 @@ class EventReconciler:
         changes: list[EventChange] = []
         missing: dict[Jid, float] = {}
         searches = 0
+        self.lost = set()
         for one in found:
             jid = one.stands_for or one.jid
             place = places.get(jid)
             if place is None:
                 missing[one.jid] = one.changed_at
-                if self._heals and one.has_payload:
+                if self._missing.get(one.jid) != one.changed_at:
                     continue
-                if self._missing.get(one.jid) != one.changed_at or searches >= _MAX_SEARCHES:
+                if self._heals and one.has_payload:
+                    self.lost.add(one.jid)
+                    continue
+                if searches >= _MAX_SEARCHES:
                     continue
                 searches += 1
                 place = _searched(self._client, jid)

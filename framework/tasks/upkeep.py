@@ -98,16 +98,16 @@ class TaskUpkeep:
             )
 
         tasks = self._recorder.settings.tasks
-        if tasks.ledger == "heal" and reconciler.has_missing:
-            self._heal(database)
+        if reconciler.lost:
+            self._heal(database, reconciler.lost)
         # One process removes for all shards: they share the database.
         if tasks.keep is not None and self._shard == "main":
             self._prune(database, tasks.keep)
 
-    def _heal(self, database: "TaskDatabase") -> None:
+    def _heal(self, database: "TaskDatabase", lost: set[str]) -> None:
         made: Any = import_module("framework.tasks.ledger")
         ledger: Ledger = made.Ledger(self._recorder.shards, database, self._recorder.settings.size_limit)
-        healed = ledger.heal(list(ledger.lost(self._shard)))
+        healed = ledger.heal([one for one in ledger.lost(self._shard) if one.jid in lost])
         if healed.enqueued or healed.cancelled:
             self._log.warning(
                 "Redis had lost jobs; they were enqueued again from the database of tasks",

@@ -1,7 +1,11 @@
 """Changes of events, and the counters of their tasks."""
 
+import time
+
+import pytest
 from sqlalchemy import insert, select, update
 
+from framework.tasks import queries
 from framework.tasks.change import Message
 from framework.tasks.model import STATUSES, events, messages, tasks
 from tests.tasks.task_bench import change
@@ -46,6 +50,31 @@ def test_event_that_was_never_pushed_here_is_made_by_its_run(bench):
     bench.apply(change("j1", "end", 2.0, "finish", "completed", task_id=TASK))
     bench.apply(change("j1", "push", 3.0, task_id=TASK))
     assert counters(bench) == {"total": 1, "finish": 1}
+
+
+def test_job_pushed_twice_and_clock_set_back_count_once(bench):
+    make_task(bench)
+    push = change("j", "push", 100.0, task_id=TASK)
+    bench.apply(push)
+    bench.apply(push, change("j", "push", 101.0, task_id=TASK))  # the reply of the push was lost: it was repeated
+    bench.apply(change("j", "start", 50.0, "working", "working"))  # by the clock of another host, or after a jump
+    assert counters(bench) == {"total": 1, "working": 1}
+    bench.apply(change("j", "end", 51.0, "finish", "completed"))
+    bench.apply(change("j", "start", 40.0, "working", "working"), change("j", "end", 41.0, "finish", "completed"))
+    assert counters(bench) == {"total": 1, "finish": 1}
+
+
+@pytest.mark.campaign
+def test_100_000_messages_of_one_job_are_read_in_pages(bench):
+    said = [Message(f"row {number}", 1.0, None, f"key-{number}") for number in range(100_000)]
+    bench.apply(change("j", "push", 1.0), change("j", "note", 1.0, messages=said))
+    begun = time.perf_counter()
+    event = bench.event("j")
+    assert [one.text for one in event.messages] == [f"row {number}" for number in range(99_950, 100_000)]
+    assert time.perf_counter() - begun < 1.0
+    with bench.database.reading() as connection:
+        page = queries.list_messages(connection, "j", event.messages[0].id - 1, 1_000)
+    assert [one.text for one in page] == [one.text for one in event.messages]
 
 
 def test_event_of_an_unknown_task_is_kept_without_it(bench):

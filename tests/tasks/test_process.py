@@ -33,6 +33,10 @@ class ImportWorker(ApplicationWorker):
         if row == 5:
             raise BusinessError("row 5 has no name")
 
+class LongWorker(ImportWorker):
+    def perform(self, length: int) -> None:
+        self.record("x" * length)
+
 class AsyncWorker(ImportWorker):
     async def perform(self, row: int) -> None:
         self.record("begun", row=row)
@@ -122,9 +126,16 @@ def test_stopped_process_returns_the_job_with_its_event(site, redis, bench):
 def test_commands_show_cancel_and_retry(site, redis, bench):
     task_id = push(site, "1,5")
     assert "jobs: enqueue  4" in command(site, "tasks", "show", task_id)
+    # Its class was removed, and the text of its story is too long.
+    redis.lpush("queue:default", json.dumps({"class": "GoneWorker", "args": [], "jid": "gone", "track": True}))
+    redis.lpush("queue:default", json.dumps({"class": "LongWorker", "args": [1_000_000], "jid": "long"}))
     process = site.worker("-q", "default", "-c", "2").ready()
     until(lambda: counts(bench, task_id) == (3, 1, 0, True))
+    until(lambda: bench.event("gone") and bench.event("long") and bench.event("long").ended_at)
     process.end(signal.SIGTERM)
+    assert (bench.event("gone").state, "GoneWorker" in bench.event("gone").reason) == ("deferred", True)
+    (message,) = bench.event("long").messages
+    assert (message.text[65_530:], bench.event("long").status) == ("xxxxxx... (934,464 characters more)", "finish")
     page = command(site, "tasks", "failures", task_id)
     jid = page.splitlines()[1].split()[1]
     story = command(site, "jobs", "story", jid)
@@ -135,6 +146,68 @@ def test_commands_show_cancel_and_retry(site, redis, bench):
     assert command(site, "tasks", "migrate").endswith("are up to date.\n")
     command(site, "tasks", "show", "nothing", status=1)
     command(site, "jobs", "story", "nothing", status=1)
+
+
+KILLS = """
+import os, signal
+from pathlib import Path
+from framework.tasks import writer
+from framework.tasks.access import LazyRecorder
+
+point, kind = Path("kill_at").read_text().split()
+
+def killed():
+    if redis.set("proof:killed", 1, nx=True):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def at(original, chosen):
+    def call(*args, **options):
+        if point == "before" and chosen(*args):
+            killed()
+        found = original(*args, **options)
+        if point == "after" and chosen(*args):
+            killed()
+        return found
+    return call
+
+if kind == "push":
+    LazyRecorder.enqueued = at(LazyRecorder.enqueued, lambda *_: True)
+else:
+    def has(database, changes, **_):
+        return any(one.kind == "end" and one.status == {"end": "finish", "retry": "enqueue"}[kind] for one in changes)
+    writer.write_changes = at(writer.write_changes, has)
+"""
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(
+    "point", ["before push", "after push", "before end", "after end", "before retry", "after retry"]
+)
+def test_kill_between_database_and_redis_loses_no_job(site, redis, bench, point):
+    """At each step: the event is written before the job moves, so what a kill leaves is repeated or healed."""
+    site.write("application.yml", {"tasks": {"url": str(bench.database._url), "ledger": "keep"}})
+    (site.folder / "kill_at").write_text(point)
+    retried = JOBS.replace("raise Bus", 'redis.incr("proof:five") == 1 and 1 / 0\n            raise Bus')
+    (site.folder / "jobs.py").write_text((retried if point.endswith("retry") else JOBS) + KILLS)
+    if point.endswith("push"):
+        done = site.run("-c", PUSH, "1,5")
+        assert done.returncode != 0
+        with bench.database.reading() as connection:
+            task_id = connection.exec_driver_sql("SELECT id FROM aw_tasks").scalar()
+        expected = (1, 1) if point == "after push" else (0, 0)
+    else:
+        task_id, expected = push(site, "1,5"), (3, 1)
+        first = site.worker("-q", "default", "-c", "1").ready()
+        until(lambda: redis.exists("proof:killed"))
+        until(lambda: first.popen.poll() is not None)
+        mark_dead(redis, first.identity)
+    done = site.run(str(ROOT / "scripts/ledger"), "heal", "--grace", "0", "--yes")
+    assert done.returncode == 0, done.stderr
+    second = site.worker("-q", "default", "-c", "2").ready()
+    until(lambda: bench.task(task_id)["enqueue"] + bench.task(task_id)["working"] == 0, "all events end", 90)
+    second.end(signal.SIGTERM)
+    assert counts(bench, task_id)[:3] == (*expected, 0)
+    assert (redis.llen("queue:default"), redis.zcard("retry"), redis.zcard("dead")) == (0, 0, 0)
 
 
 @pytest.mark.campaign
@@ -167,6 +240,7 @@ def test_jobs_go_on_while_the_database_is_down(site, redis):
         task_id = push(site, "1,5")
         one.database.dispose()
         server.stop()
+        jid = site.run("-c", "import jobs; print(jobs.ImportWorker.perform_async(7))").stdout.strip()
         process = site.worker("-q", "default", "-c", "2").ready()
         until(lambda: redis.zcard(keys.TASK_EVENTS) and not redis.llen("queue:default"), "the jobs ran", 60)
         assert process.line(event_name="tasks.database_failed")["severity"] == "ERROR"
@@ -174,4 +248,5 @@ def test_jobs_go_on_while_the_database_is_down(site, redis):
         server.start()
         drain(redis, one.database)
         assert counts(one, task_id) == (3, 1, 0, True)
+        assert (one.event(jid).status, one.event(jid).params) == ("finish", [7])
         one.close()
