@@ -76,7 +76,9 @@ class PageRunner:
     def __init__(self, folder: Path, redis_url: str, commands: Path) -> None:
         self.folder = folder
         path = os.pathsep.join([str(commands), str(BIN), os.environ["PATH"]])
-        self.environment = {**os.environ, "PATH": path, "REDIS_URL": redis_url, "PYTHONUNBUFFERED": "1"}
+        # Readers have no schemathesis, whose plugin takes a second and a half of every start of pytest.
+        without = {"PYTEST_ADDOPTS": "-p no:schemathesis"}
+        self.environment = {**os.environ, **without, "PATH": path, "REDIS_URL": redis_url, "PYTHONUNBUFFERED": "1"}
         self.stdout = ""
         self.background: list[subprocess.Popen[bytes]] = []
         self.log = folder / "background.log"

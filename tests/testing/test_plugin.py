@@ -71,7 +71,9 @@ def run(folder: Path) -> Run:
     """Run pytest in the folder, from a Python that has imported the framework unless the test is about imports."""
 
     def go(*options: str, cold: bool = False, **environment: str) -> "subprocess.CompletedProcess[str]":
-        command = ["-m", "pytest", "-q", "-p", "framework.pytest_plugin", "-p", "no:cacheprovider", *options]
+        # schemathesis is a tool of our own tests, whose plugin takes long to import.
+        without = ["-p", "no:cacheprovider", "-p", "no:schemathesis"]
+        command = ["-m", "pytest", "-q", "-p", "framework.pytest_plugin", *without, *options]
         path = f"{ROOT}:{folder}"
         found = {"PATH": "/usr/bin:/bin", "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **environment}
         if not cold:
