@@ -27,7 +27,7 @@ from framework.process.identity import operator_name
 from framework.shard.shard import Shard
 from framework.wiring.client import default_client
 
-_HEADINGS = ("ENTRY", "CLASS", "CRON", "ZONE", "NEXT", "LAST", "STATE")
+_HEADINGS = ("ENTRY", "CLASS", "CRON", "ZONE", "OFFSET", "NEXT", "LAST", "STATE")
 _READ_S = 5
 
 
@@ -77,7 +77,7 @@ def _ordered(entry: CronEntry, snapshot: Snapshot) -> CronEntry:
 def list_entries(*, modules: Sequence[str], names: Sequence[str], as_json: bool) -> None:
     """List the entries with their next and last ticks.
 
-    Times are in the zone of the entry.
+    Times are in the zone of the entry. A tick pushes its job by OFFSET later than its time.
     """
     schedule, on = _load_schedule(modules), ShardCommand(names, "cron")
     rows: list[Sequence[str]] = []
@@ -86,7 +86,7 @@ def list_entries(*, modules: Sequence[str], names: Sequence[str], as_json: bool)
         for name in sorted({one for one, place in schedule.shards.items() if place == shard} | set(snapshot.raw)):
             configured = schedule.entries.get(name)
             if configured is None or schedule.shards[name] != shard:
-                rows.append((name, "-", "-", "-", "-", "-", f"not in the configuration: `cron forget {name}`"))
+                rows.append((name, "-", "-", "-", "-", "-", "-", f"not in the configuration: `cron forget {name}`"))
                 facts.append({"name": name, "shard": shard, "configured": False})
                 continue
             entry, state = _ordered(configured, snapshot), snapshot.states.get(name)
@@ -102,8 +102,9 @@ def list_entries(*, modules: Sequence[str], names: Sequence[str], as_json: bool)
 def _next_tick(entry: CronEntry, state: EntryState | None, now: float) -> int | None:
     if not entry.enabled:
         return None
-    settled = state.tick if state is not None and state.fingerprint == entry.fingerprint else int(now)
-    return entry.expression.next_after(max(settled, int(now)))
+    passed = int(now) - entry.offset_s
+    settled = state.tick if state is not None and state.fingerprint == entry.fingerprint else passed
+    return entry.expression.next_after(max(settled, passed))
 
 
 def _last_tick(state: EntryState | None) -> int | None:
@@ -118,6 +119,7 @@ def _row(entry: CronEntry, state: EntryState | None, now: float) -> Sequence[str
         entry.declaration.wire_name,
         entry.expression.text,
         zone,
+        f"{entry.offset_s} s" if entry.offset_s else "-",
         "-" if following is None else _local_time(following, zone),
         "-" if last is None else _local_time(last, zone),
         _state_text(entry) + (", a run waits" if state is not None and state.waits else ""),
@@ -144,6 +146,7 @@ def _facts(entry: CronEntry, shard: str, state: EntryState | None, now: float) -
         "missed": entry.missed,
         "overlap": entry.overlap,
         "enabled": entry.enabled,
+        "offset_s": entry.offset_s,
         "next_tick": _next_tick(entry, state, now),
         "last_tick": _last_tick(state),
         "waits": state is not None and state.waits,
@@ -166,16 +169,20 @@ def _local_time(tick: int, zone: str) -> str:
 def next_ticks(name: str, *, count: int, modules: Sequence[str], as_json: bool) -> None:
     """Show the next ticks of ENTRY, in its time zone and in UTC.
 
-    They are those of the configuration and of the operators' order, if the shard answers.
+    They are those of the configuration and of the operators' order, if the shard answers. A tick pushes its job by the offset of
+    the entry later.
     """
     schedule = _load_schedule(modules)
     entry = _find_entry(schedule, name)
     on = ShardCommand([schedule.shards[name]], "cron")
     for _, snapshot in on.each(lambda one: schedule.states(one).read()):
         entry = _ordered(entry, snapshot)
-    ticks = [tick for tick, _ in zip(entry.expression.ticks_after(int(time.time())), range(count), strict=False)]
+    ticks = [
+        tick
+        for tick, _ in zip(entry.expression.ticks_after(int(time.time()) - entry.offset_s), range(count), strict=False)
+    ]
     if as_json:
-        on.print_json({"entry": name, "enabled": entry.enabled, "ticks": ticks})
+        on.print_json({"entry": name, "enabled": entry.enabled, "offset_s": entry.offset_s, "ticks": ticks})
     else:
         echo(f"{entry.expression.text} ({entry.expression.explain()}), {entry.expression.zone}")
         echo_lines(
@@ -186,6 +193,8 @@ def next_ticks(name: str, *, count: int, modules: Sequence[str], as_json: bool) 
                 ]
             )
         )
+        if entry.offset_s:
+            echo(f"Each tick pushes its job {entry.offset_s} s after its time.")
         if not entry.enabled:
             echo("The entry is disabled: these ticks push no jobs.")
     on.exit_if_unanswered()

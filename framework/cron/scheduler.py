@@ -35,7 +35,8 @@ class _Next(NamedTuple):
 
     state: bytes
     fingerprint: str
-    tick: float
+    due_at: float
+    """The time of the tick, and the offset of the entry."""
 
 
 # Decision 230: the state of an entry decides about a tick; the lease only saves work.
@@ -115,7 +116,7 @@ class CronScheduler:
         """Return the states; they are read again when they are old, and when a tick may be due."""
         now = self._monotonic()
         found = self._snapshot
-        due = any(one.tick <= now + self._clock_offset_s for one in self._next.values())
+        due = any(one.due_at <= now + self._clock_offset_s for one in self._next.values())
         if found is None or due or now - self._read_at >= self._timings.cron_read_period_s:
             found = self._snapshot = self._states.read()
             self._read_at = self._monotonic()
@@ -155,7 +156,7 @@ class CronScheduler:
         return configured.ordered(order)
 
     def _step_entry(self, snapshot: Snapshot, entry: CronEntry) -> float:
-        """Settle the due ticks of an entry; return the time of its next tick by the server's clock."""
+        """Settle the due ticks of an entry; return when its next tick is due, by the server's clock."""
         name, fingerprint = entry.name, entry.fingerprint
         state = snapshot.states.get(name)
         raw = snapshot.raw.get(name, b"")
@@ -167,11 +168,11 @@ class CronScheduler:
         known = self._next.get(name)
         if known is None or known.state != raw or known.fingerprint != fingerprint:
             known = self._note_next(entry, raw, state.tick)
-        if known.tick <= self._now():
+        if known.due_at <= self._now():
             return self._settle(entry, state)
         if state.waits and entry.overlap == "queue":
-            return min(known.tick, self._push_waiting(entry, state))
-        return known.tick
+            return min(known.due_at, self._push_waiting(entry, state))
+        return known.due_at
 
     def _push_waiting(self, entry: CronEntry, state: EntryState) -> float:
         """Push the run that waits for the end of the last job, if it has ended; return when to look again."""
@@ -187,7 +188,8 @@ class CronScheduler:
     def _begin(self, entry: CronEntry, state: EntryState | None, raw: bytes) -> float:
         """Let a new or changed entry begin with its next tick."""
         # Not before the last tick: after a clock was set back, no tick is repeated.
-        tick = max(int(self._now()), state.tick if state is not None else 0)
+        # With an offset, the next tick is the first that is not due yet.
+        tick = max(int(self._now()) - entry.offset_s, state.tick if state is not None else 0)
         self._states.settle(entry.name, raw, tick, entry.fingerprint, "begun")
         # The next step reads the state that this step, or that of another process, has written.
         self._snapshot = None
@@ -195,12 +197,15 @@ class CronScheduler:
 
     def _note_next(self, entry: CronEntry, raw: bytes, settled: int) -> _Next:
         tick = entry.expression.next_after(settled)
-        found = self._next[entry.name] = _Next(raw, entry.fingerprint, math.inf if tick is None else tick)
+        found = self._next[entry.name] = _Next(
+            raw, entry.fingerprint, math.inf if tick is None else tick + entry.offset_s
+        )
         return found
 
     def _settle(self, entry: CronEntry, state: EntryState) -> float:
         """Push the jobs of the due ticks, in order. Each step settles one tick and all skipped ones before it."""
-        due = due_ticks(entry.expression, state.tick, self._now(), entry.missed, self._timings.cron_missed_after_s)
+        now = self._now() - entry.offset_s
+        due = due_ticks(entry.expression, state.tick, now, entry.missed, self._timings.cron_missed_after_s)
         self._snapshot = None
         raw, settled, reported = state.raw, state.tick, not (due.skipped or due.more_skipped)
         steps = [(tick, True) for tick in due.push] or [(tick, False) for tick in due.skipped[-1:]]
@@ -215,7 +220,7 @@ class CronScheduler:
                 self._events.missed(entry, due)
             self._report(entry, tick, settlement, jid)
             raw, settled = settlement.state, tick
-        return self._note_next(entry, raw, settled).tick
+        return self._note_next(entry, raw, settled).due_at
 
     def _settle_tick(self, entry: CronEntry, raw: bytes, tick: int, *, pushes: bool) -> tuple[Settlement, str]:
         job = self._make_job(entry, tick) if pushes else None
@@ -229,6 +234,6 @@ class CronScheduler:
 
     def _report(self, entry: CronEntry, tick: int, settlement: Settlement, jid: str) -> None:
         if settlement.outcome == "pushed":
-            self._events.pushed(entry, tick, jid, self._now() - tick)
+            self._events.pushed(entry, tick, jid, self._now() - tick - entry.offset_s)
         elif settlement.outcome != "missed":
             self._events.not_pushed(entry, tick, settlement.outcome, settlement.other)

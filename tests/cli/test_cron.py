@@ -5,7 +5,9 @@ import re
 
 import pytest
 
+from framework.cron.entries import spread_offset_s
 from framework.cron.states import CronStates
+from framework.settings.schedule import CronSettings
 from framework.wire import keys
 from tests.harness import ROOT
 
@@ -28,7 +30,15 @@ class ReportWorker(ApplicationWorker):
 
     def perform(self, days: int) -> None: ...
 """
-REPORT = {"cron": "30 6 * * *", "class": "ReportWorker", "args": [30], "time_zone": "Europe/Berlin", "overlap": "skip"}
+REPORT = {
+    "cron": "30 6 * * *",
+    "class": "ReportWorker",
+    "args": [30],
+    "time_zone": "Europe/Berlin",
+    "overlap": "skip",
+    "spread": 600,
+}
+OFFSET_S = spread_offset_s("report", 600, CronSettings())
 
 
 @pytest.fixture
@@ -51,10 +61,12 @@ def test_cron_lists_entries_of_each_shard_with_their_ticks(run, redis, second_re
         *("30 6 * * *", "Europe/Berlin", [30]),
         "skip",
     )
-    assert report["next_tick"] > second_redis.time()[0]
+    assert report["next_tick"] + OFFSET_S > second_redis.time()[0]
+    assert (report["offset_s"], listed[0]["offset_s"]) == (OFFSET_S, 0)
     table = run("list", "-r", "shop")
     assert re.search(
-        r"report +ReportWorker +30 6 \* \* \* +Europe/Berlin +\d{4}-\d\d-\d\d 06:30:00 \+0[12]00 +- +enabled", table
+        r"report +ReportWorker +30 6 \* \* \* +Europe/Berlin +462 s +\d{4}-\d\d-\d\d 06:30:00 \+0[12]00 +- +enabled",
+        table,
     )
     assert "not in the configuration: `cron forget old`" in table
     assert run("forget", "old") == "main: old is forgotten\nsecond: old was not known\n"
@@ -64,7 +76,8 @@ def test_cron_lists_entries_of_each_shard_with_their_ticks(run, redis, second_re
 def test_cron_next_shows_ticks_in_the_zone_and_in_utc(run):
     lines = run("next", "report", "-r", "shop", "--count", "3").splitlines()
     assert lines[0] == "30 6 * * * (At 06:30 every day), Europe/Berlin"
-    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d 06:30:00 \+0[12]00  0[45]:30:00Z", line) for line in lines[1:])
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d 06:30:00 \+0[12]00  0[45]:30:00Z", line) for line in lines[1:4])
+    assert lines[4] == f"Each tick pushes its job {OFFSET_S} s after its time."
     assert len(json.loads(run("next", "TickWorker", "-r", "shop", "--json"))["ticks"]) == 5
 
 
