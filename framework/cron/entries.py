@@ -1,4 +1,4 @@
-"""Collect the entries of the schedule: those of ``config/schedule.yml``, and those of classes with ``cron``."""
+"""Collect the configured entries of the schedule: those of ``config/schedule.yml``, and those of classes with ``cron``."""
 
 import hashlib
 from collections.abc import Iterator
@@ -16,6 +16,8 @@ from framework.settings.schedule import CronEntrySettings, CronSettings
 
 Missed: TypeAlias = Literal["skip", "once", "all"]
 Overlap: TypeAlias = Literal["run", "skip", "queue"]
+Origin: TypeAlias = Literal["file", "class", "added"]
+"""Where an entry comes from: ``config/schedule.yml``, the attribute ``cron``, or an operator at run time."""
 
 SCHEDULE_FILE = "schedule.yml"
 """The file of the schedule in the config folder."""
@@ -37,6 +39,11 @@ class CronEntry:
     order: Order = NO_ORDER
     offset_s: int = 0
     """The seconds by which each tick pushes its job later than its time (``spread``). The tick itself stays what it is."""
+    origin: Origin = "class"
+    added_by: str = ""
+    """The operator that added the entry at run time."""
+    note: str = ""
+    """The reason that the operator gave."""
 
     def ordered(self, order: Order) -> "CronEntry":
         """Return the entry with an order of the operators applied."""
@@ -68,7 +75,7 @@ def collect_entries(settings: Settings) -> dict[str, CronEntry]:
     for name, one in settings.schedule.items():
         worker: Any = registry.find(one.class_)
         if worker is not None:
-            found[name] = _entry_of(name, worker.declaration(), one, settings.cron)
+            found[name] = entry_of(name, worker.declaration(), one, settings.cron)
             scheduled.add(worker.declaration().wire_name)
     for worker in registry.workers():
         declaration: Declaration = worker.declaration()
@@ -96,7 +103,10 @@ def _declared_spread_s(declaration: Declaration) -> int | None:
     return None if declaration.spread is None else round(declaration.spread.total_seconds())
 
 
-def _entry_of(name: str, declaration: Declaration, one: CronEntrySettings, cron: CronSettings) -> CronEntry:
+def entry_of(
+    name: str, declaration: Declaration, one: CronEntrySettings, cron: CronSettings, origin: Origin = "file"
+) -> CronEntry:
+    """Return the entry of these settings."""
     return CronEntry(
         name,
         declaration,
@@ -106,6 +116,7 @@ def _entry_of(name: str, declaration: Declaration, one: CronEntrySettings, cron:
         one.overlap,
         one.enabled,
         offset_s=spread_offset_s(name, one.spread, cron),
+        origin=origin,
     )
 
 

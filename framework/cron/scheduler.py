@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from redis.exceptions import RedisError, ResponseError
 
+from framework.cron.added import AddedEntries
 from framework.cron.due_ticks import due_ticks
 from framework.cron.entries import CronEntry
 from framework.cron.events import CronEvents
@@ -51,18 +52,26 @@ class CronScheduler:
         make_job: JobMaker,
         events: CronEvents,
         *,
+        added: AddedEntries | None = None,
+        kind: Leadership | None = None,
         may_lead: Callable[[], bool] = lambda: True,
         timings: Timings = STANDARD,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._states = states
         self.leadership = leadership
+        self._kind = kind
+        """The lease that decides which process pushes, among those with the same part of the application's modules."""
+        self._configured = entries
+        self._added = added
         self._entries = entries
+        """The configured entries, and those that were added at run time."""
         self._make_job = make_job
         self._events = events
         self._may_lead = may_lead
         self._timings = timings
         self._monotonic = monotonic
+        self._taken: Mapping[str, CronEntry] | None = None
         self._led = False
         self._snapshot: Snapshot | None = None
         self._read_at = 0.0
@@ -75,22 +84,35 @@ class CronScheduler:
 
         Raises redis errors of the connection.
         """
-        if not (self._entries or self.leadership.asked):
-            return self._timings.leader_check_period_s
-        if not self._may_lead():
-            self.release()
-            return self._timings.leader_check_period_s
         try:
-            return self._lead() if self.leadership.renew() else self._follow()
+            if not (self._may_lead() and self._has_work()):
+                self.release()
+                return self._timings.leader_check_period_s
+            return self._lead() if self._renew() else self._follow()
         except (RedisError, OSError):
             # After an outage the states may be those of another leader.
             self._snapshot = None
             raise
 
+    def _has_work(self) -> bool:
+        """Return whether a leader has work here. Without configured entries only a look into Redis knows it."""
+        if self._configured or self.leadership.asked:
+            return True
+        if self._added is None or not self._added.may_exist():
+            return False
+        return bool(self._added.usable(self._states.read_added()))
+
     def release(self) -> None:
         """Give up the lease. Raises redis errors."""
         self._note_leadership(leads=False)
         self.leadership.release()
+        if self._kind is not None:
+            self._kind.release()
+
+    def _renew(self) -> bool:
+        """Take or renew the leases; return whether this process pushes."""
+        leads = self.leadership.renew()
+        return leads if self._kind is None else self._kind.renew()
 
     def _follow(self) -> float:
         self._note_leadership(leads=False)
@@ -104,7 +126,7 @@ class CronScheduler:
 
     def _lead(self) -> float:
         self._note_leadership(leads=True)
-        if not self._entries:
+        if not self._configured and (self._added is None or not self._added.may_exist()):
             return self._timings.leader_renewal_period_s
         snapshot = self._fresh_snapshot()
         wait_s = self._timings.leader_renewal_period_s
@@ -121,7 +143,22 @@ class CronScheduler:
             found = self._snapshot = self._states.read()
             self._read_at = self._monotonic()
             self._clock_offset_s = found.now - self._read_at
+            self._take_added(found)
         return found
+
+    def _take_added(self, snapshot: Snapshot) -> None:
+        """Use the entries that were added at run time from now on, and report those that cannot be used."""
+        if self._added is None:
+            return
+        added = self._added.usable(snapshot.added)
+        if added is self._taken:
+            return
+        self._taken, self._entries = added, {**self._configured, **added}
+        for name in self._next.keys() - self._entries.keys():
+            self._next.pop(name, None)
+            self._retry_at.pop(name, None)
+        for name, why in self._added.unusable.items():
+            self._events.unusable(name, why)
 
     def _now(self) -> float:
         return self._monotonic() + self._clock_offset_s

@@ -46,14 +46,15 @@ class ProcessTasks:
         self._poller = PeriodicTask(
             "poller", self._poll, components.poll_interval_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S
         )
+        self._cron = PeriodicTask(
+            "cron", components.cron.step, timings.sweep_period_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S
+        )
         self.others = [
             PeriodicTask("record", self._write_record, timings.record_period_s, events, client=upkeep),
             self.sweep,
             self._policies,
             self._poller,
-            PeriodicTask(
-                "cron", components.cron.step, timings.sweep_period_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S
-            ),
+            self._cron,
             PeriodicTask("unserved", components.unserved.step, timings.sweep_period_s, events, limit_s=HOOKS_LIMIT_S),
         ]
         """The tasks that end before the last jobs do; the lease is renewed until these have been pushed back."""
@@ -93,7 +94,7 @@ class ProcessTasks:
     def _check_absent_keys(self) -> None:
         """Run the tasks that skip absent keys, if one of these exists now: its period counts from here, not from their next step."""
         if self._components.absent.check(self._components.record.client):
-            for task in (self.sweep, self._policies, self._poller):
+            for task in (self.sweep, self._policies, self._poller, self._cron):
                 task.run_now()
 
     def _write_record(self) -> None:

@@ -51,10 +51,10 @@ def site(two_shards):
 def test_cron_lists_entries_of_each_shard_with_their_ticks(run, redis, second_redis):
     redis.hset(keys.cron_states("default"), "old", "1700000000 print jid")
     listed = json.loads(run("list", "-r", "shop", "--json"))["entries"]
-    assert [(one["name"], one["shard"], one["configured"]) for one in listed] == [
-        ("TickWorker", "main", True),
-        ("old", "main", False),
-        ("report", "second", True),
+    assert [(one["name"], one["shard"], one["origin"]) for one in listed] == [
+        ("TickWorker", "main", "class"),
+        ("old", "main", None),
+        ("report", "second", "file"),
     ]
     report = listed[2]
     assert (report["cron"], report["time_zone"], report["args"], report["overlap"]) == (
@@ -65,7 +65,7 @@ def test_cron_lists_entries_of_each_shard_with_their_ticks(run, redis, second_re
     assert (report["offset_s"], listed[0]["offset_s"]) == (OFFSET_S, 0)
     table = run("list", "-r", "shop")
     assert re.search(
-        r"report +ReportWorker +30 6 \* \* \* +Europe/Berlin +462 s +\d{4}-\d\d-\d\d 06:30:00 \+0[12]00 +- +enabled",
+        r"report +ReportWorker +30 6 \* \* \* +Europe/Berlin +462 s +\d{4}-\d\d-\d\d 06:30:00 \+0[12]00 +- +schedule\.yml +enabled",
         table,
     )
     assert "not in the configuration: `cron forget old`" in table
@@ -122,6 +122,54 @@ def test_cron_enable_overrides_the_file(run, site, second_redis):
     site.write("schedule.yml", {"schedule": {"report": {**REPORT, "enabled": False}}})
     run("enable", "report", "-r", "shop")
     assert CronStates(second_redis, "default").read().orders["report"].enabled is True
+
+
+def test_cron_add_lasts_until_remove(run, redis, second_redis):
+    facts = ["--cron", "15 * * * *", "--class", "ReportWorker", "--reason", "audit", "-r", "shop"]
+    options = [
+        "--args",
+        "[7]",
+        "--time-zone",
+        "Europe/Berlin",
+        "--missed",
+        "all",
+        "--overlap",
+        "queue",
+        "--spread",
+        "60",
+    ]
+    assert run("add", "extra", *facts, *options) == "second: extra is added\nThe leader knows within 5 s.\n"
+    (stored,) = CronStates(second_redis, "default").read_added().values()
+    (listed,) = (one for one in json.loads(run("list", "-r", "shop", "--json"))["entries"] if one["name"] == "extra")
+    assert json.loads(stored)["spread"] == 60
+    assert (listed["origin"], listed["shard"], listed["args"], listed["time_zone"]) == (
+        *("added", "second", [7]),
+        "Europe/Berlin",
+    )
+    assert (listed["missed"], listed["overlap"], listed["added_reason"]) == ("all", "queue", "audit")
+    assert listed["offset_s"] == spread_offset_s("extra", 60, CronSettings())
+    # The other commands know it.
+    assert run("next", "extra", "-r", "shop").startswith("15 * * * * ")
+    assert "extra has pushed job" in run("run", "extra", "-r", "shop")
+    run("set", "extra", "--cron", "@daily", "--args", "[8]", "--reason", "quiet", "-r", "shop")
+    assert re.search(
+        r"extra .*@daily .* added +enabled, changed by \S+: quiet; added by \S+: audit", run("list", "-r", "shop")
+    )
+    run("reset", "extra", "-r", "shop")
+    assert "15 * * * *" in run("list", "-r", "shop")
+    # What is refused changes nothing.
+    assert "was added before" in run("add", "extra", *facts, "--args", "[7]", status=1)
+    assert "the cron entry 'extra2': args: ReportWorker: argument 'days'" in run("add", "extra2", *facts, status=78)
+    assert "no entry report was added at run time" in run("remove", "report", status=1)
+    assert CronStates(second_redis, "default").read_added() == {"extra": stored}
+    # A class that is gone: the entry is shown, and says why it pushes nothing.
+    gone = json.loads(stored) | {"class": "GoneWorker"}
+    second_redis.hset(keys.cron_entries("default"), "extra", json.dumps(gone))
+    assert "added, and not used: the class GoneWorker is not loaded" in run("list", "-r", "shop")
+    assert "the class GoneWorker is not loaded" in run("next", "extra", "-r", "shop", status=1)
+    assert run("remove", "extra") == "second: extra is removed\n"
+    assert not second_redis.keys("aw:cron*")
+    run("remove", "extra", status=1)
 
 
 def test_cron_wrong_usage_changes_nothing(run, second_redis):
