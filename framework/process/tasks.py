@@ -6,6 +6,7 @@ from framework.policies.concurrency.slots import renew_slots
 from framework.process.components import ProcessComponents
 from framework.process.eviction_check import EvictionCheck
 from framework.process.heartbeat import HOOKS_LIMIT_S, PeriodicTask
+from framework.process.leadership_events import LeadershipEvents
 from framework.process.lifecycle import LifecycleEvents
 from framework.process.signals import SignalQueue, accepted_signals
 from framework.recover.reaper import jittered
@@ -46,8 +47,9 @@ class ProcessTasks:
         self._poller = PeriodicTask(
             "poller", self._poll, components.poll_interval_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S
         )
+        self._leadership = LeadershipEvents(components.cron.leadership, lifecycle)
         self._cron = PeriodicTask(
-            "cron", components.cron.step, timings.sweep_period_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S
+            "cron", self._push_ticks, timings.sweep_period_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S
         )
         self.others = [
             PeriodicTask("record", self._write_record, timings.record_period_s, events, client=upkeep),
@@ -72,6 +74,15 @@ class ProcessTasks:
             task.request_stop()
         for task in self.others:
             task.stop()
+        self._leadership.end()
+
+    def _push_ticks(self) -> float:
+        self._leadership.step()
+        try:
+            return self._components.cron.step()
+        finally:
+            # Also after an error: without an answer of Redis the lease ends by the clock of this process.
+            self._leadership.note()
 
     def _renew_lease(self) -> None:
         lease, events = self._components.lease, self._components.events
