@@ -222,6 +222,22 @@ def _push_now(states: CronStates, configured: CronEntry) -> tuple[str | None, Se
             return job.jid, settlement
 
 
+@cron.command("leader")
+@shard_option
+@json_option
+@reports_errors
+def leader(*, names: Sequence[str], as_json: bool) -> None:
+    """Show the process of each shard that leads the application, of which `framework.leader` tells the processes."""
+    on = ShardCommand(names, "cron")
+    application = on.settings.cron.application
+    found = dict(on.each(lambda one: CronStates(one.client, application).leader()))
+    if as_json:
+        on.print_json({"application": application, "leaders": {shard: one or None for shard, one in found.items()}})
+    else:
+        on.print_table(("SHARD", "LEADER"), [(shard, one or "none") for shard, one in found.items()], "No leader")
+    on.exit_if_unanswered()
+
+
 @cron.command("forget")
 @click.argument("name", metavar="ENTRY")
 @shard_option

@@ -1,12 +1,13 @@
 """Hold the entries that operators add at run time: what is stored, how it is checked, and which of it a process can use."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
-from framework.cron.entries import CronEntry, arguments_problems, collect_entries, entry_of
+from framework.cron.entries import SCHEDULE_FILE, CronEntry, arguments_problems, collect_entries, entry_of
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, ConfigurationProblem, PayloadError
@@ -74,7 +75,7 @@ def check_new_entry(settings: Settings, name: str, facts: Mapping[str, Any]) -> 
         raise ConfigurationError(
             [ConfigurationProblem(place, one.key.removeprefix(f"schedule.{name}."), one.message) for one in found]
         ) from None
-    taken = configured_place(settings, name)
+    taken = _configured_place(settings, name, collect_entries(settings))
     if taken:
         message = f"{taken} has an entry of this name. Take another name, or change that entry with `cron set`"
         raise ConfigurationError([ConfigurationProblem(place, "", message)])
@@ -93,11 +94,11 @@ def check_new_entry(settings: Settings, name: str, facts: Mapping[str, Any]) -> 
     return entry, declaration
 
 
-def configured_place(settings: Settings, name: str) -> str:
+def _configured_place(settings: Settings, name: str, configured: Collection[str]) -> str:
     """Return which part of the configuration has an entry of this name; empty if none has."""
     if name in settings.schedule:
-        return settings.config_file_label("schedule.yml")
-    return "the attribute cron of a class" if name in collect_entries(settings) else ""
+        return settings.config_file_label(SCHEDULE_FILE)
+    return "the attribute cron of a class" if name in configured else ""
 
 
 class AddedEntries:
@@ -134,12 +135,16 @@ class AddedEntries:
             self._raw, self._usable, self.unusable = dict(raw), found, unusable
         return self._usable
 
+    @cached_property
+    def _configured(self) -> Collection[str]:
+        return collect_entries(self._settings).keys()
+
     def usable_entry(self, name: str, data: bytes) -> CronEntry | str:
         """Return the entry, or why this process cannot push its jobs."""
         added = decode_added(data)
         if added is None:
             return "it cannot be read"
-        taken = configured_place(self._settings, name)
+        taken = _configured_place(self._settings, name, self._configured)
         if taken:
             return f"{taken} has an entry of this name, which counts"
         worker = registry.find(added.entry.class_)

@@ -157,6 +157,11 @@ class CronStates:
         outcome, other, state = reply
         return Settlement(outcome.decode(), decode_escaped(other), state)
 
+    def leader(self) -> str:
+        """Return the identity of the process that leads the application, empty if none does."""
+        found = cast("bytes | None", self._client.get(keys.leader(self._application)))
+        return decode_escaped(found or b"")
+
     def has_ended(self, jid: Jid) -> bool:
         """Return whether the job neither waits nor runs, by its state."""
         found = cast("bytes | None", self._client.get(keys.status(jid)))

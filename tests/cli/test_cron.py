@@ -118,6 +118,13 @@ def test_cron_orders_change_an_entry_until_the_reset(run, second_redis):
     assert not second_redis.exists(keys.cron_orders("default"))
 
 
+def test_cron_leader_shows_the_process_of_each_shard(run, redis):
+    redis.set(keys.leader("default"), "host:1:a")
+    assert run("leader") == "SHARD   LEADER\nmain    host:1:a\nsecond  none\n"
+    assert json.loads(run("leader", "--json"))["leaders"] == {"main": "host:1:a", "second": None}
+    assert json.loads(run("leader", "--shard", "main", "--json"))["leaders"] == {"main": "host:1:a"}
+
+
 def test_cron_enable_overrides_the_file(run, site, second_redis):
     site.write("schedule.yml", {"schedule": {"report": {**REPORT, "enabled": False}}})
     run("enable", "report", "-r", "shop")
