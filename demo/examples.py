@@ -26,6 +26,9 @@ from demo.run import (
     outcome_of,
     show_jobs,
 )
+from demo.scenarios.enrol import Enrol
+from demo.scenarios.export import Export
+from demo.scenarios.scenario import Scenario
 from demo.stop import StopSignal
 from demo.summary import heading, shown_path
 from framework.declare import registry
@@ -57,6 +60,7 @@ CATEGORIES = ("tools", "garden", "books", "food")
 MOODS = ("/ok", "/huge", "/busy", "/broken", "/missing", "/redirect", "/gone")
 METADATA_SERVICE = "http://169.254.169.254/latest/meta-data"
 FREE_MEGABYTES = 8
+FEW_ROWS = 200
 
 
 class Domain(ABC):
@@ -103,7 +107,7 @@ class ProductImport(Domain):
 
     def begin(self) -> None:
         uploads = var_dir() / "uploads"
-        uploads.mkdir(parents=True)
+        uploads.mkdir(parents=True, exist_ok=True)
         lines = [_product(number) for number in range(1, ROWS + 1)]
         (uploads / "products.csv").write_text("\n".join(["sku,name,category,price", *lines, ""]))
         (uploads / "letter.csv").write_text("Dear shop,\nplease find enclosed\n")
@@ -183,6 +187,27 @@ class Maintenance(Domain):
         yield "queues", "counted on every shard; the lines are in the log"
 
 
+class TaskDomain(Domain):
+    """A scenario of tasks, with few rows."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.title = f"{scenario.title}: {scenario.size:,} rows"
+        self._scenario = scenario
+
+    def begin(self) -> None:
+        self._scenario.prepare(lambda: False)
+        self._task = self._scenario.begin()
+
+    def ended(self) -> bool:
+        return self._task.progress().is_complete
+
+    def results(self) -> Iterator[tuple[str, str]]:
+        for name, value, note in self._scenario.figures():
+            yield name, f"{value} {note}".rstrip()
+        counts = self._task.progress().counts
+        yield "jobs", ", ".join(f"{count:,} {status}" for status, count in counts.items() if count)
+
+
 def run_examples(root: Path, *, stop: StopSignal, patience_s: float) -> int:
     """Run every domain and return the exit status; no process of the demo is left afterwards."""
     folder = RunFolder.under(Path(os.environ.get("FRAMEWORK_VAR_DIR") or root / "var"))
@@ -192,7 +217,9 @@ def run_examples(root: Path, *, stop: StopSignal, patience_s: float) -> int:
     began = time.monotonic()
     try:
         with receiving() as receiver, processes:
-            domains = [CodeIndex(folder.run_id, root), ProductImport(), Webhooks(receiver), Maintenance()]
+            scenarios = (Enrol(folder.path, FEW_ROWS, "csv"), Export(folder.path, FEW_ROWS, "csv"))
+            tasks = map(TaskDomain, scenarios)
+            domains = [CodeIndex(folder.run_id, root), ProductImport(), *tasks, Webhooks(receiver), Maintenance()]
             outcome = _run(domains, stop, patience_s)
     except FrameworkError as error:
         outcome = outcome_of(error, stop)

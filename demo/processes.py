@@ -21,17 +21,29 @@ SHARDS = ("main", "queues_shard_a")
 CONCURRENCY = 4
 STOP_TIMEOUT_S = 10.0
 
-_FOREIGN = ("REDIS_URL", "FRAMEWORK_SHARDS", "FRAMEWORK_ROUTING", "FRAMEWORK_QUEUES", "FRAMEWORK_LOGGING")
+_FOREIGN = (
+    "REDIS_URL",
+    "FRAMEWORK_SHARDS",
+    "FRAMEWORK_ROUTING",
+    "FRAMEWORK_QUEUES",
+    "FRAMEWORK_LOGGING",
+    "FRAMEWORK_TASKS",
+)
 """Variables of the user's shell for another installation: the demo runs on its own stores and reads its own logs."""
 
 
 class DemoProcesses:
     """Two stores and two supervised workers, which run inside the ``with`` block and end with it."""
 
-    def __init__(self, root: Path, folder: Path, workers: Sequence[type[ApplicationWorker]]) -> None:
-        """Serve the queues of these classes."""
+    def __init__(
+        self, root: Path, folder: Path, workers: Sequence[type[ApplicationWorker]], *, only_main: int = 0
+    ) -> None:
+        """Serve the queues of these classes: with one process per shard, or with ``only_main`` processes on the main shard."""
         self.folder = folder
         self._classes = workers
+        main = SHARDS[0]
+        copies = {f"{main}-{number}": main for number in range(1, only_main + 1)}
+        self._names = copies or {shard: shard for shard in SHARDS}
         self.events: deque[ChildEvent] = deque()
         """The events of the worker processes since the last reading."""
         for name in [name for name in os.environ if name.startswith(_FOREIGN)]:
@@ -65,7 +77,7 @@ class DemoProcesses:
     @property
     def logs(self) -> list[Path]:
         """Return the files the workers log to, one JSON object per line."""
-        return [self._log(shard) for shard in SHARDS]
+        return [self._log(name) for name in self._names]
 
     @property
     def supervisor_log(self) -> Path:
@@ -78,9 +90,21 @@ class DemoProcesses:
         children = self._supervisor.children if self._supervisor else []
         return [f"{child.name} (pid {child.pid})" for child in children]
 
+    @property
+    def are_ready(self) -> bool:
+        """Whether every worker process has begun to fetch jobs."""
+        return all(log.exists() and b'"process.ready"' in log.read_bytes() for log in self.logs)
+
+    @property
+    def pids(self) -> list[int]:
+        """Return the process ids of the worker processes that run."""
+        children = self._supervisor.children if self._supervisor else []
+        return [child.pid for child in children if child.pid]
+
     def _specs(self) -> list[ChildSpec]:
         return [
-            ChildSpec(name=shard, argv=self._command(shard), shard=shard, stdout=self._log(shard)) for shard in SHARDS
+            ChildSpec(name=name, argv=self._command(shard), shard=shard, stdout=self._log(name))
+            for name, shard in self._names.items()
         ]
 
     def _command(self, shard: str) -> Sequence[str]:

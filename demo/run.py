@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from demo.activity import Activity, activity_of
 from demo.folder import RunFolder
 from demo.logs import last_words
-from demo.processes import SHARDS, DemoProcesses
+from demo.processes import DemoProcesses
 from demo.progress import Display, display
 from demo.report_section import strip, style
 from demo.stop import StopSignal
@@ -90,7 +90,7 @@ def _watch(processes: DemoProcesses, run_id: str, shown: Display, *, stop: StopS
         while processes.events:
             event = processes.events.popleft()
             if event.kind == "died":
-                shown.say(f"Worker {event.name} (pid {event.pid}) {_ending(event.status)}; another one takes over.")
+                shown.say(f"Worker {event.name} (pid {event.pid}) {ending(event.status)}; another one takes over.")
         state = index.state(run_id)
         shown.show(state)
         if state != last:
@@ -142,12 +142,12 @@ def explain_standstill(processes: DemoProcesses, patience_s: float) -> None:
     print(
         f"\nscripts/demo: nothing has happened for {patience_s:g} s, so something is wrong. The logs:", file=sys.stderr
     )
-    for shard, log in zip(SHARDS, processes.logs, strict=True):
+    for log in processes.logs:
         lines = [f"  {line}" for line in last_words(log, LAST_WORDS)]
-        print(f"\n{shard}: {shown_path(log)}", *lines, sep="\n", file=sys.stderr)
+        print(f"\n{log.stem}: {shown_path(log)}", *lines, sep="\n", file=sys.stderr)
 
 
-def _ending(status: int | None) -> str:
+def ending(status: int | None) -> str:
     if status is not None and status < 0:
         return f"was killed by signal {-status}"
     return f"ended with status {status}"

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.cron_expression import CronExpression, check_time_zone
+from tests.tables import each_row
 
 CHANGES = [
     ("Europe/Berlin", "2026-03-29"),
@@ -116,7 +117,7 @@ def test_latest_ticks_of_a_long_time_are_counted_from_its_end():
     assert CronExpression("0 0 1 1 *").latest_ticks(until, until + 9, 1) == ([], False)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "reason"),
     [
         ("", "must be a cron expression"),
@@ -137,7 +138,7 @@ def test_wrong_expression_is_refused_with_the_field(text, reason):
     assert reason in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["Europ/Berlin", "Europe", "", "../etc", None, "UTC\0"])
+@each_row("name", ["Europ/Berlin", "Europe", "", "../etc", None, "UTC\0"])
 def test_wrong_time_zone_is_refused(name):
     with pytest.raises(ValueError, match="must be the name of a time zone"):
         check_time_zone(name)

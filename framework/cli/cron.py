@@ -219,6 +219,8 @@ def _push_now(states: CronStates, configured: CronEntry) -> tuple[str | None, Se
         settlement = states.push(entry.name, raw, None, entry.fingerprint, job, "run")
         # A tick of the entry was settled in between.
         if settlement is not FIRST_ELSEWHERE:
+            if settlement.outcome == "pushed":
+                job.note_written()
             return job.jid, settlement
 
 

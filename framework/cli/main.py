@@ -53,6 +53,9 @@ COMMANDS = {
     "tasks": LazyCommand(
         f"{_COMMANDS_PACKAGE}.task_commands", "tasks", "Show tasks, cancel and retry them, and make their tables."
     ),
+    "ledger": LazyCommand(
+        f"{_COMMANDS_PACKAGE}.ledger", "ledger", "Find recorded jobs that Redis has lost, and enqueue them again."
+    ),
     "pushes": LazyCommand(
         f"{_COMMANDS_PACKAGE}.pushes", "pushes", "Show and replay the pushes that are kept while Redis is down."
     ),

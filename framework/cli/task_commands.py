@@ -2,7 +2,10 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,11 +22,14 @@ from framework.telemetry.visible import visible
 from framework.text import format_age
 
 if TYPE_CHECKING:
-    from framework.tasks import JobEvent, Task, TaskProgress
+    from framework.tasks import JobEvent
+    from framework.tasks.retention import Pruned
 
 _HEADINGS = ("TASK", "TITLE", "OWNER", "AGE", "JOBS", "ENDED", "FAILED", "STATE")
 _EVENT_HEADINGS = ("EVENT", "JID", "CLASS", "STATUS", "STATE", "RUNS", "REASON")
 _LONGEST_REASON = 100
+_MAX_COUNTED = 10_000
+"""As ``framework.tasks.retention`` counts."""
 
 
 @click.group("tasks", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -42,13 +48,16 @@ def tasks() -> None:
 @reports_errors
 def list_tasks(*, owner: str | None, tenant: str | None, limit: int, as_json: bool) -> None:
     """List tasks, the newest first."""
-    found = [(one, one.progress()) for one in api.Task.all(owner=owner, tenant=tenant, limit=limit)]
+    # Finds a missing extra, and says so.
+    name = current().recorder.store.database.name
+    read: Any = import_module("framework.tasks.task")
+    found: list[dict[str, Any]] = read.page_as_json(owner=owner, tenant=tenant, limit=limit)
     if as_json:
-        echo_json({"tasks": [one.as_json() for one, _ in found]})
+        echo_json({"tasks": found})
     elif found:
-        echo_lines(columns([_HEADINGS, *(_row(one, progress) for one, progress in found)]))
+        echo_lines(columns([_HEADINGS, *map(_row, found)]))
     else:
-        echo(f"{current().recorder.store.database.name} has no task.")
+        echo(f"{name} has no task.")
 
 
 @tasks.command("show")
@@ -131,6 +140,49 @@ def migrate() -> None:
     echo(f"The tables of tasks in {database.name} {state}.")
 
 
+@tasks.command("prune")
+@click.option(
+    "--older-than",
+    "days",
+    metavar="DAYS",
+    type=click.FloatRange(0.01, 36_500),
+    help="Remove what ended so many days ago. Without it, the setting tasks.keep.",
+)
+@click.option(
+    "--archive",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Append what is removed to this file, a line of JSON each.",
+)
+@yes_option
+@json_option
+@reports_errors
+def prune(*, days: float | None, archive: Path | None, yes: bool, as_json: bool) -> None:
+    """Remove tasks that are complete, and events without a task whose jobs have ended, in small steps.
+
+    A task that is not complete, and an event whose job waits or runs, always stay.
+    """
+    access = current()
+    days = access.settings.tasks.keep if days is None else days
+    if days is None:
+        raise click.UsageError("Give --older-than, or set tasks.keep: without one of them, all tasks are kept.")
+    database = access.recorder.store.database
+    # Loads SQLAlchemy, which the line before has found.
+    retention: Any = import_module("framework.tasks.retention")
+    with archive.open("a", encoding="utf-8") if archive else nullcontext() as lines:
+        opened = retention.Retention(database, days, lines)
+        confirm(f"Remove {_counted(opened.count_tasks())} tasks, and events without a task, for good?", yes=yes)
+        pruned: Pruned = opened.run()
+    if as_json:
+        echo_json(pruned.as_json())
+    else:
+        echo(f"{pruned.tasks:,} tasks, {pruned.events:,} events and {pruned.messages:,} messages are removed.")
+
+
+def _counted(count: int) -> str:
+    return f"{count:,}" if count < _MAX_COUNTED else f"at least {count:,}"
+
+
 def event_lines(event: "JobEvent") -> list[str]:
     """Return the lines that show the event of one job."""
     facts = event.as_json()
@@ -138,17 +190,16 @@ def event_lines(event: "JobEvent") -> list[str]:
     return list(columns([(name, visible("-" if value is None else str(value))) for name, value in facts.items()]))
 
 
-def _row(task: "Task", progress: "TaskProgress") -> Sequence[str]:
-    state = "complete" if progress.is_complete else "runs"
+def _row(task: dict[str, Any]) -> Sequence[str]:
+    progress: dict[str, Any] = task["progress"]
+    state = "complete" if progress["is_complete"] else "runs"
     return (
-        task.id,
-        visible(task.title or task.worker or "-"),
-        visible(task.owner or "-"),
-        format_age(time.time(), task.created_at),
-        f"{progress.total:,}",
-        f"{progress.ended:,}",
-        f"{progress.failed:,}",
-        f"{state}, cancelled" if progress.is_cancelled else state,
+        task["id"],
+        visible(task["title"] or task["worker"] or "-"),
+        visible(task["owner"] or "-"),
+        format_age(time.time(), task["created_at"]),
+        *(f"{progress[name]:,}" for name in ("total", "ended", "failed")),
+        f"{state}, cancelled" if progress["is_cancelled"] else state,
     )
 
 

@@ -1,12 +1,14 @@
 """Print the output of commands, escaped: no text of a job, key or error controls the terminal or forges a line."""
 
 import json
+import os
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
 import click
 
+from framework.exit_codes import EXIT_FAILED
 from framework.telemetry.visible import visible, visible_json
 
 _MAX_CELL_WIDTH = 400
@@ -15,12 +17,12 @@ _MAX_CELL_WIDTH = 400
 # Decision 171: foreign text is escaped where it is printed.
 def echo(text: object = "", *, err: bool = False) -> None:
     """Print one line; a very long one is cut."""
-    click.echo(visible(str(text)), err=err)
+    _write(visible(str(text)), err=err)
 
 
 def echo_lines(lines: Iterable[str], *, err: bool = False) -> None:
     """Print lines, each on its own; very long ones are cut."""
-    click.echo("\n".join(map(visible, lines)), err=err)
+    _write("\n".join(map(visible, lines)), err=err)
 
 
 def echo_text(text: str, *, err: bool = False) -> None:
@@ -30,12 +32,21 @@ def echo_text(text: str, *, err: bool = False) -> None:
 
 def echo_whole(lines: Iterable[str]) -> None:
     """Print lines for another program, such as a shell or redis-cli: escaped, and never cut."""
-    click.echo("\n".join(visible(line, len(line)) for line in lines))
+    _write("\n".join(visible(line, len(line)) for line in lines))
 
 
 def echo_json(value: object) -> None:
     """Print JSON."""
-    click.echo(visible_json(json.dumps(value, indent=2, ensure_ascii=False)))
+    _write(visible_json(json.dumps(value, indent=2, ensure_ascii=False)))
+
+
+def _write(text: str, *, err: bool = False) -> None:
+    try:
+        click.echo(text, err=err)
+    except BrokenPipeError:
+        # The reader of a pipe has ended, as `head` does. Python writes again when it ends, so the output must be open.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if err else sys.stdout).fileno())
+        raise click.exceptions.Exit(EXIT_FAILED) from None
 
 
 def is_terminal() -> bool:

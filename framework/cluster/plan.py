@@ -259,11 +259,17 @@ def read_names(selector: str) -> list[str]:
             if len(names) > 1:
                 raise SelectorError(selector, "* selects every queue, so it must be the only name of the group")
         elif not QUEUE_NAME.fullmatch(name.removesuffix(":*")):
-            broken = "; one argument is one group and must not contain a line break" if "\n" in name else ""
-            raise SelectorError(selector, f"{name!r} is not a queue name: {QUEUE_NAME_FORMAT}{broken}")
+            raise SelectorError(selector, f"{name!r} is not a queue name: {QUEUE_NAME_FORMAT}{_cause_hint(name)}")
         elif name.isdecimal():
             raise SelectorError(selector, f"{name!r} looks like a weight, but a group has only names of queues")
     return names
+
+
+def _cause_hint(name: str) -> str:
+    """Return the probable mistake behind a name that is no queue name, as the end of its message."""
+    if "\n" in name:
+        return "; one argument is one group and must not contain a line break"
+    return "; a query needs --queue-selector" if "=" in name else ""
 
 
 def needs_all_queues(selectors: Sequence[str], selection: Selection) -> bool:

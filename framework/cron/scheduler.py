@@ -267,6 +267,8 @@ class CronScheduler:
         settlement = self._states.push(entry.name, raw, tick, entry.fingerprint, job, entry.overlap)
         if settlement.outcome == "duplicate":
             job.log_duplicate(settlement.other)
+        elif settlement.outcome == "pushed":
+            job.note_written()
         return settlement, job.jid
 
     def _report(self, entry: CronEntry, tick: int, settlement: Settlement, jid: str) -> None:

@@ -59,6 +59,8 @@ class AdmissionTerms:
     share: int = 0
     """The most slots of one scope; 0 for no maximum."""
     slot_ttl_s: int = 0
+    may_wait: bool = True
+    """Whether the job waits for a slot if none is free; else it is refused."""
     scope: str = ""
     waiting_since: float | None = None
     """Since when the job has waited for a slot, in epoch seconds; ``None`` if it has not waited."""
@@ -66,6 +68,21 @@ class AdmissionTerms:
     keeps_lock: bool = False
     acts_after: bool = False
     """Whether a policy has more to do when the job is admitted: then its ``admit`` is called."""
+    alone: bool = False
+    """Whether each policy is to be asked about this job alone: it needs two slots."""
+
+    @property
+    def ask_nothing(self) -> bool:
+        """Return whether no policy asks anything of the script for this job."""
+        return self.slot is None and self.lock is None and self.tracked is None
+
+    def ask_slot(self, slot: Slot, limit: int, ttl_s: int) -> bool:
+        """Ask for a slot; return ``False`` if the job asks for another one already: then it is asked for alone."""
+        if self.slot is not None:
+            self.alone = True
+            return False
+        self.slot, self.limit, self.slot_ttl_s = slot, limit, ttl_s
+        return True
 
 
 @runtime_checkable

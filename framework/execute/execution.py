@@ -255,10 +255,12 @@ class Executor:
 
     def _is_admitted(self, run: Execution, declaration: Declaration) -> bool:
         """Return whether every policy of the class admits the job; if one does not, note why."""
-        if run.unit.prepared is not None and run.unit.prepared.starts:
+        prepared = run.unit.prepared
+        if prepared is not None and prepared.starts:
             return True
         policies = self._admission.policies_for(declaration)
-        if not policies.remote and run.tracked is None and policies.local_admit_all(declaration):
+        has_moved = prepared is not None and prepared.moved
+        if not (has_moved or policies.remote or run.tracked) and policies.local_admit_all(declaration):
             return True
         assert run.payload is not None, "its class is known"  # noqa: S101
         request = AdmissionRequest(run.unit, run.payload, declaration, run.worker)

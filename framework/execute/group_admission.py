@@ -21,7 +21,7 @@ from framework.errors import PayloadError
 from framework.execute.admission import AdmissionChain, AdmissionRequest, AdmissionTerms, ClassPolicies
 from framework.execute.decoding import PayloadDecoder
 from framework.fetch.fetcher import Fetcher
-from framework.fetch.unit_of_work import ADMITTED, Admission, Preparation, UnitOfWork
+from framework.fetch.unit_of_work import ADMITTED, FENCED, Admission, Preparation, UnitOfWork
 from framework.finish.outcome import Held, Lost
 from framework.finish.status_writer import StatusWriter
 from framework.recover.suspects import is_suspect
@@ -38,8 +38,9 @@ from framework.wire.resources import HELD_LOCK_S, IDEMPOTENCY_KEY, milliseconds,
 from framework.wire.status_key import STATUS_EXPIRATION, TrackedJob, tracked_job
 
 _RUNNING: JobState = "running"
-# State of a job that the script could not ask for.
-_ERROR = 3
+# States of a job: it waits for a slot; the script could not ask for it.
+_WAITS, _ERROR = 0, 3
+_MOVED = (_WAITS, FENCED)
 # Of a job that starts no policy reads the counts.
 _ADMISSION = Admission(ADMITTED, 0, 0, 0)
 
@@ -69,6 +70,8 @@ class GroupAdmission:
         The answers are in ``UnitOfWork.admission``; a job without one is to be asked for alone. Raises redis errors.
         """
         first = self._terms(request, tracked, policies)
+        if first.alone or first.ask_nothing:
+            return
         request.unit.prepared = Preparation(request.payload)
         taken = self._fetcher.take_next()
         asked_at = clock()
@@ -113,7 +116,8 @@ class GroupAdmission:
             if unit.prepared.local_outcome is not None:
                 unit.prepared.moved = isinstance(unit.prepared.local_outcome, Held | Lost)
                 return None
-        return self._terms(request, tracked, policies)
+        terms = self._terms(request, tracked, policies)
+        return None if terms.alone or terms.ask_nothing else terms
 
     def _terms(self, request: AdmissionRequest, tracked: TrackedJob | None, policies: ClassPolicies) -> AdmissionTerms:
         terms = AdmissionTerms(request, tracked)
@@ -136,7 +140,7 @@ class GroupAdmission:
             if tracked is not None:
                 names.append(keys.status(tracked.jid))
             name = request.declaration.wire_name
-            share = None if slot is None else (terms.limit, terms.share, terms.slot_ttl_s)
+            share = None if slot is None else (terms.limit, terms.share, terms.slot_ttl_s, terms.may_wait)
             keep = None if lock is None else (lock.ttl_s, terms.keeps_lock)
             number = classes.setdefault(_encoded_class(name, share, keep), len(classes) + 1)
             since = "" if terms.waiting_since is None else f"{terms.waiting_since:.6f}"
@@ -166,20 +170,21 @@ class GroupAdmission:
                 if len(reply) > 4:
                     error = redis.ResponseError(decode_escaped(reply[4]))
                     self._status_writer.on_write_failed(terms.tracked, _RUNNING, error)
-        prepared.moved = not admitted
+        # A job that was refused is still in the working list.
+        prepared.moved = state in _MOVED
         prepared.starts = admitted and not terms.acts_after
         prepared.admission = _ADMISSION if prepared.starts else Admission(state, *reply[1:4])
 
 
 @lru_cache(maxsize=1_024)
-def _encoded_class(name: str, share: tuple[int, int, int] | None, keep: tuple[float, bool] | None) -> str:
-    """Return what the jobs of one class share as JSON: of a limit (limit, most of a scope, lifetime of a slot), and of a lock
-    (its lifetime, whether the class keeps it while the job runs).
+def _encoded_class(name: str, share: tuple[int, int, int, bool] | None, keep: tuple[float, bool] | None) -> str:
+    """Return what the jobs of one class share as JSON: of a limit (limit, most of a scope, lifetime of a slot, whether they
+    wait), and of a lock (its lifetime, whether the class keeps it while the job runs).
     """
     found: dict[str, Any] = {"class": name}
     if share is not None:
-        limit, most_of_scope, ttl_s = share
-        found |= {"limit": str(limit), "share": str(most_of_scope), "ttl_s": str(ttl_s)}
+        limit, most_of_scope, ttl_s, may_wait = share
+        found |= {"limit": str(limit), "share": str(most_of_scope), "ttl_s": str(ttl_s), "refuses": not may_wait}
     if keep is not None:
         lock_ttl_s, keeps_lock = keep
         ttl_ms = milliseconds(lock_ttl_s)

@@ -14,7 +14,7 @@ from framework.execute.job_log import JobLog
 from framework.execute.stats import RunningJobs
 from framework.fetch.unit_of_work import FENCED
 from framework.finish.endings import POLICY_REFUSED, RIGHT_REFUSED
-from framework.finish.outcome import Deferred, Interrupted, Lost, NotAdmitted
+from framework.finish.outcome import Deferred, Held, Interrupted, Lost, NotAdmitted
 from framework.recover.suspects import is_suspect
 from framework.telemetry.logs import error_fields
 from framework.wire.compress import COMPRESSED
@@ -75,7 +75,11 @@ class PolicyDecision:
             return None
         if (admission := unit.admission) is not None and admission.state == FENCED:
             return Lost()
-        return self._ask_each(policies.remote, request)
+        outcome = self._ask_each(policies.remote, request)
+        if outcome is None and unit.has_moved:
+            # Its limit was removed after the script has moved it, so no policy says so.
+            return Held("concurrency_limit")
+        return outcome
 
     def _ask_each(self, policies: Iterable[AdmissionPolicy], request: AdmissionRequest) -> NotAdmitted | None:
         for policy in policies:

@@ -191,10 +191,14 @@ class Client:
             return []
         extra = plan.fields_of_push()
         copies = [plan.payloads.one(list(args), None, None, extra) for _ in range(count)]
-        jobs = [(copy.queue, copy.payloads[0], copy.jids[0]) for copy in copies if copy is not None]
-        if not jobs:
+        made = [copy for copy in copies if copy is not None]
+        if not made:
             return []
+        jobs = [(copy.queue, copy.payloads[0], copy.jids[0]) for copy in made]
         written, _ = plan.shard.enqueue_up_to(base, limit, jobs)
+        if plan.recorder is not None:
+            for copy in made[:written]:
+                plan.recorder.written(plan.destination, copy)
         return [jid for _, _, jid in jobs[:written]]
 
     def payload_bytes(self, request: PushRequest) -> bytes | None:

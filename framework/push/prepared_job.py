@@ -23,6 +23,8 @@ class PreparedJob(NamedTuple):
     """How long the state of a tracked job is kept; 0 for an untracked one."""
     log_duplicate: Callable[[Jid], None]
     """Logs the job as a duplicate of the job with this id."""
+    note_written: Callable[[], None]
+    """Records the written job of a tracked class."""
 
 
 def prepared_job(plan: PushPlan, batch: JobBatch) -> PreparedJob:
@@ -38,5 +40,11 @@ def prepared_job(plan: PushPlan, batch: JobBatch) -> PreparedJob:
         if batch.unique is not None and plan.deduplication is not None:
             plan.deduplication.written(batch.unique, [owner])
 
+    def note_written() -> None:
+        if plan.recorder is not None:
+            plan.recorder.written(plan.destination, batch)
+
     ttl_s = 0 if tracked is None else tracked.ttl_s
-    return PreparedJob(plan.shard.name, batch.queue, payload, batch.jids[0], lock_request, ttl_s, log_duplicate)
+    return PreparedJob(
+        plan.shard.name, batch.queue, payload, batch.jids[0], lock_request, ttl_s, log_duplicate, note_written
+    )

@@ -35,6 +35,13 @@ class PushRecorder(Protocol):
         """Record that the jobs were certainly not written. Raises nothing."""
         ...
 
+    def written(self, destination: Destination, batch: JobBatch) -> None:
+        """Record jobs that were written in one step with other things, so that not all of them may have been. Raises nothing.
+
+        The start of a job makes its event if a kill comes first.
+        """
+        ...
+
     def duplicates(self, destination: Destination, pairs: Sequence[tuple[Jid, Jid]]) -> None:
         """Record dropped duplicates: (id, id of the job that stands for it). Raises nothing."""
         ...

@@ -113,6 +113,10 @@ class TaskSettings(_Section):
     """Whether jobs go on while the database is down, with their events kept in Redis, or wait for it."""
     params: Literal["loggable", "whole"] = "loggable"
     """Whether events have the arguments as log lines show them (``loggable_arguments``), or all of them."""
+    ledger: Literal["none", "keep", "heal"] = "none"
+    """Whether events keep the payloads of waiting jobs, and whether the leader enqueues jobs again that Redis has lost."""
+    keep: Annotated[float, validators.bounded_number(0.01, 36_500)] | None = None
+    """Days after their end for which tasks and events are kept; without it, for ever."""
 
 
 class FeatureCategory(_Section):

@@ -50,6 +50,16 @@ class LazyRecorder:
         return self._url == IN_MEMORY
 
     @property
+    def shards(self) -> "Shards":
+        """The shards of the process."""
+        return self._shards
+
+    @property
+    def settings(self) -> "Settings":
+        """The settings of the process."""
+        return self._settings
+
+    @property
     def is_open(self) -> bool:
         """Whether this process has used the database."""
         return self._store is not None
@@ -66,6 +76,10 @@ class LazyRecorder:
     def not_written(self, destination: "Destination", batch: "JobBatch", error: BaseException) -> None:
         """See ``PushRecorder``."""
         self.store.recorder.not_written(destination, batch, error)
+
+    def written(self, destination: "Destination", batch: "JobBatch") -> None:
+        """See ``PushRecorder``."""
+        self.store.recorder.written(destination, batch)
 
     def duplicates(self, destination: "Destination", pairs: "Sequence[tuple[Jid, Jid]]") -> None:
         """See ``PushRecorder``."""

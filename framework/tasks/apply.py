@@ -6,6 +6,7 @@ written over an equal end, messages have keys. Rows are locked in the order of t
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Float, Table, Update, bindparam, case, select, update
@@ -15,7 +16,7 @@ from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 from framework.errors import TaskTablesError
 from framework.tasks.change import EventChange, Message, Status
 from framework.tasks.database import TaskDatabase
-from framework.tasks.job_ends import DUPLICATE, LOST, NOT_PUSHED
+from framework.tasks.job_ends import DUPLICATE, HELD, LOST, NOT_PUSHED
 from framework.tasks.model import FAILED_STATUSES, OPEN_STATUSES, STATUSES, events, messages, tasks
 from framework.telemetry import logs
 
@@ -46,7 +47,10 @@ def _insert_of(table: Table, key: str) -> dict[str, Any]:
 
 # Made once: to build them for each batch would cost more than to execute them.
 _LOCK = (
-    select(*(events.c[name] for name in ("id", "jid", "task_id", "status", "state", "changed_at", "runs", "items")))
+    select(
+        *(events.c[name] for name in ("id", "jid", "task_id", "status", "state", "changed_at", "runs", "items")),
+        events.c.payload.is_not(None),
+    )
     .where(events.c.jid.in_(bindparam("jids", expanding=True)))
     .order_by(events.c.jid)
     .with_for_update()
@@ -54,7 +58,9 @@ _LOCK = (
 _DUPLICATES = select(events.c.jid, events.c.stands_for).where(
     events.c.stands_for.in_(bindparam("jids", expanding=True)), events.c.status.in_(OPEN_STATUSES)
 )
-_UPDATES = tuple((names, _update_of(names)) for names in (_COLUMNS, (*_COLUMNS, "started_at")))
+_EXTRA_NAMES = {"started_at", "shard", "payload"}
+_EXTRA = tuple({*start, *payload} for start in ((), ("started_at", "shard")) for payload in ((), ("payload",)))
+_UPDATES = tuple((extra, names, _update_of(names)) for extra in _EXTRA for names in ((*_COLUMNS, *sorted(extra)),))
 _ADD = (
     update(tasks)
     .where(tasks.c.id == bindparam("row_id"))
@@ -78,6 +84,7 @@ class _Row:
     changed_at: float
     runs: int = 0
     items: int = 1
+    has_payload: bool = False
     new_status: Status | None = None
     values: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -101,8 +108,7 @@ def write_changes(database: TaskDatabase, changes: Sequence[EventChange], *, lat
     of the changes may be written, and all of them are to be written again.
     """
     try:
-        with database.writing() as connection:
-            apply_changes(connection, changes, late=late)
+        database.write(lambda connection: apply_changes(connection, changes, late=late))
     except Exception as cause:
         if _is_unavailable(cause):
             raise
@@ -110,8 +116,7 @@ def write_changes(database: TaskDatabase, changes: Sequence[EventChange], *, lat
         return
     for one in changes:
         try:
-            with database.writing() as connection:
-                apply_changes(connection, [one], late=late)
+            database.write(partial(apply_changes, changes=[one], late=late))
         except Exception as error:
             # Lost meanwhile: the other changes must not be left out with the refused one.
             if _is_unavailable(error):
@@ -184,6 +189,8 @@ def _insert(connection: Connection, firsts: Sequence[EventChange], rows: dict[st
             "params": one.params,
             "whole": one.whole,
             "items": one.items,
+            "payload": one.payload,
+            "due_at": one.due_at,
             "created_at": one.at,
             "changed_at": one.at,
         }
@@ -212,8 +219,14 @@ def _fold(row: _Row, change: EventChange, *, late: bool) -> None:
     )
     if change.kind == "start":
         row.runs += 1
-        values["started_at"] = change.at
+        # A job may run on another shard than that of its push.
+        values.update(started_at=change.at, shard=change.shard)
     values["runs"] = row.runs
+    if change.payload is not None and row.status is not None:
+        values["payload"], row.has_payload = change.payload, True
+    elif row.has_payload and change.status not in OPEN_STATUSES and change.state != LOST.state:
+        # The job has ended: its arguments must not stay longer than it does.
+        values["payload"], row.has_payload = None, False
 
 
 def _accepts(row: _Row, change: EventChange, *, late: bool) -> bool:
@@ -224,6 +237,10 @@ def _accepts(row: _Row, change: EventChange, *, late: bool) -> bool:
         return row.changed_at == change.seen_at
     if late and change.at < row.changed_at:
         return False
+    if change.state == HELD.state:
+        # Decision 247: admission holds a job in Redis before its record is written. Meanwhile another process may start the job, and
+        # even end it: the record then says less than the event.
+        return row.current == "enqueue"
     if change.kind == "push":
         return row.state in _PUSHED_AGAIN or change.replaces is not None
     # The start of a run whose process was suspended may be written after the end of the next run.
@@ -246,7 +263,10 @@ def _end_duplicates(connection: Connection, ended: Sequence[_Row]) -> list[_Row]
         row.new_status = owner.current
         row.values = {**owner.values, "state": DUPLICATE.state, "stands_for": pair.stands_for, "runs": row.runs}
         row.values["reason"] = _reason_of_duplicate(pair.stands_for, owner.state, owner.values.get("reason"))
-        row.values.pop("started_at", None)
+        for name in _EXTRA_NAMES:
+            row.values.pop(name, None)
+        if row.has_payload:
+            row.values["payload"] = None
     return list(waiting.values())
 
 
@@ -255,8 +275,8 @@ def _reason_of_duplicate(owner: str, state: str, reason: str | None) -> str:
 
 
 def _update_events(connection: Connection, rows: Sequence[_Row]) -> None:
-    for names, statement in _UPDATES:
-        wanted = [row for row in rows if row.values and ("started_at" in row.values) == ("started_at" in names)]
+    for extra, names, statement in _UPDATES:
+        wanted = [row for row in rows if row.values and _EXTRA_NAMES & row.values.keys() == extra]
         if wanted:
             parameters = [{"row_id": row.id, **{f"new_{name}": row.values[name] for name in names}} for row in wanted]
             connection.execute(statement, parameters)

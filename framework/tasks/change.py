@@ -50,6 +50,10 @@ class EventChange:
     stands_for: str | None = None
     seen_at: float | None = None
     """The last change of the event that a mend has read: it corrects no other state of it."""
+    payload: str | None = None
+    """The job as it is pushed, for the ledger (setting ``tasks.ledger``)."""
+    due_at: float | None = None
+    """When a scheduled job is due."""
     replaces: int | None = None
     """The event of a failed job that this push runs again: it gets the new job id."""
     messages: list[Message] = field(default_factory=list[Message])

@@ -1,28 +1,37 @@
 """Open the database of tasks: SQLite makes its tables at the first use, PostgreSQL is migrated by a command."""
 
 import threading
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from alembic.config import Config
 from alembic.runtime.environment import EnvironmentContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, StaticPool, create_engine, event, inspect, text
 from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from framework.backoff import backoff_s
 from framework.command_line import command as command_name
-from framework.errors import TaskTablesError
+from framework.errors import TaskDatabaseError, TaskTablesError
 from framework.tasks.model import metadata
+from framework.telemetry import logs
 
-REVISION = "0001"
+REVISION = "0002"
 """The newest migration."""
 
 _VERSION_TABLE = "aw_tasks_version"
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _BUSY_S = 10.0
 _WRITES = "aw_writes"
+_TRIES = 6
+_CONFLICTS = ("40001", "40P01")
+"""The SQLSTATE of a transaction that cannot be serialised, and of a deadlock."""
+
+T = TypeVar("T")
 
 
 class TaskDatabase:
@@ -62,6 +71,29 @@ class TaskDatabase:
             writer = connection.execution_options(**{_WRITES: True})
             with writer.begin():
                 yield writer
+
+    def write(self, change: Callable[[Connection], T]) -> T:
+        """Call ``change`` in a transaction that writes; return its result.
+
+        PostgreSQL ends one of two transactions that wait for each other, and one that cannot be serialised. That is no outage: the
+        transaction is repeated, at most some times, so ``change`` must do the same at each call. Raises as ``reading``.
+        """
+        for attempt in range(1, _TRIES):
+            try:
+                with self.writing() as connection:
+                    return change(connection)
+            except DBAPIError as error:
+                if not _may_be_repeated(error):
+                    raise
+                logs.logger().warning(
+                    "two transactions on the database of tasks were in conflict; the transaction is repeated",
+                    event_name="tasks.transaction_repeated",
+                    count=attempt,
+                    error=error,
+                )
+                time.sleep(backoff_s(attempt, 0.02, 1.0))
+        with self.writing() as connection:
+            return change(connection)
 
     def migrate(self) -> tuple[str | None, str]:
         """Run the missing migrations; return the revisions before and after. Raises SQLAlchemyError."""
@@ -109,6 +141,19 @@ class TaskDatabase:
     def _make_folder(self) -> None:
         if self.is_sqlite and self._url.database:
             Path(self._url.database).parent.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def sql_errors(database: TaskDatabase) -> Generator[None]:
+    """Raise the errors of SQL in the block as ``TaskDatabaseError``."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        raise TaskDatabaseError(database.name, error) from error
+
+
+def _may_be_repeated(error: DBAPIError) -> bool:
+    return getattr(error.orig, "sqlstate", None) in _CONFLICTS
 
 
 def _revision(connection: Connection) -> str | None:

@@ -28,14 +28,14 @@ from starlette.routing import Route
 from framework.errors import ShardUnavailableError, TaskDatabaseError, TaskError, TaskNotFoundError, TaskTablesError
 from framework.tasks.change import has_valid_jid
 from framework.tasks.model import STATUSES
-from framework.tasks.openapi import DOCUMENT
-from framework.tasks.task import Task, story
+from framework.tasks.openapi import DOCUMENT, MAX_ID
+from framework.tasks.queries import MAX_PAGE
+from framework.tasks.task import Task, page_as_json, story
 
 STREAM_PERIOD_S = 1.0
 """The time between two looks at the progress of a streamed task."""
 
 _SILENCE_S = 15.0
-_MAX_PAGE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +87,14 @@ class _Routes:
 
     async def list_tasks(self, request: Request) -> Response:
         scope = await self._scope(request)
-        limit = _number(request, "limit", 100, 1, _MAX_PAGE)
+        limit = _number(request, "limit", 100, 1, MAX_PAGE)
         before = request.query_params.get("before")
         owner, tenant = (
             _narrowed(request, name, own) for name, own in (("owner", scope.owner), ("tenant", scope.tenant))
         )
         last = None if before is None else await self._visible(before, scope)
-        found = await asyncio.to_thread(Task.all, owner=owner, tenant=tenant, limit=limit, before=last)
-        return JSONResponse({"tasks": [await asyncio.to_thread(one.as_json) for one in found]})
+        found = await asyncio.to_thread(page_as_json, owner=owner, tenant=tenant, limit=limit, before=last)
+        return JSONResponse({"tasks": found})
 
     async def show(self, request: Request) -> Response:
         task = await self._task(request)
@@ -110,8 +110,8 @@ class _Routes:
         return await self._page(request, "failed", "error")
 
     async def _page(self, request: Request, *statuses: str) -> Response:
-        after = _number(request, "after", 0, 0, 1 << 62)
-        limit = _number(request, "limit", 100, 1, _MAX_PAGE)
+        after = _number(request, "after", 0, 0, MAX_ID)
+        limit = _number(request, "limit", 100, 1, MAX_PAGE)
         task = await self._task(request)
         found = await task.aevents(*statuses, after=after, limit=limit)
         following = found[-1].id if len(found) == limit else None
@@ -133,8 +133,8 @@ class _Routes:
         return JSONResponse({"retried": await task.aretry_failed()})
 
     async def job(self, request: Request) -> Response:
-        after = _number(request, "after", 0, 0, 1 << 62)
-        limit = _number(request, "limit", _MAX_PAGE, 1, _MAX_PAGE)
+        after = _number(request, "after", 0, 0, MAX_ID)
+        limit = _number(request, "limit", MAX_PAGE, 1, MAX_PAGE)
         scope = await self._scope(request)
         jid = request.path_params["jid"]
         if not has_valid_jid(jid):

@@ -46,6 +46,7 @@ class EventText(NamedTuple):
 
 BUSINESS_FAILURE = EventEnd("failed", "failed")
 DROPPED = EventEnd("failed", "dropped")
+HELD = EventEnd("enqueue", "held")
 INTERRUPTED = EventEnd("enqueue", "interrupted")
 QUARANTINED = EventEnd("error", "quarantined")
 DUPLICATE = EventEnd("enqueue", "duplicate")
@@ -75,8 +76,8 @@ EVENT_ENDS: Mapping[Ending, EventEnd | None] = {
     endings.UNKNOWN_CLASS: EventEnd("enqueue", "deferred"),
     endings.FOREIGN_RETURNED: EventEnd("enqueue", "deferred"),
     endings.FOREIGN_DELAYED: EventEnd("enqueue", "deferred"),
-    endings.HELD_BY_LIMIT: EventEnd("enqueue", "held"),
-    endings.HELD_BY_PAUSE: EventEnd("enqueue", "held"),
+    endings.HELD_BY_LIMIT: HELD,
+    endings.HELD_BY_PAUSE: HELD,
     endings.RETURNED: INTERRUPTED,
     endings.INTERRUPTED_TOO_OFTEN: QUARANTINED,
     endings.RECOVERED: INTERRUPTED,

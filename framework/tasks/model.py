@@ -30,6 +30,10 @@ metadata = MetaData()
 _Id = BigInteger().with_variant(Integer(), "sqlite")
 
 
+_DELETED = "state = 'deleted'"
+_SINGLE = "task_id IS NULL AND ended_at IS NOT NULL"
+
+
 def _counter(name: str) -> "Column[int]":
     return Column(name, BigInteger, nullable=False, server_default=text("0"))
 
@@ -53,6 +57,7 @@ tasks = Table(
     Index("aw_tasks_created", "created_at", "id"),
     Index("aw_tasks_owner", "owner", "created_at"),
     Index("aw_tasks_tenant", "tenant", "created_at"),
+    Index("aw_tasks_completed", "completed_at"),
 )
 """One row per task. The counters are kept in the transactions that change its events."""
 
@@ -78,11 +83,18 @@ events = Table(
     Column("started_at", Float),
     Column("ended_at", Float),
     Column("changed_at", Float, nullable=False),
+    Column("payload", Text),
+    Column("due_at", Float),
     Index("aw_events_task", "task_id", "status", "id"),
     Index("aw_events_open", "shard", "changed_at", postgresql_where=text("status IN ('enqueue', 'working')")),
     Index("aw_events_stands_for", "stands_for", postgresql_where=text("stands_for IS NOT NULL")),
+    Index("aw_events_deleted", "shard", "changed_at", postgresql_where=text(_DELETED), sqlite_where=text(_DELETED)),
+    Index("aw_events_single", "ended_at", postgresql_where=text(_SINGLE), sqlite_where=text(_SINGLE)),
 )
-"""One row per job. ``params`` is JSON, ``whole`` says whether it has every argument, ``stands_for`` is the job of a duplicate."""
+"""One row per job. ``params`` is JSON, ``whole`` says whether it has every argument, ``stands_for`` is the job of a duplicate.
+
+``payload`` and ``due_at`` are those of a job that the ledger may enqueue again: it has not ended, or no key of Redis had it.
+"""
 
 messages = Table(
     "aw_messages",

@@ -4,7 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from framework.tasks.model import STATUSES
+from framework.tasks.queries import MAX_PAGE
 from framework.version import VERSION
+
+MAX_ID = 1 << 62
+"""The largest id of an event or a message that may be asked for: databases store eight bytes."""
 
 _TEXT: Any = {"type": "string"}
 _TEXT_OR_NULL: Any = {"type": ["string", "null"]}
@@ -55,8 +59,8 @@ def _operation(
     }
 
 
-_LIMIT = _query("limit", {"type": "integer", "minimum": 1, "maximum": 1_000}, "the most entries of a page")
-_AFTER = _query("after", {"type": "integer", "minimum": 0}, "the last id of the page before")
+_LIMIT = _query("limit", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE}, "the most entries of a page")
+_AFTER = _query("after", {"type": "integer", "minimum": 0, "maximum": MAX_ID}, "the last id of the page before")
 _TASK, _JID = _path("task_id"), _path("jid")
 
 _SCHEMAS: dict[str, Any] = {
@@ -106,6 +110,13 @@ _SCHEMAS: dict[str, Any] = {
         ended_at=_TIME_OR_NULL,
         messages=_list("Message"),
     ),
+    "StreamEvent": {
+        "description": "one server-sent event of the stream; the data of `progress` is a Progress",
+        **_object(
+            event={"type": "string", "enum": ["progress", "complete"]},
+            data={"type": "string", "contentMediaType": "application/json"},
+        ),
+    },
     "Tasks": _object(tasks=_list("Task")),
     "Events": _object(events=_list("Event"), next={"type": ["integer", "null"]}),
     "Cancelled": _object(cancelled=_COUNT),
@@ -114,7 +125,9 @@ _SCHEMAS: dict[str, Any] = {
 
 _STATUS = _query("status", {"type": "string", "enum": list(STATUSES)}, "events of this status; may be repeated")
 _FILTERS = [
-    _query(name, {"type": "string", "minLength": 1, "maxLength": 255}, f"tasks of this {name}")
+    _query(
+        name, {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[^\x00]+$"}, f"tasks of this {name}"
+    )
     for name in ("owner", "tenant")
 ]
 
@@ -139,7 +152,9 @@ DOCUMENT: dict[str, Any] = {
             "get": _operation("List the failed jobs of a task", _ref("Events"), _TASK, _AFTER, _LIMIT)
         },
         "/tasks/{task_id}/stream": {
-            "get": _operation("Stream the progress until the task is complete", _TEXT, _TASK, kind="text/event-stream")
+            "get": _operation(
+                "Stream the progress until the task is complete", _ref("StreamEvent"), _TASK, kind="text/event-stream"
+            )
         },
         "/tasks/{task_id}/cancel": {
             "post": _operation("Cancel the jobs of a task", _ref("Cancelled"), _TASK, also=(409,))

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from sqlalchemy import Connection, RowMapping, func, select
+from sqlalchemy import Connection, RowMapping, Select, func, select, union_all
+from sqlalchemy.sql.elements import ColumnElement
 
-from framework.tasks.model import OPEN_STATUSES, events, messages, tasks
+from framework.tasks.model import OPEN_STATUSES, STATUSES, events, messages, tasks
 from framework.tasks.progress import EventMessage, JobEvent, event_of, message_of
 
 SHOWN_MESSAGES = 50
@@ -39,12 +40,28 @@ def list_events(
     connection: Connection, task_id: str, statuses: Sequence[str], after: int, limit: int
 ) -> list[JobEvent]:
     """Return events of a task in the order of their ids, those after ``after``, with their newest messages."""
-    wanted = select(events).where(events.c.task_id == task_id, events.c.id > after).order_by(events.c.id)
-    if statuses:
-        wanted = wanted.where(events.c.status.in_(statuses))
-    rows = list(connection.execute(wanted.limit(min(limit, MAX_PAGE))).mappings())
+    rows = _page(connection, task_id, statuses, after, limit)
     found = newest_messages(connection, [row["jid"] for row in rows])
     return [event_of(row, found.get(row["jid"], ())) for row in rows]
+
+
+def _page(
+    connection: Connection, task_id: str, statuses: Sequence[str], after: int, limit: int = MAX_PAGE
+) -> list[RowMapping]:
+    """Return a page of the rows of events. An index range for each status is read, each at most of the length of the page.
+
+    With one range for all of them, PostgreSQL may walk the primary key over the events of other tasks.
+    """
+    most = min(limit, MAX_PAGE)
+
+    def place(status: str) -> "Select[tuple[int]]":
+        of_status = (events.c.task_id == task_id) & (events.c.status == status) & (events.c.id > after)
+        ids = select(events.c.id).where(of_status).order_by(events.c.id).limit(most).subquery()
+        return select(ids.c.id)
+
+    ids = union_all(*map(place, statuses or STATUSES)).subquery()
+    first = select(ids.c.id).order_by(ids.c.id).limit(most)
+    return list(connection.execute(select(events).where(events.c.id.in_(first)).order_by(events.c.id)).mappings())
 
 
 def find_event(connection: Connection, jid: str) -> JobEvent | None:
@@ -57,12 +74,15 @@ def newest_messages(connection: Connection, jids: Sequence[str]) -> dict[str, li
     """Return the newest messages of several jobs, the oldest of them first."""
     if not jids:
         return {}
-    place = func.row_number().over(partition_by=messages.c.jid, order_by=messages.c.id.desc()).label("place")
-    ranked = select(messages, place).where(messages.c.jid.in_(jids)).subquery()
+    # A job may have 100,000 messages: the oldest that is shown is found in the index, then those from it on are read.
+    of_job = messages.alias()
+    same: ColumnElement[bool] = of_job.c.jid == events.c.jid
+    oldest = select(of_job.c.id).where(same).order_by(of_job.c.id.desc()).offset(SHOWN_MESSAGES - 1).limit(1)
+    first = select(events.c.jid, func.coalesce(oldest.scalar_subquery(), 0).label("id")).where(events.c.jid.in_(jids))
+    shown = first.subquery()
+    wanted = select(messages).join(shown, (messages.c.jid == shown.c.jid) & (messages.c.id >= shown.c.id))
     found: dict[str, list[EventMessage]] = {}
-    for row in connection.execute(
-        select(ranked).where(ranked.c.place <= SHOWN_MESSAGES).order_by(ranked.c.id)
-    ).mappings():
+    for row in connection.execute(wanted.order_by(messages.c.id)).mappings():
         found.setdefault(row["jid"], []).append(message_of(row))
     return found
 
@@ -73,20 +93,16 @@ def list_messages(connection: Connection, jid: str, after: int, limit: int) -> l
     return [message_of(row) for row in connection.execute(wanted.limit(min(limit, MAX_PAGE))).mappings()]
 
 
-def open_jids(connection: Connection, task_id: str, after: int) -> list[tuple[int, str]]:
-    """Return a page of (event id, job id) of the jobs that wait or run."""
-    wanted = select(events.c.id, events.c.jid).where(
-        events.c.task_id == task_id, events.c.status.in_(OPEN_STATUSES), events.c.id > after
-    )
-    return [(row.id, row.jid) for row in connection.execute(wanted.order_by(events.c.id).limit(MAX_PAGE))]
+def open_events(connection: Connection, task_id: str, after: int) -> list[RowMapping]:
+    """Return a page of the rows of the jobs that wait or run."""
+    return _page(connection, task_id, OPEN_STATUSES, after)
 
 
 def failed_rows(connection: Connection, task_id: str, statuses: Sequence[str]) -> Iterator[list[RowMapping]]:
     """Yield pages of the rows of failed events, oldest first. Each page is read when it is wanted."""
     after = 0
     while True:
-        wanted = select(events).where(events.c.task_id == task_id, events.c.status.in_(statuses), events.c.id > after)
-        page = list(connection.execute(wanted.order_by(events.c.id).limit(MAX_PAGE)).mappings())
+        page = _page(connection, task_id, statuses, after)
         if not page:
             return
         yield page

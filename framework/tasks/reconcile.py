@@ -9,6 +9,8 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from typing import Any, TypeAlias
 
 import redis
@@ -29,6 +31,7 @@ from framework.tasks.database import TaskDatabase
 from framework.tasks.job_ends import DEAD, DUPLICATE, INTERRUPTED, LOST, QUARANTINED, EventEnd
 from framework.tasks.model import OPEN_STATUSES, events, tasks
 from framework.types import Jid
+from framework.wire.json import loads_object
 
 STALE_S = 60.0
 """An open event that has not changed for so long is compared with Redis."""
@@ -40,6 +43,7 @@ _PAGE = 20_000
 _MAX_SEARCHES = 200
 _MARK = b'"track":true'
 _JID = re.compile(rb'"jid":"((?:[^"\\]|\\.)*)"')
+_JID_FIELD = b'"jid":"'
 _LISTS = ("queue", "in flight", "migrating")
 
 Places: TypeAlias = Mapping[Jid, StoreKind]
@@ -55,6 +59,7 @@ class OpenEvent:
     state: str
     stands_for: str | None
     changed_at: float
+    has_payload: bool = False
 
 
 def mend_of(event: OpenEvent, place: StoreKind | None) -> tuple[EventEnd, str] | None:
@@ -81,7 +86,8 @@ def mend_of(event: OpenEvent, place: StoreKind | None) -> tuple[EventEnd, str] |
 class EventReconciler:
     """Mend the events of one shard. ``step`` is called by one thread at a time.
 
-    ``others`` are the clients of the other shards, to which a job may have moved since its push.
+    ``others`` are the clients of the other shards, to which a job may have moved since its push. With ``heals`` the ledger
+    enqueues lost jobs again, so that their events stay open.
     """
 
     def __init__(
@@ -91,6 +97,7 @@ class EventReconciler:
         database: TaskDatabase,
         *,
         others: Sequence["redis.Redis"] = (),
+        heals: bool = False,
         stale_s: float = STALE_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -98,11 +105,17 @@ class EventReconciler:
         self._shard = shard
         self._database = database
         self._others = others
+        self._heals = heals
         self._stale_s = stale_s
         self._clock = clock
         self._after = 0
         self._missing: dict[Jid, float] = {}
         """The jobs that the last pass did not find, with the last change of their events."""
+
+    @property
+    def has_missing(self) -> bool:
+        """Whether the last pass did not find some job."""
+        return bool(self._missing)
 
     def step(self) -> int:
         """Make one pass over a page of stale events; return the number of mended ones. Raises redis errors and SQLAlchemyError."""
@@ -112,11 +125,14 @@ class EventReconciler:
         mended = self._pass(found, now) if found else 0
         # The events of the next page are compared in the next step.
         self._after = found[-1].id if len(found) == _PAGE else 0
+        if not found:
+            self._missing = {}
         self._close_abandoned(now)
         return mended
 
     def _stale(self, connection: Connection, now: float) -> list[OpenEvent]:
-        columns = [events.c[name] for name in ("id", "jid", "status", "state", "stands_for", "changed_at")]
+        names = ("id", "jid", "status", "state", "stands_for", "changed_at")
+        columns: list[Any] = [*(events.c[name] for name in names), events.c.payload.is_not(None)]
         wanted = select(*columns).where(
             events.c.shard == self._shard,
             events.c.status.in_(OPEN_STATUSES),
@@ -135,6 +151,8 @@ class EventReconciler:
             place = places.get(jid)
             if place is None:
                 missing[one.jid] = one.changed_at
+                if self._heals and one.has_payload:
+                    continue
                 if self._missing.get(one.jid) != one.changed_at or searches >= _MAX_SEARCHES:
                     continue
                 searches += 1
@@ -149,8 +167,7 @@ class EventReconciler:
                 changes.append(_change(one, *mend, now, self._shard))
         self._missing = missing
         if changes:
-            with self._database.writing() as connection:
-                apply_changes(connection, changes)
+            self._database.write(partial(apply_changes, changes=changes))
         return len(changes)
 
     def _close_abandoned(self, now: float) -> None:
@@ -162,27 +179,36 @@ class EventReconciler:
                 note_completion(connection, ids, now)
 
 
-def locate(client: "redis.Redis", jids: set[Jid]) -> dict[Jid, StoreKind]:
+def locate(client: "redis.Redis", jids: set[Jid], *, backwards: bool = False) -> dict[Jid, StoreKind]:
     """Return the place of each of these jobs that a key has. Raises redis errors.
 
-    Only payloads with the mark of recorded jobs are read; a job without it is found by ``search``.
+    Only payloads with the mark of recorded jobs are read; a job without it is found by ``search``. The keys are walked in the order
+    of a job's way, or against it.
     """
     found: dict[Jid, StoreKind] = {}
-    for store, data in _recorded_jobs(client):
-        match = _JID.search(data)
-        jid = match[1].decode("utf-8", "replace") if match is not None else ""
+    for store, data in _recorded_jobs(client, backwards=backwards):
+        jid = _jid_of(data)
         if jid in jids:
             found[jid] = store.kind
     return found
 
 
-def _recorded_jobs(client: "redis.Redis") -> Iterator[tuple[JobStore, bytes]]:
+def _jid_of(data: bytes) -> Jid:
+    if data.count(_JID_FIELD) > 1:
+        # An argument has such a field too.
+        return str(loads_object(data).get("jid", ""))
+    match = _JID.search(data)
+    return "" if match is None else match[1].decode("utf-8", "replace")
+
+
+def _recorded_jobs(client: "redis.Redis", *, backwards: bool) -> Iterator[tuple[JobStore, bytes]]:
     stores = list_job_stores(client)
-    lists = [one for one in stores if one.kind in _LISTS]
-    for location in search_lists(client, lists, _MARK, lambda _key, _jobs: None):
-        yield location.store, location.data
-    for store in stores:
-        if store.kind not in _LISTS:
+    for is_list, group in groupby(reversed(stores) if backwards else stores, lambda store: store.kind in _LISTS):
+        if is_list:
+            for location in search_lists(client, list(group), _MARK, lambda _key, _jobs: None):
+                yield location.store, location.data
+            continue
+        for store in group:
             for page in scan_members(client, store.key, _MARK):
                 held = store.kind in ("waiting", "paused")
                 yield from ((store, payload_of_member(member) if held else member) for member, _ in page)

@@ -51,8 +51,11 @@ class EventRecorder:
         params: Literal["loggable", "whole"],
         shard: str = "main",
         clock: Callable[[], float] = time.time,
+        *,
+        keeps_payloads: bool = False,
     ) -> None:
         self._writer = writer
+        self._keeps_payloads = keeps_payloads
         self._params: Literal["loggable", "whole"] = params
         self._shard = shard
         self._clock = clock
@@ -63,18 +66,15 @@ class EventRecorder:
         """Return the recorder of the jobs that run on this shard."""
         found = self._of_shard.get(shard)
         if found is None:
-            found = self._of_shard[shard] = EventRecorder(self._writer, self._params, shard, self._clock)
+            found = EventRecorder(self._writer, self._params, shard, self._clock, keeps_payloads=self._keeps_payloads)
+            self._of_shard[shard] = found
         return found
 
     # --- a push ---------------------------------------------------------------------------------------------------
 
     def enqueued(self, destination: Destination, batch: JobBatch) -> None:
         """See ``PushRecorder``."""
-        now, scheduled = self._clock(), batch.dues is not None
-        changes = [
-            self._pushed(destination, batch.queue, loads(data, None), now, scheduled=scheduled)
-            for data in batch.payloads
-        ]
+        changes = self._pushes(destination, batch)
         scope = PUSH_SCOPE.get()
         if scope is not None:
             places = range(len(changes)) if batch.indexes is None else batch.indexes
@@ -90,6 +90,10 @@ class EventRecorder:
             change.queue = batch.queue
         self._write_soon(changes)
 
+    def written(self, destination: Destination, batch: JobBatch) -> None:
+        """See ``PushRecorder``."""
+        self._write_soon([one for one in self._pushes(destination, batch) if has_valid_jid(one.jid)])
+
     def duplicates(self, destination: Destination, pairs: Sequence[tuple[Jid, Jid]]) -> None:
         """See ``PushRecorder``."""
         changes = [self._moved(destination, jid, DUPLICATE, f"the job {owner} stands for it") for jid, owner in pairs]
@@ -102,6 +106,16 @@ class EventRecorder:
         deadline = time.monotonic() + _PUSH_WAIT_S
         for ticket in self._writer.submit_durable(changes, gives_up=False):
             ticket.wait(max(0.0, deadline - time.monotonic()))
+
+    def _pushes(self, destination: Destination, batch: JobBatch) -> list[EventChange]:
+        now, scheduled = self._clock(), batch.dues is not None
+        changes = [
+            self._pushed(destination, batch.queue, loads(data, None), now, scheduled=scheduled)
+            for data in batch.payloads
+        ]
+        if self._keeps_payloads:
+            _keep_payloads(changes, batch)
+        return changes
 
     def _pushed(
         self, destination: Destination, queue: str, payload: Payload, now: float, *, scheduled: bool
@@ -222,6 +236,12 @@ def items_of(payload: Payload) -> int:
     """Return how many items a job of a split task has: its first argument is the list of them."""
     found = payload.get(TASK_ITEMS)
     return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else 1
+
+
+def _keep_payloads(changes: Sequence[EventChange], batch: JobBatch) -> None:
+    for place, (change, data) in enumerate(zip(changes, batch.payloads, strict=True)):
+        change.payload = data.decode()
+        change.due_at = None if batch.dues is None else batch.dues[place].at
 
 
 def _encode(fields: Mapping[str, Any]) -> str | None:

@@ -32,7 +32,7 @@ def push_failed_again(task_id: str, access: TaskAccess) -> int:
         if (found := dead.get(row["jid"])) is None:
             continue
         jobs, record = found
-        store.writer.write([_waits_again(row)])
+        store.writer.write([_waits_again(row, record.data if access.settings.tasks.ledger != "none" else None)])
         jobs.act_on("retry", record.data)
         retried += 1
     for name in sorted({row["worker"] for row in from_events}):
@@ -65,9 +65,10 @@ def _check(rows: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
-def _waits_again(row: Mapping[str, Any]) -> EventChange:
+def _waits_again(row: Mapping[str, Any], payload: bytes | None) -> EventChange:
     change = EventChange(row["jid"], "end", time.time(), worker=row["worker"], queue=row["queue"], shard=row["shard"])
     change.reason = "pushed again by retry_failed"
+    change.payload = None if payload is None else payload.decode(errors="replace")
     return change
 
 

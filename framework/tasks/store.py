@@ -31,4 +31,5 @@ def open_store(settings: Settings, shards: Shards, url: str | None = None) -> Ta
     """Return the store of the settings; ``url`` names another database. Opens no connection."""
     database = TaskDatabase(url or settings.tasks_url)
     writer = EventWriter(database, ShardSpool(shards), settings.tasks.database_down)
-    return TaskStore(database, writer, EventRecorder(writer, settings.tasks.params))
+    recorder = EventRecorder(writer, settings.tasks.params, keeps_payloads=settings.tasks.ledger != "none")
+    return TaskStore(database, writer, recorder)

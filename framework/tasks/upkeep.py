@@ -1,4 +1,4 @@
-"""Do the periodic work of tasks, as the leader of a shard: write the spool to the database, and mend events."""
+"""Do the periodic work of tasks, as the leader of a shard: write the spool, mend events, heal lost jobs, remove old tasks."""
 
 import threading
 import time
@@ -15,12 +15,16 @@ from framework.telemetry.rate_limit import LogRateLimit
 
 if TYPE_CHECKING:
     from framework.tasks.database import TaskDatabase
+    from framework.tasks.ledger import Ledger
     from framework.tasks.reconcile import EventReconciler
+    from framework.tasks.retention import Pruned
 
 PASS_PERIOD_S = 30.0
 """The time between two passes of the reconciler. A pass that lasts longer is followed by as long a pause."""
 
 _LOG_PERIOD_S = 30.0
+_PRUNED_PER_PASS = 20_000
+"""Events that one pass removes at most: some seconds, in steps of some milliseconds."""
 
 
 class TaskUpkeep:
@@ -85,18 +89,52 @@ class TaskUpkeep:
             self._log.info(
                 "events that Redis kept are in the database of tasks", event_name="tasks.spool_written", count=written
             )
-        if mended := self._open_reconciler(database).step():
+        reconciler = self._open_reconciler(database)
+        if mended := reconciler.step():
             self._log.warning(
                 "events that did not agree with their jobs were mended: processes died, jobs were deleted, or Redis lost data",
                 event_name="tasks.events_mended",
                 count=mended,
             )
 
+        tasks = self._recorder.settings.tasks
+        if tasks.ledger == "heal" and reconciler.has_missing:
+            self._heal(database)
+        # One process removes for all shards: they share the database.
+        if tasks.keep is not None and self._shard == "main":
+            self._prune(database, tasks.keep)
+
+    def _heal(self, database: "TaskDatabase") -> None:
+        made: Any = import_module("framework.tasks.ledger")
+        ledger: Ledger = made.Ledger(self._recorder.shards, database, self._recorder.settings.size_limit)
+        healed = ledger.heal(list(ledger.lost(self._shard)))
+        if healed.enqueued or healed.cancelled:
+            self._log.warning(
+                "Redis had lost jobs; they were enqueued again from the database of tasks",
+                event_name="tasks.jobs_healed",
+                count=healed.enqueued,
+                cancelled=healed.cancelled,
+            )
+
+    def _prune(self, database: "TaskDatabase", keep_days: float) -> None:
+        made: Any = import_module("framework.tasks.retention")
+        pruned: Pruned = made.Retention(database, keep_days).run(_PRUNED_PER_PASS)
+        if pruned.tasks or pruned.events:
+            self._log.info(
+                "tasks and events that ended long ago were removed (setting tasks.keep)",
+                event_name="tasks.pruned",
+                **pruned.as_json(),
+            )
+
     def _open_reconciler(self, database: "TaskDatabase") -> "EventReconciler":
         if self._reconciler is None:
             made: Any = import_module("framework.tasks.reconcile")
             self._reconciler = made.EventReconciler(
-                self._client, self._shard, database, others=self._recorder.other_clients(self._shard)
+                self._client,
+                self._shard,
+                database,
+                others=self._recorder.other_clients(self._shard),
+                heals=self._recorder.settings.tasks.ledger == "heal",
             )
         found: EventReconciler = self._reconciler  # pyright: ignore[reportAssignmentType]
         return found

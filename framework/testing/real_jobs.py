@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import redis
 
@@ -87,6 +87,15 @@ class RealJobs:
                 runs += counted
                 if error is not None and (raise_errors or not isinstance(error, Exception)):
                     raise error
+
+    def perform_one(self, worker: WorkerClass) -> NoReturn:
+        """Refuse: a real worker fetches several jobs at once, so it cannot stop after one.
+
+        Raises:
+            ModeError: always.
+        """
+        name = worker.__name__
+        raise ModeError(f"perform_one({name}) runs one job of a fake: use drain({name}) in the mode real.")
 
     def clear(self) -> None:
         """Delete every job, lock and state of the configured Redis.

@@ -9,6 +9,7 @@ from framework.admin.class_traffic import Backlog, ClassRates, RunCounts, measur
 from framework.admin.held_jobs import HeldJobs
 from framework.wire import keys
 from tests.harness import encoded, enqueue
+from tests.tables import each_row
 
 NOW = 1_800_000_000.0
 NEVER = float("inf")
@@ -18,7 +19,7 @@ def waiting(*ages, held=0, held_age=0.0):
     return Backlog(Counter({"queue a": len(ages)}), [NOW - age for age in ages], held, NOW - held_age if held else None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("backlog", "processed", "expected"),
     [
         (waiting(), 0, ClassRates(0.0, 0.0, 0.0)),

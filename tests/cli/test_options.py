@@ -80,7 +80,10 @@ USAGE = [
     (("cluster", ""), f"group '': '' is not a queue name: {QUEUE_NAME}"),
     ("cluster a,,b", f"group 'a,,b': '' is not a queue name: {QUEUE_NAME}"),
     ("cluster a, --dryrun", f"group 'a,': '' is not a queue name: {QUEUE_NAME}"),
-    (("cluster", "a b"), f"group 'a b': 'a b' is not a queue name: {QUEUE_NAME}"),
+    (
+        "cluster urgency=high",
+        f"group 'urgency=high': 'urgency=high' is not a queue name: {QUEUE_NAME}; a query needs --queue-selector",
+    ),
     (
         ("cluster", "a\nb"),
         f"is not a queue name: {QUEUE_NAME}; one argument is one group and must not contain a line break",

@@ -1,7 +1,10 @@
 """Test the output of commands for hostile names, messages and payloads: no control character, no forged line."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 import time
 import unicodedata
 
@@ -155,6 +158,15 @@ def test_explain_in_a_real_terminal_shows_escapes(site, redis):
     assert all(re.match(r"$|\w{24}: |  (where|since|due|holds|why|released) |its status", line) for line in lines), (
         lines
     )
+
+
+def test_command_whose_reader_has_ended_prints_no_traceback():
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "framework", "acl", "worker"]
+    done = subprocess.run(command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, check=False, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 TEXTS = st.text(

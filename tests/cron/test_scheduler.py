@@ -1,6 +1,7 @@
 """Check the scheduler against a real server: each tick once, missed ticks by policy, overlaps, duplicates and errors."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -25,7 +26,10 @@ def test_new_entry_begins_with_its_next_tick(cron):
 
 
 def test_due_tick_pushes_its_job_as_a_push_does(cron):
-    one = entry("* * * * *", args=(30, "full"), made=worker(perform=lambda self, days, mode="x": None))
+    made = worker(perform=lambda self, days, mode="x": None, track=True)
+    one = entry("* * * * *", args=(30, "full"), made=made)
+    recorded = []
+    cron.client._push_recorder = SimpleNamespace(written=lambda _, batch: recorded.extend(batch.jids))
     settled = cron.settled(one, MINUTE_AGO)
     with context.bound("chain", user="ada"):
         cron.scheduler(one).step()
@@ -40,6 +44,7 @@ def test_due_tick_pushes_its_job_as_a_push_does(cron):
     assert cron.states.read().states["tick"].jid == job["jid"]
     assert cron.states.last_ticks("tick")[0][1:] == (job["cron"]["tick"], "pushed", job["jid"])
     assert cron.events.of("pushed")[-1] == ["tick", job["cron"]["tick"], job["jid"]]
+    assert recorded == [one["jid"] for one in cron.pushed()]
 
 
 @pytest.mark.proves("R39", "R48", "I11")

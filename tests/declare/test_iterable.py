@@ -9,6 +9,7 @@ from framework.declare.cron_worker import CronWorker
 from framework.declare.iterable import IterableWorker
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ArgumentsError, DeclarationError
+from tests.tables import each_row
 
 
 def declared(*bases, **body):
@@ -100,7 +101,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("body", "attribute", "words"), WRONG)
+@each_row(("body", "attribute", "words"), WRONG)
 def test_wrong_iterable_worker_is_refused(body, attribute, words):
     with pytest.raises(DeclarationError, match=words) as caught:
         declared(**body)

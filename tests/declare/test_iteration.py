@@ -10,6 +10,7 @@ from framework.declare.progress import JobProgress
 from framework.errors import IterationError
 from framework.wire.iteration_state import SavedIteration, encode_cursor
 from tests.execute.iterable_jobs import async_iterable, iterable
+from tests.tables import each_row
 
 
 class ScriptedRun(UnsavedRun):
@@ -127,7 +128,7 @@ def gives(result):
     return lambda self, *, cursor: result
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("result", "words"),
     [
         (None, r"returned None: return an iterator of \(item, cursor\), an empty list if there is no work"),

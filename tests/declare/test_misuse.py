@@ -31,7 +31,7 @@ def receipts() -> Any:
 NAME = "receipts.<locals>.ReceiptWorker"
 
 
-@pytest.mark.parametrize("name", FOREIGN_METHODS)
+@each_row("name", FOREIGN_METHODS)
 def test_foreign_method_is_no_attribute_and_names_perform_async(name: str, recorder: Recorder) -> None:
     worker = receipts()
     for asked in (worker, worker(), worker.set(queue="urgent")):

@@ -7,8 +7,9 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from framework.declare import registry
+from framework.declare.limited_capacity import LimitedCapacityWorker
 from framework.declare.policy_options import Deduplicate
-from framework.policies.concurrency.admission import ClassLimit
+from framework.policies.concurrency.admission import CapacityLimit, ClassLimit, QueueLimit
 from framework.policies.concurrency.limits import FleetSlots, Limits
 from framework.policies.concurrency.slots import LimitSlots
 from framework.policies.dedup.admission import DedupLock
@@ -29,11 +30,14 @@ def start(redis, redis_url):
     """Return a function that starts a process with the policies of limits and locks."""
     made = []
 
-    def started(slots=1, *, quick=True):
+    def started(slots=1, *, quick=True, queues=None):
         one = ProcessorBench(redis, redis_url, slots, ())
         client = one.shard.client
+        limits, granted = Limits(FleetSlots(client), queues or {}), LimitSlots(client, IDENTITY)
         one.policies._remote = (
-            ClassLimit(LimitSlots(client, IDENTITY), Limits(FleetSlots(client))),
+            QueueLimit(granted, limits),
+            ClassLimit(granted, limits),
+            CapacityLimit(granted, limits),
             DedupLock(client),
         )
         if quick:  # as if ten thousands of jobs had ended: jobs are fetched ahead of free capacity
@@ -213,6 +217,98 @@ def test_jobs_that_must_be_asked_for_alone_are_not_taken_along(start, calls, red
     assert calls[0] == 2  # the first job and the last
     assert len(ran) == 3
     assert (len(one.bad), one.unknown) == (1, ["Unknown"])
+
+
+def test_jobs_of_a_limited_queue_are_admitted_together(start, calls, redis):
+    ran, together = [], threading.Barrier(3)
+
+    def perform(self, number: int):
+        together.wait(20)  # three of the thirty at a time
+        ran.append(number)
+
+    worker(perform, idempotent=True)
+    push(redis, 30)
+    one = start(10, queues={"default": 3})
+    until(lambda: one.done() and not redis.keys("aw:limit:*:waiting:*"))
+    assert sorted(ran) == list(range(30))
+    assert max(calls) > 3
+    assert redis.hget(keys.limit("queue/default"), "limit") == b"3"
+    assert {line["concurrency_limit_name"] for line in one.lines() if line["job_status"] == "concurrency_limit"} == {
+        "queue/default"
+    }
+    assert redis.keys("aw:limit:*:running") == []
+
+
+def test_job_that_needs_two_slots_is_asked_for_alone(start, calls, redis):
+    ran = []
+    worker(lambda self, number: ran.append(number), **ALL)
+    push(redis, 10)
+    one = start(10, queues={"default": 100})
+    until(one.done)
+    assert sorted(ran) == list(range(10))
+    assert calls == []
+    assert held_keys(redis) == ([], [], [])
+
+
+def test_job_of_an_unlimited_queue_asks_nothing(start, calls, redis):
+    ran = []
+    worker(lambda self, number: ran.append(number))
+    for number in range(10):
+        enqueue(redis, "Job", jid=str(number), args=[number])
+    one = start(10, queues={"other": 100})
+    until(one.done)
+    assert sorted(ran) == list(range(10))
+    assert calls == []
+
+
+def test_superfluous_jobs_of_a_call_end_without_a_run(start, calls, redis):
+    begun, end, ran = threading.Event(), threading.Event(), []
+
+    class Job(LimitedCapacityWorker):
+        feature_category = "not_owned"
+        wire_name = "Job"
+        max_running_jobs = 1
+
+        def perform_work(self, number: int) -> None:
+            ran.append(number)
+            begun.set()
+            end.wait(20)
+
+        def remaining_work_count(self, number: int) -> int:
+            return 0
+
+    for number in range(4):
+        enqueue(redis, "Job", jid=str(number), args=[number])
+    one = start(4)
+    assert begun.wait(20)
+    until(lambda: [line["job_status"] for line in one.lines()].count("dropped") == 3)
+    assert calls[0] == 4
+    end.set()
+    until(one.done)
+    assert ran == [0]
+    assert held_keys(redis) == ([], [], [])
+
+
+def test_held_job_whose_limit_ends_does_not_run_twice(start, calls, redis):
+    begun, end, ran = threading.Event(), threading.Event(), []
+
+    def perform(self, number: int):
+        ran.append(number)
+        begun.set()
+        end.wait(20)
+
+    worker(perform, concurrency_limit=1)
+    for number in range(5):
+        enqueue(redis, "Job", jid=str(number), args=[number])
+    one = start()
+    assert begun.wait(20)
+    assert calls == [5]
+    one.policies._remote = ()
+    one.policies.invalidate()
+    end.set()
+    until(lambda: one.done() and not redis.keys(f"{BASE}:waiting:*"))
+    assert sorted(ran) == list(range(5))
+    assert [line["job_status"] for line in one.lines()].count("concurrency_limit") == 4
 
 
 @pytest.fixture

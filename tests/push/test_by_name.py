@@ -13,6 +13,7 @@ from framework.route.router import Router
 from framework.wire import keys
 from tests.harness import opened
 from tests.push.conftest import LetPass, Pusher, worker
+from tests.tables import each_row
 
 RUBY = "Mail::WelcomeJob"
 
@@ -85,7 +86,7 @@ def test_large_arguments_of_an_unknown_class_are_not_compressed(pusher, jobs):
         framework.enqueue(RUBY, ["x" * 2_000], queue="mails")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "args", "options", "reason"),
     [
         ("", [], {"queue": "q"}, "is no name of a class"),

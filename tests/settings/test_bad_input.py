@@ -278,7 +278,7 @@ ENTRIES = [
     (APP, "dead: {business: maybe}", "dead.business", "must be true or false, not 'maybe'"),
     (APP, "logging: {jobs: }", "logging.jobs", "must be true or false, not null"),
     (APP, "logging: {1: 2}", "logging[1]", "this key must be a text, not 1"),
-    (APP, "tasks: 5", "tasks", f"{SECTION}url, database_down, params{HIDDEN}"),
+    (APP, "tasks: 5", "tasks", f"{SECTION}url, database_down, params, ledger, keep{HIDDEN}"),
     (APP, "tasks: {url: 5}", "tasks.url", f"must be a text{HIDDEN}"),
     (
         APP,
@@ -288,6 +288,8 @@ ENTRIES = [
     ),
     (APP, "tasks: {database_down: stop}", "tasks.database_down", "must be one of continue, wait, not 'stop'"),
     (APP, "tasks: {params: all}", "tasks.params", "must be one of loggable, whole, not 'all'"),
+    (APP, "tasks: {ledger: on}", "tasks.ledger", "must be one of none, keep, heal, not true"),
+    (APP, "tasks: {keep: 0}", "tasks.keep", "must be a number from 0.01 to 36,500, not 0"),
     (APP, "dead: 5", "dead", f"{SECTION}max_jobs, timeout_days, business, business_max_jobs, not 5"),
     (
         APP,

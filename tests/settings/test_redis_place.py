@@ -161,7 +161,7 @@ def test_ssl_cert_reqs_is_the_setting_verify(project, value, verify):
     assert dict(endpoint.options)["ssl_cert_reqs"] == ("required" if verify else "none")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("shard", "words"),
     [
         ("{url: 'redis://h', sentinels: ['s:1'], sentinel_name: m}", "has a url and sentinels"),

@@ -21,6 +21,7 @@ JOBS = st.lists(
             "lock": st.sampled_from([None, "own", "free", "of another"]),
             "tracked": st.booleans(),
             "waited": st.booleans(),
+            "reserved": st.booleans(),
         }
     ),
     min_size=1,
@@ -32,7 +33,7 @@ def payload(number):
     return dumps({"class": "C", "jid": f"j{number}"})
 
 
-def prepare(redis, jobs, *, waiting):
+def prepare(redis, jobs, *, waiting, refuses=False):
     redis.flushall()
     for number, job in enumerate(jobs):
         if job["ours"]:
@@ -40,6 +41,9 @@ def prepare(redis, jobs, *, waiting):
         if job["lock"] in ("own", "of another"):
             redis.hset(keys.lock(str(number)), "jid", f"j{number}" if job["lock"] == "own" else "other")
             redis.pexpire(keys.lock(str(number)), 50_000)
+        # Only a job that has waited, or that a limited-capacity worker has pushed, may have a reservation.
+        if job.get("reserved") and (job["waited"] or refuses):
+            redis.zadd(f"{BASE}:running", {f" j{number}": 1e12})
     for number in range(waiting):
         redis.zadd(f"{BASE}:waiting:", {b'["q","w%d"]\n{"w":%d}' % (number, number): number})
         redis.zadd(f"{BASE}:turns", {"": 1})
@@ -63,7 +67,7 @@ def contents(redis):
     return found
 
 
-def one_by_one(redis, jobs, limit, share, keep_ms):
+def one_by_one(redis, jobs, limit, share, keep_ms, *, refuses):
     states = []
     for number, job in enumerate(jobs):
         lock, jid, state = keys.lock(str(number)), f"j{number}", [1, 0, 0, 0]
@@ -71,7 +75,9 @@ def one_by_one(redis, jobs, limit, share, keep_ms):
             held = {"key": lock, "owner": jid, "keep_ms": 90_000, "after_ms": 60_000}
             holds = dumps({"lock": held, "slots": []}) if job["lock"] else ""
             facts = [payload(number), f"{ME} {jid}", jid, "q", limit, 180, "7.000000" if job["waited"] else ""]
-            state = TAKE_SLOT(redis, [WORKING, BASE], [*facts, job["scope"], share, "wait", holds])
+            state = TAKE_SLOT(
+                redis, [WORKING, BASE], [*facts, job["scope"], share, "refuse" if refuses else "wait", holds]
+            )
         elif not job["ours"]:
             state = [-1, 0, 0, 0]
         if state[0] == 1 and job["lock"]:
@@ -82,8 +88,9 @@ def one_by_one(redis, jobs, limit, share, keep_ms):
     return states
 
 
-def together(redis, jobs, limit, share, keep_ms):
-    limited = {} if limit is None else {"limit": str(limit), "share": str(share), "ttl_s": "180"}
+def together(redis, jobs, limit, share, keep_ms, *, refuses):
+    terms = {"limit": str(limit), "share": str(share), "ttl_s": "180", "refuses": refuses}
+    limited = {} if limit is None else terms
     names, arguments = [WORKING], []
     for number, job in enumerate(jobs):
         jid = f"j{number}"
@@ -103,12 +110,13 @@ def together(redis, jobs, limit, share, keep_ms):
     share=st.sampled_from([0, 1, 2]),
     keep_ms=st.sampled_from([0, 60_000]),
     waiting=st.integers(0, 3),
+    refuses=st.booleans(),
 )
-def test_admit_equals_the_steps_of_one_job_each(redis, jobs, limit, share, keep_ms, waiting):
+def test_admit_equals_the_steps_of_one_job_each(redis, jobs, limit, share, keep_ms, waiting, refuses):
     found = []
     for way in (one_by_one, together):
-        prepare(redis, jobs, waiting=waiting)
-        found.append((way(redis, jobs, limit, share, keep_ms), contents(redis)))
+        prepare(redis, jobs, waiting=waiting, refuses=refuses)
+        found.append((way(redis, jobs, limit, share, keep_ms, refuses=refuses), contents(redis)))
     assert found[0] == found[1]
 
 
@@ -118,6 +126,6 @@ def test_admit_reports_an_error_for_its_job_only(redis, wrong):
     prepare(redis, jobs, waiting=0)
     redis.delete(wrong)
     redis.rpush(wrong, "a list")
-    states = [state for state, *_ in together(redis, jobs, 5, 0, 60_000)]
+    states = [state for state, *_ in together(redis, jobs, 5, 0, 60_000, refuses=False)]
     assert states == ([1, 1] if wrong == keys.lock("1") else [3, 3])
     assert redis.llen(WORKING) == 2

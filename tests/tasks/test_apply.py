@@ -78,6 +78,18 @@ def test_late_and_old_changes_do_not_undo_newer_ones(bench):
     assert bench.event("j1").state == "deleted"
 
 
+def test_record_of_a_held_job_yields_to_its_later_run(memory):
+    """The limit has held the job in Redis, and another process has run it, before the first process wrote its record."""
+    held = change("j1", "end", 2.0, state="held", reason="concurrency_limit")
+    memory.apply(change("j1", "push", 1.0), change("j1", "start", 1.9, "working", "working"))
+    memory.apply(held)
+    assert memory.event("j1").state == "working"
+    memory.apply(change("j1", "end", 1.95, "failed", "failed"), held)
+    assert memory.event("j1").state == "failed"
+    memory.apply(change("j2", "push", 1.0), change("j2", "end", 2.0, state="held"))
+    assert memory.event("j2").state == "held"
+
+
 def test_retried_job_takes_the_event_of_the_failed_one(bench):
     make_task(bench, closed_at=1.0)
     failed = change("old", "end", 2.0, "failed", "failed", task_id=TASK)

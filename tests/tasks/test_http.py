@@ -6,6 +6,7 @@ import json
 import httpx2 as httpx
 import pytest
 from jsonschema import Draft202012Validator
+from sqlalchemy import Engine, event
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -14,6 +15,7 @@ from framework.errors import TaskDatabaseError
 from framework.tasks import Task, http
 from framework.tasks.http import TaskScope, tasks_app
 from framework.tasks.openapi import DOCUMENT
+from tests.tables import each_row
 
 
 @pytest.fixture
@@ -90,6 +92,22 @@ def test_every_route_answers_as_its_schema_says(task):
     assert fits("POST", f"/tasks/{task.id}/cancel") == {"cancelled": 1}
 
 
+def test_list_is_read_by_one_query(task):
+    for _ in range(3):
+        Task.create(title="more").close()
+    statements = []
+
+    def note(_connection, _cursor, statement, *_):
+        statements.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        assert len(fits("GET", "/tasks")["tasks"]) == 4
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    assert len([one for one in statements if "FROM aw_tasks" in one]) == 1
+
+
 def test_stream_ends_with_the_task(task, monkeypatch):
     monkeypatch.setattr(http, "STREAM_PERIOD_S", 0.01)
     lines = ask("GET", f"/tasks/{task.id}/stream").text.split("\n\n")
@@ -117,7 +135,7 @@ def test_caller_sees_only_tasks_of_its_scope(task, worker):
     fits("POST", f"/tasks/{task.id}/cancel", user="ann", status=403)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "status"),
     [
         ("/tasks?limit=0", 400),
@@ -134,7 +152,7 @@ def test_caller_sees_only_tasks_of_its_scope(task, worker):
         ("/jobs/%00", 404),
     ],
 )
-def test_bad_requests_get_an_error_with_its_reason(worker, path, status):
+def test_bad_requests_get_an_error_with_its_reason(path, status, worker):
     assert fits("GET", path, status)["error"]
 
 

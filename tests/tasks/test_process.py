@@ -18,7 +18,7 @@ import os
 from redis import Redis
 from framework import ApplicationWorker, BusinessError
 
-redis = Redis.from_url(os.environ["PROOF_URL"])
+redis = Redis.from_url(os.environ["PROOF_URL"], socket_timeout=60)
 
 class ImportWorker(ApplicationWorker):
     feature_category = "not_owned"
@@ -135,6 +135,27 @@ def test_commands_show_cancel_and_retry(site, redis, bench):
     assert command(site, "tasks", "migrate").endswith("are up to date.\n")
     command(site, "tasks", "show", "nothing", status=1)
     command(site, "jobs", "story", "nothing", status=1)
+
+
+@pytest.mark.campaign
+def test_flushed_shard_is_healed_from_the_database(site, redis, bench):
+    site.write("application.yml", {"tasks": {"url": str(bench.database._url), "ledger": "keep"}})
+    task_id = push(site, "1,13,5,7")
+    first = site.worker("-q", "default", "-c", "1").ready()
+    until(lambda: b"13" in redis.lrange("proof:begun", 0, -1))
+    redis.flushall()
+    until(lambda: redis.keys("*:work"), "the process says again what it runs", 30)
+    until(lambda: not redis.exists(keys.TASK_EVENTS))
+    shown = json.loads(command(site, "ledger", "diff", "--grace", "0", "--json", status=1))
+    assert (shown["lost"], shown["with_payload"]) == (4, 4)  # rows 5 and 7, and those of AsyncWorker
+    assert "4 jobs are enqueued again" in command(site, "ledger", "heal", "--grace", "0", "--yes")
+    assert command(site, "ledger", "diff", "--grace", "0") == "No job is lost.\n"
+    redis.lpush("release:thirteen", 1)
+    until(lambda: counts(bench, task_id) == (5, 1, 0, True), "the task completes", 60)
+    assert first.end(signal.SIGTERM) == 0
+    assert sorted(redis.lrange("proof:begun", 0, -1)) == [b"5", b"7"]  # the running job ran once
+    with bench.database.reading() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM aw_events WHERE payload IS NOT NULL").scalar() == 0
 
 
 def test_jobs_go_on_while_the_database_is_down(site, redis):

@@ -27,9 +27,8 @@ def open_event(status="enqueue", stands_for=None):
     return OpenEvent(1, "j", status, "x", stands_for, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("event", "place", "expected"),
-    [
+def test_place_of_a_job_decides_about_its_event():
+    for event, place, expected in (
         (open_event(), None, ("error", "deleted")),
         (open_event(stands_for="owner"), None, ("finish", "duplicate")),
         (open_event(), "dead", ("error", "dead")),
@@ -38,11 +37,9 @@ def open_event(status="enqueue", stands_for=None):
         (open_event("working"), "queue", ("enqueue", "interrupted")),
         (open_event("working"), "retry", ("enqueue", "interrupted")),
         (open_event(), "paused", None),
-    ],
-)
-def test_place_of_a_job_decides_about_its_event(event, place, expected):
-    found = mend_of(event, place)
-    assert (found and found[0]) == expected
+    ):
+        found = mend_of(event, place)
+        assert (found and found[0]) == expected, (event, place)
 
 
 def test_events_are_mended_by_the_places_of_their_jobs(memory, redis):

@@ -1,20 +1,24 @@
 """Tasks in the fake mode of ``framework.testing``: the product's own code, with jobs and database in memory."""
 
 import asyncio
+import json
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
-from framework import ApplicationWorker, BusinessError, Deduplicate, middleware, testing
+from framework import ApplicationWorker, BusinessError, Deduplicate, LimitedCapacityWorker, middleware, testing
 from framework.batches import Batch, BatchError
 from framework.errors import TaskError, TaskNotFoundError, TaskRetryError
-from framework.tasks import Task, story
+from framework.tasks import Task, access, story
+from framework.tasks.task import _may_be_on
 
 
 @pytest.fixture
 def jobs(own_classes, tmp_path, monkeypatch):
     monkeypatch.setenv("FRAMEWORK_CONFIG_DIR", str(tmp_path))
-    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1")
+    shards = {name: {"url": "redis://127.0.0.1:1"} for name in ("main", "second")}
+    (tmp_path / "redis.yml").write_text(json.dumps({"shards": shards}))
     with testing.fake() as found:
         yield found
 
@@ -82,11 +86,17 @@ def test_retry_without_stored_arguments_pushes_nothing(jobs):
     assert testing.enqueued() == []
 
 
-def test_cancelled_task_ends_without_running_its_jobs(jobs):
+def test_cancelled_task_ends_without_running_its_jobs(jobs, monkeypatch):
     worker = declared()
     with Task.create() as task:
         task.perform_bulk(worker, [(1,), (2,)])
+        marked = []
+        for name, shard in access.current().shards.items():
+            cancel = partial(lambda name, original, jids: marked.append((name, len(jids))) or original(jids), name)
+            monkeypatch.setattr(shard, "cancel", partial(cancel, shard.cancel))
         assert task.cancel() == 2
+        assert marked == [("main", 2)]
+        assert _may_be_on("second", {"shard": "main", "state": "scheduled"})
         with pytest.raises(TaskError, match="was cancelled"):
             task.perform_bulk(worker, [(1,)])
     testing.drain()
@@ -146,6 +156,10 @@ def test_recorded_class_is_recorded_without_a_task(jobs):
     assert story(jid)[0].status == "finish"
     with pytest.raises(TaskNotFoundError):
         story(unrecorded)
+    facts = {"feature_category": "not_owned", "track": True, "idempotent": True, "max_running_jobs": 2}
+    work = {name: lambda self: 0 for name in ("perform_work", "remaining_work_count")}
+    few = type("FewWorker", (LimitedCapacityWorker,), {**facts, **work})
+    assert [story(jid)[0].state for jid in few.perform_with_capacity()] == ["queued", "queued"]
 
 
 def test_async_code_uses_the_twins(jobs):

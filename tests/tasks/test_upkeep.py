@@ -1,10 +1,15 @@
 """The work of the leader: it begins in recorded applications only, and survives its errors."""
 
+import time
+from functools import partial
+
 import pytest
 
 from framework.declare.worker import ApplicationWorker
 from framework.settings.load import load
+from framework.tasks import ledger
 from framework.tasks.access import LazyRecorder
+from framework.tasks.apply import apply_changes
 from framework.tasks.upkeep import TaskUpkeep
 from framework.wire import keys
 from tests.harness import opened, until
@@ -12,7 +17,13 @@ from tests.tasks.task_bench import change
 
 
 @pytest.fixture
-def recorder(tmp_path, redis_url, monkeypatch):
+def application():
+    return ""
+
+
+@pytest.fixture
+def recorder(tmp_path, redis_url, monkeypatch, application):
+    (tmp_path / "application.yml").write_text(application)
     monkeypatch.setenv("FRAMEWORK_CONFIG_DIR", str(tmp_path))
     monkeypatch.setenv("REDIS_URL", redis_url)
     shard = opened(redis_url)
@@ -39,18 +50,28 @@ def test_leader_writes_the_spool_of_a_recorded_application(recorder, redis, own_
     assert not redis.exists(keys.TASK_EVENTS)
     upkeep.step()
     assert len(asked) == 2
+    follower = TaskUpkeep(redis, "main", recorder, lambda: False)
+    follower.step()
+    assert follower._thread is None
 
 
-def test_follower_does_nothing(recorder, redis, own_classes):
-    redis.zadd(keys.TASK_EVENTS, {change("j", "end", 1.0, "finish", "completed").encode(): 1.0})
-    type(
-        "KeptWorker",
-        (ApplicationWorker,),
-        {"feature_category": "not_owned", "track": True, "perform": lambda self: None},
-    )
-    upkeep = TaskUpkeep(redis, "main", recorder, lambda: False)
-    upkeep.step()
-    assert (upkeep._thread, redis.zcard(keys.TASK_EVENTS)) == (None, 1)
+@pytest.mark.parametrize("application", ["tasks: {ledger: heal, keep: 30}"])
+def test_leader_heals_lost_jobs_and_removes_old_events(recorder, redis, caplog, monkeypatch):
+    monkeypatch.setattr(ledger, "_PAUSE_S", 0.0)
+    database = recorder.store.database
+    lost = change("lost", "push", time.time() - 120, payload='{"jid":"lost","track":true}')
+    old = [change("old", "push", 1.0), change("old", "end", 1.0, "finish", "completed")]
+    database.write(partial(apply_changes, changes=[lost, *old]))
+    upkeep = TaskUpkeep(redis, "main", recorder, lambda: True)
+    reconciler = upkeep._open_reconciler(database)
+    assert (reconciler.step(), reconciler.step(), reconciler.has_missing) == (0, 0, True)  # left to the ledger
+    with caplog.at_level("INFO", "framework"):
+        upkeep.work()
+        upkeep.work()
+    assert (caplog.text.count("tasks.jobs_healed"), caplog.text.count("tasks.pruned")) == (1, 1)
+    assert redis.llen("queue:default") == 1
+    with database.reading() as connection:
+        assert connection.exec_driver_sql("SELECT jid, state FROM aw_events").all() == [("lost", "queued")]
 
 
 def test_error_of_a_pass_is_logged_and_the_next_pass_works(recorder, redis, own_classes, caplog):

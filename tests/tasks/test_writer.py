@@ -3,6 +3,7 @@
 import threading
 from contextlib import contextmanager
 
+import psycopg
 import pytest
 from sqlalchemy.exc import DataError, OperationalError
 
@@ -98,6 +99,30 @@ def refusing(memory, monkeypatch):
 
     monkeypatch.setattr(memory.database, "writing", writing)
     return failing
+
+
+def test_deadlock_is_no_outage(database, caplog):
+    one = TaskBench(database)
+    one.database.migrate()
+    one.apply(change("j1", "push", 1.0), change("j2", "push", 1.0))
+    with psycopg.connect(database.replace("+psycopg", "")) as other:
+        other.execute("SET deadlock_timeout = '60s'")  # so the writer is the one that PostgreSQL ends
+        other.execute("SELECT * FROM aw_events WHERE jid = 'j2' FOR UPDATE")
+        ends = [change(jid, "end", 2.0, "finish", "completed") for jid in ("j1", "j2")]
+        tickets = one.writer.submit_durable(ends, gives_up=True)
+        until(lambda: one_waits(database))
+        other.execute("SELECT * FROM aw_events WHERE jid = 'j1' FOR UPDATE")
+    for ticket in tickets:
+        assert (ticket.wait(30), ticket.error) == (True, None)
+    assert [one.event(jid).status for jid in ("j1", "j2")] == ["finish", "finish"]
+    assert ("tasks.transaction_repeated" in caplog.text, "tasks.database_failed" in caplog.text) == (True, False)
+    one.close()
+
+
+def one_waits(url):
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as third:
+        waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        return third.execute(waits).fetchone() == (1,)
 
 
 def test_change_that_the_database_refuses_stops_no_other(memory, refusing):

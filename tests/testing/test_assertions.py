@@ -8,6 +8,7 @@ import pytest
 from framework import ApplicationWorker, Discard
 from framework.testing import FakeClock, assert_enqueued, assert_idempotent, fake, is_json, json_type
 from framework.testing.json_values import same_json
+from tests.tables import each_row
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -72,7 +73,7 @@ def test_assert_enqueued_names_other_places(application):
             assert_enqueued(Failing)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "names"),
     [
         ("a", {"string"}),

@@ -15,13 +15,21 @@ from framework.testing import FakeJobs, RealJobs, fake, real
 from framework.wiring import client as wiring
 from workers.code_index.tables import metadata as code_index_tables
 from workers.database import process_engine
+from workers.enrolment.tables import metadata as enrolment_tables
+from workers.order_export.tables import metadata as order_export_tables
 from workers.product_import.tables import metadata as product_import_tables
 from workers.webhooks.addresses import ALLOWED_VARIABLE
 from workers.webhooks.http_post import TIMEOUT_VARIABLE
 from workers.webhooks.tables import metadata as webhooks_tables
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-DATABASES = {"code_index": code_index_tables, "product_import": product_import_tables, "webhooks": webhooks_tables}
+DATABASES = {
+    "code_index": code_index_tables,
+    "enrolment": enrolment_tables,
+    "order_export": order_export_tables,
+    "product_import": product_import_tables,
+    "webhooks": webhooks_tables,
+}
 
 
 class Installation:

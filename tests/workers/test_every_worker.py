@@ -4,7 +4,7 @@ import inspect
 import re
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from demo.receiver import Receiver, receiving
-from framework import ApplicationWorker
+from framework import ApplicationWorker, BusinessError
 from framework.declare import registry
 from framework.declare.attributes import ATTRIBUTES
 from framework.testing import assert_idempotent, is_json
@@ -23,15 +23,21 @@ from tests.workers.sheets import csv_file
 from workers.code_index.build_report_worker import BuildReportWorker
 from workers.code_index.index_file_worker import IndexFileWorker
 from workers.code_index.scan_tree_worker import ScanTreeWorker
+from workers.enrolment import offers
+from workers.enrolment.enrol_product_worker import EnrolProductWorker
 from workers.maintenance.prune_folder_worker import PruneFolderWorker
 from workers.maintenance.prune_reports_worker import PruneReportsWorker
 from workers.maintenance.report_queues_worker import ReportQueuesWorker
 from workers.maintenance.vacuum_database_worker import VacuumDatabaseWorker
 from workers.maintenance.vacuum_databases_worker import VacuumDatabasesWorker
+from workers.order_export import exports
+from workers.order_export.export_part_worker import ExportPartWorker
+from workers.order_export.join_parts_worker import JoinPartsWorker
 from workers.product_import import imports
 from workers.product_import.build_import_report_worker import BuildImportReportWorker
 from workers.product_import.import_products_worker import ImportProductsWorker
 from workers.product_import.recalculate_prices_worker import RecalculatePricesWorker
+from workers.product_import.review_row_worker import ReviewRowWorker
 from workers.product_import.split_spreadsheet_worker import SplitSpreadsheetWorker
 from workers.webhooks import hooks
 from workers.webhooks.addresses import ALLOWED_VARIABLE
@@ -60,10 +66,10 @@ each = each_row("worker", every_worker(), ids=[worker.declaration().wire_name fo
 # --- declarations ---------------------------------------------------------------------------------------------------
 
 
-def test_examples_are_at_least_twelve_in_four_domains() -> None:
+def test_examples_are_at_least_twelve_in_six_domains() -> None:
     workers = every_worker()
     assert len(workers) >= 12
-    assert len({worker.__module__.split(".")[1] for worker in workers}) == 4
+    assert len({worker.__module__.split(".")[1] for worker in workers}) == 6
 
 
 @each
@@ -203,7 +209,36 @@ def build_report(setup: Setup) -> tuple[Any, ...]:
 def build_import_report(setup: Setup) -> tuple[Any, ...]:
     import_id = setup.imported()
     ImportProductsWorker.perform_inline(import_id, 1)
+    with suppress(BusinessError):
+        ReviewRowWorker.perform_inline(import_id, 3)
     return (import_id,)
+
+
+def review_row(setup: Setup) -> tuple[Any, ...]:
+    import_id = imports.create(csv_file(setup.folder / "a.csv", "H-1,Hammer,hardware,10"))
+    SplitSpreadsheetWorker.perform_inline(import_id)
+    ImportProductsWorker.perform_inline(import_id, 1)
+    return import_id, 2
+
+
+def enrol(setup: Setup) -> tuple[Any, ...]:
+    feed = csv_file(
+        setup.folder / "feed.csv",
+        "A1,Hammer,4006381333931,9,Ferro,https://shop.example/1.jpg",
+        header="sku,title,ean,price,brand,picture",
+    )
+    return "S-7", *offers.load("S-7", feed)
+
+
+def export_part(setup: Setup) -> tuple[Any, ...]:
+    export_id, (number,) = exports.create("csv")
+    return export_id, number
+
+
+def join_parts(setup: Setup) -> tuple[Any, ...]:
+    export_id, number = export_part(setup)
+    ExportPartWorker.perform_inline(export_id, number)
+    return (export_id,)
 
 
 def recalculate(setup: Setup) -> tuple[Any, ...]:
@@ -228,6 +263,10 @@ ARGUMENTS: dict[Worker, Callable[[Setup], tuple[Any, ...]]] = {
     SplitSpreadsheetWorker: lambda setup: (imports.create(csv_file(setup.folder / "a.csv", "H-1,Hammer,tools,10")),),
     ImportProductsWorker: lambda setup: (setup.imported(), 1),
     RecalculatePricesWorker: recalculate,
+    ReviewRowWorker: review_row,
+    EnrolProductWorker: enrol,
+    ExportPartWorker: export_part,
+    JoinPartsWorker: join_parts,
     BuildImportReportWorker: build_import_report,
     FanOutEventWorker: lambda setup: (setup.fanned_out()[0],),
     DeliverWebhookWorker: Setup.fanned_out,
@@ -243,12 +282,12 @@ ARGUMENTS: dict[Worker, Callable[[Setup], tuple[Any, ...]]] = {
 
 
 def all_data(var: Path) -> dict[str, Any]:
-    """Return all rows of all databases, and all other files."""
+    """Return all rows of all databases, and all other files, without the story of the jobs."""
     found: dict[str, Any] = {}
     for path in sorted(var.rglob("*")):
         if path.suffix == ".sqlite3":
             found |= rows(path)
-        elif path.is_file() and not path.name.endswith(("-wal", "-shm")):
+        elif path.is_file() and not path.name.endswith(("-wal", "-shm")) and path.suffix != ".db":
             found[str(path.relative_to(var))] = path.read_text()
     return found
 

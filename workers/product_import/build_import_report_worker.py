@@ -1,4 +1,4 @@
-"""The last of the four jobs: write the rejected rows as a file to correct and upload again."""
+"""The last of the five jobs: write the rejected rows as a file to correct and upload again."""
 
 import csv
 import io
@@ -18,6 +18,7 @@ class BuildImportReportWorker(ApplicationWorker):
     data_consistency = "sticky"
     idempotent = True
     retry = 5
+    track = True
 
     def perform(self, import_id: int) -> None:
         columns, rejected = imports.rejected(import_id)
@@ -34,3 +35,4 @@ class BuildImportReportWorker(ApplicationWorker):
         write_atomically(report, sheet.getvalue())
         imports.finish(import_id, report)
         self.log_extra(rejected=count)
+        self.record("report", rejected=count, path=str(report))

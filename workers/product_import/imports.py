@@ -1,9 +1,10 @@
-"""The import's questions and answers in SQL: stage a spreadsheet, import a batch, ask whether it was the last.
+"""The import's questions and answers in SQL: stage a spreadsheet, import a batch, review a row, ask whether it was the last.
 
 The crash story. Jobs run at least once, and a process can die between any two lines. The rows of the file are recorded in
 one transaction before the first batch is pushed; from then on the file is not looked at again. A batch writes its products,
 what became of its rows and that it is done in one transaction; a second run finds it done and only asks the questions again
-whose answers the first may not have acted on: which prices to calculate, and whether a report is due.
+whose answers the first may not have acted on: which rows to review, which prices to calculate, and whether a report is due. The
+review of a row is one transaction too.
 """
 
 import time
@@ -18,6 +19,7 @@ from sqlalchemy.dialects import sqlite
 
 from framework import Discard
 from workers.database import process_engine, reading, writing
+from workers.product_import.corrections import corrected
 from workers.product_import.product_row import ProductRow, read_product
 from workers.product_import.spreadsheet import SURPLUS, Row, Spreadsheet
 from workers.product_import.tables import batches, imports, metadata, products, rows
@@ -40,6 +42,19 @@ class Imported:
 
     counts: dict[str, int]
     categories: list[str]
+    review: list[int]
+    """The lines with a fault, which are reviewed one by one."""
+    report_due: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reviewed:
+    """The outcome of the review of one row, and the jobs that it makes due."""
+
+    outcome: str
+    reason: str | None
+    corrections: list[str]
+    category: str | None
     report_due: bool
 
 
@@ -53,10 +68,10 @@ class ImportState:
     report: str | None
 
 
-def create(path: Path) -> int:
-    """Record a new import of the file at ``path``; return its id, with which the first job is pushed."""
+def create(path: Path, task_id: str | None = None) -> int:
+    """Record a new import of the file at ``path``; return its id, with which the first job is pushed, in the task if any."""
     with writing(_engine()) as connection:
-        values = {"path": str(path), "created_at": time.time()}
+        values = {"path": str(path), "created_at": time.time(), "task_id": task_id}
         return int(connection.execute(insert(imports).returning(imports.c.id), values).scalar_one())
 
 
@@ -91,8 +106,15 @@ def pending_batches(import_id: int) -> list[Batch]:
         return [Batch(*row) for row in found]
 
 
+def task_of(import_id: int) -> str | None:
+    """Return the id of the import's task. Raises ``Discard`` for a cancelled import."""
+    with reading(_engine()) as connection:
+        found: str | None = _require_import(connection, import_id).task_id
+    return found
+
+
 def import_batch(import_id: int, number: int) -> Imported:
-    """Write the rows of the batch as products, or as rejected with a reason. Raises ``Discard`` for a cancelled import."""
+    """Write the rows of the batch as products; leave those with a fault for review. Raises ``Discard`` for a cancelled import."""
     read = _read_rows(import_id, number)
     accepted = [found for found in read.values() if isinstance(found, ProductRow)]
     with writing(_engine()) as connection:
@@ -102,9 +124,29 @@ def import_batch(import_id: int, number: int) -> Imported:
             connection.execute(update(batches).where(_is_batch(import_id, number)).values(done=True))
         counts = _counts(connection, rows.c.import_id == import_id, rows.c.line.in_(read))
         categories = sorted({product.category for product in accepted})
+        due = _report_due(connection, import_id)
         return Imported(
-            {str(key): count for key, count in counts.items()}, categories, _report_due(connection, import_id)
+            {str(key): count for key, count in counts.items()}, categories, _in_review(connection, import_id, read), due
         )
+
+
+def review_row(import_id: int, line: int) -> Reviewed:
+    """Correct what one row means beyond doubt, and write its product, or reject it. Raises ``Discard`` for a cancelled import."""
+    row, first_line = _staged(import_id, line)
+    cells, corrections = corrected(row.cells)
+    found = _validate_row(line, first_line, cells)
+    with writing(_engine()) as connection:
+        _require_import(connection, import_id)
+        this = (rows.c.import_id == import_id) & (rows.c.line == line)
+        before = connection.execute(select(rows.c.outcome, rows.c.reason).where(this)).one()
+        if before.outcome == "review":
+            accepted = [found] if isinstance(found, ProductRow) else []
+            _write_outcomes(
+                connection, import_id, {line: found}, _upsert(connection, import_id, accepted), faulty="rejected"
+            )
+            before = connection.execute(select(rows.c.outcome, rows.c.reason).where(this)).one()
+        category = found.category if isinstance(found, ProductRow) else None
+        return Reviewed(before.outcome, before.reason, corrections, category, _report_due(connection, import_id))
 
 
 def report_due(import_id: int) -> bool:
@@ -253,11 +295,16 @@ def _outcome(before: Any | None, product: ProductRow, import_id: int) -> str:
 
 
 def _write_outcomes(
-    connection: Connection, import_id: int, read: dict[int, ProductRow | str], outcomes: dict[str, str]
+    connection: Connection,
+    import_id: int,
+    read: dict[int, ProductRow | str],
+    outcomes: dict[str, str],
+    *,
+    faulty: str = "review",
 ) -> None:
     for line, found in read.items():
         reason = None if isinstance(found, ProductRow) else found
-        outcome = outcomes[found.sku] if isinstance(found, ProductRow) else "rejected"
+        outcome = outcomes[found.sku] if isinstance(found, ProductRow) else faulty
         mine = (rows.c.import_id == import_id) & (rows.c.line == line)
         connection.execute(update(rows).where(mine).values(outcome=outcome, reason=reason))
 
@@ -270,5 +317,22 @@ def _counts(connection: Connection, *where: Any) -> dict[str | None, int]:
 def _report_due(connection: Connection, import_id: int) -> bool:
     if _require_import(connection, import_id).state != "staged":
         return False
-    left = select(func.count()).where(batches.c.import_id == import_id, ~batches.c.done)
-    return connection.scalar(left) == 0
+    undone = select(batches.c.number).where(batches.c.import_id == import_id, ~batches.c.done)
+    in_review = select(rows.c.line).where(rows.c.import_id == import_id, rows.c.outcome == "review")
+    return all(connection.execute(left.limit(1)).first() is None for left in (undone, in_review))
+
+
+def _staged(import_id: int, line: int) -> tuple[Any, int]:
+    """Return a row as it was read, and the first line with its SKU. Staged rows never change, so this needs no lock."""
+    with reading(_engine()) as connection:
+        _require_import(connection, import_id)
+        row = connection.execute(select(rows).where(rows.c.import_id == import_id, rows.c.line == line)).one()
+        same = select(func.min(rows.c.line)).where(rows.c.import_id == import_id, rows.c.sku == row.sku)
+        return row, connection.execute(same).scalar_one()
+
+
+def _in_review(connection: Connection, import_id: int, lines: Iterable[int]) -> list[int]:
+    wanted = select(rows.c.line).where(
+        rows.c.import_id == import_id, rows.c.line.in_(list(lines)), rows.c.outcome == "review"
+    )
+    return list(connection.execute(wanted.order_by(rows.c.line)).scalars())

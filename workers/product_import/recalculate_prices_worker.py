@@ -1,4 +1,4 @@
-"""The third of the four jobs: calculate the prices that customers pay."""
+"""The fourth of the five jobs: calculate the prices that customers pay."""
 
 from datetime import timedelta
 

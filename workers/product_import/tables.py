@@ -18,12 +18,14 @@ imports: Final = Table(
     Column("columns", JSON),
     Column("reason", Text),
     Column("report", Text),
+    # The task whose jobs import it (framework.tasks); null for an import without one.
+    Column("task_id", String(32)),
     Column("created_at", Double, nullable=False),
     # Ids are never used again: a late job of a removed import must not meet another one.
     sqlite_autoincrement=True,
 )
 
-# outcome is null until the row's batch is done: created, updated, unchanged, outdated or rejected.
+# outcome is null until the row's batch is done: created, updated, unchanged, outdated, review (its own job decides) or rejected.
 rows: Final = Table(
     "product_import_rows",
     metadata,
@@ -34,6 +36,7 @@ rows: Final = Table(
     Column("outcome", String(10)),
     Column("reason", Text),
     Index("product_import_rows_sku", "import_id", "sku"),
+    Index("product_import_rows_outcome", "import_id", "outcome"),
 )
 
 batches: Final = Table(

@@ -50,18 +50,12 @@ class ClassLimit:
 
     def prepare(self, terms: AdmissionTerms) -> None:
         """See ``GroupedPolicy``."""
-        request, limits = terms.request, self._limits
-        declaration, payload = request.declaration, request.payload
-        terms.slot = slot = self._slots.slot_of(request.unit, payload, declaration.wire_name)
-        terms.limit, terms.slot_ttl_s = limits.class_limit(declaration), self._slots.ttl_s
+        limits, declaration = self._limits, terms.request.declaration
+        if not _prepare_slot(self._slots, terms, declaration.wire_name, limits.class_limit(declaration)):
+            return
         if declaration.concurrency_scope is not None:
-            terms.scope = limits.scope(declaration, payload)
+            terms.scope = limits.scope(declaration, terms.request.payload)
             terms.share = limits.scope_share(declaration, terms.limit)
-        if BUFFERED_AT in payload:
-            terms.waiting_since = timestamp(payload[BUFFERED_AT])
-            # The hook of a job that has waited.
-            terms.acts_after = True
-        self._slots.record(request.unit, slot)
 
 
 class CapacityLimit:
@@ -81,7 +75,10 @@ class CapacityLimit:
         if limit <= 0:
             release_reservation(request.unit, request.payload, name)
             return Discarded(f"max_running_jobs is {limit}", "max_running_jobs")
-        result = _take_slot(self._slots, request, name, limit, may_wait=False)
+        if (answer := request.unit.admission) is None:
+            result = _take_slot(self._slots, request, name, limit, may_wait=False)
+        else:
+            result = SlotResult.of(answer.state, answer[1:])
         if result is None or result.state == "taken":
             return None
         if result.state == "fenced":
@@ -89,6 +86,19 @@ class CapacityLimit:
         return Discarded(
             f"{result.taken} of {result.limit} jobs are running or about to run (max_running_jobs)", "max_running_jobs"
         )
+
+    def may_wait(self, declaration: Declaration) -> bool:
+        """See ``GroupedPolicy``: the limit may be a function of the application."""
+        return callable(declaration.max_running_jobs)
+
+    def prepare(self, terms: AdmissionTerms) -> None:
+        """See ``GroupedPolicy``."""
+        declaration, terms.may_wait = terms.request.declaration, False
+        limit = self._limits.capacity(declaration)
+        if limit > 0:
+            _prepare_slot(self._slots, terms, declaration.wire_name, limit)
+        else:
+            terms.alone = True
 
 
 class QueueLimit:
@@ -105,8 +115,39 @@ class QueueLimit:
 
     def admit(self, request: AdmissionRequest) -> NotAdmitted | None:
         """Take a slot of the job's queue; without a free slot, hold the job at the limit."""
-        limit = self._limits.queue_limit(request.unit.queue)
-        return None if limit is None else _admit(self._slots, request, QUEUE_PREFIX + request.unit.queue, limit)
+        limit, name = self._limits.queue_limit(request.unit.queue), QUEUE_PREFIX + request.unit.queue
+        if limit is None:
+            return None
+        answer = request.unit.admission
+        if answer is not None:
+            return _outcome_of(SlotResult.of(answer.state, answer[1:]), request, name, "")
+        return _admit(self._slots, request, name, limit)
+
+    def may_wait(self, declaration: Declaration) -> bool:
+        """See ``GroupedPolicy``: the limit is a number of the settings."""
+        del declaration
+        return False
+
+    def prepare(self, terms: AdmissionTerms) -> None:
+        """See ``GroupedPolicy``."""
+        queue = terms.request.unit.queue
+        limit = self._limits.queue_limit(queue)
+        if limit is not None:
+            _prepare_slot(self._slots, terms, QUEUE_PREFIX + queue, limit)
+
+
+def _prepare_slot(slots: LimitSlots, terms: AdmissionTerms, name: str, limit: int) -> bool:
+    """Ask for a slot of the limit ``name``; return ``False`` if the job asks for another one already."""
+    unit, payload = terms.request.unit, terms.request.payload
+    slot = slots.slot_of(unit, payload, name)
+    if not terms.ask_slot(slot, limit, slots.ttl_s):
+        return False
+    if BUFFERED_AT in payload:
+        terms.waiting_since = timestamp(payload[BUFFERED_AT])
+        # The hook of a job that has waited.
+        terms.acts_after = True
+    slots.record(unit, slot)
+    return True
 
 
 def _admit(

@@ -2,12 +2,13 @@
 -- (parts/start_lock.lua), and its state is written. The jobs are admitted one after the other, in the order of the call.
 -- KEYS    1 working list, then per job, where it has them: its limit, its lock, its status key
 -- ARGV    1 what the jobs of each class share (JSON list): limit and share, the most slots of one scope (both as text; no limit
---         where the class has none), ttl_s of a slot; class, keep_ms of a lock (as text; '0' releases it), hold_ms and after_ms
---         (parts/lock_ticket.lua) while the job is held
+--         where the class has none), ttl_s of a slot, refuses (true: a job without a slot does not wait); class, keep_ms of a
+--         lock (as text; '0' releases it), hold_ms and after_ms (parts/lock_ticket.lua) while the job is held
 --         then per job: class (position in the list, from 1), payload as fetched, slot member, jid, queue, since when it has
 --         waited ('' when it has not yet), scope, 1 with a lock, seconds that its state is kept (0: it has none)
 -- RETURN  per job { state, slots taken, limit, jobs of its scope that wait, error of its state }: 1 it may start, 0 it waits,
---         -1 fenced: the process no longer owns it, and nothing was written; 3 an error, and then its text: ask for it alone
+--         2 refused, and still in the working list; -1 fenced: the process no longer owns it, and nothing was written; 3 an
+--         error, and then its text: ask for it alone
 -- COST    per job that of take_slot.lua, start_locked.lua and one SET
 -- CRASH   before: in the working list, as they were. after: each there with its slot, or among the waiting jobs. A job that is
 --         returned to its queue before it starts frees its slot, takes its lock again and is `queued` again, in the step that
@@ -30,8 +31,8 @@ local function admit(class, base, lock, status, first)
   if base then
     found = request_slot({
       working = KEYS[1], base = base, payload = payload, member = member, jid = jid, queue = queue, limit = class.limit,
-      ttl_s = class.ttl_s, since = since, scope = scope, share = class.share, may_wait = true,
-      may_be_reserved = since ~= '',
+      ttl_s = class.ttl_s, since = since, scope = scope, share = class.share, may_wait = not class.refuses,
+      may_be_reserved = class.refuses or since ~= '',
       holds = lock_while_held(class, lock, jid),
     })
     if found.err or found[1] ~= 1 then return found end

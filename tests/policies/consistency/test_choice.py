@@ -18,6 +18,7 @@ from framework.telemetry.counters import counters
 from tests.harness import payload
 from tests.postgres import standby_of
 from tests.push.conftest import worker
+from tests.tables import each_row
 
 FAR = "FFFFFFFF/FFFFFFFF"
 
@@ -159,9 +160,7 @@ def test_choice_second_admission_replaces_the_first(choose, now, postgres, stand
     copy_context().run(twice)
 
 
-@pytest.mark.parametrize(
-    "invalid", ["", "0", "0/", "/0", "0/0/0", "G/0", "123456789/0", "0/-1", 7, None, True, [], {"a": 1}, "０/0"]
-)
+@each_row("invalid", ["", "0", "0/", "/0", "0/0/0", "G/0", "123456789/0", "0/-1", 7, None, True, [], {"a": 1}, "０/0"])
 def test_choice_malformed_position_uses_primary(choose, invalid):
     assert choose(DELAYED, **at(invalid)) == ("primary", None)
     assert choose.slept == []

@@ -1,7 +1,6 @@
 """Check the report page: complete, safe for any file name, and rendered by a real browser."""
 
 import os
-import shutil
 import struct
 import subprocess
 import zlib
@@ -12,13 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.chromium import browser, browser_command
 from workers.atomic_write import write_atomically
 from workers.code_index.report.markup import Column, breakable, table, tag
 from workers.code_index.report.page import LISTED_REFUSALS, render
 from workers.code_index.run_statistics import FileRow, HistogramBar, PackageRow, RefusedRow, RunStatistics, Totals
 
+__all__ = ["browser"]
+
 HOSTILE_NAME = "</title></style><script>alert(1)</script><img src=x onerror=alert(2)>\"' onload='alert(3)&amp;/a_b.py"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def figures(name: str = "package/module.py", refused: int = 3, files: int = 40) -> RunStatistics:
@@ -138,24 +139,9 @@ def test_write_that_fails_leaves_the_old_page(tmp_path: Path, monkeypatch: pytes
 # --- in a browser ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="session")
-def browser() -> str:
-    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    if found is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("no Chromium, and this run may not do without: run `scripts/setup --system`")
-        pytest.skip("no Chromium: the page was not looked at in a browser (`scripts/setup --system` brings one)")
-    return found
-
-
 def opened(browser: str, folder: Path, page: Path, *flags: str) -> str:
     """Open the page without a window and return the output of the browser."""
-    quiet = [
-        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-breakpad",
-        "--disable-dev-shm-usage",
-    ]  # fmt: skip
-    command = [browser, *quiet, f"--user-data-dir={folder / 'profile'}", *flags, page.as_uri()]
+    command = browser_command(browser, folder, *flags, page.as_uri())
     done = subprocess.run(command, capture_output=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr.decode(errors="replace")
     return done.stdout.decode(errors="replace")

@@ -1,7 +1,8 @@
-"""Run the four jobs on a real queue; kill them and run them again."""
+"""Run the five jobs on a real queue; kill them and run them again."""
 
 import csv
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from workers.product_import import imports
 from workers.product_import.build_import_report_worker import BuildImportReportWorker
 from workers.product_import.import_products_worker import ImportProductsWorker
 from workers.product_import.recalculate_prices_worker import RecalculatePricesWorker
+from workers.product_import.review_row_worker import ReviewRowWorker
 from workers.product_import.split_spreadsheet_worker import SplitSpreadsheetWorker
 from workers.product_import.spreadsheet import read_spreadsheet
 from workers.product_import.tables import metadata, products
@@ -44,14 +46,20 @@ def split(path: Path, *lines: str) -> int:
     return import_id
 
 
+def review(import_id: int, line: int) -> None:
+    with suppress(BusinessError):
+        ReviewRowWorker.perform_inline(import_id, line)
+
+
 def run(installation: Installation, import_id: int) -> dict[str | None, int]:
     """Run all jobs of the import in order; return the number of rows by outcome."""
     for name, *arguments in installation.take():
         {
-            "ImportProductsWorker": ImportProductsWorker,
-            "RecalculatePricesWorker": RecalculatePricesWorker,
-            "BuildImportReportWorker": BuildImportReportWorker,
-        }[name].perform_inline(*arguments)
+            "ImportProductsWorker": ImportProductsWorker.perform_inline,
+            "RecalculatePricesWorker": RecalculatePricesWorker.perform_inline,
+            "ReviewRowWorker": review,
+            "BuildImportReportWorker": BuildImportReportWorker.perform_inline,
+        }[name](*arguments)
         run(installation, import_id)
     found = imports.state(import_id)
     assert found
@@ -71,10 +79,14 @@ def test_import_makes_products_and_a_report(installation: Installation, tmp_path
     assert [job["meta.lines"] for job in installation.jobs.enqueued()] == ["2-3", "4-5", "6-6"]
     assert installation.take() == batches
     ImportProductsWorker.perform_inline(import_id, 2)
-    assert installation.take() == [("RecalculatePricesWorker", "books")]
+    assert installation.take() == [("RecalculatePricesWorker", "books"), ("ReviewRowWorker", import_id, 5)]
     ImportProductsWorker.perform_inline(import_id, 1)
-    assert installation.take() == [("RecalculatePricesWorker", "tools")]
+    assert installation.take() == [("RecalculatePricesWorker", "tools"), ("ReviewRowWorker", import_id, 3)]
     ImportProductsWorker.perform_inline(import_id, 3)
+    assert installation.take() == [("ReviewRowWorker", import_id, 6)]
+    for line in (3, 5, 6):
+        assert installation.take() == []
+        review(import_id, line)
     assert installation.take() == [("BuildImportReportWorker", import_id)]
     BuildImportReportWorker.perform_inline(import_id)
     RecalculatePricesWorker.perform_inline("tools")
@@ -100,6 +112,33 @@ def test_import_rejects_a_decimal_comma_without_quotes(installation: Installatio
     assert shop() == {}
 
 
+def test_review_corrects_what_is_beyond_doubt(installation: Installation, tmp_path: Path) -> None:
+    import_id = split(
+        tmp_path / "a.csv",
+        'H-1,Hammer,Hardware,"12,50 €"',
+        'H-2,Axe,tool,"EUR 1.299,00"',
+        'H-3,Saw,tools,"$1,299.5"',
+        'H-4,File,tools,"1,299"',
+        'H-1,Again,tools,"1,5"',
+    )
+    assert run(installation, import_id) == {"created": 3, "rejected": 2}
+    assert {sku: found[2:] for sku, found in shop().items()} == {
+        "H-1": (1250, 1488),
+        "H-2": (129900, 154581),
+        "H-3": (129950, 154641),
+    }
+    for _ in range(2):
+        assert imports.review_row(import_id, 2) == imports.Reviewed(
+            "created",
+            None,
+            ["price: '12,50 €' is read as 12.50", "category: 'Hardware' is read as tools"],
+            "tools",
+            report_due=False,
+        )
+        with pytest.raises(BusinessError, match="line 5: price: input should be a valid decimal"):
+            ReviewRowWorker.perform_inline(import_id, 5)
+
+
 def test_split_run_twice_at_once_stages_once(installation: Installation, tmp_path: Path) -> None:
     """Both runs found the import new and read the file."""
     sheet = csv_file(tmp_path / "a.csv", "H-1,Hammer,tools,10")
@@ -111,7 +150,7 @@ def test_split_run_twice_at_once_stages_once(installation: Installation, tmp_pat
 
 
 def test_import_report_can_be_corrected_and_uploaded(installation: Installation, tmp_path: Path) -> None:
-    first = split(tmp_path / "a.csv", "B-1,Bread,food,-1", 'B-2,Roll, food,"0,30"')
+    first = split(tmp_path / "a.csv", "B-1,Bread,food,-1", "B-2,Roll, food,a third")
     assert run(installation, first) == {"rejected": 2}
     state = imports.state(first)
     assert state
@@ -124,7 +163,7 @@ def test_import_report_can_be_corrected_and_uploaded(installation: Installation,
     assert state
     report = Path(str(state.report)).read_text()
     assert report.splitlines()[0] == "line,reason,sku,name,category,price"
-    mended.write_text(report.replace("0,30", "0.30"))
+    mended.write_text(report.replace("a third", "0.30"))
     third = imports.create(mended)
     SplitSpreadsheetWorker.perform_inline(third)
     assert run(installation, third) == {"created": 1}
@@ -214,6 +253,7 @@ def test_cancelled_import_is_discarded(installation: Installation, tmp_path: Pat
     for worker, arguments in (
         (SplitSpreadsheetWorker, ()),
         (ImportProductsWorker, (1,)),
+        (ReviewRowWorker, (2,)),
         (BuildImportReportWorker, ()),
     ):
         with pytest.raises(Discard, match=f"import {import_id} was"):

@@ -1,0 +1,1 @@
+"""Three scenarios of tasks (``framework.tasks``): enrol products, import a spreadsheet, export orders."""
