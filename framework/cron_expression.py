@@ -29,6 +29,9 @@ ALIASES = {
 """Short names of frequent expressions."""
 
 CRON_FORMAT = "a cron expression such as '*/5 * * * *' (minute, hour, day of month, month, day of week)"
+MOST_SPREAD_S = 86_400
+"""The longest time over which an entry of the schedule may spread its jobs."""
+
 TIME_ZONE_FORMAT = "the name of a time zone, for example UTC or Europe/Berlin"
 
 _MAX_LENGTH = 200

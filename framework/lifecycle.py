@@ -9,8 +9,8 @@
     def close_pool(): ...               # when the process stops, while its last jobs run
 
 A handler takes no arguments. Handlers of one event run one after the other, in a thread of their own: those of startup,
-heartbeat and beat in the order of their registration, the others in reverse. An error of a handler is logged and reported, and
-has no other effect. The process does not wait for a handler that takes too long: it goes on, and logs ``hook.timeout``.
+heartbeat, beat and leader in the order of their registration, the others in reverse. An error of a handler is logged and
+reported, and has no other effect. The process does not wait for a handler that takes too long: it goes on, and logs ``hook.timeout``.
 """
 
 import inspect
@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 from framework.extensions import append_once
 from framework.typeguards import short_repr
 
-LifecycleEvent: TypeAlias = Literal["startup", "quiet", "shutdown", "exit", "heartbeat", "beat"]
+LifecycleEvent: TypeAlias = Literal["startup", "quiet", "shutdown", "exit", "heartbeat", "beat", "leader", "follower"]
 LifecycleHandler: TypeAlias = Callable[[], object]
 
 _H = TypeVar("_H", bound=LifecycleHandler)
@@ -35,7 +35,8 @@ EXIT_LIMIT_S = 1.0
 """The seconds that the handlers of exit have: a supervisor kills a process 2 s after the deadline of its jobs."""
 
 OVERDUE_S = 60.0
-"""A handler of heartbeat or beat that runs longer is reported; the next calls are left out until it returns."""
+"""A handler of heartbeat or beat that runs longer is reported; the next calls are left out until it returns. One of leader or
+follower is reported if it is due again; its next call comes when it has returned, if the process then still leads or follows."""
 
 lifecycle_handlers: dict[LifecycleEvent, list[LifecycleHandler]] = {event: [] for event in get_args(LifecycleEvent)}
 """The registered handlers of each event, in the order of their registration."""
@@ -93,6 +94,29 @@ def on_beat(handler: _H) -> _H:
         TypeError: ``handler`` is async, or cannot be called without arguments.
     """
     return _register("beat", handler)
+
+
+def on_leader(handler: _H) -> _H:
+    """Register ``handler()`` for the moment from which this process leads the application on its shard; return it.
+
+    A process leads the application with the first such handler, also without cron entries. ``on_follower`` ends what it began.
+
+    Raises:
+        TypeError: ``handler`` is async, or cannot be called without arguments.
+    """
+    return _register("leader", handler)
+
+
+def on_follower(handler: _H) -> _H:
+    """Register ``handler()`` for the moment from which this process no longer leads; return it.
+
+    It is called only after ``on_leader``: when another process leads, when Redis does not answer for longer than the lease, and when
+    the process stops.
+
+    Raises:
+        TypeError: ``handler`` is async, or cannot be called without arguments.
+    """
+    return _register("follower", handler)
 
 
 def _register(event: LifecycleEvent, handler: _H) -> _H:

@@ -1,72 +1,36 @@
 """``application-worker cron``: show the schedule, push a job of an entry now, and change entries without a deploy."""
 
-import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import click
 
-from framework.cli.errors import refuse_unknown, reports_errors
+from framework.cli.cron_changes import CHANGES
+from framework.cli.cron_schedule import load_schedule, with_order
+from framework.cli.errors import reports_errors
 from framework.cli.groups import CommandGroup
-from framework.cli.options import REASON_HELP, check_reason, json_option, modules_option, shard_option
-from framework.cli.project import load_project
+from framework.cli.options import json_option, modules_option, shard_option
 from framework.cli.shards import ShardCommand
 from framework.cli.terminal import columns, echo, echo_json, echo_lines
-from framework.cron.entries import CronEntry, arguments_problems, collect_entries
+from framework.cron.entries import SCHEDULE_FILE, CronEntry, Origin
 from framework.cron.jobs import TickJobs
-from framework.cron.orders import Order
-from framework.cron.states import FIRST_ELSEWHERE, CronStates, EntryState, Settlement, Snapshot
-from framework.cron_expression import check_cron
-from framework.errors import ConfigurationError
+from framework.cron.states import FIRST_ELSEWHERE, CronStates, EntryState, Settlement, last_tick, next_tick
 from framework.exit_codes import EXIT_FAILED
-from framework.process.identity import operator_name
-from framework.shard.shard import Shard
 from framework.wiring.client import default_client
 
-_HEADINGS = ("ENTRY", "CLASS", "CRON", "ZONE", "NEXT", "LAST", "STATE")
-_READ_S = 5
+_HEADINGS = ("ENTRY", "CLASS", "CRON", "ZONE", "OFFSET", "NEXT", "LAST", "FROM", "STATE")
+_ORIGINS: dict[Origin, str] = {"file": SCHEDULE_FILE, "class": "class", "added": "added"}
 
 
 @click.group("cron", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def cron() -> None:
     """Show the schedule, push a job of an entry now, and change entries without a deploy.
 
-    Entries come from config/schedule.yml and from classes with the attribute cron.
+    Entries come from config/schedule.yml, from classes with the attribute cron, and from `cron add`.
     """
-
-
-@dataclass(frozen=True, slots=True)
-class _Schedule:
-    """The entries of the project, and the shard of each."""
-
-    entries: Mapping[str, CronEntry]
-    shards: Mapping[str, str]
-    application: str
-
-    def states(self, shard: Shard) -> CronStates:
-        """Return the states of the entries on a shard."""
-        return CronStates(shard.client, self.application)
-
-
-def _load_schedule(modules: Sequence[str]) -> _Schedule:
-    project = load_project(modules)
-    entries = collect_entries(project.settings)
-    shards = {name: project.router.route(one.declaration).shard for name, one in entries.items()}
-    return _Schedule(entries, shards, project.settings.cron.application)
-
-
-def _find_entry(schedule: _Schedule, name: str) -> CronEntry:
-    refuse_unknown([name], schedule.entries, lambda one, near: f"no entry is named {one!r}{near}", status=EXIT_FAILED)
-    return schedule.entries[name]
-
-
-def _ordered(entry: CronEntry, snapshot: Snapshot) -> CronEntry:
-    order = snapshot.orders.get(entry.name)
-    return entry if order is None else entry.ordered(order)
 
 
 @cron.command("list")
@@ -77,21 +41,26 @@ def _ordered(entry: CronEntry, snapshot: Snapshot) -> CronEntry:
 def list_entries(*, modules: Sequence[str], names: Sequence[str], as_json: bool) -> None:
     """List the entries with their next and last ticks.
 
-    Times are in the zone of the entry.
+    Times are in the zone of the entry. A tick pushes its job by OFFSET later than its time.
     """
-    schedule, on = _load_schedule(modules), ShardCommand(names, "cron")
+    schedule, on = load_schedule(modules), ShardCommand(names, "cron")
     rows: list[Sequence[str]] = []
     facts: list[dict[str, Any]] = []
     for shard, snapshot in on.each(lambda one: schedule.states(one).read()):
-        for name in sorted({one for one, place in schedule.shards.items() if place == shard} | set(snapshot.raw)):
-            configured = schedule.entries.get(name)
-            if configured is None or schedule.shards[name] != shard:
-                rows.append((name, "-", "-", "-", "-", "-", f"not in the configuration: `cron forget {name}`"))
-                facts.append({"name": name, "shard": shard, "configured": False})
-                continue
-            entry, state = _ordered(configured, snapshot), snapshot.states.get(name)
-            rows.append(_row(entry, state, snapshot.now))
-            facts.append(_facts(entry, shard, state, snapshot.now))
+        added = schedule.added_on(shard)
+        entries = {name: one for name, one in schedule.entries.items() if schedule.shards[name] == shard}
+        entries |= added.usable(snapshot.added)
+        for name in sorted({*entries, *snapshot.raw, *snapshot.added}):
+            if name in added.unusable:
+                rows.append((name, *"-------", f"added, and not used: {added.unusable[name]}"))
+                facts.append({"name": name, "shard": shard, "origin": "added", "unusable": added.unusable[name]})
+            elif name not in entries:
+                rows.append((name, *"-------", f"not in the configuration: `cron forget {name}`"))
+                facts.append({"name": name, "shard": shard, "origin": None})
+            else:
+                entry, state = with_order(entries[name], snapshot), snapshot.states.get(name)
+                rows.append(_row(entry, state, snapshot.now))
+                facts.append(_facts(entry, shard, state, snapshot.now))
     if as_json:
         on.print_json({"entries": facts})
     else:
@@ -99,27 +68,17 @@ def list_entries(*, modules: Sequence[str], names: Sequence[str], as_json: bool)
     on.exit_if_unanswered()
 
 
-def _next_tick(entry: CronEntry, state: EntryState | None, now: float) -> int | None:
-    if not entry.enabled:
-        return None
-    settled = state.tick if state is not None and state.fingerprint == entry.fingerprint else int(now)
-    return entry.expression.next_after(max(settled, int(now)))
-
-
-def _last_tick(state: EntryState | None) -> int | None:
-    """Return the last tick that had a job."""
-    return state.tick if state is not None and state.jid else None
-
-
 def _row(entry: CronEntry, state: EntryState | None, now: float) -> Sequence[str]:
-    zone, following, last = entry.expression.zone, _next_tick(entry, state, now), _last_tick(state)
+    zone, following, last = entry.expression.zone, next_tick(entry, state, now), last_tick(state)
     return (
         entry.name,
         entry.declaration.wire_name,
         entry.expression.text,
         zone,
+        f"{entry.offset_s} s" if entry.offset_s else "-",
         "-" if following is None else _local_time(following, zone),
         "-" if last is None else _local_time(last, zone),
+        _ORIGINS[entry.origin],
         _state_text(entry) + (", a run waits" if state is not None and state.waits else ""),
     )
 
@@ -129,14 +88,15 @@ def _state_text(entry: CronEntry) -> str:
     words = ["enabled" if entry.enabled else "disabled"]
     if order.cron is not None or order.args is not None:
         words.append("changed")
-    return ", ".join(words) + (f" by {order.set_by}: {order.reason}" if order.set_by else "")
+    text = ", ".join(words) + (f" by {order.set_by}: {order.reason}" if order.set_by else "")
+    return f"{text}; added by {entry.added_by}: {entry.note}" if entry.origin == "added" else text
 
 
 def _facts(entry: CronEntry, shard: str, state: EntryState | None, now: float) -> dict[str, Any]:
     return {
         "name": entry.name,
         "shard": shard,
-        "configured": True,
+        "origin": entry.origin,
         "class": entry.declaration.wire_name,
         "cron": entry.expression.text,
         "time_zone": entry.expression.zone,
@@ -144,12 +104,15 @@ def _facts(entry: CronEntry, shard: str, state: EntryState | None, now: float) -
         "missed": entry.missed,
         "overlap": entry.overlap,
         "enabled": entry.enabled,
-        "next_tick": _next_tick(entry, state, now),
-        "last_tick": _last_tick(state),
+        "offset_s": entry.offset_s,
+        "next_tick": next_tick(entry, state, now),
+        "last_tick": last_tick(state),
         "waits": state is not None and state.waits,
         "last_jid": state.jid if state is not None else "",
         "reason": entry.order.reason,
         "set_by": entry.order.set_by,
+        "added_by": entry.added_by,
+        "added_reason": entry.note,
     }
 
 
@@ -166,16 +129,19 @@ def _local_time(tick: int, zone: str) -> str:
 def next_ticks(name: str, *, count: int, modules: Sequence[str], as_json: bool) -> None:
     """Show the next ticks of ENTRY, in its time zone and in UTC.
 
-    They are those of the configuration and of the operators' order, if the shard answers.
+    They are those of the configuration and of the operators' order, if the shard answers. A tick pushes its job by the offset of
+    the entry later.
     """
-    schedule = _load_schedule(modules)
-    entry = _find_entry(schedule, name)
-    on = ShardCommand([schedule.shards[name]], "cron")
+    schedule = load_schedule(modules)
+    entry, on = schedule.find(name)
     for _, snapshot in on.each(lambda one: schedule.states(one).read()):
-        entry = _ordered(entry, snapshot)
-    ticks = [tick for tick, _ in zip(entry.expression.ticks_after(int(time.time())), range(count), strict=False)]
+        entry = with_order(entry, snapshot)
+    ticks = [
+        tick
+        for tick, _ in zip(entry.expression.ticks_after(int(time.time()) - entry.offset_s), range(count), strict=False)
+    ]
     if as_json:
-        on.print_json({"entry": name, "enabled": entry.enabled, "ticks": ticks})
+        on.print_json({"entry": name, "enabled": entry.enabled, "offset_s": entry.offset_s, "ticks": ticks})
     else:
         echo(f"{entry.expression.text} ({entry.expression.explain()}), {entry.expression.zone}")
         echo_lines(
@@ -186,6 +152,8 @@ def next_ticks(name: str, *, count: int, modules: Sequence[str], as_json: bool) 
                 ]
             )
         )
+        if entry.offset_s:
+            echo(f"Each tick pushes its job {entry.offset_s} s after its time.")
         if not entry.enabled:
             echo("The entry is disabled: these ticks push no jobs.")
     on.exit_if_unanswered()
@@ -198,9 +166,8 @@ def next_ticks(name: str, *, count: int, modules: Sequence[str], as_json: bool) 
 @reports_errors
 def history(name: str, *, modules: Sequence[str], as_json: bool) -> None:
     """Show the last ticks of ENTRY, the newest first, with their jobs."""
-    schedule = _load_schedule(modules)
-    entry = _find_entry(schedule, name)
-    on = ShardCommand([schedule.shards[name]], "cron")
+    schedule = load_schedule(modules)
+    entry, on = schedule.find(name)
     for _, ticks in on.each(lambda one: schedule.states(one).last_ticks(name)):
         if as_json:
             on.print_json({"entry": name, "ticks": [one._asdict() for one in ticks]})
@@ -224,9 +191,8 @@ def run(name: str, *, modules: Sequence[str], as_json: bool) -> None:
 
     The exit status is 1 when no job was pushed: an equal job has the deduplication lock, or a client middleware dropped it.
     """
-    schedule = _load_schedule(modules)
-    entry = _find_entry(schedule, name)
-    on = ShardCommand([schedule.shards[name]], "cron")
+    schedule = load_schedule(modules)
+    entry, on = schedule.find(name)
     pushed = True
     for shard, (jid, settlement) in on.each(lambda one: _push_now(schedule.states(one), entry)):
         pushed = jid is not None and settlement.outcome == "manual"
@@ -245,7 +211,7 @@ def run(name: str, *, modules: Sequence[str], as_json: bool) -> None:
 def _push_now(states: CronStates, configured: CronEntry) -> tuple[str | None, Settlement]:
     while True:
         snapshot = states.read()
-        entry = _ordered(configured, snapshot)
+        entry = with_order(configured, snapshot)
         job = TickJobs(default_client).make(entry, None)
         if job is None:
             return None, Settlement("dropped")
@@ -258,101 +224,20 @@ def _push_now(states: CronStates, configured: CronEntry) -> tuple[str | None, Se
             return job.jid, settlement
 
 
-def _change_order(name: str, modules: Sequence[str], change: Callable[[CronEntry, Order], Order], effect: str) -> None:
-    """Write another order for the entry, with the operator and the time, and print the effect."""
-    schedule = _load_schedule(modules)
-    configured = _find_entry(schedule, name)
-    on = ShardCommand([schedule.shards[name]], "cron")
-
-    def step(shard: Shard) -> None:
-        states = schedule.states(shard)
-        snapshot = states.read()
-        before = snapshot.orders.get(name) or Order()
-        order = replace(change(configured, before), set_by=operator_name(), set_at=snapshot.now)
-        states.set_order(name, order)
-
-    for shard, _ in on.each(step):
-        echo(f"{shard}: {name} {effect}")
-        echo(f"The leader knows within {_READ_S} s.")
+@cron.command("leader")
+@shard_option
+@json_option
+@reports_errors
+def leader(*, names: Sequence[str], as_json: bool) -> None:
+    """Show the process of each shard that leads the application, of which `framework.leader` tells the processes."""
+    on = ShardCommand(names, "cron")
+    application = on.settings.cron.application
+    found = dict(on.each(lambda one: CronStates(one.client, application).leader()))
+    if as_json:
+        on.print_json({"application": application, "leaders": {shard: one or None for shard, one in found.items()}})
+    else:
+        on.print_table(("SHARD", "LEADER"), [(shard, one or "none") for shard, one in found.items()], "No leader")
     on.exit_if_unanswered()
-
-
-@cron.command("disable")
-@click.argument("name", metavar="ENTRY")
-@click.option("--reason", required=True, help=REASON_HELP)
-@modules_option
-@reports_errors
-def disable(name: str, *, reason: str, modules: Sequence[str]) -> None:
-    """Disable ENTRY: its ticks push no jobs until it is enabled, whatever a deploy changes."""
-    reason = check_reason(reason)
-    _change_order(name, modules, lambda _, order: replace(order, enabled=False, reason=reason), "is disabled")
-
-
-@cron.command("enable")
-@click.argument("name", metavar="ENTRY")
-@click.option("--reason", default="", help=REASON_HELP)
-@modules_option
-@reports_errors
-def enable(name: str, *, reason: str, modules: Sequence[str]) -> None:
-    """Enable ENTRY, which begins with its next tick: ticks while it was disabled are not missed."""
-
-    def change(entry: CronEntry, order: Order) -> Order:
-        # An entry that the file enables needs no order.
-        return replace(order, enabled=None if entry.enabled else True, reason=reason.strip() or order.reason)
-
-    _change_order(name, modules, change, "is enabled")
-
-
-@cron.command("set")
-@click.argument("name", metavar="ENTRY")
-@click.option("--cron", "expression", help="Use this expression instead of that of the configuration.")
-@click.option("--args", "arguments", help="Push jobs with these arguments, a list in JSON.")
-@click.option("--reason", required=True, help=REASON_HELP)
-@modules_option
-@reports_errors
-def set_entry(name: str, *, expression: str | None, arguments: str | None, reason: str, modules: Sequence[str]) -> None:
-    """Give ENTRY another expression or other arguments, until `cron reset`. It begins with its next tick."""
-    reason = check_reason(reason)
-    if expression is None and arguments is None:
-        raise click.UsageError("--cron or --args is missing: give what to change.")
-    try:
-        checked = None if expression is None else check_cron(expression)
-    except ValueError as error:
-        raise click.UsageError(f"--cron {error}.") from None
-    args = None if arguments is None else _parse_arguments(arguments)
-
-    def change(entry: CronEntry, order: Order) -> Order:
-        if args is not None:
-            problems = list(arguments_problems("--args", name, entry.declaration, args))
-            if problems:
-                raise ConfigurationError(problems)
-        return replace(
-            order,
-            cron=order.cron if checked is None else checked,
-            args=order.args if args is None else args,
-            reason=reason,
-        )
-
-    _change_order(name, modules, change, "is changed")
-
-
-def _parse_arguments(text: str) -> list[Any]:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise click.UsageError(f"--args is not JSON: {error}.") from None
-    if not isinstance(found, list):
-        raise click.UsageError("--args is no list: give the arguments as a list in JSON, for example '[30, \"full\"]'.")
-    return list(found)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-
-
-@cron.command("reset")
-@click.argument("name", metavar="ENTRY")
-@modules_option
-@reports_errors
-def reset(name: str, *, modules: Sequence[str]) -> None:
-    """Let ENTRY be as the configuration says: enabled or not, with its expression and arguments."""
-    _change_order(name, modules, lambda _entry, _order: Order(), "is as the configuration says")
 
 
 @cron.command("forget")
@@ -373,3 +258,7 @@ def forget(name: str, *, names: Sequence[str]) -> None:
     on.exit_if_unanswered()
     if not found:
         raise click.exceptions.Exit(EXIT_FAILED)
+
+
+for command in CHANGES:
+    cron.add_command(command)

@@ -28,7 +28,7 @@ NOTHING_DUE = DueTicks()
 
 
 def due_ticks(expression: CronExpression, settled: int, now: float, missed: Missed, missed_after_s: float) -> DueTicks:
-    """Return the due ticks after ``settled``, the last tick that was decided about.
+    """Return the due ticks after ``settled``, the last tick that was decided about. ``now`` is without the offset of the entry.
 
     A tick is missed ``missed_after_s`` after its time: no process ran, or Redis did not answer. Until then it is late and pushes its
     job whatever the policy, as the end of a leader or a restart of Redis delays ticks. A tick that is not missed does the work of the

@@ -1,4 +1,4 @@
-"""Collect the entries of the schedule: those of ``config/schedule.yml``, and those of classes with ``cron``."""
+"""Collect the configured entries of the schedule: those of ``config/schedule.yml``, and those of classes with ``cron``."""
 
 import hashlib
 from collections.abc import Iterator
@@ -12,10 +12,12 @@ from framework.declare.declaration import Declaration
 from framework.errors import ArgumentsError, ConfigurationProblem
 from framework.messages import did_you_mean
 from framework.settings.model import Settings
-from framework.settings.schedule import CronEntrySettings
+from framework.settings.schedule import CronEntrySettings, CronSettings
 
 Missed: TypeAlias = Literal["skip", "once", "all"]
 Overlap: TypeAlias = Literal["run", "skip", "queue"]
+Origin: TypeAlias = Literal["file", "class", "added"]
+"""Where an entry comes from: ``config/schedule.yml``, the attribute ``cron``, or an operator at run time."""
 
 SCHEDULE_FILE = "schedule.yml"
 """The file of the schedule in the config folder."""
@@ -35,6 +37,13 @@ class CronEntry:
     overlap: Overlap = "run"
     enabled: bool = True
     order: Order = NO_ORDER
+    offset_s: int = 0
+    """The seconds by which each tick pushes its job later than its time (``spread``). The tick itself stays what it is."""
+    origin: Origin = "class"
+    added_by: str = ""
+    """The operator that added the entry at run time."""
+    note: str = ""
+    """The reason that the operator gave."""
 
     def ordered(self, order: Order) -> "CronEntry":
         """Return the entry with an order of the operators applied."""
@@ -48,7 +57,10 @@ class CronEntry:
 
     @property
     def fingerprint(self) -> str:
-        """Return what decides the ticks, as a short digest: an entry that changed begins with its next tick."""
+        """Return what decides the ticks, as a short digest: an entry that changed begins with its next tick.
+
+        The offset is not part of it: whatever it is, a tick is settled once, and none is lost when it changes.
+        """
         facts = (self.enabled, self.expression.text, self.expression.zone, self.order.set_at)
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:_FINGERPRINT_LENGTH]
 
@@ -63,17 +75,38 @@ def collect_entries(settings: Settings) -> dict[str, CronEntry]:
     for name, one in settings.schedule.items():
         worker: Any = registry.find(one.class_)
         if worker is not None:
-            found[name] = _entry_of(name, worker.declaration(), one)
+            found[name] = entry_of(name, worker.declaration(), one, settings.cron)
             scheduled.add(worker.declaration().wire_name)
     for worker in registry.workers():
         declaration: Declaration = worker.declaration()
         if declaration.cron is not None and declaration.wire_name not in scheduled:
             expression = CronExpression(declaration.cron, declaration.time_zone)
-            found[declaration.wire_name] = CronEntry(declaration.wire_name, declaration, expression)
+            offset_s = spread_offset_s(declaration.wire_name, _declared_spread_s(declaration), settings.cron)
+            found[declaration.wire_name] = CronEntry(declaration.wire_name, declaration, expression, offset_s=offset_s)
     return found
 
 
-def _entry_of(name: str, declaration: Declaration, one: CronEntrySettings) -> CronEntry:
+def spread_offset_s(name: str, spread_s: int | None, cron: CronSettings) -> int:
+    """Return the offset of an entry, from 0 to ``spread_s`` - 1 seconds; without a spread of its own, by the setting.
+
+    A hash of the names of the application, the installation and the entry: the same in each process and after each restart,
+    and different for two entries and for two installations.
+    """
+    within_s = cron.spread if spread_s is None else spread_s
+    if not within_s:
+        return 0
+    names = f"{cron.application} {cron.installation} {name}"
+    return int.from_bytes(hashlib.sha256(names.encode()).digest()[:8], "big") % within_s
+
+
+def _declared_spread_s(declaration: Declaration) -> int | None:
+    return None if declaration.spread is None else round(declaration.spread.total_seconds())
+
+
+def entry_of(
+    name: str, declaration: Declaration, one: CronEntrySettings, cron: CronSettings, origin: Origin = "file"
+) -> CronEntry:
+    """Return the entry of these settings."""
     return CronEntry(
         name,
         declaration,
@@ -82,6 +115,8 @@ def _entry_of(name: str, declaration: Declaration, one: CronEntrySettings) -> Cr
         one.missed,
         one.overlap,
         one.enabled,
+        offset_s=spread_offset_s(name, one.spread, cron),
+        origin=origin,
     )
 
 

@@ -93,6 +93,18 @@ class CronEvents:
             entry=name,
         )
 
+    def unusable(self, name: str, why: str) -> None:
+        """Report an entry that was added at run time, and of which this process pushes no jobs."""
+        self._rate_limit.warning(
+            f"unusable {name}",
+            "an entry of the schedule that was added at run time is not used by this process. Look at the reason: "
+            f"`{command(f'cron remove {name}')}` removes it",
+            "cron.unusable",
+            shard=self._shard,
+            entry=name,
+            reason=why,
+        )
+
     def unknown_classes(self, entries: Mapping[str, str]) -> None:
         """Report entries whose classes this process does not have; processes that have them push their jobs."""
         self._log.info(

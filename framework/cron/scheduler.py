@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from redis.exceptions import RedisError, ResponseError
 
+from framework.cron.added import AddedEntries
 from framework.cron.due_ticks import due_ticks
 from framework.cron.entries import CronEntry
 from framework.cron.events import CronEvents
@@ -35,7 +36,8 @@ class _Next(NamedTuple):
 
     state: bytes
     fingerprint: str
-    tick: float
+    due_at: float
+    """The time of the tick, and the offset of the entry."""
 
 
 # Decision 230: the state of an entry decides about a tick; the lease only saves work.
@@ -50,18 +52,26 @@ class CronScheduler:
         make_job: JobMaker,
         events: CronEvents,
         *,
+        added: AddedEntries | None = None,
+        kind: Leadership | None = None,
         may_lead: Callable[[], bool] = lambda: True,
         timings: Timings = STANDARD,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._states = states
         self.leadership = leadership
+        self._kind = kind
+        """The lease that decides which process pushes, among those with the same part of the application's modules."""
+        self._configured = entries
+        self._added = added
         self._entries = entries
+        """The configured entries, and those that were added at run time."""
         self._make_job = make_job
         self._events = events
         self._may_lead = may_lead
         self._timings = timings
         self._monotonic = monotonic
+        self._taken: Mapping[str, CronEntry] | None = None
         self._led = False
         self._snapshot: Snapshot | None = None
         self._read_at = 0.0
@@ -74,22 +84,35 @@ class CronScheduler:
 
         Raises redis errors of the connection.
         """
-        if not (self._entries or self.leadership.asked):
-            return self._timings.leader_check_period_s
-        if not self._may_lead():
-            self.release()
-            return self._timings.leader_check_period_s
         try:
-            return self._lead() if self.leadership.renew() else self._follow()
+            if not (self._may_lead() and self._has_work()):
+                self.release()
+                return self._timings.leader_check_period_s
+            return self._lead() if self._renew() else self._follow()
         except (RedisError, OSError):
             # After an outage the states may be those of another leader.
             self._snapshot = None
             raise
 
+    def _has_work(self) -> bool:
+        """Return whether a leader has work here. Without configured entries only a look into Redis knows it."""
+        if self._configured or self.leadership.asked:
+            return True
+        if self._added is None or not self._added.may_exist():
+            return False
+        return bool(self._added.usable(self._states.read_added()))
+
     def release(self) -> None:
         """Give up the lease. Raises redis errors."""
         self._note_leadership(leads=False)
         self.leadership.release()
+        if self._kind is not None:
+            self._kind.release()
+
+    def _renew(self) -> bool:
+        """Take or renew the leases; return whether this process pushes."""
+        leads = self.leadership.renew()
+        return leads if self._kind is None else self._kind.renew()
 
     def _follow(self) -> float:
         self._note_leadership(leads=False)
@@ -103,7 +126,7 @@ class CronScheduler:
 
     def _lead(self) -> float:
         self._note_leadership(leads=True)
-        if not self._entries:
+        if not self._configured and (self._added is None or not self._added.may_exist()):
             return self._timings.leader_renewal_period_s
         snapshot = self._fresh_snapshot()
         wait_s = self._timings.leader_renewal_period_s
@@ -115,12 +138,27 @@ class CronScheduler:
         """Return the states; they are read again when they are old, and when a tick may be due."""
         now = self._monotonic()
         found = self._snapshot
-        due = any(one.tick <= now + self._clock_offset_s for one in self._next.values())
+        due = any(one.due_at <= now + self._clock_offset_s for one in self._next.values())
         if found is None or due or now - self._read_at >= self._timings.cron_read_period_s:
             found = self._snapshot = self._states.read()
             self._read_at = self._monotonic()
             self._clock_offset_s = found.now - self._read_at
+            self._take_added(found)
         return found
+
+    def _take_added(self, snapshot: Snapshot) -> None:
+        """Use the entries that were added at run time from now on, and report those that cannot be used."""
+        if self._added is None:
+            return
+        added = self._added.usable(snapshot.added)
+        if added is self._taken:
+            return
+        self._taken, self._entries = added, {**self._configured, **added}
+        for name in self._next.keys() - self._entries.keys():
+            self._next.pop(name, None)
+            self._retry_at.pop(name, None)
+        for name, why in self._added.unusable.items():
+            self._events.unusable(name, why)
 
     def _now(self) -> float:
         return self._monotonic() + self._clock_offset_s
@@ -155,7 +193,7 @@ class CronScheduler:
         return configured.ordered(order)
 
     def _step_entry(self, snapshot: Snapshot, entry: CronEntry) -> float:
-        """Settle the due ticks of an entry; return the time of its next tick by the server's clock."""
+        """Settle the due ticks of an entry; return when its next tick is due, by the server's clock."""
         name, fingerprint = entry.name, entry.fingerprint
         state = snapshot.states.get(name)
         raw = snapshot.raw.get(name, b"")
@@ -167,11 +205,11 @@ class CronScheduler:
         known = self._next.get(name)
         if known is None or known.state != raw or known.fingerprint != fingerprint:
             known = self._note_next(entry, raw, state.tick)
-        if known.tick <= self._now():
+        if known.due_at <= self._now():
             return self._settle(entry, state)
         if state.waits and entry.overlap == "queue":
-            return min(known.tick, self._push_waiting(entry, state))
-        return known.tick
+            return min(known.due_at, self._push_waiting(entry, state))
+        return known.due_at
 
     def _push_waiting(self, entry: CronEntry, state: EntryState) -> float:
         """Push the run that waits for the end of the last job, if it has ended; return when to look again."""
@@ -187,7 +225,8 @@ class CronScheduler:
     def _begin(self, entry: CronEntry, state: EntryState | None, raw: bytes) -> float:
         """Let a new or changed entry begin with its next tick."""
         # Not before the last tick: after a clock was set back, no tick is repeated.
-        tick = max(int(self._now()), state.tick if state is not None else 0)
+        # With an offset, the next tick is the first that is not due yet.
+        tick = max(int(self._now()) - entry.offset_s, state.tick if state is not None else 0)
         self._states.settle(entry.name, raw, tick, entry.fingerprint, "begun")
         # The next step reads the state that this step, or that of another process, has written.
         self._snapshot = None
@@ -195,12 +234,15 @@ class CronScheduler:
 
     def _note_next(self, entry: CronEntry, raw: bytes, settled: int) -> _Next:
         tick = entry.expression.next_after(settled)
-        found = self._next[entry.name] = _Next(raw, entry.fingerprint, math.inf if tick is None else tick)
+        found = self._next[entry.name] = _Next(
+            raw, entry.fingerprint, math.inf if tick is None else tick + entry.offset_s
+        )
         return found
 
     def _settle(self, entry: CronEntry, state: EntryState) -> float:
         """Push the jobs of the due ticks, in order. Each step settles one tick and all skipped ones before it."""
-        due = due_ticks(entry.expression, state.tick, self._now(), entry.missed, self._timings.cron_missed_after_s)
+        now = self._now() - entry.offset_s
+        due = due_ticks(entry.expression, state.tick, now, entry.missed, self._timings.cron_missed_after_s)
         self._snapshot = None
         raw, settled, reported = state.raw, state.tick, not (due.skipped or due.more_skipped)
         steps = [(tick, True) for tick in due.push] or [(tick, False) for tick in due.skipped[-1:]]
@@ -215,7 +257,7 @@ class CronScheduler:
                 self._events.missed(entry, due)
             self._report(entry, tick, settlement, jid)
             raw, settled = settlement.state, tick
-        return self._note_next(entry, raw, settled).tick
+        return self._note_next(entry, raw, settled).due_at
 
     def _settle_tick(self, entry: CronEntry, raw: bytes, tick: int, *, pushes: bool) -> tuple[Settlement, str]:
         job = self._make_job(entry, tick) if pushes else None
@@ -231,6 +273,6 @@ class CronScheduler:
 
     def _report(self, entry: CronEntry, tick: int, settlement: Settlement, jid: str) -> None:
         if settlement.outcome == "pushed":
-            self._events.pushed(entry, tick, jid, self._now() - tick)
+            self._events.pushed(entry, tick, jid, self._now() - tick - entry.offset_s)
         elif settlement.outcome != "missed":
             self._events.not_pushed(entry, tick, settlement.outcome, settlement.other)

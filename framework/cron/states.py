@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, cast
 
 import redis
 
-from framework.cron.entries import Overlap
+from framework.cron.entries import CronEntry, Overlap
 from framework.cron.orders import Order, decode_order
 from framework.push.prepared_job import PreparedJob
 from framework.store.clock import epoch_s
@@ -68,6 +68,8 @@ class Snapshot(NamedTuple):
     orders: Mapping[str, Order | None]
     """``None`` for an order that cannot be read."""
     raw: Mapping[str, bytes]
+    added: Mapping[str, bytes]
+    """The entries that were added at run time, as they are stored."""
 
 
 class CronStates:
@@ -78,21 +80,60 @@ class CronStates:
         self._application = application
         self._states = keys.cron_states(application)
         self._orders = keys.cron_orders(application)
+        self._entries = keys.cron_entries(application)
 
     def read(self) -> Snapshot:
-        """Read all states and orders, in one round trip."""
+        """Read all states, orders and added entries, in one round trip."""
         pipeline: Any = self._client.pipeline(transaction=False)
         pipeline.time()
         pipeline.hgetall(self._states)
         pipeline.hgetall(self._orders)
-        now, states, orders = pipeline.execute()
+        pipeline.hgetall(self._entries)
+        now, states, orders, added = pipeline.execute()
         raw = {decode_escaped(name): value for name, value in states.items()}
         return Snapshot(
             epoch_s(now),
             {name: _decode_state(value) for name, value in raw.items()},
             {decode_escaped(name): decode_order(value) for name, value in orders.items()},
             raw,
+            {decode_escaped(name): value for name, value in added.items()},
         )
+
+    def read_added(self) -> dict[str, bytes]:
+        """Return the entries that were added at run time, as they are stored."""
+        found = cast("dict[bytes, bytes]", self._client.hgetall(self._entries))
+        return {decode_escaped(name): value for name, value in found.items()}
+
+    def add(self, name: str, data: bytes) -> bool:
+        """Store an entry, unless one of this name is stored; return whether it was stored.
+
+        One transaction, so that of two operators one adds. A crash before EXEC stores nothing; after it, the leader reads the entry.
+        """
+
+        def change(pipeline: Any) -> None:
+            found = pipeline.hget(self._entries, name)
+            pipeline.multi()
+            if found is None:
+                pipeline.hset(self._entries, name, data)
+
+        return bool(self._client.transaction(change, self._entries))
+
+    def remove(self, name: str) -> bool:
+        """Remove an added entry with its state, its order and its last ticks; return whether there was one.
+
+        One transaction: a crash leaves all of it, or none. A leader that still knows the entry pushes no job
+        of it: its state is gone.
+        """
+
+        def change(pipeline: Any) -> None:
+            found = pipeline.hget(self._entries, name)
+            pipeline.multi()
+            # An entry of the configuration keeps its state: without it, missed ticks would be forgotten.
+            if found is not None:
+                pipeline.hdel(self._entries, name)
+                self._queue_forget(pipeline, name)
+
+        return bool(self._client.transaction(change, self._entries))
 
     def settle(self, name: str, old: bytes, tick: int, fingerprint: str, outcome: str) -> Settlement:
         """Settle a tick without a job, for the reason ``outcome``; ``begun`` marks the begin of a new or changed entry."""
@@ -116,6 +157,11 @@ class CronStates:
         outcome, other, state = reply
         return Settlement(outcome.decode(), decode_escaped(other), state)
 
+    def leader(self) -> str:
+        """Return the identity of the process that leads the application, empty if none does."""
+        found = cast("bytes | None", self._client.get(keys.leader(self._application)))
+        return decode_escaped(found or b"")
+
     def has_ended(self, jid: Jid) -> bool:
         """Return whether the job neither waits nor runs, by its state."""
         found = cast("bytes | None", self._client.get(keys.status(jid)))
@@ -136,10 +182,27 @@ class CronStates:
     def forget(self, name: str) -> bool:
         """Remove the state, the order and the last ticks of an entry; return whether there were any."""
         pipeline: Any = self._client.pipeline(transaction=True)
+        self._queue_forget(pipeline, name)
+        return any(pipeline.execute())
+
+    def _queue_forget(self, pipeline: Any, name: str) -> None:
         pipeline.hdel(self._states, name)
         pipeline.hdel(self._orders, name)
         pipeline.delete(keys.cron_ticks(self._application, name))
-        return any(pipeline.execute())
+
+
+def next_tick(entry: CronEntry, state: EntryState | None, now: float) -> int | None:
+    """Return the next tick whose job is not pushed yet, ``None`` for a disabled entry."""
+    if not entry.enabled:
+        return None
+    passed = int(now) - entry.offset_s
+    settled = state.tick if state is not None and state.fingerprint == entry.fingerprint else passed
+    return entry.expression.next_after(max(settled, passed))
+
+
+def last_tick(state: EntryState | None) -> int | None:
+    """Return the last settled tick of an entry that has pushed a job, ``None`` without one."""
+    return state.tick if state is not None and state.jid else None
 
 
 def _decode_state(raw: bytes) -> EntryState | None:

@@ -1,5 +1,6 @@
 """Define ``CronWorker``, the base of the workers that a schedule pushes (GitLab's ``CronjobQueue``)."""
 
+from datetime import timedelta
 from typing import ClassVar
 
 from framework.declare.worker import ApplicationWorker
@@ -19,4 +20,5 @@ class CronWorker(ApplicationWorker, abstract=True):
     retry = False
     cron: ClassVar[str | None] = None
     time_zone: ClassVar[str] = "UTC"
+    spread: ClassVar[timedelta | float | None] = None
     _aw_is_cron = True

@@ -69,6 +69,7 @@ class Declaration:
     max_running_jobs: int | Callable[[], int] | None
     cron: str | None
     time_zone: str
+    spread: timedelta | None
     flush_interval: timedelta
     max_iteration_runtime: timedelta | None
     concurrency_scope: ConcurrencyScope | None

@@ -92,6 +92,16 @@ FLOW_CONTROL_ATTRIBUTES: Mapping[str, Attribute] = {
         "With `*` or `*/N` as minute or hour the ticks follow the clock.",
         trap="It is a name such as `Europe/Berlin`, no offset. Without `cron` it has no effect.",
     ),
+    "spread": Attribute(
+        validator=validators.optional(validators.spread),
+        group="flow_control",
+        meaning="The seconds over which the jobs of the ticks of `cron` are spread, so that not all entries push theirs in the "
+        "same second.",
+        effect="Each tick pushes its job by an offset later, which is always the same for an entry of an installation: from "
+        "0 to `spread` - 1 seconds. The tick in the payload stays exact.",
+        trap="`None` takes the setting `cron.spread`. Without `cron` it has no effect: an entry of `config/schedule.yml` has "
+        "a `spread` of its own.",
+    ),
     "flush_interval": Attribute(
         validator=validators.duration,
         group="flow_control",

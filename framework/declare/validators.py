@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, cast
 
-from framework.cron_expression import CRON_FORMAT, TIME_ZONE_FORMAT, check_cron, check_time_zone
+from framework.cron_expression import CRON_FORMAT, MOST_SPREAD_S, TIME_ZONE_FORMAT, check_cron, check_time_zone
 from framework.errors import DeclarationError
 from framework.messages import did_you_mean
 from framework.typeguards import is_mapping, is_tuple, short_repr
@@ -134,6 +134,21 @@ def _duration(value: Any) -> timedelta:
 
 duration = Validator("a positive timedelta, or a positive number of seconds", _duration)
 """Allows spans of time, normalised to a timedelta."""
+
+
+def _spread(value: Any) -> timedelta:
+    # A span that is no duration, except for 0, is refused with the words of this validator.
+    try:
+        span = timedelta(0) if type(value) in (int, float) and value == 0 else duration(value)
+    except InvalidValue:
+        raise InvalidValue(spread.allowed) from None
+    if span.microseconds or span.total_seconds() > MOST_SPREAD_S:
+        raise InvalidValue(spread.allowed)
+    return span
+
+
+spread = Validator(f"a whole number of seconds from 0 to {MOST_SPREAD_S:,}, or such a timedelta", _spread)
+"""Allows the time over which the entries of the schedule spread their jobs."""
 
 
 def _matching(pattern: re.Pattern[str], allowed: str) -> Validator:

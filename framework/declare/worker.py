@@ -81,6 +81,7 @@ class ApplicationWorker(AwaitablePushes):
     max_running_jobs: ClassVar[int | Callable[[], int] | None] = None
     cron: ClassVar[str | None] = None
     time_zone: ClassVar[str] = "UTC"
+    spread: ClassVar[timedelta | float | None] = None
     flush_interval: ClassVar[timedelta | float] = 5.0
     max_iteration_runtime: ClassVar[timedelta | float | None] = None
     concurrency_scope: ClassVar[ConcurrencyScope | None] = None

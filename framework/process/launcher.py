@@ -281,6 +281,7 @@ class Launcher:
         self._lifecycle.fire("exit")
         deadline = time.monotonic() + EXIT_LIMIT_S
         components.push_back.run_exhausted_hooks()
+        self._lifecycle.join("follower", deadline - time.monotonic())
         self._lifecycle.join("exit", deadline - time.monotonic())
         self._lifecycle.abandon("exit")
 

@@ -13,8 +13,10 @@ from framework.telemetry import logs
 from framework.telemetry.rate_limit import LogRateLimit
 
 # In reverse, as Sidekiq does it: what was opened last is closed first.
-_REVERSED = ("quiet", "shutdown", "exit")
+_REVERSED = ("quiet", "shutdown", "exit", "follower")
 _ONCE = ("startup", "quiet", "shutdown", "exit")
+# Events in turns: the handlers of one wait for those of the other.
+_TURNS: dict[LifecycleEvent, LifecycleEvent] = {"leader": "follower", "follower": "leader"}
 # An event waits so long for the handlers of the event before, so that a handler of shutdown sees what one of quiet has done.
 _TURN_S = 1.0
 
@@ -30,18 +32,23 @@ class LifecycleEvents:
         self._started_at: dict[LifecycleEvent, float] = {}
         self._last: threading.Thread | None = None
 
-    def fire(self, event: LifecycleEvent) -> None:
-        """Start the handlers of ``event``, unless they run or the event has happened and happens once. Does not wait."""
+    def fire(self, event: LifecycleEvent) -> bool:
+        """Start the handlers of ``event``, unless they run or the event has happened and happens once. Does not wait.
+
+        Return False if those of its last call still run, so that nothing was started.
+        """
         handlers = list(lifecycle_handlers[event])
         if not handlers or (event in self._threads and event in _ONCE):
-            return
+            return True
         running = self._threads.get(event)
         if running is not None and running.is_alive():
             self._check_overdue(event)
-            return
+            return False
         if event in _REVERSED:
             handlers.reverse()
-        thread = threading.Thread(target=self._call, args=(event, handlers, self._last), name=event, daemon=True)
+        thread = threading.Thread(
+            target=self._call, args=(event, handlers, self._before(event)), name=event, daemon=True
+        )
         self._threads[event], self._started_at[event] = thread, time.monotonic()
         if event in _ONCE:
             self._last = thread
@@ -51,6 +58,12 @@ class LifecycleEvents:
         except RuntimeError as error:
             del self._threads[event]
             self._failed(event, error)
+        return True
+
+    def _before(self, event: LifecycleEvent) -> threading.Thread | None:
+        """Return the thread whose handlers come before those of ``event``."""
+        other = _TURNS.get(event)
+        return self._last if other is None else self._threads.get(other)
 
     def running(self, event: LifecycleEvent) -> bool:
         """Return whether handlers of ``event`` run."""

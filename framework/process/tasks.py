@@ -6,6 +6,7 @@ from framework.policies.concurrency.slots import renew_slots
 from framework.process.components import ProcessComponents
 from framework.process.eviction_check import EvictionCheck
 from framework.process.heartbeat import HOOKS_LIMIT_S, PeriodicTask
+from framework.process.leadership_events import LeadershipEvents
 from framework.process.lifecycle import LifecycleEvents
 from framework.process.signals import SignalQueue, accepted_signals
 from framework.recover.reaper import jittered
@@ -46,14 +47,16 @@ class ProcessTasks:
         self._poller = PeriodicTask(
             "poller", self._poll, components.poll_interval_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S
         )
+        self._leadership = LeadershipEvents(components.cron.leadership, lifecycle)
+        self._cron = PeriodicTask(
+            "cron", self._push_ticks, timings.sweep_period_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S
+        )
         self.others = [
             PeriodicTask("record", self._write_record, timings.record_period_s, events, client=upkeep),
             self.sweep,
             self._policies,
             self._poller,
-            PeriodicTask(
-                "cron", components.cron.step, timings.sweep_period_s, events, client=upkeep, limit_s=HOOKS_LIMIT_S
-            ),
+            self._cron,
             PeriodicTask("unserved", components.unserved.step, timings.sweep_period_s, events, limit_s=HOOKS_LIMIT_S),
         ]
         """The tasks that end before the last jobs do; the lease is renewed until these have been pushed back."""
@@ -71,6 +74,15 @@ class ProcessTasks:
             task.request_stop()
         for task in self.others:
             task.stop()
+        self._leadership.end()
+
+    def _push_ticks(self) -> float:
+        self._leadership.step()
+        try:
+            return self._components.cron.step()
+        finally:
+            # Also after an error: without an answer of Redis the lease ends by the clock of this process.
+            self._leadership.note()
 
     def _renew_lease(self) -> None:
         lease, events = self._components.lease, self._components.events
@@ -93,7 +105,7 @@ class ProcessTasks:
     def _check_absent_keys(self) -> None:
         """Run the tasks that skip absent keys, if one of these exists now: its period counts from here, not from their next step."""
         if self._components.absent.check(self._components.record.client):
-            for task in (self.sweep, self._policies, self._poller):
+            for task in (self.sweep, self._policies, self._poller, self._cron):
                 task.run_now()
 
     def _write_record(self) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from framework.cron_expression import check_cron, check_time_zone
+from framework.cron_expression import MOST_SPREAD_S, check_cron, check_time_zone
 from framework.settings import validators
 from framework.settings.section import Section
 from framework.typeguards import is_list, is_mapping
@@ -46,6 +46,8 @@ class CronEntrySettings(Section):
     overlap: Literal["run", "skip", "queue"] = "run"
     """The fate of ticks while the last job of the entry waits or runs: ``queue`` is one run after it."""
     enabled: bool = True
+    spread: Annotated[int, validators.whole_number(0, MOST_SPREAD_S)] | None = None
+    """Seconds over which the jobs of the entry are spread: it has an offset below it. ``None`` is ``cron.spread``."""
 
 
 Schedule = Annotated[
@@ -60,3 +62,7 @@ class CronSettings(Section):
     """Whether a process may lead, and push the jobs of the schedule."""
     application: Annotated[str, AfterValidator(validators.identifier)] = "default"
     """Applications that share a Redis have different names here, and so their own schedules and leaders."""
+    spread: Annotated[int, validators.whole_number(0, MOST_SPREAD_S)] = 0
+    """Seconds over which the jobs of entries without a ``spread`` of their own are spread."""
+    installation: Annotated[str, AfterValidator(validators.identifier)] = "default"
+    """The name of this installation of the application: other installations have other offsets."""

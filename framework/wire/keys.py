@@ -74,6 +74,11 @@ def cron_orders(application: str) -> str:
     return f"aw:cron_orders:{application}"
 
 
+def cron_entries(application: str) -> str:
+    """HASH from a cron entry that was added at run time to its facts as JSON, as in ``config/schedule.yml``."""
+    return f"aw:cron_entries:{application}"
+
+
 def cron_ticks(application: str, entry: str) -> str:
     """LIST with a TTL: the last settled ticks of a cron entry, the newest first."""
     return f"aw:cron_ticks:{application}:{entry}"

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import redis
 
+from framework.cron.added import AddedEntries
 from framework.cron.entries import CronEntry, collect_entries, unknown_classes
 from framework.cron.events import CronEvents
 from framework.cron.jobs import TickJobs
@@ -13,6 +14,7 @@ from framework.cron.states import CronStates
 from framework.declare import registry
 from framework.route.router import Router
 from framework.settings.model import Settings
+from framework.store.absent_keys import AbsentKeys
 from framework.timings import Timings
 from framework.wire import keys
 from framework.wiring.client import default_client
@@ -42,26 +44,38 @@ def open_cron(
     client: "redis.Redis",
     identity: str,
     is_ending: Callable[[], bool],
+    absent: AbsentKeys,
     waits: Timings,
 ) -> CronScheduler:
     """Return the scheduler for the entries whose jobs go to ``shard``, which ``client`` connects to. Opens no socket."""
     events = CronEvents(shard)
     application, enabled = settings.cron.application, settings.cron.enabled
     unknown = unknown_classes(settings)
-    group = application
     if unknown and enabled:
         events.unknown_classes(unknown)
-        # A leader without some of the classes would leave their entries to no process, so its kind has a leader of its own.
-        group = f"{application}:{'+'.join(sorted(registry.loaded()))}"
+    kind = _kind(settings)
     return CronScheduler(
         CronStates(client, application),
-        Leadership(client, keys.leader(group), identity, timings=waits),
+        Leadership(client, keys.leader(application), identity, timings=waits),
         entries_on(settings, router, shard) if enabled else {},
         TickJobs(default_client).make,
         events,
+        added=AddedEntries(settings, shard, lambda declaration: router.route(declaration).shard, absent),
+        kind=None if kind is None else Leadership(client, keys.leader(kind), identity, timings=waits),
         may_lead=lambda: enabled and not is_ending(),
         timings=waits,
     )
+
+
+def _kind(settings: Settings) -> str | None:
+    """Return the name of the processes with the same part of the application's modules; ``None`` if this process has them all.
+
+    Each kind has a leader that pushes: one leader without some of the classes would leave their entries to no process.
+    """
+    loaded = registry.loaded()
+    if loaded.issuperset(settings.workers_module):
+        return None
+    return f"{settings.cron.application}:{'+'.join(sorted(loaded))}"
 
 
 def entries_on(settings: Settings, router: Router, shard: str) -> dict[str, CronEntry]:

@@ -209,7 +209,7 @@ def build_worker(
     fetching, upkeep, beating = _open_clients(shard, "fetch", "upkeep", "lease")
     budget, decoded_limit = MemoryBudget(settings.size_limit.decoding_budget), settings.size_limit.decoded_limit
     owners = owners_of(identity, plans := options.plan(router))
-    absent = _absent_keys(identity, owners, waits)
+    absent = _absent_keys(settings, identity, owners, waits)
     fetchers = open_fetchers(settings, fetching, owners, plans, events, dead_set, absent, waits)
     cancellations = Cancellations(shard.client, absent, loop.cancel_named)
     runs = RunningJobs(partial(running_units, fetchers), cancellations)
@@ -236,7 +236,7 @@ def build_worker(
         metrics=SidekiqMetrics(upkeep, runs.class_metrics, settings.sidekiq_metrics, timings=waits),
         title=Title(shard.name, record.queues, "busy"),
         poller=open_poller(settings, router, shard.name, polled, upkeep, poll_timing, events, states, dead_set, budget),
-        cron=(cron := open_cron(settings, router, shard.name, upkeep, identity, lambda: record.quiet, waits)),
+        cron=(cron := open_cron(settings, router, shard.name, upkeep, identity, lambda: record.quiet, absent, waits)),
         reaper=Reaper(upkeep, events.recovered, detector, dead_set, decoded_limit, interruptions, waits),
         refresh=partial(_call_each, policies.refresh, cancellations.refresh),
         maintenance=(*policies.maintenance, *_monitors(settings, upkeep, events), _upkeep(shard.name, upkeep, cron)),
@@ -294,11 +294,14 @@ def _unserved_watch(
     return UnservedWatch(find if wanted else None, callbacks, in_group=in_group, timings=timings.current())
 
 
-def _absent_keys(identity: str, owners: Sequence[str], waits: Timings) -> AbsentKeys:
+def _absent_keys(settings: Settings, identity: str, owners: Sequence[str], waits: Timings) -> AbsentKeys:
     """Return the keys that a process without work, policies in use or operators' orders does not find."""
-    names = (keys.CANCELLED, keys.FLAGS, keys.PAUSED, keys.PAUSED_CLASSES, keys.LIMITS, keys.LIMITS_WAITING, keys.RETRY)
+    names = (
+        *(keys.CANCELLED, keys.FLAGS, keys.PAUSED, keys.PAUSED_CLASSES, keys.LIMITS, keys.LIMITS_WAITING, keys.RETRY),
+        *(keys.cron_entries(settings.cron.application), keys.signals(identity)),
+    )
     # The record task checks them; an answer must last until the next check has been made.
-    return AbsentKeys((*names, keys.signals(identity), *map(keys.working, owners)), 1.25 * waits.record_period_s)
+    return AbsentKeys((*names, *map(keys.working, owners)), 1.25 * waits.record_period_s)
 
 
 def _record(

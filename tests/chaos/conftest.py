@@ -66,9 +66,9 @@ class Scene:
         self._made.append(proxy)
         return proxy
 
-    def worker(self, *options: str, url: str | None = None) -> Process:
+    def worker(self, *options: str, url: str | None = None, **env: str) -> Process:
         flags = options if "-q" in options else ("-q", "default", *options)
-        return self.site.worker(*flags, REDIS_URL=url or self.url)
+        return self.site.worker(*flags, REDIS_URL=url or self.url, **env)
 
     def cluster(self, *options: str, **env: str) -> Process:
         """Start ``scripts/cluster`` on the queue ``default``, or on the one named first."""

@@ -5,7 +5,9 @@ import re
 
 import pytest
 
+from framework.cron.entries import spread_offset_s
 from framework.cron.states import CronStates
+from framework.settings.schedule import CronSettings
 from framework.wire import keys
 from tests.harness import ROOT
 
@@ -28,7 +30,15 @@ class ReportWorker(ApplicationWorker):
 
     def perform(self, days: int) -> None: ...
 """
-REPORT = {"cron": "30 6 * * *", "class": "ReportWorker", "args": [30], "time_zone": "Europe/Berlin", "overlap": "skip"}
+REPORT = {
+    "cron": "30 6 * * *",
+    "class": "ReportWorker",
+    "args": [30],
+    "time_zone": "Europe/Berlin",
+    "overlap": "skip",
+    "spread": 600,
+}
+OFFSET_S = spread_offset_s("report", 600, CronSettings())
 
 
 @pytest.fixture
@@ -41,20 +51,22 @@ def site(two_shards):
 def test_cron_lists_entries_of_each_shard_with_their_ticks(run, redis, second_redis):
     redis.hset(keys.cron_states("default"), "old", "1700000000 print jid")
     listed = json.loads(run("list", "-r", "shop", "--json"))["entries"]
-    assert [(one["name"], one["shard"], one["configured"]) for one in listed] == [
-        ("TickWorker", "main", True),
-        ("old", "main", False),
-        ("report", "second", True),
+    assert [(one["name"], one["shard"], one["origin"]) for one in listed] == [
+        ("TickWorker", "main", "class"),
+        ("old", "main", None),
+        ("report", "second", "file"),
     ]
     report = listed[2]
     assert (report["cron"], report["time_zone"], report["args"], report["overlap"]) == (
         *("30 6 * * *", "Europe/Berlin", [30]),
         "skip",
     )
-    assert report["next_tick"] > second_redis.time()[0]
+    assert report["next_tick"] + OFFSET_S > second_redis.time()[0]
+    assert (report["offset_s"], listed[0]["offset_s"]) == (OFFSET_S, 0)
     table = run("list", "-r", "shop")
     assert re.search(
-        r"report +ReportWorker +30 6 \* \* \* +Europe/Berlin +\d{4}-\d\d-\d\d 06:30:00 \+0[12]00 +- +enabled", table
+        r"report +ReportWorker +30 6 \* \* \* +Europe/Berlin +462 s +\d{4}-\d\d-\d\d 06:30:00 \+0[12]00 +- +schedule\.yml +enabled",
+        table,
     )
     assert "not in the configuration: `cron forget old`" in table
     assert run("forget", "old") == "main: old is forgotten\nsecond: old was not known\n"
@@ -64,7 +76,8 @@ def test_cron_lists_entries_of_each_shard_with_their_ticks(run, redis, second_re
 def test_cron_next_shows_ticks_in_the_zone_and_in_utc(run):
     lines = run("next", "report", "-r", "shop", "--count", "3").splitlines()
     assert lines[0] == "30 6 * * * (At 06:30 every day), Europe/Berlin"
-    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d 06:30:00 \+0[12]00  0[45]:30:00Z", line) for line in lines[1:])
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d 06:30:00 \+0[12]00  0[45]:30:00Z", line) for line in lines[1:4])
+    assert lines[4] == f"Each tick pushes its job {OFFSET_S} s after its time."
     assert len(json.loads(run("next", "TickWorker", "-r", "shop", "--json"))["ticks"]) == 5
 
 
@@ -105,10 +118,65 @@ def test_cron_orders_change_an_entry_until_the_reset(run, second_redis):
     assert not second_redis.exists(keys.cron_orders("default"))
 
 
+def test_cron_leader_shows_the_process_of_each_shard(run, redis):
+    redis.set(keys.leader("default"), "host:1:a")
+    assert run("leader") == "SHARD   LEADER\nmain    host:1:a\nsecond  none\n"
+    assert json.loads(run("leader", "--json"))["leaders"] == {"main": "host:1:a", "second": None}
+    assert json.loads(run("leader", "--shard", "main", "--json"))["leaders"] == {"main": "host:1:a"}
+
+
 def test_cron_enable_overrides_the_file(run, site, second_redis):
     site.write("schedule.yml", {"schedule": {"report": {**REPORT, "enabled": False}}})
     run("enable", "report", "-r", "shop")
     assert CronStates(second_redis, "default").read().orders["report"].enabled is True
+
+
+def test_cron_add_lasts_until_remove(run, redis, second_redis):
+    facts = ["--cron", "15 * * * *", "--class", "ReportWorker", "--reason", "audit", "-r", "shop"]
+    options = [
+        "--args",
+        "[7]",
+        "--time-zone",
+        "Europe/Berlin",
+        "--missed",
+        "all",
+        "--overlap",
+        "queue",
+        "--spread",
+        "60",
+    ]
+    assert run("add", "extra", *facts, *options) == "second: extra is added\nThe leader knows within 5 s.\n"
+    (stored,) = CronStates(second_redis, "default").read_added().values()
+    (listed,) = (one for one in json.loads(run("list", "-r", "shop", "--json"))["entries"] if one["name"] == "extra")
+    assert json.loads(stored)["spread"] == 60
+    assert (listed["origin"], listed["shard"], listed["args"], listed["time_zone"]) == (
+        *("added", "second", [7]),
+        "Europe/Berlin",
+    )
+    assert (listed["missed"], listed["overlap"], listed["added_reason"]) == ("all", "queue", "audit")
+    assert listed["offset_s"] == spread_offset_s("extra", 60, CronSettings())
+    # The other commands know it.
+    assert run("next", "extra", "-r", "shop").startswith("15 * * * * ")
+    assert "extra has pushed job" in run("run", "extra", "-r", "shop")
+    run("set", "extra", "--cron", "@daily", "--args", "[8]", "--reason", "quiet", "-r", "shop")
+    assert re.search(
+        r"extra .*@daily .* added +enabled, changed by \S+: quiet; added by \S+: audit", run("list", "-r", "shop")
+    )
+    run("reset", "extra", "-r", "shop")
+    assert "15 * * * *" in run("list", "-r", "shop")
+    # What is refused changes nothing.
+    assert "was added before" in run("add", "extra", *facts, "--args", "[7]", status=1)
+    assert "the cron entry 'extra2': args: ReportWorker: argument 'days'" in run("add", "extra2", *facts, status=78)
+    assert "no entry report was added at run time" in run("remove", "report", status=1)
+    assert CronStates(second_redis, "default").read_added() == {"extra": stored}
+    # A class that is gone: the entry is shown, and says why it pushes nothing.
+    gone = json.loads(stored) | {"class": "GoneWorker"}
+    second_redis.hset(keys.cron_entries("default"), "extra", json.dumps(gone))
+    assert "added, and not used: the class GoneWorker is not loaded" in run("list", "-r", "shop")
+    assert "the class GoneWorker is not loaded" in run("next", "extra", "-r", "shop", status=1)
+    assert run("remove", "extra") == "second: extra is removed\n"
+    assert not second_redis.keys("aw:cron*")
+    run("remove", "extra", status=1)
 
 
 def test_cron_wrong_usage_changes_nothing(run, second_redis):

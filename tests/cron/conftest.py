@@ -41,6 +41,9 @@ class Events:
     def failed(self, entry, error):
         self.found.append(("failed", entry.name, error))
 
+    def unusable(self, name, why):
+        self.found.append(("unusable", name, why))
+
     def unreadable_order(self, name):
         self.found.append(("unreadable_order", name))
 
@@ -60,13 +63,14 @@ class Cron:
         self.may_lead = True
         self.jobs = TickJobs(lambda: self.client)
 
-    def scheduler(self, *entries):
+    def scheduler(self, *entries, added=None):
         return CronScheduler(
             self.states,
             Leadership(self.shard.client, keys.leader("default"), self.identity),
             {one.name: one for one in entries},
             self.jobs.make,
             self.events,
+            added=added,
             may_lead=lambda: self.may_lead,
         )
 

@@ -6,12 +6,13 @@ from hypothesis import strategies as st
 
 from framework.cron.due_ticks import MOST_CAUGHT_UP, due_ticks
 from framework.cron_expression import CronExpression
+from tests.tables import each_row
 
 MINUTELY = CronExpression("* * * * *")
 SETTLED = 1_800_000_000
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("missed", "pause_s", "pushed", "skipped"),
     [
         ("once", 59, [], []),
@@ -33,7 +34,7 @@ def test_due_ticks_of_an_entry_of_every_minute(missed, pause_s, pushed, skipped)
     assert not due.more_skipped
 
 
-@pytest.mark.parametrize(("missed", "pushed"), [("once", 1), ("skip", 0), ("all", 2)])
+@each_row(("missed", "pushed"), [("once", 1), ("skip", 0), ("all", 2)])
 def test_due_ticks_that_are_all_missed(missed, pushed):
     daily = CronExpression("@daily")
     now = SETTLED + 2 * 86_400 + 3_600

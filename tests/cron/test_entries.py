@@ -4,10 +4,14 @@ import json
 
 import pytest
 
-from framework.cron.entries import collect_entries, schedule_problems
+from framework.cron.entries import collect_entries, schedule_problems, spread_offset_s
 from framework.cron.orders import Order, decode_order
 from framework.settings.load import load
+from framework.settings.schedule import CronSettings
 from tests.cron.conftest import entry, worker
+from tests.tables import each_row
+
+KNOWN_OFFSETS = [371, 727]
 
 
 @pytest.fixture
@@ -36,6 +40,34 @@ def test_entry_of_the_file_replaces_that_of_the_class(configured, name):
     (found,) = collect_entries(configured(**{name: facts})).values()
     assert (found.name, found.expression.text) == (name, "@daily")
     assert (found.missed, found.overlap, found.enabled) == ("all", "skip", False)
+
+
+def test_offset_is_stable_and_differs_by_entry_and_place():
+    home = CronSettings(application="shop", installation="berlin")
+    names = [f"entry_{number}" for number in range(300)]
+    offsets = [spread_offset_s(name, 60, home) for name in names]
+    assert min(offsets) == 0
+    assert max(offsets) == 59
+    # All seconds are used, and none by many.
+    assert max(map(offsets.count, range(60))) < 20
+    # What an earlier release has computed: a deploy moves no entry.
+    assert [spread_offset_s(name, 3_600, home) for name in ("daily", "hourly")] == KNOWN_OFFSETS
+    for other in (CronSettings(application="shop"), CronSettings(application="mail", installation="berlin")):
+        assert [spread_offset_s(name, 60, other) for name in names] != offsets
+    # Without a spread of its own, that of the settings.
+    assert spread_offset_s("daily", None, home) == spread_offset_s("daily", 0, CronSettings(spread=9)) == 0
+    assert spread_offset_s("daily", None, home.model_copy(update={"spread": 3_600})) == KNOWN_OFFSETS[0]
+
+
+def test_spread_of_class_file_and_settings_gives_the_offset(configured):
+    worker(cron="@hourly", spread=3_600)
+    assert collect_entries(configured())["TickWorker"].offset_s == spread_offset_s("TickWorker", 3_600, CronSettings())
+    facts = {"cron": "@daily", "class": "TickWorker"}
+    assert collect_entries(configured(nightly={**facts, "spread": 60}))["nightly"].offset_s == (
+        spread_offset_s("nightly", 60, CronSettings())
+    )
+    # The spread of the class belongs to its attribute cron.
+    assert collect_entries(configured(nightly=facts))["nightly"].offset_s == 0
 
 
 def test_unknown_class_is_a_problem_where_all_modules_are_loaded(configured):
@@ -73,6 +105,6 @@ def test_order_changes_an_entry_and_its_fingerprint():
     assert entry(args=(2,)).fingerprint == one.fingerprint
 
 
-@pytest.mark.parametrize("data", [b"", b"5", b"{", b'{"cron": "x"}', b'{"set_at": "x"}', b'{"cron": 5}'])
+@each_row("data", [b"", b"5", b"{", b'{"cron": "x"}', b'{"set_at": "x"}', b'{"cron": 5}'])
 def test_order_that_cannot_be_read_is_none(data):
     assert decode_order(data) is None

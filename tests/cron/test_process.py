@@ -1,5 +1,7 @@
 """Check cron in real processes: who leads, what a boot refuses, and what the job of a tick is told."""
 
+import json
+
 from tests.harness import until
 from tests.process.conftest import proofs, release, site
 
@@ -58,6 +60,21 @@ def test_processes_with_different_classes_push_their_entries(site, redis):
     assert not one.find(event_name="cron.pushed", entry="there")
     assert one.line(event_name="cron.unknown_classes")["classes"] == ["NoopWorker"]
     assert until(lambda: redis.keys("aw:leader:default:*"), "their leaders")
+
+
+def test_entry_added_at_run_time_survives_a_deploy(site, redis):
+    (site.folder / "ticks.py").write_text(TICKS.replace('    cron = "* * * * * *"\n', ""))
+    before = site.hurried_worker("-q", "none").ready()
+    assert not redis.exists("aw:leader:default")
+    facts = {"cron": "* * * * * *", "class": "NoopWorker", "missed": "all", "reason": "audit", "added_by": "ada@host"}
+    redis.hset("aw:cron_entries:default", "extra", json.dumps(facts))
+    before.line(event_name="cron.pushed", entry="extra")
+    assert before.end() == 0
+    after = site.worker("-r", "ticks", "-q", "none").ready()
+    pushed = after.line(event_name="cron.pushed", entry="extra")
+    ticks = sorted(json.loads(data)["cron"]["tick"] for data in redis.lrange("queue:default", 0, -1))
+    assert pushed["tick"] in ticks
+    assert ticks == list(range(ticks[0], ticks[0] + len(ticks)))
 
 
 def test_process_with_a_wrong_schedule_ends_with_78(site):

@@ -84,6 +84,29 @@ def test_missed_ticks_are_caught_up_by_policy(cron, missed, jobs):
     assert len(cron.pushed()) == jobs
 
 
+def test_offset_delays_the_job_and_keeps_the_tick(cron):
+    early, late = (entry("* * * * *", missed="all", offset_s=one) for one in (0, 100))
+    # At least one tick is due without the offset, and none with it.
+    settled = cron.settled(late, 90)
+    waits_s = cron.scheduler(late).step()
+    assert cron.pushed() == []
+    assert 0 < waits_s <= 6
+    # The offset is no part of the fingerprint: another release with another spread goes on at the same state.
+    cron.scheduler(early).step()
+    ticks = [job["cron"]["tick"] for job in cron.pushed()]
+    assert ticks[0] == (settled // 60 + 1) * 60
+    assert [pushed[1] for pushed in cron.events.of("pushed")] == ticks
+    cron.scheduler(late).step()
+    cron.scheduler(early).step()
+    again = [job["cron"]["tick"] for job in cron.pushed()]
+    assert sorted(set(again)) == again
+    # A new entry begins with the first tick that is not due yet, which may be a tick that has passed.
+    cron.redis.flushall()
+    rare = entry("* * * * *", offset_s=3_600)
+    cron.scheduler(rare).step()
+    assert 3_600 - 1 <= cron.redis.time()[0] - cron.states.read().states["tick"].tick <= 3_600 + 1
+
+
 def test_overlap_skip_waits_for_the_last_job(cron):
     one = entry("* * * * * *", overlap="skip")
     cron.settled(one, 1)

@@ -125,6 +125,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "max_running_jobs": (True, False, 3.0, "20", (20,), awaited, yields, lambda worker: 20, print.__class__),
     "cron": (True, 5, "", "* * * *", "60 * * * *", "@reboot", ("* * * * *",)),
     "time_zone": (None, True, 0, "", "Europe", "+01:00", ("UTC",)),
+    "spread": (True, -1, 86_401, 0.5, "60", (60,), timedelta(milliseconds=1)),
     "flush_interval": (None, *SPANS),
     "max_iteration_runtime": SPANS,
     "limiter": (True, 5, "api", ("api",), DeferOnHealth()),

@@ -53,6 +53,7 @@ POOL: dict[str, tuple[Any, ...]] = {
     "max_running_jobs": (None,),  # a number belongs to a LimitedCapacityWorker
     "cron": (None,),  # an expression belongs to a CronWorker
     "time_zone": ("UTC", "Europe/Berlin"),
+    "spread": (None, 60),
     "flush_interval": (5.0,),  # any other belongs to an IterableWorker
     "max_iteration_runtime": (None,),
     "limiter": (None, bucket("a", 1, "day"), bucket("a", 1, "day").by("user")),

@@ -99,6 +99,8 @@ _GOOD: list[tuple[str, Any, Any]] = [
     ("max_running_jobs", None, None),
     ("cron", None, None),
     ("time_zone", "Europe/Berlin", "Europe/Berlin"),
+    ("spread", 60, timedelta(minutes=1)),
+    ("spread", 0, timedelta(0)),
     ("flush_interval", timedelta(seconds=5), timedelta(seconds=5)),
     ("max_iteration_runtime", None, None),
     ("concurrency_scope", ConcurrencyScope("user", limit=2), ConcurrencyScope("user", limit=2)),

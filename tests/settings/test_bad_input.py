@@ -195,7 +195,7 @@ ENTRIES = [
         "schedule.yml",
         "schedule: {a: {cron: '@daily', class: A, clas: B}}",
         "schedule.a.clas",
-        "unknown key (did you mean 'class'?); allowed: cron, class, args, time_zone, missed, overlap, enabled",
+        "unknown key (did you mean 'class'?); allowed: cron, class, args, time_zone, missed, overlap, enabled, spread",
     ),
     (
         "schedule.yml",
@@ -203,7 +203,25 @@ ENTRIES = [
         "",
         QUOTES,
     ),
-    (APP, "cron: 5", "cron", "must hold keys and values; allowed keys: enabled, application, not 5"),
+    (
+        "schedule.yml",
+        "schedule: {a: {cron: '@daily', class: A, spread: 90000}}",
+        "schedule.a.spread",
+        "must be a whole number from 0 to 86,400, not 90000",
+    ),
+    (
+        APP,
+        "cron: 5",
+        "cron",
+        "must hold keys and values; allowed keys: enabled, application, spread, installation, not 5",
+    ),
+    (APP, "cron: {spread: -1}", "cron.spread", "must be a whole number from 0 to 86,400, not -1"),
+    (
+        APP,
+        "cron: {installation: a b}",
+        "cron.installation",
+        "must be a name of ASCII letters, digits and underscores, not 'a b'",
+    ),
     (APP, "cron: {enabled: some}", "cron.enabled", "must be true or false, not 'some'"),
     (
         APP,

@@ -264,7 +264,7 @@ def test_lint_checks_the_schedule_against_the_source(site: Path):
     (site / "config" / "schedule.yml").write_text(f"schedule: {entries.format('MialWorker', 'mised')}")
     done = run(site)
     assert done.returncode == 1
-    keys = "cron, class, args, time_zone, missed, overlap, enabled"
+    keys = "cron, class, args, time_zone, missed, overlap, enabled, spread"
     assert done.stderr.splitlines() == [
         f"config/schedule.yml: schedule.a.mised: unknown key (did you mean 'missed'?); allowed: {keys}",
         "config/schedule.yml: schedule.a.class: no worker has the wire name 'MialWorker' (did you mean 'MailWorker'?)",

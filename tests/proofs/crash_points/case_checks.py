@@ -216,7 +216,8 @@ class CaseChecks:
     def _last_states(self, notes: list[Note]) -> None:
         words = self._state_words()
         begun = {note.words: note.about for note in notes if note.kind == "begun"}
-        accepted = {note.words: note.about for note in notes if note.kind == "accepted"}
+        # Without its id: the job of a tick.
+        accepted = {note.words: note.about for note in notes if note.kind == "accepted" and note.words}
         for jid, serial in {**begun, **accepted}.items():
             state = self.expected_end(serial).state
             if state is not None and words.get(jid) != state.encode():
@@ -242,8 +243,14 @@ class CaseChecks:
         for name, client in self.environment.clients.items():
             allowed = {keys.DEAD.encode(), keys.INTERRUPTED.encode(), keys.RETIRED.encode()}
             for key in cast("list[bytes]", client.keys("*")):
-                if key in allowed or (
-                    key.startswith((b"aw:status:", b"aw:transferred:", b"aw:push:")) and 0 < _ttl(client, key) <= 90_000
+                # The states of the schedule stay, and the lease of a killed leader lasts 6 s.
+                if (
+                    key in allowed
+                    or key.startswith((b"aw:cron", b"aw:leader:"))
+                    or (
+                        key.startswith((b"aw:status:", b"aw:transferred:", b"aw:push:"))
+                        and 0 < _ttl(client, key) <= 90_000
+                    )
                 ):
                     client.delete(key)
             self.problems += [f"at the end: left on {name}: {leak}" for leak in leaks(client)]

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from redis import Redis
 
+from framework.cron.entries import collect_entries
 from framework.feature_flags.flag import Flag, pause_flag
 from framework.feature_flags.redis_flags import set_flag
 from framework.settings.load import load
@@ -29,7 +30,16 @@ from framework.wire import keys
 from framework.wire.resources import IDEMPOTENCY_KEY
 from framework.wiring.client import connect
 from tests.proofs.crash_points.job_notes import JobNotes
-from tests.proofs.crash_points.jobs import QUEUE, RETIRED, SAMPLE, SECOND, open_notes
+from tests.proofs.crash_points.jobs import (
+    MOST_TICKS,
+    QUEUE,
+    RETIRED,
+    SAMPLE,
+    SECOND,
+    TickWorker,
+    TrackedWorker,
+    open_notes,
+)
 from tests.proofs.crash_points.wire import CONTROL
 from tests.proofs.places import END, place_of
 
@@ -58,7 +68,10 @@ class CaseEnvironment:
         # run.
         application = {"retired_workers": {RETIRED: "it went"}, "sidekiq_metrics": []}
         (config / "application.yml").write_text(json.dumps(application))
+        (config / "schedule.yml").write_text(json.dumps({"schedule": _entries()}))
         self.settings: Settings = load({"FRAMEWORK_CONFIG_DIR": str(config), "FRAMEWORK_ENV": "production"})
+        self.ticks = 0
+        """How many entries have a due tick."""
         self.notes = JobNotes(folder / "notes")
         self.lines = os.open(folder / "lines.log", os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         # redis-py reads the metadata of its package for each connection, which would be a third of a case.
@@ -140,6 +153,22 @@ class CaseEnvironment:
         self.clients["main"].lpush(place, b"\xff{%d" % serial)
         self.notes.note("accepted", serial)
 
+    def make_ticks_due(self, count: int) -> None:
+        """Let the last tick of so many entries be due, as if the process of each earlier tick had settled that one."""
+        self.ticks = count
+        entries = collect_entries(self.settings)
+        for serial in range(1, MOST_TICKS + 1):
+            entry = entries[f"tick_{serial}"]
+            ticks, _ = entry.expression.latest_ticks(0, int(_seconds(self.clients["main"])), 2)
+            state = f"{ticks[serial > count]} {entry.fingerprint} before"
+            self.clients["main"].hset(keys.cron_states("default"), entry.name, state)
+
+    def forget_leaders(self) -> None:
+        """Advance the clock until the lease of a leader has expired."""
+        client = self.clients["main"]
+        for key in cast("list[bytes]", client.keys(keys.leader("*"))):
+            client.delete(key)
+
     def pause(self, worker: str) -> None:
         """Pause a class as an operator does."""
         set_flag(self.clients["main"], Flag(pause_flag(worker), 100.0, "points"), None)
@@ -201,6 +230,18 @@ class CaseEnvironment:
 
     def _open(self, shards: Iterable[str]) -> dict[str, Redis]:
         return {name: open_client(Endpoint(self.servers[name].url), name=CONTROL) for name in shards}
+
+
+def _entries() -> dict[str, Any]:
+    """Return entries with one tick a year, so that a case lasts from no tick to the next.
+
+    The jobs of even entries have a lock, which would hide a second push; those of odd ones have none.
+    """
+    classes = [worker.declaration().wire_name for worker in (TickWorker, TrackedWorker)]
+    return {
+        f"tick_{serial}": {"cron": "@yearly", "class": classes[serial % 2], "args": [serial, SAMPLE], "missed": "all"}
+        for serial in range(1, MOST_TICKS + 1)
+    }
 
 
 def _seconds(client: Redis) -> float:

@@ -20,6 +20,9 @@ BATCH = "aw-points"
 SAMPLE: dict[str, Any] = {"big": 2**70 + 1, "exact": 1700000000.123456, "none": [], "map": {}, "text": 'ü "\\\u2028'}
 """Arguments that a careless rewrite would change: no script may decode a payload."""
 
+MOST_TICKS = 8
+"""The entries of the schedule, each with the serial of its jobs as its argument."""
+
 _notes: list[JobNotes] = []
 
 
@@ -66,6 +69,12 @@ class OnceWorker(_Base):
 
     idempotent = True
     deduplicate = Deduplicate("until_executed")
+
+
+class TickWorker(OnceWorker):
+    """Succeeds; a schedule pushes it, with a lock and a status."""
+
+    status_expiration = KEPT_S
 
 
 class LimitedWorker(_Base):

@@ -335,6 +335,21 @@ def _ended_unlocked(place: str) -> Callable[[CaseEnvironment, int], None]:
     return prepare
 
 
+def _ticks_due(environment: CaseEnvironment, batch: int) -> None:
+    environment.make_ticks_due(batch)
+
+
+def _push_ticks(environment: CaseEnvironment, worker: SteppedWorker, _batch: int) -> None:
+    """Lead, and push the job of each due tick; a successor does the same when the lease has expired."""
+    worker.heartbeat()
+    environment.forget_leaders()
+    worker.push_ticks()
+    # Every tick has its job now, whichever process has pushed it. The checks find one that has none, or two.
+    for serial in _serials(environment.ticks):
+        environment.notes.note("accepted", serial)
+    worker.work()
+
+
 def _operate(kind: JobSetKind, action: EntryAction, at: float | None = None) -> Step:
     """Act on all jobs of a set, and go on after each failure, as an operator does."""
 
@@ -596,6 +611,15 @@ SCENARIOS: dict[str, Scenario] = {
             _always("refused", "cancelled"),
             _waiting(jobs.TrackedWorker, locked=True),
             batches=(1,),
+            repeated=True,
+        ),
+        Scenario(
+            "cron",
+            "push the jobs of due ticks, run",
+            _push_ticks,
+            _always(state="completed"),
+            _ticks_due,
+            whole=True,
             repeated=True,
         ),
         Scenario("paused", "be held, return to the queue, run", _park, prepare=_paused, batches=(1,)),

@@ -97,6 +97,10 @@ class SteppedWorker:
         """Move one batch of due jobs."""
         self._step(self._loops["poller"])
 
+    def push_ticks(self) -> None:
+        """Push the jobs of due ticks of the schedule."""
+        self._step(self._loops["cron"])
+
     def poll_all(self) -> None:
         """Move every due job."""
         while self.parts.poller.poll():

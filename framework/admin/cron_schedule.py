@@ -1,0 +1,157 @@
+"""Add and remove entries of the schedule at run time, and list all entries, for the data API.
+
+The class of an entry must be loaded: its arguments are checked, and its jobs decide about the shard.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from framework.admin.access import Listing, check_writable, collect, sum_of
+from framework.admin.port import current
+from framework.async_twin import async_twin
+from framework.cron.added import AddedEntries, AddedEntry, check_new_entry
+from framework.cron.entries import CronEntry, Missed, Origin, Overlap, collect_entries
+from framework.cron.states import CronStates, Snapshot, last_tick, next_tick
+from framework.declare.declaration import Declaration
+from framework.declare.port import current as current_client
+from framework.errors import JobRefusedError, UnknownNameError
+from framework.process.identity import operator_name
+from framework.shard.shard import Shard
+from framework.store.clock import server_time
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledEntry:
+    """One entry of the schedule, with the operators' order applied. Ticks are in epoch seconds."""
+
+    name: str
+    shard: str
+    cls: str
+    cron: str
+    time_zone: str
+    args: tuple[Any, ...]
+    origin: Origin
+    """``file``, ``class`` or ``added``."""
+    enabled: bool
+    missed: Missed
+    overlap: Overlap
+    offset_s: int
+    """The seconds by which a tick pushes its job later than its time."""
+    next_tick: int | None
+    """``None`` for an entry that is disabled."""
+    last_tick: int | None
+    """The last tick that had a job."""
+    last_jid: str
+    waits: bool
+    """Whether a run waits for the end of the last job (``overlap: queue``)."""
+    reason: str
+    """The reason of the operator that changed the entry; else of the one that added it."""
+
+
+def add_cron_entry(
+    name: str,
+    *,
+    cron: str,
+    cls: type[Any] | str,
+    args: Sequence[Any] = (),
+    time_zone: str = "UTC",
+    missed: Missed = "once",
+    overlap: Overlap = "run",
+    spread: int | None = None,
+    reason: str = "",
+) -> None:
+    """Add an entry to the schedule, which stays over deploys. It begins with its next tick, within 5 s.
+
+    It is checked as an entry of ``config/schedule.yml`` is. ``cls`` is a worker class or its wire name. To change an entry, remove it
+    and add it again.
+
+    Raises:
+        ConfigurationError: a value is wrong, no class of that name is loaded, the arguments do not fit ``perform``, or the
+            configuration has an entry of this name.
+        JobRefusedError: an entry of this name was added before.
+        ShardUnavailableError: the shard of the jobs does not answer.
+        ReadOnlyError: the call is inside of a ``read_only`` block.
+    """
+    check_writable("add_cron_entry()")
+    wire_name = cls if isinstance(cls, str) else cls.declaration().wire_name
+    facts: dict[str, Any] = {"cron": cron, "class": wire_name, "args": list(args), "time_zone": time_zone}
+    facts |= {"missed": missed, "overlap": overlap, "spread": spread}
+    settings = current().settings
+    entry, declaration = check_new_entry(settings, name, facts)
+
+    def add(shard: Shard) -> int:
+        added = AddedEntry(entry, reason.strip(), operator_name(), server_time(shard.client))
+        return CronStates(shard.client, settings.cron.application).add(name, added.encode())
+
+    if not sum_of(_shard_of(declaration), add):
+        raise JobRefusedError(f"an entry {name!r} was added before: remove_cron_entry({name!r}) removes it")
+
+
+aadd_cron_entry = async_twin(add_cron_entry)
+
+
+def remove_cron_entry(name: str) -> None:
+    """Remove an entry that was added at run time, with its state. Its jobs in the queue stay.
+
+    Raises:
+        UnknownNameError: no entry of this name was added. An entry of the configuration is disabled with ``cron disable``.
+        ShardUnavailableError: a shard does not answer.
+        ReadOnlyError: the call is inside of a ``read_only`` block.
+    """
+    check_writable("remove_cron_entry()")
+    application = current().settings.cron.application
+    if not sum_of(None, lambda one: CronStates(one.client, application).remove(name)):
+        raise UnknownNameError(f"no entry {name!r} was added at run time")
+
+
+aremove_cron_entry = async_twin(remove_cron_entry)
+
+
+def cron_entries(shard: str | None = None) -> Listing[ScheduledEntry]:
+    """Return the entries of the schedule whose classes are loaded, by shard and name.
+
+    Raises:
+        ShardUnavailableError: no shard answers.
+    """
+    settings = current().settings
+    configured = collect_entries(settings)
+
+    def read(one: Shard) -> list[ScheduledEntry]:
+        snapshot = CronStates(one.client, settings.cron.application).read()
+        here = {name: entry for name, entry in configured.items() if _shard_of(entry.declaration) == one.name}
+        here |= AddedEntries(settings, one.name, _shard_of).usable(snapshot.added)
+        return [_described(here[name], one.name, snapshot) for name in sorted(here)]
+
+    return collect(shard, read)
+
+
+acron_entries = async_twin(cron_entries)
+
+
+def _shard_of(declaration: Declaration) -> str:
+    return current_client().route(declaration).shard
+
+
+def _described(configured: CronEntry, shard: str, snapshot: Snapshot) -> ScheduledEntry:
+    order = snapshot.orders.get(configured.name)
+    entry = configured if order is None else configured.ordered(order)
+    state = snapshot.states.get(entry.name)
+    return ScheduledEntry(
+        name=entry.name,
+        shard=shard,
+        cls=entry.declaration.wire_name,
+        cron=entry.expression.text,
+        time_zone=entry.expression.zone,
+        args=entry.args,
+        origin=entry.origin,
+        enabled=entry.enabled,
+        missed=entry.missed,
+        overlap=entry.overlap,
+        offset_s=entry.offset_s,
+        next_tick=next_tick(entry, state, snapshot.now),
+        last_tick=last_tick(state),
+        last_jid=state.jid if state is not None else "",
+        waits=state is not None and state.waits,
+        reason=entry.order.reason or entry.note,
+    )
