@@ -12,6 +12,7 @@ FrameworkError
 │   ├── ShardUnavailableError the shard's Redis does not answer or refuses writes
 │   ├── BulkPushError         a chunk of a bulk push failed; its fields name the written jobs
 │   ├── EncryptionKeyError    the class declares ``encrypt``, and no key is configured
+│   ├── PayloadStoreError     the payload store did not take the large arguments of the job
 │   └── PushInTransactionError a database transaction is open, and the setting ``push_in_transaction`` is ``raise``
 ├── UnroutedCallError         application code called a shard outside of a route to it
 ├── UnknownShardError         config/redis.yml has no shard of that name
@@ -32,6 +33,7 @@ FrameworkError
 │   ├── JobProcessError       the process of an isolated job ended before the job, or could not be started
 │   ├── JobMemoryError        an isolated job needed more than its ``memory_limit``
 │   ├── MissingKeyError       it is encrypted or signed with a key that this process lacks
+│   ├── OffloadedArgumentsError its arguments are in a payload store that this process cannot read now
 │   └── PayloadError          its payload cannot be read
 │       └── PayloadLimitError reading it would take more memory than a setting allows
 ├── OverLimit                 a rate limiter does not admit a call: in a job it runs the job again later
@@ -270,6 +272,17 @@ class EncryptionKeyError(PushError):
         )
 
 
+class PayloadStoreError(PushError):
+    """Report a payload store that did not take the ``size`` bytes of a job's arguments. Nothing was written to Redis."""
+
+    def __init__(self, worker_class: str, size: int, url: str, reason: str) -> None:
+        self.worker_class, self.size, self.url, self.reason = worker_class, size, url, reason
+        super().__init__(
+            f"{worker_class}: the job's arguments ({size:,} bytes) go to the payload store {url}, which did not take them: {reason}. "
+            "Nothing was pushed: push again when the store answers (setting: payload_offload.url)."
+        )
+
+
 class UnroutedCallError(FrameworkError):
     """Report a call of a shard by application code outside of a route to it (GitLab's ``UnroutedSidekiqApiError``).
 
@@ -443,6 +456,16 @@ class MissingKeyError(ExecutionError):
         self.reason, self.setting = reason, setting
         super().__init__(
             f"{fact}, and {reason}. Add the key to {setting} and restart the process: the job waits for it"
+        )
+
+
+class OffloadedArgumentsError(ExecutionError):
+    """Report a job whose arguments are in a payload store that this process cannot read. The job is deferred, and keeps its blob."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"the arguments are offloaded, and {reason}. Look at payload_offload.url: the job waits for it"
         )
 
 
