@@ -36,6 +36,7 @@ FrameworkError
 │   ├── OffloadedArgumentsError its arguments are in a payload store that this process cannot read now
 │   └── PayloadError          its payload cannot be read
 │       └── PayloadLimitError reading it would take more memory than a setting allows
+├── NestedLimiterError        a block takes a concurrent limiter that the block or job around it holds
 ├── OverLimit                 a rate limiter does not admit a call: in a job it runs the job again later
 ├── TaskError                 an error of ``framework.tasks``
 │   ├── TaskDatabaseError     the database of tasks does not answer (also a PushError)
@@ -483,6 +484,18 @@ class PayloadLimitError(PayloadError):
     def __init__(self, reason: str, limit: int, *, setting: str) -> None:
         self.limit, self.setting = limit, setting
         super().__init__(f"{reason}, which the setting {setting} forbids: push less in one job, or raise it")
+
+
+class NestedLimiterError(FrameworkError):
+    """Report a block that takes a concurrent limiter, for the same key, inside of a block or a job that holds it."""
+
+    def __init__(self, limiter: str, key: str) -> None:
+        self.limiter, self.key = limiter, key
+        of = f" for {key!r}" if key else ""
+        super().__init__(
+            f"limiter {limiter!r}{of} is taken inside of a block, or of a job, that holds it: the inner block would wait for the "
+            "outer one, for ever at a limit of 1. Take it once, or give the inner block another limiter or key"
+        )
 
 
 class OverLimit(FrameworkError):
