@@ -211,7 +211,7 @@ def test_async_block_waits_and_releases_also_when_cancelled(process, redis, monk
         return await one.aused()
 
     assert asyncio.run(scene()) == 1
-    asyncio.run(cancel_while_taking(process, limiter.concurrent("other", 1), monkeypatch))
+    asyncio.run(cancel_while_taking(process, limiter.concurrent("other", 1, lock_timeout=3_600), monkeypatch))
 
 
 async def cancel_while_taking(process, one, monkeypatch):
