@@ -12,6 +12,7 @@ FrameworkError
 │   ├── ShardUnavailableError the shard's Redis does not answer or refuses writes
 │   ├── BulkPushError         a chunk of a bulk push failed; its fields name the written jobs
 │   ├── EncryptionKeyError    the class declares ``encrypt``, and no key is configured
+│   ├── PayloadStoreError     the payload store did not take the large arguments of the job
 │   └── PushInTransactionError a database transaction is open, and the setting ``push_in_transaction`` is ``raise``
 ├── UnroutedCallError         application code called a shard outside of a route to it
 ├── UnknownShardError         config/redis.yml has no shard of that name
@@ -32,8 +33,10 @@ FrameworkError
 │   ├── JobProcessError       the process of an isolated job ended before the job, or could not be started
 │   ├── JobMemoryError        an isolated job needed more than its ``memory_limit``
 │   ├── MissingKeyError       it is encrypted or signed with a key that this process lacks
+│   ├── OffloadedArgumentsError its arguments are in a payload store that this process cannot read now
 │   └── PayloadError          its payload cannot be read
 │       └── PayloadLimitError reading it would take more memory than a setting allows
+├── NestedLimiterError        a block takes a concurrent limiter that the block or job around it holds
 ├── OverLimit                 a rate limiter does not admit a call: in a job it runs the job again later
 ├── TaskError                 an error of ``framework.tasks``
 │   ├── TaskDatabaseError     the database of tasks does not answer (also a PushError)
@@ -270,6 +273,17 @@ class EncryptionKeyError(PushError):
         )
 
 
+class PayloadStoreError(PushError):
+    """Report a payload store that did not take the ``size`` bytes of a job's arguments. Nothing was written to Redis."""
+
+    def __init__(self, worker_class: str, size: int, url: str, reason: str) -> None:
+        self.worker_class, self.size, self.url, self.reason = worker_class, size, url, reason
+        super().__init__(
+            f"{worker_class}: the job's arguments ({size:,} bytes) go to the payload store {url}, which did not take them: {reason}. "
+            "Nothing was pushed: push again when the store answers (setting: payload_offload.url)."
+        )
+
+
 class UnroutedCallError(FrameworkError):
     """Report a call of a shard by application code outside of a route to it (GitLab's ``UnroutedSidekiqApiError``).
 
@@ -446,6 +460,16 @@ class MissingKeyError(ExecutionError):
         )
 
 
+class OffloadedArgumentsError(ExecutionError):
+    """Report a job whose arguments are in a payload store that this process cannot read. The job is deferred, and keeps its blob."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"the arguments are offloaded, and {reason}. Look at payload_offload.url: the job waits for it"
+        )
+
+
 class PayloadError(ExecutionError):
     """Report an unreadable payload: not JSON, not an object, or not decompressible."""
 
@@ -460,6 +484,18 @@ class PayloadLimitError(PayloadError):
     def __init__(self, reason: str, limit: int, *, setting: str) -> None:
         self.limit, self.setting = limit, setting
         super().__init__(f"{reason}, which the setting {setting} forbids: push less in one job, or raise it")
+
+
+class NestedLimiterError(FrameworkError):
+    """Report a block that takes a concurrent limiter, for the same key, inside of a block or a job that holds it."""
+
+    def __init__(self, limiter: str, key: str) -> None:
+        self.limiter, self.key = limiter, key
+        of = f" for {key!r}" if key else ""
+        super().__init__(
+            f"limiter {limiter!r}{of} is taken inside of a block, or of a job, that holds it: the inner block would wait for the "
+            "outer one, for ever at a limit of 1. Take it once, or give the inner block another limiter or key"
+        )
 
 
 class OverLimit(FrameworkError):

@@ -2,12 +2,14 @@
 
 import asyncio
 import threading
+from contextlib import contextmanager
+from contextvars import Context
 from datetime import timedelta
 
 import pytest
 
 from framework import limiter
-from framework.errors import DeclarationError, OverLimit, ShardUnavailableError
+from framework.errors import DeclarationError, NestedLimiterError, OverLimit, ShardUnavailableError
 from framework.settings.load import load
 from framework.wire import keys
 from framework.wiring.client import ProcessClient, override
@@ -109,8 +111,64 @@ def test_decorated_function_runs_within_the_limit():
         return value + one.used()
 
     assert (call(1), call(2)) == (2, 3)
-    with one.within(), pytest.raises(OverLimit):
+    with held(one), pytest.raises(OverLimit):
         call(1)
+    # Its body begins after the call.
+    for generator in (lambda: (yield), anext_of):
+        with pytest.raises(TypeError, match=r"limiter 'lock': within\(\) around the generator function"):
+            one.within()(generator)
+
+
+async def anext_of():
+    yield
+
+
+@contextmanager
+def held(one):
+    """Hold the limiter as another job does."""
+    block, job = one.within(), Context()
+    job.run(block.__enter__)
+    yield
+    job.run(block.__exit__, None, None, None)
+
+
+@pytest.mark.usefixtures("process")
+def test_block_inside_of_its_own_lock_raises_at_once():
+    one = limiter.concurrent("lock", 2, wait_timeout=60)
+    with one.within("ada"):
+        with pytest.raises(NestedLimiterError, match="limiter 'lock' for 'ada' is taken inside of a block"):
+            one.within("ada").__enter__()
+        with one.within("bob"):
+            pass
+    with one.within("ada"):
+        pass
+
+    async def scene():
+        async with one.awithin():
+            with pytest.raises(NestedLimiterError):
+                await one.awithin().__aenter__()
+            # Another task is another holder.
+            await asyncio.create_task(leave(one))
+        async with one.awithin():
+            pass
+
+    asyncio.run(scene())
+    # A job of a class with the limiter: whatever it starts is inside.
+    payload = {"args": [], "jid": "j"}
+
+    async def job():
+        permit = one.admit_job(payload, "meta.")
+        with pytest.raises(NestedLimiterError):
+            await asyncio.create_task(leave(one))
+        permit.release()
+
+    asyncio.run(job())
+    assert (one.used(), one.used("ada")) == (0, 0)
+
+
+async def leave(one):
+    async with one.awithin():
+        pass
 
 
 @pytest.mark.usefixtures("process")
@@ -128,13 +186,12 @@ def test_decorated_function_is_left_out_with_skip():
         calls.append("acall")
         return "done"
 
-    with one.within():
+    with held(one):
         assert (call(), asyncio.run(acall())) == (None, None)
     assert (call(), asyncio.run(acall()), calls) == ("done", "done", ["call", "acall"])
 
 
-@pytest.mark.usefixtures("process")
-def test_async_block_waits_and_releases_also_when_cancelled(redis):
+def test_async_block_waits_and_releases_also_when_cancelled(process, redis, monkeypatch):
     one = limiter.concurrent("lock", 1)
 
     async def scene():
@@ -154,6 +211,41 @@ def test_async_block_waits_and_releases_also_when_cancelled(redis):
         return await one.aused()
 
     assert asyncio.run(scene()) == 1
+    asyncio.run(cancel_while_taking(process, limiter.concurrent("other", 1, lock_timeout=3_600), monkeypatch))
+
+
+async def cancel_while_taking(process, one, monkeypatch):
+    """Cancel the task before, and after, its thread has the lock: it is given back both times."""
+    take = process.limiters.take
+    asked, answer = threading.Event(), threading.Event()
+
+    def slow_take(*words, **options):
+        taken = take(*words, **options)
+        asked.set()
+        answer.wait(10)
+        return taken
+
+    monkeypatch.setattr(process.limiters, "take", slow_take)
+    task = asyncio.create_task(leave(one))
+    await asyncio.to_thread(asked.wait, 10)
+    assert await one.aused() == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    answer.set()
+    await asyncio.to_thread(until, lambda: one.used() == 0)
+
+    def taken_then_cancelled(*words, **options):
+        taken = take(*words, **options)
+        loop.call_soon_threadsafe(task.cancel)
+        return taken
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(process.limiters, "take", taken_then_cancelled)
+    task = asyncio.create_task(leave(one))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.to_thread(until, lambda: one.used() == 0)
 
 
 @pytest.mark.usefixtures("process")
@@ -176,7 +268,7 @@ def test_unlimited_sends_nothing():
 
 def test_unreachable_shard_raises_and_a_lost_release_is_logged(process, redis, monkeypatch):
     one = limiter.concurrent("lock", 1)
-    with server_lines("info") as lines, one.within():
+    with server_lines("info") as lines, held(one):
         redis.set(keys.limiter_state("lock", ""), "no set")
         with pytest.raises(ShardUnavailableError):
             one.within().__enter__()

@@ -12,7 +12,7 @@ from framework.admin.snapshot import ShardSnapshot
 from framework.command_line import command
 from framework.declare.declaration import Declaration
 from framework.execute.blocker import Blocker, BlockerReader
-from framework.finish.endings import NO_KEY
+from framework.finish.endings import NO_KEY, NO_STORE
 from framework.policies.concurrency.explain import LimitBlockers
 from framework.policies.consistency.explain import replica_blockers
 from framework.policies.dedup.explain import describe_lock
@@ -335,6 +335,13 @@ def _deferral_blockers(payload: Payload, declaration: Declaration | None) -> lis
         why = f"deferred {times}: its arguments are encrypted with the key {key}, which the processes that fetched it lack"
         add = f"add the key to encryption.keys of all processes ({command('encryption')} shows which are here)"
         return [Blocker("no_key", why, f"{add}; then {remedy}")]
+    if payload.get(DEFERRED_BY) == NO_STORE:
+        why = f"deferred {times}: the payload store with its arguments did not answer the processes that fetched it"
+        return [
+            Blocker(
+                "no_payload_store", why, f"make payload_offload.url reachable ({command('payloads')}); then {remedy}"
+            )
+        ]
     cause = describe_deferral(payload, declaration)
     why = f"deferred {times}, the last time by {payload.get(DEFERRED_BY)}{f': {cause}' if cause else ''}"
     return [*over, Blocker("deferred", why, remedy)]

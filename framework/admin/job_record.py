@@ -11,7 +11,7 @@ from framework.types import Payload
 from framework.wire.compress import decompress_arguments, unpack_backtrace
 from framework.wire.job import decode, timestamp, whole_number
 from framework.wire.json import loads_object
-from framework.wire.protected import ENCRYPTED, HIDDEN, is_encrypted
+from framework.wire.protected import ENCRYPTED, HIDDEN, hidden_arguments, is_protected
 
 _ACTIVE_JOB_WRAPPERS = (
     "ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper",
@@ -78,6 +78,8 @@ class JobRecord:
         first: Any = self.args[0] if self._is_wrapped and self.args else None
         if isinstance(first, dict) and isinstance(cast("Payload", first).get("arguments"), list):
             return cast("list[Any]", first["arguments"])
+        if is_protected(self.payload):
+            return [hidden_arguments(self.payload)]
         return [*self.args[:-1], HIDDEN] if self.args and self.payload.get(ENCRYPTED) else self.args
 
     @property
@@ -150,7 +152,7 @@ class JobRecord:
         raw = cast("list[Any]", stored) if isinstance(stored, list) else []
         try:
             fields = decode(self.data, self._sizes.decoded_limit)
-            if is_encrypted(fields):
+            if is_protected(fields):
                 return raw, None
             decompress_arguments(fields, self._sizes.decompressed_limit, self._sizes.decoded_limit)
         except PayloadError as error:

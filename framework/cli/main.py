@@ -62,6 +62,9 @@ COMMANDS = {
     "encryption": LazyCommand(
         f"{_COMMANDS_PACKAGE}.encryption", "encryption", "Make keys for encrypted arguments, and show the jobs of each."
     ),
+    "payloads": LazyCommand(
+        f"{_COMMANDS_PACKAGE}.payloads", "payloads", "Show and sweep the store of large arguments."
+    ),
     "store": LazyCommand(f"{_COMMANDS_PACKAGE}.store", "store", "Start, stop or show the development stores."),
     "acl": LazyCommand(f"{_COMMANDS_PACKAGE}.acl", "acl", "Print the least Redis rights of a role."),
 }

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import random
 import secrets
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeAlias, TypeVar, cast
 
 from framework.async_twin import async_twin
 from framework.declare import port, validators
+from framework.declare.held_limiters import check_not_held, note_held, note_released
 from framework.declare.limiter_rule import LimiterRule, Take
 from framework.declare.validators import InvalidValue
 from framework.errors import OverLimit
@@ -40,6 +42,7 @@ class Permit:
     def release(self) -> None:
         """End the call: a concurrent limiter has its lock back. May be called twice."""
         if self._rule.kind == "concurrent":
+            note_released(self._rule.name, self._key)
             port.current().limiters.give_back(self._rule, self._key, self._token)
 
 
@@ -69,6 +72,10 @@ class _Attempts:
         self._until = time.monotonic() + wait_s
         self._waited = False
         self._pause_s = _FIRST_PAUSE_S
+        self._lock = threading.Lock()
+        self._abandoned = self._admitted = False
+        if self._rule.kind == "concurrent":
+            check_not_held(self._rule.name, key)
 
     def try_once(self) -> float | None:
         """Try; return how many seconds to wait before the next try, ``None`` if the call is admitted.
@@ -79,6 +86,11 @@ class _Attempts:
         limiters = port.current().limiters
         take = limiters.take(self._rule, self._key, self._amount, self.token, waited=self._waited)
         if take.admitted:
+            with self._lock:
+                self._admitted = True
+                is_wanted = not self._abandoned
+            if not is_wanted:
+                self._give_back()
             return None
         left_s = self._until - time.monotonic()
         pause_s = self._next_pause_s(take)
@@ -86,6 +98,16 @@ class _Attempts:
             raise self._rule.over_limit(self._key, take.limit, take.retry_after_s)
         self._waited = True
         return min(pause_s, left_s)
+
+    def abandon(self) -> bool:
+        """Let a try that runs in another thread give back what it takes; return whether one has been admitted before."""
+        with self._lock:
+            self._abandoned = True
+            return self._admitted
+
+    def _give_back(self) -> None:
+        if self._rule.kind == "concurrent":
+            port.current().limiters.give_back(self._rule, self._key, self.token)
 
     def _next_pause_s(self, take: Take) -> float | None:
         if take.retry_after_s is None or self._rule.kind != "concurrent":
@@ -110,7 +132,12 @@ class Within(Generic[T]):
         if self._limiter.rule.kind != "unlimited":
             while (pause_s := attempts.try_once()) is not None:
                 time.sleep(pause_s)
+        return self._admit(attempts)
+
+    def _admit(self, attempts: _Attempts) -> T:
         self._permit = permit = self._make(self._limiter, self._key, attempts.token, self._amount)
+        if self._limiter.rule.kind == "concurrent":
+            note_held(self._limiter.name, self._key)
         return permit
 
     def __exit__(
@@ -121,7 +148,16 @@ class Within(Generic[T]):
             permit.release()
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Return the function within the limit. With the policy ``skip`` a call over the limit is left out and returns None."""
+        """Return the function within the limit. With the policy ``skip`` a call over the limit is left out and returns None.
+
+        Raises:
+            TypeError: it is a generator function, whose call ends before its body begins.
+        """
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                f"limiter {self._limiter.name!r}: within() around the generator function {function.__qualname__} would end before "
+                "its body begins. Write the block inside of the function, with `with` or `async with`"
+            )
         if inspect.iscoroutinefunction(function):
             return cast("Callable[P, R]", self._around_async(function))
 
@@ -163,12 +199,18 @@ class Within(Generic[T]):
 
     async def _aenter(self) -> T:
         attempts = _Attempts(self._limiter, self._key, self._amount, self._limiter.rule.wait_s)
-        if self._limiter.rule.kind != "unlimited":
-            # No event: only the clock of Redis says when there is room.
-            while (pause_s := await asyncio.to_thread(attempts.try_once)) is not None:  # noqa: ASYNC110
-                await asyncio.sleep(pause_s)
-        self._permit = permit = self._make(self._limiter, self._key, attempts.token, self._amount)
-        return permit
+        try:
+            if self._limiter.rule.kind != "unlimited":
+                # No event: only the clock of Redis says when there is room.
+                while (pause_s := await asyncio.to_thread(attempts.try_once)) is not None:  # noqa: ASYNC110
+                    await asyncio.sleep(pause_s)
+        except asyncio.CancelledError:
+            # The thread goes on: it may have been admitted before this line, or is admitted later.
+            if attempts.abandon():
+                permit = self._make(self._limiter, self._key, attempts.token, self._amount)
+                await asyncio.shield(asyncio.to_thread(permit.release))
+            raise
+        return self._admit(attempts)
 
 
 class AsyncWithin(Generic[T]):
@@ -183,6 +225,9 @@ class AsyncWithin(Generic[T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # The context of the task, not of the thread, has the note.
+        if self._block._limiter.rule.kind == "concurrent":  # pyright: ignore[reportPrivateUsage]
+            note_released(self._block._limiter.name, self._block._key)  # pyright: ignore[reportPrivateUsage]
         # In a thread of its own if the task is cancelled: the lock is released all the same.
         await asyncio.shield(asyncio.to_thread(self._block.__exit__, kind, error, trace))
 
@@ -269,6 +314,9 @@ class Limiter:
                 return None
         attempts = _Attempts(self, checked := _checked_key(key), 1, 0)
         attempts.try_once()
+        if self.rule.kind == "concurrent":
+            # The context is that of the run.
+            note_held(self.name, checked, whole_job=True)
         return Permit(self, checked, attempts.token, 1)
 
 

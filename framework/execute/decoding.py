@@ -6,8 +6,9 @@ the arguments live so long. Crash story: nothing moves here; if the process dies
 
 import time
 import traceback
+from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from framework.errors import Shutdown
 from framework.execute.stats import RunningJobs
@@ -18,7 +19,7 @@ from framework.wire.compress import COMPRESSED, decompress_arguments
 from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, MAX_MEMORY_PER_BYTE
 from framework.wire.job import decode
 from framework.wire.memory_budget import MemoryBudget
-from framework.wire.protected import ProtectedArguments
+from framework.wire.protected import OFFLOADED, READ, ProtectedArguments
 
 _SLOW_WAIT_S = 1.0
 _LOG_INTERVAL_S = 60.0
@@ -41,12 +42,15 @@ class PayloadDecoder:
         decoded_limit: int = DECODED_LIMIT,
         budget: MemoryBudget | None = None,
         protected: ProtectedArguments | None = None,
+        delete_blob: Callable[[str], None] | None = None,
     ) -> None:
+        """``delete_blob`` deletes the offloaded arguments of a job after its last acknowledgement."""
         self._running_jobs = running_jobs
         self._decompressed_limit = decompressed_limit
         self._decoded_limit = decoded_limit
         self._budget = budget or MemoryBudget()
         self._protected = protected
+        self._delete_blob = delete_blob
         self._log_rate = LogRateLimit(_LOG_INTERVAL_S)
         # A payload of so few bytes stays below both limits, whatever it holds.
         self._small_bytes = min(LARGE_PAYLOAD, decoded_limit) // MAX_MEMORY_PER_BYTE
@@ -74,15 +78,26 @@ class PayloadDecoder:
         """Return the payload of a job that ``is_small``. Raises PayloadError."""
         return decode(unit.data, None)
 
-    def decompress(self, payload: Payload, unit: UnitOfWork, run: MemoryReservation) -> None:
-        """Decompress, and if needed decrypt, the arguments of a payload in place; raises as ``decode`` does.
+    def decompress(
+        self, payload: Payload, unit: UnitOfWork, run: MemoryReservation, ensure_fetching: Callable[[], None]
+    ) -> None:
+        """Decompress, and if needed fetch and decrypt, the arguments of a payload in place; raises as ``decode`` does.
+
+        ``ensure_fetching`` is called before a call to the payload store.
 
         Raises:
             MissingKeyError: this process lacks the key of the job.
+            OffloadedArgumentsError: this process cannot read the payload store.
         """
         if payload.get(COMPRESSED):
+            stored: Any = payload["args"]
+            is_offloaded = OFFLOADED in payload and READ not in payload
+            if is_offloaded:
+                ensure_fetching()
             reserve = partial(self._reserve, unit, run)
             decompress_arguments(payload, self._decompressed_limit, self._decoded_limit, reserve, self._protected)
+            if is_offloaded and self._delete_blob is not None:
+                unit.own_resources().on_removed = partial(self._delete_blob, stored[0])
 
     def release(self, run: MemoryReservation, error: BaseException | None) -> None:
         """Free the memory of a settled run. ``error`` is what its job raised: its frames hold the decoded values."""

@@ -9,6 +9,7 @@ from framework.finish.outcome import Cancelled, Expired
 from framework.types import Jid, Payload
 from framework.wire.batch_fields import bid_of
 from framework.wire.job import expiry_of
+from framework.wire.resources import slot_id
 
 
 def early_end(
@@ -23,13 +24,23 @@ def early_end(
     if unit.has_moved:
         return None
     if (jid := cancelled_jid(payload, cancelled)) is not None:
+        forget_cursor(unit, payload, declaration)
         return Cancelled(jid, ran=False)
     # A class of another application has rules of its own.
     expiry = None if declaration is None else expiry_of(payload)
     if expiry is None:
         return None
     late_s = clock() - expiry
-    return Expired(expiry, late_s) if late_s > 0 else None
+    if late_s <= 0:
+        return None
+    forget_cursor(unit, payload, declaration)
+    return Expired(expiry, late_s)
+
+
+def forget_cursor(unit: UnitOfWork, payload: Payload, declaration: Declaration | None) -> None:
+    """Let the script that ends an iterable job, which does not run, remove the cursor of an earlier run."""
+    if declaration is not None and declaration.is_iterable:
+        unit.own_resources().iteration = slot_id(payload, unit.data)
 
 
 def cancelled_jid(payload: Payload, cancelled: Container[Jid]) -> Jid | None:

@@ -282,7 +282,7 @@ class Executor:
         if declaration is None:
             run.outcome = Retired(payload["class"], self._retired[payload["class"]])
             return
-        self._decoding.decompress(payload, run.unit, run)
+        self._decoding.decompress(payload, run.unit, run, self._ensure_fetching)
         # The duration of the job excludes the wait for memory.
         if run.reserved:
             run.started, run.started_cpu = time.perf_counter(), self._thread_time()

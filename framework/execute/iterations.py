@@ -52,7 +52,10 @@ class Iterations:
 
     def prepare(self, instance: Any, unit: UnitOfWork, payload: Payload) -> None:
         """Give the instance of a job the run that stores its cursor. Sends nothing."""
-        self.adopt(instance, RedisIteration(self, unit, payload))
+        run = RedisIteration(self, unit, payload)
+        # The script that ends the job removes its cursor, also if a middleware ends it before its first item.
+        unit.own_resources().iteration = run.jid
+        self.adopt(instance, run)
 
     def adopt(self, instance: Any, run: "RedisIteration") -> None:
         """Let the instance iterate with ``run``."""
@@ -74,10 +77,10 @@ class RedisIteration(IterationRun):
         self._iterations = iterations
         self._unit = unit
         self._worker = str(payload.get("class"))
-        self._jid = slot_id(payload, unit.data)
+        self.jid = slot_id(payload, unit.data)
         self._token = secrets.token_hex(8)
-        self._places = [iterations.working, keys.iteration(self._jid)]
-        self.cancellation = iterations.runs.watch(self._jid, bid_of(payload))
+        self._places = [iterations.working, keys.iteration(self.jid)]
+        self.cancellation = iterations.runs.watch(self.jid, bid_of(payload))
 
     def begin(self) -> SavedIteration:
         """See ``IterationRun``. Raises redis errors that do not pass: the key has another type, or a right is missing."""
@@ -90,8 +93,6 @@ class RedisIteration(IterationRun):
             self.stopped_by = "lost"
             return SavedIteration()
         self.number = saved.runs
-        # The script that ends the job removes its cursor.
-        self._unit.own_resources().iteration = self._jid
         if saved.cancelled_at is not None:
             self.cancellation.is_set = True
         if self.cancellation.cancelled:
@@ -150,7 +151,7 @@ class RedisIteration(IterationRun):
                     "save",
                     "Redis does not take the cursor of an iterating job; the job waits, and goes on when Redis answers",
                     "iteration.save_failed",
-                    **{"class": self._worker, "jid": self._jid, "error": error},
+                    **{"class": self._worker, "jid": self.jid, "error": error},
                 )
             if self.stop_reason() is not None:
                 return None

@@ -39,7 +39,7 @@ from framework.wire.job import (
     version_of,
     whole_number,
 )
-from framework.wire.protected import HIDDEN, is_encrypted
+from framework.wire.protected import hidden_arguments, is_protected
 from framework.wire.resources import DUPLICATE_OF, RESCHEDULED_ONCE
 
 FILTERED = "[FILTERED]"
@@ -364,7 +364,7 @@ def _uncut_arguments(args: list[Any], loggable: frozenset[int]) -> str | None:
 def filtered_arguments(payload: Payload, declaration: Declaration | None) -> list[str]:
     """Return the arguments as text: numbers unchanged, others only if ``loggable_arguments`` lists them (GitLab's rule)."""
     if payload.get("compressed"):
-        return [HIDDEN if is_encrypted(payload) else "[COMPRESSED]"]
+        return [hidden_arguments(payload) if is_protected(payload) else "[COMPRESSED]"]
     allowed = _loggable(payload, declaration)
     shown: list[str] = []
     room = _MAX_ARGUMENTS

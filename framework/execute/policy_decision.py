@@ -63,7 +63,7 @@ class PolicyDecision:
             return cast("NotAdmitted", unit.prepared.local_outcome)
         if unit.admission is None:
             if policies.local or policies.remote:
-                self._decoding.decompress(request.payload, unit, run)
+                self._decoding.decompress(request.payload, unit, run, self._ensure_fetching)
             if not policies.local_admit_all(request.declaration):
                 # A local policy may run code of the application.
                 self._ensure_fetching()

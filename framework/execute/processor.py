@@ -29,6 +29,7 @@ from framework.finish.endings import (
     CANCELLED,
     CANCELLED_RUN,
     DEFERRED_NO_KEY,
+    DEFERRED_NO_STORE,
     EXPIRED,
     LOST_BEFORE_RUN,
     SNOOZED_BY_LIMITER,
@@ -46,14 +47,15 @@ from framework.finish.outcome import (
     SettledOutcome,
 )
 from framework.finish.retry import RetryDecision
-from framework.finish.settle import Settler, SettleResult
+from framework.finish.settle import REMOVED, Settler, SettleResult
 from framework.telemetry.counters import counters
 from framework.typeguards import has_type
 
 TIMED_OUT_JOBS = "sidekiq_jobs_timed_out_total"
 """Runs that ended because they lasted longer than their ``timeout``; ``stat:failed`` counts them too."""
 
-_COUNTED_ENDINGS = (EXPIRED, CANCELLED, CANCELLED_RUN, YIELDED, SNOOZED_BY_LIMITER, DEFERRED_NO_KEY)
+_UNREAD = (DEFERRED_NO_KEY, DEFERRED_NO_STORE)
+_COUNTED_ENDINGS = (EXPIRED, CANCELLED, CANCELLED_RUN, YIELDED, SNOOZED_BY_LIMITER, *_UNREAD)
 
 BUSINESS_FAILED = "sidekiq_jobs_business_failed_total"
 """Jobs that ended by a ``BusinessError``; ``stat:failed`` does not count them."""
@@ -320,7 +322,7 @@ class Processor:
     def _write_end(self, run: Execution, ending: Ending, decision: RetryDecision | None) -> None:
         if run.payload is None or ending.line in ("none", "event"):
             return
-        if ending.line == "single" or (ending is DEFERRED_NO_KEY and run.started_log is None):
+        if ending.line == "single" or (ending in _UNREAD and run.started_log is None):
             more = end_fields(run, decision) or {}
             self._log.log_not_started(run.payload, run.unit, run.declaration, ending.log_status, more)
             return
@@ -343,7 +345,11 @@ class Processor:
         self._fetcher.finish(run.unit, settled=not settled.acknowledge)
         if settled.moved_to == "lost":
             self._events.fenced(run.unit)
-        elif run.outcome is SUCCEEDED and run.instance._aw_on_success is not None:  # pyright: ignore[reportPrivateUsage]
+            return
+        resources = run.unit.resources
+        if resources is not None and resources.on_removed is not None and settled.moved_to in REMOVED:
+            resources.on_removed()
+        if run.outcome is SUCCEEDED and run.instance._aw_on_success is not None:  # pyright: ignore[reportPrivateUsage]
             run.instance._aw_on_success()  # pyright: ignore[reportPrivateUsage]
 
     def _retry_until_done(self, unit: UnitOfWork, step: Callable[[], None]) -> None:
@@ -355,6 +361,8 @@ class Processor:
             except (RedisError, OSError) as error:
                 self._events.settle_failed(unit, error)
                 failures += 1
+                # After a lost reply it is not certain where the job is, and a rerun may have its arguments: the sweep decides.
+                unit.keep_blob()
                 self._settling_stopped.wait(backoff_s(failures, 0.05, 2.0))
             else:
                 return

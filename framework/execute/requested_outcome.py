@@ -2,17 +2,17 @@
 
 import time
 
-from framework.errors import Discard, MissingKeyError, OverLimit, PayloadError, RetryLater
+from framework.errors import Discard, MissingKeyError, OffloadedArgumentsError, OverLimit, PayloadError, RetryLater
 from framework.execute.over_limit import over_limit_outcome
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.finish.endings import NO_KEY
+from framework.finish.endings import NO_KEY, NO_STORE
 from framework.finish.outcome import Deferred, Discarded, Malformed, RunOutcome, Snoozed
 from framework.telemetry.logs import error_fields
 from framework.typeguards import has_type
 from framework.types import Payload
 from framework.wire.malformed import batch_resources_of, dead_set_entry
 
-_NO_KEY_DELAY_S = 60.0
+_NO_KEY_DELAY_S = _NO_STORE_DELAY_S = 60.0
 
 
 def requested_outcome(unit: UnitOfWork, payload: Payload | None, error: BaseException) -> RunOutcome | None:
@@ -22,6 +22,9 @@ def requested_outcome(unit: UnitOfWork, payload: Payload | None, error: BaseExce
     if has_type(error, MissingKeyError):
         # Not a failure: a deploy that brings the new key to the pushing processes first must cost no retry.
         return Deferred(_NO_KEY_DELAY_S, NO_KEY, error_fields(error))
+    if has_type(error, OffloadedArgumentsError):
+        # Nor is this: a store that is down for hours must not send thousands of jobs to the dead set.
+        return Deferred(_NO_STORE_DELAY_S, NO_STORE, error_fields(error))
     if has_type(error, RetryLater):
         # A new instance checks the delay of a subclass too.
         return Snoozed(RetryLater(error.delay_s).delay_s, error.reason)

@@ -1,5 +1,7 @@
 """Decode payloads whose signatures are checked before anything reads their arguments."""
 
+from collections.abc import Callable
+
 from framework.execute.decoding import MemoryReservation, PayloadDecoder
 from framework.execute.stats import RunningJobs
 from framework.fetch.unit_of_work import UnitOfWork
@@ -20,12 +22,16 @@ class VerifyingDecoder(PayloadDecoder):
         decoded_limit: int,
         budget: MemoryBudget | None,
         protected: ProtectedArguments | None,
+        delete_blob: Callable[[str], None] | None = None,
+        *,
         signatures: PayloadSignatures,
     ) -> None:
-        super().__init__(running_jobs, decompressed_limit, decoded_limit, budget, protected)
+        super().__init__(running_jobs, decompressed_limit, decoded_limit, budget, protected, delete_blob)
         self._signatures = signatures
 
-    def decompress(self, payload: Payload, unit: UnitOfWork, run: MemoryReservation) -> None:
+    def decompress(
+        self, payload: Payload, unit: UnitOfWork, run: MemoryReservation, ensure_fetching: Callable[[], None]
+    ) -> None:
         """See ``PayloadDecoder``.
 
         Raises:
@@ -33,4 +39,4 @@ class VerifyingDecoder(PayloadDecoder):
             MissingKeyError: this process lacks the key of the signature.
         """
         self._signatures.check(payload, unit.queue)
-        super().decompress(payload, unit, run)
+        super().decompress(payload, unit, run, ensure_fetching)

@@ -101,8 +101,9 @@ class UnitOfWork:
 
     @property
     def acknowledged_with_others(self) -> bool:
-        """Whether its acknowledgement may wait for those of others: no duplicate may cause one more run."""
-        return self.resources is None or self.resources.next_run is None
+        """Whether its acknowledgement may wait for those of others: no duplicate may cause one more run, and nothing follows it."""
+        resources = self.resources
+        return resources is None or (resources.next_run is None and resources.on_removed is None)
 
     @property
     def admission(self) -> Admission | None:
@@ -129,6 +130,11 @@ class UnitOfWork:
         """Add these fields to the payload if the job is delayed or retried."""
         self.extra_fields = fields
 
+    def keep_blob(self) -> None:
+        """Let the end of the job delete nothing: another job may have its offloaded arguments."""
+        if self.resources is not None:
+            self.resources.on_removed = None
+
     def own_resources(self) -> JobResources:
         """Return the resources of the job, to which the caller adds some."""
         if self.resources is None:
@@ -148,5 +154,5 @@ class UnitOfWork:
         """Let nothing that becomes of the job from now on release or renew its lock."""
         if self.resources is not None:
             self.resources.lock = None
-            if not self.resources.slots and self.resources.batch is None:
+            if not (self.resources.slots or self.resources.batch is not None or self.resources.on_removed is not None):
                 self.resources = None

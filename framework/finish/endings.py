@@ -62,6 +62,12 @@ class Ending(NamedTuple):
 NO_KEY = "missing_key"
 """Reason of a deferral because this process lacks the key of the encrypted arguments."""
 
+NO_STORE = "payload_store"
+"""Reason of a deferral because this process cannot read the payload store."""
+
+WAITING_FOR_STORE = "sidekiq_jobs_without_payload_store_total"
+"""Deferrals of jobs whose arguments are in a payload store that does not answer."""
+
 UNREADABLE_JOBS = "sidekiq_jobs_without_key_total"
 """Deferrals of jobs whose arguments are encrypted with a key that the process lacks."""
 
@@ -139,6 +145,9 @@ DEFERRED_REFUSED = Ending(Outcome.DEFERRED, "Redis refuses a policy", "single", 
 DEFERRED_NO_KEY = Ending(
     Outcome.DEFERRED, "no key", "end", "deferred", "queued", "schedule", "no", counter=UNREADABLE_JOBS
 )
+DEFERRED_NO_STORE = Ending(
+    Outcome.DEFERRED, "no payload store", "end", "deferred", "queued", "schedule", "no", counter=WAITING_FOR_STORE
+)
 UNKNOWN_CLASS = Ending(Outcome.DEFERRED, "unknown class", "single", "deferred", "queued", "schedule", "no")
 FOREIGN_RETURNED = Ending(Outcome.DEFERRED, "foreign class, returned", "none", "", None, "requeue", "no")
 FOREIGN_DELAYED = Ending(Outcome.DEFERRED, "foreign class, delayed", "none", "", "queued", "schedule", "no")
@@ -175,7 +184,16 @@ ENDINGS: tuple[Ending, ...] = (
         CANCELLED,
     ),
     *(CANCELLED_RUN, RETIRED),
-    *(MALFORMED, DEFERRED, DEFERRED_REFUSED, DEFERRED_NO_KEY, UNKNOWN_CLASS, FOREIGN_RETURNED, FOREIGN_DELAYED),
+    *(
+        MALFORMED,
+        DEFERRED,
+        DEFERRED_REFUSED,
+        DEFERRED_NO_KEY,
+        DEFERRED_NO_STORE,
+        UNKNOWN_CLASS,
+        FOREIGN_RETURNED,
+        FOREIGN_DELAYED,
+    ),
     *(HELD_BY_LIMIT, HELD_BY_PAUSE),
     *(RETURNED, INTERRUPTED_TOO_OFTEN, RECOVERED, QUARANTINED, CLASS_NOT_FOUND, LOST_AT_END, LOST_BEFORE_RUN),
 )
@@ -190,7 +208,11 @@ _BY_OUTCOME: dict[type[RunOutcome], Ending] = {
     Interrupted: RETURNED,
 }
 _DROPPED_BY: dict[DroppedBy, Ending] = {"feature_flag": DROPPED_BY_FLAG, "max_running_jobs": DROPPED_BY_CAPACITY}
-_DEFERRED_BY = {NO_KEY: DEFERRED_NO_KEY, **dict.fromkeys(REFUSED_REASONS, DEFERRED_REFUSED)}
+_DEFERRED_BY = {
+    NO_KEY: DEFERRED_NO_KEY,
+    NO_STORE: DEFERRED_NO_STORE,
+    **dict.fromkeys(REFUSED_REASONS, DEFERRED_REFUSED),
+}
 _HELD_BY: dict[HeldBy, Ending] = {"paused": HELD_BY_PAUSE, "concurrency_limit": HELD_BY_LIMIT}
 
 

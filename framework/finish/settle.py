@@ -51,6 +51,9 @@ MovedTo: TypeAlias = Literal[
 ]
 """Where a settled job is. ``lost`` means that another process owns it."""
 
+REMOVED: frozenset[MovedTo] = frozenset({"acknowledged", "deleted"})
+"""The job is nowhere. ``acknowledged`` is also a job that was put back for another application: it has not been read."""
+
 
 @dataclass(frozen=True, slots=True)
 class SettleResult:

@@ -12,7 +12,7 @@ from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Payload
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE
 from framework.wire.json import dumps
-from framework.wire.protected import ENCRYPTED, ENCRYPTION_KEY, SIGNATURE
+from framework.wire.protected import ENCRYPTED, ENCRYPTION_KEY, OFFLOADED, SIGNATURE
 
 _SIGNED_FIELDS = ("class", "jid", "version", "args", COMPRESSED, ORIGINAL_SIZE, ENCRYPTED, ENCRYPTION_KEY)
 """Fields that no move of a job changes, and that decide what runs."""
@@ -85,6 +85,9 @@ class PayloadSignatures:
 
     def _digest(self, version: int, name: str, payload: Payload) -> str:
         signed = [name, *(payload.get(field) for field in _SIGNED_FIELDS)]
+        # The arguments are then an id with the digest of the blob.
+        if OFFLOADED in payload:
+            signed.append(payload[OFFLOADED])
         return hmac.digest(self._keys[version], dumps(signed), "sha256").hex()
 
     def _missing(self, payload: Payload, reason: str) -> NoReturn:

@@ -309,8 +309,10 @@ class Client:
         if declaration.deduplicate is not None and declaration.deduplicates:
             deduplication = Deduplication(declaration, declaration.deduplicate, self._locks, shard.name)
         payloads = self._payloads_of(declaration, options, shard, route.queue)
-        if edits := self._payload_edits_for(declaration):
+        if (edits := self._payload_edits_for(declaration)).steps:
             payloads = EditedPayloads(payloads, edits)
+            if deduplication is not None:
+                deduplication.on_dropped = edits.undo
         plan = PushPlan(declaration, shard, payloads, self._extra_fields_for(declaration), deduplication)
         if self._push_recorder is not None and is_recorded(declaration, options):
             return recorded_plan(plan, self._push_recorder)

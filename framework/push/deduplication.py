@@ -25,6 +25,8 @@ class Deduplication:
         self._shard = shard
         self.on_duplicates: Callable[[Sequence[tuple[Jid, Jid]]], None] | None = None
         """Receives the dropped duplicates of a tracked class, each with the job that stands for it."""
+        self.on_dropped: Callable[[bytes], None] | None = None
+        """Receives the payload of each dropped duplicate."""
         self._terms = locks.lock_terms(declaration, policy)
         # The last terms: most pushes of a class have the same, without WAL positions and due time.
         self._encoded = (NO_DETAILS, self._terms.encode(NO_DETAILS))
@@ -73,6 +75,8 @@ class Deduplication:
         if self.on_duplicates is not None:
             self.on_duplicates([pair for pair in zip(jobs.jids, owners, strict=True) if pair[1]])
         for payload, owner in zip(jobs.payloads, owners, strict=True):
+            if owner and self.on_dropped is not None:
+                self.on_dropped(payload)
             if owner:
                 self._locks.log_duplicate(loads(payload, None), self._declaration, self._policy, owner)
         return [None if owner else jid for jid, owner in zip(jobs.jids, owners, strict=True)]

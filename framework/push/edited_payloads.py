@@ -1,8 +1,8 @@
-"""Build payloads that are changed once more before they are written, for classes that ask for it: encryption."""
+"""Build payloads that are changed once more before they are written: encrypted, offloaded, signed."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, DueTime
@@ -15,22 +15,33 @@ from framework.wire.resources import IDEMPOTENCY_KEY
 PayloadEdit: TypeAlias = Callable[[Payload], None]
 """Changes a payload in place."""
 
-PayloadEdits: TypeAlias = Callable[[Declaration], Sequence[PayloadEdit]]
+
+class Edits(NamedTuple):
+    """Hold the changes of a class's payloads, in their order."""
+
+    steps: Sequence[PayloadEdit] = ()
+    min_bytes: int = 0
+    """No change concerns payloads of fewer bytes: they are not parsed."""
+    undo: Callable[[bytes], None] | None = None
+    """Called with the payload of a duplicate that was dropped: what was stored for it elsewhere goes."""
+
+
+PayloadEdits: TypeAlias = Callable[[Declaration], Edits]
 """Returns the changes of a class's payloads, none for almost all classes. Called once per class and set of options."""
 
 
-def no_edits(declaration: Declaration) -> Sequence[PayloadEdit]:
+def no_edits(declaration: Declaration) -> Edits:
     """Return no change for every class."""
     del declaration
-    return ()
+    return Edits()
 
 
 class EditedPayloads:
     """Change the payloads of another builder. Shared between threads."""
 
-    def __init__(self, builder: PayloadBuilder, edits: Sequence[PayloadEdit]) -> None:
+    def __init__(self, builder: PayloadBuilder, edits: Edits) -> None:
         self._builder = builder
-        self._edits = edits
+        self._edits, self._min_bytes = edits.steps, edits.min_bytes
 
     def one(
         self, args: list[Any], due: DueTime | None, locks: Deduplication | None, extra: Mapping[str, Json]
@@ -57,6 +68,8 @@ class EditedPayloads:
         return size, [self._edited(batch) for batch in batches]
 
     def _edited(self, batch: JobBatch) -> JobBatch:
+        if self._min_bytes and max(map(len, batch.payloads)) < self._min_bytes:
+            return batch
         fields: list[Payload] = [loads(data, None) for data in batch.payloads]
         for payload in fields:
             for edit in self._edits:

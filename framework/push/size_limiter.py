@@ -38,6 +38,8 @@ class SizeLimits:
     """Patterns (``*``, ``?``) of queues whose jobs stay uncompressed, because their processes cannot decompress."""
     decoded_limit: int = DECODED_LIMIT
     """Bytes of memory after decoding. Larger arguments are refused, because no run would decode them."""
+    offloads: bool = False
+    """Whether compressed arguments of more bytes than ``limit`` are accepted, because they are stored outside of Redis."""
 
 
 class EncodedArguments(NamedTuple):
@@ -83,10 +85,11 @@ class SizeLimiter:
             # Two quotes and two brackets are added.
             deflated_size = len(text) + 4
             # Base64 adds a third: incompressible arguments (an image, a cipher text) may fit only uncompressed.
-            if limits.limit and deflated_size > limits.limit >= size:
+            if limits.limit and deflated_size > limits.limit >= size and not limits.offloads:
                 return EncodedArguments(None, marker_fields)
             marker_fields, size = {COMPRESSED: True, ORIGINAL_SIZE: size, **marker_fields}, deflated_size
-        if limits.limit and size > limits.limit and not big_payload:
+        offloaded = limits.offloads and text is not None
+        if limits.limit and size > limits.limit and not (big_payload or offloaded):
             error = ExceedLimitError(worker, size, limits.limit, uncompressed=uncompressed)
             if limits.mode == "compress":
                 raise error

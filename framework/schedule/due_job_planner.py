@@ -30,7 +30,7 @@ from framework.wire.json import dumps, loads_object
 from framework.wire.malformed import dead_set_entry
 from framework.wire.memory_budget import MemoryBudget
 from framework.wire.payload_edit import rewrite
-from framework.wire.protected import READ, is_encrypted
+from framework.wire.protected import OFFLOADED, READ, is_encrypted
 from framework.wire.resources import IDEMPOTENCY_KEY, JobResources, Lock, lock_of
 from framework.wire.status_key import tracked_job
 
@@ -65,7 +65,8 @@ class DueJobPlanner:
         self._locks = locks
         self._budget = budget or MemoryBudget()
         self._reserved = 0
-        self._encryption, self._signatures = protection
+        self._protection = protection
+        self._reader = protection.reader
         self._clock = clock
 
     def plan(self, source: str, member: bytes, due: float | None = None) -> DueAction | ShardTransfer:
@@ -96,8 +97,7 @@ class DueJobPlanner:
 
     def _decompress(self, payload: Payload) -> None:
         limits = self._limiter.limits
-        protected = self._encryption
-        decompress_arguments(payload, limits.decompressed_limit, limits.decoded_limit, self._reserve, protected)
+        decompress_arguments(payload, limits.decompressed_limit, limits.decoded_limit, self._reserve, self._reader)
 
     def _plan(self, source: str, member: bytes, due: float | None) -> DueAction | ShardTransfer:
         payload = decode(member, self._limiter.limits.decoded_limit, self._reserve)
@@ -152,8 +152,8 @@ class DueJobPlanner:
             try:
                 self._decompress(decompressed)
                 self._locks.set_key(payload, declaration, decompressed["args"])
-                if is_encrypted(payload) and self._encryption is not None:
-                    payload[IDEMPOTENCY_KEY] = self._encryption.lock_key(payload[IDEMPOTENCY_KEY])
+                if is_encrypted(payload) and (encryption := self._protection.encryption) is not None:
+                    payload[IDEMPOTENCY_KEY] = encryption.lock_key(payload[IDEMPOTENCY_KEY])
             except PayloadError:
                 # Another writer's damaged arguments, which equal no job: its run handles them.
                 return b"", None
@@ -169,7 +169,8 @@ class DueJobPlanner:
         """Run the client middlewares over the payload with decompressed arguments; return whether they let the job pass."""
         stored = {name: payload[name] for name in ("args", COMPRESSED, ORIGINAL_SIZE) if name in payload}
         # Only a job that has a right signature gets another one: a forged job must not become a signed one.
-        signed = self._signatures is not None and self._signatures.is_valid(payload)
+        signatures = self._protection.signatures
+        signed = signatures is not None and signatures.is_valid(payload)
         self._decompress(payload)
         before = to_json(payload["args"])
         worker: Any = registry.find(payload["class"])
@@ -177,16 +178,15 @@ class DueJobPlanner:
         invocation = ChainInvocation(self._middleware, worker or payload["class"], payload, destination.queue, pool)
         with RoutedScope((destination.shard,)), invocation as reached_end:
             pass
-        was_encrypted = payload.pop(READ, None) is not None
+        payload.pop(READ, None)
         if reached_end and to_json(payload["args"]) == before:
             # Unchanged arguments keep their compressed bytes.
             payload.update(stored)
         elif reached_end:
+            # A blob of the former arguments is left to the sweep: this step may not be the one that moves the job.
+            payload.pop(OFFLOADED, None)
             self._limit_size(payload, None if worker is None else worker.declaration())
-            if was_encrypted and self._encryption is not None:
-                self._encryption.encrypt(payload)
-            if signed and self._signatures is not None:
-                self._signatures.sign(payload)
+            self._protection.protect(payload, sign=signed)
         return reached_end
 
     def _limit_size(self, payload: Payload, declaration: Declaration | None) -> None:

@@ -31,6 +31,7 @@ KEYS_BY_FILE: Mapping[str, tuple[str, ...]] = {
         "size_limit",
         "strict_arguments",
         "encryption",
+        "payload_offload",
         "signatures",
         "push_in_transaction",
         "reliable_push",

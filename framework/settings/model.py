@@ -19,6 +19,7 @@ from framework.settings.class_and_queue_maps import ClassPatterns, QueueLimits, 
 from framework.settings.database_url import check_database_url, check_task_url
 from framework.settings.health_indicators import HealthSettings
 from framework.settings.key_versions import KeySettings, SignatureSettings
+from framework.settings.payload_offload import PayloadOffloadSettings
 from framework.settings.schedule import CronEntrySettings, CronSettings, Schedule
 from framework.settings.section import Section as _Section
 from framework.settings.sentry import SentrySettings
@@ -218,6 +219,8 @@ class Settings(BaseSettings):
     """The keys of classes that encrypt their arguments."""
     signatures: SignatureSettings = SignatureSettings()
     """The keys that sign payloads."""
+    payload_offload: PayloadOffloadSettings = PayloadOffloadSettings()
+    """The store of large arguments outside of Redis."""
     strict_arguments: Annotated[StrictArguments, BeforeValidator(validators.off_switch)] = "raise"
     """The treatment of arguments that do not fit ``perform`` or that JSON changes; a class may say otherwise."""
     push_in_transaction: PushInTransaction = "wait"
@@ -291,6 +294,20 @@ class Settings(BaseSettings):
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"must be the path of a folder, and {folder} is a file")
         return path
+
+    @field_validator("payload_offload")
+    @classmethod
+    def _check_offload(cls, offload: PayloadOffloadSettings, info: ValidationInfo) -> PayloadOffloadSettings:
+        sizes: SizeLimitSettings | None = info.data.get("size_limit")
+        if offload.url is None or sizes is None:
+            return offload
+        if sizes.mode != "compress":
+            raise ValueError("needs size_limit.mode = compress: only compressed arguments are offloaded")
+        if sizes.limit and offload.threshold > sizes.limit:
+            raise ValueError(
+                f"threshold = {offload.threshold} is above size_limit.limit = {sizes.limit}: larger ones would go to Redis"
+            )
+        return offload
 
     @field_validator("shards")
     @classmethod

@@ -11,7 +11,9 @@ from framework.settings.model import Settings
 from framework.settings.redis_url import mask_secrets
 from framework.settings.validators import format_value
 
-_PARTS_WITH_SECRETS = {"health": "prometheus", "encryption": "keys", "signatures": "keys", "tasks": "url"}
+_PARTS_WITH_SECRETS = {"health": "prometheus", "encryption": "keys", "signatures": "keys", "tasks": "url"} | {
+    "payload_offload": "url"
+}
 """Sections of which one part may hold secrets."""
 
 

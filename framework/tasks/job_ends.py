@@ -73,6 +73,7 @@ EVENT_ENDS: Mapping[Ending, EventEnd | None] = {
     endings.DEFERRED: EventEnd("enqueue", "deferred"),
     endings.DEFERRED_REFUSED: EventEnd("enqueue", "deferred"),
     endings.DEFERRED_NO_KEY: EventEnd("enqueue", "deferred"),
+    endings.DEFERRED_NO_STORE: EventEnd("enqueue", "deferred"),
     endings.UNKNOWN_CLASS: EventEnd("enqueue", "deferred"),
     endings.FOREIGN_RETURNED: EventEnd("enqueue", "deferred"),
     endings.FOREIGN_DELAYED: EventEnd("enqueue", "deferred"),

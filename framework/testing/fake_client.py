@@ -9,8 +9,6 @@ from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, PushRequest
 from framework.feature_flags.flag import Flag, is_class_flag
 from framework.middleware.chain import SERVER, Call, Chain
-from framework.payloads.encryption import ArgumentEncryption
-from framework.payloads.protection import PayloadProtection
 from framework.policies.consistency.push import PushPositions
 from framework.policies.dedup.push import Deduplicator
 from framework.push.client import Client
@@ -22,6 +20,7 @@ from framework.store.endpoints import endpoint_of
 from framework.tasks.access import IN_MEMORY, LazyRecorder
 from framework.testing.fake_clock import FakeClock
 from framework.testing.memory import JobMemory
+from framework.testing.memory_payloads import memory_protection
 from framework.testing.memory_policies import Stubs
 from framework.testing.memory_shard import MemoryShard
 from framework.testing.memory_worker import MemoryTools
@@ -29,7 +28,7 @@ from framework.testing.stubs import StubFlags
 from framework.types import Jid, Json
 from framework.wiring.client import ProcessClient, databases_of, open_limiter, open_router
 from framework.wiring.feature_flags import ProcessFlags
-from framework.wiring.payloads import open_encryption, payload_edits
+from framework.wiring.payloads import payload_edits
 
 OnPush = Callable[[Sequence[Jid]], None]
 
@@ -42,9 +41,7 @@ class FakeClient(ProcessClient):
     ) -> None:
         self.settings = settings
         self.databases = databases_of(settings)
-        # A test needs no key: what it pushes stays in its memory.
-        encryption = open_encryption(settings) or ArgumentEncryption.with_random_key()
-        self.protection = PayloadProtection(encryption)
+        self.protection = memory_protection(settings)
         self._strict_arguments = StrictArgumentsCheck(settings.strict_arguments)
         self._server_middlewares = server_middlewares
         self.memory_shards = {

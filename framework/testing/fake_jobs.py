@@ -143,7 +143,7 @@ class FakeJobs:
         payload = dict(stored.payload)
         if payload.get(COMPRESSED):
             sizes = self._settings.size_limit
-            protected = self.client.protection.encryption
+            protected = self.client.protection.reader
             decompress_arguments(payload, sizes.decompressed_limit, sizes.decoded_limit, protected=protected)
         if place in _DUE_SETS:
             payload["at"] = stored.due

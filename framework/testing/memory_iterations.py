@@ -46,7 +46,7 @@ class _MemoryIteration(RedisIteration):
         return super().stop_reason() or ("stop" if most is not None and self.items >= most else None)
 
     def _run_script(self, script: Script, *more: Any) -> Any:
-        state = self._memory.iteration(self._jid)
+        state = self._memory.iteration(self.jid)
         if script is START_ITERATION:
             state[b"ex"] = b"%d" % (int(state.get(b"ex", b"0")) + 1)
             return [part for pair in state.items() for part in pair]

@@ -113,7 +113,7 @@ class MemorySettler:
             case Kill(payload):
                 self._bury(unit, "dead", rewrite(unit.data, payload))
             case Delete():
-                self._release(unit)
+                self._remove(unit)
             case _:
                 assert_never(decision)
         self._handlers.call_death_handlers(job_for_hooks(decision.payload, decision.args), error)
@@ -140,7 +140,12 @@ class MemorySettler:
             found = self._memory.lock(resources.lock.key)
             if found is not None and found.owner == resources.lock.owner and found.has_duplicates:
                 self._run_again(resources.lock, resources.next_run())
+        self._remove(unit)
+
+    def _remove(self, unit: UnitOfWork) -> None:
         self._release(unit)
+        if unit.resources is not None and unit.resources.on_removed is not None:
+            unit.resources.on_removed()
 
     def _run_again(self, lock: Lock, run: NextRun) -> None:
         self._memory.start_lock(lock.key, lock.owner, 0)

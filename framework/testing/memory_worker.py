@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any, Literal, TypeAlias
 
-from framework.execute.decoding import PayloadDecoder
 from framework.execute.execution import Execution, Executor
 from framework.execute.job_log import JobLog
 from framework.execute.outcome_report import report_outcome
@@ -34,6 +33,7 @@ from framework.settings.model import Settings
 from framework.tasks.access import LazyRecorder
 from framework.testing.memory import JobMemory, StoredJob, marked_duplicate
 from framework.testing.memory_iterations import MemoryIterations
+from framework.testing.memory_payloads import memory_decoder
 from framework.testing.memory_policies import IDENTITY, Stubs, build_policies
 from framework.testing.memory_settler import MemorySettler
 from framework.testing.memory_shard import MemoryShard
@@ -103,12 +103,11 @@ class MemoryWorker:
         states = MemoryStates(shard)
         runs = RunningJobs(list)
         runs.cancelled = self._memory.cancelled
-        sizes = settings.size_limit
         self._executor = Executor(
             tools.server_calls,
             JobLog(silent_log(), jobs=False),
             runs,
-            PayloadDecoder(runs, sizes.decompressed_limit, sizes.decoded_limit, protected=tools.protection.encryption),
+            memory_decoder(settings, runs, tools.protection),
             _do_nothing,
             SuspectRunner(client, IDENTITY, 1),
             StrictArgumentsCheck(settings.strict_arguments),

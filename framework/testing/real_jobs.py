@@ -6,7 +6,7 @@ from typing import Any, NoReturn, cast
 
 import redis
 
-from framework.errors import ModeError, PayloadError
+from framework.errors import ModeError, OffloadedArgumentsError, PayloadError
 from framework.settings.load import load
 from framework.settings.model import Settings
 from framework.shard.shard import Shard
@@ -157,8 +157,9 @@ class RealJobs:
         try:
             payload = decode(data, None)
             if payload.get("compressed"):
-                decompress_arguments(payload, len(data) * 2_000, protected=self._client.protection.encryption)
-        except PayloadError:
+                limit = self._client.settings.size_limit.decompressed_limit
+                decompress_arguments(payload, limit, protected=self._client.protection.reader)
+        except (PayloadError, OffloadedArgumentsError):
             return Job()
         return Job(payload)
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import cast
 
-from framework.errors import MissingKeyError, PayloadError, PayloadLimitError
+from framework.errors import MissingKeyError, OffloadedArgumentsError, PayloadError, PayloadLimitError
 from framework.types import Payload
 from framework.wire.deflate import deflate
 from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, measure
 from framework.wire.json import dumps, loads
-from framework.wire.protected import READ, ProtectedArguments, is_protected
+from framework.wire.protected import OFFLOADED, READ, ProtectedArguments, is_protected
 
 COMPRESSED = "compressed"
 ORIGINAL_SIZE = "original_job_size_bytes"
@@ -37,10 +37,11 @@ def decompress_arguments(
     """Restore the original arguments and remove both marker fields; an uncompressed payload stays unchanged.
 
     ``reserve`` is called with the bytes of memory that large arguments take, before they are inflated whole. ``protected`` reads
-    encrypted arguments; their payload keeps its marker fields, so that no log line shows the arguments.
+    encrypted and offloaded arguments; their payload keeps its marker fields, so that no log line shows the arguments.
 
     Raises:
         MissingKeyError: the arguments are encrypted, and this process lacks the key.
+        OffloadedArgumentsError: they are offloaded, and this process cannot read the payload store.
         PayloadLimitError: they inflate beyond ``limit`` bytes, or their values would take more memory than ``decoded_limit``.
         PayloadError: the compressed form is damaged (GitLab's PayloadDecompressionError) or was altered (its
             PayloadDecompressionConflictError). The payload is unchanged.
@@ -84,6 +85,8 @@ def _deflated(payload: Payload, text: str, protected: ProtectedArguments | None)
     """Return the compressed arguments. Raises binascii.Error, and as ``decompress_arguments``."""
     if not is_protected(payload):
         return base64.b64decode(text, validate=True)
+    if protected is None and OFFLOADED in payload:
+        raise OffloadedArgumentsError("no payload store is configured here")
     if protected is None:
         raise MissingKeyError("the arguments are encrypted", "no key is configured here", "encryption.keys")
     return protected.read(payload, text)

@@ -14,6 +14,9 @@ ENCRYPTED = "encrypt"
 ENCRYPTION_KEY = "aw_encryption_key"
 """Field of a job that this framework has encrypted: the version of the key, a dot, and the fingerprint of the key."""
 
+OFFLOADED = "aw_offloaded"
+"""Field of a job whose arguments are in the payload store: the number of bytes there. Its one argument is the id of the blob."""
+
 SIGNATURE = "aw_signature"
 """Field of a signed job: the version of the key, a dot, the fingerprint of the key, a dot, and the signature."""
 
@@ -22,6 +25,9 @@ READ = "aw_read"
 
 HIDDEN = "[encrypted data]"
 """What stands for encrypted arguments (Sidekiq's words)."""
+
+HIDDEN_OFFLOADED = "[offloaded data]"
+"""What stands for arguments in the payload store."""
 
 
 class ProtectedArguments(Protocol):
@@ -33,6 +39,7 @@ class ProtectedArguments(Protocol):
         Raises:
             PayloadError: the text is damaged, or belongs to another job.
             MissingKeyError: this process lacks the key of the job.
+            OffloadedArgumentsError: this process cannot read the payload store.
         """
         ...
 
@@ -44,4 +51,9 @@ def is_encrypted(payload: Payload) -> bool:
 
 def is_protected(payload: Payload) -> bool:
     """Return whether the arguments of a job are stored in such a form."""
-    return is_encrypted(payload)
+    return ENCRYPTION_KEY in payload or OFFLOADED in payload
+
+
+def hidden_arguments(payload: Payload) -> str:
+    """Return what stands for the arguments of a payload that ``is_protected``."""
+    return HIDDEN if is_encrypted(payload) else HIDDEN_OFFLOADED

@@ -226,6 +226,7 @@ class JobResources:
     """The id of a job that ends because it was cancelled: its mark goes with it."""
     iteration: Jid = ""
     """The id of an iterating job: its cursor goes when it ends for good."""
+    on_removed: Callable[[], None] | None = None  # after its confirmed removal: its offloaded arguments go
 
     def note_answer(self, slot: Slot, jid: str, *, taken: bool) -> None:
         """Note the answer to a job's request for ``slot``: without the slot, the job holds none of this limit.

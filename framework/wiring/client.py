@@ -87,16 +87,20 @@ class ProcessClient(Client):
             return None
         states = StatusWriter(self.shard(request), _status_write_failed)
         sizes = self.settings.size_limit
-        return run_inline(
-            worker,
-            data,
-            self.server_calls(),
-            sizes.decompressed_limit,
-            self._strict_arguments,
-            states,
-            sizes.decoded_limit,
-            self.protection.encryption,
-        )
+        try:
+            return run_inline(
+                worker,
+                data,
+                self.server_calls(),
+                sizes.decompressed_limit,
+                self._strict_arguments,
+                states,
+                sizes.decoded_limit,
+                self.protection.reader,
+            )
+        finally:
+            if self.protection.offload is not None:
+                self.protection.offload.delete_of(data)
 
     def perform_bulk_inline(self, worker: type[Any], request: BulkRequest) -> list[Jid | None]:
         """Check all jobs, then run them one after the other in this thread; raises what one of them raises."""
@@ -192,6 +196,7 @@ def open_limiter(settings: Settings) -> SizeLimiter:
         sizes.decompressed_limit,
         sizes.uncompressed_queues,
         sizes.decoded_limit,
+        offloads=settings.payload_offload.url is not None,
     )
     return SizeLimiter(limits, OversizeReporter(lambda: tracker_of(settings)))
 

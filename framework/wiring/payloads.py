@@ -1,6 +1,6 @@
 """Build what protects the stored payloads from the settings."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 
 from framework.declare.declaration import Declaration
@@ -9,12 +9,16 @@ from framework.execute.decoding import PayloadDecoder
 from framework.execute.stats import RunningJobs
 from framework.execute.verifying import VerifyingDecoder
 from framework.payloads.encryption import ArgumentEncryption
+from framework.payloads.folder_store import FolderStore
 from framework.payloads.key_versions import KeyVersions
+from framework.payloads.offload import PayloadOffload
 from framework.payloads.protection import PayloadProtection
+from framework.payloads.s3_store import S3Store
 from framework.payloads.signatures import PayloadSignatures
-from framework.push.edited_payloads import PayloadEdit, PayloadEdits
+from framework.push.edited_payloads import Edits, PayloadEdits
 from framework.settings.key_versions import KeySettings, SignatureSettings
 from framework.settings.model import Settings
+from framework.settings.payload_offload import PayloadOffloadSettings
 from framework.wire.memory_budget import MemoryBudget
 
 
@@ -38,7 +42,29 @@ def _encryption_of(active: int, secrets: tuple[tuple[int, bytes], ...]) -> Argum
 
 def open_protection(settings: Settings) -> PayloadProtection:
     """Return what protects payloads. Raises ConfigurationError as ``open_encryption``."""
-    return PayloadProtection(open_encryption(settings), open_signatures(settings.signatures))
+    return PayloadProtection(open_encryption(settings), open_signatures(settings.signatures), open_offload(settings))
+
+
+def open_offload(settings: Settings) -> PayloadOffload | None:
+    """Return what stores large arguments, ``None`` without a store. Opens no connection.
+
+    Raises:
+        ConfigurationError: the extra is not installed.
+    """
+    found = settings.payload_offload
+    return None if found.url is None else _offload_to(found.url, found.threshold)
+
+
+@lru_cache(maxsize=8)
+def _offload_to(url: str, threshold: int) -> PayloadOffload:
+    # Cached: client, processor and poller of one process share its connections, and its rate of log lines.
+    found = PayloadOffloadSettings(url=url, threshold=threshold)
+    if found.folder is not None:
+        return PayloadOffload(FolderStore(found.folder), url, threshold)
+    bucket, prefix, endpoint, region = found.bucket
+    store = S3Store(bucket, prefix, endpoint=endpoint, region=region)
+    store.load()
+    return PayloadOffload(store, url, threshold)
 
 
 def open_signatures(found: SignatureSettings) -> PayloadSignatures | None:
@@ -51,25 +77,29 @@ def open_signatures(found: SignatureSettings) -> PayloadSignatures | None:
 
 def open_decoder(settings: Settings, running_jobs: RunningJobs, budget: MemoryBudget | None = None) -> PayloadDecoder:
     """Return the decoder of a process's jobs. Raises ConfigurationError as ``open_encryption``."""
-    sizes, (encryption, signatures) = settings.size_limit, open_protection(settings)
+    sizes, protection = settings.size_limit, open_protection(settings)
     limits = sizes.decompressed_limit, sizes.decoded_limit
+    signatures, reader, offload = protection.signatures, protection.reader, protection.offload
+    delete_blob = None if offload is None else offload.delete
     if signatures is None:
-        return PayloadDecoder(running_jobs, *limits, budget, encryption)
-    return VerifyingDecoder(running_jobs, *limits, budget, encryption, signatures)
+        return PayloadDecoder(running_jobs, *limits, budget, reader, delete_blob)
+    return VerifyingDecoder(running_jobs, *limits, budget, reader, delete_blob, signatures=signatures)
 
 
 def payload_edits(protection: PayloadProtection) -> PayloadEdits:
     """Return the changes of payloads before they are written."""
-    encryption, signatures = protection
+    encryption, signatures, offload = protection
+    undo = None if offload is None else offload.delete_of
 
-    def edits_of(declaration: Declaration) -> Sequence[PayloadEdit]:
-        # Signed last: the signature covers the encrypted arguments.
+    def edits_of(declaration: Declaration) -> Edits:
+        # What is offloaded is encrypted. Signed last: the signature covers the digest of what is stored.
+        moving = () if offload is None else (offload.move_out,)
         signing = () if signatures is None else (signatures.sign,)
-        if not declaration.encrypt:
-            return signing
-        if encryption is None:
-            raise EncryptionKeyError(declaration.wire_name)
-        return (encryption.encrypt, encryption.replace_lock_key, *signing)
+        if declaration.encrypt:
+            if encryption is None:
+                raise EncryptionKeyError(declaration.wire_name)
+            return Edits((encryption.encrypt, encryption.replace_lock_key, *moving, *signing), 0, undo)
+        return Edits((*moving, *signing), 0 if signing or offload is None else offload.threshold, undo)
 
     return edits_of
 

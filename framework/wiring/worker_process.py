@@ -77,6 +77,7 @@ from framework.wiring.capsule_parts import (
 from framework.wiring.client import default_client, open_router, open_shards, replay_kept_pushes, tracker_of
 from framework.wiring.cron import open_cron, serve_leadership
 from framework.wiring.feature_flags import serve_flags
+from framework.wiring.payload_sweep import open_payload_upkeep
 from framework.wiring.payloads import open_decoder
 from framework.wiring.policies import open_policies
 from framework.wiring.schedule import open_poller
@@ -239,7 +240,7 @@ def build_worker(
         cron=(cron := open_cron(settings, router, shard.name, upkeep, identity, lambda: record.quiet, absent, waits)),
         reaper=Reaper(upkeep, events.recovered, detector, dead_set, decoded_limit, interruptions, waits),
         refresh=partial(_call_each, policies.refresh, cancellations.refresh),
-        maintenance=(*policies.maintenance, *_monitors(settings, upkeep, events), _upkeep(shard.name, upkeep, cron)),
+        maintenance=(*policies.maintenance, *_monitors(settings, shard.name, upkeep, events, cron)),
         flags=policies.flags,
         events=events,
         push_back=open_push_back(shard.client, owners, fetchers, events, interruptions),
@@ -327,11 +328,13 @@ def _record(
     )
 
 
-def _monitors(settings: Settings, client: "redis.Redis", events: ProcessEvents) -> tuple[Callable[[], None], ...]:
-    """Return the periodic reports: of jobs held for long, and of jobs of other applications."""
-    return HeldJobsAlert(client, events.held_too_long, settings.held_alert_after).check, events.summarize_foreign
-
-
-def _upkeep(shard: str, client: "redis.Redis", cron: CronScheduler) -> Callable[[], None]:
-    """Return the periodic work of tasks."""
-    return TaskUpkeep(client, shard, default_client().recorder, cron.leadership.ask).step
+def _monitors(
+    settings: Settings, shard: str, client: "redis.Redis", events: ProcessEvents, cron: CronScheduler
+) -> tuple[Callable[[], None], ...]:
+    """Return the periodic reports, of jobs held for long and of jobs of other applications, and the work of a leader."""
+    return (
+        HeldJobsAlert(client, events.held_too_long, settings.held_alert_after).check,
+        events.summarize_foreign,
+        TaskUpkeep(client, shard, default_client().recorder, cron.leadership.ask).step,
+        *open_payload_upkeep(settings, cron.leadership.ask),
+    )

@@ -11,7 +11,11 @@ from framework.declare import registry
 from framework.errors import Discard
 from framework.execute.iterations import ITERATIONS, Iterations, RedisIteration
 from framework.execute.stats import RunningJobs
+from framework.feature_flags.flag import Flag, drop_flag
+from framework.feature_flags.redis_flags import RedisFlags, set_flag
 from framework.finish.endings import YIELDED_JOBS
+from framework.policies.defer.admission import DropFlag
+from framework.policies.defer.skip_tracker import SkipTracker
 from framework.store.script import SAVE_ITERATION, START_ITERATION
 from framework.telemetry.counters import counters
 from framework.wire import keys
@@ -27,8 +31,8 @@ def slots(redis, redis_url, monkeypatch):
     monkeypatch.setattr(counters, "_counts", {})
     made = []
 
-    def start():
-        made.append(ProcessorBench(redis, redis_url, 1, ()))
+    def start(policies=()):
+        made.append(ProcessorBench(redis, redis_url, 1, (), policies))
         return made[-1].start()
 
     with registry.isolated():
@@ -137,9 +141,22 @@ def test_discarded_job_leaves_no_key(slots, redis):
 
     iterable(2, end)
     enqueue(redis, "Job", jid="j")
-    one = slots()
+    flags = RedisFlags(redis, "main")
+    one = slots([DropFlag(flags, SkipTracker(flags))])
     until(one.done)
     assert not redis.exists(STATE)
+    # Of an earlier run, if the job has no further one: it is too old now, or operators drop it.
+    redis.hset(STATE, "ex", 1)
+    enqueue(redis, "Job", jid="j", expires_in=1, enqueued_at=1.0)
+    until(lambda: one.lines(job_status="expired"))
+    until(lambda: not redis.exists(STATE))
+    set_flag(redis, Flag(drop_flag("Job"), 100), None)
+    flags.read()
+    one.policies.invalidate()
+    redis.hset(STATE, "ex", 1)
+    enqueue(redis, "Job", jid="j")
+    until(lambda: one.lines(job_status="dropped"))
+    until(lambda: not redis.exists(STATE))
 
 
 def test_job_cancelled_by_ruby_before_its_run_has_no_item(slots, redis):

@@ -65,7 +65,7 @@ NO_MOVES = {
 
 COUNTERS = {
     *(SKIPPED_JOBS, DEFERRED_JOBS, endings.EXPIRED_JOBS, endings.CANCELLED_JOBS),
-    *(endings.YIELDED_JOBS, endings.UNREADABLE_JOBS, endings.OVER_LIMIT_JOBS),
+    *(endings.YIELDED_JOBS, endings.UNREADABLE_JOBS, endings.WAITING_FOR_STORE, endings.OVER_LIMIT_JOBS),
 }
 
 
@@ -281,6 +281,9 @@ ACTS = {
     endings.DEFERRED: defer_by_flag,
     endings.DEFERRED_NO_KEY: lambda bench: bench.run(
         compressed=True, encrypt=True, aw_encryption_key="1.aa", args=["AA=="]
+    ),
+    endings.DEFERRED_NO_STORE: lambda bench: bench.run(
+        compressed=True, aw_offloaded=9, args=["a"], original_job_size_bytes=9
     ),
     endings.DEFERRED_REFUSED: lambda bench: bench.run(policies=[ScriptedPolicy(NoPermissionError("no right"))]),
     endings.UNKNOWN_CLASS: lambda bench: bench.run(name="Nowhere"),

@@ -64,9 +64,8 @@ def test_inflation_limit_holds_for_encrypted_arguments():
         read(encrypted(args=["x" * 1_000]), limit=100)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_changed_job_is_refused():
+    changes = [
         {"jid": "b" * 24},
         {"class": "OtherWorker"},
         {"version": 1},
@@ -79,12 +78,10 @@ def test_inflation_limit_holds_for_encrypted_arguments():
         {"aw_encryption_key": "9" * 30 + ".aa"},
         {"args": []},
         {"args": ARGUMENTS},
-    ],
-    ids=str,
-)
-def test_changed_job_is_refused(change):
-    with pytest.raises(PayloadError):
-        read({**encrypted(), **change})
+    ]
+    for change in changes:
+        with pytest.raises(PayloadError):
+            read({**encrypted(), **change})
 
 
 def test_arguments_of_another_job_are_refused():

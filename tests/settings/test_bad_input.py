@@ -127,6 +127,9 @@ APP, REDIS, ROUTING, QUEUES, CATEGORIES = (
 MODULE = "must be the name of a module, for example workers or shop.jobs, not "
 SECTION = "must hold keys and values; allowed keys: "
 RULE = "must be [query, queue] or [query, queue, shard]"
+CREDENTIALS = "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"
+QUERY = "only endpoint and region are allowed"
+STORES = "file:///srv/payloads, or s3://bucket/prefix?region=eu-central-1"
 KEY = "must be 32 random bytes in base64: `application-worker encryption new-key` prints a key"
 SIGNATURE_KEYS = "keys, key_files, active_version, required, unsigned_queues"
 NAMES = "must hold names, each with its keys and values"
@@ -426,6 +429,36 @@ ENTRIES = [
         "encryption: {active_version: 2}",
         "encryption",
         "active_version = 2 has no key: add it to keys or key_files",
+    ),
+    (APP, "payload_offload: here", "payload_offload", f"{SECTION}url, threshold, keep{HIDDEN}"),
+    (APP, "payload_offload: {threshold: 1}", "payload_offload.threshold", f"{WHOLE} 1,000 to 1,073,741,824, not 1"),
+    (APP, "payload_offload: {keep: 60}", "payload_offload.keep", "must be a number from 3,600 to 1e+09, not 60"),
+    (
+        APP,
+        "payload_offload: {url: 'file:///x', threshold: 6000000}",
+        "payload_offload",
+        "threshold = 6000000 is above size_limit.limit = 5000000: larger ones would go to Redis",
+    ),
+    (
+        APP,
+        "{size_limit: {mode: track}, payload_offload: {url: 'file:///x'}}",
+        "payload_offload",
+        "needs size_limit.mode = compress: only compressed arguments are offloaded",
+    ),
+    *(
+        (APP, f"payload_offload: {{url: '{url}'}}", "payload_offload.url", f"{message}{HIDDEN}")
+        for url, message in (
+            ("/srv", f"must begin with file:// or s3://: {STORES}"),
+            ("s3x://b", f"must begin with file:// or s3:// (did you mean 's3'?): {STORES}"),
+            ("a b", "must be a URL without spaces and control characters"),
+            ("file://srv/x", "must name a folder by its absolute path: file:///srv/payloads"),
+            ("s3://b#c", "must have no fragment: write # as %23"),
+            ("s3:///x", "must name a bucket: s3://bucket/prefix; another server is ?endpoint=https://host:port"),
+            (f"s3://k:{SECRET}@b", f"must hold no credentials: they come from the environment ({CREDENTIALS})"),
+            ("s3://b?endpiont=http://h", f"has the unknown part 'endpiont' (did you mean 'endpoint'?): {QUERY}"),
+            ("s3://b?endpoint=h", "has a wrong endpoint: for example endpoint=https://host:port, region=eu-central-1"),
+            ("s3://b?region=a&region=b", "must name endpoint and region once"),
+        )
     ),
     (APP, f"sentry: {SECRET}", "sentry", f"{SECTION}dsn{HIDDEN}"),
     (APP, f"sentry: {{dsm: {SECRET}}}", "sentry.dsm", "unknown key (did you mean 'dsn'?); allowed: dsn"),

@@ -51,7 +51,10 @@ _RUN_FIELDS = (
 def next_run(
     unit: UnitOfWork, policy: Deduplicate, clock: Callable[[], float], protection: PayloadProtection = NO_PROTECTION
 ) -> NextRun:
-    """Return the next run: a new job with the arguments and the context of the job that ``unit`` holds."""
+    """Return the next run: a new job with the arguments and the context of the job that ``unit`` holds.
+
+    Raises OSError as ``PayloadProtection.bind_to``: the settlement is then tried again.
+    """
     payload = decode(unit.data, None)
     former, jid, now = payload.get("jid"), generate_jid(), wire_timestamp(clock())
     for name in _RUN_FIELDS:
@@ -62,6 +65,8 @@ def next_run(
     state = None if found is None else (keys.status(jid), "queued", found.ttl_s)
 
     def log() -> None:
+        # The new job has the offloaded arguments of this one.
+        unit.keep_blob()
         _log_rescheduled(str(payload["class"]), former, jid, unit.queue, policy)
 
     return NextRun(rewrite(unit.data, payload), unit.queue, jid, state, log)

@@ -5,6 +5,7 @@ from typing import Any
 
 from framework.declare.declaration import Declaration
 from framework.execute.admission import AdmissionRequest
+from framework.execute.early_end import forget_cursor
 from framework.feature_flags.flag import Flags, drop_flag, run_flag
 from framework.finish.outcome import Deferred, Discarded
 from framework.policies.defer.skip_tracker import REASON, SkipTracker
@@ -31,6 +32,7 @@ class DropFlag:
         if flag is None or not flag.sampled():
             return None
         self._tracker.add(flag, worker, "dropped")
+        forget_cursor(request.unit, request.payload, request.declaration)
         why = f": {flag.reason}" if flag.reason else ""
         return Discarded(f"the flag {flag.name}{why}", REASON)
 

@@ -1,0 +1,139 @@
+"""Delete the blobs of the payload store that no job names.
+
+A blob is deleted only if all of this holds (decision 244):
+
+1. it was stored longer than ``keep`` ago;
+2. an earlier sweep found no job that names it, and noted that longer than ``keep`` ago;
+3. this sweep, which read every key that holds jobs on every shard twice, in both directions, finds none either.
+
+A job that moves during a sweep may be missed by one direction; to lose its blob it must be missed in four passes, days apart. If a
+shard does not answer, nothing is deleted. Crash story: each step is repeated by the next sweep.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, cast
+
+import redis
+
+from framework.admin.field_scan import jobs_with_field
+from framework.admin.job_counts import OnProgress
+from framework.payloads.blob_store import BlobStore
+from framework.payloads.offload import BLOBS, PayloadOffload
+from framework.wire.json import loads_object
+from framework.wire.protected import OFFLOADED
+
+_UNNAMED = "unnamed"
+"""The part before the slash of the names of notes: an empty file for each blob that no job names."""
+
+_LAST_SWEEP = "last-sweep"
+
+
+class SweepResult(NamedTuple):
+    """Count the blobs of one sweep."""
+
+    blobs: int = 0
+    size: int = 0
+    """The bytes of all blobs."""
+    candidates: int = 0
+    """Blobs older than ``keep``."""
+    unnamed: int = 0
+    """Candidates that no job names: noted now, or earlier."""
+    deleted: int = 0
+    deleted_size: int = 0
+
+
+class PayloadSweeper:
+    """Sweep the store of an application. ``clients`` has all its shards: a shard that is left out loses its blobs."""
+
+    def __init__(
+        self,
+        offload: PayloadOffload,
+        keep_s: float,
+        clients: "Mapping[str, redis.Redis]",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store: BlobStore = offload.store
+        self._keep_s = keep_s
+        self._clients = clients
+        self._clock = clock
+
+    def claim(self, period_s: float) -> bool:
+        """Note that a sweep begins now, unless one began less than ``period_s`` ago; return whether it may begin. Raises OSError."""
+        now = self._clock()
+        last = self._store.get(_LAST_SWEEP)
+        if last is not None and now - _seconds(last) < period_s:
+            return False
+        self._store.put(_LAST_SWEEP, f"{now:.3f}\n".encode())
+        return True
+
+    def sweep(self, on_progress: OnProgress = lambda _key, _jobs: None, *, dry_run: bool = False) -> SweepResult:
+        """Note and delete blobs. With ``dry_run`` only count what a sweep would do now.
+
+        Raises:
+            OSError: the store failed.
+            RedisError: a shard does not answer. Nothing was deleted.
+        """
+        now = self._clock()
+        result, candidates = self._candidates(now)
+        notes = {_last(note.name): note for note in self._store.list(_UNNAMED)}
+        if not candidates:
+            self._forget([note.name for note in notes.values()], dry_run=dry_run)
+            return result
+        named = self._named_blobs(on_progress)
+        unnamed = {name: size for name, size in candidates.items() if _last(name) not in named}
+        kept = {_last(name) for name in unnamed}
+        self._forget([note.name for blob, note in notes.items() if blob not in kept], dry_run=dry_run)
+        deleted = deleted_size = 0
+        for name, size in unnamed.items():
+            note = notes.get(_last(name))
+            if note is None:
+                if not dry_run:
+                    self._store.put(f"{_UNNAMED}/{_last(name)}", b"")
+            elif now - note.modified > self._keep_s:
+                deleted, deleted_size = deleted + 1, deleted_size + size
+                if not dry_run:
+                    # The blob first: a note without a blob is forgotten by the next sweep.
+                    self._store.delete(name)
+                    self._store.delete(note.name)
+        return result._replace(unnamed=len(unnamed), deleted=deleted, deleted_size=deleted_size)
+
+    def _candidates(self, now: float) -> tuple[SweepResult, dict[str, int]]:
+        """Return the counts of all blobs, and the names and sizes of the old ones."""
+        blobs = total = 0
+        old: dict[str, int] = {}
+        for blob in self._store.list(BLOBS):
+            blobs, total = blobs + 1, total + blob.size
+            if now - blob.modified > self._keep_s:
+                old[blob.name] = blob.size
+        return SweepResult(blobs, total, len(old)), old
+
+    def _named_blobs(self, on_progress: OnProgress) -> set[str]:
+        """Return the ids of the blobs that jobs of all shards name. Raises redis errors."""
+        found: set[str] = set()
+        for backwards in (False, True):
+            for client in self._clients.values():
+                for data in jobs_with_field(client, OFFLOADED, on_progress, backwards=backwards):
+                    # Whatever else is wrong with a payload, it keeps its blob.
+                    found.update(_texts(loads_object(data).get("args")))
+        return found
+
+    def _forget(self, notes: list[str], *, dry_run: bool) -> None:
+        for name in notes:
+            if not dry_run:
+                self._store.delete(name)
+
+
+def _texts(args: Any) -> Iterator[str]:
+    return (str(one) for one in cast("list[object]", args)) if isinstance(args, list) else iter(())
+
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def _seconds(text: bytes) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0

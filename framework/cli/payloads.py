@@ -1,0 +1,76 @@
+"""``payloads``: show the payload store, and sweep it."""
+
+import sys
+from typing import Any
+
+import click
+from redis.exceptions import RedisError
+
+from framework.admin.payload_sweep import PayloadSweeper
+from framework.cli.errors import reports_errors
+from framework.cli.groups import DefaultShowGroup
+from framework.cli.options import json_option
+from framework.cli.shards import ShardCommand, progress_reporter
+from framework.cli.terminal import columns, echo, echo_lines
+from framework.exit_codes import EXIT_FAILED
+from framework.wiring.payloads import open_offload
+
+
+@click.group("payloads", cls=DefaultShowGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def payloads() -> None:
+    """Show the store of large arguments (payload_offload.url), and sweep it.
+
+    Without a command it is shown.
+    """
+
+
+@payloads.command("show")
+@json_option
+@reports_errors
+def show(*, as_json: bool) -> None:
+    """Count the blobs of the payload store, and those that no job names, and delete nothing.
+
+    Every key of Redis that holds jobs is read in pages, on all shards.
+
+    Status 1: a shard or the store does not answer.
+    """
+    _run(as_json=as_json, dry_run=True)
+
+
+@payloads.command("sweep")
+@click.option("--dry-run", is_flag=True, help="Show the changes, and make none.")
+@json_option
+@reports_errors
+def sweep(*, dry_run: bool, as_json: bool) -> None:
+    """Delete the blobs that no job has named for long.
+
+    A blob is deleted if it is older than payload_offload.keep, and an earlier sweep, as long ago, found no job either. Worker
+    processes do this too, each six hours or more often. Every shard of the application must answer.
+
+    Status 1: a shard or the store does not answer; nothing was deleted.
+    """
+    _run(as_json=as_json, dry_run=dry_run)
+
+
+def _run(*, as_json: bool, dry_run: bool) -> None:
+    on = ShardCommand(())
+    offload = open_offload(on.settings)
+    if offload is None:
+        if as_json:
+            on.print_json({"url": None})
+        else:
+            echo("No payload store is configured (payload_offload.url): all arguments are in Redis.")
+        return
+    clients = {name: shard.client for name, shard in on.shards.items()}
+    sweeper = PayloadSweeper(offload, on.settings.payload_offload.keep, clients)
+    try:
+        found = sweeper.sweep(progress_reporter("all shards"), dry_run=dry_run)
+    except (RedisError, OSError) as error:
+        echo(f"Nothing was deleted: a shard or the payload store {offload.url} does not answer ({error}).", err=True)
+        sys.exit(EXIT_FAILED)
+    counts: dict[str, Any] = found._asdict()
+    if as_json:
+        on.print_json({"url": offload.url, "dry_run": dry_run, **counts})
+        return
+    rows = [(name.replace("_", " "), f"{value:,}") for name, value in counts.items()]
+    echo_lines(columns([("store", offload.url), *rows]))

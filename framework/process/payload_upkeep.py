@@ -1,0 +1,72 @@
+"""Sweep the payload store from time to time, as the leader of a shard."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from redis.exceptions import RedisError
+
+from framework.telemetry import logs
+from framework.telemetry.rate_limit import LogRateLimit
+
+_LOG_PERIOD_S = 600.0
+_LONGEST_PERIOD_S = 21_600.0
+
+
+def sweep_period_s(keep_s: float) -> float:
+    """Return the time between two sweeps of a store."""
+    return min(keep_s / 4, _LONGEST_PERIOD_S)
+
+
+class PayloadUpkeep:
+    """Call ``sweep`` in a thread each ``period_s`` while this process leads. ``sweep`` itself agrees with other processes."""
+
+    def __init__(
+        self,
+        sweep: Callable[[float], None],
+        leads: Callable[[], bool],
+        period_s: float,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sweep = sweep
+        self._leads = leads
+        self._period_s = period_s
+        self._monotonic = monotonic
+        # The first look comes early, because processes may restart more often than the period.
+        self._next = monotonic() + min(60.0, period_s)
+        self._thread: threading.Thread | None = None
+        self._rate = LogRateLimit(_LOG_PERIOD_S)
+
+    def step(self) -> None:
+        """Begin a sweep in a thread if it is due and this process leads."""
+        if self._monotonic() < self._next or not self._leads() or (self._thread and self._thread.is_alive()):
+            return
+        self._next = self._monotonic() + min(600.0, self._period_s)
+        self._thread = threading.Thread(target=self._work, name="payload-sweep", daemon=True)
+        try:
+            self._thread.start()
+        # The system cannot start another thread: the next step tries again.
+        except RuntimeError:
+            self._thread = None
+
+    def _work(self) -> None:
+        try:
+            self._sweep(self._period_s)
+        except (OSError, RedisError) as error:
+            self._rate.error(
+                "sweep",
+                "the payload store was not swept; the next sweep tries again, and no blob of a job is lost. Look at the error",
+                "payload_store.sweep_failed",
+                error=error,
+            )
+
+
+def log_sweep(count: int, size: int) -> None:
+    """Log a sweep that has deleted ``count`` blobs of ``size`` bytes."""
+    logs.logger().info(
+        "blobs that no job has named for long were deleted from the payload store",
+        event_name="payload_store.swept",
+        count=count,
+        size=size,
+    )

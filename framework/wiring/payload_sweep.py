@@ -1,0 +1,28 @@
+"""Build the sweep of the payload store from the settings."""
+
+from collections.abc import Callable
+
+from framework.admin.payload_sweep import PayloadSweeper
+from framework.process.payload_upkeep import PayloadUpkeep, log_sweep, sweep_period_s
+from framework.settings.model import Settings
+from framework.wiring.client import open_shards
+from framework.wiring.payloads import open_offload
+
+
+def open_payload_upkeep(settings: Settings, leads: Callable[[], bool]) -> tuple[Callable[[], None], ...]:
+    """Return the periodic sweep, nothing without a payload store. Opens no socket."""
+    offload, keep_s = open_offload(settings), settings.payload_offload.keep
+    if offload is None:
+        return ()
+
+    def sweep(period_s: float) -> None:
+        # Of its own and closed again: one sweep in hours needs no connection to every shard meanwhile.
+        shards = open_shards(settings, role="payload-sweep")
+        try:
+            sweeper = PayloadSweeper(offload, keep_s, {name: shards[name].client for name in shards})
+            if sweeper.claim(period_s) and (found := sweeper.sweep()).deleted:
+                log_sweep(found.deleted, found.deleted_size)
+        finally:
+            shards.close()
+
+    return (PayloadUpkeep(sweep, leads, sweep_period_s(keep_s)).step,)

@@ -1,0 +1,148 @@
+"""The payload store: blobs in a folder and in a bucket; arguments that are read back, with and without encryption and signature."""
+
+import base64
+import os
+import urllib.request
+
+import pytest
+
+from framework.errors import MissingKeyError, OffloadedArgumentsError, PayloadError, PayloadStoreError
+from framework.payloads.encryption import ArgumentEncryption
+from framework.payloads.folder_store import FolderStore
+from framework.payloads.key_versions import KeyVersions
+from framework.payloads.offload import PayloadOffload, blob_name
+from framework.payloads.protection import PayloadProtection
+from framework.payloads.s3_store import S3Store
+from framework.payloads.signatures import PayloadSignatures
+from framework.wire.compress import decompress_arguments, deflate_arguments
+from framework.wire.json import dumps, loads
+
+KEYS = KeyVersions(1, {1: b"1" * 32})
+ARGUMENTS = [os.urandom(3_000).hex(), 7]
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    """A server with the API of S3, over HTTP, with the bucket ``jobs``."""
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
+    urllib.request.urlopen(urllib.request.Request(f"{url}/jobs", method="PUT"), timeout=10).close()
+    yield url
+    server.stop()
+
+
+@pytest.fixture
+def stores(endpoint, tmp_path, monkeypatch):
+    """A folder, and a bucket."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    bucket = S3Store("jobs", tmp_path.name, endpoint=endpoint, region="us-east-1")
+    return [FolderStore(tmp_path / "payloads"), bucket]
+
+
+def job(arguments=ARGUMENTS):
+    text = dumps(arguments)
+    stored = {"compressed": True, "original_job_size_bytes": len(text), "args": [deflate_arguments(text).decode()]}
+    return {"class": "ImportWorker", "jid": "a" * 24, **stored}
+
+
+def read(payload, protection):
+    # As from Redis.
+    found = loads(dumps(payload), None)
+    decompress_arguments(found, 1_000_000, protected=protection.reader)
+    return found["args"]
+
+
+def test_store_keeps_lists_and_deletes_blobs(stores):
+    for store in stores:
+        check_blobs(store)
+
+
+def check_blobs(store):
+    assert list(store.list("blobs")) == []
+    assert store.get("blobs/ab/one") is None
+    store.put("blobs/ab/one", b"1" * 70_000)
+    store.put("blobs/cd/two", b"")
+    store.put("blobs/ab/one", b"new")
+    store.put("other/three", b"3")
+    assert (store.get("blobs/ab/one"), store.get("blobs/cd/two")) == (b"new", b"")
+    found = {one.name: one for one in store.list("blobs")}
+    assert {name: one.size for name, one in found.items()} == {"blobs/ab/one": 3, "blobs/cd/two": 0}
+    assert all(one.modified > 1_700_000_000 for one in found.values())
+    for name in ("blobs/ab/one", "blobs/ab/one", "blobs/none"):
+        store.delete(name)
+    assert [one.name for one in store.list("blobs")] == ["blobs/cd/two"]
+
+
+def test_offloaded_arguments_are_read_back(stores):
+    for store in stores:
+        check_arguments(store)
+
+
+def check_arguments(store):
+    """Whatever protects them; and every change of the job, of its blob and of the store is seen."""
+    offload, encryption = PayloadOffload(store, "store", 1_000), ArgumentEncryption(KEYS)
+    for encrypts in (False, True):
+        protection = PayloadProtection(encryption if encrypts else None, PayloadSignatures(KEYS), offload)
+        payload = {**job(), **({"aw_encryption_key": "1.x"} if encrypts else {})}
+        protection.protect(payload, sign=True)
+        (blob_id,) = payload["args"]
+        assert len(dumps(payload)) < 600
+        assert read(payload, protection) == ARGUMENTS
+        assert protection.signatures.is_valid(payload)
+        # The signature covers the digest of the blob, and that there is one.
+        for change in ({"args": [blob_id[::-1]]}, {"aw_offloaded": 1}):
+            assert not protection.signatures.is_valid({**payload, **change})
+        assert (
+            offload.fetch(payload, blob_id) == base64.b64decode(deflate_arguments(dumps(ARGUMENTS)))
+        ) is not encrypts
+        protection.bind_to(payload, "b" * 24)
+        assert read(payload, protection) == ARGUMENTS
+        # Bound to the id: another blob.
+        assert (payload["args"] == [blob_id]) is not encrypts
+        for wrong in ("../../etc/passwd", blob_id.upper(), ""):
+            with pytest.raises(PayloadError, match="is no id of a blob"):
+                read({**payload, "args": [wrong]}, protection)
+        store.put(blob_name(payload["args"][0]), b"changed")
+        with pytest.raises(PayloadError, match="another digest"):
+            read(payload, protection)
+        offload.delete(payload["args"][0])
+        with pytest.raises(PayloadError, match="has no blob"):
+            read(payload, protection)
+    payload = {**job(), "aw_encryption_key": "1.x"}
+    PayloadProtection(encryption, None, offload).protect(payload, sign=False)
+    with pytest.raises(MissingKeyError):
+        read(payload, PayloadProtection(offload=offload))
+    with pytest.raises(OffloadedArgumentsError, match="no payload store is configured"):
+        read(payload, PayloadProtection(encryption))
+    small = job([1])
+    offload.move_out(small)
+    assert small == job([1])
+    # A file system that is not mounted, or another bucket: no arguments are missing there.
+    store.delete("payload-store")
+    store.delete(blob_name(payload["args"][0]))
+    with pytest.raises(OffloadedArgumentsError, match="is no payload store"):
+        read(payload, PayloadProtection(encryption, None, offload))
+
+
+def test_store_that_fails_is_named(tmp_path, endpoint, monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    (tmp_path / "file").write_text("")
+    broken = [
+        FolderStore(tmp_path / "not mounted" / "payloads"),
+        FolderStore(tmp_path / "file"),
+        S3Store("jobs", "", endpoint="http://127.0.0.1:1", region="us-east-1"),
+        S3Store("none", "", endpoint=endpoint, region="us-east-1"),
+    ]
+    for store in broken:
+        offload, payload = PayloadOffload(store, "the-url", 1_000), job()
+        with pytest.raises(PayloadStoreError, match=r"ImportWorker: .* the-url, which did not take them"):
+            offload.move_out(payload)
+        assert payload == job()
+        with pytest.raises(OffloadedArgumentsError, match="the-url"):
+            offload.fetch(payload, f"{'a' * 24}-{'b' * 64}")
+        # Left to the sweep.
+        offload.delete(f"{'a' * 24}-{'b' * 64}")

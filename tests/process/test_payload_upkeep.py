@@ -1,0 +1,35 @@
+"""The periodic sweep of the payload store: by a leader alone, and no more often than all processes together may."""
+
+from framework.admin.payload_sweep import PayloadSweeper
+from framework.payloads.folder_store import FolderStore
+from framework.payloads.offload import PayloadOffload
+from framework.process.payload_upkeep import PayloadUpkeep, sweep_period_s
+from tests.harness import until
+
+
+def test_leader_sweeps_once_in_a_period(tmp_path):
+    now, leads, sweeps = [1_000.0], [False], []
+    store = PayloadOffload(FolderStore(tmp_path), "", 1)
+    sweeper = PayloadSweeper(store, 86_400, {}, lambda: now[0])
+
+    def sweep(period_s):
+        sweeps.append(sweeper.claim(period_s))
+        if len(sweeps) == 1:
+            raise OSError("the store is away")
+
+    period = sweep_period_s(86_400)
+    assert period == 21_600
+    upkeep = PayloadUpkeep(sweep, lambda: leads[0], period, monotonic=lambda: now[0])
+
+    def step(seconds, count):
+        now[0] += seconds
+        upkeep.step()
+        until(lambda: len(sweeps) == count and not (upkeep._thread and upkeep._thread.is_alive()))
+
+    step(3_600, 0)
+    leads[0] = True
+    step(1, 1)
+    # A sweep has begun: neither this nor another process begins one before the period has passed.
+    for seconds, count in ((599, 1), (1, 2), (600, 3), (period, 4)):
+        step(seconds, count)
+    assert sweeps == [True, False, False, True]
