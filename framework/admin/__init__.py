@@ -71,6 +71,7 @@ if TYPE_CHECKING:
         server_times,
         stats,
     )
+    from framework.admin.workflow_set import WorkflowSet, workflows
 
 __all__ = [
     "Answers",
@@ -97,6 +98,7 @@ __all__ = [
     "ShardStats",
     "Stats",
     "WorkerProcess",
+    "WorkflowSet",
     "acancel_jobs",
     "aflags",
     "ahistory",
@@ -132,6 +134,7 @@ __all__ = [
     "server_times",
     "stats",
     "work",
+    "workflows",
 ]
 
 # No module of this folder has the name of one of these: it would hide the name once it is imported.
@@ -160,6 +163,7 @@ _MODULES = {
     "ShardStats": "statistics",
     "Stats": "statistics",
     "WorkerProcess": "process_list",
+    "WorkflowSet": "workflow_set",
     "acancel_jobs": "cancel",
     "aflags": "policy_state",
     "ahistory": "statistics",
@@ -195,6 +199,7 @@ _MODULES = {
     "server_times": "statistics",
     "stats": "statistics",
     "work": "running_jobs",
+    "workflows": "workflow_set",
 }
 """Module of each public name. Type checkers read it from the imports above."""
 

@@ -1,0 +1,23 @@
+"""Define the jobs that start the steps of workflows."""
+
+from typing import cast
+
+from framework.declare import port, registry
+from framework.declare.worker import ApplicationWorker
+from framework.wire.workflow_fields import WORKFLOW_STEP, WorkflowEvent
+
+
+class WorkflowStepWorker(ApplicationWorker):
+    """Start a step of a workflow. A callback of the batch of the step before; the first one is pushed by the start."""
+
+    wire_name = WORKFLOW_STEP
+    feature_category = "not_owned"
+    loggable_arguments = ("workflow", "step", "event")
+
+    def perform(self, workflow: str, step: str, event: str) -> None:
+        """Note the event of the step, and start the next one. A further run of the job goes on where the last one ended."""
+        port.current().workflows.advance(workflow, step, cast("WorkflowEvent", event))
+
+
+# Each process knows the class, and no list of the application's classes has it.
+registry.make_built_in(WorkflowStepWorker)
