@@ -21,6 +21,8 @@ FrameworkError
 ├── JobRefusedError           framework.admin cannot move a job, which stays as it is
 ├── BatchError                a batch does not take jobs or callbacks
 │   └── UnknownBatchError     no shard has a batch of this id
+├── WorkflowError             a workflow is declared wrongly, or cannot start
+│   └── UnknownWorkflowError  no shard has a workflow of this id
 ├── QueryError                a worker query (routing rule, queue selector) does not parse
 ├── SelectorError             an argument of ``cluster`` names no group of queues
 ├── QueueReplacedError        the key of a queue changed its type during a migration of its jobs
@@ -334,6 +336,21 @@ class UnknownBatchError(BatchError, LookupError):
         super().__init__(
             bid, "no shard has it: it has no jobs yet (`with batch.jobs():` writes it), was deleted, or has expired"
         )
+
+
+class WorkflowError(FrameworkError):
+    """Report a workflow that is declared wrongly or cannot start. ``workflow`` is its name or id, empty if neither is known."""
+
+    def __init__(self, workflow: str, reason: str) -> None:
+        self.workflow, self.reason = workflow, reason
+        super().__init__(f"workflow {workflow}: {reason}." if workflow else f"{reason}.")
+
+
+class UnknownWorkflowError(WorkflowError, LookupError):
+    """Report a workflow that no shard has: it was deleted, or has expired."""
+
+    def __init__(self, workflow: str) -> None:
+        super().__init__(workflow, "no shard has it: it was deleted, or has expired")
 
 
 class QueryError(FrameworkError):

@@ -80,6 +80,7 @@ if TYPE_CHECKING:
         server_times,
         stats,
     )
+    from framework.admin.workflow_set import WorkflowSet, workflows
 
 __all__ = [
     "Answers",
@@ -107,6 +108,7 @@ __all__ = [
     "ShardStats",
     "Stats",
     "WorkerProcess",
+    "WorkflowSet",
     "aadd_cron_entry",
     "acancel_jobs",
     "acron_entries",
@@ -148,6 +150,7 @@ __all__ = [
     "server_times",
     "stats",
     "work",
+    "workflows",
 ]
 
 # No module of this folder has the name of one of these: it would hide the name once it is imported.
@@ -177,6 +180,7 @@ _MODULES = {
     "ShardStats": "statistics",
     "Stats": "statistics",
     "WorkerProcess": "process_list",
+    "WorkflowSet": "workflow_set",
     "aadd_cron_entry": "cron_schedule",
     "acancel_jobs": "cancel",
     "acron_entries": "cron_schedule",
@@ -218,6 +222,7 @@ _MODULES = {
     "server_times": "statistics",
     "stats": "statistics",
     "work": "running_jobs",
+    "workflows": "workflow_set",
 }
 """Module of each public name. Type checkers read it from the imports above."""
 

@@ -20,6 +20,7 @@ from framework.cli.jobs_queues import COMMANDS as QUEUES
 from framework.cli.jobs_show import show
 from framework.cli.jobs_stats import stats
 from framework.cli.jobs_story import story
+from framework.cli.workflow_commands import workflow
 
 
 @click.group("jobs", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -28,7 +29,7 @@ def jobs() -> None:
 
 
 for command in (
-    *(enqueue, stats, *QUEUES, *PROCESSES, list_jobs, show, story, *ACTIONS, cancel),
+    *(enqueue, stats, *QUEUES, *PROCESSES, list_jobs, show, story, workflow, *ACTIONS, cancel),
     *(explain, held, limits, locks, *PAUSES, deferred, *FLAGS, counters),
 ):
     jobs.add_command(command)

@@ -28,6 +28,7 @@ from framework.text import decode_escaped, format_duration, format_times
 from framework.wire.batch_fields import bid_of
 from framework.wire.iteration_state import SavedIteration
 from framework.wire.job import DEATH_COUNT, INTERRUPTED_COUNT
+from framework.wire.workflow_fields import step_of
 from framework.wiring.blockers import open_blocker_readers
 
 _MAX_CURSOR_TEXT = 100
@@ -146,6 +147,9 @@ def _found_text(jid: str, one: Explanation) -> Iterator[str]:
     if bid := bid_of(payload):
         name = visible(shorten(bid))
         yield f"  batch     {name}: `{command(f'batches show {name}')}` shows its counts"
+        if step := step_of(bid):
+            shown = command(f"jobs workflow {visible(shorten(step[0]))}")
+            yield f"  workflow  step {visible(shorten(step[1]))}: `{shown}` shows all steps"
     for held in one.resources:
         yield f"  holds     {held}"
     if one.interruptions.stops or one.interruptions.deaths:
@@ -199,6 +203,7 @@ def _as_json(one: Explanation) -> dict[str, Any]:
         "queue": payload.get("queue"),
         "schedule": None if (tick := tick_of(payload)) is None else tick._asdict(),
         "batch": bid_of(payload) or None,
+        "workflow": (step_of(bid_of(payload)) or (None, None))[0],
         "holds": list(one.resources),
         INTERRUPTED_COUNT: one.interruptions.stops,
         DEATH_COUNT: one.interruptions.deaths,

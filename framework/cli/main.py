@@ -49,6 +49,9 @@ COMMANDS = {
     "batches": LazyCommand(
         f"{_COMMANDS_PACKAGE}.batch_commands", "batches", "List batches of jobs, show one, cancel or delete it."
     ),
+    "workflows": LazyCommand(
+        f"{_COMMANDS_PACKAGE}.workflow_commands", "workflows", "List workflows, cancel or delete one."
+    ),
     "cron": LazyCommand(f"{_COMMANDS_PACKAGE}.cron", "cron", "Show the schedule, and change its entries."),
     "tasks": LazyCommand(
         f"{_COMMANDS_PACKAGE}.task_commands", "tasks", "Show tasks, cancel and retry them, and make their tables."

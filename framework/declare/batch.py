@@ -59,9 +59,9 @@ class Batch:
         block = batch_client.current_block.get()
         self._facts = BatchFacts(
             new_bid(),
-            _check_description(description),
+            check_text("description", description),
             "" if callback_queue is None else _check_queue(callback_queue),
-            _check_expiry(expires_in),
+            check_expiry(expires_in),
             shard,
         )
         if block is not None:
@@ -287,10 +287,11 @@ def _check_bid(bid: object) -> str:
     return str(bid)
 
 
-def _check_description(description: object) -> str:
-    if not isinstance(description, str):
-        raise TypeError(f"description={short_repr(description)}: give a str")
-    return description
+def check_text(name: str, text: object) -> str:
+    """Return an argument that is a text. Raises TypeError."""
+    if not isinstance(text, str):
+        raise TypeError(f"{name}={short_repr(text)}: give a str")
+    return text
 
 
 def _check_autoflush(count: object) -> int:
@@ -314,7 +315,8 @@ def _check_queue(name: object) -> str:
         raise ValueError(f"callback_queue={short_repr(name)}. Allowed: {error}") from None
 
 
-def _check_expiry(expires_in: object) -> int:
+def check_expiry(expires_in: object) -> int:
+    """Return the seconds of an argument ``expires_in``. Raises ValueError."""
     seconds = expires_in.total_seconds() if isinstance(expires_in, timedelta) else expires_in
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 60 <= seconds <= 10 * 365 * 86_400:
         raise ValueError(

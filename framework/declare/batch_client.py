@@ -10,6 +10,7 @@ from framework.declare.batch_port import BatchPort, JobCollector
 from framework.declare.declaration import Declaration
 from framework.declare.limiter_rule import LimiterPort
 from framework.declare.request import BulkRequest, PushRequest, Route
+from framework.declare.workflow_port import WorkflowPort
 from framework.types import Jid, JobState
 
 current_block: ContextVar[JobCollector | None] = ContextVar("framework_batch_block", default=None)
@@ -26,6 +27,11 @@ class BlockClient:
     def batches(self) -> BatchPort:
         """See ``ClientPort``."""
         return self.client.batches
+
+    @property
+    def workflows(self) -> WorkflowPort:
+        """See ``ClientPort``."""
+        return self.client.workflows
 
     @property
     def limiters(self) -> LimiterPort:

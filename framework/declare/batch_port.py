@@ -7,6 +7,7 @@ from typing import Protocol
 from framework.declare.request import BulkRequest, PushRequest
 from framework.types import Jid
 from framework.wire.batch_fields import BatchAction, BatchEventName, BatchMembers, Callback
+from framework.wire.workflow_fields import StepPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,8 @@ class BatchFacts:
     parent: "BatchFacts | None" = None
     parent_block: "JobCollector | None" = None
     """The block that it was made in."""
+    part: StepPart | None = None
+    """The part of a workflow's step that the block writes."""
     callbacks: dict[BatchEventName, list[BuiltCallback]] = field(
         default_factory=dict[BatchEventName, list[BuiltCallback]]
     )

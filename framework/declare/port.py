@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from framework.declare.declaration import Declaration
     from framework.declare.limiter_rule import LimiterPort
     from framework.declare.request import BulkRequest, PushRequest, Route
+    from framework.declare.workflow_port import WorkflowPort
     from framework.types import Jid, JobState
 
 T = TypeVar("T")
@@ -46,6 +47,11 @@ class ClientPort(Protocol):
     @property
     def batches(self) -> "BatchPort":
         """Return the batches of the shards."""
+        ...
+
+    @property
+    def workflows(self) -> "WorkflowPort":
+        """Return the workflows of the shards."""
         ...
 
     def look_up(self, jids: "Sequence[Jid]") -> "dict[Jid, JobState]":

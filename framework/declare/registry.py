@@ -36,6 +36,8 @@ class _Registry:
         # Every class ever created. Loading a module again after ``isolated`` brings its workers back from here.
         self.by_qualified_name: dict[tuple[str, str], type[Any]] = {}
         self.loaded: set[str] = set()
+        self.built_in: dict[str, type[Any]] = {}
+        """The framework's own classes, whose jobs each process runs: no list of the application's classes has them."""
 
 
 _registry = _Registry()
@@ -50,7 +52,7 @@ def register(worker: type[Any]) -> None:
     names = (declaration.wire_name, *declaration.aliases)
     with _registry.lock:
         for name in names:
-            holder = _registry.by_name.get(name)
+            holder = _registry.by_name.get(name) or _registry.built_in.get(name)
             if holder is not None and _declaration(holder).qualified_name != declaration.qualified_name:
                 raise DeclarationError(
                     declaration.qualified_name,
@@ -66,7 +68,16 @@ def register(worker: type[Any]) -> None:
 
 def find(wire_name: str) -> type[Any] | None:
     """Return the worker class of that wire name or alias, or None."""
-    return _registry.by_name.get(wire_name)
+    return _registry.by_name.get(wire_name) or _registry.built_in.get(wire_name)
+
+
+def make_built_in(worker: type[Any]) -> None:
+    """Remove a registered class of the framework from the application's classes. ``find`` still returns it."""
+    declaration = _declaration(worker)
+    with _registry.lock:
+        _unregister(worker)
+        del _registry.by_qualified_name[declaration.module, declaration.class_name]
+        _registry.built_in[declaration.wire_name] = worker
 
 
 def names() -> list[str]:

@@ -50,6 +50,16 @@ class Setter(Generic[P]):
         self._declaration = declaration
         self._options = options
 
+    @property
+    def declaration(self) -> Declaration:
+        """The declaration of the class."""
+        return self._declaration
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The options, normalised."""
+        return self._options
+
     def set(self, **options: Unpack[PushOptions]) -> "Setter[P]":
         """Return a setter with these options in addition; the last value of an option counts.
 

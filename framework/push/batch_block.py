@@ -21,6 +21,7 @@ from framework.wire.batch_fields import (
     SUCCEEDED,
     UNKNOWN,
     WRITTEN,
+    WRITTEN_BEFORE,
     BatchEventName,
     BatchGroup,
     BatchReply,
@@ -123,6 +124,12 @@ class BatchBlock:
                 return
             self._flush(last=True)
 
+    def finish_part(self) -> None:
+        """Write a part of a workflow's step, which may be empty, unless it was written before. Raises as ``finish``."""
+        with self._lock:
+            assert self.facts.part is not None, "the block is a part of a step"  # noqa: S101
+            self._flush(last=self.facts.part.last)
+
     def abandon(self) -> None:
         """See ``JobCollector``."""
         with self._lock:
@@ -147,7 +154,8 @@ class BatchBlock:
             self._jids += batch.jids
             if plan.recorder is not None:
                 self._recorded.append(_RecordedJobs(plan.recorder, plan.destination, batch, copy_context()))
-            if len(self._jids) >= self._autoflush or self._bytes >= _MAX_BYTES:
+            # A part of a step is one write, so that it is made once.
+            if self.facts.part is None and (len(self._jids) >= self._autoflush or self._bytes >= _MAX_BYTES):
                 self._flush(last=False)
             return batch.jids
 
@@ -192,10 +200,11 @@ class BatchBlock:
             closes=last and self._is_open,
             groups=groups,
             statuses=self._statuses,
+            part=facts.part,
         )
         reply = self._send_recorded(shard, write)
         self._log_duplicates(groups, reply)
-        jids = self._jids
+        jids = self._jids if reply.code == WRITTEN else []
         self._groups, self._statuses, self._jids, self._bytes, self._duplicates = {}, [], [], 0, {}
         self._recorded = []
         self._is_open, facts.exists = not last, True
@@ -209,7 +218,12 @@ class BatchBlock:
             one.context.run(one.recorder.enqueued, one.destination, one.jobs)
         try:
             reply = self._send(shard, write)
-            if reply.code != WRITTEN:
+            if reply.code == WRITTEN_BEFORE:
+                # Another run of the job that starts the step has written and recorded them.
+                not_written = BatchError(self.facts.bid, "another process has started the step meanwhile")
+                for one in self._recorded:
+                    one.recorder.not_written(one.destination, one.jobs, not_written)
+            elif reply.code != WRITTEN:
                 raise self._refusal(reply.code)
         except (ShardUnavailableError, BatchError) as error:
             if not (isinstance(error, ShardUnavailableError) and error.maybe_written):

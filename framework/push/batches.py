@@ -1,13 +1,14 @@
 """Read and change batches, wherever they are, and build their callbacks."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 from framework.declare.batch_port import BatchFacts, BatchStatus, BuiltCallback, JobCollector
 from framework.declare.declaration import Declaration
 from framework.declare.request import PushRequest
-from framework.errors import ShardUnavailableError, UnknownBatchError
+from framework.errors import UnknownBatchError
 from framework.push.batch_block import BatchBlock, JobMaker, stored_callback
+from framework.push.homes import Homes
 from framework.push.job_batch import JobBatch
 from framework.push.push_plan import PushPlan
 from framework.shard.shard import Shard
@@ -16,11 +17,6 @@ from framework.wire.batch_fields import BATCH_EVENT, BID, BatchAction, BatchEven
 from framework.wire.job import decode
 from framework.wire.json import dumps
 from framework.wire.payload_edit import rewrite
-
-T = TypeVar("T")
-
-_MOST_KNOWN = 10_000
-"""Batches whose shard a process remembers."""
 
 
 class CallbackMaker(JobMaker, Protocol):
@@ -38,8 +34,7 @@ class Batches:
 
     def __init__(self, client: CallbackMaker) -> None:
         self._client = client
-        # By id; two threads may find the same.
-        self._homes: dict[str, str] = {}
+        self._homes = Homes(lambda: client.shards, UnknownBatchError)
 
     def block(self, facts: BatchFacts, autoflush: int) -> JobCollector:
         """See ``BatchPort``."""
@@ -48,7 +43,7 @@ class Batches:
             # An unknown name is an error before the block.
             shard = self._client.shards[shard].name
         elif facts.exists:
-            shard = self._at_home(facts.bid, lambda home: home.name if home.read_batch(facts.bid) else None)
+            shard = self._homes.ask(facts.bid, lambda home: home.name if home.read_batch(facts.bid) else None)
         return BatchBlock(self._client, facts, shard, autoflush)
 
     def build_callback(self, facts: BatchFacts, event: BatchEventName, request: PushRequest) -> BuiltCallback | None:
@@ -88,7 +83,7 @@ class Batches:
             stored = stored_callback(known, home.name, built)
             return home.change_batch(facts.bid, "callback", event, dumps(stored.encode())) or None
 
-        return self._at_home(facts.bid, add) > 0
+        return self._homes.ask(facts.bid, add) > 0
 
     def change(self, bid: str, action: BatchAction) -> None:
         """See ``BatchPort``."""
@@ -99,13 +94,13 @@ class Batches:
                     self.change(child, action)
                 except UnknownBatchError:
                     continue
-        self._at_home(bid, lambda home: home.change_batch(bid, action) or None)
+        self._homes.ask(bid, lambda home: home.change_batch(bid, action) or None)
         if action == "delete":
-            self._homes.pop(bid, None)
+            self._homes.forget(bid)
 
     def status(self, bid: str) -> BatchStatus:
         """See ``BatchPort``."""
-        return self._at_home(bid, lambda home: home.read_batch(bid))
+        return self._homes.ask(bid, lambda home: home.read_batch(bid))
 
     def is_valid(self, bid: str) -> bool:
         """See ``BatchPort``."""
@@ -121,28 +116,5 @@ class Batches:
 
     def members(self, bid: str, kind: BatchMembers) -> Iterator[str]:
         """See ``BatchPort``."""
-        home = self._at_home(bid, lambda one: one if one.read_batch(bid) is not None else None)
+        home = self._homes.ask(bid, lambda one: one if one.read_batch(bid) is not None else None)
         return home.batch_members(bid, kind)
-
-    def _at_home(self, bid: str, ask: Callable[[Shard], T | None]) -> T:
-        """Return the answer of the shard that has the batch; the others answer ``None``.
-
-        Raises:
-            UnknownBatchError: no shard has it.
-            ShardUnavailableError: a shard that may have it does not answer.
-        """
-        known, failure = self._homes.get(bid), None
-        for name in [known] if known is not None else sorted(self._client.shards):
-            try:
-                found = ask(self._client.shards[name])
-            except ShardUnavailableError as error:
-                failure = failure or error
-                continue
-            if found is not None:
-                if len(self._homes) >= _MOST_KNOWN:
-                    self._homes.clear()
-                self._homes[bid] = name
-                return found
-        if failure is not None:
-            raise failure
-        raise UnknownBatchError(bid)

@@ -29,6 +29,7 @@ from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimit
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.push.template import JobTemplate, TemplatePayloads
 from framework.push.transactions import TransactionCheck, after_commits, skipping_transaction_check, sources
+from framework.push.workflows import Workflows
 from framework.route.router import Router
 from framework.shard.shard import Shard
 from framework.shard.shards import Shards
@@ -72,6 +73,7 @@ class Client:
         # By wire name, without a lock: two threads may make the same plan (decision 150).
         self._plans: dict[str, PushPlan] = {}
         self.batches = Batches(self)
+        self.workflows = Workflows(self, self.batches)
 
     def route(self, declaration: Declaration) -> Route:
         """Return the queue, the shard and the deciding rule of a class."""

@@ -15,6 +15,7 @@ from framework.shard.connection import ShardConnection, pack
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.routing_validator import RoutingValidator
 from framework.shard.transaction import TOKEN_MS, Command, QueueTransaction, ScheduleTransaction
+from framework.shard.workflow_store import WorkflowStore
 from framework.store.channel import ChannelPool
 from framework.store.clock import epoch_s
 from framework.store.connect import COMMAND_TIMEOUT_S, Endpoint, open_client
@@ -43,7 +44,7 @@ _MAX_SEARCHED = 10_000
 _RESERVATION_S = 600
 
 
-class Shard:
+class Shard(WorkflowStore):
     """Represent a named Redis. Opening it opens no socket; the first command does."""
 
     def __init__(

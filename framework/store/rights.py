@@ -106,11 +106,12 @@ PRODUCER = Role(
         keys.limit("*"),
         *(keys.LIMITS, keys.COUNTERS, keys.FLAGS, keys.CANCELLED, keys.LIMITERS, keys.limiter("*")),
         *(keys.BATCHES, keys.batch("*"), keys.TASK_EVENTS),
+        *(keys.WORKFLOWS, keys.workflow("*")),
     ),
     (
         *(script.PUSH_UNIQUE, script.PUSH_DELAYED, script.PUSH_UP_TO, script.NOTE_PUSHED, script.MARK_CANCELLED),
         *(script.LIMITER_TAKE, script.LIMITER_LOCK, script.LIMITER_UNLOCK, script.LIMITER_READ),
-        *(script.BATCH_PUSH, script.BATCH_CHANGE),
+        *(script.BATCH_PUSH, script.BATCH_CHANGE, script.WORKFLOW_CHANGE),
     ),
     # SET also runs inside push_unique, where the command comes as a value: the status of a tracked job.
     # WATCH, PEXPIRE, MULTI, RPUSH, LMOVE, EXEC: a chunk of a bulk push; TYPE, LLEN, UNLINK: before a chunk is repeated.
@@ -168,6 +169,7 @@ WORKER = Role(
             script.RELEASE_PAUSED,
             script.LEAD,
             script.CRON_PUSH,
+            script.WORKFLOW_ADVANCE,
             script.START_ITERATION,
             script.SAVE_ITERATION,
             # The leader compares the events of recorded jobs with their places.
@@ -222,6 +224,7 @@ OPERATOR = Role(
         script.DROP_QUEUED,
         script.MARK_CANCELLED,
         script.BATCH_CHANGE,
+        script.WORKFLOW_CHANGE,
         script.UNREGISTER,
         script.MIGRATE,
         script.REPLACE,

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from framework.testing.memory_workflows import MemoryWorkflows
 from framework.types import Jid
 from framework.wire.batch_fields import (
     CANCELLED,
@@ -54,12 +55,14 @@ class MemoryBatches:
         self._places = places
         self._clock = clock
         self._batches: dict[str, _MemoryBatch] = {}
+        self.workflows = MemoryWorkflows(self, clock)
         self.enqueued: list[Jid] = []
         """The ids of callbacks that were enqueued; the mode ``inline`` takes and runs them."""
 
     def clear(self) -> None:
         """Forget all batches."""
         self._batches.clear()
+        self.workflows.clear()
         self.enqueued.clear()
 
     def fields(self, bid: str) -> tuple[dict[str, Any], int, int] | None:
@@ -78,6 +81,9 @@ class MemoryBatches:
     def write(self, write: BatchWrite, add_jobs: Callable[[], list[list[Any]]]) -> BatchReply:
         """Create the batch if the write says so, count what ``add_jobs`` writes, and settle."""
         found = self._batches.get(write.bid)
+        part_refused = self.workflows.refusal(write.part)
+        if part_refused is not None:
+            return BatchReply(part_refused, ())
         refused = self._refusal(found) if found is not None or write.create is None else None
         if refused is None and write.create is not None and write.create.parent:
             refused = NO_PARENT if self._refusal(self._batches.get(write.create.parent)) is not None else None
@@ -85,10 +91,14 @@ class MemoryBatches:
             return BatchReply(refused, ())
         if found is None:
             found = self._create(write)
+            invalidated_at = self.workflows.invalidated_at(write.part)
+            if invalidated_at is not None:
+                found.fields["invalidated_at"] = float(invalidated_at)
         owners = add_jobs()
         added = len(write.payloads()) - len(owners)
         for name, number in (("total", added), ("pending", added), ("open", write.opens - write.closes)):
             found.add(name, number)
+        self.workflows.written(write.part)
         self._settle(write.bid)
         return BatchReply(WRITTEN, owners)
 
@@ -135,6 +145,7 @@ class MemoryBatches:
         if action == "cancel":
             found.fields.setdefault("cancelled_at", self._clock())
             found.fields.pop("open", None)
+            self.workflows.batch_cancelled(bid)
             self._places.cancelled.add(bid)
             self._settle(bid)
         return 1

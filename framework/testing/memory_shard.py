@@ -1,12 +1,14 @@
 """Stand for a shard of the configuration: the pushes of the product write into memory."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Never, cast
 
 from framework.declare.batch_port import BatchStatus
+from framework.declare.workflow_port import WorkflowStatus
 from framework.errors import PushError, ShardUnavailableError
 from framework.shard.batch_reader import batch_status
 from framework.shard.shard import Shard
+from framework.shard.workflow_reader import batches_of, workflow_status
 from framework.store.connect import Endpoint
 from framework.testing.memory import JobMemory, marked_duplicate
 from framework.types import Jid
@@ -15,6 +17,7 @@ from framework.wire.batch_fields import BatchAction, BatchMembers, BatchReply, B
 from framework.wire.json import loads
 from framework.wire.resources import UniqueJobs
 from framework.wire.status_key import StatusCommand
+from framework.wire.workflow_fields import WorkflowAction, WorkflowEvent
 
 if TYPE_CHECKING:
     import redis
@@ -208,6 +211,55 @@ class MemoryShard(Shard):
         """See ``Shard``."""
         self._check_available()
         yield from self.memory.batches.members(bid, kind)
+
+    def change_workflow(
+        self,
+        workflow_id: str,
+        action: WorkflowAction,
+        facts: bytes = b"",
+        lists: Sequence[str] = (),
+        numbers: Sequence[int] = (),
+    ) -> bool:
+        """See ``Shard`` and ``workflow_change.lua``."""
+        self._check_available()
+        with self.memory.step:
+            return self.memory.batches.workflows.change(workflow_id, action, facts, lists, numbers)
+
+    def advance_workflow(
+        self, workflow_id: str, step: str, event: WorkflowEvent, after_success: str, after_failure: str
+    ) -> tuple[str, str]:
+        """See ``Shard`` and ``workflow_advance.lua``."""
+        self._check_available()
+        with self.memory.step:
+            return self.memory.batches.workflows.advance(workflow_id, step, event, after_success, after_failure)
+
+    def read_workflow(self, workflow_id: str) -> dict[str, str] | None:
+        """See ``Shard``."""
+        self._check_available()
+        with self.memory.step:
+            return self.memory.batches.workflows.fields(workflow_id)
+
+    def workflow_status(self, workflow_id: str) -> WorkflowStatus | None:
+        """See ``Shard``. A workflow of a fake does not expire."""
+        fields = self.read_workflow(workflow_id)
+        if fields is None:
+            return None
+        found = [self.read_batch(bid) for bid in batches_of(workflow_id, fields)]
+        batches = {one.bid: one for one in found if one is not None}
+        return workflow_status(workflow_id, self.name, fields, -1, self.time(), batches)
+
+    def add_step_parts(self, place: str, parts: Iterable[bytes]) -> int:
+        """See ``Shard``."""
+        self._check_available()
+        made = list(parts)
+        with self.memory.step:
+            return self.memory.batches.workflows.add_parts(place, made)
+
+    def step_part(self, place: str, number: int) -> bytes | None:
+        """See ``Shard``."""
+        self._check_available()
+        with self.memory.step:
+            return self.memory.batches.workflows.part(place, number)
 
     def states(self, jids: Sequence[Jid]) -> Sequence[bytes | None]:
         """See ``Shard``."""

@@ -2,11 +2,12 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from framework.types import Jid, Payload
 from framework.wire.json import dumps
+from framework.wire.workflow_fields import StepPart
 
 BID = "bid"
 """Field of a job: the id of its batch (Sidekiq Pro's). Other writers' batches have ids of another form, and are left alone."""
@@ -121,6 +122,8 @@ class BatchWrite:
     groups: Sequence[BatchGroup] = ()
     statuses: Sequence[Sequence[str]] = ()
     """The SET commands of tracked jobs, without their first word."""
+    part: StepPart | None = None
+    """The part of a workflow's step that this is."""
 
     def head(self, token_ms: int) -> bytes:
         """Return the first argument of the script."""
@@ -136,6 +139,7 @@ class BatchWrite:
             "groups": groups,
             "locks": [{str(index): text for index, text in one.lock_requests.items()} for one in self.groups],
             "statuses": [list(one) for one in self.statuses],
+            "part": None if self.part is None else asdict(self.part),
         }
         return dumps(found)
 
@@ -148,10 +152,11 @@ class BatchReply(NamedTuple):
     """The answer of ``batch_push.lua``."""
 
     code: int
-    """1: written; else one of the constants below, and nothing was written."""
+    """1: written; 2: a part of a step that was written before; else one of the constants below, and nothing was written."""
     owners: Sequence[Sequence[Any]]
     """Of each dropped duplicate: group and index, from 0, and the jid of the job that it duplicates."""
 
 
-WRITTEN, UNKNOWN, SUCCEEDED, CANCELLED, NO_PARENT = 1, 0, -1, -2, -3
-"""Codes: there is no such batch; it has succeeded; it was cancelled; its parent is unknown, succeeded or cancelled."""
+WRITTEN_BEFORE, WRITTEN, UNKNOWN, SUCCEEDED, CANCELLED, NO_PARENT = 2, 1, 0, -1, -2, -3
+"""Codes: the part of a step was written before; written; there is no such batch; it has succeeded; it was cancelled; its parent is
+unknown, succeeded or cancelled."""

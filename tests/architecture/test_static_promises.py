@@ -47,6 +47,7 @@ MAY_TAKE = {
     "schedule": {"LREM"},
     "slots": {"ZPOPMIN", "ZREM"},
     "trim": {"ZPOPMIN", "ZREM"},  # the dead set holds jobs that have ended
+    "workflow_change": {"ZREM"},  # the command removes the name of a workflow
     "yield_job": {"LREM"},
     "unregister": {"ZREM"},  # the command removes an identity, not a job
 }

@@ -172,6 +172,7 @@ def test_explain_names_the_entry_that_pushed_the_job(site, explain, redis):
 def test_explain_names_the_batch_and_its_cancellation(site, explain, redis):
     enqueue(redis, "NoopWorker", jid=JID, bid="aw-4711")
     enqueue(redis, "NoopWorker", jid="other", bid=7)
+    enqueue(redis, "NoopWorker", jid="stepped", bid="aw-wf-1.import")
     redis.zadd(keys.CANCELLED, {"aw-4711": time.time()})
     (found,) = explain()["found"]
     assert found["batch"] == "aw-4711"
@@ -181,6 +182,9 @@ def test_explain_names_the_batch_and_its_cancellation(site, explain, redis):
     assert (other["batch"], "cancelled" in [one["code"] for one in other["reasons"]]) == (None, False)
     done = site.run(COMMAND, "explain", JID, "-r", "jobs")
     assert "  batch     aw-4711: `scripts/batches show aw-4711` shows its counts" in done.stdout.splitlines()
+    done = site.run(COMMAND, "explain", "stepped", "-r", "jobs")
+    assert "  workflow  step import: `scripts/jobs workflow wf-1` shows all steps" in done.stdout.splitlines()
+    assert (explain("stepped")["found"][0]["workflow"], found["workflow"]) == ("wf-1", None)
 
 
 def test_explain_job_in_flight_names_the_process(site, explain, redis):

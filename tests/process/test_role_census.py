@@ -58,6 +58,7 @@ status.look_up(jids)
 BATCHES_AND_LIMITERS = {
     "+sscan": ("shard/batch_reader.py", "sscan_iter("),
     "script batch_change": ("shard/shard.py", "BATCH_CHANGE"),
+    "script workflow_change": ("shard/workflow_store.py", "WORKFLOW_CHANGE"),
     "script limiter_unlock": ("shard/limiter_store.py", "LIMITER_UNLOCK"),
 }
 
@@ -72,6 +73,9 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "~aw:limiters": ("shard/limiter_store.py", "keys.LIMITERS"),
         "~aw:batch:*": ("shard/shard.py", "keys.batch("),
         "~aw:batches": ("shard/shard.py", "keys.BATCHES"),
+        "~aw:workflow:*": ("shard/workflow_store.py", "keys.workflow("),
+        "~aw:workflows": ("shard/workflow_store.py", "keys.WORKFLOWS"),
+        "+rename": ("store/scripts/workflow_change.lua", "'RENAME'"),
         **BATCHES_AND_LIMITERS,
     },
     "worker": {
@@ -79,6 +83,8 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "+zrank": ("admin/search.py", "zrank("),
         "+zscan": ("admin/search.py", "zscan("),
         "script search": ("admin/search.py", "SEARCH("),
+        "script workflow_advance": ("shard/workflow_store.py", "WORKFLOW_ADVANCE"),
+        "+rename": ("store/scripts/workflow_change.lua", "'RENAME'"),
         "script start_iteration": ("execute/iterations.py", "START_ITERATION"),
         "script save_iteration": ("execute/iterations.py", "SAVE_ITERATION"),
         "+unlink": ("shard/connection.py", "UNLINK"),
@@ -95,6 +101,8 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "~j|*": ("admin/class_traffic.py", "keys.metrics("),
         "+ttl": ("shard/batch_reader.py", "ttl("),
         "script batch_change": ("admin/batch_set.py", "BATCH_CHANGE("),
+        "script workflow_change": ("admin/workflow_set.py", "WORKFLOW_CHANGE("),
+        "+rename": ("store/scripts/workflow_change.lua", "'RENAME'"),
     },
     "read-only": {
         "+ttl": ("shard/batch_reader.py", "ttl("),

@@ -48,6 +48,9 @@ if redis.call('HEXISTS', key, 'invalidated_at') == 0 then redis.call('HSET', key
 if action == 'cancel' then
   if redis.call('HEXISTS', key, 'cancelled_at') == 0 then redis.call('HSET', key, 'cancelled_at', now) end
   redis.call('HDEL', key, 'open')
+  -- A step that is cancelled has no next one.
+  local workflow = batches.workflow_of(bid)
+  if workflow and redis.call('HEXISTS', workflow, 'ttl_s') == 1 then batches.cancel_workflow(workflow) end
   if redis.call('HEXISTS', key, 'finished_at') == 0 then
     redis.call('ZADD', KEYS[3], now, bid)
     redis.call('EXPIRE', KEYS[3], MARK_S)

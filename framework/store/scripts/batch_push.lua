@@ -3,15 +3,27 @@
 --         4 set of queue names  5 schedule set  6.. per group its queue (any declared key for the schedule set)
 -- ARGV    1 the write (JSON; wire/batch_fields.py: BatchWrite)  then the payloads of all groups, oldest first
 -- RETURN  { 1, { { group, index (from 0), jid of the job that it duplicates }, ... } }: written, but for these duplicates
+--         { 2 } a part of a workflow's step that was written before: nothing was written now
 --         { 0 } no such batch, { -1 } it has succeeded, { -2 } it was cancelled, { -3 } the same of its parent: nothing was written
 -- ERROR   the server is full (this is a push, and may be refused), or a queue's key is of another type: nothing was written
 -- COST    O(n log N)
 -- CRASH   before: nothing. after: all jobs at their places, counted. Called again with the same guard after a lost reply, it returns
---         the first reply and writes nothing.
+--         the first reply and writes nothing. A part of a workflow's step is noted in the workflow in the same step, so that a
+--         process that starts the step again, at any later time, writes only the parts that lack.
 local head = cjson.decode(ARGV[1])
 local key, bid = KEYS[1], head.bid
 local before = redis.call('GET', KEYS[3])
 if before then return cjson.decode(before) end
+
+local part = type(head.part) == 'table' and head.part or nil
+local invalidated_at
+if part then
+  local workflow = redis.call('HMGET', part.workflow, 'ttl_s', 'cancelled_at', part.step .. ':written', 'invalidated_at')
+  if not workflow[1] then return { 0 } end
+  if workflow[2] then return { -2 } end
+  if (tonumber(workflow[3]) or 0) >= part.number then return { 2 } end
+  invalidated_at = workflow[4]
+end
 
 -- Return why no jobs may be added to a batch, nil if they may.
 local function refusal(of)
@@ -39,6 +51,7 @@ local now = redis_now()
 if create and not exists then
   redis.call('HSET', key, 'total', 0, 'pending', 0, 'ttl_s', head.ttl_s, 'created_at', string.format('%.6f', now))
   for name, value in pairs(create) do redis.call('HSET', key, name, value) end
+  if invalidated_at then redis.call('HSET', key, 'invalidated_at', invalidated_at) end
   if create.parent then
     redis.call('HINCRBY', 'aw:batch:' .. create.parent, 'children', 1)
     redis.call('SADD', 'aw:batch:' .. create.parent .. ':children', bid)
@@ -114,6 +127,10 @@ redis.call('HINCRBY', key, 'pending', added)
 if broken then return broken end
 if head.opens then redis.call('HINCRBY', key, 'open', 1) end
 if head.closes then redis.call('HINCRBY', key, 'open', -1) end
+if part then
+  redis.call('HSET', part.workflow, part.step .. ':written', part.number)
+  if part.last then redis.call('HSET', part.workflow, part.step .. ':state', 'running') end
+end
 local batches = batch_functions()
 batches.keep(key, redis.call('HGET', key, 'ttl_s'))
 local reply = { 1, owners }

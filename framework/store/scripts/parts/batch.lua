@@ -30,6 +30,33 @@ local function batch_functions()
     for _, suffix in ipairs({ '', ':failed', ':dead', ':children' }) do redis.call('EXPIRE', key .. suffix, ttl_s) end
   end
 
+  -- Return the key of the workflow that a batch is a step of, nil for none (wire/workflow_fields.py: step_bid).
+  local function workflow_of(bid)
+    local id = string.match(bid, '^aw%-(wf%-[^.]+)%.')
+    return id and 'aw:workflow:' .. id
+  end
+
+  -- Let a workflow live for its time to live from now on, with the jobs of its steps.
+  local function keep_workflow(key, ttl_s)
+    redis.call('EXPIRE', key, ttl_s)
+    for name in string.gmatch(redis.call('HGET', key, 'steps') or '', '%S+') do
+      redis.call('EXPIRE', key .. ':jobs:' .. name, ttl_s)
+    end
+  end
+
+  -- A workflow must not expire while a step of it is alive. Not at each job: a tenth of the time may pass.
+  local function keep_workflow_of(bid, ttl_s)
+    local workflow = workflow_of(bid)
+    if not workflow then return end
+    local left_s = redis.call('TTL', workflow)
+    if left_s >= 0 and left_s < tonumber(ttl_s) * 0.9 then keep_workflow(workflow, ttl_s) end
+  end
+
+  local function cancel_workflow(key)
+    if redis.call('HEXISTS', key, 'ended_at') == 1 then return end
+    redis.call('HSET', key, 'cancelled_at', now(), 'ended_at', now())
+  end
+
   -- Note the event, and enqueue its callbacks. A queue that does not take one (another type, a queue of another shard) leaves it to
   -- the schedule set, from which a poller moves it.
   local function fire(key, event, parent)
@@ -99,7 +126,11 @@ local function batch_functions()
     end
   end
 
-  batch_made = { now = now, keep = keep, parent_of = parent_of, settle = settle, note_death = note_death }
+  batch_made = {
+    now = now, keep = keep, parent_of = parent_of, settle = settle, note_death = note_death, workflow_of = workflow_of,
+    keep_workflow = keep_workflow, keep_workflow_of = keep_workflow_of, cancel_workflow = cancel_workflow, LINGER_S = LINGER_S,
+    DEAD_S = DEAD_S,
+  }
   return batch_made
 end
 
@@ -125,7 +156,9 @@ local function count_in_batch(bid, jid, how)
     redis.call('HINCRBY', key, 'pending', -1)
     if how == 'skipped' then redis.call('HINCRBY', key, 'total', -1) end
   end
-  batches.keep(key, redis.call('HGET', key, 'ttl_s'))
+  local ttl_s = redis.call('HGET', key, 'ttl_s')
+  batches.keep(key, ttl_s)
+  batches.keep_workflow_of(bid, ttl_s)
   batches.settle(bid)
 end
 

@@ -1,0 +1,151 @@
+"""``application-worker workflows``: list workflows, cancel or delete one; ``jobs workflow``: show one as a graph."""
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+import click
+
+from framework.admin.workflow_set import change_workflow, find_workflow, list_workflows
+from framework.cli.confirmation import confirm, yes_option
+from framework.cli.errors import reports_errors
+from framework.cli.groups import CommandGroup
+from framework.cli.options import json_option, shard_option
+from framework.cli.shards import ShardCommand
+from framework.cli.terminal import echo, echo_lines
+from framework.cli.workflow_graph import counts, mermaid
+from framework.declare.workflow_port import WorkflowStatus
+from framework.exit_codes import EXIT_FAILED
+from framework.telemetry.visible import visible
+from framework.wire.workflow_fields import WorkflowCommand, is_workflow_id
+
+_HEADINGS = ("SHARD", "WORKFLOW", "STATE", "NAME", "STEP", "JOBS", "CREATED", "DESCRIPTION")
+
+
+@click.group("workflows", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def workflows() -> None:
+    """List workflows, cancel or delete one. `jobs workflow` shows one as a graph.
+
+    Code makes them with framework.workflows.Workflow.
+    """
+
+
+@workflows.command("list")
+@shard_option
+@json_option
+@reports_errors
+def list_all(*, names: Sequence[str], as_json: bool) -> None:
+    """List all workflows, the newest first, with the step that runs."""
+    on = ShardCommand(names, "workflows")
+    found = [one for _, page in on.each(lambda shard: list(list_workflows(shard))) for one in page]
+    found.sort(key=lambda one: -one.created_at)
+    if as_json:
+        on.print_json({"workflows": [asdict(one) for one in found]})
+    else:
+        on.print_table(_HEADINGS, [_row(one) for one in found], "There is no workflow")
+    on.exit_if_unanswered()
+
+
+@workflows.command("cancel")
+@click.argument("workflow_id", metavar="WORKFLOW")
+@yes_option
+@shard_option
+@reports_errors
+def cancel(workflow_id: str, *, yes: bool, names: Sequence[str]) -> None:
+    """Cancel a workflow: the jobs of its step, and all later steps and branches.
+
+    None of the jobs begins any more, and running ones are asked to end.
+
+    Status 1: no shard has the workflow, or a shard does not answer.
+    """
+    _act(workflow_id, "cancel", names, yes=yes, question="Cancel", done="is cancelled")
+
+
+@workflows.command("delete")
+@click.argument("workflow_id", metavar="WORKFLOW")
+@yes_option
+@shard_option
+@reports_errors
+def delete(workflow_id: str, *, yes: bool, names: Sequence[str]) -> None:
+    """Forget a workflow and the batches of its steps: jobs that were written run, and no step starts.
+
+    Status 1: no shard has the workflow, or a shard does not answer.
+    """
+    _act(workflow_id, "delete", names, yes=yes, question="Delete", done="is deleted; its jobs stay")
+
+
+@click.command("workflow")
+@click.argument("workflow_id", metavar="WORKFLOW")
+@shard_option
+@json_option
+@reports_errors
+def workflow(workflow_id: str, *, names: Sequence[str], as_json: bool) -> None:
+    """Show a workflow as a graph in Mermaid's language, with the states of its steps.
+
+    The lines before the graph are comments of Mermaid. `workflows list` shows the ids.
+
+    Status 1: no shard has the workflow, or a shard does not answer.
+    """
+    _check(workflow_id)
+    on = ShardCommand(names, "workflows")
+    found = [one for _, one in on.each(lambda shard: find_workflow(shard, workflow_id)) if one is not None]
+    if as_json:
+        on.print_json({"found": [{**asdict(one), "mermaid": "\n".join(mermaid(one))} for one in found]})
+    else:
+        for one in found:
+            echo_lines(_lines(one))
+    on.exit_if_unanswered()
+    _exit_if_unknown(workflow_id, known=bool(found))
+
+
+def _act(
+    workflow_id: str, action: WorkflowCommand, names: Sequence[str], *, yes: bool, question: str, done: str
+) -> None:
+    _check(workflow_id)
+    on = ShardCommand(names, "workflows")
+    found = {one.shard: one for _, one in on.each(lambda shard: find_workflow(shard, workflow_id)) if one is not None}
+    for one in found.values():
+        confirm(f"{question} the workflow {workflow_id} ({visible(one.name)}, {one.state})?", yes=yes)
+    for name, changed in on.each(
+        lambda shard: shard.name in found and change_workflow(shard, found[shard.name], action)
+    ):
+        if changed:
+            echo(f"{name}: the workflow {workflow_id} {done}")
+    on.exit_if_unanswered()
+    _exit_if_unknown(workflow_id, known=bool(found))
+
+
+def _check(workflow_id: str) -> None:
+    if not is_workflow_id(workflow_id):
+        raise click.UsageError(
+            f"{workflow_id!r} is no id of a workflow: it begins with 'wf-'; workflows list shows the ids."
+        )
+
+
+def _exit_if_unknown(workflow_id: str, *, known: bool) -> None:
+    if not known:
+        echo(f"no shard has the workflow {workflow_id}: it was deleted, or has expired", err=True)
+        sys.exit(EXIT_FAILED)
+
+
+def _row(one: WorkflowStatus) -> Sequence[str]:
+    running = [step for step in one.steps if step.started_at is not None]
+    step = max(running, key=lambda step: step.started_at or 0.0) if running else one.steps[0]
+    words = (one.state, visible(one.name), step.name, counts(step), _time(one.created_at))
+    return one.shard, one.id, *words, visible(one.description) or "-"
+
+
+def _lines(one: WorkflowStatus) -> Iterator[str]:
+    yield f"%% {one.id} on {one.shard}: {visible(one.name)}, {one.state}{f', {visible(one.description)}' if one.description else ''}"
+    if one.parent:
+        yield f"%% nested in {one.parent}"
+    for step in one.steps:
+        if step.started_at is not None:
+            ended = "" if step.ended_at is None else f", ended {_time(step.ended_at)}"
+            yield f"%% {step.name}: batch {step.bid}, started {_time(step.started_at)}{ended}"
+    yield from mermaid(one)
+
+
+def _time(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))

@@ -1,0 +1,52 @@
+"""Draw a workflow as a Mermaid graph."""
+
+from collections.abc import Iterator
+
+from framework.declare.workflow_port import StepStatus, WorkflowStatus
+
+_COLOURS = {
+    "waiting": "fill:#eeeeee,stroke:#999999,color:#333333",
+    "starting": "fill:#fff3cd,stroke:#b58900,color:#333333",
+    "running": "fill:#cfe2ff,stroke:#0d6efd,color:#333333",
+    "succeeded": "fill:#d1e7dd,stroke:#198754,color:#333333",
+    "failed": "fill:#f8d7da,stroke:#dc3545,color:#333333",
+    "cancelled": "fill:#e2e3e5,stroke:#6c757d,color:#333333",
+    "skipped": "fill:#ffffff,stroke:#cccccc,color:#999999,stroke-dasharray:4",
+}
+
+
+def mermaid(status: WorkflowStatus) -> Iterator[str]:
+    """Yield the lines of a flowchart: a node for each step, whose class is its state; a dashed line leads to a branch."""
+    # A name may be a word of Mermaid, such as `end`.
+    nodes = {one.name: f"s{number}" for number, one in enumerate(status.steps, 1)}
+    yield "flowchart LR"
+    for one in status.steps:
+        yield f'    {nodes[one.name]}["{one.name}<br>{counts(one)}"]:::{one.state}'
+    for one in status.steps:
+        if one.on == "success":
+            yield f"    {nodes[one.after]} --> {nodes[one.name]}"
+        elif one.on == "failure":
+            for failed in [one.after] if one.after else _without_branch(status):
+                yield f"    {nodes[failed]} -. failure .-> {nodes[one.name]}"
+    for state in sorted({one.state for one in status.steps}):
+        yield f"    classDef {state} {_COLOURS[state]}"
+
+
+def counts(step: StepStatus) -> str:
+    """Return how many of the jobs of a step have succeeded, and how many have not and will not."""
+    if step.jobs is None:
+        return "jobs not computed yet"
+    if step.state in ("waiting", "skipped"):
+        return f"{step.jobs:,} {'job' if step.jobs == 1 else 'jobs'}"
+    lost = [f"{number:,} {name}" for name, number in (("dead", step.dead), ("removed", step.removed)) if number]
+    return ", ".join([f"{max(0, step.jobs - step.pending):,} of {step.jobs:,} succeeded", *lost])
+
+
+def _without_branch(status: WorkflowStatus) -> list[str]:
+    """Return the steps of the main line that have no branch of their own."""
+    own = {one.after for one in status.steps if one.on == "failure"}
+    line = [one.name for one in status.steps if one.on == "start"]
+    for one in status.steps:
+        if one.on == "success" and one.after in line:
+            line.append(one.name)
+    return [name for name in line if name not in own]

@@ -1,0 +1,278 @@
+"""Start workflows and their steps, wherever they are."""
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from itertools import chain
+from typing import Any, Protocol, cast
+
+from framework.declare import registry
+from framework.declare.batch_client import current_block
+from framework.declare.batch_port import BatchFacts
+from framework.declare.bulk import bind_all
+from framework.declare.declaration import Declaration
+from framework.declare.request import BulkRequest, PushRequest, Route
+from framework.declare.setter import Setter
+from framework.declare.strict_json import NotJsonError, check_strict_json
+from framework.declare.workflow_functions import function_of
+from framework.declare.workflow_port import NewStep, NewStepJobs, NewWorkflow, WorkflowStatus
+from framework.declare.workflow_worker import WorkflowStepWorker
+from framework.errors import BatchError, UnknownBatchError, UnknownWorkflowError, WorkflowError
+from framework.push.batch_block import BatchBlock
+from framework.push.batches import Batches, CallbackMaker
+from framework.push.homes import Homes
+from framework.push.step_parts import split_jobs
+from framework.shard.shard import Shard
+from framework.telemetry import logs
+from framework.types import Json
+from framework.wire import keys
+from framework.wire.ids import generate_jid
+from framework.wire.json import dumps, loads
+from framework.wire.workflow_fields import (
+    EVENTS_OF_STEPS,
+    StepJobs,
+    StepPart,
+    WorkflowCommand,
+    WorkflowDefinition,
+    WorkflowEvent,
+    WorkflowStep,
+    new_workflow_id,
+    step_bid,
+)
+
+_NO_FLUSH = 1 << 60
+"""A part of a step is one write, whatever its size."""
+
+
+class StepPusher(CallbackMaker, Protocol):
+    """What workflows need of the client."""
+
+    def shard(self, request: PushRequest) -> Shard:
+        """Return the shard of a request."""
+        ...
+
+    def route(self, declaration: Declaration) -> Route:
+        """Return the queue and the shard of a class."""
+        ...
+
+
+class Workflows:
+    """The workflows of all shards of a client. Safe to share between threads."""
+
+    def __init__(self, client: StepPusher, batches: Batches) -> None:
+        self._client = client
+        self._batches = batches
+        self._homes = Homes(lambda: client.shards, UnknownWorkflowError)
+
+    # Crash story: a death before the last line leaves a definition that no job refers to. It expires, and the caller has no id.
+    def start(self, workflow: NewWorkflow) -> str:
+        """See ``WorkflowPort``."""
+        home, block = self._home_of(workflow), current_block.get()
+        queue = workflow.queue or self._queue_of(workflow.steps[0].jobs[0])
+        workflow_id, definition = new_workflow_id(), self._definition(workflow)
+        fields = {
+            "name": workflow.name,
+            "description": workflow.description,
+            "queue": queue,
+            "parent": "" if block is None else block.facts.bid,
+            "definition": definition.encode(),
+            "steps": " ".join(one.name for one in workflow.steps),
+        }
+        for new, step in zip(workflow.steps, definition.steps, strict=True):
+            args = [(index, one.args) for index, one in enumerate(new.jobs) if not one.function]
+            parts = home.add_step_parts(keys.step_jobs(workflow_id, new.name), split_jobs(args) if args else ())
+            if not step.is_computed:
+                fields |= {f"{new.name}:parts": str(parts), f"{new.name}:jobs": str(sum(len(one) for _, one in args))}
+        facts = dumps({"ttl_s": workflow.expires_in_s, "fields": fields})
+        home.change_workflow(workflow_id, "create", facts)
+        if self._advancer(home.name, queue).perform_async(workflow_id, "", "start") is None:
+            raise WorkflowError(workflow.name, "a client middleware dropped the job that starts its first step")
+        return workflow_id
+
+    def advance(self, workflow_id: str, step: str, event: WorkflowEvent) -> None:
+        """See ``WorkflowPort``."""
+        log = logs.logger(workflow=workflow_id, workflow_step=step or None)
+        try:
+            home, fields = self._homes.ask(workflow_id, lambda one: _found(one, one.read_workflow(workflow_id)))
+        except UnknownWorkflowError:
+            log.warning("the workflow was deleted or has expired: no step starts", event_name="workflow.unknown")
+            return
+        definition = WorkflowDefinition.decode(fields["definition"])
+        if event not in EVENTS_OF_STEPS or (event != "start" and step not in fields["steps"].split()):
+            raise WorkflowError(workflow_id, f"it has no step {step!r}, or there is no event {event!r}")
+        first = next(one.name for one in definition.steps if one.on == "start")
+        after_success = first if event == "start" else definition.next_step(step, "success")
+        answer, following = home.advance_workflow(
+            workflow_id, step, event, after_success, "" if event == "start" else definition.next_step(step, "failure")
+        )
+        if answer == "start":
+            self._start_step(home, workflow_id, fields, definition.step(following))
+        elif answer == "ended":
+            log.info("the workflow has ended", event_name="workflow.ended", workflow_state=following)
+
+    def change(self, workflow_id: str, action: WorkflowCommand) -> None:
+        """See ``WorkflowPort``."""
+        home, fields = self._homes.ask(workflow_id, lambda one: _found(one, one.read_workflow(workflow_id)))
+        # The workflow first: no step begins afterwards. If this process dies here, the caller repeats both.
+        home.change_workflow(workflow_id, action)
+        for name in fields["steps"].split():
+            if f"{name}:state" in fields or action == "cancel":
+                try:
+                    self._batches.change(step_bid(workflow_id, name), action)
+                except UnknownBatchError:
+                    continue
+        if action == "delete":
+            self._homes.forget(workflow_id)
+
+    def status(self, workflow_id: str) -> WorkflowStatus:
+        """See ``WorkflowPort``."""
+        return self._homes.ask(workflow_id, lambda one: one.workflow_status(workflow_id))
+
+    def _start_step(self, home: Shard, workflow_id: str, fields: Mapping[str, str], step: WorkflowStep) -> None:
+        name = step.name
+        if step.is_computed:
+            self._compute(home, workflow_id, step)
+        now = home.read_workflow(workflow_id)
+        parts, written = int((now or {}).get(f"{name}:parts", 0)), int((now or {}).get(f"{name}:written", 0))
+        jobs = 0
+        try:
+            for number in range(written + 1, parts + 1):
+                part = StepPart(keys.workflow(workflow_id), name, number, last=number == parts)
+                jobs += self._write_part(home, workflow_id, fields, step, part)
+        except BatchError:
+            # Cancelled or deleted meanwhile.
+            now = home.read_workflow(workflow_id)
+            if now is None or "cancelled_at" in now:
+                return
+            raise
+        logs.logger(workflow=workflow_id, workflow_step=name).info(
+            "the step has started", event_name="workflow.step_started", jobs=jobs
+        )
+
+    def _write_part(
+        self, home: Shard, workflow_id: str, fields: Mapping[str, str], step: WorkflowStep, part: StepPart
+    ) -> int:
+        data = home.step_part(keys.step_jobs(workflow_id, step.name), part.number)
+        if data is None:
+            now = home.read_workflow(workflow_id)
+            if now is not None and now.get(f"{step.name}:state") == "starting" and "cancelled_at" not in now:
+                raise WorkflowError(
+                    workflow_id, f"the stored jobs of the step {step.name!r} are lost: cancel it, and start another"
+                )
+            return 0
+        facts = BatchFacts(
+            step_bid(workflow_id, step.name),
+            f"{fields['name']}: {step.name}",
+            fields["queue"],
+            int(fields["ttl_s"]),
+            home.name,
+            exists=part.number > 1,
+            left_open=part.number > 1,
+            part=part,
+        )
+        if fields.get("parent"):
+            facts.parent = BatchFacts(fields["parent"])
+        if part.number == 1:
+            self._add_callbacks(facts, workflow_id, step)
+        block, jobs = BatchBlock(self._client, facts, home.name, _NO_FLUSH), 0
+        groups: list[tuple[int, list[list[Json]]]] = loads(data)
+        for index, args in groups:
+            setter = _setter_of(workflow_id, step.jobs[index])
+            block.push_bulk(BulkRequest(setter.declaration, args, None, setter.options))
+            jobs += len(args)
+        block.finish_part()
+        return jobs
+
+    def _add_callbacks(self, facts: BatchFacts, workflow_id: str, step: WorkflowStep) -> None:
+        setter = self._advancer(facts.shard or "", facts.callback_queue)
+        for event in ("success", "finished"):
+            built = self._batches.build_callback(facts, event, setter.request(workflow_id, step.name, event))
+            if built is None:
+                raise WorkflowError(
+                    workflow_id, f"a client middleware dropped the job that follows the step {step.name!r}"
+                )
+            facts.callbacks.setdefault(event, []).append(built)
+
+    # Crash story: the result of each call is a list of its own, which expires. The first that is complete is moved to its place.
+    def _compute(self, home: Shard, workflow_id: str, step: WorkflowStep) -> None:
+        """Call the functions of a step, and store their result, unless it is stored."""
+        now = home.read_workflow(workflow_id)
+        if now is None or f"{step.name}:planned" in now:
+            return
+        place = keys.step_jobs(workflow_id, step.name)
+        stored = list(_stored_groups(home, place))
+        counts = [sum(len(args) for _, args in stored)]
+
+        def computed(jobs: StepJobs) -> Iterator[list[Json]]:
+            signature = _setter_of(workflow_id, jobs).declaration.signature
+            for args in function_of(workflow_id, jobs.function)(*jobs.args, **(jobs.kwargs or {})):
+                counts[0] += 1
+                yield from bind_all(signature, (args,), None, counts[0] - 1)
+
+        groups = ((index, computed(jobs)) for index, jobs in enumerate(step.jobs) if jobs.function)
+        token = f"{place}:{generate_jid()}"
+        parts = home.add_step_parts(token, split_jobs(chain(stored, groups)))
+        home.change_workflow(workflow_id, "plan", step.name.encode(), (token, place), (parts, counts[0]))
+
+    def _home_of(self, workflow: NewWorkflow) -> Shard:
+        """Return the shard of all steps. Raises WorkflowError."""
+        found: dict[str, tuple[Shard, str]] = {}
+        for step in workflow.steps:
+            for jobs in step.jobs:
+                shard = self._client.shard(PushRequest(jobs.declaration, [], None, jobs.options))
+                found.setdefault(
+                    shard.name, (shard, f"{jobs.declaration.wire_name} of the step {step.name!r} to {shard.name}")
+                )
+        if len(found) > 1:
+            goes = ", ".join(text for _, text in found.values())
+            raise WorkflowError(
+                workflow.name,
+                f"its jobs are of several shards: {goes}. Steps are counted on one: route the classes to one shard",
+            )
+        return next(iter(found.values()))[0]
+
+    def _queue_of(self, jobs: NewStepJobs) -> str:
+        return str(jobs.options.get("queue") or self._client.route(jobs.declaration).queue)
+
+    def _definition(self, workflow: NewWorkflow) -> WorkflowDefinition:
+        return WorkflowDefinition(tuple(_step(workflow.name, one) for one in workflow.steps))
+
+    @staticmethod
+    def _advancer(shard: str, queue: str) -> Setter[[str, str, str]]:
+        return WorkflowStepWorker.set(queue=queue, shard=shard)
+
+
+def _found(home: Shard, fields: Mapping[str, str] | None) -> tuple[Shard, Mapping[str, str]] | None:
+    return None if fields is None else (home, fields)
+
+
+def _step(workflow: str, new: NewStep) -> WorkflowStep:
+    return WorkflowStep(new.name, new.on, new.after, tuple(_step_jobs(workflow, new.name, one) for one in new.jobs))
+
+
+def _step_jobs(workflow: str, step: str, new: NewStepJobs) -> StepJobs:
+    options = {
+        name: value.total_seconds() if isinstance(value, timedelta) else value for name, value in new.options.items()
+    }
+    args, kwargs = list(new.function_args), dict(new.function_kwargs or {})
+    try:
+        check_strict_json([args, kwargs])
+    except NotJsonError as error:
+        raise WorkflowError(
+            workflow, f"step {step!r}: the arguments of {new.function} must be JSON; {error.reason}"
+        ) from None
+    return StepJobs(new.declaration.wire_name, options, new.function, args, kwargs or None)
+
+
+def _setter_of(workflow_id: str, jobs: StepJobs) -> Setter[Any]:
+    worker: Any = registry.find(jobs.worker)
+    if worker is None:
+        raise WorkflowError(
+            workflow_id, f"no class {jobs.worker!r} is loaded in this process. Deploy it again, or cancel the workflow"
+        )
+    return cast("Setter[Any]", worker.set(**jobs.options))
+
+
+def _stored_groups(home: Shard, place: str) -> Iterator[tuple[int, list[list[Json]]]]:
+    number = 0
+    while (data := home.step_part(place, number := number + 1)) is not None:
+        yield from cast("list[tuple[int, list[list[Json]]]]", loads(data))

@@ -1,0 +1,175 @@
+"""Read the workflows of one shard."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import redis
+
+from framework.declare.batch_port import BatchStatus
+from framework.declare.workflow_port import StepState, StepStatus, WorkflowState, WorkflowStatus
+from framework.shard.batch_reader import read_batches
+from framework.text import decode_escaped
+from framework.wire import keys
+from framework.wire.workflow_fields import WorkflowDefinition, WorkflowStep, step_bid
+
+_PAGE = 100
+"""Workflows per round trip."""
+
+_LIST_TTL_MS = 86_400_000
+"""How long stored jobs wait for their workflow, or for the end of the function that computes them."""
+
+_PUSHED_BYTES = 4_000_000
+"""Parts of one round trip."""
+
+
+def read_fields(client: "redis.Redis", workflow_id: str) -> dict[str, str] | None:
+    """Return the fields of a workflow, ``None`` if the shard does not have it. Raises redis errors."""
+    stored = cast("dict[bytes, bytes]", client.hgetall(keys.workflow(workflow_id)))
+    return (
+        {decode_escaped(name): decode_escaped(value) for name, value in stored.items()} if b"ttl_s" in stored else None
+    )
+
+
+def read_workflows(client: "redis.Redis", shard: str, ids: Sequence[str]) -> list[WorkflowStatus]:
+    """Return the status of each workflow that the shard has, in two round trips. Raises redis errors."""
+    pipeline: Any = client.pipeline(transaction=True)
+    for one in ids:
+        pipeline.hgetall(keys.workflow(one))
+        pipeline.ttl(keys.workflow(one))
+    pipeline.time()
+    *replies, (now, _) = pipeline.execute()
+    found: list[tuple[str, dict[str, str], int]] = []
+    for one, stored, ttl_s in zip(ids, replies[::2], replies[1::2], strict=True):
+        if b"ttl_s" in stored:
+            found.append((one, {decode_escaped(name): decode_escaped(value) for name, value in stored.items()}, ttl_s))
+    bids = [bid for one, fields, _ in found for bid in batches_of(one, fields)]
+    batches = {one.bid: one for one in read_batches(client, shard, bids)} if bids else {}
+    return [workflow_status(one, shard, fields, ttl_s, float(now), batches) for one, fields, ttl_s in found]
+
+
+def scan_workflows(client: "redis.Redis") -> Iterator[list[str]]:
+    """Yield the ids of the workflows of a shard, in pages. Raises redis errors."""
+    cursor = 0
+    while True:
+        reply: Any = client.zscan(keys.WORKFLOWS, cursor, count=_PAGE)  # pyright: ignore[reportUnknownMemberType]
+        cursor, members = reply
+        yield [decode_escaped(one) for one, _ in members]
+        if not cursor:
+            return
+
+
+def add_parts(client: "redis.Redis", place: str, parts: Iterable[bytes]) -> int:
+    """Append the parts of a step's jobs to a list that expires; return how many. Raises redis errors."""
+    count, waiting, size = 0, list[bytes](), 0
+
+    def push() -> None:
+        pipeline: Any = client.pipeline(transaction=True)
+        pipeline.rpush(place, *waiting)
+        pipeline.pexpire(place, _LIST_TTL_MS)
+        pipeline.execute()
+
+    for part in parts:
+        waiting.append(part)
+        count, size = count + 1, size + len(part)
+        if size >= _PUSHED_BYTES:
+            push()
+            waiting, size = [], 0
+    if waiting:
+        push()
+    return count
+
+
+def batches_of(workflow_id: str, fields: Mapping[str, str]) -> list[str]:
+    """Return the ids of the batches that its status needs: those of steps that run or have failed, and the one around it."""
+    steps = [name for name in fields.get("steps", "").split() if fields.get(f"{name}:state") not in (None, "succeeded")]
+    return [step_bid(workflow_id, name) for name in steps] + ([fields["parent"]] if fields.get("parent") else [])
+
+
+def workflow_status(
+    workflow_id: str,
+    shard: str,
+    fields: Mapping[str, str],
+    ttl_s: int,
+    now: float,
+    batches: Mapping[str, BatchStatus],
+) -> WorkflowStatus:
+    """Return the status of a workflow from the fields of its HASH and the statuses of the batches of ``batches_of``."""
+
+    def at(name: str) -> float | None:
+        return float(fields[name]) if name in fields else None
+
+    parent = batches.get(fields.get("parent", ""))
+    # A batch that is cancelled removes the jobs that start its steps.
+    cancelled_at = at("cancelled_at") or (
+        parent.cancelled_at if parent is not None and "ended_at" not in fields else None
+    )
+    ended_at = at("ended_at") or cancelled_at
+    definition = WorkflowDefinition.decode(fields["definition"])
+    steps = tuple(
+        _step_status(workflow_id, one, fields, batches, ended=ended_at is not None, cancelled=cancelled_at is not None)
+        for one in definition.steps
+    )
+    return WorkflowStatus(
+        id=workflow_id,
+        name=fields.get("name", ""),
+        description=fields.get("description", ""),
+        shard=shard,
+        state=_state(fields, steps, ended=ended_at is not None, cancelled=cancelled_at is not None),
+        parent=fields.get("parent", ""),
+        steps=steps,
+        created_at=at("created_at") or 0.0,
+        ended_at=ended_at,
+        cancelled_at=cancelled_at,
+        invalidated_at=at("invalidated_at"),
+        expires_at=now + ttl_s if ttl_s >= 0 else None,
+    )
+
+
+def _state(fields: Mapping[str, str], steps: Sequence[StepStatus], *, ended: bool, cancelled: bool) -> WorkflowState:
+    if cancelled:
+        return "cancelled"
+    if ended:
+        return "failed" if int(fields.get("failed_steps", 0)) > 0 else "succeeded"
+    return "waiting" if all(one.state == "waiting" for one in steps) else "running"
+
+
+def _step_status(
+    workflow_id: str,
+    step: WorkflowStep,
+    fields: Mapping[str, str],
+    batches: Mapping[str, BatchStatus],
+    *,
+    ended: bool,
+    cancelled: bool,
+) -> StepStatus:
+    def number(name: str) -> int:
+        return int(fields.get(f"{step.name}:{name}", 0))
+
+    def at(name: str) -> float | None:
+        found = fields.get(f"{step.name}:{name}")
+        return None if found is None else float(found)
+
+    bid = step_bid(workflow_id, step.name)
+    batch = batches.get(bid)
+    state = cast("StepState", fields.get(f"{step.name}:state", "waiting"))
+    if state == "waiting" and ended:
+        state = "skipped"
+    elif state in ("starting", "running") and cancelled:
+        state = "cancelled"
+    failed = state == "failed"
+    dead, removed = (number("dead"), number("removed")) if batch is None else (batch.dead, batch.removed)
+    return StepStatus(
+        name=step.name,
+        state=state,
+        after=step.after,
+        on=step.on,
+        workers=tuple(one.worker for one in step.jobs),
+        bid=bid,
+        jobs=number("jobs") if f"{step.name}:jobs" in fields else None,
+        pending=batch.pending if batch is not None else (dead + removed if failed else 0),
+        failures=dead if batch is None else batch.failures,
+        dead=dead,
+        removed=removed,
+        started_at=at("started_at"),
+        ended_at=at("ended_at"),
+    )
