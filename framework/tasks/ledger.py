@@ -10,7 +10,7 @@ waits: the next heal finds it. Two heals at a time claim each event once.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -110,8 +110,10 @@ class Ledger:
         self._clock = clock
         self._sleep = sleep
 
-    def lost(self, shard: str, *, given_up_s: float = 0.0) -> Iterator[LostJob]:
+    def lost(self, shard: str, *, given_up_s: float = 0.0, among: Collection[Jid] | None = None) -> Iterator[LostJob]:
         """Yield the lost jobs of a shard, with those that the leader gave up within the last ``given_up_s`` seconds.
+
+        With ``among`` it looks only for these jobs.
 
         Raises:
             TaskError: a shard keeps events that are not in the database yet.
@@ -119,7 +121,7 @@ class Ledger:
         """
         after = 0
         while page := self._page(shard, after, given_up_s):
-            yield from self._missing(page)
+            yield from self._missing([one for one in page if among is None or one.jid in among])
             after = page[-1].id
 
     def heal(self, jobs: Sequence[LostJob]) -> Healed:

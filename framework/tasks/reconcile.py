@@ -110,20 +110,23 @@ class EventReconciler:
         self._clock = clock
         self._after = 0
         self.lost: set[Jid] = set()
-        """With ``heals``: the jobs that two passes in a row did not find. This holds whatever the clocks of producers say."""
+        """With ``heals``: the jobs of this step that two rounds in a row did not find, whatever the clocks of producers say."""
         self._missing: dict[Jid, float] = {}
-        """The jobs that the last pass did not find, with the last change of their events."""
+        """The jobs that the last round over all pages did not find, with the last change of their events."""
+        self._missing_now: dict[Jid, float] = {}
+        """Those of this round so far."""
 
     def step(self) -> int:
         """Make one pass over a page of stale events; return the number of mended ones. Raises redis errors and SQLAlchemyError."""
         now = self._clock()
         with self._database.reading() as connection:
             found = self._stale(connection, now)
+        self.lost = set()
         mended = self._pass(found, now) if found else 0
         # The events of the next page are compared in the next step.
         self._after = found[-1].id if len(found) == _PAGE else 0
-        if not found:
-            self._missing, self.lost = {}, set()
+        if not self._after:
+            self._missing, self._missing_now = self._missing_now, {}
         self._close_abandoned(now)
         return mended
 
@@ -141,14 +144,12 @@ class EventReconciler:
     def _pass(self, found: Sequence[OpenEvent], now: float) -> int:
         places = locate(self._client, {one.stands_for or one.jid for one in found})
         changes: list[EventChange] = []
-        missing: dict[Jid, float] = {}
         searches = 0
-        self.lost = set()
         for one in found:
             jid = one.stands_for or one.jid
             place = places.get(jid)
             if place is None:
-                missing[one.jid] = one.changed_at
+                self._missing_now[one.jid] = one.changed_at
                 if self._missing.get(one.jid) != one.changed_at:
                     continue
                 if self._heals and one.has_payload:
@@ -166,7 +167,6 @@ class EventReconciler:
             mend = mend_of(one, place)
             if mend is not None:
                 changes.append(_change(one, *mend, now, self._shard))
-        self._missing = missing
         if changes:
             self._database.write(partial(apply_changes, changes=changes))
         return len(changes)

@@ -107,7 +107,7 @@ class TaskUpkeep:
     def _heal(self, database: "TaskDatabase", lost: set[str]) -> None:
         made: Any = import_module("framework.tasks.ledger")
         ledger: Ledger = made.Ledger(self._recorder.shards, database, self._recorder.settings.size_limit)
-        healed = ledger.heal([one for one in ledger.lost(self._shard) if one.jid in lost])
+        healed = ledger.heal(list(ledger.lost(self._shard, among=lost)))
         if healed.enqueued or healed.cancelled:
             self._log.warning(
                 "Redis had lost jobs; they were enqueued again from the database of tasks",

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from framework.tasks import reconcile as module
 from framework.tasks.change import EventChange
 from framework.tasks.reconcile import EventReconciler, OpenEvent, mend_of
 from framework.tasks.spool import drain
@@ -88,6 +89,14 @@ def test_event_that_changes_during_a_pass_stays(memory, redis, monkeypatch):
     monkeypatch.setattr(reconciler, "_stale", ended_meanwhile)
     reconciler.step()
     assert memory.event("j").status == "finish"
+
+
+def test_lost_jobs_on_several_pages_are_found(memory, redis, monkeypatch):
+    monkeypatch.setattr(module, "_PAGE", 2)
+    memory.apply(*(change(f"j{number}", "push", 1.0) for number in range(5)))
+    reconciler = EventReconciler(redis, "main", memory.database)
+    assert [reconciler.step() for _ in range(6)] == [0, 0, 0, 2, 2, 1]
+    assert memory.event("j4").state == "deleted"
 
 
 def test_fresh_events_and_those_of_other_shards_are_left_alone(memory, redis):
