@@ -340,6 +340,23 @@ def test_invalid_batch_makes_nested_ones_invalid(pusher):
     assert (outer.valid, inner.valid) == (False, False)
 
 
+def test_batch_and_its_mark_outlive_a_job_due_later(pusher, redis):
+    day = 86_400
+    batch, gone = Batch(), Batch()
+    for one in (batch, gone):
+        with one.jobs():
+            row_worker().perform_in(timedelta(days=100), 1)
+        one.cancel()
+    assert 129 * day < redis.ttl(keys.batch(batch.bid)) <= 131 * day
+    assert redis.ttl(keys.CANCELLED) > 129 * day
+    redis.delete(keys.batch(gone.bid))
+    now = redis.time()[0]
+    redis.zadd(keys.CANCELLED, {batch.bid: now - 99 * day, gone.bid: now - 99 * day, "job": now - 99 * day})
+    pusher.shards["main"].cancel(["other"])
+    assert set(redis.zrange(keys.CANCELLED, 0, -1)) == {batch.bid.encode(), b"other"}
+    assert redis.ttl(keys.CANCELLED) > 129 * day
+
+
 def test_cancelled_batch_marks_itself_and_nested_ones(pusher, redis, fired):
     outer = with_callbacks()
     with outer.jobs():
