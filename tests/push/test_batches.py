@@ -97,12 +97,15 @@ def test_error_in_the_block_writes_nothing(pusher, redis):
     assert len(filled(batch)) == 2  # the batch can be used again
 
 
-def test_event_of_an_empty_batch_enqueues_its_callbacks(pusher, fired):
+def test_event_of_an_empty_batch_enqueues_its_callbacks(pusher, fired, redis):
     batch = with_callbacks()
     with batch.jobs():
         pass
     assert fired() == ["complete", "success", "finished"]
     assert batch.status.succeeded
+    counted = {name.decode(): int(count) for name, count in redis.hgetall(keys.COUNTERS).items()}
+    events = {f'batch_events_total{{event="{name}"}}': 1 for name in ("created", "complete", "success", "finished")}
+    assert counted == events | {f'batch_callbacks_total{{event="{name}"}}': 1 for name in fired()}
 
 
 def test_callback_is_a_job_of_its_own(push_mode, jobs):

@@ -126,6 +126,7 @@ end
 redis.call('HINCRBY', key, 'total', added)
 redis.call('HINCRBY', key, 'pending', added)
 if broken then return broken end
+if create and not exists then batch_functions().count('batch_events_total', 'event', 'created', 1) end
 if head.opens then redis.call('HINCRBY', key, 'open', 1) end
 if head.closes then redis.call('HINCRBY', key, 'open', -1) end
 if part then
