@@ -13,6 +13,7 @@ from framework.push.job_batch import JobBatch, queued_status
 from framework.push.push_plan import PushPlan
 from framework.push.recording import Destination, PushRecorder
 from framework.shard.shards import Shards
+from framework.telemetry import logs
 from framework.types import Jid, Json
 from framework.wire.batch_fields import (
     BID,
@@ -204,6 +205,8 @@ class BatchBlock:
         )
         reply = self._send_recorded(shard, write)
         self._log_duplicates(groups, reply)
+        if write.create is not None and reply.code == WRITTEN and facts.part is None:
+            logs.logger(bid=facts.bid).info("a batch was created", event_name="batch.created", jobs=len(self._jids))
         jids = self._jids if reply.code == WRITTEN else []
         self._groups, self._statuses, self._jids, self._bytes, self._duplicates = {}, [], [], 0, {}
         self._recorded = []

@@ -35,6 +35,7 @@ MAY_TAKE = {
     "interrupt": {"LREM"},
     "kill": {"LREM"},
     "limiter_unlock": {"ZREM"},  # the command removes a holder of a rate limiter, not a job
+    "mark_cancelled": {"ZREM"},  # the command removes an old mark, not a job
     "migrate": {"RPOP"},
     "reclaim": {"LREM"},
     "release": {"ZREM"},  # the command removes the mark of a cancelled job

@@ -97,12 +97,15 @@ def test_error_in_the_block_writes_nothing(pusher, redis):
     assert len(filled(batch)) == 2  # the batch can be used again
 
 
-def test_event_of_an_empty_batch_enqueues_its_callbacks(pusher, fired):
+def test_event_of_an_empty_batch_enqueues_its_callbacks(pusher, fired, redis):
     batch = with_callbacks()
     with batch.jobs():
         pass
     assert fired() == ["complete", "success", "finished"]
     assert batch.status.succeeded
+    counted = {name.decode(): int(count) for name, count in redis.hgetall(keys.COUNTERS).items()}
+    events = {f'batch_events_total{{event="{name}"}}': 1 for name in ("created", "complete", "success", "finished")}
+    assert counted == events | {f'batch_callbacks_total{{event="{name}"}}': 1 for name in fired()}
 
 
 def test_callback_is_a_job_of_its_own(push_mode, jobs):
@@ -338,6 +341,23 @@ def test_invalid_batch_makes_nested_ones_invalid(pusher):
     outer.invalidate()
     assert (outer.valid, inner.valid, Batch(outer.bid).status.invalidated_at) != (True, True, None)
     assert (outer.valid, inner.valid) == (False, False)
+
+
+def test_batch_and_its_mark_outlive_a_job_due_later(pusher, redis):
+    day = 86_400
+    batch, gone = Batch(), Batch()
+    for one in (batch, gone):
+        with one.jobs():
+            row_worker().perform_in(timedelta(days=100), 1)
+        one.cancel()
+    assert 129 * day < redis.ttl(keys.batch(batch.bid)) <= 131 * day
+    assert redis.ttl(keys.CANCELLED) > 129 * day
+    redis.delete(keys.batch(gone.bid))
+    now = redis.time()[0]
+    redis.zadd(keys.CANCELLED, {batch.bid: now - 99 * day, gone.bid: now - 99 * day, "job": now - 99 * day})
+    pusher.shards["main"].cancel(["other"])
+    assert set(redis.zrange(keys.CANCELLED, 0, -1)) == {batch.bid.encode(), b"other"}
+    assert redis.ttl(keys.CANCELLED) > 129 * day
 
 
 def test_cancelled_batch_marks_itself_and_nested_ones(pusher, redis, fired):

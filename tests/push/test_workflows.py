@@ -98,6 +98,9 @@ def test_each_step_starts_after_the_success_of_the_last(row, ended, redis, jobs)
     assert (status.state, [one.jobs for one in status.steps]) == ("succeeded", [3, 2, 1, 1, 1])
     assert (status.step("report").state, status.description, status.shard) == ("skipped", "spring", "main")
     assert 0 < redis.ttl(keys.workflow(run.id)) <= 86_400
+    counted = redis.hgetall(keys.COUNTERS)
+    assert counted[b'workflow_steps_total{state="succeeded"}'] == b"3"
+    assert counted[b'workflows_total{state="succeeded"}'] == b"1"
 
 
 def test_failed_step_starts_its_branch_and_no_other(row, ended):

@@ -6,7 +6,7 @@
 -- CRASH   before: as it was. after: changed. Called again it changes nothing more; a callback is added once.
 -- `cancel` marks the batch as a job is marked: each of its jobs ends before its start, and running ones are asked to end. Nested
 -- batches are cancelled by the caller.
--- For how long a mark is kept, as `CANCELLED_TTL_S` of wire/keys.py.
+-- For how long a mark is kept at least, as `CANCELLED_TTL_S` of wire/keys.py.
 local MARK_S = 2592000
 local key, bid, action = KEYS[1], ARGV[1], ARGV[2]
 local batches = batch_functions()
@@ -53,7 +53,10 @@ if action == 'cancel' then
   if workflow and redis.call('HEXISTS', workflow, 'ttl_s') == 1 then batches.cancel_workflow(workflow) end
   if redis.call('HEXISTS', key, 'finished_at') == 0 then
     redis.call('ZADD', KEYS[3], now, bid)
-    redis.call('EXPIRE', KEYS[3], MARK_S)
+    -- At least as long as the batch: its last job may be due later.
+    local ttl_s = tonumber(redis.call('HGET', key, 'ttl_s'))
+    batches.keep(key, ttl_s)
+    redis.call('EXPIRE', KEYS[3], string.format('%d', math.max(MARK_S, ttl_s, redis.call('TTL', KEYS[3]))))
   end
   batches.settle(bid)
 end

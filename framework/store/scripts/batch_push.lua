@@ -63,7 +63,7 @@ if create and not exists then
   end
   redis.call('ZADD', KEYS[2], now + head.ttl_s, bid)
 end
-local owners, at, added, broken = {}, 1, 0, nil
+local owners, at, added, broken, last_due = {}, 1, 0, nil, 0
 
 local function due_of(due)
   return string.sub(due, 1, 1) == '+' and now + tonumber(due) or tonumber(due)
@@ -76,6 +76,7 @@ local function write(i, group, first, last)
   else
     local entries = {}
     for j = first, last do
+      last_due = math.max(last_due, due_of(group.dues[j]))
       entries[#entries + 1] = string.format('%.6f', due_of(group.dues[j]))
       entries[#entries + 1] = ARGV[at + j]
     end
@@ -125,12 +126,16 @@ end
 redis.call('HINCRBY', key, 'total', added)
 redis.call('HINCRBY', key, 'pending', added)
 if broken then return broken end
+if create and not exists then batch_functions().count('batch_events_total', 'event', 'created', 1) end
 if head.opens then redis.call('HINCRBY', key, 'open', 1) end
 if head.closes then redis.call('HINCRBY', key, 'open', -1) end
 if part then
   redis.call('HSET', part.workflow, part.step .. ':written', part.number)
   if part.last then redis.call('HSET', part.workflow, part.step .. ':state', 'running') end
 end
+-- A batch outlives the time of its last job, by a day at least: a process may come late.
+local ttl_s, needed_s = tonumber(redis.call('HGET', key, 'ttl_s')), math.ceil(last_due - now) + math.max(head.ttl_s, 86400)
+if last_due > 0 and needed_s > ttl_s then redis.call('HSET', key, 'ttl_s', string.format('%d', needed_s)) end
 local batches = batch_functions()
 batches.keep(key, redis.call('HGET', key, 'ttl_s'))
 local reply = { 1, owners }

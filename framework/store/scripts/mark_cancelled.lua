@@ -5,11 +5,14 @@
 -- RETURN  per job: 1 marked, 0 its status says that it has ended, and it is not marked
 -- COST    O(n log N)
 -- CRASH   nothing moves. Called again, it marks the same jobs: the score is the time of the last mark.
+-- A batch keeps its mark for as long as it exists: a job of it may be due later. batch_change.lua lets the key live so long.
+local now, keep_s = redis_now(), math.max(tonumber(ARGV[1]), redis.call('TTL', KEYS[1]))
 -- EXPIRE first, which is allowed at maxmemory.
-redis.call('EXPIRE', KEYS[1], ARGV[1])
-local now = redis_now()
+redis.call('EXPIRE', KEYS[1], keep_s)
 local ended = { completed = true, failed = true, discarded = true, expired = true, cancelled = true }
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.6f', now - tonumber(ARGV[1])))
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%.6f', now - tonumber(ARGV[1])))) do
+  if string.sub(id, 1, 3) ~= 'aw-' or redis.call('EXISTS', 'aw:batch:' .. id) == 0 then redis.call('ZREM', KEYS[1], id) end
+end
 local marked = {}
 for i = 2, #ARGV do
   local state = redis.pcall('GET', KEYS[i])
@@ -23,5 +26,5 @@ for i = 2, #ARGV do
     redis.pcall('EXPIRE', state, ARGV[1])
   end
 end
-redis.call('EXPIRE', KEYS[1], ARGV[1])
+redis.call('EXPIRE', KEYS[1], keep_s)
 return marked

@@ -22,6 +22,7 @@ local function end_step(state)
   redis.call('HSET', key, from .. ':state', state, from .. ':ended_at', now, from .. ':dead', dead)
   if counts[1] then redis.call('HSET', key, from .. ':jobs', counts[1], from .. ':removed', counts[2] or 0) end
   redis.call('DEL', KEYS[3])
+  batches.count('workflow_steps_total', 'state', state, 1)
 end
 
 local cancelled = redis.call('HEXISTS', key, 'cancelled_at') == 1
@@ -30,7 +31,7 @@ if event ~= 'start' then
   if event == 'finished' then
     if state == 'succeeded' or redis.call('HEXISTS', KEYS[2], 'success_at') == 1 then return { 'nothing' } end
     if cancelled then
-      end_step('cancelled')
+      if state ~= 'cancelled' then end_step('cancelled') end
     elseif state ~= 'failed' then
       end_step('failed')
       redis.call('HINCRBY', key, 'failed_steps', 1)
@@ -53,7 +54,9 @@ if following == '' then
   ttl_s = failed and math.max(tonumber(ttl_s), batches.DEAD_S) or batches.LINGER_S
   redis.call('HSET', key, 'ttl_s', ttl_s)
   batches.keep_workflow(key, ttl_s)
-  return { 'ended', failed and 'failed' or 'succeeded' }
+  local result = failed and 'failed' or 'succeeded'
+  batches.count('workflows_total', 'state', result, 1)
+  return { 'ended', result }
 end
 local state = redis.call('HGET', key, following .. ':state')
 if state and state ~= 'starting' then return { 'nothing' } end

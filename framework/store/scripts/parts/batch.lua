@@ -25,6 +25,11 @@ local function batch_functions()
     return string.format('%d.%06d', time[1], time[2])
   end
 
+  -- Count an event for `jobs counters`, in the step that brings it about. Another type of the key must not stop a job's end.
+  local function count(name, label, value, amount)
+    redis.pcall('HINCRBY', 'aw:counters', name .. '{' .. label .. '="' .. value .. '"}', amount)
+  end
+
   -- Let a batch live for its time to live from now on.
   local function keep(key, ttl_s)
     for _, suffix in ipairs({ '', ':failed', ':dead', ':children' }) do redis.call('EXPIRE', key .. suffix, ttl_s) end
@@ -55,6 +60,7 @@ local function batch_functions()
   local function cancel_workflow(key)
     if redis.call('HEXISTS', key, 'ended_at') == 1 then return end
     redis.call('HSET', key, 'cancelled_at', now(), 'ended_at', now())
+    count('workflows_total', 'state', 'cancelled', 1)
   end
 
   -- Note the event, and enqueue its callbacks. A queue that does not take one (another type, a queue of another shard) leaves it to
@@ -74,6 +80,8 @@ local function batch_functions()
         redis.pcall('ZADD', 'schedule', at, data .. '}')
       end
     end
+    count('batch_events_total', 'event', event, 1)
+    if #callbacks > 0 then count('batch_callbacks_total', 'event', event, #callbacks) end
     if not parent then return end
     redis.call('HINCRBY', parent, 'total', #callbacks)
     redis.call('HINCRBY', parent, 'pending', #callbacks)
@@ -127,7 +135,7 @@ local function batch_functions()
   end
 
   batch_made = {
-    now = now, keep = keep, parent_of = parent_of, settle = settle, note_death = note_death, workflow_of = workflow_of,
+    count = count, now = now, keep = keep, parent_of = parent_of, settle = settle, note_death = note_death, workflow_of = workflow_of,
     keep_workflow = keep_workflow, keep_workflow_of = keep_workflow_of, cancel_workflow = cancel_workflow, LINGER_S = LINGER_S,
     DEAD_S = DEAD_S,
   }
