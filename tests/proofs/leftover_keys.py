@@ -10,11 +10,12 @@ from redis import Redis
 
 REGISTRY = "aw:processes"
 _LIMITS = "aw:limits"
-_ALWAYS = re.compile(r"queues|aw:limits|aw:counters|aw:flags|stat:(processed|failed)(:\d{4}-\d{2}-\d{2})?")
+_ALWAYS = re.compile(r"queues|aw:limits|aw:limiters|aw:counters|aw:flags|stat:(processed|failed)(:\d{4}-\d{2}-\d{2})?")
 _ENDS_BY_ITSELF = (
     (re.compile(r"aw:steady_since|aw:lease:.+|aw:pause_strategy:.+|[^:]+:\d+:[^:]+(:work|:workers|-signals)?"), 60),
     (re.compile(r"aw:held_alert"), 300),
     (re.compile(r"aw:push:.+"), 600),
+    (re.compile(r"aw:limiter:[^:]+"), 90 * 86_400),
     (re.compile(r"j\|\d{6,8}\|\d{1,2}:\d{1,2}|(h\|)?.+-\d{1,2}-\d{1,2}:\d{1,2}"), 3 * 86_400),
 )
 """Names of keys that expire, and the most seconds until then; the first match decides."""

@@ -1,15 +1,29 @@
 """The jobs of a round; loaded by the workers with ``-r tests.chaos.rounds.jobs``."""
 
+import hashlib
 import os
+import random
 import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from framework import ApplicationWorker, Deduplicate
-from tests.chaos.rounds.effects import BEGUN, ENDED, FOLDER, recorder
+from framework import ApplicationWorker, Deduplicate, limiter
+from tests.chaos.rounds.effects import ASIDE, BEGUN, ENDED, FOLDER, recorder
 from tests.chaos.rounds.shared_limit import read_limit
 from tests.proofs.end_marks import mark
+
+LOCKED, SEALED, SEPARATE = ASIDE + 100_000_000, ASIDE + 200_000_000, ASIDE + 300_000_000
+"""The first serials of the jobs with a limiter, of sealed and of isolated jobs."""
+
+LOCK_LIMIT, LOCK_S = 2, 4.0
+"""The blocks at a time, and the seconds after which the lock of a killed process is free."""
+
+# A short wait: the jobs that a killed process was running are tried one after the other, and each may wait for a dead holder.
+_LOCK = limiter.concurrent(
+    "chaos_lock", LOCK_LIMIT, wait_timeout=0.1, lock_timeout=LOCK_S, reschedules=10_000, backoff=lambda _: 0.5
+)
+_RANDOM_BYTES = 2_000
 
 
 class StampWorker(ApplicationWorker):
@@ -61,3 +75,40 @@ class KeyedWorker(StampWorker):
     def perform(self, serial: int, milliseconds: float, key: int) -> None:  # type: ignore[override]
         del key
         super().perform(serial, milliseconds)
+
+
+class LockedWorker(StampWorker):
+    """Runs within a limiter."""
+
+    wire_name = "LockedWorker"
+
+    def perform(self, serial: int, milliseconds: float) -> None:
+        with _LOCK.within():
+            super().perform(serial, milliseconds)
+
+
+class SealedWorker(StampWorker):
+    """Has a large argument, which is encrypted and offloaded; another text than the pushed one fails."""
+
+    wire_name = "SealedWorker"
+    encrypt = True
+    retry = 0
+
+    def perform(self, serial: int, milliseconds: float, text: str) -> None:  # type: ignore[override]
+        body, _, digest = text.rpartition(" ")
+        if hashlib.sha256(body.encode()).hexdigest() != digest:
+            raise ValueError("the text was changed")
+        super().perform(serial, milliseconds)
+
+
+class SeparateWorker(StampWorker):
+    """Runs in a process of its own."""
+
+    wire_name = "SeparateWorker"
+    isolation = "process"
+
+
+def sealed_text(marker: str, rng: random.Random) -> str:
+    """Return a text that begins with the marker, and ends with its digest."""
+    body = f"{marker} {rng.randbytes(_RANDOM_BYTES).hex()}"
+    return f"{body} {hashlib.sha256(body.encode()).hexdigest()}"

@@ -47,6 +47,8 @@ class Round:
     """The limited jobs that are pushed per second, and also jobs with keys (``policy_load``); ``None``: no
     such jobs.
     """
+    guards: bool = False
+    """Whether jobs with a limiter, sealed and isolated jobs are pushed too (``guard_load``)."""
 
 
 def planned(options: argparse.Namespace) -> list[Round]:
@@ -133,6 +135,12 @@ def _limits(options: argparse.Namespace) -> list[Round]:
     ]
 
 
+def _guards(options: argparse.Namespace) -> list[Round]:
+    every = options.every or 4.0
+    faults = (kill_one_of_several, term)
+    return [Round("guards", "kills", "cluster", faults, (every, every), rest_s=0.5, guards=True)]
+
+
 def _behind_a_proxy(folder: Path) -> Store:
     return SingleStore(folder, behind_a_proxy=True)
 
@@ -150,4 +158,5 @@ _MAKERS: dict[str, Callable[[argparse.Namespace], list[Round]]] = {
     "failover": _failovers,
     "mixed": _mixed,
     "limits": _limits,
+    "guards": _guards,
 }

@@ -191,7 +191,7 @@ class PolicyLoad:
         """
         keyed = [effect._replace(serial=effect.serial - ASIDE) for effect in aside]
         lives = _lives(self.accepted, runs_of(keyed))
-        most, over = _running(_spans(runs_of(effects), injections), self._limits)
+        most, over = most_running(_spans(runs_of(effects), injections), self._limits)
         since, until = self._started + calm_s, self._started + self.seconds - calm_s
         ended = {effect.serial: effect.at for effect in reversed(effects) if effect.kind == ENDED}
         pushes = AcceptedPushes([push.at for push in self.accepted], [push.until for push in self.accepted])
@@ -264,7 +264,7 @@ def _spans(runs: dict[int, list[Run]], injections: Sequence[Injection]) -> list[
     return spans
 
 
-def _running(spans: Iterable[tuple[float, float]], limits: Sequence[tuple[float, int]]) -> tuple[int, list[str]]:
+def most_running(spans: Iterable[tuple[float, float]], limits: Sequence[tuple[float, int]]) -> tuple[int, list[str]]:
     """Return the most that ran at a time, and each start of one too many: an end makes space for a start at the same
     instant.
     """

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 from tests.chaos.rounds.account import ACKNOWLEDGED_LATE, Account, percentile
 from tests.chaos.rounds.faults import Injection
+from tests.chaos.rounds.guard_load import Guards
 from tests.chaos.rounds.impact import Impact
+from tests.chaos.rounds.jobs import LOCK_LIMIT
 from tests.chaos.rounds.policy_load import LIMIT, RUNNING, Found
 from tests.chaos.rounds.round_shard import RoundShard
 from tests.proofs.prover import Verdict
@@ -62,6 +64,8 @@ class RoundResult:
     """The results of the replay of the servers' files, where the files are complete."""
     policy_load: Found | None = None
     """The results of limits, locks and pauses, in a round that has them."""
+    guards: Guards | None = None
+    """The results of limiters, sealed and isolated jobs, in a round that has them."""
 
     @property
     def title(self) -> str:
@@ -77,6 +81,8 @@ class RoundResult:
     def checks(self) -> list[Check]:
         """Return the promises, and whether they held."""
         found = [*self._jobs(), *self._times(), *self._capacity(), *self._ends(), *self._control()]
+        if self.guards:
+            found += _guards(self.guards, self.slots * max(1, len(self.injections)))
         return [*found, *_policy_load(self.policy_load, self.histories)] if self.policy_load else found
 
     def _jobs(self) -> list[Check]:
@@ -101,7 +107,9 @@ class RoundResult:
         found: list[Check] = []
         for kind, done in self.account.kinds.items():
             if done.recoveries:
-                limit = TAKEOVER_S if kind == "freeze" else RECOVERY_S[self.supervision]
+                # Suspects are tried one after the other, and isolated ones among them need a process each.
+                is_slow = kind == "freeze" or self.guards is not None
+                limit = TAKEOVER_S if is_slow else RECOVERY_S[self.supervision]
                 found.append(_at_most(f"slowest recovery after {kind}", max(done.recoveries), limit))
             if done.resumed:
                 limit = NOTICED_S.get(kind, RESUMED_S)
@@ -150,28 +158,33 @@ class RoundResult:
         """Return the figures without a promise, and those behind the checks."""
         found, producer = self.account, self.faulty.producer
         times = found.recoveries
-        return self._policy_facts | {
-            "seconds": round(self.seconds, 1),
-            "jobs": self.jobs,
-            "runs": found.runs,
-            "injections": dict(Counter(injection.kind for injection in self.injections)),
-            "runs cut off": found.interrupted,
-            "forgotten with their server": len(found.forgotten),
-            "extra runs": dict(found.extra),
-            "recoveries": len(times),
-            "recovery p50, p99, max (s)": [round(percentile(times, share), 3) for share in (0.5, 0.99, 1.0)],
-            "instants replayed from the servers' files": sum(history.groups for history in self.histories),
-            "producer: refusals": dict(producer.refusals),
-            "producer: jobs maybe written twice": len(producer.doubtful),
-            "producer: slowest push (s)": round(producer.slowest_s, 2),
-            "producer: jobs witnessed by a replica": len(producer.witnessed),
-            "control: jobs, throughput, p99 during and outside (s)": [
-                self.control.producer.accepted,
-                round(self.impact.throughput, 3),
-                round(self.impact.p99_during, 4),
-                round(self.impact.p99_outside, 4),
-            ],
-        }
+        pushed = {"jobs with a limiter, sealed and isolated jobs": self.guards.pushes} if self.guards else {}
+        return (
+            self._policy_facts
+            | pushed
+            | {
+                "seconds": round(self.seconds, 1),
+                "jobs": self.jobs,
+                "runs": found.runs,
+                "injections": dict(Counter(injection.kind for injection in self.injections)),
+                "runs cut off": found.interrupted,
+                "forgotten with their server": len(found.forgotten),
+                "extra runs": dict(found.extra),
+                "recoveries": len(times),
+                "recovery p50, p99, max (s)": [round(percentile(times, share), 3) for share in (0.5, 0.99, 1.0)],
+                "instants replayed from the servers' files": sum(history.groups for history in self.histories),
+                "producer: refusals": dict(producer.refusals),
+                "producer: jobs maybe written twice": len(producer.doubtful),
+                "producer: slowest push (s)": round(producer.slowest_s, 2),
+                "producer: jobs witnessed by a replica": len(producer.witnessed),
+                "control: jobs, throughput, p99 during and outside (s)": [
+                    self.control.producer.accepted,
+                    round(self.impact.throughput, 3),
+                    round(self.impact.p99_during, 4),
+                    round(self.impact.p99_outside, 4),
+                ],
+            }
+        )
 
     @property
     def _policy_facts(self) -> dict[str, Any]:
@@ -200,6 +213,28 @@ def _policy_load(found: Found, histories: Sequence[Verdict]) -> list[Check]:
         _none("jobs with keys: begun while their class was paused", found.paused),
         _none("pushes dropped for a job that is over", found.stale),
         _none("slots, locks and held jobs left", found.left),
+    ]
+
+
+def _guards(found: Guards, most_blobs: int) -> list[Check]:
+    blocks = f"{found.most_blocks}"
+    return [
+        Check("blocks of the limiter at a time, at any instant", blocks, f"{LOCK_LIMIT}", not found.over),
+        _none("blocks begun beyond the limit", found.over),
+        _none("jobs with a limiter: lost", found.locked.lost),
+        _none("jobs with a limiter: extra runs without a cause", found.locked.unexplained),
+        _none("sealed jobs: lost", found.sealed.lost),
+        _none("sealed jobs: extra runs without a cause", found.sealed.unexplained),
+        _none("files of servers, logs and the payload store with the text of a sealed job", found.readable),
+        Check(
+            "blobs without a job, before the sweep",
+            f"{found.blobs_left}",
+            f"{most_blobs}",
+            found.blobs_left <= most_blobs,
+        ),
+        Check("blobs without a job, after two sweeps", f"{found.blobs_kept}", "0", not found.blobs_kept),
+        _none("isolated jobs: lost", found.separate_lost),
+        _none("isolated jobs: two runs of a job at work at once", found.overlapping),
     ]
 
 

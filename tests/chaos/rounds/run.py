@@ -9,9 +9,10 @@ import random
 import secrets
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import framework
@@ -19,12 +20,24 @@ from demo.folder import RunFolder
 from demo.stop import StopSignal
 from framework import ApplicationWorker
 from framework.store.embedded import LONGEST_SOCKET_PATH
-from tests.chaos.rounds import report
+from tests.chaos.rounds import guard_load, report
 from tests.chaos.rounds.account import account
 from tests.chaos.rounds.effects import ENDED, FOLDER, Effects
 from tests.chaos.rounds.faults import FaultInjector
+from tests.chaos.rounds.guard_load import GuardLoad
 from tests.chaos.rounds.impact import impact
-from tests.chaos.rounds.jobs import ControlWorker, KeyedWorker, LimitedWorker, StampWorker
+from tests.chaos.rounds.jobs import (
+    LOCKED,
+    SEALED,
+    SEPARATE,
+    ControlWorker,
+    KeyedWorker,
+    LimitedWorker,
+    LockedWorker,
+    SealedWorker,
+    SeparateWorker,
+    StampWorker,
+)
 from tests.chaos.rounds.plan import Round, planned
 from tests.chaos.rounds.policy_load import PolicyLoad
 from tests.chaos.rounds.producer import Load, Producer
@@ -42,6 +55,8 @@ HELD, BROKEN, INTERRUPTED = 0, 1, 130
 
 FAULTY, CONTROL = "main", "control"
 """The two shards: one with faults, one without."""
+
+NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 
 _STEP_S, _BURST_S = 0.05, 0.25
 """The time between two batches of pushes. Where servers forget, jobs are pushed in bursts: a job that never waits is
@@ -84,12 +99,15 @@ def clear_environment() -> None:
 
 
 @contextmanager
-def configured(folder: Path, shards: dict[str, Any], rules: list[list[Any]]) -> Iterator[None]:
+def configured(
+    folder: Path, shards: dict[str, Any], rules: list[list[Any]], application: Mapping[str, Any] = NO_SETTINGS
+) -> Iterator[None]:
     """Let this process push to these shards, and its children too."""
     config = folder / "config"
     config.mkdir()
     (config / "redis.yml").write_text(json.dumps({"shards": shards}))  # JSON is YAML
     (config / "routing.yml").write_text(json.dumps({"routing_rules": rules}))
+    (config / "application.yml").write_text(json.dumps(dict(application)))
     os.environ["FRAMEWORK_CONFIG_DIR"] = str(config)
     os.environ["FRAMEWORK_LOGGING__JOBS"] = "false"
     framework.boot()
@@ -122,7 +140,8 @@ def _round(
         other = stack.enter_context(SingleStore(folder / CONTROL))
         shards = {FAULTY: dict(store.settings), CONTROL: dict(other.settings)}
         rules = [["worker_name=ControlWorker", None, CONTROL], ["*", None]]
-        stack.enter_context(configured(folder, shards, rules))
+        more = guard_load.settings(folder) if chosen.guards else NO_SETTINGS
+        stack.enter_context(configured(folder, shards, rules, more))
         load = _load(chosen, options)
         processes = options.processes or chosen.processes
         worker = StampWorker if chosen.per_second is None else LimitedWorker
@@ -134,7 +153,8 @@ def _round(
         )
         print(f"\nRound {chosen.name} ({chosen.mode}): {load.jobs:,} jobs, {processes} processes", flush=True)
         policy_load = None if chosen.per_second is None else _policy_load(faulty, folder / FAULTY / "effects", options)
-        running = RunningRound(faulty, control, injector, options.seconds, policy_load)
+        guards = _guard_load(faulty, folder, options) if chosen.guards else None
+        running = RunningRound(faulty, control, injector, options.seconds, policy_load, guards)
         try:
             running.run(stop)
             if not stop.asked:
@@ -142,7 +162,7 @@ def _round(
         finally:
             for round_shard in running.round_shards:
                 round_shard.stop()
-        outcome = _outcome(chosen, running, options, load.jobs)
+        outcome = _outcome(chosen, running, options, load.jobs, folder)
         (folder / "timeline.svg").write_text(drawn(_timeline(outcome, running)))
         return outcome
 
@@ -176,8 +196,14 @@ def _round_shard(
     return RoundShard(store, workers, Producer(worker, load, rng, witness), Effects(effects), rng)
 
 
-def _outcome(chosen: Round, running: RunningRound, options: argparse.Namespace, jobs: int) -> RoundResult:
+def _guard_load(round_shard: RoundShard, folder: Path, options: argparse.Namespace) -> GuardLoad:
+    workers = {LOCKED: LockedWorker, SEALED: SealedWorker, SEPARATE: SeparateWorker}
+    return GuardLoad(workers, folder, options.seconds, round_shard.rng)
+
+
+def _outcome(chosen: Round, running: RunningRound, options: argparse.Namespace, jobs: int, folder: Path) -> RoundResult:
     faulty, control, injections = running.faulty, running.control, running.injector.injections
+    clients = {FAULTY: faulty.store.client, CONTROL: control.store.client}
     return RoundResult(
         name=chosen.name,
         mode=chosen.mode,
@@ -201,6 +227,9 @@ def _outcome(chosen: Round, running: RunningRound, options: argparse.Namespace, 
         keys_left=[*leftover_keys.leaks(faulty.store.client), *leftover_keys.leaks(control.store.client)],
         policy_load=running.policy_load.found(faulty.seen, faulty.aside, injections, running.calm_s)
         if running.policy_load
+        else None,
+        guards=running.guard_load.found(faulty.aside, injections, clients, folder / FAULTY)
+        if running.guard_load
         else None,
     )
 

@@ -6,6 +6,7 @@ from demo.stop import StopSignal
 from tests.chaos.rounds.account import gone
 from tests.chaos.rounds.effects import ENDED
 from tests.chaos.rounds.faults import FaultInjector
+from tests.chaos.rounds.guard_load import GuardLoad
 from tests.chaos.rounds.policy_load import PolicyLoad
 from tests.chaos.rounds.round_shard import RoundShard
 
@@ -26,8 +27,11 @@ class RunningRound:
         injector: FaultInjector,
         seconds: float,
         policy_load: PolicyLoad | None = None,
+        guard_load: GuardLoad | None = None,
     ) -> None:
-        self.faulty, self.control, self.injector, self.policy_load = faulty, control, injector, policy_load
+        self.faulty, self.control, self.injector = faulty, control, injector
+        self.policy_load, self.guard_load = policy_load, guard_load
+        self._loads = [load for load in (policy_load, guard_load) if load is not None]
         self.seconds = seconds
         self.calm_s = min(5.0, seconds / 8)
         """The calm time at the start and at the end: the baseline of the other shard."""
@@ -67,8 +71,8 @@ class RunningRound:
         self.started = self.shown = time.monotonic()
         for round_shard in self.round_shards:
             round_shard.producer.start()
-        if self.policy_load is not None:
-            self.policy_load.begin(self.started)
+        for load in self._loads:
+            load.begin(self.started)
         return True
 
     def _play(self, stop: StopSignal) -> None:
@@ -79,8 +83,8 @@ class RunningRound:
                 round_shard.workers.tend()
                 round_shard.read()
             passed = now - self.started
-            if self.policy_load is not None:
-                self.policy_load.step(now)
+            for load in self._loads:
+                load.step(now)
             if passed > self.seconds - self.calm_s:
                 self.injector.finish()
             self.injector.step(now, inject=self.calm_s <= passed <= self.seconds - self.calm_s)
@@ -105,7 +109,7 @@ class RunningRound:
         """Return whether every job is done; forgotten jobs never run."""
         faulty, control = self.round_shards
         ended = {effect.serial for effect in faulty.aside if effect.kind == ENDED}
-        if self.policy_load is not None and len(ended) < len(self.policy_load.accepted):
+        if any(len(ended) < len(load.accepted) for load in self._loads):
             return False
         if not (faulty.producer.done and control.producer.done and len(control.done) == control.producer.accepted):
             return False
