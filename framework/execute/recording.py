@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any, Literal, Protocol, TypeAlias
 
 from framework.declare.declaration import Declaration
+from framework.declare.job_option import TRACKED
 from framework.finish.endings import Ending
 from framework.finish.outcome import RunOutcome
 from framework.finish.retry import RetryDecision
 from framework.types import Payload
-from framework.wire.job import TRACK
 
 ElsewhereState: TypeAlias = Literal["interrupted", "quarantined", "dropped"]
 """The state of a job that is moved outside of a run."""
@@ -59,5 +59,4 @@ class JobRecorder(Protocol):
 
 def is_recorded_job(payload: Payload, declaration: Declaration | None) -> bool:
     """Return whether a job is recorded: its payload says so, or else its class."""
-    found = payload.get(TRACK)
-    return found if isinstance(found, bool) else declaration is not None and declaration.track
+    return TRACKED.value_in(payload, declaration)
