@@ -43,6 +43,8 @@ def test_job_with_a_retry_ends_with_exact_counters(bench):
 
 def test_event_that_was_never_pushed_here_is_made_by_its_run(bench):
     make_task(bench)
+    bench.apply(change("j1", "note", 1.0, task_id=TASK))
+    assert counters(bench) == {"total": 1, "enqueue": 1}
     bench.apply(change("j1", "end", 2.0, "finish", "completed", task_id=TASK))
     bench.apply(change("j1", "push", 3.0, task_id=TASK))
     assert counters(bench) == {"total": 1, "finish": 1}
