@@ -3,7 +3,7 @@
 A job is tracked if its payload has ``track``, or its class declares it. Other jobs have no record, and pay for none of this.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, TypeAlias
 
 from framework.declare.declaration import Declaration
@@ -36,8 +36,18 @@ class RunRecord(Protocol):
         """Add a message to the story of the job. Raises nothing."""
         ...
 
-    def end(self, ending: Ending, outcome: RunOutcome, decision: RetryDecision | None) -> Durable | None:
-        """Record the end of the run; ``None``: there is nothing to wait for. The job is settled when the record is durable."""
+    def end(
+        self,
+        ending: Ending,
+        outcome: RunOutcome,
+        decision: RetryDecision | None,
+        *,
+        on_durable: Callable[[], None] | None = None,
+    ) -> Durable | None:
+        """Record the end of the run; ``None``: there is nothing to wait for. The job is settled when the record is durable.
+
+        ``on_durable`` is called then, in another thread. No thread may wait for such a record.
+        """
         ...
 
 
