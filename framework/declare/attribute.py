@@ -6,7 +6,9 @@ from typing import Literal, TypeAlias
 
 from framework.declare.validators import Validator
 
-Group: TypeAlias = Literal["ownership", "queues", "versions", "retries", "running", "payload", "status", "flow_control"]
+Group: TypeAlias = Literal[
+    "ownership", "queues", "versions", "retries", "running", "payload", "status", "flow_control", "application"
+]
 
 GROUPS: Mapping[str, str] = {
     "ownership": "the team that owns the job, and the resources that it needs",
@@ -18,7 +20,7 @@ GROUPS: Mapping[str, str] = {
     "status": "how long the state of the job is kept",
     "flow_control": "the policies that hold, defer, limit or drop the job",
 }
-"""The groups of attributes; each has a page of its name under docs/reference/attributes."""
+"""The groups of attributes; each has a page of its name under docs/reference/attributes. ``application`` is none of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,14 @@
 """The attributes of a worker class: for each its group, its validator and its documentation (design section 4)."""
 
-from collections.abc import Mapping
 from typing import get_args
 
 from framework.declare import validators
 from framework.declare.attribute import Attribute
 from framework.declare.flow_control_attributes import FLOW_CONTROL_ATTRIBUTES
+from framework.declare.job_option import TRACKED
 from framework.types import Ack, Isolation, ResourceBoundary, StrictArguments, Urgency
 
-ATTRIBUTES: Mapping[str, Attribute] = {
+ATTRIBUTES: dict[str, Attribute] = {
     "feature_category": Attribute(
         validator=validators.optional(validators.identifier),
         group="ownership",
@@ -256,9 +256,9 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         "`unknown`.",
     ),
     "track": Attribute(
-        validator=validators.boolean,
+        validator=TRACKED.validator,
         group="status",
-        meaning="Whether the life of each job is recorded in the database of tasks.",
+        meaning=TRACKED.doc,
         effect="Each push, start and end writes an event, and `self.record(...)` adds messages: `framework.tasks` shows "
         "them. Needs the extra `tasks`.",
         trap="A push and the end of a job wait for the database: some milliseconds each. Do not use it for classes with "
@@ -266,7 +266,7 @@ ATTRIBUTES: Mapping[str, Attribute] = {
     ),
     **FLOW_CONTROL_ATTRIBUTES,
 }
-"""All attributes of a worker class, by group. Creating a class with any other attribute fails."""
+"""All attributes of a worker class, by group, and the declared options of the application. Creating a class with any other fails."""
 
 IDENTITY_ATTRIBUTES = frozenset({"wire_name", "aliases"})
 """Attributes that are not inherited: otherwise each child would claim its parent's name."""

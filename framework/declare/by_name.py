@@ -103,7 +103,11 @@ def _setter_for(name: str, options: Mapping[str, Any]) -> Setter[...]:
 @lru_cache(maxsize=1_000)
 def _foreign_declaration(name: str) -> Declaration:
     """Return the declaration of a class about which only its name is known: any JSON arguments, and Sidekiq's defaults."""
-    facts = {attribute: vars(ApplicationWorker)[attribute] for attribute in ATTRIBUTES}
+    facts = {
+        attribute: vars(ApplicationWorker)[attribute]
+        for attribute, one in ATTRIBUTES.items()
+        if one.group != "application"
+    }
     facts |= {"wire_name": name, "feature_category": NOT_OWNED, "shard": _FOREIGN_SHARD}
     # Without GitLab's middleware Sidekiq runs a compressed job with one text as its argument, and reports nothing.
     facts["compress"] = False

@@ -12,6 +12,7 @@ from framework.declare.attributes import ATTRIBUTES, IDENTITY_ATTRIBUTES
 from framework.declare.constraints import check_constraints, check_cron_arguments
 from framework.declare.declaration import Declaration
 from framework.declare.error_collector import ErrorCollector
+from framework.declare.job_option import declared_options
 from framework.declare.misuse import unwrap_perform
 from framework.declare.policy_options import Deduplicate
 from framework.declare.signature import JobSignature, build_signature, check_method
@@ -133,7 +134,8 @@ def build_declaration(
         is_cron=cls._aw_is_cron,
         is_iterable=cls._aw_is_iterable,
         bounded=facts["timeout"] is not None or facts["limiter"] is not None,
-        **facts,
+        options=declared_options(facts),
+        **{name: value for name, value in facts.items() if ATTRIBUTES[name].group != "application"},
     )
 
 
@@ -226,7 +228,8 @@ def _check_body(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> None
         if name not in ATTRIBUTES and name not in _CALLABLE_NAMES:
             faults.add(
                 f"{name} = {short_repr(value)}: {name!r} is not a worker attribute{did_you_mean(name, ATTRIBUTES)}. "
-                f"Constants of your own: {name.upper()} or _{name}. Attributes: {', '.join(sorted(ATTRIBUTES))}.",
+                f"Constants of your own: {name.upper()} or _{name}. An option of your own: declare_option(...) before the class. "
+                f"Attributes: {', '.join(sorted(ATTRIBUTES))}.",
                 name,
             )
     _check_annotations(faults, cls)

@@ -1,8 +1,9 @@
 """All facts of one worker class, resolved along its MRO and frozen when the class is created."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Any
 
 from framework.declare.limiter_rule import JobLimiter
 from framework.declare.names import queue_name
@@ -88,6 +89,8 @@ class Declaration:
     """Whether the class is a ``CronWorker``."""
     is_iterable: bool = False
     """Whether the class is an ``IterableWorker``."""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The options that travel with its jobs and differ from their defaults, by name: ``track``, and those of the application."""
 
     def retry_limit(self, default: int = 25) -> int | None:
         """How often a failed job runs again: None for ``retry = False`` (deleted), 0 for straight to the dead set (Sidekiq 7)."""

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, TypedDict, cast
 
 from framework.declare import validators
 from framework.declare.attributes import ATTRIBUTES
+from framework.declare.job_option import OPTIONS, TRACKED
 from framework.declare.request import BulkPacing, DueTime, JobTimes, RandomSpread
 from framework.declare.strict_json import NotJsonError, check_strict_json
 from framework.declare.validators import InvalidValue, Validator
@@ -78,7 +79,7 @@ _VALIDATORS: Mapping[str, Validator] = {
     "status_expiration": validators.duration,
     "expires_in": validators.duration,
     "timeout": validators.duration,
-    "track": validators.boolean,
+    "track": TRACKED.validator,
     "context": Validator(_CONTEXT_ALLOWED, check_context),
     "sync": validators.boolean,
 }
@@ -97,10 +98,11 @@ def check_options(worker: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_option(worker: str, name: str, value: Any) -> Any:
-    if name not in _VALIDATORS:
+    validator = _VALIDATORS.get(name) or (OPTIONS[name].validator if name in OPTIONS else None)
+    if validator is None:
         raise ArgumentsError(worker, f"set() has no option {name!r}{_advice(name)}")
     try:
-        return _VALIDATORS[name](value)
+        return validator(value)
     except InvalidValue as error:
         raise ArgumentsError(worker, f"set({name}={short_repr(value)}) is not allowed. Allowed: {error}.") from None
 
@@ -108,10 +110,11 @@ def _check_option(worker: str, name: str, value: Any) -> Any:
 def _advice(name: str) -> str:
     if name in _ADVICE:
         return f". {_ADVICE[name]}."
-    options = f"Options: {', '.join(_VALIDATORS)}."
+    known = dict.fromkeys((*_VALIDATORS, *OPTIONS))
+    options = f"Options: {', '.join(known)}."
     if name in ATTRIBUTES:
         return f": it belongs to the class, and is the same for all its jobs. {options}"
-    return f"{did_you_mean(name, _VALIDATORS)}. {options}"
+    return f"{did_you_mean(name, known)}. {options}"
 
 
 def due_at(worker: str, when: object, clock: Callable[[], float]) -> DueTime | None:

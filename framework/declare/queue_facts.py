@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from framework.declare.declaration import Declaration
+from framework.declare.job_option import TRACKED
 from framework.types import Urgency
 
 QueueFacts: TypeAlias = dict[str, Any]
@@ -46,7 +47,7 @@ def effective_weight(declaration: Declaration, namespace_weights: Mapping[str, i
 def queue_facts(declaration: Declaration, namespace_weights: Mapping[str, int]) -> QueueFacts:
     """Return one worker's facts in plain values; ``weight`` is the effective one."""
     limit = declaration.concurrency_limit
-    return {
+    facts: QueueFacts = {
         "name": declaration.generated_queue,
         "worker_name": declaration.wire_name,
         "feature_category": declaration.feature_category,
@@ -69,6 +70,10 @@ def queue_facts(declaration: Declaration, namespace_weights: Mapping[str, int]) 
         "retry_queue": declaration.retry_queue,
         "aliases": list(declaration.aliases),
     }
+    # Only where a class sets one: most applications have none.
+    if options := {name: value for name, value in declaration.options.items() if name != TRACKED.name}:
+        facts["options"] = options
+    return facts
 
 
 def all_queue_facts(declarations: Iterable[Declaration], namespace_weights: Mapping[str, int]) -> list[QueueFacts]:

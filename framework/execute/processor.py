@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 
 from framework.backoff import backoff_s
 from framework.errors import BusinessError, JobTimeoutError
+from framework.execute.acknowledgement import RecordedEnds, awaits_acknowledgement, is_acknowledged_with_others
 from framework.execute.end_line import end_fields
 from framework.execute.event_loop import EventLoop
 from framework.execute.execution import Execution, Executor
@@ -97,6 +98,9 @@ class Processor:
         # The end of a tracked job waits for its database, and no other job must wait for that.
         self._record_executor = ThreadPoolExecutor(_RECORD_THREADS, "async-recorder")
         self._record_counts = _CountsOfThread(running_jobs.new_thread_counts)
+        self._recorded_ends = RecordedEnds(
+            fetcher, settler, threads.request_acknowledgement, partial(events.component_died, "recorded-ends")
+        )
         self._pending_starts: set[Future[None]] = set()
         self._async_counts = running_jobs.new_thread_counts()
         self._async_settled_counts = running_jobs.new_thread_counts()
@@ -119,11 +123,12 @@ class Processor:
         # In the order of a job's way: a job that moves on between two checks is found at its next place.
         if not self._threads.join(timeout_s) or self._pending_starts or not self._loop.idle:
             return False
-        return not self._pending_settles
+        return not self._pending_settles and self._recorded_ends.is_empty
 
     def stop_settling(self) -> None:
         """Settle no further job: the launcher returns the jobs in flight to their queues."""
         self._settling_stopped.set()
+        self._recorded_ends.stop()
 
     def async_stacks(self) -> list[tuple[str, list[str]]]:
         """Return (jid, lines) of every async job for a stack dump; the interpreter dumps the stacks of threads."""
@@ -201,7 +206,7 @@ class Processor:
         """Run the rest of an async job on the event loop."""
         try:
             await self._executor.complete_async(run)
-            if run.outcome is SUCCEEDED and run.record is None and _is_acknowledged_with_others(run):
+            if run.outcome is SUCCEEDED and run.record is None and is_acknowledged_with_others(run):
                 self._finish_run(run, self._async_counts)
             else:
                 self._settle_in_thread(run)
@@ -253,9 +258,14 @@ class Processor:
         # The line is written before the acknowledgement: a kill in between repeats the job and its line, and loses neither.
         if run.started_log is not None:
             self._write_end(run, SUCCEEDED_ENDING, None)
-        if run.record is not None and not self._record_end(run, SUCCEEDED, SUCCEEDED_ENDING, None):
-            return
-        if _is_acknowledged_with_others(run):
+        with_others = is_acknowledged_with_others(run)
+        if run.record is not None:
+            if with_others and self._recorded_ends.takes(run):
+                self._recorded_ends.record(run)
+                return
+            if not self._record_end(run, SUCCEEDED, SUCCEEDED_ENDING, None):
+                return
+        if with_others:
             if run.tracked is not None or run.unit.resources is not None:
                 self._settler.acknowledge_with_others(run.unit, run.tracked)
             self._fetcher.finish(run.unit)
@@ -340,7 +350,7 @@ class Processor:
         )
 
     def _settle(self, run: Execution, outcome: SettledOutcome, decision: RetryDecision | None) -> None:
-        confirmed = _awaits_acknowledgement(run)
+        confirmed = awaits_acknowledgement(run)
         settled: SettleResult = self._settler.settle(run.unit, outcome, decision, run.tracked, confirmed=confirmed)
         self._fetcher.finish(run.unit, settled=not settled.acknowledge)
         if settled.moved_to == "lost":
@@ -366,19 +376,6 @@ class Processor:
                 self._settling_stopped.wait(backoff_s(failures, 0.05, 2.0))
             else:
                 return
-
-
-def _is_acknowledged_with_others(run: Execution) -> bool:
-    """Return whether a successful job is acknowledged with others: nothing waits for its confirmation."""
-    unit = run.unit
-    return (unit.resources is None or unit.acknowledged_with_others) and not _awaits_acknowledgement(run)
-
-
-def _awaits_acknowledgement(run: Execution) -> bool:
-    """Return whether a job is acknowledged before its place is free: its class says so, or its hook needs the slot."""
-    if run.declaration is not None and run.declaration.ack == "sync":
-        return True
-    return run.outcome is SUCCEEDED and run.instance is not None and run.instance._aw_on_success is not None  # pyright: ignore[reportPrivateUsage]
 
 
 # Weak: a hook of a fork cannot be unregistered, and must not keep a stopped processor in memory.

@@ -3,15 +3,15 @@
 A job is tracked if its payload has ``track``, or its class declares it. Other jobs have no record, and pay for none of this.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, TypeAlias
 
 from framework.declare.declaration import Declaration
+from framework.declare.job_option import TRACKED
 from framework.finish.endings import Ending
 from framework.finish.outcome import RunOutcome
 from framework.finish.retry import RetryDecision
 from framework.types import Payload
-from framework.wire.job import TRACK
 
 ElsewhereState: TypeAlias = Literal["interrupted", "quarantined", "dropped"]
 """The state of a job that is moved outside of a run."""
@@ -36,8 +36,18 @@ class RunRecord(Protocol):
         """Add a message to the story of the job. Raises nothing."""
         ...
 
-    def end(self, ending: Ending, outcome: RunOutcome, decision: RetryDecision | None) -> Durable | None:
-        """Record the end of the run; ``None``: there is nothing to wait for. The job is settled when the record is durable."""
+    def end(
+        self,
+        ending: Ending,
+        outcome: RunOutcome,
+        decision: RetryDecision | None,
+        *,
+        on_durable: Callable[[], None] | None = None,
+    ) -> Durable | None:
+        """Record the end of the run; ``None``: there is nothing to wait for. The job is settled when the record is durable.
+
+        ``on_durable`` is called then, in another thread. No thread may wait for such a record.
+        """
         ...
 
 
@@ -59,5 +69,4 @@ class JobRecorder(Protocol):
 
 def is_recorded_job(payload: Payload, declaration: Declaration | None) -> bool:
     """Return whether a job is recorded: its payload says so, or else its class."""
-    found = payload.get(TRACK)
-    return found if isinstance(found, bool) else declaration is not None and declaration.track
+    return TRACKED.value_in(payload, declaration)

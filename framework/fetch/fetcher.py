@@ -133,6 +133,18 @@ class Fetcher:
     def finish(self, unit: UnitOfWork, *, settled: bool = False) -> None:
         """End the unit's job. ``settled``: the job has left the working list already (retry, dead set)."""
         self.in_flight.end(unit, settled=settled)
+        self._note_room(unit)
+
+    def leave(self, unit: UnitOfWork) -> None:
+        """Free the place of an ended job that is not to be acknowledged yet; ``finish_left`` must follow."""
+        self.in_flight.leave(unit)
+
+    def finish_left(self, unit: UnitOfWork) -> None:
+        """End the job of a unit that has left its place: it is acknowledged with the next call."""
+        self.in_flight.end_left(unit)
+        self._note_room(unit)
+
+    def _note_room(self, unit: UnitOfWork) -> None:
         if unit.resources is not None and unit.resources.slots:
             # The acknowledgement hands its slot to a waiting job, which is then at the head of a queue.
             self._state.note_slot_freed()

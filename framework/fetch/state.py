@@ -42,6 +42,8 @@ class InFlight:
         # By `id`, since two units may have the same bytes.
         self._running: dict[int, UnitOfWork] = {}
         self._by_id: dict[int, UnitOfWork] = {}
+        self.left: dict[int, UnitOfWork] = {}
+        """Units whose jobs have ended, and which are acknowledged when their events are durable. They have no place."""
         self._being_admitted: dict[int, UnitOfWork] = {}
         """Units that a thread has taken along to ask for their admission: neither buffered nor running for one round trip."""
         # Held by the thread that has taken them.
@@ -67,7 +69,7 @@ class InFlight:
         """Whether a buffered job may start now."""
         if self._admitting.locked():
             return False
-        return bool(self.buffer and self._free_indexes) and len(self.done) < MAX_UNACKNOWLEDGED
+        return bool(self.buffer and self._free_indexes) and len(self.done) + len(self.left) < MAX_UNACKNOWLEDGED
 
     def add(self, units: Sequence[UnitOfWork]) -> None:
         """Add fetched units to the buffer."""
@@ -80,7 +82,7 @@ class InFlight:
 
         ``None`` too while older units are being admitted: at a death only the oldest count as started (``recover/suspects.py``).
         """
-        if len(self.done) >= MAX_UNACKNOWLEDGED:
+        if len(self.done) + len(self.left) >= MAX_UNACKNOWLEDGED:
             return None
         try:
             index = self._free_indexes.pop()
@@ -122,7 +124,7 @@ class InFlight:
             return []
         # Before `done`: a unit that ends in between counts twice.
         free = len(self._free_indexes)
-        most = min(MAX_GROUP, max(free, ahead), free + MAX_UNACKNOWLEDGED - len(self.done))
+        most = min(MAX_GROUP, max(free, ahead), free + MAX_UNACKNOWLEDGED - len(self.done) - len(self.left))
         taken: list[UnitOfWork] = []
         while len(taken) < most and (unit := self._pop_buffered()) is not None:
             self._being_admitted[id(unit)] = unit
@@ -157,6 +159,17 @@ class InFlight:
         else:
             self.done.append(unit)
         self._free_indexes.append(unit.run_index)
+
+    def leave(self, unit: UnitOfWork) -> None:
+        """Free the place of a unit whose job has ended; ``end_left`` must follow, when it may be acknowledged."""
+        self.left[id(unit)] = unit
+        del self._running[id(unit)]
+        self._free_indexes.append(unit.run_index)
+
+    def end_left(self, unit: UnitOfWork) -> None:
+        """Acknowledge a unit that has left its place."""
+        self.done.append(unit)
+        del self.left[id(unit)]
 
     def take_done(self, limit: int) -> list[UnitOfWork]:
         """Return at most ``limit`` ended units to acknowledge; ``confirm`` or ``mark_unsent`` must follow."""

@@ -7,10 +7,11 @@ from typing import Any, TypeAlias
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
+from framework.declare.job_option import field_of, payload_fields
 from framework.declare.per_class import PerClass
 from framework.telemetry import context
 from framework.types import Jid, Json, Payload
-from framework.wire.job import CHOSEN_QUEUE, CHOSEN_SHARD, TRACK, wire_timestamp
+from framework.wire.job import CHOSEN_QUEUE, CHOSEN_SHARD, wire_timestamp
 
 NO_CONTEXT: Mapping[str, Json] = {}
 ExtraFields: TypeAlias = Callable[[], Mapping[str, Json]]
@@ -121,15 +122,17 @@ def class_fields(declaration: Declaration) -> Payload:
         "dead": None if declaration.dead else False,
         "status_expiration": declaration.status_expiration,
         "expires_in": declaration.expires_in,
-        TRACK: declaration.track or None,
     }
     fields.update({name: wire_value(value) for name, value in optional.items() if value is not None})
+    fields.update(payload_fields(declaration.options))
     return fields
 
 
 def option_fields(options: Mapping[str, Any]) -> Payload:
     """Return the payload fields set by the options of ``set``, without the queue and the context."""
-    fields = {name: wire_value(value) for name, value in options.items() if name not in _OPTIONS_WITHOUT_FIELD}
+    fields = {
+        field_of(name): wire_value(value) for name, value in options.items() if name not in _OPTIONS_WITHOUT_FIELD
+    }
     fields.update({field: options[name] for name, field in _CHOICE_FIELDS if name in options})
     return fields
 

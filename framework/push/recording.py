@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from framework.declare.declaration import Declaration
+from framework.declare.job_option import TRACKED
 from framework.push.job_batch import JobBatch
 from framework.types import Jid, Json
 
@@ -49,4 +50,4 @@ class PushRecorder(Protocol):
 
 def is_recorded(declaration: Declaration, options: Mapping[str, Any]) -> bool:
     """Return whether jobs of a class with these options are recorded."""
-    return bool(options.get("track", declaration.track))
+    return bool(options.get(TRACKED.name, TRACKED.declared(declaration)))

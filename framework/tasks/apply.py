@@ -18,18 +18,10 @@ from framework.tasks.change import EventChange, Message, Status
 from framework.tasks.database import TaskDatabase
 from framework.tasks.job_ends import DUPLICATE, HELD, LOST, NOT_PUSHED
 from framework.tasks.model import FAILED_STATUSES, OPEN_STATUSES, STATUSES, events, messages, tasks
+from framework.tasks.statements import COUNTERS, STATEMENTS
 from framework.telemetry import logs
 
 _PUSHED_AGAIN = (NOT_PUSHED.state, LOST.state)
-
-
-_COUNTERS = (*STATUSES, "total", "items")
-_COLUMNS = ("status", "state", "reason", "error_class", "stands_for", "changed_at", "ended_at", "runs")
-
-
-def _update_of(names: tuple[str, ...]) -> Update:
-    statement = update(events).where(events.c.id == bindparam("row_id"))
-    return statement.values({name: bindparam(f"new_{name}") for name in names})
 
 
 def _completion() -> Update:
@@ -46,26 +38,6 @@ def _insert_of(table: Table, key: str) -> dict[str, Any]:
 
 
 # Made once: to build them for each batch would cost more than to execute them.
-_LOCK = (
-    select(
-        *(events.c[name] for name in ("id", "jid", "task_id", "status", "state", "changed_at", "runs", "items")),
-        events.c.payload.is_not(None),
-    )
-    .where(events.c.jid.in_(bindparam("jids", expanding=True)))
-    .order_by(events.c.jid)
-    .with_for_update()
-)
-_DUPLICATES = select(events.c.jid, events.c.stands_for).where(
-    events.c.stands_for.in_(bindparam("jids", expanding=True)), events.c.status.in_(OPEN_STATUSES)
-)
-_EXTRA_NAMES = {"started_at", "shard", "payload"}
-_EXTRA = tuple({*start, *payload} for start in ((), ("started_at", "shard")) for payload in ((), ("payload",)))
-_UPDATES = tuple((extra, names, _update_of(names)) for extra in _EXTRA for names in ((*_COLUMNS, *sorted(extra)),))
-_ADD = (
-    update(tasks)
-    .where(tasks.c.id == bindparam("row_id"))
-    .values({name: tasks.c[name] + bindparam(f"add_{name}") for name in _COUNTERS})
-)
 _COMPLETE = _completion()
 _INSERT_EVENTS = {name: one.returning(events.c.jid) for name, one in _insert_of(events, "jid").items()}
 _INSERT_MESSAGES = _insert_of(messages, "key")
@@ -85,16 +57,27 @@ class _Row:
     runs: int = 0
     items: int = 1
     has_payload: bool = False
+    has_duplicates: bool | int = False
     new_status: Status | None = None
-    values: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The status after this batch; ``None`` if no change of it counts."""
+    reason: str | None = None
+    error_class: str | None = None
+    stands_for: str | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    shard: str | None = None
+    """The shard of the run; ``None`` leaves the column as it is."""
+    keeps_payload: bool = True
+    payload: str | None = None
+    """The new payload, unless the row keeps its own."""
+
+    def set_payload(self, payload: str | None) -> None:
+        """Store this payload, or none."""
+        self.keeps_payload, self.payload, self.has_payload = False, payload, payload is not None
 
     @property
     def current(self) -> Status:
         return self.new_status or self.status or "enqueue"
-
-    @property
-    def was_open(self) -> bool:
-        return self.status in OPEN_STATUSES
 
     @property
     def is_open(self) -> bool:
@@ -139,19 +122,22 @@ def _is_unavailable(error: Exception) -> bool:
 
 def apply_changes(connection: Connection, changes: Sequence[EventChange], *, late: bool = False) -> None:
     """Write changes in their order. ``late``: they come from the spool, so newer ones may be written already."""
-    by_jid: dict[str, list[EventChange]] = {}
-    for one in changes:
-        by_jid.setdefault(one.jid, []).append(one)
+    statements = STATEMENTS[connection.dialect.name]
     _replace_jids(connection, [one for one in changes if one.replaces is not None])
-    rows = _lock_rows(connection, by_jid)
-    missing = [jid for jid in by_jid if jid not in rows]
-    if missing:
-        _insert(connection, [by_jid[jid][0] for jid in missing], rows)
-    for jid, several in by_jid.items():
-        for one in several:
-            _fold(rows[jid], one, late=late)
-    changed = [row for row in rows.values() if row.values or row.status is None]
-    changed += _end_duplicates(connection, [row for row in changed if not row.is_open])
+    rows = {row.jid: row for row in map(_row, statements.lock(connection, list({one.jid for one in changes})))}
+    firsts: dict[str, EventChange] = {}
+    for one in changes:
+        if one.jid not in rows:
+            firsts.setdefault(one.jid, one)
+    if firsts:
+        _insert(connection, list(firsts.values()), rows)
+    for one in changes:
+        _fold(rows[one.jid], one, late=late)
+    changed = [row for row in rows.values() if row.new_status is not None or row.status is None]
+    # Rarely any: the rows say whether there are.
+    owners = {row.jid: row for row in changed if row.has_duplicates and not row.is_open}
+    if owners:
+        changed += _end_duplicates(connection, owners)
     _update_events(connection, changed)
     _insert_messages(connection, [(one.jid, message) for one in changes for message in one.messages])
     _count(connection, changed, max((one.at for one in changes), default=0.0))
@@ -167,8 +153,8 @@ def _replace_jids(connection: Connection, changes: Sequence[EventChange]) -> Non
             connection.execute(update(messages).where(messages.c.jid == old).values(jid=one.jid))
 
 
-def _lock_rows(connection: Connection, jids: Iterable[str]) -> dict[str, _Row]:
-    return {row.jid: _Row(*row) for row in connection.execute(_LOCK, {"jids": list(jids)})}
+def _row(stored: Sequence[Any]) -> _Row:
+    return _Row(*stored)
 
 
 def _insert(connection: Connection, firsts: Sequence[EventChange], rows: dict[str, _Row]) -> None:
@@ -197,36 +183,28 @@ def _insert(connection: Connection, firsts: Sequence[EventChange], rows: dict[st
         for one in firsts
     ]
     made = set(connection.execute(_INSERT_EVENTS[connection.dialect.name], values).scalars())
-    for jid, row in _lock_rows(connection, [one.jid for one in firsts]).items():
-        if jid in made:
+    for row in map(_row, STATEMENTS[connection.dialect.name].lock(connection, [one.jid for one in firsts])):
+        if row.jid in made:
             row.status = None
-        rows[jid] = row
+        rows[row.jid] = row
 
 
 def _fold(row: _Row, change: EventChange, *, late: bool) -> None:
-    if change.kind == "note" or not _accepts(row, change, late=late):
+    kind, at = change.kind, change.at
+    if kind == "note" or not _accepts(row, change, late=late):
         return
-    row.new_status, row.state, row.changed_at = change.status, change.state, change.at
-    values = row.values
-    values.update(
-        status=change.status,
-        state=change.state,
-        reason=change.reason,
-        error_class=change.error_class,
-        stands_for=change.stands_for,
-        changed_at=change.at,
-        ended_at=None if change.status in OPEN_STATUSES else change.at,
-    )
-    if change.kind == "start":
+    row.new_status, row.state, row.changed_at = change.status, change.state, at
+    row.reason, row.error_class, row.stands_for = change.reason, change.error_class, change.stands_for
+    row.ended_at = None if change.status in OPEN_STATUSES else at
+    if kind == "start":
         row.runs += 1
         # A job may run on another shard than that of its push.
-        values.update(started_at=change.at, shard=change.shard)
-    values["runs"] = row.runs
+        row.started_at, row.shard = at, change.shard
     if change.payload is not None and row.status is not None:
-        values["payload"], row.has_payload = change.payload, True
+        row.set_payload(change.payload)
     elif row.has_payload and change.status not in OPEN_STATUSES and change.state != LOST.state:
         # The job has ended: its arguments must not stay longer than it does.
-        values["payload"], row.has_payload = None, False
+        row.set_payload(None)
 
 
 def _accepts(row: _Row, change: EventChange, *, late: bool) -> bool:
@@ -247,27 +225,19 @@ def _accepts(row: _Row, change: EventChange, *, late: bool) -> bool:
     return not (change.kind == "start" and not row.is_open and row.changed_at > change.at)
 
 
-def _end_duplicates(connection: Connection, ended: Sequence[_Row]) -> list[_Row]:
+def _end_duplicates(connection: Connection, owners: Mapping[str, _Row]) -> list[_Row]:
     """End the events of duplicates with the events of the jobs that stand for them."""
-    if not ended:
-        return []
-    # Rarely any: the index answers.
-    jids = [row.jid for row in ended]
-    pairs = connection.execute(_DUPLICATES, {"jids": jids}).all()
-    if not pairs:
-        return []
-    owners = {row.jid: row for row in ended}
-    waiting = _lock_rows(connection, [pair.jid for pair in pairs])
-    for pair in pairs:
-        row, owner = waiting[pair.jid], owners[pair.stands_for]
-        row.new_status = owner.current
-        row.values = {**owner.values, "state": DUPLICATE.state, "stands_for": pair.stands_for, "runs": row.runs}
-        row.values["reason"] = _reason_of_duplicate(pair.stands_for, owner.state, owner.values.get("reason"))
-        for name in _EXTRA_NAMES:
-            row.values.pop(name, None)
+    statements = STATEMENTS[connection.dialect.name]
+    owner_of = {pair[0]: owners[pair[1]] for pair in statements.duplicates(connection, list(owners))}
+    waiting = [_row(one) for one in statements.lock(connection, list(owner_of))]
+    for row in waiting:
+        owner = owner_of[row.jid]
+        row.new_status, row.state, row.stands_for = owner.current, DUPLICATE.state, owner.jid
+        row.reason = _reason_of_duplicate(owner.jid, owner.state, owner.reason)
+        row.error_class, row.changed_at, row.ended_at = owner.error_class, owner.changed_at, owner.ended_at
         if row.has_payload:
-            row.values["payload"] = None
-    return list(waiting.values())
+            row.set_payload(None)
+    return waiting
 
 
 def _reason_of_duplicate(owner: str, state: str, reason: str | None) -> str:
@@ -275,11 +245,16 @@ def _reason_of_duplicate(owner: str, state: str, reason: str | None) -> str:
 
 
 def _update_events(connection: Connection, rows: Sequence[_Row]) -> None:
-    for extra, names, statement in _UPDATES:
-        wanted = [row for row in rows if row.values and _EXTRA_NAMES & row.values.keys() == extra]
-        if wanted:
-            parameters = [{"row_id": row.id, **{f"new_{name}": row.values[name] for name in names}} for row in wanted]
-            connection.execute(statement, parameters)
+    wanted = [
+        (
+            *(row.new_status, row.state, row.reason, row.error_class, row.stands_for),
+            *(row.changed_at, row.ended_at, row.runs, row.started_at, row.shard, row.keeps_payload, row.payload, row.id),
+        )
+        for row in rows
+        if row.new_status is not None
+    ]
+    if wanted:
+        STATEMENTS[connection.dialect.name].update(connection, wanted)
 
 
 def _insert_messages(connection: Connection, found: Sequence[tuple[str, Message]]) -> None:
@@ -294,23 +269,21 @@ def _count(connection: Connection, rows: Sequence[_Row], now: float) -> None:
     """Add to the counters of the tasks; a task whose last open event has ended is complete."""
     deltas: dict[str, dict[str, int]] = {}
     for row in rows:
-        if row.task_id is None:
+        if row.task_id is None or row.status == row.current:
             continue
-        delta = deltas.setdefault(row.task_id, dict.fromkeys(_COUNTERS, 0))
+        delta = deltas.get(row.task_id)
+        if delta is None:
+            delta = deltas[row.task_id] = dict.fromkeys(COUNTERS, 0)
         if row.status is None:
             delta["total"] += 1
             delta["items"] += row.items
         else:
             delta[row.status] -= 1
         delta[row.current] += 1
-    if not deltas:
-        return
-    parameters = [{"row_id": key, **{f"add_{name}": deltas[key][name] for name in _COUNTERS}} for key in sorted(deltas)]
-    connection.execute(_ADD, parameters)
-    # Only an event that is new, ends, or begins again changes whether a task is complete.
-    moved = {row.task_id for row in rows if row.task_id and (row.status is None or row.is_open != row.was_open)}
-    if moved:
-        note_completion(connection, sorted(moved), now)
+    if deltas:
+        # In the order of their ids, so that two writers never wait for each other.
+        found = [(*deltas[key].values(), now, key) for key in sorted(deltas)]
+        STATEMENTS[connection.dialect.name].count(connection, found)
 
 
 def note_completion(connection: Connection, task_ids: Sequence[str], now: float) -> None:

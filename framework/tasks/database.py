@@ -1,9 +1,11 @@
 """Open the database of tasks: SQLite makes its tables at the first use, PostgreSQL is migrated by a command."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +14,7 @@ from alembic.runtime.environment import EnvironmentContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, StaticPool, create_engine, event, inspect, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, DisconnectionError, SQLAlchemyError
 
 from framework.backoff import backoff_s
 from framework.command_line import command as command_name
@@ -32,6 +34,9 @@ _CONFLICTS = ("40001", "40P01")
 """The SQLSTATE of a transaction that cannot be serialised, and of a deadlock."""
 
 T = TypeVar("T")
+_USED_AT = "aw_used_at"
+_IDLE_S = 1.0
+"""A connection that was idle for so long is checked before its next use: the server may have been restarted."""
 
 
 class TaskDatabase:
@@ -112,9 +117,10 @@ class TaskDatabase:
 
     def _make_engine(self) -> Engine:
         if not self.is_sqlite:
-            return create_engine(
-                self._url, pool_size=5, pool_pre_ping=True, connect_args=_postgres_arguments(self._url)
-            )
+            engine = create_engine(self._url, pool_size=5, connect_args=_postgres_arguments(self._url))
+            event.listen(engine, "checkin", _note_use)
+            event.listen(engine, "checkout", partial(_check_if_idle, engine))
+            return engine
         if self._is_in_memory:
             engine = create_engine(self._url, poolclass=StaticPool, connect_args={"check_same_thread": False})
         else:
@@ -184,6 +190,25 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def _note_use(_connection: Any, record: Any) -> None:
+    record.info[_USED_AT] = time.monotonic()
+
+
+def _check_if_idle(engine: Engine, connection: Any, record: Any, _proxy: Any) -> None:
+    """Replace a connection that does not answer, if it was idle for some time."""
+    # Not pool_pre_ping: three round trips for each batch of the writer, which took its last one a moment before.
+    if time.monotonic() - record.info.get(_USED_AT, math.inf) > _IDLE_S and not _answers(engine, connection):
+        raise DisconnectionError
+
+
+def _answers(engine: Engine, connection: Any) -> bool:
+    try:
+        engine.dialect.do_ping(connection)
+    except engine.dialect.loaded_dbapi.Error:
+        return False
+    return True
 
 
 def _begin_sqlite(connection: Connection) -> None:

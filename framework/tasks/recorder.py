@@ -154,6 +154,7 @@ class EventRecorder:
         end: EventEnd,
         outcome: RunOutcome,
         decision: RetryDecision | None,
+        on_durable: Callable[[], None] | None = None,
     ) -> Ticket | None:
         """Record the end of a run; return the ticket that tells when it is durable."""
         change = self._change(payload, queue, declaration, "end", self._clock())
@@ -166,6 +167,8 @@ class EventRecorder:
         if isinstance(outcome, Failed) and text.reason is not None:
             message = str(outcome.error) or type(outcome.error).__name__
             change.messages.append(Message(clean_text(message), change.at, _encode(failure_fields(text))))
+        if on_durable is not None:
+            return self._writer.submit_end(change, on_durable)
         return self._writer.submit_durable([change], gives_up=False)[0]
 
     # --- outside of a run -----------------------------------------------------------------------------------------
@@ -224,12 +227,19 @@ class EventRun:
         """See ``RunRecord``."""
         self._recorder.noted(self._payload, self._queue, self._declaration, message, fields)
 
-    def end(self, ending: Ending, outcome: RunOutcome, decision: RetryDecision | None) -> Ticket | None:
+    def end(
+        self,
+        ending: Ending,
+        outcome: RunOutcome,
+        decision: RetryDecision | None,
+        *,
+        on_durable: Callable[[], None] | None = None,
+    ) -> Ticket | None:
         """See ``RunRecord``."""
         end = event_end(ending, outcome)
         if end is None:
             return None
-        return self._recorder.ended(self._payload, self._queue, self._declaration, end, outcome, decision)
+        return self._recorder.ended(self._payload, self._queue, self._declaration, end, outcome, decision, on_durable)
 
 
 def items_of(payload: Payload) -> int:

@@ -30,6 +30,9 @@ _LINGER_S = 0.05
 """The time for which changes that no thread waits for are collected."""
 _GROUP_S = 0.002
 """The time for which changes are collected of which a thread waits for one."""
+_ENDS_S = 0.01
+"""The time for which ends of jobs are collected for which no thread waits."""
+_SOON, _WAITED_FOR = 1, 2
 _MAX_QUEUED = 10_000
 _MAX_BACKOFF_S = 2.0
 _RETRY_S = 2.0
@@ -48,7 +51,7 @@ class Spool(Protocol):
 class Ticket:
     """Tells when a change is durable. ``error`` is set if it was given up."""
 
-    __slots__ = ("_done", "callbacks", "change", "error", "gives_up")
+    __slots__ = ("_done", "change", "error", "gives_up")
 
     def __init__(self, change: EventChange, *, gives_up: bool) -> None:
         self.change = change
@@ -56,7 +59,6 @@ class Ticket:
         """Whether a failed write is reported at once instead of being repeated."""
         self.error: BaseException | None = None
         self._done = threading.Event()
-        self.callbacks: list[Callable[[], None]] = []
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the change is durable or given up; return whether it is."""
@@ -71,8 +73,23 @@ class Ticket:
         """End the wait."""
         self.error = error
         self._done.set()
-        for call in self.callbacks:
-            call()
+
+
+class CallTicket(Ticket):
+    """Calls a function when a change is durable. No thread waits for it, so it needs no lock of its own."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, change: EventChange, call: Callable[[], None]) -> None:
+        self.change = change
+        self.gives_up = False
+        self.error = None
+        self._call = call
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Call the function."""
+        self.error = error
+        self._call()
 
 
 class EventWriter:
@@ -89,8 +106,8 @@ class EventWriter:
         self._changed = threading.Condition()
         self._queue: deque[EventChange | Ticket] = deque()
         self._thread: threading.Thread | None = None
-        self._urgent = False
-        """Whether a thread waits for one of the queued changes."""
+        self._urgency = 0
+        """``_WAITED_FOR`` if a thread waits for one of the queued changes, ``_SOON`` if a job is acknowledged with one."""
         self._busy = self._closing = self._idle = False
         self._blocked = 0
         """The threads that wait for the writer, without those that hold a ticket."""
@@ -109,6 +126,18 @@ class EventWriter:
         with self._changed:
             self._add([], tickets)
         return tickets
+
+    def submit_end(self, change: EventChange, on_durable: Callable[[], None]) -> Ticket:
+        """Write a change within some milliseconds, and call ``on_durable`` then, in the thread of the writer."""
+        ticket = CallTicket(change, on_durable)
+        with self._changed:
+            self._queue.append(ticket)
+            if self._urgency < _SOON:
+                self._urgency = _SOON
+                self._start_thread()
+                if self._idle:
+                    self._changed.notify_all()
+        return ticket
 
     def write(self, changes: Sequence[EventChange]) -> None:
         """Write changes, and return when they are durable.
@@ -134,7 +163,7 @@ class EventWriter:
         """Write all changes that wait; return whether that was possible in time."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
-            self._urgent = True
+            self._urgency = _WAITED_FOR
             self._changed.notify_all()
             return self._block(lambda: not self._queue and not self._busy, max(0.0, deadline - time.monotonic()))
 
@@ -149,12 +178,16 @@ class EventWriter:
     def _add(self, changes: Sequence[EventChange], tickets: Sequence[Ticket]) -> None:
         self._queue.extend(changes)
         self._queue.extend(tickets)
-        self._urgent = self._urgent or bool(tickets)
+        if tickets:
+            self._urgency = _WAITED_FOR
+        self._start_thread()
+        if self._idle and (tickets or len(self._queue) in (1, MAX_BATCH)):
+            self._changed.notify_all()
+
+    def _start_thread(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="task-events", daemon=True)
             self._thread.start()
-        if self._idle and (tickets or len(self._queue) in (1, MAX_BATCH)):
-            self._changed.notify_all()
 
     def _run(self) -> None:
         failures = 0
@@ -179,14 +212,17 @@ class EventWriter:
             self._wait(lambda: bool(self._queue) or self._closing)
             if not self._queue:
                 return None
-            if not self._urgent:
-                self._wait(lambda: self._urgent or len(self._queue) >= MAX_BATCH, _LINGER_S)
+            if not self._urgency:
+                self._wait(lambda: self._urgency > 0 or len(self._queue) >= MAX_BATCH, _LINGER_S)
+            if self._urgency == _SOON:
+                self._wait(lambda: self._urgency == _WAITED_FOR or len(self._queue) >= MAX_BATCH, _ENDS_S)
+            is_waited_for = self._urgency == _WAITED_FOR
         # Threads that the last batch has released end their next jobs about now: one transaction serves all of them.
-        if len(self._queue) < MAX_BATCH:
+        if is_waited_for and len(self._queue) < MAX_BATCH:
             time.sleep(_GROUP_S)
         with self._changed:
             entries = [self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue)))]
-            self._urgent = any(isinstance(one, Ticket) for one in self._queue)
+            self._urgency = max(map(_urgency_of, self._queue), default=0)
             self._busy = True
             if self._blocked:
                 self._changed.notify_all()
@@ -262,7 +298,8 @@ class EventWriter:
         self._changed = threading.Condition()
         self._queue = deque()
         self._thread = None
-        self._urgent = self._busy = self._idle = False
+        self._urgency = 0
+        self._busy = self._idle = False
         self._blocked = 0
         self._database.dispose(close=False)
 
@@ -277,6 +314,12 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _urgency_of(entry: "EventChange | Ticket") -> int:
+    if isinstance(entry, CallTicket):
+        return _SOON
+    return _WAITED_FOR if isinstance(entry, Ticket) else 0
 
 
 def _gives_up(entry: "EventChange | Ticket") -> bool:

@@ -57,7 +57,7 @@ def test_attribute_has_validator_default_and_field():
     assert set(ATTRIBUTES) <= fields
     assert set(ATTRIBUTES) <= set(vars(ApplicationWorker))
     derived = {"class_name", "module", "generated_queue", "signature", "is_async"}
-    derived |= {"loggable_positions", "version_handlers", "is_cron", "is_iterable", "bounded", "in_thread"}
+    derived |= {"loggable_positions", "version_handlers", "is_cron", "is_iterable", "bounded", "in_thread", "options"}
     assert fields - set(ATTRIBUTES) == derived
 
 

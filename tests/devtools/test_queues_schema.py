@@ -44,7 +44,7 @@ def holds(instance: Any, schema: dict[str, Any] = SCHEMA) -> bool:
 def test_schema_is_valid_and_has_the_fields_in_order():
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     items = SCHEMA["items"]
-    assert list(items["properties"]) == items["required"] == list(entry())
+    assert list(items["properties"]) == [*items["required"], "options"] == [*entry(), "options"]
     assert items["additionalProperties"] is False
 
 
@@ -134,6 +134,8 @@ def test_schema_with_known_categories_refuses_others():
     schema = all_queues_schema(["search", "billing"])
     assert holds([entry(feature_category="search"), entry(feature_category="not_owned")], schema)
     assert not holds([entry(feature_category="x")], schema)
+    assert holds([{**entry(), "options": {"audit": True, "level": 2}}])
+    assert not holds([{**entry(), "options": {"audit": None}}])
 
 
 _PLAIN = ("urgency", "resource_boundary", "has_external_dependencies", "idempotent", "queue_namespace", "version")

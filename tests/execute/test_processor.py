@@ -27,6 +27,7 @@ from framework.wire.memory_budget import MemoryBudget
 from tests.execute.processor_bench import WORKING, ProcessorBench, ScriptedPolicy, state, worker
 from tests.harness import IDENTITY, compressed, encoded, enqueue, until, unwrapped
 from tests.servers.guarded import narrowed
+from tests.tasks.task_bench import TaskBench, change
 
 LABEL = contextvars.ContextVar("label", default="none")
 
@@ -978,3 +979,36 @@ def test_stop_ends_the_wait_for_memory(redis, slots):
     until(lambda: not budget._waiters, "it waits no more")
     assert redis.lrange(WORKING, 0, -1) == [LARGE]
     assert [line["job_status"] for line in one.lines()] == ["start"]
+
+
+# --- recorded jobs --------------------------------------------------------------------------------------------------
+
+
+def test_recorded_job_is_acknowledged_after_its_event(redis, redis_url, tmp_path):
+    """Threads go on to other jobs meanwhile; a bounded number of jobs waits, and none is acknowledged after the stop."""
+    tasks = TaskBench(f"sqlite:///{tmp_path}/tasks.db")
+    tasks.apply(*(change(str(number), "push", 1.0) for number in range(41)))
+    ran = []
+    with registry.isolated():
+        worker(lambda self: ran.append(self.jid), track=True)
+        for number in range(40):
+            enqueue(redis, "Job", jid=str(number))
+        one = ProcessorBench(redis, redis_url, 2, (), recorder=tasks.recorder)
+        with tasks.database.writing():
+            one.start()
+            until(lambda: len(one.fetcher.in_flight.left) == 24 and len(one.fetcher.in_flight.running()) == 2)
+            assert (len(ran), len(redis.lrange(WORKING, 0, -1)) >= 26) == (26, True)
+        until(one.done)
+        assert {tasks.event(str(number)).state for number in range(40)} == {"completed"}
+        assert (sorted(map(int, ran)), one.runs.totals().processed) == (list(range(40)), 40)
+        with tasks.database.writing():
+            enqueue(redis, "Job", jid="40")
+            until(lambda: one.fetcher.in_flight.left)
+            assert not one.processor.join(0)
+            one.processor.stop()
+            one.processor.stop_settling()
+        assert tasks.event("40").state == "completed"
+        assert redis.llen(WORKING) == 1
+        one.stop()
+        assert one.died == []
+    tasks.close()

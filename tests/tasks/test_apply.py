@@ -47,9 +47,14 @@ def test_job_with_a_retry_ends_with_exact_counters(bench):
 
 def test_event_that_was_never_pushed_here_is_made_by_its_run(bench):
     make_task(bench)
+    bench.apply(change("j1", "note", 1.0, task_id=TASK))
+    assert counters(bench) == {"total": 1, "enqueue": 1}
     bench.apply(change("j1", "end", 2.0, "finish", "completed", task_id=TASK))
     bench.apply(change("j1", "push", 3.0, task_id=TASK))
     assert counters(bench) == {"total": 1, "finish": 1}
+    # An unknown task: the event is kept without it.
+    bench.apply(change("j2", "push", 1.0, task_id="b" * 32))
+    assert bench.event("j2").task_id is None
 
 
 def test_job_pushed_twice_and_clock_set_back_count_once(bench):
@@ -75,11 +80,6 @@ def test_100_000_messages_of_one_job_are_read_in_pages(bench):
     with bench.database.reading() as connection:
         page = queries.list_messages(connection, "j", event.messages[0].id - 1, 1_000)
     assert [one.text for one in page] == [one.text for one in event.messages]
-
-
-def test_event_of_an_unknown_task_is_kept_without_it(bench):
-    bench.apply(change("j1", "push", 1.0, task_id="b" * 32))
-    assert bench.event("j1").task_id is None
 
 
 def test_duplicate_ends_with_the_job_that_stands_for_it(bench):

@@ -20,6 +20,7 @@ from framework import (
     status,
 )
 from framework.declare.request import JobRequest, Route
+from framework.job_options import declare_option
 from framework.testing import FakeClock, FakeJobs, assert_enqueued, enqueued, fake, json_type, real
 from framework.types import Jid, JobState, Json, Payload, Urgency
 
@@ -375,6 +376,25 @@ async def switched(user: int) -> bool:
     assert_type(flags.all(), dict[str, flags.Flag])
     assert_type(await flags.aset("a"), flags.Flag)
     return flags.enabled("a", key=user) or flags.enabled("b", "key") or await flags.aenabled("c") or flags.clear("a")
+
+
+AUDIT = declare_option("audit", bool, default=False, doc="Whether a run is audited.")
+LEVEL = declare_option("audit_level", str, default="low", choices=("low", "high"), doc="How much is audited.")
+
+
+class AuditedWorker(ApplicationWorker):
+    """Declare options of the application as plain attributes."""
+
+    feature_category = "global_search"
+    audit = True
+    audit_level = "high"
+
+    def perform(self, project_id: int) -> None: ...
+
+
+assert_type(AUDIT.of(AuditedWorker, {}), bool)
+assert_type(LEVEL.of("Sample::AuditedWorker", {}), str)
+AuditedWorker.set(queue="urgent").set(**AUDIT.keyword(False), **LEVEL.keyword("low")).perform_async(7)
 
 
 def check_jobs(application_worker: FakeJobs) -> None:

@@ -10,11 +10,15 @@ import click
 
 from framework.cli.atomic_write import write_all
 from framework.cli.errors import refuse_unknown
+from framework.cli.options import modules_option
+from framework.cli.project import print_load_error
 from framework.cli.terminal import echo, echo_lines
 from framework.command_line import command, with_local_commands
+from framework.declare import registry
 from framework.declare.attribute import GROUPS
 from framework.declare.attributes import ATTRIBUTES
 from framework.devtools.docs_pages import PageError, constraint_texts, default_text, fill_page
+from framework.errors import FrameworkError
 from framework.exit_codes import EXIT_FAILED
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -31,28 +35,45 @@ _MAX_WIDTH = 120
 @click.option(
     "--check", is_flag=True, help="Write nothing, and name the stale pages. The exit status is 1 when a page is stale."
 )
+@modules_option
 @click.option("--docs", type=Path, default=DOCS, help="The folder of documentation; by default that of the checkout.")
-def attributes(*, names: Sequence[str], write: bool, check: bool, docs: Path) -> None:
-    """List the attributes of worker classes, or explain each attribute NAME."""
+def attributes(*, names: Sequence[str], write: bool, check: bool, modules: Sequence[str], docs: Path) -> None:
+    """List the attributes of worker classes, or explain each attribute NAME.
+
+    With -r the options that the loaded modules declare are listed too.
+    """
     if bool(names) + write + check > 1:
         raise click.UsageError("NAME, --write and --check do not go together.")
+    if modules:
+        _load(modules)
     if write or check:
         _update_pages(docs, write=write)
     elif names:
         _print_attributes(names)
     else:
-        echo_lines("\n\n".join(map(_group_text, GROUPS)).split("\n"))
+        groups = dict(GROUPS)
+        if any(one.group == "application" for one in ATTRIBUTES.values()):
+            groups["application"] = "the options that the application declares"
+        echo_lines("\n\n".join(_group_text(*one) for one in groups.items()).split("\n"))
         echo()
         echo(f"Attribute, default, allowed values. {command('attributes NAME')} explains one.")
 
 
-def _group_text(group: str) -> str:
+def _load(modules: Sequence[str]) -> None:
+    try:
+        registry.load(modules)
+    except FrameworkError as error:
+        print_load_error("", error)
+        sys.exit(EXIT_FAILED)
+
+
+def _group_text(group: str, about: str) -> str:
     lines = [
         _wrap_with_indent(f"  {name:{_NAME_WIDTH}}  {default_text(name):9} ", one.allowed)
         for name, one in ATTRIBUTES.items()
         if one.group == group
     ]
-    return "\n".join([f"{group}: {GROUPS[group]}", *lines])
+    return "\n".join([f"{group}: {about}", *lines])
 
 
 def _print_attributes(names: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ import tokenize
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
 from framework.devtools.lint.registered_functions import registered_functions
@@ -51,6 +52,15 @@ class Module:
         self._index_nodes()
         self._index_top_level(tree.body)
         self._index_registered_functions()
+
+    @cached_property
+    def declared_options(self) -> frozenset[str]:
+        """The options of the application that calls of ``declare_option`` in this file declare."""
+        calls = [
+            one for one in self.calls if one.args and self.dotted(one.func) == "framework.job_options.declare_option"
+        ]
+        names = (one.args[0].value for one in calls if isinstance(one.args[0], ast.Constant))
+        return frozenset(name for name in names if isinstance(name, str))
 
     def dotted(self, expression: ast.expr) -> str | None:
         """Return the dotted meaning of a name or attribute chain through the imports; None for other expressions."""

@@ -17,6 +17,7 @@ PUBLIC_MODULES: Mapping[str, str] = {
     "integrations.flask": "Flask: `install` runs jobs in an application context, and binds the context of requests",
     "integrations.sqlalchemy": "SQLAlchemy: `install` closes the sessions of jobs, and lets pushes wait for the commit",
     "integrations.starlette": "Starlette and FastAPI: `lifespan`, which boots, and `RequestContext`, an ASGI middleware",
+    "job_options": "options of your own that travel with jobs, for your middlewares: `declare_option`",
     "leader": "whether this process leads: `is_leader`",
     "limiter": "rate limiters: `concurrent`, `bucket`, `window`, `leaky`, `points`, `unlimited`",
     "lifecycle": "events of a worker process: `on_startup`, `on_quiet`, `on_shutdown`, `on_exit`, `on_heartbeat`, `on_beat`",

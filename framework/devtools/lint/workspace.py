@@ -102,6 +102,13 @@ class Workspace:
         """Return the class of a dotted name, also through re-exports; None if these files do not have it."""
         return self._find(name, lambda module: module.classes)
 
+    def has_option(self, module: Module, name: str) -> bool:
+        """Return whether a linted module, or one that ``module`` imports, declares the option of the application."""
+        names = {path for _, path in module.imported} | {path.rpartition(".")[0] for _, path in module.imported}
+        imported = (self._module(one) for one in sorted(names) if one and one.partition(".")[0] != FRAMEWORK)
+        found = (*self.modules, *self.unlinted, *(one for one in imported if one is not None))
+        return any(name in one.declared_options for one in found)
+
     def evaluate(self, module: Module, expression: ast.expr, depth: int = 8) -> object:
         """Return the value of an expression of literals and constants; UNKNOWN for any other expression."""
         try:

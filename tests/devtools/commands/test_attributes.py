@@ -49,7 +49,16 @@ def test_attributes_without_arguments_lists_all_by_group():
     assert "feature_category required" in words(done.stdout)
 
 
-def test_attributes_of_a_name_prints_the_whole_text():
+def test_attributes_of_a_name_prints_the_whole_text(tmp_path: Path):
+    (tmp_path / "own.py").write_text(
+        "from framework.job_options import declare_option\ndeclare_option('audit', bool, default=False, doc='Who looked.')\n"
+    )
+    assert "application: the options that the application declares audit False" in words(
+        run("-r", "own", cwd=tmp_path).stdout
+    )
+    assert "audit (application) Meaning Who looked." in words(run("-r", "own", "audit", cwd=tmp_path).stdout)
+    missing = run("-r", "onw", cwd=tmp_path)
+    assert (missing.returncode, "did you mean 'own'?" in missing.stderr) == (1, True)
     done = run("retry", "urgency")
     output, retry, urgency = words(done.stdout), ATTRIBUTES["retry"], ATTRIBUTES["urgency"]
     assert done.returncode == 0

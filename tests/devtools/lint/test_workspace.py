@@ -52,6 +52,13 @@ def test_lint_reports_given_files_and_reads_the_package(lint_files: LintFiles):
     assert codes(lint_files(files, "workers/post.py")) == [("SEW018", 5)]
     assert len(lint_files(files)) == 2
     assert not lint_files(files, "workers/base.py")
+    # An option of the application is known if a linted module or an imported one declares it.
+    option = "from framework.job_options import declare_option\n\naudit = declare_option('audit', bool, default=False, doc='x')\n"
+    imports = "from app.job_options import audit; from workers.base import TeamWorker"
+    alone = {"app/__init__.py": "", "app/job_options.py": option}
+    for head, found in [(imports, []), ("from workers.base import TeamWorker", [("SEW018", 5)])]:
+        written = {**alone, "workers/mail.py": worker("audit = True", head=head)}
+        assert codes(lint_files(written, "workers/mail.py")) == found
 
 
 def test_lint_first_class_of_the_mro_decides_the_value(lint_files: LintFiles):

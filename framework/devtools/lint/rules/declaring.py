@@ -38,7 +38,7 @@ def _unknown_category(worker: SourceClass, _: ClassIndex) -> Matches:
 def _refused(worker: SourceClass, _: ClassIndex) -> Matches:
     for name, declared in worker.own_attributes.items():
         reason = _reason(name, declared)
-        if reason is not None:
+        if reason is not None and not worker.workspace.has_option(worker.module, name):
             yield Match(
                 worker.module, declared.node, f"{worker.name}.{name} is refused when the class is created: {reason}"
             )
