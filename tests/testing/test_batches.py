@@ -1,10 +1,15 @@
 """Batches in the modes of a test: counted in memory, by the same rules."""
 
+from contextlib import suppress
+from datetime import timedelta
+
 import pytest
 
-from framework import testing
+import framework
+from framework import BusinessError, Deduplicate, Discard, RetryLater, testing
 from framework.batches import Batch, BatchError
 from framework.declare.iterable import IterableWorker
+from framework.testing import FakeClock
 from tests.execute.iterable_jobs import iterable
 from tests.push.conftest import worker
 
@@ -109,3 +114,63 @@ def test_iterable_job_of_a_cancelled_batch_stops():
         jobs.drain()
         assert seen == [0, 1]
         assert batch.status.removed == 1
+
+
+class Swallow:
+    """A server middleware that does not call the job."""
+
+    def call(self, worker, job, queue):
+        if False:
+            yield
+
+
+def raising(error):
+    def perform(self, *args):
+        raise error
+
+    return perform
+
+
+def test_each_end_of_a_job_counts_as_the_guide_says():
+    """The rows of docs/guides/batches.md that a worker process decides: (total, pending, failures, dead, removed)."""
+    done, waits, failed, dead, removed = (
+        (1, 0, 0, 0, 0),
+        (1, 1, 0, 0, 0),
+        (1, 1, 1, 0, 0),
+        (1, 1, 1, 1, 0),
+        (1, 1, 0, 0, 1),
+    )
+    noop = {"perform": lambda self, *args: None}
+    for row, attributes, counts in (
+        ("succeeded", noop, done),
+        ("Discard", {"perform": raising(Discard("no"))}, done),
+        ("middleware", {"perform": raising(ValueError)}, done),
+        ("expired", {"perform": raising(ValueError), "expires_in": timedelta(seconds=5)}, done),
+        ("failed", {"perform": raising(ValueError), "retry": 3}, failed),
+        ("retries used up", {"perform": raising(ValueError), "retry": 0}, dead),
+        ("no retries", {"perform": raising(ValueError), "retry": False}, dead),
+        ("not buried", {"perform": raising(ValueError), "retry": 0, "dead": False}, dead),
+        ("BusinessError", {"perform": raising(BusinessError("no"))}, dead),
+        ("cancelled", noop, removed),
+        ("snoozed", {"perform": raising(RetryLater(60))}, waits),
+        ("duplicate", {**noop, "deduplicate": Deduplicate("until_executed")}, done),
+    ):
+        clock = FakeClock()
+        job_class = worker("Ends", queue="default", idempotent=True, **attributes)
+        with testing.fake(clock=clock, server_middlewares=(Swallow,) if row == "middleware" else ()) as jobs:
+            batch = Batch()
+            with batch.jobs():
+                jid = job_class.perform_async(1)
+                if row == "duplicate":
+                    job_class.perform_async(1)
+            if row == "cancelled":
+                framework.cancel(jid)
+            if row == "expired":
+                clock.advance(60)
+            if counts in (failed, waits):
+                with suppress(ValueError):
+                    jobs.perform_one(job_class)
+            else:
+                jobs.drain(job_class, raise_errors=False)
+            status = batch.status
+            assert (status.total, status.pending, status.failures, status.dead, status.removed) == counts, row
