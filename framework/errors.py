@@ -35,6 +35,8 @@ FrameworkError
 │   └── PayloadError          its payload cannot be read
 │       └── PayloadLimitError reading it would take more memory than a setting allows
 ├── OverLimit                 a rate limiter does not admit a call: in a job it runs the job again later
+├── LeaseTakenError           another holder has the lease
+├── LeaseLostError            the lease has ended before the work under it
 ├── TaskError                 an error of ``framework.tasks``
 │   ├── TaskDatabaseError     the database of tasks does not answer (also a PushError)
 │   ├── TaskTablesError       the database has no tables of tasks, or older ones (also a PushError)
@@ -489,6 +491,28 @@ class OverLimit(FrameworkError):
         super().__init__(
             f"limiter {limiter!r} is at its limit of {limit:g}{of}.{when} "
             f"`{command(f'limiters show {limiter}')}` shows what is used."
+        )
+
+
+class LeaseTakenError(FrameworkError):
+    """Report a lease that another holder has, for ``left_s`` seconds more unless it renews or ends it."""
+
+    def __init__(self, name: str, holder: str, left_s: float) -> None:
+        self.name, self.holder, self.left_s = name, holder, left_s
+        super().__init__(
+            f"the lease {name!r} is held by {holder}, for {left_s:.3g} s more unless it is renewed or ended. Wait longer "
+            f"(hold(wait=...)), or leave the work to that holder; `{command('jobs leases')}` shows the leases."
+        )
+
+
+class LeaseLostError(FrameworkError):
+    """Report a lease that had ended before the work under it: another holder may have it, or have had it."""
+
+    def __init__(self, name: str, timeout_s: float) -> None:
+        self.name, self.timeout_s = name, timeout_s
+        super().__init__(
+            f"the lease {name!r} has ended before its work, so another holder may work at the same time. Its timeout is "
+            f"{timeout_s:g} s: renew it more often, or raise the timeout."
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from framework.declare import port
 from framework.declare.batch_port import BatchPort, JobCollector
 from framework.declare.declaration import Declaration
+from framework.declare.lease_port import LeasePort
 from framework.declare.limiter_rule import LimiterPort
 from framework.declare.request import BulkRequest, PushRequest, Route
 from framework.types import Jid, JobState
@@ -31,6 +32,11 @@ class BlockClient:
     def limiters(self) -> LimiterPort:
         """See ``ClientPort``."""
         return self.client.limiters
+
+    @property
+    def leases(self) -> LeasePort:
+        """See ``ClientPort``."""
+        return self.client.leases
 
     def push(self, request: PushRequest) -> Jid | None:
         """See ``ClientPort``; a job of the block is written at its end."""

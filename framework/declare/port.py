@@ -13,6 +13,7 @@ from framework.errors import PushError
 if TYPE_CHECKING:
     from framework.declare.batch_port import BatchPort
     from framework.declare.declaration import Declaration
+    from framework.declare.lease_port import LeasePort
     from framework.declare.limiter_rule import LimiterPort
     from framework.declare.request import BulkRequest, PushRequest, Route
     from framework.types import Jid, JobState
@@ -59,6 +60,11 @@ class ClientPort(Protocol):
     @property
     def limiters(self) -> "LimiterPort":
         """The state of the rate limiters."""
+        ...
+
+    @property
+    def leases(self) -> "LeasePort":
+        """The exclusive leases of the application."""
         ...
 
     def route(self, declaration: "Declaration") -> "Route":

@@ -58,6 +58,8 @@ class FakeClient(ProcessClient):
         self.reliable_push = None
         self.flags = MemoryFlags(stubs.flags, clock)
         self._limiters = stubs.limiters
+        self._leases = stubs.leases
+        stubs.leases.clock = clock
         self.recorder = LazyRecorder(settings, Shards(self.memory_shards), IN_MEMORY)
         """Records the jobs of recorded classes in a database in memory."""
         self._deduplicator = Deduplicator(self.flags.enabled_on)

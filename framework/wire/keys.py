@@ -125,6 +125,15 @@ def limiter_state(name: str, key: str) -> str:
     return f"aw:limiter:{name}:{key}"
 
 
+EXCLUSIVE_LEASES = "aw:exclusive_leases"
+"""ZSET of the names of the exclusive leases of the application; score: when each ends, in seconds of Redis's clock."""
+
+
+def exclusive_lease(name: str) -> str:
+    """HASH with a TTL: the token and the holder of an exclusive lease (``framework.lease``)."""
+    return f"aw:exclusive_lease:{name}"
+
+
 def paused_jobs(worker: str) -> str:
     """ZSET of the jobs of a paused class: a ticket, a line feed, the payload; score: start of the hold."""
     return f"aw:paused_jobs:{worker}"

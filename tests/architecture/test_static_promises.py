@@ -34,6 +34,7 @@ MAY_TAKE = {
     "hold_paused": {"LREM"},
     "interrupt": {"LREM"},
     "kill": {"LREM"},
+    "lease_renew": {"ZREM"},  # the command removes the name of a lease, not a job
     "limiter_unlock": {"ZREM"},  # the command removes a holder of a rate limiter, not a job
     "migrate": {"RPOP"},
     "reclaim": {"LREM"},

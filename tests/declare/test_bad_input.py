@@ -127,6 +127,8 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "time_zone": (None, True, 0, "", "Europe", "+01:00", ("UTC",)),
     "flush_interval": (None, *SPANS),
     "max_iteration_runtime": SPANS,
+    "lease_timeout": SPANS,
+    "minimum_duration": (None, *SPANS),
     "limiter": (True, 5, "api", ("api",), DeferOnHealth()),
     "concurrency_scope": (True, False, "user", ("user",), DeferOnHealth(), 5),
     "defer_on_health": (True, False, "main", ("main",), Deduplicate(), timedelta(1)),
