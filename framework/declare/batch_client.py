@@ -11,6 +11,7 @@ from framework.declare.declaration import Declaration
 from framework.declare.lease_port import LeasePort
 from framework.declare.limiter_rule import LimiterPort
 from framework.declare.request import BulkRequest, PushRequest, Route
+from framework.declare.result_port import ResultPort
 from framework.types import Jid, JobState
 
 current_block: ContextVar[JobCollector | None] = ContextVar("framework_batch_block", default=None)
@@ -37,6 +38,11 @@ class BlockClient:
     def leases(self) -> LeasePort:
         """See ``ClientPort``."""
         return self.client.leases
+
+    @property
+    def results(self) -> ResultPort:
+        """See ``ClientPort``. The job of a block is written at its end: its result cannot be waited for within."""
+        return self.client.results
 
     def push(self, request: PushRequest) -> Jid | None:
         """See ``ClientPort``; a job of the block is written at its end."""

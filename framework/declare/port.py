@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from framework.declare.lease_port import LeasePort
     from framework.declare.limiter_rule import LimiterPort
     from framework.declare.request import BulkRequest, PushRequest, Route
+    from framework.declare.result_port import ResultPort
     from framework.types import Jid, JobState
 
 T = TypeVar("T")
@@ -65,6 +66,11 @@ class ClientPort(Protocol):
     @property
     def leases(self) -> "LeasePort":
         """The exclusive leases of the application."""
+        ...
+
+    @property
+    def results(self) -> "ResultPort":
+        """The results of called jobs."""
         ...
 
     def route(self, declaration: "Declaration") -> "Route":

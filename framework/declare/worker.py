@@ -114,6 +114,7 @@ class ApplicationWorker(AwaitablePushes):
     _aw_logger: JobLogger | None = None
     _aw_extra: dict[str, Any] | None = None
     _aw_record: JobStory | None = None
+    _aw_returned: Any = None
     _aw_on_success: Callable[[], None] | None = None
     """Called after the job has succeeded and has released its locks and slots. It raises nothing."""
 

@@ -97,7 +97,7 @@ _DASHBOARD_KEYS = (keys.iteration("*"), _METRICS, "h|*", "*-[0-9][0-9]-[0-9][0-9
 
 PRODUCER = Role(
     "producer",
-    "push and cancel jobs and batches, read the states of tracked jobs, read and set flags, use rate limiters and leases",
+    "push and cancel jobs and batches, read states and results of jobs, read and set flags, use rate limiters and leases",
     (
         *_PUSH_KEYS,
         keys.status("*"),
@@ -105,7 +105,7 @@ PRODUCER = Role(
         keys.lock("*"),
         keys.limit("*"),
         *(keys.LIMITS, keys.COUNTERS, keys.FLAGS, keys.CANCELLED, keys.LIMITERS, keys.limiter("*")),
-        *(keys.EXCLUSIVE_LEASES, keys.exclusive_lease("*")),
+        *(keys.EXCLUSIVE_LEASES, keys.exclusive_lease("*"), keys.result("*"), keys.result_calls("*")),
         *(keys.BATCHES, keys.batch("*"), keys.TASK_EVENTS),
     ),
     (
@@ -116,6 +116,7 @@ PRODUCER = Role(
     # SET also runs inside push_unique, where the command comes as a value: the status of a tracked job.
     # WATCH, PEXPIRE, MULTI, RPUSH, LMOVE, EXEC: a chunk of a bulk push; TYPE, LLEN, UNLINK: before a chunk is repeated.
     (
+        *("blpop", "lpop"),
         *(
             "exec",
             "hdel",
@@ -323,6 +324,7 @@ _PROBES: dict[str, tuple[Any, ...]] = {
     "blmove": (_SAMPLE, _SAMPLE, "RIGHT", "LEFT", 0),
     "eval": ("return 0", 1, _SAMPLE),
     "evalsha": ("0" * 40, 1, _SAMPLE),
+    "blpop": (_SAMPLE, 0),
     "client|id": (),
     "client|setname": ("x",),
     "client|unblock": (0,),

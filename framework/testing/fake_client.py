@@ -23,6 +23,7 @@ from framework.tasks.access import IN_MEMORY, LazyRecorder
 from framework.testing.fake_clock import FakeClock
 from framework.testing.memory import JobMemory
 from framework.testing.memory_policies import Stubs
+from framework.testing.memory_results import MemoryResults
 from framework.testing.memory_shard import MemoryShard
 from framework.testing.memory_worker import MemoryTools
 from framework.testing.stubs import StubFlags
@@ -50,6 +51,7 @@ class FakeClient(ProcessClient):
         self.memory_shards = {
             name: MemoryShard(name, endpoint_of(settings, name), JobMemory(clock), clock) for name in settings.shards
         }
+        self._results = MemoryResults(self.memory_shards)
         self.on_push: OnPush | None = None
         """Called with the ids of written jobs: the mode ``inline`` runs them."""
         self._stubs = stubs

@@ -203,6 +203,16 @@ def status(jid: str) -> str:
     return f"aw:status:{jid}"
 
 
+def result(jid: str) -> str:
+    """STRING with a TTL: how a job ended whose caller waits, with its result (``wire/result_fields.py``)."""
+    return f"aw:result:{jid}"
+
+
+def result_calls(caller: str) -> str:
+    """LIST with a TTL: the ids of the jobs that have ended, for the process that has called them."""
+    return f"aw:result_calls:{caller}"
+
+
 METRICS_SHORT_S, METRICS_LONG_S = 8 * 3_600, 3 * 86_400
 """How long Sidekiq keeps the metrics of one minute and of ten minutes."""
 

@@ -13,6 +13,7 @@ from framework.declare.declaration import Declaration
 from framework.declare.lease_port import LeasePort
 from framework.declare.limiter_rule import LimiterPort
 from framework.declare.request import BulkRequest, PushRequest
+from framework.declare.result_port import ResultPort
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.execute.inline import run_inline
 from framework.finish.status_writer import StatusWriter
@@ -33,6 +34,7 @@ from framework.settings.load import load
 from framework.settings.model import ENV_PREFIX, Settings
 from framework.shard.lease_store import LeaseStore
 from framework.shard.limiter_store import LimiterStore
+from framework.shard.result_store import ResultStore
 from framework.shard.routing_validator import RoutingValidator
 from framework.shard.shard import Shard
 from framework.shard.shards import Shards
@@ -51,6 +53,7 @@ class ProcessClient(Client):
 
     _limiters: LimiterPort | None = None
     _leases: LeasePort | None = None
+    _results: ResultPort | None = None
 
     def __init__(self, settings: Settings, router: Router | None = None) -> None:
         """Open the client with ``router``, or with a router of the settings. Opens no socket."""
@@ -89,6 +92,13 @@ class ProcessClient(Client):
         if self._leases is None:
             self._leases = LeaseStore(self.shards)
         return self._leases
+
+    @property
+    def results(self) -> ResultPort:
+        """The results of called jobs. Made at its first use."""
+        if self._results is None:
+            self._results = ResultStore(self)
+        return self._results
 
     def perform_inline(self, worker: type[Any], request: PushRequest) -> Jid | None:
         """Run a job in this thread, through both chains and a JSON round trip, without retries; raises what the job raises."""

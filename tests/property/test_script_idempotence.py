@@ -286,6 +286,10 @@ CALLS = {
     "batch_change, cancel": (batch, lambda jobs: batch_change("cancel")),
     "batch_change, delete": (batch, lambda jobs: batch_change("delete")),
     "batch_change, callback": (batch, lambda jobs: batch_change("callback", "complete", dumps(["q", "{}"]))),
+    "finish, called": (
+        held,
+        lambda jobs: ([WORKING], [jobs[0], dumps({"slots": [], "batch": ["", "j", "done", "60", "c", '{"value":1}']})]),
+    ),
     "finish, of a batch": (batch, lambda jobs: batch_ends(jobs, "done")),
     "finish, dead of a batch": (batch, lambda jobs: batch_ends(jobs, "dead")),
     "finish, removed of a batch": (batch, lambda jobs: batch_ends(jobs, "removed")),
