@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from framework.declare.iterable import IterableWorker
     from framework.declare.limited_capacity import LimitedCapacityWorker
     from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
+    from framework.declare.reenqueuer import ReenqueuerWorker
     from framework.declare.worker import ApplicationWorker
     from framework.errors import (
         BusinessError,
@@ -51,6 +52,7 @@ __all__ = [
     "Job",
     "LimitedCapacityWorker",
     "OverLimit",
+    "ReenqueuerWorker",
     "RetryError",
     "RetryLater",
     "acancel",
@@ -70,6 +72,7 @@ _MODULES = {
     "IterableWorker": "framework.declare.iterable",
     "Job": "framework.wire.job",
     "LimitedCapacityWorker": "framework.declare.limited_capacity",
+    "ReenqueuerWorker": "framework.declare.reenqueuer",
     "acancel": "framework.cancellation",
     "aenqueue": "framework.declare.by_name",
     "background": "framework.declare.background",

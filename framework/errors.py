@@ -40,6 +40,16 @@ FrameworkError
 │       └── PayloadLimitError reading it would take more memory than a setting allows
 ├── NestedLimiterError        a block takes a concurrent limiter that the block or job around it holds
 ├── OverLimit                 a rate limiter does not admit a call: in a job it runs the job again later
+├── LeaseTakenError           another holder has the lease
+├── LeaseLostError            the lease has ended before the work under it
+├── ResultError               the result of a called job cannot be had
+│   ├── ResultTimeoutError    the job has not ended in time (also a TimeoutError)
+│   └── JobEndedError         the job has ended without a result
+│       ├── JobFailedError    it failed, and no retry is left
+│       ├── JobDiscardedError it was discarded or dropped
+│       ├── JobExpiredError   it would have started too late
+│       ├── JobRemovedError   it was cancelled, or an operator removed it
+│       └── ResultRefusedError its result is not JSON, or too large
 ├── TaskError                 an error of ``framework.tasks``
 │   ├── TaskDatabaseError     the database of tasks does not answer (also a PushError)
 │   ├── TaskTablesError       the database has no tables of tasks, or older ones (also a PushError)
@@ -64,7 +74,7 @@ redis-py's errors.
 import math
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from framework.command_line import command
 from framework.typeguards import qualified_name
@@ -543,6 +553,85 @@ class OverLimit(FrameworkError):
             f"limiter {limiter!r} is at its limit of {limit:g}{of}.{when} "
             f"`{command(f'limiters show {limiter}')}` shows what is used."
         )
+
+
+class LeaseTakenError(FrameworkError):
+    """Report a lease that another holder has, for ``left_s`` seconds more unless it renews or ends it."""
+
+    def __init__(self, name: str, holder: str, left_s: float) -> None:
+        self.name, self.holder, self.left_s = name, holder, left_s
+        super().__init__(
+            f"the lease {name!r} is held by {holder}, for {left_s:.3g} s more unless it is renewed or ended. Wait longer "
+            f"(hold(wait=...)), or leave the work to that holder; `{command('jobs leases')}` shows the leases."
+        )
+
+
+class LeaseLostError(FrameworkError):
+    """Report a lease that had ended before the work under it: another holder may have it, or have had it."""
+
+    def __init__(self, name: str, timeout_s: float) -> None:
+        self.name, self.timeout_s = name, timeout_s
+        super().__init__(
+            f"the lease {name!r} has ended before its work, so another holder may work at the same time. Its timeout is "
+            f"{timeout_s:g} s: renew it more often, or raise the timeout."
+        )
+
+
+class ResultError(FrameworkError):
+    """Serve as the base class of errors of a call's ``result()``. ``worker`` and ``jid`` name the job."""
+
+    def __init__(self, worker: str, jid: str | None, message: str) -> None:
+        self.worker, self.jid = worker, jid
+        name = f"the job {jid} of {worker}" if jid else f"the job of {worker}"
+        super().__init__(f"{name} {message}")
+
+
+class ResultTimeoutError(ResultError, TimeoutError):
+    """Report a called job that has not ended in time: it waits, runs, or waits for its retry. It may still end."""
+
+    def __init__(self, worker: str, jid: str, waited_s: float) -> None:
+        self.waited_s = waited_s
+        super().__init__(
+            worker,
+            jid,
+            f"has not ended within {waited_s:g} s. Wait longer, or look with `{command(f'jobs explain {jid}')}`; a job that a Ruby "
+            "process runs has no result",
+        )
+
+
+class JobEndedError(ResultError):
+    """Report a called job that has ended without a result: ``ended`` is the word for it, ``reason`` a text."""
+
+    advice: ClassVar[str] = ""
+
+    def __init__(self, worker: str, jid: str | None, ended: str, reason: str = "", error_class: str = "") -> None:
+        self.ended, self.reason, self.error_class = ended, reason, error_class
+        because = ": ".join(part for part in (error_class, reason) if part)
+        super().__init__(
+            worker, jid, f"has ended without a result ({ended}){f': {because}' if because else ''}.{self.advice}"
+        )
+
+
+class JobFailedError(JobEndedError):
+    """Report a called job that failed, and will not run again. ``error_class`` and ``reason`` are those of its error."""
+
+    advice = " No retry is left; its log line has the traceback."
+
+
+class JobDiscardedError(JobEndedError):
+    """Report a called job that was discarded or dropped: by itself, a middleware, a flag, or as a duplicate."""
+
+
+class JobExpiredError(JobEndedError):
+    """Report a called job that would have started too late (``expires_in``)."""
+
+
+class JobRemovedError(JobEndedError):
+    """Report a called job that was cancelled, or that an operator has deleted or dropped."""
+
+
+class ResultRefusedError(JobEndedError):
+    """Report a called job that has succeeded with a result that is not JSON, or is too large. It does not run again."""
 
 
 class TaskError(FrameworkError):

@@ -11,6 +11,7 @@ from framework.cli.jobs_enqueue import enqueue
 from framework.cli.jobs_explain import explain
 from framework.cli.jobs_flags import COMMANDS as FLAGS
 from framework.cli.jobs_held import held
+from framework.cli.jobs_leases import leases
 from framework.cli.jobs_limits import limits
 from framework.cli.jobs_list import list_jobs
 from framework.cli.jobs_locks import locks
@@ -30,6 +31,6 @@ def jobs() -> None:
 
 for command in (
     *(enqueue, stats, *QUEUES, *PROCESSES, list_jobs, show, story, workflow, *ACTIONS, cancel),
-    *(explain, held, limits, locks, *PAUSES, deferred, *FLAGS, counters),
+    *(explain, held, limits, locks, leases, *PAUSES, deferred, *FLAGS, counters),
 ):
     jobs.add_command(command)

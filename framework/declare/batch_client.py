@@ -8,8 +8,10 @@ from typing import Any
 from framework.declare import port
 from framework.declare.batch_port import BatchPort, JobCollector
 from framework.declare.declaration import Declaration
+from framework.declare.lease_port import LeasePort
 from framework.declare.limiter_rule import LimiterPort
 from framework.declare.request import BulkRequest, PushRequest, Route
+from framework.declare.result_port import ResultPort
 from framework.declare.workflow_port import WorkflowPort
 from framework.types import Jid, JobState
 
@@ -37,6 +39,16 @@ class BlockClient:
     def limiters(self) -> LimiterPort:
         """See ``ClientPort``."""
         return self.client.limiters
+
+    @property
+    def leases(self) -> LeasePort:
+        """See ``ClientPort``."""
+        return self.client.leases
+
+    @property
+    def results(self) -> ResultPort:
+        """See ``ClientPort``. The job of a block is written at its end: its result cannot be waited for within."""
+        return self.client.results
 
     def push(self, request: PushRequest) -> Jid | None:
         """See ``ClientPort``; a job of the block is written at its end."""

@@ -9,7 +9,7 @@ from typing_extensions import Format, get_annotations
 
 from framework.declare import names, versions
 from framework.declare.attributes import ATTRIBUTES, IDENTITY_ATTRIBUTES
-from framework.declare.constraints import check_constraints, check_cron_arguments
+from framework.declare.constraints import ATTRIBUTES_OF_KINDS, check_constraints, check_cron_arguments
 from framework.declare.declaration import Declaration
 from framework.declare.error_collector import ErrorCollector
 from framework.declare.job_option import declared_options
@@ -77,9 +77,10 @@ def read_attributes(faults: ErrorCollector, cls: type[Any], base: type[Any]) -> 
         faults.add(f"isolation does not fit {kind}. Let it push jobs of an isolated class.", "isolation")
     if attributes["cron"] is not None and not cls._aw_is_cron:
         faults.add("cron belongs to a CronWorker: subclass that, or put an entry into config/schedule.yml.", "cron")
-    for name in () if cls._aw_is_iterable else ("flush_interval", "max_iteration_runtime"):
-        if name not in wrong and attributes[name] != ATTRIBUTES[name].validator(vars(base)[name]):
-            faults.add(f"{name} belongs to an IterableWorker: subclass that, or leave it out.", name)
+    for name, (flag, kind) in ATTRIBUTES_OF_KINDS.items():
+        given = not getattr(cls, flag) and name not in wrong
+        if given and attributes[name] != ATTRIBUTES[name].validator(vars(base)[name]):
+            faults.add(f"{name} belongs to {kind}: subclass that, or leave it out.", name)
     if attributes["idempotent"] and not _is_declared(cls, base, "deduplicate"):
         attributes["deduplicate"] = Deduplicate("until_executing")
     return attributes

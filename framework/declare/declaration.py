@@ -73,6 +73,8 @@ class Declaration:
     spread: timedelta | None
     flush_interval: timedelta
     max_iteration_runtime: timedelta | None
+    lease_timeout: timedelta | None
+    minimum_duration: timedelta
     concurrency_scope: ConcurrencyScope | None
     defer_on_health: DeferOnHealth | None
     pause_control: str | None

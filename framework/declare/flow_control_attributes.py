@@ -116,6 +116,20 @@ FLOW_CONTROL_ATTRIBUTES: Mapping[str, Attribute] = {
         effect="The job continues at its cursor when its turn comes. That uses up no retry.",
         trap="It belongs to an `IterableWorker`. `None` takes the setting of the same name.",
     ),
+    "lease_timeout": Attribute(
+        validator=validators.optional(validators.duration),
+        group="flow_control",
+        meaning="The most time that one run of a `ReenqueuerWorker` may take: its lease ends by itself after it.",
+        effect="One job of the class runs at a time, over all processes. A job that finds the lease held ends at once.",
+        trap="It belongs to a `ReenqueuerWorker`, which needs it: from 0.1 s to 30 days. A longer run renews `self.lease`.",
+    ),
+    "minimum_duration": Attribute(
+        validator=validators.duration,
+        group="flow_control",
+        meaning="For how long a run of a `ReenqueuerWorker` lasts at least.",
+        effect="A run that has ended sooner waits with its lease before the next job is pushed.",
+        trap="It belongs to a `ReenqueuerWorker`. The wait takes the place of a job in its process.",
+    ),
     "defer_on_health": Attribute(
         validator=validators.instance_of(DeferOnHealth, "DeferOnHealth(...)"),
         group="flow_control",

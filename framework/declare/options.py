@@ -29,8 +29,9 @@ Moment: TypeAlias = datetime | timedelta | float
 class PushOptions(TypedDict, total=False):
     """The options of ``set``. Each replaces the attribute of the same name for this push only.
 
-    Three are no attributes. ``context`` adds facts to the ``meta.*`` fields. ``sync`` runs the job here instead of pushing it
-    (Sidekiq). ``shard`` binds this one job, its retries too, to a shard, whatever the rules say when it is due.
+    Four are no attributes. ``result_ttl`` is for how long the result of a ``call`` is kept (an hour). ``context`` adds facts to the
+    ``meta.*`` fields. ``sync`` runs the job here instead of pushing it (Sidekiq). ``shard`` binds this one job, its retries too, to a
+    shard, whatever the rules say when it is due.
     """
 
     queue: str
@@ -45,6 +46,7 @@ class PushOptions(TypedDict, total=False):
     expires_in: timedelta | float
     timeout: timedelta | float
     track: bool
+    result_ttl: timedelta | float
     context: Mapping[str, Json]
     sync: bool
 
@@ -80,6 +82,7 @@ _VALIDATORS: Mapping[str, Validator] = {
     "expires_in": validators.duration,
     "timeout": validators.duration,
     "track": TRACKED.validator,
+    "result_ttl": validators.duration,
     "context": Validator(_CONTEXT_ALLOWED, check_context),
     "sync": validators.boolean,
 }

@@ -13,8 +13,10 @@ from framework.errors import PushError
 if TYPE_CHECKING:
     from framework.declare.batch_port import BatchPort
     from framework.declare.declaration import Declaration
+    from framework.declare.lease_port import LeasePort
     from framework.declare.limiter_rule import LimiterPort
     from framework.declare.request import BulkRequest, PushRequest, Route
+    from framework.declare.result_port import ResultPort
     from framework.declare.workflow_port import WorkflowPort
     from framework.types import Jid, JobState
 
@@ -65,6 +67,16 @@ class ClientPort(Protocol):
     @property
     def limiters(self) -> "LimiterPort":
         """The state of the rate limiters."""
+        ...
+
+    @property
+    def leases(self) -> "LeasePort":
+        """The exclusive leases of the application."""
+        ...
+
+    @property
+    def results(self) -> "ResultPort":
+        """The results of called jobs."""
         ...
 
     def route(self, declaration: "Declaration") -> "Route":

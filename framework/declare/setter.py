@@ -8,6 +8,7 @@ from typing import Any, Generic, Never, TypeVar, Unpack
 
 from framework.declare import awaited_push, port
 from framework.declare.bulk_stream import BulkStream
+from framework.declare.calls import JobCall, apush_call, push_call
 from framework.declare.declaration import Declaration
 from framework.declare.misuse import add_foreign_methods, reject_await, running_loop
 from framework.declare.options import (
@@ -257,6 +258,14 @@ class Setter(Generic[P]):
             spread_interval=spread_interval,
         )
         return await self._in_thread(push, is_bulk=True)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[Any]:
+        """Push the job; ``result()`` of the returned object waits for what ``perform`` returns."""
+        return push_call(self._declaration, self._options, args, kwargs)
+
+    async def acall(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[Any]:
+        """Push as ``call``, while the event loop goes on."""
+        return await apush_call(self._declaration, self._options, args, kwargs)
 
     def request(self, *args: P.args, **kwargs: P.kwargs) -> PushRequest:
         """Return the request of one push, checked like a call of ``perform``, without pushing.

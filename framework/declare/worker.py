@@ -84,6 +84,8 @@ class ApplicationWorker(AwaitablePushes):
     spread: ClassVar[timedelta | float | None] = None
     flush_interval: ClassVar[timedelta | float] = 5.0
     max_iteration_runtime: ClassVar[timedelta | float | None] = None
+    lease_timeout: ClassVar[timedelta | float | None] = None
+    minimum_duration: ClassVar[timedelta | float] = 5.0
     concurrency_scope: ClassVar[ConcurrencyScope | None] = None
     limiter: ClassVar[Limiter | None] = None
     defer_on_health: ClassVar[DeferOnHealth | None] = None
@@ -103,6 +105,8 @@ class ApplicationWorker(AwaitablePushes):
     """Whether a schedule pushes the jobs of the class (``CronWorker``)."""
     _aw_is_iterable: ClassVar[bool] = False
     """Whether the class runs item by item (``IterableWorker``)."""
+    _aw_is_reenqueuer: ClassVar[bool] = False
+    """Whether one job of the class at a time pushes the next (``ReenqueuerWorker``)."""
     _aw_declaration: ClassVar[Declaration | None] = None
     _aw_setter: ClassVar[Setter[Any] | None] = None
     _aw_job: Payload | None = None
@@ -111,6 +115,7 @@ class ApplicationWorker(AwaitablePushes):
     _aw_logger: JobLogger | None = None
     _aw_extra: dict[str, Any] | None = None
     _aw_record: JobStory | None = None
+    _aw_returned: Any = None
     _aw_on_success: Callable[[], None] | None = None
     """Called after the job has succeeded and has released its locks and slots. It raises nothing."""
 

@@ -1,11 +1,14 @@
 """Decide whether a job ends without running: it was cancelled, or is too old. Asked before its policies: it takes no slot."""
 
 import time
+from asyncio import current_task
 from collections.abc import Callable, Container
+from typing import Any
 
 from framework.declare.declaration import Declaration
+from framework.declare.iteration import IterationRun
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.finish.outcome import Cancelled, Expired
+from framework.finish.outcome import SUCCEEDED, Cancelled, Expired, RunOutcome, Yielded
 from framework.types import Jid, Payload
 from framework.wire.batch_fields import bid_of
 from framework.wire.job import expiry_of
@@ -49,3 +52,16 @@ def cancelled_jid(payload: Payload, cancelled: Container[Jid]) -> Jid | None:
     if not isinstance(jid, str):
         return None
     return jid if jid in cancelled or bid_of(payload) in cancelled else None
+
+
+def outcome_of_stop(instance: Any) -> RunOutcome:
+    """Return the outcome of a job that has read whether it was cancelled, and has returned: it has ended, or yields."""
+    run: IterationRun | None = getattr(instance, "_aw_iteration", None)
+    if run is not None and run.stopped_by is not None and run.stopped_by != "cancelled":
+        return Yielded(run.stopped_by, made_progress=run.items > 0)
+    return Cancelled(instance.jid, ran=True) if instance._aw_cancellation.seen else SUCCEEDED
+
+
+def task_cancelled() -> bool:
+    """Return whether the running task was asked to end."""
+    return (task := current_task()) is not None and task.cancelling() > 0

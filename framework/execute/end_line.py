@@ -36,7 +36,9 @@ _ERROR_KINDS: Mapping[type[BaseException], str] = {
 def end_fields(run: Execution, decision: RetryDecision | None) -> dict[str, Any] | None:
     """Return the further fields of the end line; ``None`` for none."""
     extra = run.instance._aw_extra if run.instance is not None else None  # pyright: ignore[reportPrivateUsage]
-    if extra is None and run.outcome is SUCCEEDED:
+    resources = run.unit.resources
+    answer = "" if resources is None or resources.batch is None else resources.batch.answer
+    if extra is None and not answer and run.outcome is SUCCEEDED:
         return None
     more = {**_retry_fields(decision), **_outcome_fields(run), **_process_fields(extra)}
     if run.lost is not None:
@@ -46,6 +48,8 @@ def end_fields(run: Execution, decision: RetryDecision | None) -> dict[str, Any]
         more[LOAD_BALANCING_STRATEGY] = run.payload[LOAD_BALANCING_STRATEGY]
     if run.declaration is not None and run.declaration.is_iterable:
         more.update(_iteration_fields(run.instance, run.outcome))
+    if answer:
+        more["result_bytes"] = len(answer)
     if extra and run.declaration is not None:
         prefix = queue_name(run.declaration.wire_name, None)
         more.update({f"extra.{prefix}_worker.{name}": value for name, value in dict(extra).items()})

@@ -1,7 +1,7 @@
 """Run one job: decode, find its class, ask policies, call ``perform`` through the middleware, return the outcome."""
 
 import time
-from asyncio import CancelledError, current_task
+from asyncio import CancelledError
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import ExitStack
 from types import MappingProxyType
@@ -9,11 +9,10 @@ from typing import Any
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
-from framework.declare.iteration import IterationRun
 from framework.errors import PayloadError, Shutdown
 from framework.execute.admission import AdmissionChain, AdmissionRequest
 from framework.execute.decoding import PayloadDecoder
-from framework.execute.early_end import cancelled_jid, early_end
+from framework.execute.early_end import cancelled_jid, early_end, outcome_of_stop, task_cancelled
 from framework.execute.forked_child import exit_with_outcome
 from framework.execute.isolation.runs import IsolatedRuns
 from framework.execute.iterations import Iterations
@@ -35,8 +34,8 @@ from framework.finish.outcome import (
     Lost,
     Retired,
     RunOutcome,
-    Yielded,
 )
+from framework.finish.results import note_result
 from framework.finish.status_writer import StatusWriter
 from framework.middleware.chain import Call, ChainInvocation
 from framework.push.strict_arguments import StrictArgumentsCheck
@@ -47,6 +46,7 @@ from framework.types import Payload
 from framework.wire.batch_fields import BID
 from framework.wire.job import BUFFERED_AT, DEATH_COUNT, EXPIRES_IN, TRACK, count_of
 from framework.wire.resources import IDEMPOTENCY_KEY, resources_of
+from framework.wire.result_fields import RESULT
 from framework.wire.status_key import STATUS_EXPIRATION, TrackedJob, tracked_job
 
 NO_RETIRED_CLASSES: Mapping[str, str] = MappingProxyType({})
@@ -184,7 +184,9 @@ class Executor:
         try:
             if run.worker is not None:
                 run.declaration = run.worker.declaration()
-            if (IDEMPOTENCY_KEY in payload or BUFFERED_AT in payload or BID in payload) and unit.admission is None:
+            if (
+                IDEMPOTENCY_KEY in payload or BUFFERED_AT in payload or BID in payload or RESULT in payload
+            ) and unit.admission is None:
                 ttl_s = None if run.declaration is None else run.declaration.lock_ttl_s
                 name = payload["class"] if run.declaration is None else run.declaration.wire_name
                 unit.resources = resources_of(payload, unit.data, unit.queue, ttl_s, name)
@@ -228,7 +230,7 @@ class Executor:
         try:
             await self._await_job(run)
             # The job has handled the cancellation of its task, and returned.
-            if self._cancelled and (jid := cancelled_jid(run.payload or {}, self._cancelled)) and _task_cancelled():
+            if self._cancelled and (jid := cancelled_jid(run.payload or {}, self._cancelled)) and task_cancelled():
                 run.outcome = Cancelled(jid, ran=True)
         except BaseException as error:  # noqa: BLE001 - as above; an error that leaves a task ends the loop
             run.outcome = self._outcome(run, error)
@@ -237,10 +239,12 @@ class Executor:
     async def _await_job(self, run: Execution) -> None:
         assert run.coroutine is not None, "only async jobs are completed"  # noqa: S101
         if run.middleware_exits is None:
-            await run.coroutine
-            return
-        with run.middleware_exits:
-            await run.coroutine
+            returned = await run.coroutine
+        else:
+            with run.middleware_exits:
+                returned = await run.coroutine
+        if returned is not None:
+            run.instance._aw_returned = returned
 
     def _open_record(self, run: Execution, payload: Payload) -> RunRecord | None:
         """Return the record of a tracked job; a payload without the field, of another producer, is as its class says."""
@@ -379,22 +383,12 @@ class Executor:
         run.duration_s = time.perf_counter() - run.started
         instance = run.instance
         if instance is not None and instance._aw_cancellation is not None and run.outcome is SUCCEEDED:
-            run.outcome = _outcome_of_stop(instance)
+            run.outcome = outcome_of_stop(instance)
+        if run.unit.resources is not None and run.outcome is SUCCEEDED:
+            note_result(run.unit.resources, instance)
         if run.started_log is None and run.outcome is SUCCEEDED:
             # No end line is written.
             return
         # No clock measures the processor time of one async job.
         if run.coroutine is None:
             run.cpu_s = self._thread_time() - run.started_cpu
-
-
-def _outcome_of_stop(instance: Any) -> RunOutcome:
-    """Return the outcome of a job that has read whether it was cancelled, and has returned: it has ended, or yields."""
-    run: IterationRun | None = getattr(instance, "_aw_iteration", None)
-    if run is not None and run.stopped_by is not None and run.stopped_by != "cancelled":
-        return Yielded(run.stopped_by, made_progress=run.items > 0)
-    return Cancelled(instance.jid, ran=True) if instance._aw_cancellation.seen else SUCCEEDED
-
-
-def _task_cancelled() -> bool:
-    return (task := current_task()) is not None and task.cancelling() > 0

@@ -35,6 +35,7 @@ from framework.wire.compress import COMPRESSED
 from framework.wire.job import BUFFERED_AT, EXPIRES_IN
 from framework.wire.json import dumps
 from framework.wire.resources import HELD_LOCK_S, IDEMPOTENCY_KEY, milliseconds, resources_of, slot_id
+from framework.wire.result_fields import RESULT
 from framework.wire.status_key import STATUS_EXPIRATION, TrackedJob, tracked_job
 
 _RUNNING: JobState = "running"
@@ -107,7 +108,7 @@ class GroupAdmission:
         tracked = tracked_job(payload) if STATUS_EXPIRATION in payload else None
         if not policies.remote and tracked is None:
             return None
-        if IDEMPOTENCY_KEY in payload or BUFFERED_AT in payload or BID in payload:
+        if IDEMPOTENCY_KEY in payload or BUFFERED_AT in payload or BID in payload or RESULT in payload:
             unit.resources = resources_of(payload, unit.data, unit.queue, declaration.lock_ttl_s, declaration.wire_name)
         request = AdmissionRequest(unit, payload, declaration, worker)
         for policy in () if policies.local_admit_all(declaration) else policies.local:

@@ -43,11 +43,16 @@ def call_perform(
         timeout_s = None if timeouts is None else timeout_of(declaration, payload)
         permit = None if declaration.limiter is None else declaration.limiter.admit_job(payload, META_PREFIX)
         if permit is None:
-            return _call_within(perform, arguments, timeouts, timeout_s, declaration)
-        return _call_admitted(perform, arguments, timeouts, timeout_s, declaration, permit)
+            return _call_within(perform, arguments, timeouts, timeout_s, instance)
+        return _call_admitted(perform, arguments, timeouts, timeout_s, instance, permit)
     result: Any = perform(*arguments)
     # The result decides, not the class: a plain decorator around an `async def` returns a coroutine too.
-    return cast("Coroutine[Any, Any, Any]", result) if type(result) is CoroutineType else None
+    if type(result) is CoroutineType:
+        return cast("Coroutine[Any, Any, Any]", result)
+    # Most jobs return none. Whether a caller waits for it is asked at the end of the run.
+    if result is not None:
+        instance._aw_returned = result
+    return None
 
 
 @contextmanager
@@ -66,13 +71,13 @@ def _call_admitted(
     arguments: list[Any],
     timeouts: Timeouts | None,
     timeout_s: float | None,
-    declaration: Declaration,
+    instance: Any,
     permit: JobPermit,
 ) -> Coroutine[Any, Any, Any] | None:
     """Call ``perform``, and end the permit of the limiter when the run has ended. If it never ends, the permit's lock does."""
     coroutine = None
     try:
-        coroutine = _call_within(perform, arguments, timeouts, timeout_s, declaration)
+        coroutine = _call_within(perform, arguments, timeouts, timeout_s, instance)
     finally:
         if coroutine is None:
             permit.release()
@@ -87,16 +92,16 @@ async def _await_admitted(coroutine: Coroutine[Any, Any, Any], permit: JobPermit
 
 
 def _call_within(
-    perform: Any, arguments: list[Any], timeouts: Timeouts | None, timeout_s: float | None, declaration: Declaration
+    perform: Any, arguments: list[Any], timeouts: Timeouts | None, timeout_s: float | None, instance: Any
 ) -> Coroutine[Any, Any, Any] | None:
     # The call of an `async def` only makes the coroutine.
-    if timeouts is None or timeout_s is None or declaration.is_async:
-        return _within(perform(*arguments), timeout_s)
-    return _within(timeouts.call(perform, arguments, timeout_s), timeout_s)
-
-
-def _within(result: Any, timeout_s: float | None) -> Coroutine[Any, Any, Any] | None:
+    if timeouts is None or timeout_s is None or instance.declaration().is_async:
+        result: Any = perform(*arguments)
+    else:
+        result = timeouts.call(perform, arguments, timeout_s)
     if type(result) is not CoroutineType:
+        if result is not None:
+            instance._aw_returned = result
         return None
     coroutine = cast("Coroutine[Any, Any, Any]", result)
     return coroutine if timeout_s is None else await_within(coroutine, timeout_s)

@@ -31,6 +31,7 @@ from framework.finish.outcome import (
     UnknownClass,
     Yielded,
 )
+from framework.finish.results import note_end
 from framework.finish.retry import Delete, Kill, Retry, RetryDecision, RetryPolicy, job_for_hooks
 from framework.finish.status_writer import StatusWrite, StatusWriter, status_write
 from framework.finish.yielded_payload import yielded_payload
@@ -134,7 +135,7 @@ class Settler:
         state earlier: if the process is killed in between, the job runs again and is ``running`` again.
         """
         if (resources := unit.resources) is not None and resources.batch is not None:
-            resources.batch_end = ending_of(outcome, decision).batch
+            note_end(resources, outcome, decision)
         match outcome:
             case Succeeded() | Discarded() | Expired() | Cancelled():
                 if isinstance(outcome, Cancelled):

@@ -9,7 +9,7 @@ from framework.feature_flags.redis_flags import ShardFlags
 from framework.process.blocking_queues import BlockingQueues
 from framework.process.capsules import Capsules
 from framework.process.events import ProcessEvents
-from framework.process.heartbeat import Lease
+from framework.process.heartbeat import ProcessLease
 from framework.process.metrics import SidekiqMetrics
 from framework.process.push_back import PushBack
 from framework.process.record import ProcessRecord
@@ -36,7 +36,7 @@ class ProcessComponents:
     identity: str
     capsules: Capsules
     blocking: BlockingQueues
-    lease: Lease
+    lease: ProcessLease
     record: ProcessRecord
     metrics: SidekiqMetrics
     title: Title

@@ -150,7 +150,7 @@ class Watchdog:
         return None
 
 
-class Lease:
+class ProcessLease:
     """The lease of this process: while it is renewed, no other process touches its working lists.
 
     ``slots`` counts those of all capsules; ``capsules`` are the further ones with theirs.

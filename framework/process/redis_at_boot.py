@@ -9,7 +9,7 @@ from framework import timings
 from framework.command_line import command
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_UNREACHABLE
-from framework.process.heartbeat import Lease
+from framework.process.heartbeat import ProcessLease
 from framework.process.signals import DRAIN, STOP, STOP_NOW, SignalQueue
 from framework.settings.model import Settings
 from framework.shard.redis_errors import advice_for, wrong_setting
@@ -22,7 +22,7 @@ from framework.telemetry import logs
 _NO_REDIS = "start the development store with `{}`, or set REDIS_URL or {} to a Redis that runs"
 
 
-def wait_for_redis(shard: Shard, lease: Lease, signals: SignalQueue, check: Callable[[], None]) -> int | None:
+def wait_for_redis(shard: Shard, lease: ProcessLease, signals: SignalQueue, check: Callable[[], None]) -> int | None:
     """Wait for the first heartbeat of ``lease``; return an exit status after the timeout or a signal to stop.
 
     Only a heartbeat shows that the server works: one that answers may be loading its data, or be a replica. A lease that another

@@ -11,7 +11,7 @@ import time
 import redis
 from redis.exceptions import ResponseError
 
-from framework.process.heartbeat import Lease
+from framework.process.heartbeat import ProcessLease
 from framework.recover.failure_detector import FailureDetector
 from framework.timings import Timings
 from framework.wire import keys
@@ -29,7 +29,7 @@ class QueueAside:
         self.key = keys.working(identity)
         self.lease_key = keys.lease(identity)
         detector = FailureDetector(timings.lease_s, timings.heartbeat_period_s)
-        self._lease = Lease(client, identity, 0, detector, timings)
+        self._lease = ProcessLease(client, identity, 0, detector, timings)
         self._renewed_at = 0.0
 
     def take(self) -> bool:

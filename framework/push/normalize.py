@@ -23,7 +23,7 @@ ExtraFieldsFactory: TypeAlias = Callable[[Declaration], ExtraFields | None]
 _CHOICE_FIELDS = (("queue", CHOSEN_QUEUE), ("shard", CHOSEN_SHARD))
 """Options also stored as the caller's choice: later routing may change a routed queue or shard, but not a chosen one."""
 _KEPT_FOR_CRON = frozenset({context.CORRELATION_ID, context.CALLER_ID, context.ROOT_CALLER_ID})
-_OPTIONS_WITHOUT_FIELD = frozenset({"queue", "shard", "context", "sync"})
+_OPTIONS_WITHOUT_FIELD = frozenset({"queue", "shard", "context", "sync", "result_ttl"})
 
 
 class Normalizer:

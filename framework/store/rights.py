@@ -97,7 +97,7 @@ _DASHBOARD_KEYS = (keys.iteration("*"), _METRICS, "h|*", "*-[0-9][0-9]-[0-9][0-9
 
 PRODUCER = Role(
     "producer",
-    "push and cancel jobs and batches, read the states of tracked jobs, read and set flags, use rate limiters",
+    "push and cancel jobs and batches, read states and results of jobs, read and set flags, use rate limiters and leases",
     (
         *_PUSH_KEYS,
         keys.status("*"),
@@ -105,6 +105,7 @@ PRODUCER = Role(
         keys.lock("*"),
         keys.limit("*"),
         *(keys.LIMITS, keys.COUNTERS, keys.FLAGS, keys.CANCELLED, keys.LIMITERS, keys.limiter("*")),
+        *(keys.EXCLUSIVE_LEASES, keys.exclusive_lease("*"), keys.result("*"), keys.result_calls("*")),
         *(keys.BATCHES, keys.batch("*"), keys.TASK_EVENTS),
         *(keys.WORKFLOWS, keys.workflow("*")),
     ),
@@ -112,11 +113,27 @@ PRODUCER = Role(
         *(script.PUSH_UNIQUE, script.PUSH_DELAYED, script.PUSH_UP_TO, script.NOTE_PUSHED, script.MARK_CANCELLED),
         *(script.LIMITER_TAKE, script.LIMITER_LOCK, script.LIMITER_UNLOCK, script.LIMITER_READ),
         *(script.BATCH_PUSH, script.BATCH_CHANGE, script.WORKFLOW_CHANGE),
+        *(script.LEASE_OBTAIN, script.LEASE_RENEW),
     ),
     # SET also runs inside push_unique, where the command comes as a value: the status of a tracked job.
     # WATCH, PEXPIRE, MULTI, RPUSH, LMOVE, EXEC: a chunk of a bulk push; TYPE, LLEN, UNLINK: before a chunk is repeated.
     (
-        *("exec", "hdel", "hgetall", "hset", "llen", "lmove", "lpush", "mget", "multi", "pexpire", "rpush", "sadd"),
+        *("blpop", "lpop"),
+        *(
+            "exec",
+            "hdel",
+            "hgetall",
+            "hset",
+            "llen",
+            "lmove",
+            "lpush",
+            "mget",
+            "multi",
+            "pexpire",
+            "pttl",
+            "rpush",
+            "sadd",
+        ),
         *("scard", "select", "set", "sscan", "time", "ttl", "type", "unlink", "watch", "zadd"),
     ),
     # LPOS: whether a kept push is in its queue already. SCAN: `reset` of a rate limiter with all of its keys.
@@ -204,6 +221,7 @@ READ_ONLY = Role(
             "zcard",
             "zmscore",
             "zrange",
+            "zrangebyscore",
             "zrank",
             "zscan",
             "zscore",
@@ -234,6 +252,7 @@ OPERATOR = Role(
         script.RELEASE_PAUSED,
         script.CRON_PUSH,
         script.LIMITER_READ,
+        script.LEASE_RENEW,
     ),
     (
         *READ_ONLY.direct,
@@ -309,6 +328,7 @@ _PROBES: dict[str, tuple[Any, ...]] = {
     "blmove": (_SAMPLE, _SAMPLE, "RIGHT", "LEFT", 0),
     "eval": ("return 0", 1, _SAMPLE),
     "evalsha": ("0" * 40, 1, _SAMPLE),
+    "blpop": (_SAMPLE, 0),
     "client|id": (),
     "client|setname": ("x",),
     "client|unblock": (0,),

@@ -4,8 +4,8 @@ Crash story: all rows of a batch change together with the counters, or none. A r
 written over an equal end, messages have keys. Rows are locked in the order of their ids, first events, then tasks.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -248,7 +248,16 @@ def _update_events(connection: Connection, rows: Sequence[_Row]) -> None:
     wanted = [
         (
             *(row.new_status, row.state, row.reason, row.error_class, row.stands_for),
-            *(row.changed_at, row.ended_at, row.runs, row.started_at, row.shard, row.keeps_payload, row.payload, row.id),
+            *(
+                row.changed_at,
+                row.ended_at,
+                row.runs,
+                row.started_at,
+                row.shard,
+                row.keeps_payload,
+                row.payload,
+                row.id,
+            ),
         )
         for row in rows
         if row.new_status is not None

@@ -89,7 +89,21 @@ class SqliteStatements:
 class PostgresStatements:
     """The statements of PostgreSQL, one round trip each."""
 
-    _TYPES = ("text", "text", "text", "text", "text", "float8", "float8", "int", "float8", "text", "bool", "text", "bigint")
+    _TYPES = (
+        "text",
+        "text",
+        "text",
+        "text",
+        "text",
+        "float8",
+        "float8",
+        "int",
+        "float8",
+        "text",
+        "bool",
+        "text",
+        "bigint",
+    )
     # In the order of their ids, so that two writers never wait for each other.
     _LOCK = f"{_SELECT} WHERE e.jid = ANY(%s::text[]) ORDER BY e.jid FOR UPDATE OF e"
     _DUPLICATES = (

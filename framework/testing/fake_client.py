@@ -22,6 +22,7 @@ from framework.testing.fake_clock import FakeClock
 from framework.testing.memory import JobMemory
 from framework.testing.memory_payloads import memory_protection
 from framework.testing.memory_policies import Stubs
+from framework.testing.memory_results import MemoryResults
 from framework.testing.memory_shard import MemoryShard
 from framework.testing.memory_worker import MemoryTools
 from framework.testing.stubs import StubFlags
@@ -47,6 +48,7 @@ class FakeClient(ProcessClient):
         self.memory_shards = {
             name: MemoryShard(name, endpoint_of(settings, name), JobMemory(clock), clock) for name in settings.shards
         }
+        self._results = MemoryResults(self.memory_shards)
         self.on_push: OnPush | None = None
         """Called with the ids of written jobs: the mode ``inline`` runs them."""
         self._stubs = stubs
@@ -55,6 +57,8 @@ class FakeClient(ProcessClient):
         self.reliable_push = None
         self.flags = MemoryFlags(stubs.flags, clock)
         self._limiters = stubs.limiters
+        self._leases = stubs.leases
+        stubs.leases.clock = clock
         self.recorder = LazyRecorder(settings, Shards(self.memory_shards), IN_MEMORY)
         """Records the jobs of recorded classes in a database in memory."""
         self._deduplicator = Deduplicator(self.flags.enabled_on)

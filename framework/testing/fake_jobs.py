@@ -35,7 +35,7 @@ class FakeJobs:
         self.clock = clock
         """Decides which jobs are due."""
         self.flags, self.limits, self.health, self.replicas = stubs.flags, stubs.limits, stubs.health, stubs.replicas
-        self.limiters = stubs.limiters
+        self.limiters, self.leases = stubs.limiters, stubs.leases
         self.client = FakeClient(settings, stubs, clock, server_middlewares)
         """The client that takes the place of the process's."""
 

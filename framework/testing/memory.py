@@ -69,6 +69,8 @@ class JobMemory:
         self.cancelled = set[Jid]()
         """The ids of cancelled jobs and batches that have not ended (``aw:cancelled``)."""
         self.batches = MemoryBatches(self, clock)
+        self.results = dict[Jid, bytes]()
+        """The answers of called jobs that have ended (``aw:result:JID``)."""
         self.clear()
 
     def clear(self) -> None:
@@ -82,6 +84,7 @@ class JobMemory:
             self._iterations: dict[Jid, dict[bytes, bytes]] = {}
             self._slots: dict[str, set[str]] = {}
             self._replies: dict[str, Any] = {}
+            self.results.clear()
             self.batches.clear()
 
     # --- jobs -------------------------------------------------------------------------------------------------------
@@ -216,7 +219,11 @@ class JobMemory:
                 key, state, seconds = fields["status"]
                 self.set_state(key, state, "EX", float(seconds))
             if fields.get("batch"):
-                self.batches.count(*fields["batch"])
+                bid, jid, how, *call = fields["batch"]
+                if call and how not in ("failed", "revived"):
+                    self.results[jid] = (call[2] or f'{{"end":"{how}"}}').encode()
+                if bid:
+                    self.batches.count(bid, jid, how)
 
     def _release_lock(self, lock: dict[str, Any]) -> None:
         found = self.lock(lock["key"])

@@ -30,6 +30,7 @@ from framework.settings.health_indicators import POSTGRES_INDICATORS
 from framework.settings.model import Settings
 from framework.telemetry.sentry import NoTracker
 from framework.testing.memory import JobMemory
+from framework.testing.memory_leases import MemoryLeases
 from framework.testing.stub_limiters import StubLimiters
 from framework.testing.stubs import StubFlags, StubHealth, StubLimits, StubReplicas
 from framework.types import Payload
@@ -46,6 +47,7 @@ class Stubs:
         self.flags = StubFlags(clock)
         self.limits = StubLimits()
         self.limiters = StubLimiters()
+        self.leases = MemoryLeases()
         self.health = StubHealth()
         self.replicas = StubReplicas(settings.databases)
         self.interrupt_every: int | None = None

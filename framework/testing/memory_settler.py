@@ -29,6 +29,7 @@ from framework.finish.outcome import (
     UnknownClass,
     Yielded,
 )
+from framework.finish.results import note_end
 from framework.finish.retry import Delete, Kill, Retry, RetryDecision, RetryPolicy, job_for_hooks
 from framework.finish.settle import Settler
 from framework.finish.status_writer import StatusWriter
@@ -77,7 +78,7 @@ class MemorySettler:
     ) -> None:
         """Move the job to where it belongs, with its lock, slots and state."""
         delay_s = 0.0
-        unit.own_resources().batch_end = ending.batch
+        note_end(unit.own_resources(), outcome, decision)
         match outcome:
             case Succeeded() | Discarded() | Retired() | Expired() | Cancelled():
                 if isinstance(outcome, Cancelled):

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from framework.types import Jid, Payload
 from framework.wire.json import dumps
+from framework.wire.result_fields import ResultCall, call_of
 from framework.wire.workflow_fields import StepPart
 
 BID = "bid"
@@ -49,21 +50,28 @@ def bid_of(payload: Payload | None) -> str:
 
 
 class BatchJob(NamedTuple):
-    """Name a job of a batch, for the script that moves it."""
+    """Name a job whose end is noted, for the script that moves it: the job of a batch, or one whose caller waits."""
 
     bid: str
+    """The id of its batch; empty for none."""
     jid: Jid
+    call: ResultCall | None = None
+    """The wish of a caller that waits for the result; ``None`` for most jobs."""
+    answer: str = ""
+    """What the caller gets (``result_fields``); empty if the script writes it, from the word of the batch."""
 
     def moved(self, end: BatchEnd) -> list[str]:
         """Return the value of ``batch`` in what the job holds (``parts/release.lua``)."""
-        return [self.bid, self.jid, end]
+        if self.call is None:
+            return [self.bid, self.jid, end]
+        return [self.bid, self.jid, end, str(self.call.ttl_s), self.call.caller, self.answer]
 
 
 def batch_job_of(payload: Payload | None) -> BatchJob | None:
-    """Return the job of a batch, ``None`` for a job of none, or without an id."""
-    bid = bid_of(payload)
-    jid = payload.get("jid") if payload is not None and bid else None
-    return BatchJob(bid, jid) if isinstance(jid, str) and jid else None
+    """Return the job of a batch, or one whose caller waits; ``None`` for any other, or without an id."""
+    bid, call = bid_of(payload), call_of(payload)
+    jid = payload.get("jid") if payload is not None and (bid or call is not None) else None
+    return BatchJob(bid, jid, call) if isinstance(jid, str) and jid else None
 
 
 class Callback(NamedTuple):

@@ -144,6 +144,15 @@ def limiter_state(name: str, key: str) -> str:
     return f"aw:limiter:{name}:{key}"
 
 
+EXCLUSIVE_LEASES = "aw:exclusive_leases"
+"""ZSET of the names of the exclusive leases of the application; score: when each ends, in seconds of Redis's clock."""
+
+
+def exclusive_lease(name: str) -> str:
+    """HASH with a TTL: the token and the holder of an exclusive lease (``framework.lease``)."""
+    return f"aw:exclusive_lease:{name}"
+
+
 def paused_jobs(worker: str) -> str:
     """ZSET of the jobs of a paused class: a ticket, a line feed, the payload; score: start of the hold."""
     return f"aw:paused_jobs:{worker}"
@@ -211,6 +220,16 @@ def transferred(token: str) -> str:
 def status(jid: str) -> str:
     """STRING with a TTL: the state of a tracked job."""
     return f"aw:status:{jid}"
+
+
+def result(jid: str) -> str:
+    """STRING with a TTL: how a job ended whose caller waits, with its result (``wire/result_fields.py``)."""
+    return f"aw:result:{jid}"
+
+
+def result_calls(caller: str) -> str:
+    """LIST with a TTL: the ids of the jobs that have ended, for the process that has called them."""
+    return f"aw:result_calls:{caller}"
 
 
 METRICS_SHORT_S, METRICS_LONG_S = 8 * 3_600, 3 * 86_400

@@ -16,6 +16,7 @@ from framework.wire import keys
 from framework.wire.batch_fields import BID, BatchEnd, BatchJob, batch_job_of
 from framework.wire.job import BUFFERED_AT
 from framework.wire.json import dumps, dumps_ordered, dumps_texts, loads
+from framework.wire.result_fields import RESULT
 from framework.wire.status_key import StatusCommand
 
 IDEMPOTENCY_KEY = "idempotency_key"
@@ -314,7 +315,7 @@ def resources_of(payload: Payload, data: bytes, queue: str, lock_ttl_s: float | 
     """Return the resources of a fetched job of the class ``name``: its lock, the slots reserved for it while it waited, its batch."""
     lock = lock_of(payload, lock_ttl_s)
     slots = reservations(payload, data, (name, f"queue/{queue}")) if BUFFERED_AT in payload else []
-    batch = batch_job_of(payload) if BID in payload else None
+    batch = batch_job_of(payload) if BID in payload or RESULT in payload else None
     return JobResources(lock, slots, batch=batch) if lock is not None or slots or batch is not None else None
 
 

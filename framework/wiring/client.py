@@ -10,8 +10,10 @@ from framework.cron.entries import schedule_problems
 from framework.declare import port, registry
 from framework.declare.bulk import bind_all
 from framework.declare.declaration import Declaration
+from framework.declare.lease_port import LeasePort
 from framework.declare.limiter_rule import LimiterPort
 from framework.declare.request import BulkRequest, PushRequest
+from framework.declare.result_port import ResultPort
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.execute.inline import run_inline
 from framework.finish.status_writer import StatusWriter
@@ -30,7 +32,9 @@ from framework.push.transactions import TransactionCheck
 from framework.route.router import Router
 from framework.settings.load import load
 from framework.settings.model import ENV_PREFIX, Settings
+from framework.shard.lease_store import LeaseStore
 from framework.shard.limiter_store import LimiterStore
+from framework.shard.result_store import ResultStore
 from framework.shard.routing_validator import RoutingValidator
 from framework.shard.shard import Shard
 from framework.shard.shards import Shards
@@ -48,6 +52,8 @@ class ProcessClient(Client):
     """Implement the client port of ``declare``: the pushes of ``Client``, and inline runs, which need both chains."""
 
     _limiters: LimiterPort | None = None
+    _leases: LeasePort | None = None
+    _results: ResultPort | None = None
 
     def __init__(self, settings: Settings, router: Router | None = None) -> None:
         """Open the client with ``router``, or with a router of the settings. Opens no socket."""
@@ -79,6 +85,20 @@ class ProcessClient(Client):
         if self._limiters is None:
             self._limiters = LimiterStore(self.shards)
         return self._limiters
+
+    @property
+    def leases(self) -> LeasePort:
+        """The exclusive leases of the application, on the shards. Made at its first use."""
+        if self._leases is None:
+            self._leases = LeaseStore(self.shards)
+        return self._leases
+
+    @property
+    def results(self) -> ResultPort:
+        """The results of called jobs. Made at its first use."""
+        if self._results is None:
+            self._results = ResultStore(self)
+        return self._results
 
     def perform_inline(self, worker: type[Any], request: PushRequest) -> Jid | None:
         """Run a job in this thread, through both chains and a JSON round trip, without retries; raises what the job raises."""

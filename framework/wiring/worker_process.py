@@ -28,7 +28,7 @@ from framework.process.components import ProcessComponents
 from framework.process.descriptors import check_worker
 from framework.process.events import ProcessEvents
 from framework.process.health_address import HealthAddress
-from framework.process.heartbeat import Lease
+from framework.process.heartbeat import ProcessLease
 from framework.process.identity import own_identity
 from framework.process.launcher import Launcher
 from framework.process.metrics import SidekiqMetrics
@@ -232,7 +232,7 @@ def build_worker(
         identity=identity,
         capsules=capsules,
         blocking=BlockingQueues(upkeep, settings.blocking_queues, [one.order for one in plans], capsules.running),
-        lease=Lease(beating, identity, record.slots, detector, waits, {one.name: one.slots for one in plans[1:]}),
+        lease=ProcessLease(beating, identity, record.slots, detector, waits, {p.name: p.slots for p in plans[1:]}),
         record=record,
         metrics=SidekiqMetrics(upkeep, runs.class_metrics, settings.sidekiq_metrics, timings=waits),
         title=Title(shard.name, record.queues, "busy"),

@@ -21,7 +21,7 @@ WRITING = {"LPUSH", "RPUSH", "ZADD"}
 
 MAY_TAKE = {
     "act_on_entries": {"ZREM"},
-    "batch": {"ZREM"},  # the command removes the mark of a cancelled batch
+    "batch": {"LTRIM", "ZREM"},  # they remove ids of ended jobs, and the mark of a cancelled batch
     "batch_change": {"ZREM"},  # as `batch`, and the name of a batch
     "batch_push": {"ZREM"},  # the command removes the name of an expired batch
     "cron_push": {"LTRIM"},  # the command removes old ticks from a list, not a job
@@ -34,6 +34,7 @@ MAY_TAKE = {
     "hold_paused": {"LREM"},
     "interrupt": {"LREM"},
     "kill": {"LREM"},
+    "lease_renew": {"ZREM"},  # the command removes the name of a lease, not a job
     "limiter_unlock": {"ZREM"},  # the command removes a holder of a rate limiter, not a job
     "mark_cancelled": {"ZREM"},  # the command removes an old mark, not a job
     "migrate": {"RPOP"},
@@ -73,8 +74,9 @@ def test_python_code_takes_no_job_out_of_a_key() -> None:
             *(node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value in TAKING),
         ]
     ]
-    # The spool of events holds no jobs.
-    assert taking == ["framework/process/record.py: RPOP", "framework/tasks/spool.py: ZREM"]
+    # The spool of events, and the list of a caller, hold no jobs.
+    results = ["framework/shard/result_store.py: BLPOP", "framework/shard/result_store.py: LPOP"]
+    assert taking == ["framework/process/record.py: RPOP", *results, "framework/tasks/spool.py: ZREM"]
 
 
 @pytest.mark.proves("R8")

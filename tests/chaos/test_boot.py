@@ -68,9 +68,9 @@ def test_second_process_with_same_identity_ends(scene):
 
 
 PATCHES = {
-    "lease": "import framework.process.heartbeat as m; calls = []; renew = m.Lease.renew\n"
+    "lease": "import framework.process.heartbeat as m; calls = []; renew = m.ProcessLease.renew\n"
     "def broken(self):\n    calls.append(1)\n    if len(calls) > 1: raise LookupError('a planted bug')\n    return renew(self)\n"
-    "m.Lease.renew = broken",
+    "m.ProcessLease.renew = broken",
     "record": "import framework.process.record as m\nm.ProcessRecord.heartbeat = broken",
     "poller": "import framework.schedule.poller as m\nm.Poller.step = broken",
     "reaper": "import framework.recover.reaper as m\nm.Reaper.sweep = broken",

@@ -267,7 +267,10 @@ def test_background_module_loaded_again_replaces_its_jobs(monkeypatch):
     assert module.send.worker.declaration().wire_name == "Mails::SendWorker"
 
 
-NOT_OF_FUNCTIONS = {"max_running_jobs", "cron", "time_zone", "spread", "flush_interval", "max_iteration_runtime"}
+NOT_OF_FUNCTIONS = {"max_running_jobs", "cron", "time_zone", "spread", "flush_interval", "max_iteration_runtime"} | {
+    "lease_timeout",
+    "minimum_duration",
+}
 """Attributes of the base classes with a ``perform`` of their own."""
 
 

@@ -128,6 +128,8 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "spread": (True, -1, 86_401, 0.5, "60", (60,), timedelta(milliseconds=1)),
     "flush_interval": (None, *SPANS),
     "max_iteration_runtime": SPANS,
+    "lease_timeout": SPANS,
+    "minimum_duration": (None, *SPANS),
     "limiter": (True, 5, "api", ("api",), DeferOnHealth()),
     "concurrency_scope": (True, False, "user", ("user",), DeferOnHealth(), 5),
     "defer_on_health": (True, False, "main", ("main",), Deduplicate(), timedelta(1)),

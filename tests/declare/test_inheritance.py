@@ -56,6 +56,8 @@ POOL: dict[str, tuple[Any, ...]] = {
     "spread": (None, 60),
     "flush_interval": (5.0,),  # any other belongs to an IterableWorker
     "max_iteration_runtime": (None,),
+    "lease_timeout": (None,),  # a time belongs to a ReenqueuerWorker
+    "minimum_duration": (5.0,),
     "limiter": (None, bucket("a", 1, "day"), bucket("a", 1, "day").by("user")),
     "concurrency_scope": (None, ConcurrencyScope("user", limit=2), ConcurrencyScope(len, max_percentage=0.5)),
     "defer_on_health": (None, DeferOnHealth(), DeferOnHealth("ci")),
@@ -65,7 +67,8 @@ POOL: dict[str, tuple[Any, ...]] = {
 }
 """Values that may meet in one class: none of them breaks a cross rule with another."""
 
-NOT_HERE = IDENTITY_ATTRIBUTES | {"max_running_jobs", "cron", "flush_interval", "max_iteration_runtime", "memory_limit"}
+OF_KINDS = {"flush_interval", "max_iteration_runtime", "lease_timeout", "minimum_duration"}
+NOT_HERE = IDENTITY_ATTRIBUTES | OF_KINDS | {"max_running_jobs", "cron", "memory_limit"}
 FALSY = [(name, value) for name, values in POOL.items() for value in values if not value and name not in NOT_HERE]
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from framework.declare.constraints import ATTRIBUTES_OF_KINDS
 from framework.declare.cron_worker import CronWorker
 from framework.declare.iterable import IterableWorker
 from framework.declare.worker import ApplicationWorker
@@ -108,9 +109,9 @@ def test_wrong_iterable_worker_is_refused(body, attribute, words):
     assert caught.value.attribute == attribute
 
 
-@pytest.mark.parametrize("name", ["flush_interval", "max_iteration_runtime"])
-def test_attribute_of_iterations_is_refused_elsewhere(name):
-    with pytest.raises(DeclarationError, match=f"{name} belongs to an IterableWorker"):
+@each_row("name, kind", [(name, kind) for name, (_, kind) in ATTRIBUTES_OF_KINDS.items()])
+def test_attribute_of_one_kind_is_refused_elsewhere(name, kind):
+    with pytest.raises(DeclarationError, match=f"{name} belongs to {kind}"):
         declared(ApplicationWorker, perform=lambda self: None, **{name: 7})
 
 

@@ -103,6 +103,8 @@ _GOOD: list[tuple[str, Any, Any]] = [
     ("spread", 0, timedelta(0)),
     ("flush_interval", timedelta(seconds=5), timedelta(seconds=5)),
     ("max_iteration_runtime", None, None),
+    ("lease_timeout", None, None),
+    ("minimum_duration", timedelta(seconds=5), timedelta(seconds=5)),
     ("concurrency_scope", ConcurrencyScope("user", limit=2), ConcurrencyScope("user", limit=2)),
     ("limiter", unlimited("a"), unlimited("a")),
     ("defer_on_health", DeferOnHealth(tables=("a",)), DeferOnHealth(tables=("a",))),

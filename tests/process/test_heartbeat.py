@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from framework.declare import registry
-from framework.process.heartbeat import Lease, PeriodicTask, Watchdog
+from framework.process.heartbeat import PeriodicTask, ProcessLease, Watchdog
 from framework.recover.failure_detector import FailureDetector
 from framework.recover.reaper import Reaper
 from framework.store.script import RENEW_CHILDREN
@@ -161,7 +161,7 @@ def test_watchdog_after_a_frozen_process_reports_no_task(loop, hang, monkeypatch
 
 
 def test_lease_heartbeat_reports_whether_it_had_expired(redis, granted):
-    lease = Lease(granted, IDENTITY, 2, FailureDetector(15.0, 3.0))
+    lease = ProcessLease(granted, IDENTITY, 2, FailureDetector(15.0, 3.0))
     assert not lease.renew()  # it is new
     assert lease.renew()
     redis.delete(keys.lease(IDENTITY))
@@ -171,7 +171,7 @@ def test_lease_heartbeat_reports_whether_it_had_expired(redis, granted):
 
 @pytest.mark.proves("F6", "R22")
 def test_lease_frozen_process_counts_as_lost_despite_parent(redis, granted):
-    lease = Lease(granted, IDENTITY, 2, FailureDetector(0.05, 0.01), replace(STANDARD, lease_s=60.0))
+    lease = ProcessLease(granted, IDENTITY, 2, FailureDetector(0.05, 0.01), replace(STANDARD, lease_s=60.0))
     lease.renew()
     seconds = redis.zscore(keys.REGISTRY, IDENTITY)
     until(lambda: float(redis.time()[0]) + redis.time()[1] / 1e6 > seconds + 0.1)
@@ -182,7 +182,7 @@ def test_lease_frozen_process_counts_as_lost_despite_parent(redis, granted):
 
 @pytest.mark.proves("R6")
 def test_lease_without_registration_registers_again(redis, granted):
-    lease = Lease(granted, IDENTITY, 2, FailureDetector(15.0, 3.0))
+    lease = ProcessLease(granted, IDENTITY, 2, FailureDetector(15.0, 3.0))
     lease.renew()
     redis.flushall()
     assert not lease.renew()
@@ -201,7 +201,7 @@ def unregistered_after(redis, lease, silent_s):
 
 @pytest.mark.proves("F8", "R61")
 def test_lease_lost_registration_is_data_loss(redis, granted):
-    lease = Lease(granted, IDENTITY, 2, FailureDetector(15.0, 3.0))
+    lease = ProcessLease(granted, IDENTITY, 2, FailureDetector(15.0, 3.0))
     for _ in range(2):
         lease.renew()
         assert not lease.unregistered  # not registered before the first heartbeat
@@ -210,7 +210,9 @@ def test_lease_lost_registration_is_data_loss(redis, granted):
     assert lease.unregistered
     lease.renew()
     assert not lease.unregistered  # reported once
-    Lease(granted, "host:2:000000000def", 2, FailureDetector(15.0, 3.0)).renew()  # heartbeats of another process arrive
+    ProcessLease(
+        granted, "host:2:000000000def", 2, FailureDetector(15.0, 3.0)
+    ).renew()  # heartbeats of another process arrive
     assert unregistered_after(redis, lease, STANDARD.unregister_after_s - 2)
     assert not unregistered_after(redis, lease, STANDARD.unregister_after_s + 2)  # in order
     redis.delete(keys.STEADY_SINCE)
@@ -235,7 +237,7 @@ class Member:
         self.clients = clients = [
             self.shard.open_client(role, read_timeout_s=LEASE_S / 3) for role in ("lease", "upkeep")
         ]
-        self.lease = Lease(clients[0], self.identity, 2, self.grace, TIMINGS)
+        self.lease = ProcessLease(clients[0], self.identity, 2, self.grace, TIMINGS)
         self.reaper = Reaper(clients[1], self.recovered.append, self.grace, SetLimits(10, 60.0))
         self.lease.renew()
         self.tasks = [

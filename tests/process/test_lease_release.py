@@ -2,7 +2,7 @@
 
 import pytest
 
-from framework.process.heartbeat import Lease
+from framework.process.heartbeat import ProcessLease
 from framework.recover.failure_detector import FailureDetector
 from framework.recover.reaper import Reaper
 from framework.wire import keys
@@ -14,7 +14,7 @@ JOB = b'{"class":"EchoWorker","args":[],"jid":"j1","queue":"mails"}'
 
 @pytest.fixture
 def lease(redis, granted):
-    one = Lease(granted, ME, 2, FailureDetector(15.0, 3.0))
+    one = ProcessLease(granted, ME, 2, FailureDetector(15.0, 3.0))
     one.renew()
     return one
 

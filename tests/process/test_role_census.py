@@ -60,6 +60,8 @@ BATCHES_AND_LIMITERS = {
     "script batch_change": ("shard/shard.py", "BATCH_CHANGE"),
     "script workflow_change": ("shard/workflow_store.py", "WORKFLOW_CHANGE"),
     "script limiter_unlock": ("shard/limiter_store.py", "LIMITER_UNLOCK"),
+    "script lease_obtain": ("shard/lease_store.py", "LEASE_OBTAIN"),
+    "script lease_renew": ("shard/lease_store.py", "LEASE_RENEW"),
 }
 
 ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
@@ -71,6 +73,13 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "~aw:task_events": ("tasks/spool.py", "keys.TASK_EVENTS"),
         "~aw:limiter:*": ("shard/limiter_store.py", "keys.limiter("),
         "~aw:limiters": ("shard/limiter_store.py", "keys.LIMITERS"),
+        "~aw:exclusive_lease:*": ("shard/lease_store.py", "keys.exclusive_lease("),
+        "~aw:exclusive_leases": ("shard/lease_store.py", "keys.EXCLUSIVE_LEASES"),
+        "+pttl": ("shard/lease_store.py", "pttl("),
+        "+blpop": ("shard/result_store.py", ".blpop("),
+        "+lpop": ("shard/result_store.py", ".lpop("),
+        "~aw:result:*": ("shard/result_store.py", "keys.result("),
+        "~aw:result_calls:*": ("shard/result_store.py", "keys.result_calls("),
         "~aw:batch:*": ("shard/shard.py", "keys.batch("),
         "~aw:batches": ("shard/shard.py", "keys.BATCHES"),
         "~aw:workflow:*": ("shard/workflow_store.py", "keys.workflow("),

@@ -14,6 +14,7 @@ from framework.store.script import Script
 from framework.wire.batch_fields import BatchGroup, BatchWrite, NewBatch
 from framework.wire.json import dumps
 from framework.wire.resources import Lock, LockDetails, LockRequest, LockTerms, UniqueJobs
+from tests.tables import each_row
 
 LEASE, WORKING, QUEUE, QUEUES, SET, DEAD, REGISTRY, RUNS, BEATS = (
     *("lease", "working", "queue:q", "queues", "set", "dead", "registry", "runs", "beats"),
@@ -212,6 +213,15 @@ def cron_tick(jobs, tick, lock="", skips="", outcome=""):
     return places, ["entry", "1700000000 print last", tick, "print", *more, 10, 60_000]
 
 
+def lease_held(redis, jobs):
+    redis.hset("aw:exclusive_lease:l", mapping={"token": "t", "holder": "h", "since": "1"})
+    redis.zadd("aw:exclusive_leases", {"l": now_plus(60)})
+
+
+def lease_call(*more):
+    return ["aw:exclusive_lease:l", "aw:exclusive_leases"], ["l", *more]
+
+
 def limiter_in_use(redis, jobs):
     redis.hset("aw:limiter:l", mapping={"taken": 7, "rule": limiter_rule("concurrent", 2, lock_s=60)})
     redis.zadd("aw:limiter:l:", {"other": now_plus(60)})
@@ -300,6 +310,10 @@ CALLS = {
     "batch_change, cancel": (batch, lambda jobs: batch_change("cancel")),
     "batch_change, delete": (batch, lambda jobs: batch_change("delete")),
     "batch_change, callback": (batch, lambda jobs: batch_change("callback", "complete", dumps(["q", "{}"]))),
+    "finish, called": (
+        held,
+        lambda jobs: ([WORKING], [jobs[0], dumps({"slots": [], "batch": ["", "j", "done", "60", "c", '{"value":1}']})]),
+    ),
     "finish, of a batch": (batch, lambda jobs: batch_ends(jobs, "done")),
     "finish, dead of a batch": (batch, lambda jobs: batch_ends(jobs, "dead")),
     "finish, removed of a batch": (batch, lambda jobs: batch_ends(jobs, "removed")),
@@ -387,6 +401,10 @@ CALLS = {
         lambda jobs: ([WORKING, QUEUE, QUEUES, SET], [jobs[0], NEW, "q", "", HOLDS, 10, 100, "status", "failed", 60]),
     ),
     "interrupt, back": (holding, lambda jobs: ([WORKING, QUEUE, QUEUES], [jobs[0], NEW, "q", HOLDS])),
+    "lease_obtain": (lease_held, lambda jobs: lease_call("t", "h", 60_000)),
+    "lease_obtain, held": (lease_held, lambda jobs: lease_call("other", "h", 60_000)),
+    "lease_renew": (lease_held, lambda jobs: lease_call("t", 60_000)),
+    "lease_renew, ends": (lease_held, lambda jobs: lease_call("t", 0)),
     "limiter_take": (limiter_in_use, lambda jobs: limiter_call("bucket", interval_s=60)),
     "limiter_take, window": (limiter_in_use, lambda jobs: limiter_call("window", interval_s=60)),
     "limiter_take, points": (limiter_in_use, lambda jobs: limiter_call("points", refill=0.000001)),
@@ -470,7 +488,7 @@ MOVES_FROM_A_WORKING_LIST = (
 
 
 @pytest.mark.proves("I19")
-@pytest.mark.parametrize("name", MOVES_FROM_A_WORKING_LIST)
+@each_row("name", MOVES_FROM_A_WORKING_LIST)
 def test_move_run_again_after_the_job_has_ended_writes_nothing(redis, name):
     """The reply of the move was lost, and before its second run another process took the job and ended it."""
     prepare, call = CALLS[name]

@@ -19,6 +19,7 @@ from framework import (
     flags,
     status,
 )
+from framework.declare.calls import JobCall
 from framework.declare.request import JobRequest, Route
 from framework.job_options import declare_option
 from framework.testing import FakeClock, FakeJobs, assert_enqueued, enqueued, fake, json_type, real
@@ -290,6 +291,18 @@ class AsyncDrainWorker(LimitedCapacityWorker):
 assert_type(DrainWorker.perform_with_capacity(7), list[Jid])
 assert_type(DrainWorker.perform_with_capacity(7, mode="fast"), list[Jid])
 assert_type(AsyncDrainWorker.perform_with_capacity(), list[Jid])
+
+
+assert_type(RebuildIndexWorker.call(7, mode="fast"), JobCall[None])
+assert_type(WaitingWorker.call("u").result(), int)
+assert_type(WaitingWorker.set(tags=("a",)).call("u"), JobCall[Any])
+
+
+async def call_jobs() -> None:
+    """Await calls of both kinds."""
+    assert_type(await WaitingWorker.acall("u", 3), JobCall[int])
+    assert_type(await (await WaitingWorker.acall("u")), int)
+    assert_type(await (await RebuildIndexWorker.acall(7)).aresult(timeout=5), None)
 
 
 class PruneWorker(IterableWorker):

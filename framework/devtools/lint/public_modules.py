@@ -20,6 +20,7 @@ PUBLIC_MODULES: Mapping[str, str] = {
     "job_options": "options of your own that travel with jobs, for your middlewares: `declare_option`",
     "leader": "whether this process leads: `is_leader`",
     "limiter": "rate limiters: `concurrent`, `bucket`, `window`, `leaky`, `points`, `unlimited`",
+    "lease": "exclusive leases: `Lease`, held by one holder at a time over all processes",
     "lifecycle": "events of a worker process: `on_startup`, `on_quiet`, `on_shutdown`, `on_exit`, `on_heartbeat`, `on_beat`",
     "middleware": "middlewares around pushes and runs: the chains `client` and `server`",
     "pause": "your own strategies for `pause_control`: `register`",

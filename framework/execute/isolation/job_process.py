@@ -31,12 +31,14 @@ from framework.execute.isolation.system import (
 from framework.execute.over_limit import call_backoff
 from framework.execute.perform import call_perform, new_instance
 from framework.execute.timeouts import Timeouts
+from framework.finish.results import encoded_value
 from framework.middleware.chain import Call, ChainInvocation
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.telemetry import context, logs
 from framework.telemetry.counters import counters
 from framework.typeguards import has_type
 from framework.types import Jid, Payload
+from framework.wire.result_fields import RESULT
 
 _NO_LIMIT = 1 << 40
 
@@ -224,8 +226,9 @@ def _run(worker: _WorkerProcess, request: Mapping[str, Any], tools: JobTools) ->
             # The worker process has asked the limiter.
             declaration = replace(kind.declaration(), limiter=None)
             coroutine = call_perform(instance, declaration, payload, tools.strictness, Timeouts())
-            if coroutine is not None:
-                asyncio.run(coroutine)
+            returned = instance._aw_returned if coroutine is None else asyncio.run(coroutine)  # pyright: ignore[reportPrivateUsage]
+            if RESULT in payload:
+                worker.tell(answer=encoded_value(declaration.wire_name, instance.jid, returned))
     return reached_end
 
 

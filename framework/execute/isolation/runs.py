@@ -29,6 +29,7 @@ from framework.execute.isolation.system import kill_group
 from framework.execute.job_log import JobLog
 from framework.execute.stats import RunningJobs
 from framework.execute.timeouts import timeout_of
+from framework.finish.results import EncodedAnswer
 from framework.telemetry import logs
 from framework.telemetry.counters import counters
 from framework.typeguards import has_type
@@ -292,6 +293,8 @@ class _Run:
             self._runs.job_log.log.writer.write(str(message["log"]))
         elif "extra" in message:
             self._fields.update(loads_object(str(message["extra"]).encode()))
+        elif "answer" in message:
+            self._instance._aw_returned = EncodedAnswer.of(message["answer"])
         elif "story" in message and (story := self._instance._aw_record) is not None:
             note = loads_object(str(message["story"]).encode())
             story.note(str(note["message"]), note["fields"])

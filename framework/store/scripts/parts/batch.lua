@@ -1,13 +1,16 @@
--- count_in_batch(bid, jid, how): count a move of a batch's job, in the step that moves the job, and enqueue the callbacks of the
+-- count_in_batch(bid, jid, how, ttl_s, caller, answer): count a move of a batch's job, in the step that moves the job, and enqueue the callbacks of the
 --         events that this brings about. batch_functions(): the functions that scripts of batches share.
 -- how     done     it succeeded                            failed   it failed, and will run again
 --         dead     it died: no retry is left               removed  an operator ended it: cancelled, deleted, dropped, retired
 --         skipped  it was dropped before its queue         revived  an operator enqueued it again after its death
--- keys    aw:batch:BID HASH: total, pending (not succeeded), removed, open (blocks that write more jobs), children,
+-- result  of a job whose caller waits (ttl_s): its answer is stored for that long, and its id goes to the list of the caller, of which
+--         the last 1,000 are kept. Without an answer the word of the batch is stored.
+-- keys    aw:result:JID STRING, aw:result_calls:CALLER LIST
+--         aw:batch:BID HASH: total, pending (not succeeded), removed, open (blocks that write more jobs), children,
 --         EVENT_children (nested batches that have the event), EVENT_at (when it came about), on_EVENT (its callbacks),
 --         parent, ttl_s, description, callback_queue, created_at, invalidated_at, cancelled_at
 --         aw:batch:BID:failed SET of jobs that failed and will run again, aw:batch:BID:dead SET of jobs that died
--- CRASH   as the step that they belong to: a job is counted when it leaves its place, once, because only the step that finds the
+-- CRASH   as the step that they belong to: a job has its answer when it leaves its place, and not before. A job is counted when it leaves its place, once, because only the step that finds the
 --         job at its place comes here. An event and its callbacks are one step too. Callbacks of a nested batch are jobs of its
 --         parent, which waits for them. A batch that is unknown (deleted, expired, Sidekiq Pro's) counts nothing.
 
@@ -142,7 +145,22 @@ local function batch_functions()
   return batch_made
 end
 
-local function count_in_batch(bid, jid, how)
+local function count_in_batch(bid, jid, how, ttl_s, caller, answer)
+  if ttl_s and how ~= 'failed' then
+    local result = 'aw:result:' .. jid
+    if how == 'revived' then
+      redis.pcall('DEL', result)
+    else
+      redis.pcall('SET', result, answer ~= '' and answer or '{"end":"' .. how .. '"}', 'EX', ttl_s)
+      if caller ~= '' then
+        local calls = 'aw:result_calls:' .. caller
+        redis.pcall('RPUSH', calls, jid)
+        redis.pcall('LTRIM', calls, -1000, -1)
+        redis.pcall('EXPIRE', calls, 60)
+      end
+    end
+  end
+  if bid == '' then return end
   local key = 'aw:batch:' .. bid
   local known = redis.call('HMGET', key, 'pending', 'ttl_s')
   if not known[1] then return end

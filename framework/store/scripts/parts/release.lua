@@ -7,7 +7,8 @@
 --           cancelled  jid of a job that ends because it was cancelled: its mark is removed
 --           iteration  jid of an iterating job that ends for good: its cursor is removed
 --           status [key, state, seconds that it is kept] of a tracked job
---           batch  [bid, jid, how] of a job of a batch: its move is counted (parts/batch.lua)
+--           batch  [bid, jid, how] of a job of a batch: its move is counted (parts/batch.lua); of a job whose caller waits for its
+--                  result also [ttl_s, caller, answer], and bid is '' if it has no batch
 -- release_resources(held): the same of a table.
 -- CRASH   as the step that they belong to: a job that left its place without a release would block others until a TTL.
 -- Called after the job was found at its place: a fenced process has nothing to release, as the process that recovered the
@@ -41,7 +42,7 @@ local function release_resources(held)
   local written = status and redis.pcall('SET', status[1], status[2], 'EX', status[3])
   if held.batch then
     -- Its keys may be of another type: the job has left its place all the same.
-    local counted, failed = pcall(function() count_in_batch(held.batch[1], held.batch[2], held.batch[3]) end)
+    local counted, failed = pcall(function() count_in_batch(unpack(held.batch)) end)
     if not counted then return type(failed) == 'table' and failed.err or tostring(failed) end
   end
   if type(written) == 'table' and written.err then return written.err end

@@ -1,0 +1,210 @@
+"""Call jobs: push one, and wait for what its ``perform`` returns."""
+
+import asyncio
+from collections.abc import Coroutine, Generator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from datetime import timedelta
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar, cast, overload
+
+from framework.declare import awaited_push, misuse, port, validators
+from framework.declare.declaration import Declaration
+from framework.declare.request import NO_OPTIONS, P, PushRequest
+from framework.declare.validators import InvalidValue
+from framework.errors import (
+    ArgumentsError,
+    JobDiscardedError,
+    JobEndedError,
+    JobExpiredError,
+    JobFailedError,
+    JobRemovedError,
+    MisuseError,
+    ResultRefusedError,
+    ResultTimeoutError,
+)
+from framework.typeguards import short_repr
+from framework.types import Jid
+from framework.wire.result_fields import MAX_TTL_S, RESULT, CallEnd, read_answer
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+RESULT_TTL_S = 3_600
+"""For how long an answer is kept, unless ``set(result_ttl=...)`` says otherwise."""
+
+WAIT_S = 60.0
+"""For how long a caller waits, unless it says otherwise."""
+
+_ERRORS: Mapping[str, type[JobEndedError]] = {
+    "dead": JobFailedError,
+    "deleted": JobFailedError,
+    "discarded": JobDiscardedError,
+    "done": JobDiscardedError,
+    "dropped": JobDiscardedError,
+    "skipped": JobDiscardedError,
+    "retired": JobDiscardedError,
+    "expired": JobExpiredError,
+    "refused": ResultRefusedError,
+}
+"""Other words are those of operators: the job was cancelled or removed."""
+
+
+class Returns(Protocol[P, R_co]):
+    """Represent a worker whose ``perform`` takes P and returns R. Type checkers compare calls with it."""
+
+    def perform(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Run the job."""
+        ...
+
+
+class JobCall(Generic[R]):
+    """A job that was called. Its result is what ``perform`` returns, as JSON brings it back."""
+
+    def __init__(self, worker: str, jid: Jid | None, request: PushRequest) -> None:
+        self.worker = worker
+        self.jid = jid
+        """The id of the job; ``None`` if deduplication or a client middleware dropped it."""
+        self._request = request
+        self._end: CallEnd | None = None if jid is not None else CallEnd("dropped", reason="it was dropped at its push")
+
+    def result(self, timeout: timedelta | float = WAIT_S) -> R:
+        """Return the result of the job, after a wait of at most ``timeout``. A job that waits for its retry is waited for.
+
+        Raises:
+            JobEndedError: the job has ended without a result; its subclasses say how.
+            ResultTimeoutError: it has not ended in time. It may still end; call this again.
+        """
+        if self._end is None:
+            if misuse.running_loop() is not None:
+                raise MisuseError(
+                    self.worker, "result() would stop the event loop: write await call, or await call.aresult()"
+                )
+            seconds, results = _seconds(self.worker, timeout), port.current().results
+            future = results.watch(self._known_jid, self._request)
+            try:
+                self._end = _read(future.result(seconds))
+            except FutureTimeoutError as error:
+                raise ResultTimeoutError(self.worker, self._known_jid, seconds) from error
+            finally:
+                results.leave(self._known_jid, future)
+        return self._value(self._end)
+
+    async def aresult(self, timeout: timedelta | float = WAIT_S) -> R:  # noqa: ASYNC109
+        """Return the result as ``result``, while the event loop goes on. ``await call`` is the same. It may be cancelled."""
+        if self._end is None:
+            seconds, results = _seconds(self.worker, timeout), port.current().results
+            future = await asyncio.to_thread(results.watch, self._known_jid, self._request)
+            try:
+                self._end = _read(await asyncio.wait_for(_in_loop(future), seconds))
+            except TimeoutError as error:
+                raise ResultTimeoutError(self.worker, self._known_jid, seconds) from error
+            finally:
+                results.leave(self._known_jid, future)
+        return self._value(self._end)
+
+    def __await__(self) -> Generator[Any, None, R]:
+        """Return the result as ``aresult``."""
+        return self.aresult().__await__()
+
+    @property
+    def _known_jid(self) -> Jid:
+        assert self.jid is not None, "a dropped job has ended"  # noqa: S101
+        return self.jid
+
+    def _value(self, end: CallEnd) -> R:
+        if end.word == "done":
+            return cast("R", end.value)
+        kind = _ERRORS.get(end.word, JobRemovedError)
+        raise kind(self.worker, self.jid, end.word, end.reason, end.error_class)
+
+
+class ResultCalls:
+    """The calls of a worker class."""
+
+    @overload
+    @classmethod
+    def call(cls: type[Returns[P, Coroutine[Any, Any, R]]], *args: P.args, **kwargs: P.kwargs) -> JobCall[R]: ...
+    @overload
+    @classmethod
+    def call(cls: type[Returns[P, R]], *args: P.args, **kwargs: P.kwargs) -> JobCall[R]: ...
+    @classmethod
+    def call(cls: type[Returns[P, Any]], *args: P.args, **kwargs: P.kwargs) -> JobCall[Any]:
+        """Push the job; return an object whose ``result()`` waits for what ``perform`` returns.
+
+        Raises:
+            ArgumentsError: as ``perform_async``; or the class declares ``encrypt``, and results are not encrypted.
+            ExceedLimitError, ShardUnavailableError: as ``perform_async``.
+        """
+        return push_call(_declaration_of(cls), NO_OPTIONS, args, kwargs)
+
+    @overload
+    @classmethod
+    async def acall(cls: type[Returns[P, Coroutine[Any, Any, R]]], *args: P.args, **kwargs: P.kwargs) -> JobCall[R]: ...
+    @overload
+    @classmethod
+    async def acall(cls: type[Returns[P, R]], *args: P.args, **kwargs: P.kwargs) -> JobCall[R]: ...
+    @classmethod
+    async def acall(cls: type[Returns[P, Any]], *args: P.args, **kwargs: P.kwargs) -> JobCall[Any]:
+        """Push as ``call``, while the event loop goes on; ``await`` the returned object for the result."""
+        return await apush_call(_declaration_of(cls), NO_OPTIONS, args, kwargs)
+
+
+def push_call(
+    declaration: Declaration, options: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> JobCall[Any]:
+    """Push one job whose caller waits."""
+    if misuse.running_loop() is not None:
+        misuse.reject_await(declaration)
+    name = declaration.qualified_name
+    if declaration.encrypt:
+        raise ArgumentsError(
+            name, "declares encrypt, and results are not encrypted: let the job store its result itself"
+        )
+    if options.get("sync"):
+        raise ArgumentsError(name, "set(sync=True) runs the job here and now; leave out sync, or use perform_inline")
+    client = port.current()
+    ttl_s = round(options["result_ttl"].total_seconds()) if "result_ttl" in options else RESULT_TTL_S
+    if not 0 < ttl_s <= MAX_TTL_S:
+        raise ArgumentsError(name, f"result_ttl is {ttl_s:,} s. Allowed: from 1 s to 7 days")
+    bound = declaration.signature.bind(args, kwargs)
+    wish = {**options, RESULT: [ttl_s, client.results.caller]}
+    request = PushRequest(declaration, bound, None, wish)
+    return JobCall(declaration.wire_name, client.push(request), request)
+
+
+async def apush_call(
+    declaration: Declaration, options: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> JobCall[Any]:
+    """Push as ``push_call``, in a thread."""
+    push = partial(push_call, declaration, options, args, kwargs)
+    return await awaited_push.run(declaration, options, push, is_bulk=False)
+
+
+def _declaration_of(worker: Any) -> Declaration:
+    found: Declaration = worker.declaration()
+    return found
+
+
+def _seconds(worker: str, timeout: object) -> float:
+    if type(timeout) in (int, float) and timeout == 0:
+        return 0.0
+    try:
+        span: timedelta = validators.duration(timeout)
+    except InvalidValue as error:
+        raise ArgumentsError(
+            worker, f"timeout = {short_repr(timeout)} is not allowed. Allowed: 0, or {error}"
+        ) from None
+    return span.total_seconds()
+
+
+async def _in_loop(future: "Future[bytes]") -> bytes:
+    # Shielded: the end of one waiter must not end the future of another.
+    return await asyncio.shield(asyncio.wrap_future(future))
+
+
+def _read(data: bytes) -> CallEnd:
+    try:
+        return read_answer(data)
+    except Exception as error:  # noqa: BLE001 - the process of an isolated job may have sent anything
+        return CallEnd("refused", reason=f"the stored answer cannot be read: {type(error).__name__}")

@@ -1,0 +1,137 @@
+"""Define ``ReenqueuerWorker``: one job of a class at a time, which pushes the next while it has work (GitLab's Reenqueuer)."""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ClassVar, Never
+
+from framework.declare import check
+from framework.declare.error_collector import ErrorCollector
+from framework.declare.lease import LEASE_TIMEOUT, HeldLease, Lease
+from framework.declare.validators import validate_value
+from framework.declare.worker import ApplicationWorker
+from framework.errors import DeclarationError
+from framework.typeguards import qualified_name
+
+_PERFORM = "perform"
+_CHECK_S = 0.1
+"""A job that waits for its minimum duration looks this often whether the process stops."""
+
+
+class ReenqueuerWorker(ApplicationWorker, abstract=True):
+    """Run one job of the class at a time, over all processes, and the next as long as ``perform`` returns a true value.
+
+    The job holds a lease of ``lease_timeout``; a job that finds it held ends without running ``perform``. A run lasts at least
+    ``minimum_duration``. A run that fails ends the chain: let cron push the class, every minute for example.
+    """
+
+    retry = False
+    _aw_is_reenqueuer = True
+    _aw_lease: ClassVar[Lease | None] = None
+    _aw_held: HeldLease | None = None
+
+    def __init_subclass__(cls, *, abstract: bool = False, **others: Never) -> None:
+        if abstract:
+            super().__init_subclass__(abstract=True, **others)
+            return
+        faults = ErrorCollector(qualified_name(cls))
+        _check_reenqueuer(faults, cls)
+        if faults.errors:
+            check.read_attributes(faults, cls, ApplicationWorker)
+            faults.raise_errors()
+        if _PERFORM in vars(cls):
+            setattr(cls, _PERFORM, _build_perform(vars(cls)[_PERFORM]))
+        super().__init_subclass__(**others)
+        declaration = cls.declaration()
+        assert declaration.lease_timeout is not None, "checked before"  # noqa: S101
+        cls._aw_lease = Lease(f"reenqueuer:{declaration.wire_name}", timeout=declaration.lease_timeout)
+
+    @property
+    def lease(self) -> HeldLease:
+        """Return the lease of the running job: ``self.lease.renew()`` in a long loop.
+
+        Raises:
+            DeclarationError: no job runs, as in a test that calls ``perform`` of an instance.
+        """
+        if self._aw_held is None:
+            raise DeclarationError(qualified_name(type(self)), "has no lease outside of a job.")
+        return self._aw_held
+
+    def _aw_end(self, held: HeldLease, *, again: object, args: tuple[Any, ...]) -> None:
+        """End the lease, then push the next job.
+
+        In this order, because the next job may start at once, and a job that finds the lease held ends the chain.
+        """
+        lost = not held.cancel()
+        if again:
+            type(self).perform_async(*args)
+        self.log_extra(reenqueued=bool(again), **({"lease_lost": True} if lost else {}))
+
+    def _aw_rest_s(self, began: float) -> float:
+        """Return the seconds until the minimum duration is over; 0 if the process stops."""
+        run, minimum_s = self._aw_run, self.declaration().minimum_duration.total_seconds()
+        return 0.0 if run is not None and run.interrupted else began + minimum_s - time.monotonic()
+
+
+def _lease_of(worker: ReenqueuerWorker) -> Lease:
+    lease = type(worker)._aw_lease  # pyright: ignore[reportPrivateUsage]
+    assert lease is not None, "only classes with a lease run"  # noqa: S101
+    return lease
+
+
+def _build_perform(work: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the ``perform`` of a class, within its lease."""
+    if inspect.iscoroutinefunction(work):
+
+        @wraps(work)
+        async def perform_async(self: ReenqueuerWorker, *args: Any) -> None:
+            held = await _lease_of(self).aobtain()
+            if held is None:
+                self.log_extra(reenqueued=False, lease_taken=True)
+                return
+            self._aw_held, began = held, time.monotonic()  # pyright: ignore[reportPrivateUsage]
+            try:
+                again = await work(self, *args)
+                # No event says that the process stops.
+                while (left_s := self._aw_rest_s(began)) > 0:  # noqa: ASYNC110  # pyright: ignore[reportPrivateUsage]
+                    await asyncio.sleep(min(left_s, _CHECK_S))
+            except BaseException:
+                await asyncio.shield(held.acancel())
+                raise
+            await asyncio.to_thread(self._aw_end, held, again=again, args=args)  # pyright: ignore[reportPrivateUsage]
+
+        return perform_async
+
+    @wraps(work)
+    def perform(self: ReenqueuerWorker, *args: Any) -> None:
+        held = _lease_of(self).obtain()
+        if held is None:
+            self.log_extra(reenqueued=False, lease_taken=True)
+            return
+        self._aw_held, began = held, time.monotonic()  # pyright: ignore[reportPrivateUsage]
+        try:
+            again = work(self, *args)
+            while (left_s := self._aw_rest_s(began)) > 0:  # pyright: ignore[reportPrivateUsage]
+                time.sleep(min(left_s, _CHECK_S))
+        except BaseException:
+            held.cancel()
+            raise
+        self._aw_end(held, again=again, args=args)  # pyright: ignore[reportPrivateUsage]
+
+    return perform
+
+
+def _check_reenqueuer(faults: ErrorCollector, cls: type[ReenqueuerWorker]) -> None:
+    """Note missing and contradictory attributes of a ReenqueuerWorker."""
+    if cls.lease_timeout is None:
+        faults.add("lease_timeout is missing: the most time that one run may take.", "lease_timeout")
+    else:
+        with faults.collect():
+            validate_value(faults.worker, "lease_timeout", cls.lease_timeout, LEASE_TIMEOUT)
+    if cls.retry not in (False, 0):
+        message = (
+            f"retry = {cls.retry!r} is not allowed: the next job, or cron, replaces a retry. Leave it at False, or 0."
+        )
+        faults.add(message, "retry")

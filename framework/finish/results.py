@@ -1,0 +1,95 @@
+"""Note the answer for the caller of a job in what the job holds. The script that ends the job stores it in the same step."""
+
+from typing import Any
+
+from framework.declare.strict_json import NotJsonError, check_strict_json
+from framework.errors import PayloadError
+from framework.finish.endings import ending_of
+from framework.finish.outcome import Cancelled, Discarded, Expired, Failed, Retired, RunOutcome
+from framework.finish.retry import RetryDecision
+from framework.telemetry import logs
+from framework.telemetry.counters import counters
+from framework.wire.error_text import error_class, error_message
+from framework.wire.json import dumps
+from framework.wire.resources import JobResources
+from framework.wire.result_fields import RESULT_LIMIT, end_answer, value_answer
+
+REFUSED_RESULTS = "sidekiq_results_refused_total"
+"""Jobs that succeeded with a result that is not JSON, or is too large: the caller gets an error instead."""
+
+
+_FRAME = 2_000
+"""Characters of an answer around its value, or of one without a value."""
+
+
+def encoded_value(worker: str, jid: str, value: Any) -> str:
+    """Return the answer of a job that succeeded. A result that cannot be stored becomes an error for the caller, and a log line."""
+    try:
+        check_strict_json(value)
+        data = dumps(value)
+        if len(data) <= RESULT_LIMIT:
+            return value_answer(data)
+        reason = f"its JSON has {len(data):,} bytes, and at most {RESULT_LIMIT:,} are stored: return an id instead"
+    except NotJsonError as error:
+        reason = f"result{error.path} {error.reason}"
+    except PayloadError as error:
+        reason = error.reason
+    counters.add(REFUSED_RESULTS, worker)
+    logs.logger(jid=jid, **{"class": worker}).warning(
+        f"the job has succeeded, but its caller gets no result: {reason}", event_name="result.refused", reason=reason
+    )
+    return end_answer("refused", reason)
+
+
+class EncodedAnswer(str):
+    """The answer of an isolated job, which its process has encoded."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, sent: object) -> "EncodedAnswer":
+        """Return the answer that a process has sent. Code that is not trusted may send anything."""
+        answer = sent if isinstance(sent, str) else ""
+        fits = 0 < len(answer) <= RESULT_LIMIT + _FRAME
+        return cls(answer if fits else end_answer("refused", "its process has sent no readable answer"))
+
+
+def note_result(resources: JobResources, instance: Any) -> None:
+    """Note what ``perform`` has returned, if the caller of the job waits for it."""
+    batch = resources.batch
+    if batch is None or batch.call is None:
+        return
+    returned = instance._aw_returned  # pyright: ignore[reportPrivateUsage]
+    answer = (
+        returned
+        if type(returned) is EncodedAnswer
+        else encoded_value(instance.declaration().wire_name, batch.jid, returned)
+    )
+    resources.batch = batch._replace(answer=str(answer))
+
+
+def note_end(resources: JobResources, outcome: RunOutcome, decision: RetryDecision | None) -> None:
+    """Note what the next move of a job means for its batch, and for the caller that waits for its result."""
+    ending = ending_of(outcome, decision)
+    resources.batch_end = ending.batch
+    batch = resources.batch
+    if batch is None or batch.call is None or not ending.batch or batch.answer:
+        return
+    resources.batch = batch._replace(answer=_answer_of(outcome, died=ending.batch == "dead"))
+
+
+def _answer_of(outcome: RunOutcome, *, died: bool) -> str:
+    match outcome:
+        case Failed(error):
+            return end_answer("dead", error_message(error, 1_000), error_class(error)) if died else ""
+        case Discarded(reason, by):
+            return end_answer("discarded" if by == "job" else "dropped", reason)
+        case Expired():
+            return end_answer("expired", "it would have started too late")
+        case Retired(reason=reason):
+            return end_answer("retired", reason)
+        case Cancelled():
+            return end_answer("cancelled")
+        case _:
+            # The script writes the word of the batch.
+            return ""

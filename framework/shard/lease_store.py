@@ -1,0 +1,113 @@
+"""Keep exclusive leases on their shards. Each call is one script, which compares the token of the holder."""
+
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
+
+import redis
+from redis.exceptions import RedisError
+
+from framework.declare.lease_port import LeaseHolder
+from framework.errors import ShardUnavailableError
+from framework.shard.redis_errors import unavailable_error
+from framework.shard.shard import Shard
+from framework.store.clock import server_time
+from framework.store.script import LEASE_OBTAIN, LEASE_RENEW
+from framework.telemetry import context
+from framework.telemetry.rate_limit import LogRateLimit
+from framework.wire import keys
+
+_LOG_INTERVAL_S = 60.0
+
+
+class LeaseState(NamedTuple):
+    """One lease that is held, for operators. Times are epoch seconds of Redis's clock."""
+
+    name: str
+    holder: str
+    token: str
+    since: float
+    left_s: float
+
+
+class LeaseStore:
+    """Implement ``LeasePort`` on the shards of the process. Opens no socket; safe from any thread."""
+
+    def __init__(self, shards: Mapping[str, Shard]) -> None:
+        self._shards = shards
+        self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
+
+    def obtain(self, shard: str, name: str, token: str, timeout_s: float) -> LeaseHolder | None:
+        """See ``LeasePort``.
+
+        Raises:
+            ShardUnavailableError: the shard does not answer or refuses. A lease whose reply is lost ends by itself.
+            UnknownShardError: the configuration has no such shard.
+        """
+        arguments = (token, current_holder(), _milliseconds(timeout_s))
+        obtained, holder, left_ms = self._shards[shard].run_lease(LEASE_OBTAIN, name, arguments)
+        return None if obtained else LeaseHolder(holder.decode(errors="replace"), max(0, int(left_ms)) / 1000)
+
+    def renew(self, shard: str, name: str, token: str, timeout_s: float) -> bool:
+        """See ``LeasePort``. Raises as ``obtain``, but not for the end of a lease, which comes by itself too."""
+        try:
+            return bool(self._shards[shard].run_lease(LEASE_RENEW, name, (token, _milliseconds(timeout_s))))
+        except ShardUnavailableError as error:
+            if timeout_s:
+                raise
+            self._log_limit.warning(
+                name,
+                f"Redis did not end the lease {name}: it ends by itself at the end of its timeout.",
+                "lease.end_failed",
+                lease=name,
+                shard=shard,
+                error=error,
+            )
+            return True
+
+    def holder(self, shard: str, name: str) -> LeaseHolder | None:
+        """See ``LeasePort``. Raises as ``obtain``."""
+        on = self._shards[shard]
+        try:
+            found = read_lease(on.client, name)
+        except (RedisError, OSError) as error:
+            raise unavailable_error(on.name, on.endpoint, error) from error
+        return None if found is None else LeaseHolder(found.holder, found.left_s)
+
+
+def current_holder() -> str:
+    """Return the code that runs here, for readers: the job with its class, else the process."""
+    found: Any = context.context_source()
+    job = found.job if isinstance(found, context.BoundContext) else found
+    here = f"{socket.gethostname()}:{os.getpid()}"
+    return f"{job['class']} {job['jid']} {here}" if job is not None else here
+
+
+def read_lease(client: "redis.Redis", name: str) -> LeaseState | None:
+    """Return a lease; ``None`` if it is free. Raises redis errors."""
+    fields = cast("dict[bytes, bytes]", client.hgetall(keys.exclusive_lease(name)))
+    left_ms = int(cast("Any", client.pttl(keys.exclusive_lease(name))))
+    # Below zero: it has ended between the two calls.
+    if not fields or left_ms < 0:
+        return None
+    texts = {field.decode(): value.decode(errors="replace") for field, value in fields.items()}
+    since = float(texts.get("since", "0"))
+    return LeaseState(name, texts.get("holder", ""), texts.get("token", ""), since, left_ms / 1000)
+
+
+def read_leases(client: "redis.Redis") -> list[LeaseState]:
+    """Return the leases that are held, by name. Raises redis errors."""
+    names = cast("list[bytes]", client.zrangebyscore(keys.EXCLUSIVE_LEASES, server_time(client), "+inf"))
+    found = [read_lease(client, name.decode(errors="replace")) for name in sorted(names)]
+    return [one for one in found if one is not None]
+
+
+def end_lease(client: "redis.Redis", held: LeaseState) -> bool:
+    """End a lease for its holder, which then loses it; return false if it has ended meanwhile. Raises redis errors."""
+    names = [keys.exclusive_lease(held.name), keys.EXCLUSIVE_LEASES]
+    return bool(LEASE_RENEW(client, names, [held.name, held.token, 0]))
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)

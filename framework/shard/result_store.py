@@ -1,0 +1,169 @@
+"""Wait for the answers of called jobs: one thread and one connection per shard, for any number of callers of this process.
+
+The script that ends a job stores the answer, and adds the job's id to the list of its caller. The thread waits for that list with a
+blocking command. Every few seconds it also looks for the answers of all waiting calls on all shards: a message may be lost, and the
+job of another process has none. Without a waiting call there is no thread.
+"""
+
+import os
+import secrets
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from typing import Any, Protocol, cast
+
+import redis
+from redis.exceptions import RedisError
+
+from framework.backoff import backoff_s
+from framework.declare.request import PushRequest
+from framework.shard.shard import Shard
+from framework.types import Jid
+from framework.wire import keys
+
+_BLOCK_S = 2
+_LOOK_EVERY = 2
+"""After so many waits without a message all waiting calls are looked for."""
+_PAGE = 500
+_IDLE_WAITS = 5
+"""After so many waits without any waiting call the thread ends."""
+
+
+class Waiter(Protocol):
+    """What the store asks of the client."""
+
+    def shard(self, request: PushRequest) -> Shard:
+        """Return the shard of a request."""
+        ...
+
+    @property
+    def shards(self) -> Mapping[str, Shard]:
+        """All shards."""
+        ...
+
+
+class ResultStore:
+    """Implement ``ResultPort`` on the shards of the process. Opens no socket before the first wait; safe from any thread."""
+
+    def __init__(self, client: Waiter) -> None:
+        self._client = client
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
+
+    def _reset(self) -> None:
+        # The threads of the parent do not exist in a child, and its list belongs to the parent.
+        self._lock = threading.Lock()
+        self._threads: dict[str, _ShardThread] = {}
+        self.caller = secrets.token_hex(8)
+        """The token of this process."""
+
+    def watch(self, jid: Jid, request: PushRequest) -> "Future[bytes]":
+        """See ``ResultPort``. Does not raise: while a shard does not answer, the future waits."""
+        shard = self._client.shard(request)
+        future: Future[bytes] = Future()
+        with self._lock:
+            thread = self._threads.get(shard.name)
+            if thread is None or not thread.add(jid, future):
+                others = [one for one in self._client.shards.values() if one is not shard]
+                thread = self._threads[shard.name] = _ShardThread(shard, others, self.caller)
+                thread.add(jid, future)
+                thread.start()
+        # After the registration: an answer that comes from now on is seen by the thread.
+        thread.look([jid], [shard, *thread.others])
+        return future
+
+    def leave(self, jid: Jid, future: "Future[bytes]") -> None:
+        """See ``ResultPort``."""
+        for thread in list(self._threads.values()):
+            thread.remove(jid, future)
+
+
+class _ShardThread:
+    """The waiting calls of one shard, and the thread that waits for their answers."""
+
+    def __init__(self, shard: Shard, others: Sequence[Shard], caller: str) -> None:
+        self._shard = shard
+        self.others = others
+        self._list = keys.result_calls(caller)
+        self._lock = threading.Lock()
+        self._waiting: dict[Jid, list[Future[bytes]]] = {}
+        self._ended = False
+        self._client = shard.open_client("results", read_timeout_s=_BLOCK_S + 5.0)
+        self._thread = threading.Thread(target=self._run, name=f"results-{shard.name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def add(self, jid: Jid, future: "Future[bytes]") -> bool:
+        """Wait for an answer; return false if the thread has ended."""
+        with self._lock:
+            if not self._ended:
+                self._waiting.setdefault(jid, []).append(future)
+            return not self._ended
+
+    def remove(self, jid: Jid, future: "Future[bytes]") -> None:
+        with self._lock:
+            found = self._waiting.get(jid, [])
+            if future in found:
+                found.remove(future)
+            if not found:
+                self._waiting.pop(jid, None)
+
+    def look(self, jids: Sequence[Jid], shards: Sequence[Shard]) -> None:
+        """Read the answers that are stored, and end their futures. A shard that does not answer is asked again later."""
+        for shard in shards:
+            for start in range(0, len(jids), _PAGE):
+                page = jids[start : start + _PAGE]
+                try:
+                    found = cast("list[bytes | None]", shard.client.mget([keys.result(jid) for jid in page]))
+                except (RedisError, OSError):
+                    break
+                self._deliver(page, found)
+
+    def _run(self) -> None:
+        idle = failures = waits = 0
+        wait = threading.Event().wait
+        while idle < _IDLE_WAITS or not self._end_if_idle():
+            try:
+                jids = self._next_jids(self._client)
+            except (RedisError, OSError):
+                failures += 1
+                wait(backoff_s(failures, 0.05, 2.0))
+                # After an outage messages are lost; and a user without the right to the command has none.
+                jids, waits = [], _LOOK_EVERY
+            else:
+                failures = 0
+            idle = 0 if self._waiting else idle + 1
+            if jids:
+                self.look(jids, [self._shard])
+            elif (waits := waits + 1) >= _LOOK_EVERY:
+                waits = 0
+                with self._lock:
+                    jids = list(self._waiting)
+                self.look(jids, [self._shard, *self.others])
+        self._client.close()
+
+    def _next_jids(self, client: "redis.Redis") -> list[Jid]:
+        """Wait for the next message; return it with those behind it."""
+        reply: Any = client.blpop([self._list], timeout=_BLOCK_S)
+        if reply is None:
+            return []
+        more: Any = client.lpop(self._list, _PAGE) or []
+        return [jid.decode(errors="replace") for jid in (reply[1], *more)]
+
+    def _end_if_idle(self) -> bool:
+        with self._lock:
+            self._ended = not self._waiting
+            return self._ended
+
+    def _deliver(self, jids: Sequence[Jid], answers: Sequence[bytes | None]) -> None:
+        for jid, answer in zip(jids, answers, strict=True):
+            if answer is None:
+                continue
+            with self._lock:
+                futures = self._waiting.pop(jid, [])
+            for future in futures:
+                # Its waiter may have given up meanwhile.
+                with suppress(InvalidStateError):
+                    future.set_result(answer)

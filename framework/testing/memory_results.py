@@ -1,0 +1,35 @@
+"""Answer calls of jobs from the memory of a test: a job that has not run has no result, and no call waits."""
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+
+from framework.declare.request import PushRequest
+from framework.declare.result_port import ResultPort
+from framework.testing.memory_shard import MemoryShard
+from framework.types import Jid
+
+
+class MemoryResults(ResultPort):
+    """The results of the faked shards."""
+
+    @property
+    def caller(self) -> str:
+        """See ``ResultPort``: no process waits."""
+        return ""
+
+    def __init__(self, shards: Mapping[str, MemoryShard]) -> None:
+        self._shards = shards
+
+    def watch(self, jid: Jid, request: PushRequest) -> "Future[bytes]":
+        """See ``ResultPort``: without an answer the wait ends at once, as no other process runs the job."""
+        del request
+        future: Future[bytes] = Future()
+        found = [one.memory.results[jid] for one in self._shards.values() if jid in one.memory.results]
+        if found:
+            future.set_result(found[0])
+        else:
+            future.set_exception(TimeoutError("the job has not ended: run it, for example with drain()"))
+        return future
+
+    def leave(self, jid: Jid, future: "Future[bytes]") -> None:
+        """See ``ResultPort``."""

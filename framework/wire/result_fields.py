@@ -1,0 +1,68 @@
+"""Define the field of a job whose caller waits for its result, and the answer that the end of the job stores."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
+
+from framework.wire.json import dumps, loads
+
+RESULT = "aw_result"
+"""Field of a job whose caller waits: for how many seconds the answer is kept, and the token of the calling process."""
+
+RESULT_LIMIT = 262_144
+"""The most bytes of a result's JSON: Redis holds it, and sends it to the caller."""
+
+MAX_TTL_S = 7 * 86_400
+"""The longest time for which an answer is kept."""
+
+_MAX_TOKEN = 64
+
+EndWord: TypeAlias = Literal[
+    "dead", "deleted", "discarded", "dropped", "expired", "cancelled", "removed", "retired", "skipped", "refused"
+]
+"""How a job ended without a result. The words of a batch (``BatchEnd``) are those that a script writes by itself."""
+
+
+class ResultCall(NamedTuple):
+    """The wish of a job's caller: how long the answer is kept, and the process that waits, empty for none."""
+
+    ttl_s: int
+    caller: str
+
+
+class CallEnd(NamedTuple):
+    """The answer of a job: its ``value``, or how and why it ended without one."""
+
+    word: EndWord | Literal["done"]
+    value: Any = None
+    reason: str = ""
+    error_class: str = ""
+
+
+def call_of(payload: Mapping[str, Any] | None) -> ResultCall | None:
+    """Return the wish in a payload, ``None`` for a job without one, or with a field of another form."""
+    field: Any = payload.get(RESULT) if payload is not None else None
+    if not isinstance(field, list) or len(cast("list[Any]", field)) != 2:
+        return None
+    ttl_s, caller = cast("list[Any]", field)
+    if type(ttl_s) is not int or not 0 < ttl_s <= MAX_TTL_S or not isinstance(caller, str) or len(caller) > _MAX_TOKEN:
+        return None
+    return ResultCall(ttl_s, caller)
+
+
+def value_answer(value: bytes) -> str:
+    """Return the stored answer of a job that succeeded; ``value`` is the JSON of its result."""
+    return f'{{"value":{value.decode()}}}'
+
+
+def end_answer(word: EndWord, reason: str = "", error_class: str = "") -> str:
+    """Return the stored answer of a job that ended without a result."""
+    fields = {"end": word, "reason": reason[:1_000], "error_class": error_class}
+    return dumps({name: value for name, value in fields.items() if value}).decode(errors="replace")
+
+
+def read_answer(data: bytes) -> CallEnd:
+    """Return a stored answer."""
+    fields: dict[str, Any] = loads(data, None)
+    if "value" in fields:
+        return CallEnd("done", fields["value"])
+    return CallEnd(fields.get("end", "removed"), None, fields.get("reason", ""), fields.get("error_class", ""))

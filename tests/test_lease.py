@@ -1,0 +1,176 @@
+"""Test exclusive leases on a real shard, in a fake, and the workers and commands that use them."""
+
+import asyncio
+import json
+import threading
+from datetime import timedelta
+
+import pytest
+from click.testing import CliRunner
+
+import framework
+from framework import lease
+from framework.cli.jobs_leases import leases as command
+from framework.errors import DeclarationError, LeaseLostError, LeaseTakenError
+from framework.settings.load import load
+from framework.wire import keys
+from framework.wiring.client import ProcessClient, override
+from tests.harness import Site, until
+
+JOBS = """
+from framework import ReenqueuerWorker
+
+
+class SweepWorker(ReenqueuerWorker):
+    feature_category = "not_owned"
+    queue = "default"
+    lease_timeout = 60
+    minimum_duration = 0.3
+
+    def perform(self, left: int) -> bool:
+        self.lease.renew()
+        self.logger.info("swept", event_name="swept", left=left, lease_s=self.lease.left_s)
+        return left > 0
+
+
+class ASweepWorker(SweepWorker):
+    async def perform(self, left: int) -> bool:
+        self.logger.info("swept", event_name="swept", left=left)
+        return left > 0
+"""
+
+PERFORM = {"feature_category": "not_owned", "perform": lambda self: True}
+WRONG = [
+    ({"name": "a b"}, "name = 'a b' is not allowed"),
+    ({"timeout": 0}, "timeout = 0 is not allowed. Allowed: a timedelta or a number of seconds, from 0.1 s to 30 days"),
+    ({"timeout": timedelta(days=31)}, "from 0.1 s to 30 days"),
+    ({"timeout": True}, "timeout = True"),
+    ({"shard": 7}, "shard = 7"),
+]
+
+
+@pytest.fixture
+def process(tmp_path, redis, redis_url, monkeypatch):
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "redis.yml").write_text(f"shards: {{main: {{url: '{redis_url}'}}}}")
+    monkeypatch.setenv("FRAMEWORK_CONFIG_DIR", str(tmp_path / "config"))
+    client = ProcessClient(load({"FRAMEWORK_CONFIG_DIR": str(tmp_path / "config")}, tmp_path))
+    with override(client):
+        yield redis
+    client.shards.close()
+
+
+def run(*words, status=0):
+    ended = CliRunner().invoke(command, list(words), prog_name="application-worker jobs leases")
+    assert ended.exit_code == status, ended.output
+    return json.loads(ended.stdout) if "--json" in words else ended.output
+
+
+def test_lease_has_one_holder_which_may_lose_it(process):
+    for wrong, message in WRONG:
+        with pytest.raises(DeclarationError, match=message):
+            lease.Lease(**{"name": "one", "timeout": 60, **wrong})
+    one = lease.Lease("one", timeout=timedelta(minutes=1))
+    with one.hold() as held, pytest.raises(LeaseTakenError, match=r"held by .*, for .* s more unless") as raised:
+        assert 59 < held.left_s <= 60
+        assert one.obtain() is None
+        with one.hold(wait=0.05):
+            pass
+    assert raised.value.name == "one"
+    assert one.holder() is None, "the end of the block has ended the lease"
+    assert process.keys("aw:exclusive*") == []
+    with pytest.raises(LeaseLostError, match="Its timeout is 60 s"), one.hold() as held:
+        process.delete(keys.exclusive_lease("one"))
+        other = one.obtain()
+        with pytest.raises(LeaseLostError):
+            held.renew()
+        assert held.left_s == 0
+    assert other.left_s > 0, "the first holder has not ended the lease of the second"
+    assert 0 < process.pttl(keys.exclusive_lease("one")) <= 60_000
+    with pytest.raises(ZeroDivisionError), lease.Lease("two", timeout=5).hold():
+        assert [row["name"] for row in run("--json")["leases"]] == ["one", "two"]
+        1 / 0  # noqa: B018
+    assert "one" in run("show", "one")
+    assert "main: ended" in run("delete", "one", "--yes")
+    assert other.cancel() is False, "the operator has ended it"
+    assert run("delete", "one", "--yes", status=1).endswith("No lease was ended: one\n")
+    assert "No lease is held" in run()
+
+
+def test_waiting_callers_hold_a_lease_in_turn(process):
+    inside, most, done = [], [], []
+
+    def work():
+        with lease.Lease("turns", timeout=30).hold(wait=20):
+            inside.append(1)
+            most.append(len(inside))
+            inside.pop()
+            done.append(1)
+
+    async def work_async():
+        async with lease.Lease("turns", timeout=30).ahold(wait=20) as held:
+            await held.arenew()
+            inside.append(1)
+            most.append(len(inside))
+            inside.pop()
+            done.append(1)
+
+    async def all_async():
+        await asyncio.gather(*(work_async() for _ in range(4)))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for one in threads:
+        one.start()
+    asyncio.run(all_async())
+    for one in threads:
+        one.join()
+    assert (len(done), max(most)) == (8, 1)
+    assert process.keys("aw:exclusive*") == []
+
+
+def test_reenqueuer_runs_one_chain_of_jobs(short_path, redis, redis_url):
+    for facts, message in [
+        ({}, "lease_timeout is missing"),
+        ({"lease_timeout": 0.01}, "lease_timeout = 0.01 is not allowed"),
+        ({"lease_timeout": 9, "minimum_duration": 0}, "minimum_duration = 0"),
+        ({"lease_timeout": 9, "retry": 3}, "retry = 3 is not allowed"),
+    ]:
+        with pytest.raises(DeclarationError, match=message):
+            type("WrongWorker", (framework.ReenqueuerWorker,), {**PERFORM, **facts})
+    site = Site(short_path, redis_url, warm=True)
+    (short_path / "jobs.py").write_text(JOBS)
+    try:
+        worker = site.worker("-q", "default", "-c", "4")
+        worker.ready()
+        for number in range(3):
+            redis.lpush("queue:default", json.dumps(job("SweepWorker", f"0{number}", 5)))
+        redis.lpush("queue:default", json.dumps(job("ASweepWorker", "a", 0)))
+        until(lambda: len(ends(worker, "SweepWorker")) >= 5, "a chain of jobs")
+        until(lambda: ends(worker, "ASweepWorker"), "the job of an async class")
+        assert ends(worker, "ASweepWorker")[0]["extra.a_sweep_worker.reenqueued"] is False
+        rows = ends(worker, "SweepWorker")
+        taken = [row for row in rows if row.get("extra.sweep_worker.lease_taken")]
+        assert len(taken) == 2, "two of the three jobs found the lease held"
+        assert all(row["duration_s"] >= 0.3 for row in rows if row not in taken)
+    finally:
+        site.close()
+
+
+def job(name, jid, *args):
+    return {"class": name, "jid": jid * 3, "args": list(args), "queue": "default", "retry": False, "created_at": 1.5}
+
+
+def ends(worker, name):
+    return [row for row in worker.lines if row.get("class") == name and row.get("job_status") == "done"]
+
+
+def test_fake_lease_is_held_by_the_test(application_worker):
+    one = lease.Lease("import", timeout=60)
+    with one.hold() as held:
+        assert one.holder().left_s == pytest.approx(60, abs=5)
+        application_worker.leases.take("import")
+        with pytest.raises(LeaseLostError):
+            held.renew()
+        application_worker.leases.clear()
+        held.obtain()
+    assert one.holder() is None

@@ -1,0 +1,153 @@
+"""Test calls of jobs: a real worker process ends jobs in every way, and the caller gets a result or a typed error."""
+
+import asyncio
+import shutil
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import framework
+from framework import admin, errors
+from framework.settings.load import load
+from framework.wire import keys
+from framework.wiring.client import ProcessClient, override
+from tests import result_jobs as jobs
+from tests.harness import Site, until
+
+ENDS = [
+    (jobs.FailingWorker, ("raise",), errors.JobFailedError, "LookupError: no row"),
+    (jobs.DyingWorker, ("raise",), errors.JobFailedError, "(dead): LookupError: no row. No retry is left"),
+    (jobs.FailingWorker, ("discard",), errors.JobDiscardedError, "(discarded): no such row"),
+    (jobs.FailingWorker, ("tuple",), errors.ResultRefusedError, "result['rows'] is a tuple"),
+    (jobs.FailingWorker, ("large",), errors.ResultRefusedError, "its JSON has 300,002 bytes, and at most 262,144"),
+]
+VALUES = [
+    (jobs.SumWorker, (1, 2), {"sum": 3}),
+    (jobs.AsyncSumWorker, (2,), "éé"),
+    (jobs.TimedSumWorker, (4,), 5),
+    (jobs.IsolatedSumWorker, (3,), [3, 3]),
+    (jobs.RetriedWorker, (), 7),
+]
+
+
+@pytest.fixture
+def site(short_path, redis, redis_url):
+    made = Site(short_path, redis_url, warm=True)
+    shutil.copy(Path(jobs.__file__), short_path / "jobs.py")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def process(tmp_path, redis, redis_url, monkeypatch):
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "redis.yml").write_text(f"shards: {{main: {{url: '{redis_url}'}}}}")
+    monkeypatch.setenv("FRAMEWORK_CONFIG_DIR", str(tmp_path / "config"))
+    client = ProcessClient(load({"FRAMEWORK_CONFIG_DIR": str(tmp_path / "config")}, tmp_path))
+    with override(client):
+        yield redis
+    client.shards.close()
+
+
+def test_called_jobs_give_results_and_typed_errors(process, site):
+    late = jobs.LateWorker.call()
+    with pytest.raises(errors.ResultTimeoutError, match=r"has not ended within 0.05 s.*jobs explain"):
+        late.result(timeout=0.05)
+    cancelled = jobs.SumWorker.call(9, 9)
+    assert framework.cancel(cancelled.jid)
+    worker = site.hurried_worker("-q", "default", "-c", "5").ready()
+    with pytest.raises(errors.JobExpiredError):
+        late.result(timedelta(seconds=20))
+    with pytest.raises(errors.JobRemovedError, match="cancelled"):
+        cancelled.result(20)
+    calls = [one.call(*args) for one, args, _ in VALUES]
+    for call, (_, _, value) in zip(calls, VALUES, strict=True):
+        assert call.result(20) == value
+        assert call.result(0) == value, "a known result is not asked for again"
+    for one, args, kind, words in ENDS:
+        with pytest.raises(kind) as raised:
+            one.call(*args).result(20)
+        assert words in str(raised.value)
+    # The callers of another process, or of later: the answer is kept.
+    again = jobs.SumWorker.set(result_ttl=60).call(2, 2)
+    until(lambda: process.get(keys.result(again.jid)), "the answer")
+    assert again.result() == {"sum": 4}
+    assert 0 < process.ttl(keys.result(again.jid)) <= 60
+    assert process.ttl(keys.result(calls[0].jid)) > 3_000
+    jid = jobs.SumWorker.perform_async(1, 1)
+    until(lambda: worker.find(jid=jid, job_status="done"), "a job without a call")
+    assert process.get(keys.result(jid)) is None
+    assert worker.line(jid=again.jid, job_status="done")["result_bytes"] == len('{"value":{"sum":4}}')
+    assert len(worker.find(event_name="result.refused")) == 2
+
+
+def test_calls_from_one_process_share_a_thread_and_a_loop(process, site):
+    site.worker("-q", "default", "-c", "5").ready()
+    before = set(threading.enumerate())
+
+    async def all_of_them():
+        calls = [await jobs.SumWorker.acall(number, 1) for number in range(60)]
+        with pytest.raises(errors.MisuseError, match="await call"):
+            calls[0].result()
+        found = await asyncio.gather(*calls)
+        threads = [one.name for one in set(threading.enumerate()) - before if "results" in one.name]
+        with pytest.raises(errors.JobFailedError):
+            await (await jobs.FailingWorker.set(tags=("a",)).acall("raise"))
+        return found, threads
+
+    found, threads = asyncio.run(all_of_them())
+    assert [one["sum"] for one in found] == list(range(1, 61))
+    assert threads == ["results-main"]
+
+
+def test_jobs_ended_by_operators_end_their_calls(process):
+    jobs_of_class = admin.scheduled().where(cls="SumWorker")
+    for act, scheduled, words in [
+        (admin.Queue("default").clear, False, r"\(removed\)"),
+        (jobs_of_class.delete, True, r"\(removed\)"),
+        (jobs_of_class.kill, True, r"\(dead\)"),
+    ]:
+        call = jobs.SumWorker.call(1, 2)
+        if scheduled:
+            process.zadd("schedule", {process.rpop("queue:default"): 9e9})
+        act()
+        with pytest.raises((errors.JobRemovedError, errors.JobFailedError), match=words):
+            call.result(10)
+    admin.dead().where(cls="SumWorker").retry()
+    assert process.get(keys.result(call.jid)) is None, "the job may succeed now"
+
+
+def test_call_refuses_what_it_cannot_answer(application_worker):
+    facts = {"feature_category": "not_owned", "encrypt": True, "perform": lambda self: None}
+    secret = type("SecretResultWorker", (framework.ApplicationWorker,), facts)
+    for wrong, words in [
+        (secret.call, "results are not encrypted"),
+        (lambda: jobs.SumWorker.set(sync=True).call(1, 2), "leave out sync"),
+        (lambda: jobs.SumWorker.set(result_ttl=timedelta(days=8)).call(1, 2), "from 1 s to 7 days"),
+        (lambda: jobs.SumWorker.set(result_ttl="1").call(1, 2), r"result_ttl='1'\) is not allowed"),
+        (lambda: jobs.SumWorker.call(1), "second"),
+        (lambda: jobs.SumWorker.call(1, 2).result(timeout=-1), "timeout = -1 is not allowed"),
+        (lambda: jobs.SumWorker.call(1, 2).result(timeout="x"), "timeout = 'x' is not allowed"),
+    ]:
+        with pytest.raises(errors.ArgumentsError, match=words):
+            wrong()
+    application_worker.clear()
+    call = jobs.SumWorker.call(1, 2)
+    with pytest.raises(errors.ResultTimeoutError) as raised:
+        call.result()
+    assert "drain()" in str(raised.value.__cause__)
+    application_worker.drain()
+    assert call.result() == {"sum": 3}
+    failed = jobs.DyingWorker.call("raise")
+    application_worker.drain(raise_errors=False)
+    with pytest.raises(errors.JobFailedError):
+        failed.result()
+    first, second = jobs.TimedSumWorker.call(1), jobs.TimedSumWorker.call(1)
+    with pytest.raises(errors.JobDiscardedError, match="dropped at its push"):
+        second.result()
+    with framework.testing.inline():
+        assert jobs.AsyncSumWorker.call(1).result() == "é"
+    application_worker.drain()
+    assert first.result() == 2
