@@ -25,7 +25,7 @@ FLOW_CONTROL_ATTRIBUTES: Mapping[str, Attribute] = {
         group="flow_control",
         meaning="How equal jobs are deduplicated. `None` turns off the default of `idempotent`.",
         effect="The push takes the lock of its class and arguments. If another job has it, the push is dropped as a "
-        "duplicate.",
+        "duplicate. With `debounce` it replaces the waiting job, and with `accumulate` it adds to its arguments.",
         trap="Without `idempotent = True` no duplicate is dropped: it runs, and `duplicate-of` in its log lines "
         "names the job that has the lock.",
     ),

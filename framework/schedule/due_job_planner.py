@@ -145,7 +145,8 @@ class DueJobPlanner:
         declaration: Declaration = worker.declaration()
         policy = self._locks.policy(declaration, shard, scheduled=False)
         foreign = IDEMPOTENCY_KEY in payload and lock_of(payload, None) is None
-        if policy is None or foreign:
+        # A job whose window is over needs no lock: a later push has begun a window of its own.
+        if policy is None or foreign or policy.has_window:
             return b"", None
         if IDEMPOTENCY_KEY not in payload:
             decompressed = dict(payload)

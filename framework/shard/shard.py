@@ -25,6 +25,7 @@ from framework.store.script import (
     PUSH_DELAYED,
     PUSH_UNIQUE,
     PUSH_UP_TO,
+    PUSH_WINDOW,
     Script,
 )
 from framework.types import Jid
@@ -32,6 +33,7 @@ from framework.wire import keys
 from framework.wire.batch_fields import BatchAction, BatchMembers, BatchReply, BatchWrite
 from framework.wire.resources import UniqueJobs
 from framework.wire.status_key import StatusCommand
+from framework.wire.windows import WindowJobs
 
 # Members per ZADD; two arguments each.
 _SCHEDULE_CHUNK_SIZE = 500
@@ -163,7 +165,8 @@ class Shard:
     def enqueue_unique(self, queue: str | None, jobs: UniqueJobs, token: str = "") -> list[Jid]:
         """Write jobs of a deduplicated class with their locks to a queue, or (``None``) to the ``schedule`` set.
 
-        Returns for each job the jid of the job that it duplicates, empty for none (``push_unique.lua``). ``token`` as in ``enqueue``.
+        Returns for each job the jid of the job that it duplicates, empty for none (``push_unique.lua``, and ``push_window.lua`` for
+        jobs that wait for further pushes). ``token`` as in ``enqueue``.
 
         Raises:
             ShardUnavailableError: as ``enqueue``; each script call writes all of its jobs or none.
@@ -175,7 +178,10 @@ class Shard:
             token_key = keys.pushed(f"{token}:{start}") if token else ""
             arguments = (count, queue or "", token_key, TOKEN_MS, *jobs.arguments(start, count))
             try:
-                reply = self._connection.run_script(PUSH_UNIQUE, names, arguments)
+                if isinstance(jobs, WindowJobs):
+                    reply = self._connection.run_script(PUSH_WINDOW, names[1:], (count, *arguments[2:]))
+                else:
+                    reply = self._connection.run_script(PUSH_UNIQUE, names, arguments)
             except ShardUnavailableError as failure:
                 failure.maybe_written = failure.maybe_written or bool(owners)
                 raise

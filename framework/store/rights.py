@@ -108,7 +108,8 @@ PRODUCER = Role(
         *(keys.BATCHES, keys.batch("*"), keys.TASK_EVENTS),
     ),
     (
-        *(script.PUSH_UNIQUE, script.PUSH_DELAYED, script.PUSH_UP_TO, script.NOTE_PUSHED, script.MARK_CANCELLED),
+        *(script.PUSH_UNIQUE, script.PUSH_WINDOW, script.PUSH_DELAYED, script.PUSH_UP_TO, script.NOTE_PUSHED),
+        script.MARK_CANCELLED,
         *(script.LIMITER_TAKE, script.LIMITER_LOCK, script.LIMITER_UNLOCK, script.LIMITER_READ),
         *(script.BATCH_PUSH, script.BATCH_CHANGE),
     ),

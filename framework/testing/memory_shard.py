@@ -9,12 +9,14 @@ from framework.shard.batch_reader import batch_status
 from framework.shard.shard import Shard
 from framework.store.connect import Endpoint
 from framework.testing.memory import JobMemory, marked_duplicate
+from framework.testing.memory_windows import push_window
 from framework.types import Jid
 from framework.wire import keys
 from framework.wire.batch_fields import BatchAction, BatchMembers, BatchReply, BatchWrite
 from framework.wire.json import loads
 from framework.wire.resources import UniqueJobs
 from framework.wire.status_key import StatusCommand
+from framework.wire.windows import WindowJobs
 
 if TYPE_CHECKING:
     import redis
@@ -114,6 +116,8 @@ class MemoryShard(Shard):
         return found
 
     def _enqueue_unique(self, queue: str | None, jobs: UniqueJobs) -> list[Jid]:
+        if isinstance(jobs, WindowJobs):
+            return push_window(self.memory, jobs, self.time())
         _, ttl_ms, drops, _, shared = jobs.terms
         owners: list[Jid] = []
         details = jobs.details or [cast("bytes", shared)] * len(jobs.jids)

@@ -36,6 +36,7 @@ MAY_TAKE = {
     "kill": {"LREM"},
     "limiter_unlock": {"ZREM"},  # the command removes a holder of a rate limiter, not a job
     "migrate": {"RPOP"},
+    "push_window": {"ZREM"},
     "reclaim": {"LREM"},
     "release": {"ZREM"},  # the command removes the mark of a cancelled job
     "release_paused": {"ZREM"},
