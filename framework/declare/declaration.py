@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 from framework.declare.limiter_rule import JobLimiter
 from framework.declare.names import queue_name
@@ -72,6 +73,7 @@ class Declaration:
     flush_interval: timedelta
     max_iteration_runtime: timedelta | None
     concurrency_scope: ConcurrencyScope | None
+    fair_by: str | Callable[[tuple[Any, ...]], str | int | None] | None
     defer_on_health: DeferOnHealth | None
     pause_control: str | None
     strict_arguments: StrictArguments | None

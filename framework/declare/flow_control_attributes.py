@@ -56,6 +56,14 @@ FLOW_CONTROL_ATTRIBUTES: Mapping[str, Attribute] = {
         effect="No scope has more slots than that. Waiting scopes take turns, whatever the number of their jobs.",
         trap="It needs a limit of the class. A job without a scope is not counted.",
     ),
+    "fair_by": Attribute(
+        validator=validators.optional(validators.identifier_or_callable),
+        group="flow_control",
+        meaning='The key of a job, for example its tenant: the name of a fact in its context (`"user"` is `meta.user`), or a '
+        "function of its arguments.",
+        effect="The jobs of each key wait in a sub-queue `NAME~KEY`. The sub-queues have turns, whatever the number of their jobs.",
+        trap="Every process that serves the queue must have the class, and no Ruby process may serve it: it sees no sub-queues.",
+    ),
     "limiter": Attribute(
         validator=validators.optional(validators.instance_of(Limiter, "limiter.bucket(...) of framework.limiter")),
         group="flow_control",

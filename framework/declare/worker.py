@@ -84,6 +84,7 @@ class ApplicationWorker(AwaitablePushes):
     flush_interval: ClassVar[timedelta | float] = 5.0
     max_iteration_runtime: ClassVar[timedelta | float | None] = None
     concurrency_scope: ClassVar[ConcurrencyScope | None] = None
+    fair_by: ClassVar[str | Callable[[tuple[Any, ...]], str | int | None] | None] = None
     limiter: ClassVar[Limiter | None] = None
     defer_on_health: ClassVar[DeferOnHealth | None] = None
     pause_control: ClassVar[str | None] = None

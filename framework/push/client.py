@@ -16,6 +16,7 @@ from framework.push.bulk import BulkPush
 from framework.push.chunks import ChunkSource, WriteBatch
 from framework.push.deduplication import Deduplication
 from framework.push.edited_payloads import EditedPayloads, PayloadEdits, check_accumulation, no_edits
+from framework.push.fair_payloads import FairPayloads
 from framework.push.job_batch import JobBatch, PayloadBuilder
 from framework.push.lock_port import PushLocks
 from framework.push.middleware_payloads import MiddlewarePayloads
@@ -315,6 +316,9 @@ class Client:
         if declaration.deduplicate is not None and declaration.deduplicates:
             deduplication = Deduplication(declaration, declaration.deduplicate, self._locks, shard.name)
         payloads = self._payloads_of(declaration, options, shard, route.queue)
+        if declaration.fair_by is not None and route.queue == self._router.route(declaration).queue:
+            decompressed_limit = self._limiter.limits.decompressed_limit
+            payloads = FairPayloads(payloads, declaration, route.queue, decompressed_limit)
         if edits := self._payload_edits_for(declaration):
             check_accumulation(declaration)
             payloads = EditedPayloads(payloads, edits)

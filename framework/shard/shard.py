@@ -23,6 +23,7 @@ from framework.store.script import (
     BATCH_PUSH,
     MARK_CANCELLED,
     PUSH_DELAYED,
+    PUSH_FAIR,
     PUSH_UNIQUE,
     PUSH_UP_TO,
     PUSH_WINDOW,
@@ -31,8 +32,10 @@ from framework.store.script import (
 from framework.types import Jid
 from framework.wire import keys
 from framework.wire.batch_fields import BatchAction, BatchMembers, BatchReply, BatchWrite
+from framework.wire.json import dumps
 from framework.wire.resources import UniqueJobs
 from framework.wire.status_key import StatusCommand
+from framework.wire.sub_queues import SEPARATOR
 from framework.wire.windows import WindowJobs
 
 # Members per ZADD; two arguments each.
@@ -72,6 +75,9 @@ class Shard:
 
     def enqueue_one(self, queue: str, payload: bytes, status_commands: Sequence[StatusCommand] = ()) -> None:
         """Append one payload to its queue. Raises as ``enqueue``."""
+        if SEPARATOR in queue:
+            self._enqueue_fair(queue, (payload,), "", status_commands)
+            return
         self._connection.write(
             b"%b$%d\r\n%b\r\n" % (_packed_head(queue), len(payload), payload),
             2,
@@ -91,8 +97,20 @@ class Shard:
         Raises:
             ShardUnavailableError: Redis does not answer or refuses; ``maybe_written`` says whether the jobs may be written.
         """
+        if SEPARATOR in queue:
+            self._enqueue_fair(queue, payloads, token, status_commands)
+            return
         names = [("SADD", keys.QUEUES, queue)]
         self._connection.write_once(QueueTransaction(token, queue, payloads), names, status_commands)
+
+    def _enqueue_fair(
+        self, queue: str, payloads: Sequence[bytes], token: str, status_commands: Sequence[StatusCommand]
+    ) -> None:
+        """Append payloads to a sub-queue, whose key then has a turn. As ``enqueue``."""
+        statuses = dumps([[str(word) for word in command[1:]] for command in status_commands])
+        done_key = keys.pushed(token) if token else ""
+        names = (keys.QUEUES, keys.queue(queue))
+        self._connection.run_script(PUSH_FAIR, names, (queue, done_key, TOKEN_MS, statuses, *payloads))
 
     def schedule(
         self, entries: Sequence[tuple[float, bytes]], token: str, status_commands: Sequence[StatusCommand] = ()

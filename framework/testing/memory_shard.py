@@ -16,6 +16,7 @@ from framework.wire.batch_fields import BatchAction, BatchMembers, BatchReply, B
 from framework.wire.json import loads
 from framework.wire.resources import UniqueJobs
 from framework.wire.status_key import StatusCommand
+from framework.wire.sub_queues import parent_of
 from framework.wire.windows import WindowJobs
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class MemoryShard(Shard):
         def write() -> None:
             self._write_statuses(status_commands)
             for payload in payloads:
-                self.memory.add("queue", payload, queue)
+                self.memory.add("queue", payload, parent_of(queue))
 
         self._check_available()
         self.memory.once(token, write)
@@ -137,7 +138,7 @@ class MemoryShard(Shard):
                 state, mode, seconds = more["status"]
                 self.memory.set_state(keys.status(jid), state, mode, float(seconds))
             data = marked_duplicate(payload, owner) if owner else payload
-            self.memory.add("schedule" if queue is None else "queue", data, queue or "", due)
+            self.memory.add("schedule" if queue is None else "queue", data, parent_of(queue or ""), due)
         return owners
 
     def _due(self, details: dict[str, Any]) -> float | None:
@@ -189,7 +190,7 @@ class MemoryShard(Shard):
                     wait_s = 0.0 if due is None else max(0.0, due - self.time())
                     self.memory.take_lock(request["key"], request["jid"], request["ttl_ms"] + wait_s * 1000)
                 stored = data if lock is None else marked_duplicate(data, lock.owner)
-                self.memory.add("queue" if group.queue else "schedule", stored, group.queue, due)
+                self.memory.add("queue" if group.queue else "schedule", stored, parent_of(group.queue), due)
         return dropped
 
     def _batch_due(self, due: str) -> float:

@@ -47,6 +47,7 @@ MAY_TAKE = {
     "restore": {"RPOP"},
     "schedule": {"LREM"},
     "slots": {"ZPOPMIN", "ZREM"},
+    "turns": {"RPOP", "ZPOPMIN"},
     "trim": {"ZPOPMIN", "ZREM"},  # the dead set holds jobs that have ended
     "yield_job": {"LREM"},
     "unregister": {"ZREM"},  # the command removes an identity, not a job

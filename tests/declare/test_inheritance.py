@@ -56,6 +56,7 @@ POOL: dict[str, tuple[Any, ...]] = {
     "flush_interval": (5.0,),  # any other belongs to an IterableWorker
     "max_iteration_runtime": (None,),
     "limiter": (None, bucket("a", 1, "day"), bucket("a", 1, "day").by("user")),
+    "fair_by": (None, "user", len),
     "concurrency_scope": (None, ConcurrencyScope("user", limit=2), ConcurrencyScope(len, max_percentage=0.5)),
     "defer_on_health": (None, DeferOnHealth(), DeferOnHealth("ci")),
     "pause_control": (None, "zoekt", "other"),

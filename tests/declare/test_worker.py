@@ -102,6 +102,7 @@ _GOOD: list[tuple[str, Any, Any]] = [
     ("flush_interval", timedelta(seconds=5), timedelta(seconds=5)),
     ("max_iteration_runtime", None, None),
     ("concurrency_scope", ConcurrencyScope("user", limit=2), ConcurrencyScope("user", limit=2)),
+    ("fair_by", "user", "user"),
     ("limiter", unlimited("a"), unlimited("a")),
     ("defer_on_health", DeferOnHealth(tables=("a",)), DeferOnHealth(tables=("a",))),
     ("pause_control", "zoekt", "zoekt"),

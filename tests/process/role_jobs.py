@@ -95,6 +95,12 @@ class DebouncedWorker(KeyedWorker):
     deduplicate = Deduplicate("debounce", window=timedelta(milliseconds=200))
 
 
+class FairWorker(Base):
+    fair_by = staticmethod(lambda args: args[0])
+
+    def perform(self, tenant: str, number: int) -> None: ...
+
+
 class FlaggedWorker(KeyedWorker):
     deduplicate = Deduplicate(feature_flag="keyed")
 

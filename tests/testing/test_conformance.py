@@ -480,6 +480,25 @@ def test_pushes_within_a_window_become_one_run(jobs):
     )
 
 
+def test_jobs_of_a_fair_queue_run_and_are_retried(jobs):
+    class Fair(Base):
+        fair_by = staticmethod(lambda args: args[0])
+
+        def perform(self, tenant: str, number: int):
+            ran.append((tenant, number))
+            if number == 1 and ran.count((tenant, number)) == 1:
+                raise ValueError("once")
+
+    Fair.perform_async("a", 0)
+    Fair.perform_bulk([("a", 1), ("b", 2), ("a", 3)])
+    Fair.perform_in(60, "b", 4)
+    assert {job.queue for job in jobs.enqueued() if job.args != ["b", 4]} == {"default"}
+    assert len(jobs.enqueued()) == 5
+    assert jobs.drain(raise_errors=False) == 6
+    assert sorted(ran) == [("a", 0), ("a", 1), ("a", 1), ("a", 3), ("b", 2), ("b", 4)]
+    assert jobs.enqueued() == []
+
+
 def test_due_duplicate_of_a_retry_is_dropped(jobs):
     class Kept(Base):
         idempotent = True
