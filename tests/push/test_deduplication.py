@@ -502,7 +502,7 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize(("parameters", "one", "other"), SAME)
+@each_row(("parameters", "one", "other"), SAME)
 def test_push_with_a_default_given_is_a_duplicate_of_one_without(push_mode, redis, parameters, one, other):
     for first, second in ((one, other), (other, one)):
         with registry.isolated():
