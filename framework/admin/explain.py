@@ -36,6 +36,7 @@ from framework.wire.job import (
 )
 from framework.wire.owners import split_owner
 from framework.wire.protected import ENCRYPTION_KEY
+from framework.wire.sub_queues import parent_of
 
 _MAX_TEXT = 200
 _MAX_TIMES = 1_000_000
@@ -163,8 +164,14 @@ class Explainer:
 
     def _in_queue(self, location: JobLocation, payload: Payload) -> list[Blocker]:
         name = location.store.name
-        reasons = self._queue_blockers(name)
-        if not reasons and location.position > 1:
+        queue = parent_of(name)
+        reasons = self._queue_blockers(queue)
+        if not reasons and queue != name:
+            before = (
+                f"{location.position - 1:,} jobs of its key are before it, and each other key of {queue} has its turn"
+            )
+            reasons.append(Blocker("queue_position", before, "the fetch of the jobs before it"))
+        elif not reasons and location.position > 1:
             ahead = f"{location.position - 1:,} {'job is' if location.position == 2 else 'jobs are'} before it"
             reasons.append(Blocker("queue_position", ahead, "the fetch of the jobs before it"))
         reasons += self._admission_blockers(payload)

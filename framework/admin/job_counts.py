@@ -15,6 +15,7 @@ from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import decode
 from framework.wire.owners import capsules_of
+from framework.wire.sub_queues import parent_of
 
 PAGE_SIZE = 500
 """Jobs or keys per command: Redis serves other clients in between, however long a queue is."""
@@ -73,7 +74,9 @@ def _pages(client: "redis.Redis") -> Iterator[tuple[str, list[bytes]]]:
     for key in (keys.SCHEDULE, keys.RETRY):
         yield from _members(client, key)
     for queue in queue_names(client):
-        yield from _elements(client, _QUEUE_KEY_PREFIX + queue, QUEUE_PREFIX + queue.decode(errors="replace"))
+        yield from _elements(
+            client, _QUEUE_KEY_PREFIX + queue, QUEUE_PREFIX + parent_of(queue.decode(errors="replace"))
+        )
     for owner in _owners(client):
         yield from _elements(client, _WORKING_KEY_PREFIX + owner, IN_FLIGHT)
     for key in (keys.DEAD, keys.INTERRUPTED):

@@ -9,7 +9,15 @@ from framework.admin.job_record import JobRecord
 from framework.admin.port import current
 from framework.admin.queue_actions import OnDropped, clear_queue, drop_job
 from framework.admin.queue_pause import check_pause_time, pause_queue, unpause_queue
-from framework.admin.queue_reader import QueueState, is_known, known_queues, next_jobs, read_queues, scan_queue
+from framework.admin.queue_reader import (
+    QueueState,
+    is_known,
+    known_queues,
+    next_jobs,
+    read_queues,
+    scan_places,
+    sub_queues,
+)
 from framework.admin.search import search_queue
 from framework.async_twin import async_items, async_twin
 from framework.errors import UnknownNameError
@@ -86,8 +94,8 @@ class Queue:
         return iterate(
             self.shard,
             lambda one: (
-                QueuedJob(one.name, data, sizes, self.name, from_left=True)
-                for data in scan_queue(one.client, self.name)
+                QueuedJob(one.name, data, sizes, place, from_left=True)
+                for place, data in scan_places(one.client, self.name)
             ),
         )
 
@@ -133,16 +141,16 @@ class Queue:
         """Return the next jobs to run, at most ``count`` of each shard, the next first."""
         sizes = current().settings.size_limit
         found = _on_all(self.shard, lambda one: next_jobs(one.client, self.name, count))
-        return [
-            QueuedJob(name, data, sizes, self.name) for name, payloads in found.by_shard.items() for data in payloads
-        ]
+        return [QueuedJob(name, data, sizes, place) for name, jobs in found.by_shard.items() for place, data in jobs]
 
     def find(self, jid: str) -> QueuedJob | None:
         """Return its job with this id, or ``None``. Redis searches the whole queue, in steps of a few milliseconds."""
         sizes = current().settings.size_limit
-        found = _on_all(self.shard, lambda one: search_queue(one.client, self.name, jid))
+        found = _on_all(
+            self.shard, lambda one: search_queue(one.client, (self.name, *sub_queues(one.client, self.name)), jid)
+        )
         return next(
-            (QueuedJob(name, data, sizes, self.name) for name, data in found.by_shard.items() if data is not None), None
+            (QueuedJob(name, job[1], sizes, job[0]) for name, job in found.by_shard.items() if job is not None), None
         )
 
     def pause(self, for_s: float | None = None) -> None:

@@ -14,6 +14,7 @@ from framework.route.router import Router
 from framework.route.split import format_counts, split_names
 from framework.shard.shard import Shard
 from framework.wire import keys
+from framework.wire.sub_queues import parent_of
 
 
 class LiveQueues(NamedTuple):
@@ -44,7 +45,11 @@ def _waiting(client: "redis.Redis") -> dict[str, int]:
         pipeline.llen(keys.queue(name))
     # A key of another type, which holds no jobs, answers with an error.
     counts = pipeline.execute(raise_on_error=False)
-    return {name: count for name, count in zip(names, counts, strict=True) if isinstance(count, int) and count > 0}
+    found: dict[str, int] = {}
+    for name, count in zip(map(parent_of, names), counts, strict=True):
+        if isinstance(count, int) and count > 0:
+            found[name] = found.get(name, 0) + count
+    return found
 
 
 def misplaced_jobs(

@@ -7,7 +7,7 @@ import redis
 from redis.client import Pipeline
 
 from framework import timings
-from framework.admin.queue_reader import page_size
+from framework.admin.queue_reader import page_size, sub_queues
 from framework.process.set_aside import QueueAside
 from framework.store.script import DROP_QUEUED
 from framework.telemetry.counters import SKIPPED_JOBS, series_name
@@ -18,6 +18,7 @@ from framework.wire.batch_fields import batch_job_of
 from framework.wire.json import loads_object
 from framework.wire.resources import JobResources, lock_of, reservations
 from framework.wire.status_key import tracked_job
+from framework.wire.sub_queues import parent_of
 
 OnDropped: TypeAlias = Callable[[int], None]
 """Receives the number of dropped jobs so far, after each step."""
@@ -34,14 +35,23 @@ def drop_job(client: "redis.Redis", queue: str, data: bytes, *, from_left: bool)
 
 
 def clear_queue(client: "redis.Redis", queue: str, on_dropped: OnDropped) -> int:
-    """Drop the jobs that are in the queue now; return their number. Raises redis errors.
+    """Drop the jobs that are in the queue and in its sub-queues now; return their number. Raises redis errors.
 
     All leave the queue in one step. Then they are dropped in pages, each with what it holds. If this dies in between, the
     processes of the shard put the rest back into the queue.
     """
+    dropped = 0
+    # The sub-queues first: they fill the queue.
+    for name in (*sub_queues(client, queue), queue):
+        dropped = _clear_list(client, name, dropped, on_dropped)
+    return dropped
+
+
+def _clear_list(client: "redis.Redis", queue: str, dropped: int, on_dropped: OnDropped) -> int:
+    """Drop the jobs of one list; return the number of dropped jobs with the ``dropped`` ones before."""
     # A key of another type, which would be renamed too, ends it here.
     client.llen(keys.queue(queue))
-    limits, dropped, size = _known_limits(client), 0, 1
+    limits, size = _known_limits(client), 1
     aside = QueueAside(client, queue, timings.current())
     whole = False
     while not whole:
@@ -81,7 +91,7 @@ def _series_of(payload: Payload) -> str:
 
 def _holds(payload: Payload, data: bytes, queue: str, limits: Collection[str]) -> str:
     """Return what a waiting job holds, as the argument of the script: its lock, slots reserved for it, its status."""
-    names = [name for name in (str(payload.get("class")), f"queue/{queue}") if keys.limit(name) in limits]
+    names = [name for name in (str(payload.get("class")), f"queue/{parent_of(queue)}") if keys.limit(name) in limits]
     batch = batch_job_of(payload)
     resources = JobResources(lock_of(payload), reservations(payload, data, names), batch=batch, batch_end="removed")
     track = tracked_job(payload)

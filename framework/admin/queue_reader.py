@@ -15,6 +15,7 @@ from framework.text import decode_escaped
 from framework.wire import keys
 from framework.wire.job import timestamp
 from framework.wire.json import loads_object
+from framework.wire.sub_queues import SEPARATOR, parent_of
 
 PAGE = 100
 """Jobs per read of a queue."""
@@ -32,15 +33,22 @@ class QueueState(NamedTuple):
     latency: float
     """For how long the next job to run has waited, in seconds by Redis's clock; 0 for an empty queue."""
     paused: bool
+    keys: int = 0
+    """The number of its sub-queues with jobs, of a queue whose classes declare ``fair_by``."""
 
 
 def read_queues(shard: Shard, names: Sequence[str] | None = None) -> list[QueueState]:
-    """Return the named queues of a shard, or all: those in ``queues`` and the paused ones. Raises redis errors."""
+    """Return the named queues of a shard, or all: those in ``queues`` and the paused ones. Raises redis errors.
+
+    The jobs of sub-queues count as jobs of their queue.
+    """
     client = shard.client
     listed: Any = client.smembers(keys.PAUSED)
     paused = set(map(decode_escaped, listed))
+    listed_names = list(map(decode_escaped, named_queues(client)))
     if names is None:
-        names = sorted({*map(decode_escaped, named_queues(client)), *paused})
+        names = sorted({*map(parent_of, listed_names), *paused})
+    sub_sizes = _sub_queue_sizes(client, [name for name in listed_names if SEPARATOR in name])
     now = server_time(client)
     pipeline: Any = client.pipeline(transaction=False)
     for name in names:
@@ -48,9 +56,34 @@ def read_queues(shard: Shard, names: Sequence[str] | None = None) -> list[QueueS
         pipeline.lrange(keys.queue(name), -1, -1)
     replies: list[Any] = pipeline.execute(raise_on_error=False)
     return [
-        QueueState(name, shard.name, reply_number(size), _latency(oldest, now), name in paused)
+        QueueState(
+            name,
+            shard.name,
+            reply_number(size) + sum(sub_sizes.get(name, ())),
+            _latency(oldest, now),
+            name in paused,
+            len(sub_sizes.get(name, ())),
+        )
         for name, size, oldest in zip(names, replies[::2], replies[1::2], strict=True)
     ]
+
+
+def sub_queues(client: "redis.Redis", name: str) -> list[str]:
+    """Return the names of the queue's sub-queues with jobs. Raises redis errors."""
+    return sorted(one for one in map(decode_escaped, named_queues(client)) if one.startswith(name + SEPARATOR))
+
+
+def _sub_queue_sizes(client: "redis.Redis", names: Sequence[str]) -> dict[str, list[int]]:
+    """Return the numbers of jobs in sub-queues, by queue."""
+    found: dict[str, list[int]] = {}
+    if names:
+        pipeline: Any = client.pipeline(transaction=False)
+        for name in names:
+            pipeline.llen(keys.queue(name))
+        for name, size in zip(names, map(reply_number, pipeline.execute(raise_on_error=False)), strict=True):
+            if size:
+                found.setdefault(parent_of(name), []).append(size)
+    return found
 
 
 def known_queues(shard: Shard) -> set[str]:
@@ -58,7 +91,7 @@ def known_queues(shard: Shard) -> set[str]:
     client = shard.client
     paused: Any = client.smembers(keys.PAUSED)
     served = {queue for process in read_running(shard) for queue in process.queues}
-    return {*map(decode_escaped, named_queues(client)), *map(decode_escaped, paused), *served}
+    return {*map(parent_of, map(decode_escaped, named_queues(client))), *map(decode_escaped, paused), *served}
 
 
 def is_known(shard: Shard, name: str) -> bool:
@@ -66,8 +99,18 @@ def is_known(shard: Shard, name: str) -> bool:
     return bool(shard.client.exists(keys.queue(name))) or name in known_queues(shard)
 
 
-def next_jobs(client: "redis.Redis", name: str, count: int) -> list[bytes]:
-    """Return the next jobs to run, at most ``count``, the next first. Raises redis errors."""
+def next_jobs(client: "redis.Redis", name: str, count: int) -> list[tuple[str, bytes]]:
+    """Return the next jobs to run, at most ``count``, each with the name of its list, the next first. Raises redis errors.
+
+    The jobs of sub-queues come behind those of the queue itself.
+    """
+    found = [(name, data) for data in _next_in(client, name, count)]
+    for sub_queue in sub_queues(client, name) if len(found) < count else ():
+        found += [(sub_queue, data) for data in _next_in(client, sub_queue, count - len(found))]
+    return found
+
+
+def _next_in(client: "redis.Redis", name: str, count: int) -> list[bytes]:
     found: list[bytes] = []
     size = PAGE
     while len(found) < count:
@@ -81,8 +124,15 @@ def next_jobs(client: "redis.Redis", name: str, count: int) -> list[bytes]:
     return found
 
 
+def scan_places(client: "redis.Redis", name: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the jobs of a queue and of its sub-queues, each with the name of the list. As ``scan_queue``."""
+    for place in (name, *sub_queues(client, name)):
+        for data in scan_queue(client, place):
+            yield place, data
+
+
 def scan_queue(client: "redis.Redis", name: str) -> Iterator[bytes]:
-    """Yield the jobs of a queue, the newest first, in pages. Raises redis errors.
+    """Yield the jobs of one list, the newest first, in pages. Raises redis errors.
 
     Jobs that stay during the scan are yielded, each once unless more than a page of them is pushed between two reads. Jobs that
     are pushed, fetched or deleted meanwhile may be missing.

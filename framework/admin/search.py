@@ -1,7 +1,7 @@
 """Find a job: search every key of a shard that may hold it, in bounded steps while processes run."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
@@ -118,11 +118,11 @@ def search_lists(
         yield from _search_lists(client, stores[start : start + _KEYS_PER_STEP], text, on_progress)
 
 
-def search_queue(client: "redis.Redis", queue: str, jid: str) -> bytes | None:
-    """Return the job with this id in one queue, or ``None``. Raises redis errors."""
-    store = JobStore("queue", keys.queue(queue).encode())
-    found = _search_lists(client, [store], dumps(jid)[1:-1], lambda _key, _jobs: None)
-    return next((one.data for one in found if one.payload.get("jid") == jid), None)
+def search_queue(client: "redis.Redis", names: Iterable[str], jid: str) -> tuple[str, bytes] | None:
+    """Return the job with this id in the lists of these names, with its name, or ``None``. Raises redis errors."""
+    stores = [JobStore("queue", keys.queue(name).encode()) for name in names]
+    found = _search_lists(client, stores, dumps(jid)[1:-1], lambda _key, _jobs: None)
+    return next(((one.store.name, one.data) for one in found if one.payload.get("jid") == jid), None)
 
 
 def list_job_stores(client: "redis.Redis", on_progress: OnProgress = lambda _key, _jobs: None) -> list[JobStore]:

@@ -51,7 +51,7 @@ def queues(queues_: Sequence[str], *, names: Sequence[str], as_json: bool) -> No
             (
                 state.shard,
                 state.name,
-                f"{state.size:,}",
+                f"{state.size:,}" + (f" ({state.keys:,} keys)" if state.keys else ""),
                 format_duration(state.latency) if state.size else "-",
                 "yes" if state.paused else "-",
                 str(served),

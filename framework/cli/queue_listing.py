@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from framework.admin.job_filter import JobFilter
 from framework.admin.job_queue import QueuedJob, unknown_queue_message
-from framework.admin.queue_reader import is_known, known_queues, next_jobs, scan_queue
+from framework.admin.queue_reader import is_known, known_queues, next_jobs, read_queues, scan_places
 from framework.cli.job_rows import arguments_text, job_fields
 from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo
@@ -38,8 +38,8 @@ class _QueueView:
             return None
         now = server_time(shard.client)
         if not self._wanted:
-            size = int(shard.client.llen(keys.queue(self._queue)))
-            return now, size, [self._job(shard, data) for data in next_jobs(shard.client, self._queue, self._most)]
+            size = sum(one.size for one in read_queues(shard, [self._queue]))
+            return now, size, [self._job(shard, data) for _, data in next_jobs(shard.client, self._queue, self._most)]
         count, last = 0, deque[QueuedJob](maxlen=self._most)
         for job in self._matching(shard, now):
             count += 1
@@ -48,7 +48,7 @@ class _QueueView:
 
     def _matching(self, shard: Shard, now: float) -> Iterator[QueuedJob]:
         report = progress_reporter(shard.name)
-        for scanned, data in enumerate(scan_queue(shard.client, self._queue), 1):
+        for scanned, (_, data) in enumerate(scan_places(shard.client, self._queue), 1):
             job = self._job(shard, data)
             self.classes.update({job.worker, job.display_class})
             report(keys.queue(self._queue), scanned)

@@ -62,6 +62,7 @@ class WorkerAttributes(TypedDict, total=False):
     concurrency_limit: int | Callable[[], int | None] | None
     max_concurrency_limit_percentage: float | None
     concurrency_scope: ConcurrencyScope | None
+    fair_by: str | Callable[[tuple[Any, ...]], str | int | None] | None
     limiter: Limiter | None
     defer_on_health: DeferOnHealth | None
     pause_control: str | None

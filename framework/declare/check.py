@@ -9,7 +9,7 @@ from typing_extensions import Format, get_annotations
 
 from framework.declare import names, versions
 from framework.declare.attributes import ATTRIBUTES, IDENTITY_ATTRIBUTES
-from framework.declare.constraints import ATTRIBUTES_OF_KINDS, check_constraints, check_cron_arguments
+from framework.declare.constraints import ATTRIBUTES_OF_KINDS, check_constraints, check_cron_arguments, check_window
 from framework.declare.declaration import Declaration
 from framework.declare.error_collector import ErrorCollector
 from framework.declare.job_option import declared_options
@@ -111,6 +111,7 @@ def build_declaration(
     if signature is not None:
         place = _inherited_from_note(_defining_class(cls, base, "loggable_arguments"), cls)
         _check_loggable(faults, place, loggable, signature, handlers)
+        check_window(faults, attributes, signature)
         if attributes["cron"] is not None:
             check_cron_arguments(faults, attributes["cron"], signature.names[: signature.required])
     facts = dict(attributes)

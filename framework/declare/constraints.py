@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_origin
 
 from framework.declare.error_collector import ErrorCollector
+from framework.declare.policy_options import Deduplicate
+from framework.declare.signature import JobSignature
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +122,32 @@ def check_cron_arguments(faults: ErrorCollector, cron: str, needed: Sequence[str
             "or put an entry with args into config/schedule.yml instead of cron."
         )
         faults.add(message, "cron")
+
+
+def check_window(faults: ErrorCollector, attributes: Mapping[str, Any], signature: JobSignature) -> None:
+    """Note what a class lacks for ``Deduplicate("debounce")`` or ``Deduplicate("accumulate")``."""
+    policy: Deduplicate | None = attributes["deduplicate"]
+    if policy is None or not policy.has_window:
+        return
+    strategy = f"Deduplicate({policy.strategy!r})"
+    if not attributes["idempotent"]:
+        message = (
+            f"{strategy} ends jobs that others replace: declare idempotent = True, and make a second run harmless."
+        )
+        faults.add(message, "deduplicate")
+    if policy.strategy != "accumulate":
+        return
+    last = signature.names[-1] if signature.names else "none"
+    is_list = signature.required == len(signature.names) > 0 and get_origin(signature.annotations[-1]) is list
+    if not is_list or signature.varargs is not None:
+        message = (
+            f"{strategy} adds to the last argument: declare the last parameter of perform as list[...], without a default. "
+            f"It is {last!r}."
+        )
+        faults.add(message, "deduplicate")
+    for name, values in (("data_consistency", ("sticky", "delayed")), ("encrypt", (True,))):
+        if attributes[name] in values:
+            message = (
+                f"{strategy} does not fit {name} = {attributes[name]!r}: Redis adds the arguments, and knows neither."
+            )
+            faults.add(message, "deduplicate")

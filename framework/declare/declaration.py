@@ -76,6 +76,7 @@ class Declaration:
     lease_timeout: timedelta | None
     minimum_duration: timedelta
     concurrency_scope: ConcurrencyScope | None
+    fair_by: str | Callable[[tuple[Any, ...]], str | int | None] | None
     defer_on_health: DeferOnHealth | None
     pause_control: str | None
     strict_arguments: StrictArguments | None

@@ -25,7 +25,7 @@ FLOW_CONTROL_ATTRIBUTES: Mapping[str, Attribute] = {
         group="flow_control",
         meaning="How equal jobs are deduplicated. `None` turns off the default of `idempotent`.",
         effect="The push takes the lock of its class and arguments. If another job has it, the push is dropped as a "
-        "duplicate.",
+        "duplicate. With `debounce` it replaces the waiting job, and with `accumulate` it adds to its arguments.",
         trap="Without `idempotent = True` no duplicate is dropped: it runs, and `duplicate-of` in its log lines "
         "names the job that has the lock.",
     ),
@@ -55,6 +55,14 @@ FLOW_CONTROL_ATTRIBUTES: Mapping[str, Attribute] = {
         "scope may use.",
         effect="No scope has more slots than that. Waiting scopes take turns, whatever the number of their jobs.",
         trap="It needs a limit of the class. A job without a scope is not counted.",
+    ),
+    "fair_by": Attribute(
+        validator=validators.optional(validators.identifier_or_callable),
+        group="flow_control",
+        meaning='The key of a job, for example its tenant: the name of a fact in its context (`"user"` is `meta.user`), or a '
+        "function of its arguments.",
+        effect="The jobs of each key wait in a sub-queue `NAME~KEY`. The sub-queues have turns, whatever the number of their jobs.",
+        trap="Every process that serves the queue must have the class, and no Ruby process may serve it: it sees no sub-queues.",
     ),
     "limiter": Attribute(
         validator=validators.optional(validators.instance_of(Limiter, "limiter.bucket(...) of framework.limiter")),

@@ -20,6 +20,7 @@ P = ParamSpec("P")
 
 _PERFORM = "perform"
 _FORBIDDEN_ATTRIBUTES: dict[str, str] = {
+    "fair_by": "its jobs have no arguments, and max_running_jobs limits their number",
     "deduplicate": "its jobs are equal on purpose, and max_running_jobs limits their number",
     "concurrency_limit": "max_running_jobs is its limit, and a job without a slot is dropped instead of waiting",
     "max_concurrency_limit_percentage": "max_running_jobs is its limit",

@@ -11,7 +11,17 @@ from framework.declare.validators import Validator, validate_value
 from framework.errors import DeclarationError
 from framework.messages import did_you_mean
 
-DeduplicateStrategy: TypeAlias = Literal["until_executing", "until_executed", "until_expired", "none"]
+DeduplicateStrategy: TypeAlias = Literal[
+    "until_executing", "until_executed", "until_expired", "debounce", "accumulate", "none"
+]
+
+_WINDOW_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "window": ("debounce", "accumulate"),
+    "max_window": ("debounce",),
+    "max_items": ("accumulate",),
+    "max_bytes": ("accumulate",),
+}
+"""The strategies to which a field belongs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +34,11 @@ class Deduplicate:
     jobs for later from their push on. While the flag ``feature_flag`` is off, the strategy is ``none``. The lock lasts for ``ttl``
     after its job was pushed, moved or started.
 
+    ``debounce`` and ``accumulate`` let a push wait for ``window`` in the schedule set. With ``debounce`` an equal push replaces the
+    job that waits, and the window begins anew, until ``max_window`` after the first push. With ``accumulate`` an equal push adds the
+    items of its last argument, a list, to those of the job that waits, up to ``max_items`` (1,000) and ``max_bytes`` of payload
+    (65,536); the last argument does not count for equality.
+
     Raises:
         DeclarationError: a value is not allowed.
     """
@@ -34,6 +49,15 @@ class Deduplicate:
     if_deduplicated: Literal["reschedule_once"] | None = None
     including_scheduled: bool = False
     feature_flag: str | None = None
+    window: timedelta | None = None
+    max_window: timedelta | None = None
+    max_items: int | None = None
+    max_bytes: int | None = None
+
+    @property
+    def has_window(self) -> bool:
+        """Whether a push waits in the schedule set for further pushes."""
+        return self.window is not None
 
     def __new__(cls, *values: Any, **fields: Any) -> Self:
         """Reject unknown fields, and name the nearest known one."""
@@ -49,6 +73,27 @@ class Deduplicate:
                 "if_deduplicated = 'reschedule_once' needs strategy 'until_executed': only a job that still runs can be run again.",
                 attribute="if_deduplicated",
             )
+        _check_window(self)
+
+
+def _check_window(policy: Deduplicate) -> None:
+    """Check the fields of the strategies with a window against the strategy. Raises DeclarationError."""
+    faults = ErrorCollector("Deduplicate")
+    for name, strategies in _WINDOW_FIELDS.items():
+        if getattr(policy, name) is not None and policy.strategy not in strategies:
+            known = " or ".join(map(repr, strategies))
+            faults.add(f"{name} belongs to strategy {known}, not to {policy.strategy!r}. Leave it out.", name)
+    if policy.strategy in _WINDOW_FIELDS["window"]:
+        if policy.window is None:
+            faults.add(f"strategy {policy.strategy!r} needs window: how long a push waits for further ones.", "window")
+        if policy.including_scheduled:
+            message = (
+                f"strategy {policy.strategy!r} leaves jobs for later (perform_in) alone. Leave including_scheduled out."
+            )
+            faults.add(message, "including_scheduled")
+        if policy.window and policy.max_window and policy.max_window < policy.window:
+            faults.add(f"max_window = {policy.max_window} is shorter than window = {policy.window}.", "max_window")
+    faults.raise_errors()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +196,10 @@ _DEDUPLICATE_VALIDATORS: Mapping[str, Validator] = {
     "if_deduplicated": validators.optional(validators.one_of("reschedule_once")),
     "including_scheduled": validators.boolean,
     "feature_flag": validators.optional(validators.identifier),
+    "window": validators.optional(validators.duration),
+    "max_window": validators.optional(validators.duration),
+    "max_items": validators.optional(validators.integer(1)),
+    "max_bytes": validators.optional(validators.integer(1, 1_000_000)),
 }
 
 _CONCURRENCY_SCOPE_VALIDATORS: Mapping[str, Validator] = {

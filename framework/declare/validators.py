@@ -82,16 +82,17 @@ def _limit_digits(number: int, allowed: str) -> int:
     raise InvalidValue(f"{allowed}, of at most {_MAX_DIGITS} digits")
 
 
-def integer(minimum: int) -> Validator:
-    """Allow whole numbers from ``minimum`` on, and no bool."""
-    allowed = f"a whole number >= {minimum}"
+def integer(minimum: int, maximum: int | None = None) -> Validator:
+    """Allow whole numbers from ``minimum`` to ``maximum`` (``None``: no maximum), and no bool."""
+    allowed = f"a whole number >= {minimum}" if maximum is None else f"a whole number from {minimum} to {maximum:,}"
 
     def check(value: Any) -> int:
-        if type(value) is int and value >= minimum:
+        if type(value) is int and value >= minimum and (maximum is None or value <= maximum):
             return _limit_digits(value, allowed)
         raise InvalidValue(allowed)
 
-    return Validator(allowed, check, {"type": "integer", "minimum": minimum})
+    bounds = {"minimum": minimum} if maximum is None else {"minimum": minimum, "maximum": maximum}
+    return Validator(allowed, check, {"type": "integer", **bounds})
 
 
 def boolean_or_count(minimum: int) -> Validator:

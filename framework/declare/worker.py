@@ -87,6 +87,7 @@ class ApplicationWorker(AwaitablePushes):
     lease_timeout: ClassVar[timedelta | float | None] = None
     minimum_duration: ClassVar[timedelta | float] = 5.0
     concurrency_scope: ClassVar[ConcurrencyScope | None] = None
+    fair_by: ClassVar[str | Callable[[tuple[Any, ...]], str | int | None] | None] = None
     limiter: ClassVar[Limiter | None] = None
     defer_on_health: ClassVar[DeferOnHealth | None] = None
     pause_control: ClassVar[str | None] = None

@@ -1,5 +1,6 @@
 """Send the one script call of the hot path and read its reply later: acknowledge ended jobs, and fetch."""
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -42,7 +43,16 @@ class _FetchRequest:
 class FetchCall:
     """A connection with at most one call under way. For one thread at a time; raises redis errors."""
 
-    def __init__(self, client: "redis.Redis", identity: str, *, read_timeout_s: float, lease_ms: int) -> None:
+    def __init__(
+        self,
+        client: "redis.Redis",
+        identity: str,
+        *,
+        read_timeout_s: float,
+        lease_ms: int,
+        fair_queues: AbstractSet[str] = frozenset(),
+    ) -> None:
+        self._fair_queues = fair_queues
         self._channel = Channel(client, read_timeout_s=read_timeout_s)
         self._lease = keys.lease(identity)
         self._working = keys.working(identity)
@@ -67,7 +77,7 @@ class FetchCall:
             wanted,
             len(ended),
             *[unit.data for unit in ended],
-            *[quota for _, quota in queues],
+            *([quota for _, quota in queues] if not self._fair_queues else map(self._quota, queues)),
         )
         # Last and only where needed, so that a job that holds nothing costs no argument.
         held = [
@@ -80,6 +90,11 @@ class FetchCall:
             arguments += tuple(held)
         self._channel.send(FETCH.by_digest(*arguments))
         self._request = _FetchRequest(names, wanted, arguments, now)
+
+    def _quota(self, queue: tuple[str, int]) -> str | int:
+        """Return the argument for a queue and its quota: ``fetch.lua`` looks for sub-queues where it is marked."""
+        name, quota = queue
+        return f"~{quota}" if name in self._fair_queues else quota
 
     def read(self) -> FetchReply:
         """Wait for the reply and return it; after an error the call may or may not have run."""

@@ -5,6 +5,7 @@ for new jobs. A leader that starts a job lacks a successor: the threads (``execu
 """
 
 from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 
 import redis
@@ -47,17 +48,18 @@ class Fetcher:
         process_limits: Mapping[str, int] = NO_LIMITS,
         timings: Timings = STANDARD,
         first_index: int = 0,
+        fair_queues: AbstractSet[str] = frozenset(),
     ) -> None:
         self._state = state = FetchState(concurrency, first_index)
         self.in_flight = state.in_flight
         self._stale_after_s = timings.stale_after_s
         self._process_limits = limits = ProcessLimits(process_limits, state.in_flight)
         blocking = BlockingMoves(client, keys.working(owner), state.wake_up, timings)
-        self._pipeline = FetchPipeline(client, owner, order, state, events, limits, timings)
+        self._pipeline = FetchPipeline(client, owner, order, state, events, limits, timings, fair_queues)
         self._reconciler = reconciler = Reconciler(
             client, owner, state, events.recovered, dead_set_limits, decoded_limit, absent
         )
-        self._leader = Leader(client, owner, state, self._pipeline, blocking, reconciler, limits, timings)
+        self._leader = Leader(client, owner, state, self._pipeline, blocking, reconciler, limits, timings, fair_queues)
 
     def next(self) -> UnitOfWork | None:
         """Return the next job to run in the calling thread, after the round trips that it takes.

@@ -5,6 +5,7 @@ capacity became free, sends acknowledgements that no other thread sends, and rec
 """
 
 import threading
+from collections.abc import Set as AbstractSet
 
 import redis
 from redis.exceptions import NoPermissionError, OutOfMemoryError, RedisError, ResponseError
@@ -16,6 +17,7 @@ from framework.fetch.quotas import ProcessLimits
 from framework.fetch.requeue import Reconciler, requeue_unstarted
 from framework.fetch.state import FetchState
 from framework.fetch.unit_of_work import UnitOfWork
+from framework.store.script import RING
 from framework.timings import Timings
 
 STALLED_S = 0.010
@@ -54,7 +56,9 @@ class Leader:
         reconciler: Reconciler,
         process_limits: ProcessLimits,
         timings: Timings,
+        fair_queues: AbstractSet[str] = frozenset(),
     ) -> None:
+        self._fair_queues = fair_queues
         self.lock = threading.Lock()
         self.sleeping = False
         """Whether the leader sleeps."""
@@ -269,6 +273,9 @@ class Leader:
         now = clock()
         self._in_flight.add([UnitOfWork(queue, data, now) for queue, data, _ in arrived])
         self._process_limits.keep_blocking_only(self._blocking.queues)
+        if arrived and self._fair_queues and (rung := self._fair_queues & {queue for queue, _, _ in arrived}):
+            # The move may have taken the last job of the queue's own list, and other processes wait there.
+            RING(self._client, [], sorted(rung))
         if arrived and (self._state.closed or not self._in_flight.free_capacity or self._stopping.is_set()):
             self._return_buffer()
         elif any(waited_s < BURST_S for _, _, waited_s in arrived):

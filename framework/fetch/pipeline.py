@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection
+from collections.abc import Set as AbstractSet
 from types import TracebackType
 from typing import Protocol, TypeAlias
 
@@ -98,8 +99,15 @@ class FetchPipeline:
         events: FetchEvents,
         process_limits: ProcessLimits,
         timings: Timings,
+        fair_queues: AbstractSet[str] = frozenset(),
     ) -> None:
-        self._call = FetchCall(client, identity, read_timeout_s=COMMAND_TIMEOUT_S, lease_ms=timings.lease_ms)
+        self._call = FetchCall(
+            client,
+            identity,
+            read_timeout_s=COMMAND_TIMEOUT_S,
+            lease_ms=timings.lease_ms,
+            fair_queues=fair_queues,
+        )
         self._state = state
         self._in_flight = state.in_flight
         self._events = events

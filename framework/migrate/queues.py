@@ -17,6 +17,7 @@ from framework.migrate.report import MigrationReport, Quota
 from framework.process.set_aside import QueueAside
 from framework.store.script import MIGRATE
 from framework.wire import keys
+from framework.wire.sub_queues import parent_of
 
 PAGE = 100
 """Jobs per step: half a millisecond of Redis's time."""
@@ -147,7 +148,8 @@ class QueueMigrator:
         """Decide about a page, after ``moving`` jobs that are not yet counted in the quota."""
         if self._quota.exhausted:
             return [KEEP] * len(page)
-        decisions = [self._plan.decide(data, queue) for data in page]
+        # A sub-queue is a part of its queue.
+        decisions = [self._plan.decide(data, parent_of(queue)) for data in page]
         wrong_type = {
             decision.target for decision in decisions if decision.target and not self._is_list(decision.target)
         }

@@ -262,6 +262,8 @@ class ProcessInfo:
     quiet: bool
     busy: int
     slots: int
+    is_ruby: bool = False
+    """Whether its record lacks the label of this framework."""
 
 
 def read_processes(client: "redis.Redis") -> list[ProcessInfo]:
@@ -313,7 +315,10 @@ def process_info(
     """Return the facts in a process's record; malformed fields count as empty."""
     fields = loads_object(info)
     queues = frozenset[str]() if quiet == b"true" else frozenset(_queues_of(fields))
-    return ProcessInfo(identity, queues, quiet == b"true", _parse_count(busy), _parse_count(slots) or _slots_of(fields))
+    labels = fields.get("labels")
+    is_ruby = not isinstance(labels, list) or "python" not in labels
+    counts = _parse_count(busy), _parse_count(slots) or _slots_of(fields)
+    return ProcessInfo(identity, queues, quiet == b"true", *counts, is_ruby)
 
 
 def _parse_count(value: bytes | None) -> int:

@@ -15,7 +15,8 @@ from framework.push.batches import Batches
 from framework.push.bulk import BulkPush
 from framework.push.chunks import ChunkSource, WriteBatch
 from framework.push.deduplication import Deduplication
-from framework.push.edited_payloads import EditedPayloads, PayloadEdits, no_edits
+from framework.push.edited_payloads import EditedPayloads, PayloadEdits, check_accumulation, no_edits
+from framework.push.fair_payloads import FairPayloads
 from framework.push.job_batch import JobBatch, PayloadBuilder
 from framework.push.lock_port import PushLocks
 from framework.push.middleware_payloads import MiddlewarePayloads
@@ -96,6 +97,8 @@ class Client:
         if plan is None or options or plan.declaration is not declaration:
             plan = self._plan_for(declaration, options)
         locks = None if plan.deduplication is None else plan.locks(scheduled=due is not None)
+        if locks is not None and locks.window_s is not None:
+            due = DueTime(self._clock() + locks.window_s, locks.window_s)
         extra = NO_CONTEXT if plan.extra_fields is None else plan.extra_fields()
         batch = plan.payloads.one(args, due, locks, extra)
         return None if batch is None else self._write(plan, batch)[0]
@@ -111,7 +114,11 @@ class Client:
             BulkPushError: a shard failed, or in a later chunk a client middleware raised or made a job too large. The error
                 names the jobs that are written and those that may be. ``resume()`` continues it.
         """
-        return self._push_bulk(self._plan_for(request.declaration, request.options), request, self._write)
+        plan = self._plan_for(request.declaration, request.options)
+        locks = plan.locks(scheduled=request.due is not None)
+        if locks is not None and locks.window_s is not None:
+            request = request._replace(due=DueTime(self._clock() + locks.window_s, locks.window_s))
+        return self._push_bulk(plan, request, locks, self._write)
 
     def collect(self, request: PushRequest, fields: Mapping[str, Json], write: WriteBatch) -> Jid | None:
         """Build a job with these payload fields, and hand it to ``write`` instead of writing it. Raises as ``push``."""
@@ -122,7 +129,8 @@ class Client:
         """Build jobs with these payload fields, and hand them to ``write`` in chunks. Raises as ``push_bulk``."""
         plan = self._plan_for(request.declaration, request.options)
         extra = plan.fields_of_push
-        return self._push_bulk(plan._replace(extra_fields=lambda: {**extra(), **fields}), request, write)
+        locks = plan.step_locks(scheduled=request.due is not None)
+        return self._push_bulk(plan._replace(extra_fields=lambda: {**extra(), **fields}), request, locks, write)
 
     def build_one(
         self,
@@ -137,13 +145,15 @@ class Client:
         Writes nothing. Raises as ``push``.
         """
         plan = self._plan_for(declaration, options)
-        locks = plan.locks(scheduled=due is not None)
+        locks = plan.step_locks(scheduled=due is not None)
         return plan, plan.payloads.one(args, due, locks, {**plan.fields_of_push(), **fields})
 
     def batch_jobs_written(self, jids: Sequence[Jid]) -> None:
         """Note the jobs that the block of a batch has written. A test may run them."""
 
-    def _push_bulk(self, plan: PushPlan, request: BulkRequest, write: WriteBatch) -> list[Jid | None]:
+    def _push_bulk(
+        self, plan: PushPlan, request: BulkRequest, locks: Deduplication | None, write: WriteBatch
+    ) -> list[Jid | None]:
         due = request.due
 
         def first_due_at() -> float | None:
@@ -155,7 +165,6 @@ class Client:
                     raise
                 return due.at
 
-        locks = plan.locks(scheduled=due is not None)
         return BulkPush(ChunkSource(plan, request, locks, write, first_due_at).prepare).run()
 
     def push_up_to(self, request: PushRequest, limit: int, max_new: int | None = None) -> list[Jid]:
@@ -218,7 +227,9 @@ class Client:
             ArgumentsError, ExceedLimitError: the job is refused.
         """
         plan = self._plan_for(request.declaration, request.options)
-        batch = plan.payloads.one(request.args, None, plan.locks(scheduled=False), {**plan.fields_of_push(), **extra})
+        batch = plan.payloads.one(
+            request.args, None, plan.step_locks(scheduled=False), {**plan.fields_of_push(), **extra}
+        )
         return None if batch is None else prepared_job(plan, batch)
 
     def _write(self, plan: PushPlan, batch: JobBatch, token: str | None = None) -> Sequence[Jid | None]:
@@ -311,7 +322,11 @@ class Client:
         if declaration.deduplicate is not None and declaration.deduplicates:
             deduplication = Deduplication(declaration, declaration.deduplicate, self._locks, shard.name)
         payloads = self._payloads_of(declaration, options, shard, route.queue)
+        if declaration.fair_by is not None and route.queue == self._router.route(declaration).queue:
+            decompressed_limit = self._limiter.limits.decompressed_limit
+            payloads = FairPayloads(payloads, declaration, route.queue, decompressed_limit)
         if (edits := self._payload_edits_for(declaration)).steps:
+            check_accumulation(declaration)
             payloads = EditedPayloads(payloads, edits)
             if deduplication is not None:
                 deduplication.on_dropped = edits.undo

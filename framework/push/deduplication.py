@@ -10,6 +10,7 @@ from framework.types import Jid, Json, Payload
 from framework.wire.json import loads
 from framework.wire.resources import IDEMPOTENCY_KEY, LockDetails, LockRequest, UniqueJobs, wal_positions_of
 from framework.wire.status_key import StatusCommand
+from framework.wire.windows import WindowJobs
 
 NO_DETAILS = LockDetails({})
 """The details of a job that is due now, is not tracked, and has no WAL positions."""
@@ -27,7 +28,11 @@ class Deduplication:
         """Receives the dropped duplicates of a tracked class, each with the job that stands for it."""
         self.on_dropped: Callable[[bytes], None] | None = None
         """Receives the payload of each dropped duplicate."""
-        self._terms = locks.lock_terms(declaration, policy)
+        self.window_s = None if policy.window is None else policy.window.total_seconds()
+        """How long a push without a time of its own waits for further ones; ``None`` for a policy without a window."""
+        windows = locks.window_terms(declaration, policy)
+        self._kind = UniqueJobs if windows is None else WindowJobs
+        self._terms = windows or locks.lock_terms(declaration, policy)
         # The last terms: most pushes of a class have the same, without WAL positions and due time.
         self._encoded = (NO_DETAILS, self._terms.encode(NO_DETAILS))
         self.lock_keys = locks.key_maker(declaration)
@@ -54,12 +59,12 @@ class Deduplication:
     ) -> UniqueJobs:
         """Return jobs for the script that writes them. ``details`` has one item per job, or one for all jobs."""
         if len(details) > 1:
-            return UniqueJobs.of(self._terms, payloads, lock_keys, jids, details)
+            return self._kind.of(self._terms.encode, payloads, lock_keys, jids, details)
         # One object for both values: another thread may replace it.
         encoded = self._encoded
         if encoded[0] != details[0]:
             encoded = self._encoded = (details[0], self._terms.encode(details[0]))
-        return UniqueJobs(encoded[1], payloads, lock_keys, jids)
+        return self._kind(encoded[1], payloads, lock_keys, jids)
 
     def lock_request(self, payload: Payload) -> LockRequest:
         """Return the lock request of a job for a script that writes it with other things. The payload has its lock key."""
@@ -70,6 +75,8 @@ class Deduplication:
 
         ``owners`` has the job that owns the lock of each duplicate. A class that is not idempotent drops no job.
         """
+        if isinstance(jobs, WindowJobs):
+            return self._window_written(jobs, owners)
         if not self._declaration.idempotent or not any(owners):
             return jobs.jids
         if self.on_duplicates is not None:
@@ -80,6 +87,15 @@ class Deduplication:
             if owner:
                 self._locks.log_duplicate(loads(payload, None), self._declaration, self._policy, owner)
         return [None if owner else jid for jid, owner in zip(jobs.jids, owners, strict=True)]
+
+    def _window_written(self, jobs: WindowJobs, found: Sequence[Jid]) -> Sequence[Jid]:
+        """Log the jobs that were replaced or added to others; return for each push the id of the job that runs for it."""
+        ended = jobs.ended(found)
+        if ended and self.on_duplicates is not None:
+            self.on_duplicates([(jid, owner) for jid, owner, _ in ended])
+        for jid, owner, data in ended:
+            self._locks.log_duplicate({**loads(data, None), "jid": jid}, self._declaration, self._policy, owner)
+        return jobs.carriers(found)
 
 
 def lock_details(fields: Mapping[str, Json], due: DueTime | None, status: StatusCommand) -> LockDetails:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from framework.declare.declaration import Declaration
 from framework.declare.request import BulkRequest, DueTime
+from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.push.deduplication import Deduplication
 from framework.push.job_batch import JobBatch, PayloadBuilder
 from framework.types import Json, Payload
@@ -34,6 +35,20 @@ def no_edits(declaration: Declaration) -> Edits:
     """Return no change for every class."""
     del declaration
     return Edits()
+
+
+def check_accumulation(declaration: Declaration) -> None:
+    """Refuse a class whose jobs get the arguments of others: Redis can neither sign nor encrypt them.
+
+    Raises:
+        ConfigurationError: the class accumulates arguments.
+    """
+    if declaration.deduplicate is not None and declaration.deduplicate.strategy == "accumulate":
+        message = (
+            f"{declaration.wire_name} declares Deduplicate('accumulate'), which does not fit signed or encrypted payloads: "
+            "take 'debounce', or push to a class without them"
+        )
+        raise ConfigurationError([ConfigurationProblem("config/application.yml", "signatures.keys", message)])
 
 
 class EditedPayloads:

@@ -8,6 +8,7 @@ from framework.declare.policy_options import Deduplicate
 from framework.types import Jid, Payload
 from framework.wire.resources import LockRequest, LockTerms
 from framework.wire.status_key import StatusCommand
+from framework.wire.windows import WindowTerms
 
 KeyMaker: TypeAlias = Callable[[Sequence[bytes]], list[str]]
 """Returns the lock keys of jobs of one class from their arguments as JSON, not compressed."""
@@ -30,6 +31,10 @@ class PushLocks(Protocol):
 
     def lock_terms(self, declaration: Declaration, policy: Deduplicate) -> LockTerms:
         """Return what the lock requests of all jobs of a push share."""
+        ...
+
+    def window_terms(self, declaration: Declaration, policy: Deduplicate) -> WindowTerms | None:
+        """Return what the jobs of a push share that waits for further pushes, ``None`` for a policy without a window."""
         ...
 
     def lock_request(

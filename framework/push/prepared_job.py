@@ -8,6 +8,7 @@ from framework.push.push_plan import PushPlan
 from framework.types import Jid
 from framework.wire.json import loads
 from framework.wire.status_key import tracked_job
+from framework.wire.sub_queues import parent_of
 
 
 class PreparedJob(NamedTuple):
@@ -46,5 +47,12 @@ def prepared_job(plan: PushPlan, batch: JobBatch) -> PreparedJob:
 
     ttl_s = 0 if tracked is None else tracked.ttl_s
     return PreparedJob(
-        plan.shard.name, batch.queue, payload, batch.jids[0], lock_request, ttl_s, log_duplicate, note_written
+        plan.shard.name,
+        parent_of(batch.queue),
+        payload,
+        batch.jids[0],
+        lock_request,
+        ttl_s,
+        log_duplicate,
+        note_written,
     )

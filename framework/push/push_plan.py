@@ -34,6 +34,11 @@ class PushPlan(NamedTuple):
         found = self.deduplication
         return found if found is not None and found.is_enabled(scheduled=scheduled) else None
 
+    def step_locks(self, *, scheduled: bool) -> Deduplication | None:
+        """Return as ``locks`` the deduplication of a job that a script writes with other things: it waits for no further pushes."""
+        found = self.locks(scheduled=scheduled)
+        return found if found is not None and found.window_s is None else None
+
     def fields_of_push(self) -> Mapping[str, Json]:
         """Return the additional payload fields of a push made here and now."""
         return NO_CONTEXT if self.extra_fields is None else self.extra_fields()

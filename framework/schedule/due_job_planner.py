@@ -33,6 +33,7 @@ from framework.wire.payload_edit import rewrite
 from framework.wire.protected import OFFLOADED, READ, is_encrypted
 from framework.wire.resources import IDEMPOTENCY_KEY, JobResources, Lock, lock_of
 from framework.wire.status_key import tracked_job
+from framework.wire.sub_queues import arrival_queue
 
 
 class _MemoryBudgetExhaustedError(BaseException):
@@ -132,8 +133,16 @@ class DueJobPlanner:
         data = _encode(member, payload)
         if remote:
             return ShardTransfer(
-                member, data, queue, destination.shard, token, lock_request, _on_end(lock, None, ""), tell_duplicate
+                member,
+                data,
+                arrival_queue(payload, queue),
+                destination.shard,
+                token,
+                lock_request,
+                _on_end(lock, None, ""),
+                tell_duplicate,
             )
+        queue = arrival_queue(payload, queue)
         return DueAction(member, "queue", data, queue, lock_argument=lock_request, on_duplicate=tell_duplicate)
 
     def _lock_request(self, payload: Payload, shard: str) -> tuple[bytes, Callable[[Jid], None] | None]:
@@ -145,7 +154,8 @@ class DueJobPlanner:
         declaration: Declaration = worker.declaration()
         policy = self._locks.policy(declaration, shard, scheduled=False)
         foreign = IDEMPOTENCY_KEY in payload and lock_of(payload, None) is None
-        if policy is None or foreign:
+        # A job whose window is over needs no lock: a later push has begun a window of its own.
+        if policy is None or foreign or policy.has_window:
             return b"", None
         if IDEMPOTENCY_KEY not in payload:
             decompressed = dict(payload)

@@ -24,15 +24,20 @@ from framework.store.script import (
     BATCH_PUSH,
     MARK_CANCELLED,
     PUSH_DELAYED,
+    PUSH_FAIR,
     PUSH_UNIQUE,
     PUSH_UP_TO,
+    PUSH_WINDOW,
     Script,
 )
 from framework.types import Jid
 from framework.wire import keys
 from framework.wire.batch_fields import BatchAction, BatchMembers, BatchReply, BatchWrite
+from framework.wire.json import dumps
 from framework.wire.resources import UniqueJobs
 from framework.wire.status_key import StatusCommand
+from framework.wire.sub_queues import SEPARATOR
+from framework.wire.windows import WindowJobs
 
 # Members per ZADD; two arguments each.
 _SCHEDULE_CHUNK_SIZE = 500
@@ -71,6 +76,9 @@ class Shard(WorkflowStore):
 
     def enqueue_one(self, queue: str, payload: bytes, status_commands: Sequence[StatusCommand] = ()) -> None:
         """Append one payload to its queue. Raises as ``enqueue``."""
+        if SEPARATOR in queue:
+            self._enqueue_fair(queue, (payload,), "", status_commands)
+            return
         self._connection.write(
             b"%b$%d\r\n%b\r\n" % (_packed_head(queue), len(payload), payload),
             2,
@@ -90,8 +98,20 @@ class Shard(WorkflowStore):
         Raises:
             ShardUnavailableError: Redis does not answer or refuses; ``maybe_written`` says whether the jobs may be written.
         """
+        if SEPARATOR in queue:
+            self._enqueue_fair(queue, payloads, token, status_commands)
+            return
         names = [("SADD", keys.QUEUES, queue)]
         self._connection.write_once(QueueTransaction(token, queue, payloads), names, status_commands)
+
+    def _enqueue_fair(
+        self, queue: str, payloads: Sequence[bytes], token: str, status_commands: Sequence[StatusCommand]
+    ) -> None:
+        """Append payloads to a sub-queue, whose key then has a turn. As ``enqueue``."""
+        statuses = dumps([[str(word) for word in command[1:]] for command in status_commands])
+        done_key = keys.pushed(token) if token else ""
+        names = (keys.QUEUES, keys.queue(queue))
+        self._connection.run_script(PUSH_FAIR, names, (queue, done_key, TOKEN_MS, statuses, *payloads))
 
     def schedule(
         self, entries: Sequence[tuple[float, bytes]], token: str, status_commands: Sequence[StatusCommand] = ()
@@ -164,7 +184,8 @@ class Shard(WorkflowStore):
     def enqueue_unique(self, queue: str | None, jobs: UniqueJobs, token: str = "") -> list[Jid]:
         """Write jobs of a deduplicated class with their locks to a queue, or (``None``) to the ``schedule`` set.
 
-        Returns for each job the jid of the job that it duplicates, empty for none (``push_unique.lua``). ``token`` as in ``enqueue``.
+        Returns for each job the jid of the job that it duplicates, empty for none (``push_unique.lua``, and ``push_window.lua`` for
+        jobs that wait for further pushes). ``token`` as in ``enqueue``.
 
         Raises:
             ShardUnavailableError: as ``enqueue``; each script call writes all of its jobs or none.
@@ -176,7 +197,10 @@ class Shard(WorkflowStore):
             token_key = keys.pushed(f"{token}:{start}") if token else ""
             arguments = (count, queue or "", token_key, TOKEN_MS, *jobs.arguments(start, count))
             try:
-                reply = self._connection.run_script(PUSH_UNIQUE, names, arguments)
+                if isinstance(jobs, WindowJobs):
+                    reply = self._connection.run_script(PUSH_WINDOW, names[1:], (count, *arguments[2:]))
+                else:
+                    reply = self._connection.run_script(PUSH_UNIQUE, names, arguments)
             except ShardUnavailableError as failure:
                 failure.maybe_written = failure.maybe_written or bool(owners)
                 raise

@@ -31,6 +31,7 @@ from framework.telemetry import logs
 from framework.types import Jid, Payload
 from framework.wire.job import TASK, TASK_ITEMS
 from framework.wire.json import dumps, loads
+from framework.wire.sub_queues import parent_of
 
 _PUSH_WAIT_S = 2.0
 """How long a push waits until the events of jobs that it did not write are durable; after a failure it goes on without."""
@@ -87,7 +88,7 @@ class EventRecorder:
         """See ``PushRecorder``."""
         changes = [self._moved(destination, jid, NOT_PUSHED, f"the push failed: {error}") for jid in batch.jids]
         for change in changes:
-            change.queue = batch.queue
+            change.queue = parent_of(batch.queue)
         self._write_soon(changes)
 
     def written(self, destination: Destination, batch: JobBatch) -> None:
@@ -110,7 +111,7 @@ class EventRecorder:
     def _pushes(self, destination: Destination, batch: JobBatch) -> list[EventChange]:
         now, scheduled = self._clock(), batch.dues is not None
         changes = [
-            self._pushed(destination, batch.queue, loads(data, None), now, scheduled=scheduled)
+            self._pushed(destination, parent_of(batch.queue), loads(data, None), now, scheduled=scheduled)
             for data in batch.payloads
         ]
         if self._keeps_payloads:

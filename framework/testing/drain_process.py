@@ -17,6 +17,7 @@ from framework.settings.model import Settings
 from framework.shard.shard import Shard
 from framework.testing.no_process import silent_log
 from framework.wire import keys
+from framework.wire.sub_queues import parent_of
 from framework.wiring.client import open_router
 from framework.wiring.worker_process import WorkerOptions, build_worker
 
@@ -31,7 +32,11 @@ class DrainProcess:
     def __init__(self, settings: Settings, shard: Shard, queues: Sequence[str] | None, *, stops_at_error: bool) -> None:
         self._shard = Shard(shard.name, shard.endpoint, role="testing")
         client: Any = self._shard.client
-        names = sorted(name.decode() for name in client.smembers(keys.QUEUES)) if queues is None else list(queues)
+        names = (
+            sorted({parent_of(name.decode()) for name in client.smembers(keys.QUEUES)})
+            if queues is None
+            else list(queues)
+        )
         queues_of = tuple((name, 0) for name in names or ["default"])
         options = WorkerOptions(shard.name, queues_of, 1, _TIMEOUT_S, no_namespaces=True, isolates=False)
         self._names = [name for name, _ in options.queues]

@@ -57,6 +57,8 @@ class StoredLock:
     owner: Jid
     expires_at: float
     has_duplicates: bool = False
+    waiting: Any = None
+    """The note on a job that waits for further pushes (``memory_windows.py``)."""
 
 
 class JobMemory:
@@ -99,14 +101,15 @@ class JobMemory:
         with self.step:
             return next(filter(wanted, self._places[place]), None)
 
-    def add(self, place: Place, data: bytes, queue: str = "", due: float | None = None) -> None:
-        """Put a job into a place, due now or at ``due``."""
+    def add(self, place: Place, data: bytes, queue: str = "", due: float | None = None) -> StoredJob:
+        """Put a job into a place, due now or at ``due``; return it."""
         with self.step:
             job = StoredJob(data, queue, self._clock() if due is None else due)
             if place in ("schedule", "retry"):
                 insort(self._places[place], job, key=lambda one: (one.due, one.number))
             else:
                 self._places[place].append(job)
+            return job
 
     def remove(self, place: Place, job: StoredJob) -> bool:
         """Remove the job; return whether it was there."""
@@ -171,6 +174,11 @@ class JobMemory:
                 found.expires_at = expires_at
             else:
                 self._locks[key] = StoredLock(owner, expires_at)
+
+    def take_window(self, key: str, owner: Jid, ttl_ms: float, waiting: Any) -> None:
+        """Give the lock to a job that waits for further pushes."""
+        with self.step:
+            self._locks[key] = StoredLock(owner, self._clock() + ttl_ms / 1000, waiting=waiting)
 
     def note_duplicate(self, key: str) -> None:
         """Note in the lock that a duplicate of its job was dropped."""

@@ -29,7 +29,7 @@ class Places(Protocol):
 
     cancelled: set[Jid]
 
-    def add(self, place: Any, data: bytes, queue: str = "", due: float | None = None) -> None:
+    def add(self, place: Any, data: bytes, queue: str = "", due: float | None = None) -> object:
         """Put a job into a place."""
         ...
 

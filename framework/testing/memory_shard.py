@@ -11,12 +11,15 @@ from framework.shard.shard import Shard
 from framework.shard.workflow_reader import batches_of, workflow_status
 from framework.store.connect import Endpoint
 from framework.testing.memory import JobMemory, marked_duplicate
+from framework.testing.memory_windows import push_window
 from framework.types import Jid
 from framework.wire import keys
 from framework.wire.batch_fields import BatchAction, BatchMembers, BatchReply, BatchWrite
 from framework.wire.json import loads
 from framework.wire.resources import UniqueJobs
 from framework.wire.status_key import StatusCommand
+from framework.wire.sub_queues import parent_of
+from framework.wire.windows import WindowJobs
 from framework.wire.workflow_fields import WorkflowAction, WorkflowEvent
 
 if TYPE_CHECKING:
@@ -73,7 +76,7 @@ class MemoryShard(Shard):
         def write() -> None:
             self._write_statuses(status_commands)
             for payload in payloads:
-                self.memory.add("queue", payload, queue)
+                self.memory.add("queue", payload, parent_of(queue))
 
         self._check_available()
         self.memory.once(token, write)
@@ -117,6 +120,8 @@ class MemoryShard(Shard):
         return found
 
     def _enqueue_unique(self, queue: str | None, jobs: UniqueJobs) -> list[Jid]:
+        if isinstance(jobs, WindowJobs):
+            return push_window(self.memory, jobs, self.time())
         _, ttl_ms, drops, _, shared = jobs.terms
         owners: list[Jid] = []
         details = jobs.details or [cast("bytes", shared)] * len(jobs.jids)
@@ -136,7 +141,7 @@ class MemoryShard(Shard):
                 state, mode, seconds = more["status"]
                 self.memory.set_state(keys.status(jid), state, mode, float(seconds))
             data = marked_duplicate(payload, owner) if owner else payload
-            self.memory.add("schedule" if queue is None else "queue", data, queue or "", due)
+            self.memory.add("schedule" if queue is None else "queue", data, parent_of(queue or ""), due)
         return owners
 
     def _due(self, details: dict[str, Any]) -> float | None:
@@ -188,7 +193,7 @@ class MemoryShard(Shard):
                     wait_s = 0.0 if due is None else max(0.0, due - self.time())
                     self.memory.take_lock(request["key"], request["jid"], request["ttl_ms"] + wait_s * 1000)
                 stored = data if lock is None else marked_duplicate(data, lock.owner)
-                self.memory.add("queue" if group.queue else "schedule", stored, group.queue, due)
+                self.memory.add("queue" if group.queue else "schedule", stored, parent_of(group.queue), due)
         return dropped
 
     def _batch_due(self, due: str) -> float:

@@ -41,6 +41,7 @@ from framework.testing.no_process import LOOP, silent_log
 from framework.types import JobState
 from framework.wire.json import loads
 from framework.wire.status_key import TrackedJob
+from framework.wire.sub_queues import parent_of
 
 DueSet: TypeAlias = Literal["schedule", "retry"]
 
@@ -220,7 +221,7 @@ class MemoryWorker:
                 data = marked_duplicate(data, owner)
             else:
                 memory.take_lock(request["key"], request["jid"], request["ttl_ms"])
-        memory.add("queue", data, queue)
+        memory.add("queue", data, parent_of(queue))
 
 
 def _do_nothing() -> None:

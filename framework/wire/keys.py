@@ -168,6 +168,11 @@ def queue(name: str) -> str:
     return f"queue:{name}"
 
 
+def turns(queue: str) -> str:
+    """ZSET of the keys of a queue's sub-queues with jobs; the score is the number of the turn."""
+    return f"aw:turns:{queue}"
+
+
 _WORKING = "aw:working:"
 WORKING_LISTS = f"{_WORKING}*"
 """Pattern of all working lists."""

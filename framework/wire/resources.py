@@ -148,14 +148,14 @@ class UniqueJobs(NamedTuple):
     @classmethod
     def of(
         cls,
-        terms: LockTerms,
+        encode: Callable[["LockDetails"], tuple[str | int | bytes, ...]],
         payloads: Sequence[bytes],
         lock_keys: Sequence[str],
         jids: Sequence[Jid],
         details: Sequence["LockDetails"],
     ) -> "UniqueJobs":
-        """Return jobs with the details of each, or with one item of ``details`` for all."""
-        shared = terms.encode(details[0])
+        """Return jobs with the details of each, or with one item of ``details`` for all; ``encode`` is that of their terms."""
+        shared = encode(details[0])
         if len(details) == 1 or all(one == details[0] for one in details):
             return cls(shared, payloads, lock_keys, jids)
         return cls(shared, payloads, lock_keys, jids, [one.encode() or b"{}" for one in details])

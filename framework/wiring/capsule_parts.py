@@ -1,6 +1,7 @@
 """Build the capsules of a worker process: the fetcher, the threads and the policies of each."""
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import redis
@@ -54,6 +55,7 @@ def open_fetchers(
     dead_set: SetLimits,
     absent: AbsentKeys,
     waits: Timings,
+    fair_queues: AbstractSet[str],
 ) -> list[Fetcher]:
     """Return the fetcher of each capsule; running jobs have different places in all of them."""
     fetchers: list[Fetcher] = []
@@ -62,7 +64,18 @@ def open_fetchers(
     for owner, plan in zip(owners, plans, strict=True):
         fetchers.append(
             Fetcher(
-                client, owner, plan.order, plan.slots, events, dead_set, decoded_limit, absent, limits, waits, first
+                client,
+                owner,
+                plan.order,
+                plan.slots,
+                events,
+                dead_set,
+                decoded_limit,
+                absent,
+                limits,
+                waits,
+                first,
+                fair_queues,
             )
         )
         first += plan.slots

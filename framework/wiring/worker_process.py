@@ -76,6 +76,7 @@ from framework.wiring.capsule_parts import (
 )
 from framework.wiring.client import default_client, open_router, open_shards, replay_kept_pushes, tracker_of
 from framework.wiring.cron import open_cron, serve_leadership
+from framework.wiring.fair_queues import fair_queues, refuse_shared_fair_queues
 from framework.wiring.feature_flags import serve_flags
 from framework.wiring.payload_sweep import open_payload_upkeep
 from framework.wiring.payloads import open_decoder
@@ -166,6 +167,8 @@ def run_worker(
         waited = wait_for_redis(shard, components.lease, signals, partial(check_rights, settings, shard))
         if waited is not None:
             return waited
+        served = {name for plan in options.plan(router) for name in plan.order.names}
+        refuse_shared_fair_queues(shard.client, router, shard.name, served)
         replay_kept_pushes(default_client())
         status = Launcher(components, signals).run()
         default_client().recorder.flush(_FLUSH_S)
@@ -210,8 +213,8 @@ def build_worker(
     fetching, upkeep, beating = _open_clients(shard, "fetch", "upkeep", "lease")
     budget, decoded_limit = MemoryBudget(settings.size_limit.decoding_budget), settings.size_limit.decoded_limit
     owners = owners_of(identity, plans := options.plan(router))
-    absent = _absent_keys(settings, identity, owners, waits)
-    fetchers = open_fetchers(settings, fetching, owners, plans, events, dead_set, absent, waits)
+    absent, fair = _absent_keys(settings, identity, owners, waits), fair_queues(router, shard.name)
+    fetchers = open_fetchers(settings, fetching, owners, plans, events, dead_set, absent, waits, fair)
     cancellations = Cancellations(shard.client, absent, loop.cancel_named)
     runs = RunningJobs(partial(running_units, fetchers), cancellations)
     policies = open_policies(settings, events.tracker, shard, upkeep, owners, absent, waits)

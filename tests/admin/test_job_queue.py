@@ -213,3 +213,22 @@ def test_job_that_was_fetched_is_not_dropped(shard, redis):
     data = encoded("Job", jid="gone")
     assert not queue_actions.drop_job(shard.client, "default", data, from_left=True)
     assert redis.dbsize() == 0
+
+
+def test_queue_includes_the_jobs_of_its_sub_queues(shard, redis):
+    for number, name in enumerate(["default", "default~a", "default~a", "default~b"]):
+        payload = encoded(jid=f"j{number}", args=[number], queue="default", aw_fair_queue=name)
+        redis.lpush(keys.queue(name), payload)
+        redis.sadd(keys.QUEUES, name)
+    redis.zadd(keys.turns("default"), {"a": 1, "b": 2})
+    (queue,) = admin.queues()
+    assert (queue.name, queue.size) == ("default", 4)
+    assert [job.args for job in queue.peek(3)] == [[0], [1], [2]]
+    assert (queue.find("j3").waits_in, queue.find("j9")) == ("default~b", None)
+    assert [(job.args, job.waits_in) for job in queue][-1] == ([3], "default~b")
+    assert [job.delete() for job in queue if job.args == [2]] == [True]
+    assert [job.args for job in admin.Queue("default~a")] == [[1]]
+    assert queue_reader.read_queues(shard, ["default"])[0].keys == 2
+    assert queue.clear() == 3
+    assert redis.keys("queue:*") == []
+    assert redis.smembers(keys.QUEUES) == set()

@@ -38,6 +38,7 @@ MAY_TAKE = {
     "limiter_unlock": {"ZREM"},  # the command removes a holder of a rate limiter, not a job
     "mark_cancelled": {"ZREM"},  # the command removes an old mark, not a job
     "migrate": {"RPOP"},
+    "push_window": {"ZREM"},
     "reclaim": {"LREM"},
     "release": {"ZREM"},  # the command removes the mark of a cancelled job
     "release_paused": {"ZREM"},
@@ -48,6 +49,7 @@ MAY_TAKE = {
     "restore": {"RPOP"},
     "schedule": {"LREM"},
     "slots": {"ZPOPMIN", "ZREM"},
+    "turns": {"RPOP", "ZPOPMIN"},
     "trim": {"ZPOPMIN", "ZREM"},  # the dead set holds jobs that have ended
     "workflow_change": {"ZREM"},  # the command removes the name of a workflow
     "yield_job": {"LREM"},

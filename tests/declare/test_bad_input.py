@@ -131,6 +131,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "lease_timeout": SPANS,
     "minimum_duration": (None, *SPANS),
     "limiter": (True, 5, "api", ("api",), DeferOnHealth()),
+    "fair_by": (True, False, 5, "a key", ("user",), DeferOnHealth(), str),
     "concurrency_scope": (True, False, "user", ("user",), DeferOnHealth(), 5),
     "defer_on_health": (True, False, "main", ("main",), Deduplicate(), timedelta(1)),
     "pause_control": WORDS,
@@ -173,6 +174,8 @@ CASES = [
     pytest.param(name, value, id=f"{name}-{index}")
     for name, wrong in WRONG.items()
     for index, value in enumerate((*wrong, *JUNK))
+    # A function of the arguments is right for this one.
+    if not (name == "fair_by" and value is takes_one)
 ]
 
 
@@ -347,6 +350,10 @@ def test_constraint_broken_by_parent_may_be_mended_by_child(rule: Any, forbidden
         (Deduplicate, "if_deduplicated", False, "'reschedule_once', or None"),
         (Deduplicate, "including_scheduled", 1, "True or False"),
         (Deduplicate, "feature_flag", "a flag", "letters, digits and underscores"),
+        (Deduplicate, "window", 0, "a positive timedelta"),
+        (Deduplicate, "max_window", "30s", "a positive timedelta"),
+        (Deduplicate, "max_items", 0, "a whole number >= 1, or None"),
+        (Deduplicate, "max_bytes", 1_000_001, "a whole number from 1 to 1,000,000, or None"),
         (DeferOnHealth, "database", None, "letters, digits and underscores"),
         (DeferOnHealth, "database", "", "letters, digits and underscores"),
         (DeferOnHealth, "tables", "projects", "Write ('projects',) with the comma"),
@@ -391,6 +398,42 @@ def test_policy_fields_that_contradict_are_refused():
     with pytest.raises(DeclarationError, match="needs strategy 'until_executed'") as caught:
         Deduplicate("until_executing", if_deduplicated="reschedule_once")
     assert caught.value.attribute == "if_deduplicated"
+    window = timedelta(seconds=30)
+    for options, attribute, words in (
+        ({"strategy": "debounce"}, "window", "'debounce' needs window"),
+        ({"strategy": "accumulate"}, "window", "'accumulate' needs window"),
+        ({"window": window}, "window", "belongs to strategy 'debounce' or 'accumulate', not to 'until_executing'"),
+        ({"strategy": "debounce", "window": window, "max_items": 5}, "max_items", "belongs to strategy 'accumulate'"),
+        (
+            {"strategy": "accumulate", "window": window, "max_window": window},
+            "max_window",
+            "belongs to strategy 'debounce'",
+        ),
+        (
+            {"strategy": "debounce", "window": window, "max_window": timedelta(1e-5)},
+            "max_window",
+            "shorter than window",
+        ),
+        (
+            {"strategy": "debounce", "window": window, "including_scheduled": True},
+            "including_scheduled",
+            "Leave including",
+        ),
+    ):
+        with pytest.raises(DeclarationError, match=words) as caught:
+            Deduplicate(**options)
+        assert caught.value.attribute == attribute
+    policy = Deduplicate("accumulate", window=window)
+    for attributes, words in (
+        ({"idempotent": False}, "declare idempotent = True"),
+        ({}, r"declare the last parameter of perform as list\[...\], without a default. It is 'mode'"),
+        ({"data_consistency": "sticky"}, "does not fit data_consistency = 'sticky'"),
+        ({"encrypt": True}, "does not fit encrypt = True"),
+    ):
+        with registry.isolated(), pytest.raises(DeclarationError, match=words):
+            type(
+                "SampleWorker", (ApplicationWorker,), body(**{"idempotent": True, "deduplicate": policy, **attributes})
+            )
     with pytest.raises(DeclarationError, match="0:00:05 is shorter than delay = 1:00:00") as caught:
         DeferOnHealth(delay=timedelta(hours=1), max_delay=timedelta(seconds=5))
     assert caught.value.attribute == "max_delay"

@@ -106,6 +106,7 @@ _GOOD: list[tuple[str, Any, Any]] = [
     ("lease_timeout", None, None),
     ("minimum_duration", timedelta(seconds=5), timedelta(seconds=5)),
     ("concurrency_scope", ConcurrencyScope("user", limit=2), ConcurrencyScope("user", limit=2)),
+    ("fair_by", "user", "user"),
     ("limiter", unlimited("a"), unlimited("a")),
     ("defer_on_health", DeferOnHealth(tables=("a",)), DeferOnHealth(tables=("a",))),
     ("pause_control", "zoekt", "zoekt"),

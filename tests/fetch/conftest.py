@@ -24,7 +24,9 @@ class FetcherBench:
     ``job`` replaces the run of a unit; it returns whether the unit is finished.
     """
 
-    def __init__(self, redis, url, queues=(("default", 0),), slots=2, job=None, limits=None, timings=STANDARD):
+    def __init__(
+        self, redis, url, queues=(("default", 0),), slots=2, job=None, limits=None, timings=STANDARD, fair=frozenset()
+    ):
         self.redis = redis
         self.shard = opened(url)
         self.slots = slots
@@ -33,7 +35,7 @@ class FetcherBench:
         self.recovered_jobs, self.faults = [], []
         order = QueueOrder.of(queues)
         self.fetcher = Fetcher(
-            client, IDENTITY, order, slots, self, LIMITS, process_limits=limits or {}, timings=timings
+            client, IDENTITY, order, slots, self, LIMITS, process_limits=limits or {}, timings=timings, fair_queues=fair
         )
         self.state, self.reconciler = self.fetcher._state, self.fetcher._reconciler
         self.in_flight = self.fetcher.in_flight

@@ -2,6 +2,7 @@
 
 import os
 import time
+from datetime import timedelta
 from typing import Literal
 
 from redis import Redis
@@ -88,6 +89,16 @@ class KeyedWorker(Base):
 
     def perform(self, key: int) -> None:
         time.sleep(0.1)
+
+
+class DebouncedWorker(KeyedWorker):
+    deduplicate = Deduplicate("debounce", window=timedelta(milliseconds=200))
+
+
+class FairWorker(Base):
+    fair_by = staticmethod(lambda args: args[0])
+
+    def perform(self, tenant: str, number: int) -> None: ...
 
 
 class FlaggedWorker(KeyedWorker):

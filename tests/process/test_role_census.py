@@ -51,6 +51,10 @@ OneWorker.perform_bulk([()] * 6)
 for key in (1, 1, 2):
     KeyedWorker.perform_async(key)
 KeyedWorker.perform_in(0.2, 3)
+for _ in range(2):
+    DebouncedWorker.perform_async(3)
+FairWorker.perform_async("a", 0)
+FairWorker.perform_bulk([("a", 1), ("b", 2), ("a", 3)])
 FlaggedWorker.perform_async(4)
 FewWorker.perform_with_capacity()
 status.look_up(jids)

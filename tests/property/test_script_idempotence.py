@@ -14,6 +14,7 @@ from framework.store.script import Script
 from framework.wire.batch_fields import BatchGroup, BatchWrite, NewBatch
 from framework.wire.json import dumps
 from framework.wire.resources import Lock, LockDetails, LockRequest, LockTerms, UniqueJobs
+from framework.wire.windows import WindowJobs, WindowTerms
 from tests.tables import each_row
 
 LEASE, WORKING, QUEUE, QUEUES, SET, DEAD, REGISTRY, RUNS, BEATS = (
@@ -156,8 +157,22 @@ def claim(number):
 
 def pushed(jobs, place, queue, token="", **facts):
     owners = [(f"aw:lock:{number}", f"j{number}", LockDetails({}, **facts)) for number in range(len(jobs))]
-    unique = UniqueJobs.of(LockTerms("C", 60, True, "n"), jobs, *zip(*owners, strict=True))
+    unique = UniqueJobs.of(LockTerms("C", 60, True, "n").encode, jobs, *zip(*owners, strict=True))
     return [QUEUES, place], [len(jobs), queue, token, 60_000, *unique.arguments(0, len(jobs))]
+
+
+def turns(redis, jobs):
+    redis.rpush("queue:q~b", *jobs)
+    redis.zadd("aw:turns:q", {"b": 1, "gone": 2})
+
+
+def windowed(jobs, mode, delay_s=60.0, token=""):
+    terms = WindowTerms("C", 60, mode, 90.0, 10, 1_000, "n")
+    names = [f"aw:lock:{number // 2}" for number in range(len(jobs))], [f"j{number}" for number in range(len(jobs))]
+    unique = WindowJobs(
+        terms.encode(LockDetails({}, delay_s=delay_s)), [b'{"args":[["a"]]}' + job for job in jobs], *names
+    )
+    return [SET], [len(jobs), token, 60_000, *unique.arguments(0, len(jobs))]
 
 
 def claiming(call, jobs):
@@ -321,6 +336,9 @@ CALLS = {
     "push_unique, due later": (held, lambda jobs: pushed(jobs, SET, "", due=now_plus(60))),
     "push_unique, due after a delay": (held, lambda jobs: pushed(jobs, SET, "", delay_s=60.0)),
     "push_unique, under a token": (held, lambda jobs: pushed(jobs, QUEUE, "q", token="token")),
+    "push_window, under a token": (held, lambda jobs: windowed(jobs, "debounce", token="token")),
+    "push_fair": (turns, lambda jobs: ([QUEUES, "queue:q~a"], ["q~a", "token", 60_000, "[]", *jobs])),
+    "ring": (turns, lambda jobs: ([], ["q"])),
     "admit": (slot_request_in_flight, lambda jobs: admitted(jobs, 1)),
     "admit, and wait": (slot_request_behind_others, lambda jobs: admitted(jobs, 2)),
     "take_slot": (slot_request_in_flight, lambda jobs: slot_request(jobs, 1)),

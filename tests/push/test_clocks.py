@@ -16,6 +16,7 @@ from framework.shard.shard import Shard
 from framework.wire import keys
 from tests.harness import Site, full_memory
 from tests.push.conftest import worker
+from tests.tables import each_row
 
 PRODUCER = Path(__file__).with_name("slow_clock_producer.py")
 SLACK_S = 60.0
@@ -68,7 +69,7 @@ def test_delay_with_a_right_host_clock_logs_no_warning(site, redis):
     assert near(due_in_seconds(redis)["PlainWorker", "in"], 300)
 
 
-@pytest.mark.parametrize("delay", [0, -5, -(10**8)])
+@each_row("delay", [0, -5, -(10**8)])
 def test_delay_of_zero_enqueues_at_once(push_mode, jobs, redis, delay):
     worker(queue="default").perform_in(delay, 1)
     worker(queue="default").perform_bulk_in(delay, [(2,)])
@@ -124,7 +125,7 @@ def test_due_time_set_by_a_middleware_is_used(pusher, redis):
     assert not any("at" in json.loads(data) for data, _ in found)
 
 
-@pytest.mark.parametrize("due", ["soon", None, True, float("nan"), 10**400])
+@each_row("due", ["soon", None, True, float("nan"), 10**400])
 def test_push_invalid_due_time_of_a_middleware_is_refused(pusher, redis, due):
     class Spoil:
         def call(self, cls, job, queue, pool):

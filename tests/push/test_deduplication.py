@@ -22,6 +22,7 @@ from framework.wire.resources import IDEMPOTENCY_KEY, lock_key
 from tests.harness import full_memory, opened
 from tests.push.conftest import Pusher, worker
 from tests.servers.proxy import Proxy
+from tests.tables import each_row
 
 pytestmark = pytest.mark.usefixtures("room")
 
@@ -94,7 +95,7 @@ def test_duplicate_of_a_class_not_idempotent_is_written(push_mode, redis, jobs):
     assert deduplicated(redis) == 0
 
 
-@pytest.mark.parametrize("off", [None, Deduplicate("none")], ids=("none", "strategy none"))
+@each_row("off", [None, Deduplicate("none")])
 def test_strategy_none_deduplicates_nothing(push_mode, redis, jobs, off):
     job = worker(queue="default", idempotent=True, deduplicate=off)
     assert all([*job.perform_bulk([(1,), (1,)]), job.perform_async(1)])
@@ -229,7 +230,7 @@ def test_large_arguments_are_compared_uncompressed(pusher, redis, jobs):
     assert jobs()[0]["compressed"] is True
 
 
-@pytest.mark.parametrize("push", ["one", "later", "bulk"])
+@each_row("push", ["one", "later", "bulk"])
 def test_refused_push_leaves_no_lock(push_mode, redis, push):
     job = idempotent(Deduplicate(including_scheduled=True))
     pushes = {
@@ -501,7 +502,7 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize(("parameters", "one", "other"), SAME)
+@each_row(("parameters", "one", "other"), SAME)
 def test_push_with_a_default_given_is_a_duplicate_of_one_without(push_mode, redis, parameters, one, other):
     for first, second in ((one, other), (other, one)):
         with registry.isolated():

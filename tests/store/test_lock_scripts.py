@@ -63,7 +63,7 @@ def job(jid, key=KEY, positions=None, **facts):
 def push(redis, *jobs, drops=True, data=DATA, place=QUEUE, queue="q"):
     """Push jobs by one call of the script, and return the owners that it names."""
     count = len(jobs)
-    unique = UniqueJobs.of(LockTerms("C", 60.0, drops, "n"), [data] * count, *zip(*jobs, strict=True))
+    unique = UniqueJobs.of(LockTerms("C", 60.0, drops, "n").encode, [data] * count, *zip(*jobs, strict=True))
     reply = PUSH_UNIQUE(redis, [QUEUES, place], [count, queue, "", 0, *unique.arguments(0, count)])
     return [found.decode() for found in reply]
 

@@ -442,6 +442,63 @@ def test_scheduled_duplicate_is_dropped_if_declared(jobs):
     assert Planned.perform_async(1) is not None
 
 
+def test_pushes_within_a_window_become_one_run(jobs):
+    class Page(Base):
+        idempotent = True
+        status_expiration = timedelta(days=1)
+        deduplicate = Deduplicate("debounce", window=timedelta(minutes=1), max_window=timedelta(minutes=2))
+
+        def perform(self, page: int, text: str):
+            ran.append((page, text))
+            if text == "again":
+                Page.perform_async(1, "during the run")
+
+        @classmethod
+        def idempotency_arguments(cls, args):
+            return args[:1]
+
+    class Notes(Base):
+        idempotent = True
+        deduplicate = Deduplicate("accumulate", window=timedelta(minutes=1), max_items=3)
+
+        def perform(self, page: int, notes: list[str]):
+            ran.append((page, notes))
+
+    pages = [Page.perform_async(1, "old"), Page.perform_async(2, "other"), Page.perform_async(1, "again")]
+    assert len(set(pages)) == 3
+    assert [status.of(jid) for jid in pages] == ["discarded", "queued", "queued"]
+    notes = [
+        Notes.perform_async(7, []),
+        Notes.perform_async(7, ["a", "b"]),
+        *Notes.perform_bulk([(7, ["c"]), (7, ["d"])]),
+    ]
+    assert [jid == notes[0] for jid in notes] == [True, True, True, False]
+    assert len(jobs.enqueued()) == 4
+    assert jobs.drain() == 5
+    assert sorted(map(repr, ran)) == sorted(
+        map(repr, [(2, "other"), (1, "again"), (1, "during the run"), (7, ["a", "b", "c"]), (7, ["d"])])
+    )
+
+
+def test_jobs_of_a_fair_queue_run_and_are_retried(jobs):
+    class Fair(Base):
+        fair_by = staticmethod(lambda args: args[0])
+
+        def perform(self, tenant: str, number: int):
+            ran.append((tenant, number))
+            if number == 1 and ran.count((tenant, number)) == 1:
+                raise ValueError("once")
+
+    Fair.perform_async("a", 0)
+    Fair.perform_bulk([("a", 1), ("b", 2), ("a", 3)])
+    Fair.perform_in(60, "b", 4)
+    assert {job.queue for job in jobs.enqueued() if job.args != ["b", 4]} == {"default"}
+    assert len(jobs.enqueued()) == 5
+    assert jobs.drain(raise_errors=False) == 6
+    assert sorted(ran) == [("a", 0), ("a", 1), ("a", 1), ("a", 3), ("b", 2), ("b", 4)]
+    assert jobs.enqueued() == []
+
+
 def test_due_duplicate_of_a_retry_is_dropped(jobs):
     class Kept(Base):
         idempotent = True

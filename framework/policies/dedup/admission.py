@@ -36,7 +36,7 @@ class DedupPositions:
 
     def applies_to(self, declaration: Declaration) -> bool:
         """See ``AdmissionPolicy``."""
-        return declaration.deduplicates and self._consistency.applies_to(declaration)
+        return _has_lock(declaration) and self._consistency.applies_to(declaration)
 
     def admit(self, request: AdmissionRequest) -> NotAdmitted | None:
         """See ``AdmissionPolicy``: every job passes."""
@@ -80,7 +80,7 @@ class DedupLock:
 
     def applies_to(self, declaration: Declaration) -> bool:
         """See ``AdmissionPolicy``."""
-        return declaration.deduplicates
+        return _has_lock(declaration)
 
     def may_wait(self, declaration: Declaration) -> bool:
         """See ``GroupedPolicy``: ``prepare`` runs no code of the application."""
@@ -141,6 +141,12 @@ class DedupLock:
         keep_ms = lock.ttl_ms if keep_lock else 0
         found: list[bytes] = START_LOCKED(self._client, [lock.key], [lock.owner, lock.worker, keep_ms, unseen, *known])
         return found
+
+
+def _has_lock(declaration: Declaration) -> bool:
+    """Return whether the lock of a job matters at its start: after its window, a job has none that others regard."""
+    policy = declaration.deduplicate
+    return policy is not None and declaration.deduplicates and not policy.has_window
 
 
 def _keeps_lock(policy: Deduplicate | None) -> bool:

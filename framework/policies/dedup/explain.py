@@ -7,6 +7,7 @@ import redis
 from framework.text import decode_escaped, format_duration
 from framework.types import Payload
 from framework.wire.resources import lock_of
+from framework.wire.windows import WAITING_PAYLOAD
 
 
 def describe_lock(client: "redis.Redis", payload: Payload) -> list[str]:
@@ -22,6 +23,10 @@ def describe_lock(client: "redis.Redis", payload: Payload) -> list[str]:
         return [f"no lock: {lock.key} has expired or was released; an equal job may be pushed"]
     left = f"for {format_duration(left_ms / 1_000)}" if left_ms > 0 else "without end"
     owner = None if b"jid" not in fields else decode_escaped(fields[b"jid"])
+    if owner == lock.owner and WAITING_PAYLOAD.encode() in fields:
+        return [
+            f"the lock {lock.key} {left}: while the job waits in the schedule set, equal pushes replace it or add to it"
+        ]
     if owner == lock.owner:
         return [f"the lock {lock.key} {left}: equal jobs are dropped"]
     return [f"no lock: {lock.key} now belongs to the job {owner}, {left}"]

@@ -32,11 +32,13 @@ from framework.wire.resources import (
     wal_positions_of,
 )
 from framework.wire.status_key import StatusCommand
+from framework.wire.windows import WindowMode, WindowTerms
 
 COUNTER = "sidekiq_jobs_deduplicated_total"
 _DEFAULT_HOOK: Any = vars(ApplicationWorker)["idempotency_arguments"].__func__
 # Between two lines about one class's hook, or one flag.
 _LOG_INTERVAL_S = 60.0
+_MAX_ITEMS, _MAX_BYTES = 1_000, 65_536
 
 
 def flag_always_on(shard: str, flag: str) -> bool:
@@ -83,7 +85,7 @@ class Deduplicator:
         """Return the function that makes the lock keys of jobs pushed now, as ``set_key`` computes them."""
         signature = declaration.signature_for(declaration.version)
         prefix = lock_prefix(declaration.wire_name, declaration.signature_since(declaration.version))
-        if not signature.json_defaults and not self._has_hook(declaration):
+        if not signature.json_defaults and not self._has_hook(declaration) and not _accumulates(declaration):
             return partial(lock_keys, prefix)
 
         def keys_of(arguments: Sequence[bytes]) -> list[str]:
@@ -96,6 +98,16 @@ class Deduplicator:
         """Return what the lock requests of all jobs of a push share."""
         series = series_name(COUNTER, {"worker": declaration.wire_name, "strategy": policy.strategy})
         return LockTerms(declaration.wire_name, policy.ttl.total_seconds(), declaration.idempotent, series)
+
+    def window_terms(self, declaration: Declaration, policy: Deduplicate) -> WindowTerms | None:
+        """Return what the jobs of a push share that waits for further pushes, ``None`` for the other strategies."""
+        if not policy.has_window:
+            return None
+        worker, ttl_s, _, series = self.lock_terms(declaration, policy)
+        mode: WindowMode = "accumulate" if _accumulates(declaration) else "debounce"
+        longest_s = policy.max_window.total_seconds() if policy.max_window else 0.0
+        bounds = policy.max_items or _MAX_ITEMS, policy.max_bytes or _MAX_BYTES
+        return WindowTerms(worker, ttl_s, mode, longest_s, *bounds, series)
 
     def lock_request(
         self, payload: Payload, declaration: Declaration, policy: Deduplicate, status_command: StatusCommand | None
@@ -134,7 +146,9 @@ class Deduplicator:
         if not isinstance(args, list):
             return dumps(args)
         given = cast("list[Any]", args)
-        shortest = dumps(signature.without_defaults(given))
+        # The last argument of a class that accumulates is the list to which others are added.
+        compared = given[:-1] if _accumulates(declaration) else signature.without_defaults(given)
+        shortest = dumps(compared)
         if not self._has_hook(declaration):
             return shortest
         worker: Any = registry.find(declaration.wire_name)
@@ -175,14 +189,18 @@ class Deduplicator:
             return False
 
 
+def _accumulates(declaration: Declaration) -> bool:
+    return declaration.deduplicate is not None and declaration.deduplicate.strategy == "accumulate"
+
+
 def _changed_options(policy: Deduplicate) -> dict[str, Any]:
     """Return the options of a policy that differ from their defaults, as log fields."""
-    defaults = Deduplicate(policy.strategy)
-    options = {
-        option.name: getattr(policy, option.name) for option in fields(policy) if option.name not in ("strategy", "_")
+    changed = {
+        option.name: getattr(policy, option.name)
+        for option in fields(policy)
+        if option.name not in ("strategy", "_") and getattr(policy, option.name) != option.default
     }
     return {
         f"deduplication.options.{name}": value.total_seconds() if isinstance(value, timedelta) else value
-        for name, value in options.items()
-        if value != getattr(defaults, name)
+        for name, value in changed.items()
     }

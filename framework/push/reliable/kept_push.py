@@ -13,6 +13,7 @@ from framework.wire.json import dumps, loads
 from framework.wire.payload_edit import set_fields
 from framework.wire.resources import UniqueJobs
 from framework.wire.status_key import TrackedJob, tracked_job
+from framework.wire.windows import WindowJobs
 
 
 class DamagedRecordError(ValueError):
@@ -60,6 +61,7 @@ class KeptPush(NamedTuple):
                 "terms": [term.decode() if isinstance(term, bytes) else term for term in unique.terms],
                 "lock_keys": list(unique.lock_keys),
                 "details": [one.decode() for one in unique.details],
+                "has_window": isinstance(unique, WindowJobs),
             }
         return with_checksum(fields)
 
@@ -80,7 +82,8 @@ class KeptPush(NamedTuple):
                 *terms, details = fields["unique"]["terms"]
                 own_details = [one.encode() for one in fields["unique"]["details"]]
                 lock_keys = fields["unique"]["lock_keys"]
-                unique = UniqueJobs((*terms, details.encode()), payloads, lock_keys, fields["jids"], own_details)
+                kind = WindowJobs if fields["unique"]["has_window"] else UniqueJobs
+                unique = kind((*terms, details.encode()), payloads, lock_keys, fields["jids"], own_details)
             batch = JobBatch(fields["queue"], payloads, fields["jids"], dues, statuses, unique)
             times = fields["token"], float(fields["kept_at"])
             return cls(fields["shard"], batch, *times, bool(fields["in_doubt"]), bool(fields["locks_when_due"]))
@@ -98,7 +101,8 @@ class KeptPush(NamedTuple):
             return batch
         elapsed_s = max(0.0, now - self.kept_at)
         dues = [_absolute(due, elapsed_s, redis_now) for due in batch.dues]
-        if len(dues) == 1 and dues[0].at <= redis_now and not self.locks_when_due:
+        waits_in_set = self.locks_when_due or isinstance(batch.unique, WindowJobs)
+        if len(dues) == 1 and dues[0].at <= redis_now and not waits_in_set:
             return _for_queue(batch, now)
         if batch.unique is None:
             return batch._replace(dues=dues)

@@ -120,7 +120,10 @@ for i, group in ipairs(head.groups) do
   end
   -- Refused by an ACL: the types are right. What is written is counted all the same.
   broken = broken or failed or nil
-  if group.queue ~= '' and added > 0 then redis.pcall('SADD', KEYS[4], group.queue) end
+  if group.queue ~= '' and added > 0 then
+    redis.pcall('SADD', KEYS[4], group.queue)
+    arrive(group.queue)
+  end
   at = at + group.n
 end
 redis.call('HINCRBY', key, 'total', added)

@@ -38,6 +38,7 @@ for i = 1, n do
     elseif word == 'queue' then
       put = redis.pcall('LPUSH', KEYS[3 + i], owner and marked(data, owner) or data)
       redis.pcall('SADD', KEYS[2], ARGV[4 + 3 * n + i])
+      if string.find(ARGV[4 + 3 * n + i], '~', 1, true) and type(put) == 'number' then arrive(ARGV[4 + 3 * n + i]) end
     elseif word == 'dead' then
       put = redis.pcall('ZADD', KEYS[3], string.format('%.6f', seconds), data)
     elseif word == 'mark' then

@@ -1,7 +1,8 @@
 -- Acknowledge and count finished jobs (parts/count.lua), release what they hold, and fetch new ones, in one step.
 -- KEYS    1 lease  2 working list  3.. queues in the order of the fetch
 -- ARGV    1 lease in ms  2 how many jobs are wanted (1,000 at most come)  3 number of acknowledgements  then their payloads
---         then per queue its quota: the most jobs before the other queues had their turn; below 0: the most jobs at all
+--         then per queue its quota: the most jobs before the other queues had their turn; below 0: the most jobs at all;
+--         with '~' before it the queue may have sub-queues, which fill the quota in turns (parts/turns.lua)
 --         then per acknowledged job that holds something: its position (from 1), what it holds (parts/release.lua)
 -- RETURN  { lease held (1/0), { positions (from 1) of acknowledged jobs that the process no longer owned },
 --           { positions (from 1) of queues whose key is no list },
@@ -39,14 +40,24 @@ for _, error in ipairs(errors) do
 end
 if held == 0 or wanted <= 0 then return reply end
 
-local function take(i, most)
+-- Add jobs of the sub-queues, each key in its turn, until there are enough.
+local function add_turns(jobs, queue, most)
+  while #jobs < most do
+    local data = next_turn(queue)
+    if not data then return end
+    jobs[#jobs + 1] = data
+  end
+end
+
+local function take(i, most, fair)
   -- A key of another type must not hide the queues behind it.
-  local jobs = redis.pcall('RPOP', KEYS[i], most)
+  local jobs = redis.pcall('RPOP', KEYS[i], most) or (fair and {})
   if not jobs then return 0 end
   if jobs.err then
     refused[#refused + 1] = i - 2
     return 0
   end
+  if fair then add_turns(jobs, string.sub(KEYS[i], 7), most) end
   if #jobs > 0 then
     local put = redis.pcall('LPUSH', working, unpack(jobs))
     if type(put) == 'table' then
@@ -58,10 +69,11 @@ local function take(i, most)
     reply[#reply + 1] = i - 2
     reply[#reply + 1] = jobs
   end
+  if fair then ring(string.sub(KEYS[i], 7)) end
   return #jobs
 end
 
-local richer = {}
+local richer, fair = {}, {}
 local count = #KEYS
 local group = 100
 for first = 3, count, group do
@@ -71,8 +83,11 @@ for first = 3, count, group do
     for i = first, last do
       if wanted <= 0 then return reply end
       local quota = tonumber(ARGV[1 + acknowledged + i])
+      if not quota then
+        fair[i], quota = true, tonumber(string.sub(ARGV[1 + acknowledged + i], 2))
+      end
       local most = math.min(math.abs(quota), wanted)
-      local taken = take(i, most)
+      local taken = take(i, most, fair[i])
       if type(taken) == 'table' then return taken end
       if taken == quota then richer[#richer + 1] = i end
     end
@@ -80,7 +95,7 @@ for first = 3, count, group do
 end
 for _, i in ipairs(richer) do
   if wanted <= 0 then break end
-  local taken = take(i, wanted)
+  local taken = take(i, wanted, fair[i])
   if type(taken) == 'table' then return taken end
 end
 return reply

@@ -1,6 +1,6 @@
 -- Push jobs of a deduplicated class: each takes its lock in the step that writes it, or is dropped as a duplicate.
 -- KEYS    1 set of queue names  2 the queue, or the schedule set
--- ARGV    1 number of jobs n (1,000 at most)  2 queue name, '' for the schedule set
+-- ARGV    1 number of jobs n (1,000 at most)  2 queue name, or NAME~KEY of a sub-queue (parts/turns.lua), '' for the schedule set
 --         3 key that notes that this step was done, '' for none  4 for how many milliseconds
 --         of all locks: 5 class  6 for how many milliseconds  7 '1' to drop duplicates, '' to write them with the owner's jid
 --         8 counter of dropped duplicates  9 positions, due time, delay and status of all jobs (JSON), '' for none of these
@@ -95,4 +95,5 @@ if done_key ~= '' then redis.pcall('SET', done_key, cjson.encode(found), 'PX', A
 -- A name that is missing in `queues` only hides the queue from Sidekiq's pages: no reason to refuse written jobs.
 local listed = #added > 0 and queue ~= '' and redis.pcall('SADD', KEYS[1], queue)
 if type(listed) == 'table' then found[n + 1] = listed.err end
+if #added > 0 and string.find(queue, '~', 1, true) then arrive(queue) end
 return found

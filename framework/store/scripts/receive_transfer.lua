@@ -31,6 +31,7 @@ for i = 1, n do
       else
         redis.call('SET', guard, '1', 'PX', ARGV[2])
         redis.pcall('SADD', KEYS[1], ARGV[3 + n + i])
+        arrive(ARGV[3 + n + i])
         if claim and not owner then obtain(claim) end
         done[i] = owner or 1
       end

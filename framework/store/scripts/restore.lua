@@ -20,5 +20,9 @@ while moved < tonumber(ARGV[2]) and size < tonumber(ARGV[3]) do
   moved = moved + 1
   size = size + #payload
 end
-if moved > 0 then redis.pcall('SADD', KEYS[4], ARGV[4]) end
+if moved > 0 then
+  redis.pcall('SADD', KEYS[4], ARGV[4])
+  -- A sub-queue that was empty meanwhile has lost its turn.
+  arrive(ARGV[4])
+end
 return moved

@@ -82,6 +82,8 @@ class E(A):
     deduplicate = Deduplicate()
 class F(A):
     deduplicate = Deduplicate(including_scheduled=False)
+class I(A):
+    deduplicate = Deduplicate("debounce", window=WINDOW)
 """,
     "SEW007": """
 class A(TeamWorker):

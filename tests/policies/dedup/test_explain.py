@@ -24,6 +24,9 @@ def test_describe_lock_tells_the_lock_of_its_owner(granted, redis, ttl_s, left):
     if ttl_s is not None:
         redis.pexpire(KEY, ttl_s * 1000)
     assert describe_lock(granted, JOB) == [f"the lock {KEY} {left}: equal jobs are dropped"]
+    redis.hset(KEY, "member", "{}")
+    waits = "while the job waits in the schedule set, equal pushes replace it or add to it"
+    assert describe_lock(granted, JOB) == [f"the lock {KEY} {left}: {waits}"]
 
 
 def test_describe_lock_tells_another_owner(granted, redis):

@@ -12,6 +12,10 @@ _NARROWING = frozenset({"filter", "filter_by", "where", "get"})
 _BEGINNINGS = ("atomic", "begin", "begin_nested")
 
 
+_UNSCHEDULED = ("none", "debounce", "accumulate")
+"""The strategies that leave scheduled jobs alone."""
+
+
 def _consistency(worker: SourceClass, _: ClassIndex) -> Matches:
     declared = worker.attribute("data_consistency")
     if declared is None and worker.complete:
@@ -25,7 +29,7 @@ def _scheduled_duplicates(worker: SourceClass, _: ClassIndex) -> Matches:
     if declared is None or consistency not in ("sticky", "delayed") or not isinstance(declared.expression, ast.Call):
         return
     words = [word.arg for word in declared.expression.keywords]
-    if "including_scheduled" not in words and None not in words and _strategy(declared.expression) != "none":
+    if "including_scheduled" not in words and None not in words and _strategy(declared.expression) not in _UNSCHEDULED:
         message = (
             f"{{}} has data_consistency {consistency!r} and does not declare whether scheduled jobs count as duplicates"
         )
