@@ -28,9 +28,8 @@ def test_signed_job_is_accepted_twice():
     one.check(payload, "default")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_changed_job_is_refused():
+    changes = [
         {"class": "Other"},
         {"jid": "b" * 24},
         {"version": 1},
@@ -45,12 +44,10 @@ def test_signed_job_is_accepted_twice():
         {"aw_signature": 7},
         {"aw_signature": "1.00000000." + "0" * 63},
         {"aw_signature": "é"},
-    ],
-    ids=str,
-)
-def test_changed_job_is_refused(change):
-    with pytest.raises(PayloadError, match=r"signature"):
-        signatures(required=True).check({**signed(), **change}, "default")
+    ]
+    for change in changes:
+        with pytest.raises(PayloadError, match=r"signature"):
+            signatures(required=True).check({**signed(), **change}, "default")
 
 
 def test_fields_that_moves_change_are_not_covered():
