@@ -11,7 +11,7 @@ from framework.errors import ReadOnlyError
 from framework.wire import keys
 from tests.harness import encoded, enqueue
 
-NO_REDIS = {"batches", "dead", "held", "interrupted", "read_only", "retries", "scheduled"}
+NO_REDIS = {"batches", "dead", "held", "interrupted", "read_only", "retries", "scheduled", "workflows"}
 """Functions that only return a set, or bind."""
 NO_REDIS_METHODS = {"add", "find of Processes", "of_state", "scan", "where"}
 

@@ -12,7 +12,7 @@ from framework.wire import keys
 from tests.cli.test_help import COMMANDS
 from tests.harness import encoded
 
-GROUPS = ("jobs", "flags", "cron", "batches", "limiters", "tasks")
+GROUPS = ("jobs", "flags", "cron", "batches", "limiters", "tasks", "workflows")
 ENDLESS = {"--watch"}
 """Options of a command that runs until Ctrl-C."""
 

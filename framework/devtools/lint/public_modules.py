@@ -32,6 +32,7 @@ PUBLIC_MODULES: Mapping[str, str] = {
     "throttling": "your own load signals, which lower concurrency limits: `register`",
     "transactions": "pushes inside of database transactions: `skipping_transaction_check`, `add_source`",
     "types": "types for annotations: `Json`, `Payload`, `Jid` and the words of attributes",
+    "workflows": "steps that follow each other, each a batch: `Workflow`, `WorkflowRun`",
 }
 """Module within ``framework`` -> its purpose. The names that `framework` itself exports are public too."""
 
