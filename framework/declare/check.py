@@ -17,7 +17,6 @@ from framework.declare.misuse import unwrap_perform
 from framework.declare.policy_options import Deduplicate
 from framework.declare.signature import JobSignature, build_signature, check_method
 from framework.declare.validators import validate_value
-from framework.declare.versions import VersionHandler
 from framework.messages import did_you_mean, nearest
 from framework.typeguards import class_of, is_class, qualified_name, short_repr
 from framework.types import QUEUE_NAME
@@ -100,7 +99,7 @@ def build_declaration(
     strict = attributes["strict_arguments"] in (None, "raise") and not faults.has_error_in("strict_arguments")
     loggable = attributes["loggable_arguments"]
     signature: JobSignature | None = None
-    handlers: Mapping[int, VersionHandler] = {}
+    handlers: Mapping[int, versions.VersionHandler] = {}
     if perform is not None:
         with faults.collect():
             signature = build_signature(faults.worker, perform, strict=strict)
@@ -371,7 +370,7 @@ def _check_loggable(
     place: str,
     loggable: tuple[str, ...],
     signature: JobSignature,
-    handlers: Mapping[int, VersionHandler],
+    handlers: Mapping[int, versions.VersionHandler],
 ) -> None:
     known = dict.fromkeys(
         name for one in (signature, *(handler.signature for handler in handlers.values())) for name in one.names

@@ -153,9 +153,8 @@ class ApplicationWorker(AwaitablePushes):
             DeclarationError: the class is abstract.
         """
         if cls._aw_declaration is None:
-            raise DeclarationError(
-                qualified_name(cls), "is abstract: it has no jobs. Subclass it, or drop abstract=True."
-            )
+            name = qualified_name(cls)
+            raise DeclarationError(name, "is abstract: it has no jobs. Subclass it, or drop abstract=True.")
         return cls._aw_declaration
 
     def perform(self, *args: Any, **kwargs: Any) -> Any:

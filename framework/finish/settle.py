@@ -6,9 +6,7 @@ from functools import partial
 from typing import Any, Literal, TypeAlias, assert_never
 
 import redis
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoPermissionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis import exceptions
 
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.delayed_payload import DelayedOutcome, delayed_payload, payload_leaving_queue
@@ -363,7 +361,7 @@ class Settler:
             arguments.append(resources)
         try:
             return self._run_tracked(unit, script, names, arguments)
-        except NoPermissionError as error:
+        except exceptions.NoPermissionError as error:
             # Redis refuses a script before it runs. The right to the status key may be missing: move the job without its state.
             if status is None:
                 raise
@@ -374,7 +372,7 @@ class Settler:
         """Run a script; remember the job if the reply is lost: the script may have run."""
         try:
             return script(self._client, names, arguments)
-        except (RedisConnectionError, RedisTimeoutError, OSError):
+        except (exceptions.ConnectionError, exceptions.TimeoutError, OSError):
             self._in_doubt.add(unit.data)
             raise
 

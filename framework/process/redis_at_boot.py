@@ -14,8 +14,8 @@ from framework.process.signals import DRAIN, STOP, STOP_NOW, SignalQueue
 from framework.settings.model import Settings
 from framework.shard.redis_errors import advice_for, wrong_setting
 from framework.shard.shard import Shard
+from framework.store.missing_rights import MissingRights, missing_worker_rights
 from framework.store.modes import UnsupportedServerError
-from framework.store.rights import MissingRights, missing_worker_rights
 from framework.store.tls import tls_advice
 from framework.telemetry import logs
 

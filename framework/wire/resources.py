@@ -1,7 +1,4 @@
-"""Describe the resources of a job in Redis (its lock, slots and batch) for the scripts that move it.
-
-Each script that moves a job says what happens to them.
-"""
+"""Describe the resources of a job in Redis (its lock, slots and batch) for the scripts that move it."""
 
 import hashlib
 import json

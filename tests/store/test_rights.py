@@ -10,6 +10,7 @@ from redis.exceptions import NoPermissionError
 from framework.cli.acl import acl_line
 from framework.store import rights, script
 from framework.store.connect import Endpoint, open_client
+from framework.store.missing_rights import MissingRights, missing_worker_rights
 from framework.wire import keys
 from tests.harness import ROOT
 from tests.tables import each_row
@@ -64,8 +65,8 @@ def test_acl_printed_line_keeps_the_password(each_redis, as_user):
 
 
 def test_refused_with_all_rights_finds_nothing(each_redis, as_user):
-    assert rights.missing_worker_rights(as_user(*rights.WORKER.rules)) == rights.MissingRights()
-    assert rights.missing_worker_rights(each_redis) == rights.MissingRights()  # with every right
+    assert missing_worker_rights(as_user(*rights.WORKER.rules)) == MissingRights()
+    assert missing_worker_rights(each_redis) == MissingRights()  # with every right
     assert not each_redis.keys("*"), "the question has written something"
 
 
@@ -73,15 +74,15 @@ def test_refused_with_all_rights_finds_nothing(each_redis, as_user):
 @pytest.mark.refused("tested *")
 @each_row("right", RIGHTS)
 def test_refused_without_one_command_names_it(as_user, right):
-    refused = rights.missing_worker_rights(as_user(*(rule for rule in rights.WORKER.rules if rule != f"+{right}")))
+    refused = missing_worker_rights(as_user(*(rule for rule in rights.WORKER.rules if rule != f"+{right}")))
     wanted = {"optional": (right,)} if right in rights.WORKER.optional else {"commands": (right,)}
-    assert refused == rights.MissingRights(**wanted)
+    assert refused == MissingRights(**wanted)
 
 
 @pytest.mark.refused("tested *")
 @each_row("pattern", rights.WORKER.keys)
 def test_refused_without_one_key_names_it(as_user, pattern):
-    refused = rights.missing_worker_rights(as_user(*(rule for rule in rights.WORKER.rules if rule != f"~{pattern}")))
+    refused = missing_worker_rights(as_user(*(rule for rule in rights.WORKER.rules if rule != f"~{pattern}")))
     assert refused.keys == (pattern,)
     assert f"~{pattern}" in refused.rules
 
