@@ -120,7 +120,7 @@ def test_failed_step_starts_its_branch_and_no_other(row, ended):
         assert (run.status.state, run.status.step(failing).dead) == ("failed", 3 if failing == "import" else 1)
 
 
-def test_failed_step_without_a_branch_goes_on_when_its_jobs_succeed(row, ended, redis):
+def test_failed_step_without_a_branch_goes_on_after_success(row, ended, redis):
     run = Workflow("short").step("one", row).then("two", row).start()
     ended()
     (_, args), *_ = [*ended("dead")]
