@@ -199,6 +199,22 @@ def test_step_that_died_half_pushed_is_completed(row, ended, pusher, monkeypatch
     assert [one.jobs for one in run.status.steps[:3]] == [8, 8, 1]
 
 
+def test_step_started_by_two_runs_is_written_once(row, pusher, jobs, monkeypatch):
+    run, shard = catalogue(row).start(), pusher.shards["main"]
+    read = shard.step_part
+
+    def read_late(*args):
+        # Another run writes the step, after this one has read that no part is written.
+        monkeypatch.setattr(shard, "step_part", read)
+        advance(run, "", "start")
+        return read(*args)
+
+    monkeypatch.setattr(shard, "step_part", read_late)
+    advance(run, "", "start")
+    assert [job["args"] for job in jobs() if job["class"] == "Row"] == [[0], [1], ["other"]]
+    assert run.status.step("import").jobs == Batch(f"aw-{run.id}.import").status.total == 3
+
+
 def test_step_whose_function_fails_starts_when_it_works(row, ended, jobs):
     ROWS[:] = [(1,), "broken"]
     run = catalogue(row).start()
