@@ -120,7 +120,7 @@ def test_failed_step_starts_its_branch_and_no_other(row, ended):
         assert (run.status.state, run.status.step(failing).dead) == ("failed", 3 if failing == "import" else 1)
 
 
-def test_failed_step_without_a_branch_goes_on_when_its_jobs_succeed(row, ended, redis):
+def test_failed_step_without_a_branch_goes_on_after_success(row, ended, redis):
     run = Workflow("short").step("one", row).then("two", row).start()
     ended()
     (_, args), *_ = [*ended("dead")]
@@ -197,6 +197,22 @@ def test_step_that_died_half_pushed_is_completed(row, ended, pusher, monkeypatch
     assert run.status.state == "succeeded"
     assert len(started) == len(set(started)) == 8 + 8 + 1
     assert [one.jobs for one in run.status.steps[:3]] == [8, 8, 1]
+
+
+def test_step_started_by_two_runs_is_written_once(row, pusher, jobs, monkeypatch):
+    run, shard = catalogue(row).start(), pusher.shards["main"]
+    read = shard.step_part
+
+    def read_late(*args):
+        # Another run writes the step, after this one has read that no part is written.
+        monkeypatch.setattr(shard, "step_part", read)
+        advance(run, "", "start")
+        return read(*args)
+
+    monkeypatch.setattr(shard, "step_part", read_late)
+    advance(run, "", "start")
+    assert [job["args"] for job in jobs() if job["class"] == "Row"] == [[0], [1], ["other"]]
+    assert run.status.step("import").jobs == Batch(f"aw-{run.id}.import").status.total == 3
 
 
 def test_step_whose_function_fails_starts_when_it_works(row, ended, jobs):
