@@ -221,8 +221,8 @@ def _accepts(row: _Row, change: EventChange, *, late: bool) -> bool:
         return row.current == "enqueue"
     if change.kind == "push":
         return row.state in _PUSHED_AGAIN or change.replaces is not None
-    # The start of a run whose process was suspended may be written after the end of the next run.
-    return not (change.kind == "start" and not row.is_open and row.changed_at > change.at)
+    # A start, or an interruption that the process which took the job back has noted, may be written after the end of the next run.
+    return not (change.status in OPEN_STATUSES and not row.is_open and row.changed_at > change.at)
 
 
 def _end_duplicates(connection: Connection, owners: Mapping[str, _Row]) -> list[_Row]:
