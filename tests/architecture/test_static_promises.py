@@ -135,5 +135,5 @@ def test_fetching_stores_no_field_of_another_class() -> None:
     assert found == {
         *("blocking.py: call.armed_at", "blocking.py: call.queue"),  # a private record of the same file
         *("state.py: unit.run_index", "state.py: unit.started_at", "state.py: unit.thread"),  # the start of a unit
-        "unit_of_work.py: self.resources.lock",
+        *("unit_of_work.py: self.resources.lock", "unit_of_work.py: self.resources.on_removed"),
     }
