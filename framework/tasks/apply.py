@@ -15,7 +15,7 @@ from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 from framework.errors import TaskTablesError
 from framework.tasks.change import EventChange, Message, Status
 from framework.tasks.database import TaskDatabase
-from framework.tasks.job_ends import DUPLICATE, LOST, NOT_PUSHED
+from framework.tasks.job_ends import DUPLICATE, INTERRUPTED, LOST, NOT_PUSHED
 from framework.tasks.model import FAILED_STATUSES, OPEN_STATUSES, STATUSES, events, messages, tasks
 from framework.tasks.statements import COUNTERS, STATEMENTS
 from framework.telemetry import logs
@@ -200,6 +200,9 @@ def _accepts(row: _Row, change: EventChange, *, late: bool) -> bool:
         return False
     if change.kind == "push":
         return row.state in _PUSHED_AGAIN or change.replaces is not None
+    # The process that took the job back notes it after the move: the next run may have ended before, by any clock.
+    if change.state == INTERRUPTED.state and not row.is_open:
+        return False
     # The start of a run whose process was suspended may be written after the end of the next run.
     return not (change.kind == "start" and not row.is_open and row.changed_at > change.at)
 

@@ -2,6 +2,8 @@
 
 import os
 import random
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -93,6 +95,7 @@ STATES = {1: ("failed", "failed"), 2: ("finish", "discarded"), 4: ("error", "dea
 
 
 @pytest.mark.campaign
+@pytest.mark.timeout(1200)
 def test_tracked_jobs_end_right_under_all_faults(make_server, short_path):
     server = make_server()
     rng = random.Random(JOBS)
@@ -104,11 +107,15 @@ def test_tracked_jobs_end_right_under_all_faults(make_server, short_path):
         site.write("application.yml", {"tasks": {"url": postgres.url()}})
         try:
             os.environ["ROUND_FOLDER"] = str(site.folder)
-            made = site.run("-c", PUSH, str(JOBS))
-            assert made.returncode == 0, made.stderr
+            # Longer than a command of `site.run` may take.
+            command = [sys.executable, "-c", PUSH, str(JOBS)]
+            environment = site.environment("producer")
+            pushed = subprocess.run(
+                command, cwd=site.folder, env=environment, check=True, stdout=subprocess.PIPE, text=True, timeout=600
+            )
             account = _play(site, server, postgres, rng)
             with server.open("account") as client:
-                _wait_for_the_end(site, one, client, made.stdout.strip())
+                _wait_for_the_end(site, one, client, pushed.stdout.strip())
             for process in site.processes:
                 if process.popen.poll() is None:
                     process.end()
@@ -136,11 +143,11 @@ def _play(site, server, postgres, rng):
         until(lambda reached=reached: len(set(_effects(site, "row"))) >= reached, f"{reached} rows have begun", 300)
         account[fault] += 1
         if fault == "kill":
-            victim = workers.pop(rng.randrange(len(workers)))
+            victim = workers.pop(rng.randrange(len(workers))).ready()
             victim.kill()
             with server.open("killer") as client:
                 mark_dead(client, victim.identity)
-            workers.append(site.worker("-q", "default", "-c", "5").ready())
+            workers.append(site.worker("-q", "default", "-c", "5"))
         elif fault == "redis":
             server.kill()
             server.start()
