@@ -16,7 +16,7 @@ from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 from framework.errors import TaskTablesError
 from framework.tasks.change import EventChange, Message, Status
 from framework.tasks.database import TaskDatabase
-from framework.tasks.job_ends import DUPLICATE, HELD, LOST, NOT_PUSHED
+from framework.tasks.job_ends import DUPLICATE, HELD, INTERRUPTED, LOST, NOT_PUSHED
 from framework.tasks.model import FAILED_STATUSES, OPEN_STATUSES, STATUSES, events, messages, tasks
 from framework.tasks.statements import COUNTERS, STATEMENTS
 from framework.telemetry import logs
@@ -221,8 +221,11 @@ def _accepts(row: _Row, change: EventChange, *, late: bool) -> bool:
         return row.current == "enqueue"
     if change.kind == "push":
         return row.state in _PUSHED_AGAIN or change.replaces is not None
-    # A start, or an interruption that the process which took the job back has noted, may be written after the end of the next run.
-    return not (change.status in OPEN_STATUSES and not row.is_open and row.changed_at > change.at)
+    # The process that took the job back notes it after the move: the next run may have ended before, by any clock.
+    if change.state == INTERRUPTED.state and not row.is_open:
+        return False
+    # The start of a run whose process was suspended may be written after the end of the next run.
+    return not (change.kind == "start" and not row.is_open and row.changed_at > change.at)
 
 
 def _end_duplicates(connection: Connection, owners: Mapping[str, _Row]) -> list[_Row]:

@@ -101,7 +101,7 @@ def test_late_and_old_changes_do_not_undo_newer_ones(bench):
     bench.apply(note, late=True)
     bench.apply(change("j1", "start", 4.0, "working", "working"))
     # Another process took the job back and notes that later than a third one the end of its next run.
-    bench.apply(change("j1", "end", 8.0, state="interrupted"))
+    bench.apply(change("j1", "end", 9.5, state="interrupted"))
     bench.apply(change("j1", "mend", 6.0, "error", "deleted", seen_at=1.0))
     event = bench.event("j1")
     assert (event.state, [one.text for one in event.messages]) == ("completed", ["kept"])
