@@ -213,7 +213,9 @@ def _accepts(row: _Row, change: EventChange, *, late: bool) -> bool:
         return True
     if change.kind == "mend":
         return row.changed_at == change.seen_at
-    if late and change.at < row.changed_at:
+    # For the same reason an end that the spool kept counts although the interruption was noted after it.
+    is_end_of_next_run = row.state == INTERRUPTED.state and change.status not in OPEN_STATUSES
+    if late and change.at < row.changed_at and not is_end_of_next_run:
         return False
     if change.state == HELD.state:
         # Decision 247: admission holds a job in Redis before its record is written. Meanwhile another process may start the job, and

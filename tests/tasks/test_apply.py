@@ -107,6 +107,9 @@ def test_late_and_old_changes_do_not_undo_newer_ones(bench):
     assert (event.state, [one.text for one in event.messages]) == ("completed", ["kept"])
     bench.apply(change("j1", "mend", 6.0, "error", "deleted", seen_at=9.0))
     assert bench.event("j1").state == "deleted"
+    bench.apply(change("j2", "push", 1.0), change("j2", "end", 5.0, state="interrupted"))
+    bench.apply(change("j2", "end", 4.0, "finish", "completed"), late=True)
+    assert bench.event("j2").state == "completed"
 
 
 def test_record_of_a_held_job_yields_to_its_later_run(memory):
