@@ -213,7 +213,7 @@ def _accepts(row: _Row, change: EventChange, *, late: bool) -> bool:
         return True
     if change.kind == "mend":
         return row.changed_at == change.seen_at
-    # For the same reason an end that the spool kept counts although the interruption was noted after it.
+    # The process that took a job back notes the interruption after the move: an end that the spool kept may be that of the next run.
     is_end_of_next_run = row.state == INTERRUPTED.state and change.status not in OPEN_STATUSES
     if late and change.at < row.changed_at and not is_end_of_next_run:
         return False
@@ -223,7 +223,7 @@ def _accepts(row: _Row, change: EventChange, *, late: bool) -> bool:
         return row.current == "enqueue"
     if change.kind == "push":
         return row.state in _PUSHED_AGAIN or change.replaces is not None
-    # The process that took the job back notes it after the move: the next run may have ended before, by any clock.
+    # For the same reason an interruption reopens no event, whatever the clocks say.
     if change.state == INTERRUPTED.state and not row.is_open:
         return False
     # The start of a run whose process was suspended may be written after the end of the next run.

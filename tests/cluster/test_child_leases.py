@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from framework.cluster.child_leases import ChildLeases, can_run
-from framework.process.heartbeat import Lease
+from framework.process.heartbeat import ProcessLease
 from framework.process.signals import SWEEP
 from framework.recover.failure_detector import FailureDetector
 from framework.store.connect import Endpoint, open_client
@@ -91,7 +91,7 @@ def sleeper(group):
 
 def registered(redis, silent_s=10.0, lease_ms=2_000):
     """Register a child whose last heartbeat is old and whose lease expires soon."""
-    Lease(redis, IDENTITY, 2, FailureDetector(15.0, 3.0), replace(STANDARD, lease_s=lease_ms / 1000)).renew()
+    ProcessLease(redis, IDENTITY, 2, FailureDetector(15.0, 3.0), replace(STANDARD, lease_s=lease_ms / 1000)).renew()
     redis.zadd(keys.REGISTRY, {IDENTITY: redis.time()[0] - silent_s})
 
 

@@ -11,7 +11,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from framework.errors import ShardUnavailableError
 from framework.fetch.call import FetchCall
 from framework.fetch.unit_of_work import UnitOfWork
-from framework.process.heartbeat import Lease
+from framework.process.heartbeat import ProcessLease
 from framework.recover.failure_detector import FailureDetector
 from framework.shard.shard import Shard
 from framework.store import deadline as deadline_module
@@ -68,7 +68,7 @@ def run_transaction(client):
 
 
 def beat(client):
-    return Lease(client, IDENTITY, 1, FailureDetector(15.0, 3.0)).renew()
+    return ProcessLease(client, IDENTITY, 1, FailureDetector(15.0, 3.0)).renew()
 
 
 def subscribe(client):
