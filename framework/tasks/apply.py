@@ -22,6 +22,9 @@ from framework.tasks.statements import COUNTERS, STATEMENTS
 from framework.telemetry import logs
 
 _PUSHED_AGAIN = (NOT_PUSHED.state, LOST.state)
+_SUPERSEDED = (INTERRUPTED.state, LOST.state)
+"""States that an end from the spool replaces although they were noted after it. The process that took a job back notes the
+interruption after the move, so the end may be that of the next run; and a job that has ended is in no key, so it looks lost."""
 
 
 def _completion() -> Update:
@@ -213,9 +216,7 @@ def _accepts(row: _Row, change: EventChange, *, late: bool) -> bool:
         return True
     if change.kind == "mend":
         return row.changed_at == change.seen_at
-    # The process that took a job back notes the interruption after the move: an end that the spool kept may be that of the next run.
-    is_end_of_next_run = row.state == INTERRUPTED.state and change.status not in OPEN_STATUSES
-    if late and change.at < row.changed_at and not is_end_of_next_run:
+    if late and change.at < row.changed_at and not (row.state in _SUPERSEDED and change.status not in OPEN_STATUSES):
         return False
     if change.state == HELD.state:
         # Decision 247: admission holds a job in Redis before its record is written. Meanwhile another process may start the job, and

@@ -110,6 +110,10 @@ def test_late_and_old_changes_do_not_undo_newer_ones(bench):
     bench.apply(change("j2", "push", 1.0), change("j2", "end", 5.0, state="interrupted"))
     bench.apply(change("j2", "end", 4.0, "finish", "completed"), late=True)
     assert bench.event("j2").state == "completed"
+    # The job had ended, and its end was in the spool, when it was found in no key.
+    bench.apply(change("j3", "push", 1.0), change("j3", "mend", 6.0, "error", "deleted", seen_at=1.0))
+    bench.apply(change("j3", "end", 4.0, "finish", "completed"), late=True)
+    assert bench.event("j3").state == "completed"
 
 
 def test_record_of_a_held_job_yields_to_its_later_run(memory):
