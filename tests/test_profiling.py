@@ -1,5 +1,6 @@
 """Test profiles of jobs: real worker processes write pages to Redis, and the command and the data API read them."""
 
+import gzip
 import json
 import shutil
 from pathlib import Path
@@ -9,7 +10,14 @@ import pytest
 from framework import admin
 from framework.errors import ArgumentsError
 from framework.settings.load import load
-from framework.shard.profile_store import MAX_PROFILES, PROFILE_TTL_S, JobProfile, keep_profile, read_profiles
+from framework.shard.profile_store import (
+    MAX_PROFILES,
+    PROFILE_TTL_S,
+    JobProfile,
+    keep_profile,
+    read_profile,
+    read_profiles,
+)
 from framework.wire import keys
 from framework.wiring.client import ProcessClient, override
 from tests import profiled_jobs as jobs
@@ -89,6 +97,12 @@ def test_a_shard_keeps_the_newest_profiles(redis):
     newest = [one.jid for one in read_profiles(redis, "main")]
     assert newest == ["j5", *(f"j{number}" for number in range(MAX_PROFILES + 2, 5, -1)), "j4", "j3"]
     assert sorted(redis.keys("aw:profile:*")) == sorted(keys.profile(jid).encode() for jid in newest)
+    (empty,) = [one for one in read_profiles(redis, "main") if one.jid == "j5"]
+    assert empty.html == ""
+    for stored in (b"page", gzip.compress(b"page")[:-9], gzip.compress(b"\xff"), gzip.compress(bytes(65 << 20))):
+        redis.hset(keys.profile("j5"), "page", stored)
+        with pytest.raises(ValueError, match=r"gzip|too large|decode"):
+            _ = read_profile(redis, "main", "j5").html
     # A profile expires before its name.
     redis.delete(keys.profile("j5"))
     assert [one.jid for one in read_profiles(redis, "main")] == newest[1:]

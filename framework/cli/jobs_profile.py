@@ -74,8 +74,8 @@ def _write(on: ShardCommand, jid: str, output: Path | None, *, as_json: bool) ->
     one = max(found, key=lambda kept: kept.at)
     try:
         html = one.html
-    except (OSError, EOFError, ValueError) as error:
-        echo(f"The profile of {jid} on {one.shard} is not readable ({error}). Push the job again.", err=True)
+    except ValueError as error:
+        echo(f"The profile of {jid} on {one.shard} cannot be read: {error}. Push the job again.", err=True)
         sys.exit(EXIT_FAILED)
     # Ids of other producers may be any text.
     path = output or Path(re.sub(r"[^\w.-]", "_", jid) + ".html")

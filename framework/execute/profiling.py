@@ -7,6 +7,7 @@ the same, and a log line says why there is no profile. The page is kept before t
 import asyncio
 import base64
 import gzip
+import os
 from collections.abc import Callable, Coroutine, Mapping
 from importlib import import_module
 from typing import Any, Protocol
@@ -91,6 +92,7 @@ class _ProfiledRun:
     def __init__(self, instance: Any, profiles: Profiles) -> None:
         self._instance = instance
         self._profiles = profiles
+        self._pid = os.getpid()
 
     def call(self, call: Callable[[], Coroutine[Any, Any, Any] | None]) -> Coroutine[Any, Any, Any] | None:
         profiler = self._start("disabled")
@@ -144,7 +146,8 @@ class _ProfiledRun:
             return None
 
     def _end(self, session: Any, error: str) -> None:
-        if session is None:
+        # A process that the job has forked has a copy of the profiler.
+        if session is None or os.getpid() != self._pid:
             return
         try:
             html = import_module("pyinstrument.renderers").HTMLRenderer().render(session)

@@ -5,7 +5,7 @@ that dies before it leaves nothing, and the job runs again. One that dies after 
 replaces.
 """
 
-import gzip
+import zlib
 from typing import Any, NamedTuple, cast
 
 import redis
@@ -22,6 +22,12 @@ MAX_PROFILES = 20
 
 MAX_PROFILE_BYTES = 1 << 20
 """Bytes of one page in gzip."""
+
+_MAX_HTML_BYTES = 64 << 20
+"""Few bytes in gzip may become very many."""
+
+_GZIP = 31
+"""How zlib calls the format of gzip."""
 
 _FACTS = ("class", "at", "duration_s", "error", "bytes")
 
@@ -46,9 +52,18 @@ class JobProfile(NamedTuple):
         """The page. It needs no other file and no network. Empty in a listing.
 
         Raises:
-            OSError: the stored bytes are no page in gzip.
+            ValueError: the stored bytes are no page in gzip, or it is too large.
         """
-        return gzip.decompress(self.page).decode() if self.page else ""
+        if not self.page:
+            return ""
+        unpacker = zlib.decompressobj(wbits=_GZIP)
+        try:
+            page = unpacker.decompress(self.page, _MAX_HTML_BYTES)
+        except zlib.error as error:
+            raise ValueError(f"it is no page in gzip: {error}") from error
+        if not unpacker.eof:
+            raise ValueError("the page is cut off, or too large")
+        return page.decode()
 
 
 def keep_profile(client: "redis.Redis", profile: JobProfile) -> None:
