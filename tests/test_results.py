@@ -10,6 +10,7 @@ import pytest
 
 import framework
 from framework import admin, errors
+from framework.declare import registry
 from framework.settings.load import load
 from framework.wire import keys
 from framework.wiring.client import ProcessClient, override
@@ -121,7 +122,8 @@ def test_jobs_ended_by_operators_end_their_calls(process):
 
 def test_call_refuses_what_it_cannot_answer(application_worker):
     facts = {"feature_category": "not_owned", "encrypt": True, "perform": lambda self: None}
-    secret = type("SecretResultWorker", (framework.ApplicationWorker,), facts)
+    with registry.isolated():
+        secret = type("SecretResultWorker", (framework.ApplicationWorker,), facts)
     for wrong, words in [
         (secret.call, "results are not encrypted"),
         (lambda: jobs.SumWorker.set(sync=True).call(1, 2), "leave out sync"),
