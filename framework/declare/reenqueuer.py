@@ -82,43 +82,58 @@ def _lease_of(worker: ReenqueuerWorker) -> Lease:
 
 
 def _build_perform(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the ``perform`` of a class, within its lease."""
-    if inspect.iscoroutinefunction(work):
+    """Return the ``perform`` of a class, within its lease. Called by that of a subclass, it has the lease already."""
+    return _build_async(work) if inspect.iscoroutinefunction(work) else _build_sync(work)
 
-        @wraps(work)
-        async def perform_async(self: ReenqueuerWorker, *args: Any) -> None:
-            held = await _lease_of(self).aobtain()
-            if held is None:
-                self.log_extra(reenqueued=False, lease_taken=True)
-                return
-            self._aw_held, began = held, time.monotonic()  # pyright: ignore[reportPrivateUsage]
-            try:
-                again = await work(self, *args)
-                # No event says that the process stops.
-                while (left_s := self._aw_rest_s(began)) > 0:  # noqa: ASYNC110  # pyright: ignore[reportPrivateUsage]
-                    await asyncio.sleep(min(left_s, _CHECK_S))
-            except BaseException:
-                await asyncio.shield(held.acancel())
-                raise
-            await asyncio.to_thread(self._aw_end, held, again=again, args=args)  # pyright: ignore[reportPrivateUsage]
 
-        return perform_async
-
+# pyright: reportPrivateUsage=false
+def _build_async(work: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(work)
-    def perform(self: ReenqueuerWorker, *args: Any) -> None:
+    async def perform(self: ReenqueuerWorker, *args: Any) -> Any:
+        if self._aw_held is not None:
+            return await work(self, *args)
+        held = await _lease_of(self).aobtain()
+        if held is None:
+            self.log_extra(reenqueued=False, lease_taken=True)
+            return None
+        self._aw_held, began = held, time.monotonic()
+        try:
+            again = await work(self, *args)
+            # No event says that the process stops.
+            while (left_s := self._aw_rest_s(began)) > 0:  # noqa: ASYNC110
+                await asyncio.sleep(min(left_s, _CHECK_S))
+        except BaseException:
+            await asyncio.shield(held.acancel())
+            raise
+        finally:
+            self._aw_held = None
+        await asyncio.to_thread(self._aw_end, held, again=again, args=args)
+        return None
+
+    return perform
+
+
+def _build_sync(work: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(work)
+    def perform(self: ReenqueuerWorker, *args: Any) -> Any:
+        if self._aw_held is not None:
+            return work(self, *args)
         held = _lease_of(self).obtain()
         if held is None:
             self.log_extra(reenqueued=False, lease_taken=True)
-            return
-        self._aw_held, began = held, time.monotonic()  # pyright: ignore[reportPrivateUsage]
+            return None
+        self._aw_held, began = held, time.monotonic()
         try:
             again = work(self, *args)
-            while (left_s := self._aw_rest_s(began)) > 0:  # pyright: ignore[reportPrivateUsage]
+            while (left_s := self._aw_rest_s(began)) > 0:
                 time.sleep(min(left_s, _CHECK_S))
         except BaseException:
             held.cancel()
             raise
-        self._aw_end(held, again=again, args=args)  # pyright: ignore[reportPrivateUsage]
+        finally:
+            self._aw_held = None
+        self._aw_end(held, again=again, args=args)
+        return None
 
     return perform
 
