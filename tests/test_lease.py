@@ -158,6 +158,10 @@ def test_reenqueuer_runs_one_chain_of_jobs(short_path, redis, redis_url):
         ({"lease_timeout": 0.01}, "lease_timeout = 0.01 is not allowed"),
         ({"lease_timeout": 9, "minimum_duration": 0}, "minimum_duration = 0"),
         ({"lease_timeout": 9, "retry": 3}, "retry = 3 is not allowed"),
+        (
+            {"lease_timeout": 5},
+            "lease_timeout = 0:00:05 is not longer than minimum_duration = 0:00:05: the lease would",
+        ),
     ]:
         with pytest.raises(DeclarationError, match=message):
             type("WrongWorker", (framework.ReenqueuerWorker,), {**PERFORM, **facts})

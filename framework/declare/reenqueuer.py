@@ -4,13 +4,15 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
 from functools import wraps
 from typing import Any, ClassVar, Never
 
-from framework.declare import check
+from framework.declare import check, validators
 from framework.declare.error_collector import ErrorCollector
 from framework.declare.lease import LEASE_TIMEOUT, HeldLease, Lease
-from framework.declare.validators import validate_value
+from framework.declare.validators import InvalidValue, validate_value
 from framework.declare.worker import ApplicationWorker
 from framework.errors import DeclarationError
 from framework.typeguards import qualified_name
@@ -144,9 +146,23 @@ def _check_reenqueuer(faults: ErrorCollector, cls: type[ReenqueuerWorker]) -> No
         faults.add("lease_timeout is missing: the most time that one run may take.", "lease_timeout")
     else:
         with faults.collect():
-            validate_value(faults.worker, "lease_timeout", cls.lease_timeout, LEASE_TIMEOUT)
+            timeout: timedelta = validate_value(faults.worker, "lease_timeout", cls.lease_timeout, LEASE_TIMEOUT)
+            _check_minimum(faults, timeout, cls.minimum_duration)
     if cls.retry not in (False, 0):
         message = (
             f"retry = {cls.retry!r} is not allowed: the next job, or cron, replaces a retry. Leave it at False, or 0."
         )
         faults.add(message, "retry")
+
+
+def _check_minimum(faults: ErrorCollector, timeout: timedelta, minimum: Any) -> None:
+    """Note a lease that would end while its job waits for the minimum duration."""
+    # A minimum that is not allowed is reported with the other attributes.
+    with suppress(InvalidValue):
+        least: timedelta = validators.duration(minimum)
+        if least >= timeout:
+            message = (
+                f"lease_timeout = {timeout} is not longer than minimum_duration = {least}: the lease would end while the job waits. "
+                "Make lease_timeout longer, or minimum_duration shorter."
+            )
+            faults.add(message, "lease_timeout")
