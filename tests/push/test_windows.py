@@ -11,6 +11,7 @@ import pytest
 from framework.declare.policy_options import Deduplicate
 from framework.declare.request import DueTime
 from framework.errors import BulkPushError, ConfigurationError, ShardUnavailableError
+from framework.push.edited_payloads import Edits
 from framework.push.reliable.kept_push import KeptPush
 from framework.push.reliable.replay import write_kept_push
 from framework.push.size_limiter import SizeLimits
@@ -129,6 +130,10 @@ def test_accumulated_items_are_in_exactly_one_job(pusher, redis, caplog):
         redis.delete(lock)
         redis.set(lock, "garbage")
         assert len({job.perform_async(1, ["l"]), alone}) == 2
+        # A cancelled job ends without a run, so it gets no items.
+        cancelled = job.perform_async(3, ["m"])
+        pusher.shards["main"].cancel([cancelled])
+        assert job.perform_async(3, ["n"]) != cancelled
         caplog.clear()
 
 
@@ -186,7 +191,7 @@ def test_failed_pushes_leave_the_waiting_job(pusher, redis, redis_url):
 
 
 def test_accumulation_needs_payloads_that_redis_may_edit(pusher):
-    pusher.open(payload_edits=lambda declaration: [dict])
+    pusher.open(payload_edits=lambda declaration: Edits([dict]))
     with pytest.raises(ConfigurationError, match="does not fit signed or encrypted payloads"):
         collecting().perform_async(1, ["a"])
     places = {
