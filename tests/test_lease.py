@@ -36,7 +36,8 @@ class SweepWorker(ReenqueuerWorker):
 class ASweepWorker(SweepWorker):
     async def perform(self, left: int) -> bool:
         self.logger.info("swept", event_name="swept", left=left)
-        return left > 0
+        # The perform of the parent runs within the lease of this job.
+        return not super().perform(left + 1)
 """
 
 PERFORM = {"feature_category": "not_owned", "perform": lambda self: True}
@@ -127,6 +128,29 @@ def test_waiting_callers_hold_a_lease_in_turn(process):
     assert (len(done), max(most)) == (8, 1)
     assert process.keys("aw:exclusive*") == []
 
+    asyncio.run(give_up(lease.Lease("given-up", timeout=30)))
+    assert process.keys("aw:exclusive*") == []
+
+
+async def give_up(one):
+    """Cancel calls that obtain the lease, before and after Redis has given it."""
+
+    async def enter():
+        async with one.ahold():
+            await asyncio.sleep(30)
+
+    for call in (one.aobtain, enter):
+        for obtained in (False, True):
+            task = asyncio.create_task(call())
+            await asyncio.sleep(0)
+            if obtained:
+                # The event loop stands still meanwhile: the task does not see it.
+                until(one.holder, "the lease")
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await asyncio.to_thread(until, lambda: one.holder() is None, "the end of the lease")
+
 
 def test_reenqueuer_runs_one_chain_of_jobs(short_path, redis, redis_url):
     for facts, message in [
@@ -134,6 +158,10 @@ def test_reenqueuer_runs_one_chain_of_jobs(short_path, redis, redis_url):
         ({"lease_timeout": 0.01}, "lease_timeout = 0.01 is not allowed"),
         ({"lease_timeout": 9, "minimum_duration": 0}, "minimum_duration = 0"),
         ({"lease_timeout": 9, "retry": 3}, "retry = 3 is not allowed"),
+        (
+            {"lease_timeout": 5},
+            "lease_timeout = 0:00:05 is not longer than minimum_duration = 0:00:05: the lease would",
+        ),
     ]:
         with pytest.raises(DeclarationError, match=message):
             type("WrongWorker", (framework.ReenqueuerWorker,), {**PERFORM, **facts})

@@ -5,7 +5,7 @@ The class of an entry must be loaded: its arguments are checked, and its jobs de
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from framework.admin.access import Listing, check_writable, collect, sum_of
 from framework.admin.port import current
@@ -15,10 +15,11 @@ from framework.cron.entries import CronEntry, Missed, Origin, Overlap, collect_e
 from framework.cron.states import CronStates, Snapshot, last_tick, next_tick
 from framework.declare.declaration import Declaration
 from framework.declare.port import current as current_client
-from framework.errors import JobRefusedError, UnknownNameError
+from framework.errors import ConfigurationError, ConfigurationProblem, JobRefusedError, UnknownNameError
 from framework.process.identity import operator_name
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
+from framework.typeguards import short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ def add_cron_entry(
         ReadOnlyError: the call is inside of a ``read_only`` block.
     """
     check_writable("add_cron_entry()")
+    _check_types(name, cls, args, reason)
     wire_name = cls if isinstance(cls, str) else cls.declaration().wire_name
     facts: dict[str, Any] = {"cron": cron, "class": wire_name, "args": list(args), "time_zone": time_zone}
     facts |= {"missed": missed, "overlap": overlap, "spread": spread}
@@ -100,6 +102,8 @@ def remove_cron_entry(name: str) -> None:
         ReadOnlyError: the call is inside of a ``read_only`` block.
     """
     check_writable("remove_cron_entry()")
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UnknownNameError(f"no entry {name!r} was added at run time")
     application = current().settings.cron.application
     if not sum_of(None, lambda one: CronStates(one.client, application).remove(name)):
         raise UnknownNameError(f"no entry {name!r} was added at run time")
@@ -127,6 +131,23 @@ def cron_entries(shard: str | None = None) -> Listing[ScheduledEntry]:
 
 
 acron_entries = async_twin(cron_entries)
+
+
+def _check_types(name: Any, cls: Any, args: Any, reason: Any) -> None:
+    """Check what the checks of an entry do not see. Raises ConfigurationError."""
+    wrong = {
+        "cls": None if isinstance(cls, str) or hasattr(cls, "declaration") else "a worker class, or its wire name",
+        "args": None if isinstance(args, Sequence) and not isinstance(args, str | bytes) else "a list of arguments",
+        "reason": None if isinstance(reason, str) else "a text",
+    }
+    values: dict[str, Any] = {"cls": cls, "args": cast("Any", args), "reason": reason}
+    problems = [
+        ConfigurationProblem(f"the cron entry {name!r}", key, f"must be {allowed}, not {short_repr(values[key])}")
+        for key, allowed in wrong.items()
+        if allowed is not None
+    ]
+    if problems:
+        raise ConfigurationError(problems)
 
 
 def _shard_of(declaration: Declaration) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import random
 import re
 import secrets
+import threading
 import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
@@ -49,7 +50,10 @@ class Lease:
         held = HeldLease(self)
         return held if held.obtain() is None else None
 
-    aobtain = async_twin(obtain)
+    async def aobtain(self) -> "HeldLease | None":
+        """Obtain the lease as ``obtain``, without blocking the event loop. A cancelled call obtains none."""
+        held = HeldLease(self)
+        return held if await held.aobtain() is None else None
 
     def holder(self) -> LeaseHolder | None:
         """Return the holder of the lease, and the seconds until it ends; ``None`` if it is free.
@@ -116,6 +120,8 @@ class HeldLease:
         self._lease = lease
         self._token = secrets.token_hex(12)
         self._ends_at = 0.0
+        self._lock = threading.Lock()
+        self._abandoned = False
 
     @property
     def name(self) -> str:
@@ -133,10 +139,25 @@ class HeldLease:
         other = port.current().leases.obtain(lease.shard, lease.name, self._token, lease.timeout_s)
         if other is None:
             # Counted from before the call: Redis ends the lease later than that.
-            self._ends_at = began + lease.timeout_s
+            with self._lock:
+                self._ends_at = began + lease.timeout_s
+                is_wanted = not self._abandoned
+            if not is_wanted:
+                self.cancel()
         return other
 
-    aobtain = async_twin(obtain)
+    async def aobtain(self) -> LeaseHolder | None:
+        """Obtain the lease as ``obtain``, without blocking the event loop. A cancelled call leaves the lease free."""
+        try:
+            return await asyncio.to_thread(self.obtain)
+        except asyncio.CancelledError:
+            # The thread goes on: it may have obtained the lease before this line, or obtains it later, and then ends it.
+            with self._lock:
+                self._abandoned = True
+                is_held = self.left_s > 0
+            if is_held:
+                await asyncio.shield(self.acancel())
+            raise
 
     def renew(self) -> None:
         """Let the lease end its whole ``timeout`` from now on. Call it in a long loop.

@@ -4,13 +4,15 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
 from functools import wraps
 from typing import Any, ClassVar, Never
 
-from framework.declare import check
+from framework.declare import check, validators
 from framework.declare.error_collector import ErrorCollector
 from framework.declare.lease import LEASE_TIMEOUT, HeldLease, Lease
-from framework.declare.validators import validate_value
+from framework.declare.validators import InvalidValue, validate_value
 from framework.declare.worker import ApplicationWorker
 from framework.errors import DeclarationError
 from framework.typeguards import qualified_name
@@ -82,43 +84,58 @@ def _lease_of(worker: ReenqueuerWorker) -> Lease:
 
 
 def _build_perform(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the ``perform`` of a class, within its lease."""
-    if inspect.iscoroutinefunction(work):
+    """Return the ``perform`` of a class, within its lease. Called by that of a subclass, it has the lease already."""
+    return _build_async(work) if inspect.iscoroutinefunction(work) else _build_sync(work)
 
-        @wraps(work)
-        async def perform_async(self: ReenqueuerWorker, *args: Any) -> None:
-            held = await _lease_of(self).aobtain()
-            if held is None:
-                self.log_extra(reenqueued=False, lease_taken=True)
-                return
-            self._aw_held, began = held, time.monotonic()  # pyright: ignore[reportPrivateUsage]
-            try:
-                again = await work(self, *args)
-                # No event says that the process stops.
-                while (left_s := self._aw_rest_s(began)) > 0:  # noqa: ASYNC110  # pyright: ignore[reportPrivateUsage]
-                    await asyncio.sleep(min(left_s, _CHECK_S))
-            except BaseException:
-                await asyncio.shield(held.acancel())
-                raise
-            await asyncio.to_thread(self._aw_end, held, again=again, args=args)  # pyright: ignore[reportPrivateUsage]
 
-        return perform_async
-
+# pyright: reportPrivateUsage=false
+def _build_async(work: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(work)
-    def perform(self: ReenqueuerWorker, *args: Any) -> None:
+    async def perform(self: ReenqueuerWorker, *args: Any) -> Any:
+        if self._aw_held is not None:
+            return await work(self, *args)
+        held = await _lease_of(self).aobtain()
+        if held is None:
+            self.log_extra(reenqueued=False, lease_taken=True)
+            return None
+        self._aw_held, began = held, time.monotonic()
+        try:
+            again = await work(self, *args)
+            # No event says that the process stops.
+            while (left_s := self._aw_rest_s(began)) > 0:  # noqa: ASYNC110
+                await asyncio.sleep(min(left_s, _CHECK_S))
+        except BaseException:
+            await asyncio.shield(held.acancel())
+            raise
+        finally:
+            self._aw_held = None
+        await asyncio.to_thread(self._aw_end, held, again=again, args=args)
+        return None
+
+    return perform
+
+
+def _build_sync(work: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(work)
+    def perform(self: ReenqueuerWorker, *args: Any) -> Any:
+        if self._aw_held is not None:
+            return work(self, *args)
         held = _lease_of(self).obtain()
         if held is None:
             self.log_extra(reenqueued=False, lease_taken=True)
-            return
-        self._aw_held, began = held, time.monotonic()  # pyright: ignore[reportPrivateUsage]
+            return None
+        self._aw_held, began = held, time.monotonic()
         try:
             again = work(self, *args)
-            while (left_s := self._aw_rest_s(began)) > 0:  # pyright: ignore[reportPrivateUsage]
+            while (left_s := self._aw_rest_s(began)) > 0:
                 time.sleep(min(left_s, _CHECK_S))
         except BaseException:
             held.cancel()
             raise
-        self._aw_end(held, again=again, args=args)  # pyright: ignore[reportPrivateUsage]
+        finally:
+            self._aw_held = None
+        self._aw_end(held, again=again, args=args)
+        return None
 
     return perform
 
@@ -129,9 +146,23 @@ def _check_reenqueuer(faults: ErrorCollector, cls: type[ReenqueuerWorker]) -> No
         faults.add("lease_timeout is missing: the most time that one run may take.", "lease_timeout")
     else:
         with faults.collect():
-            validate_value(faults.worker, "lease_timeout", cls.lease_timeout, LEASE_TIMEOUT)
+            timeout: timedelta = validate_value(faults.worker, "lease_timeout", cls.lease_timeout, LEASE_TIMEOUT)
+            _check_minimum(faults, timeout, cls.minimum_duration)
     if cls.retry not in (False, 0):
         message = (
             f"retry = {cls.retry!r} is not allowed: the next job, or cron, replaces a retry. Leave it at False, or 0."
         )
         faults.add(message, "retry")
+
+
+def _check_minimum(faults: ErrorCollector, timeout: timedelta, minimum: Any) -> None:
+    """Note a lease that would end while its job waits for the minimum duration."""
+    # A minimum that is not allowed is reported with the other attributes.
+    with suppress(InvalidValue):
+        least: timedelta = validators.duration(minimum)
+        if least >= timeout:
+            message = (
+                f"lease_timeout = {timeout} is not longer than minimum_duration = {least}: the lease would end while the job waits. "
+                "Make lease_timeout longer, or minimum_duration shorter."
+            )
+            faults.add(message, "lease_timeout")

@@ -17,6 +17,7 @@ from framework.wire.batch_fields import BATCH_EVENT, BID, BatchAction, BatchEven
 from framework.wire.job import decode
 from framework.wire.json import dumps
 from framework.wire.payload_edit import rewrite
+from framework.wire.sub_queues import parent_of
 
 
 class CallbackMaker(JobMaker, Protocol):
@@ -72,7 +73,8 @@ class Batches:
         # The script that enqueues it writes the times.
         for name in ("created_at", "enqueued_at"):
             payload.pop(name, None)
-        return BuiltCallback(plan.shard.name, Callback(batch.queue, rewrite(data, payload)))
+        # Not to a sub-queue: the script that ends the last job knows no turns, so the callback would wait for a later push.
+        return BuiltCallback(plan.shard.name, Callback(parent_of(batch.queue), rewrite(data, payload)))
 
     def add_callback(self, facts: BatchFacts, event: BatchEventName, built: BuiltCallback) -> bool:
         """See ``BatchPort``."""

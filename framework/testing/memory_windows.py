@@ -43,6 +43,7 @@ def _push(
         and note.end
         and note.items + count <= int(max_items)
         and len(note.job.data) + end - start <= int(max_bytes)
+        and owner not in memory.cancelled
     ):
         text = (b"," if note.items and end > start else b"") + data[start:end]
         member, due = note.job.data[: note.end] + text + note.job.data[note.end :], note.job.due
@@ -50,7 +51,7 @@ def _push(
         memory.take_window(key, owner, float(ttl_ms) + max(0.0, due - now) * 1000, ends)
         return owner
     if note is not None and jobs.mode == "accumulate":
-        # It is full: it waits on, and the next one collects.
+        # It is full, or was cancelled: it waits on, and the next one collects.
         memory.add("schedule", note.job.data, due=note.job.due)
         note = None
     first = now if note is None else note.first

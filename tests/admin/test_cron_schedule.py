@@ -46,13 +46,21 @@ def test_entry_is_added_listed_and_removed(report, second_redis):
     stored = states.read_added()
     with pytest.raises(JobRefusedError, match="was added before"):
         admin.add_cron_entry("extra", cron="@daily", cls=report)
-    for wrong in ({"cls": "NoWorker"}, {"cls": report, "args": ["x"]}, {"cls": report, "cron": "@dayly"}):
+    for wrong in (
+        {"cls": "NoWorker"},
+        {"args": ["x"]},
+        {"cron": "@dayly"},
+        {"cls": 5},
+        {"args": "7"},
+        {"reason": None},
+    ):
         with pytest.raises(ConfigurationError, match="the cron entry 'other'"):
-            admin.add_cron_entry("other", **{"cron": "@daily", **wrong})
+            admin.add_cron_entry("other", **{"cron": "@daily", "cls": report, **wrong})
     with admin.read_only(), pytest.raises(ReadOnlyError):
         admin.remove_cron_entry("extra")
-    with pytest.raises(UnknownNameError):
-        admin.remove_cron_entry("other")
+    for unknown in ("other", None):
+        with pytest.raises(UnknownNameError):
+            admin.remove_cron_entry(unknown)
     assert states.read_added() == stored
     admin.remove_cron_entry("extra")
     assert admin.cron_entries() == []

@@ -125,6 +125,13 @@ def test_migrate_queue_quota_moves_the_oldest_only(redis, granted, small_pages):
     assert waiting(redis, OLD) == [data for data in jobs if data not in movers[:9]]
     assert account.moved.total() == 9
     assert nothing_left(redis)
+    # A fetch that finds a sub-queue set aside takes its turn: the jobs that stay get another one.
+    redis.delete(OLD)
+    redis.lpush(keys.queue("old~a"), *jobs[:6])
+    migration(granted)[0].migrate("old~a")
+    kept = [data for data in jobs[:6] if stays(data)]
+    assert (waiting(redis, OLD), waiting(redis, keys.queue("old~a"))) == (kept[:1], kept[1:])
+    assert redis.zrange(keys.turns("old"), 0, -1) == [b"a"]
 
 
 def test_migrate_queue_stop_request_puts_jobs_back(redis, granted, small_pages):

@@ -93,6 +93,13 @@ def test_locks_batches_and_dues_keep_the_key(pusher, redis):
         job.perform_bulk([("c", 8), ("b", 9)])
     assert [args[1] for args in jobs_in(redis, "default~b")] == [1, 7, 9]
     assert batch.status.pending == 3
+    # The end of a batch gives no turns: its callback goes to the queue itself, or it would wait for a later push.
+    ended = Batch()
+    ended.on_success(job, "e", 10)
+    with ended.jobs():
+        pass
+    assert jobs_in(redis, "default")[-1] == ["e", 10]
+    assert redis.lrem("queue:default", 0, redis.lindex("queue:default", 0)) == 1
     assert sorted(args[1] for args in drain(redis)) == [0, 1, 1, 2, 7, 8, 9]
 
 

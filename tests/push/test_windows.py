@@ -130,6 +130,10 @@ def test_accumulated_items_are_in_exactly_one_job(pusher, redis, caplog):
         redis.delete(lock)
         redis.set(lock, "garbage")
         assert len({job.perform_async(1, ["l"]), alone}) == 2
+        # A cancelled job ends without a run, so it gets no items.
+        cancelled = job.perform_async(3, ["m"])
+        pusher.shards["main"].cancel([cancelled])
+        assert job.perform_async(3, ["n"]) != cancelled
         caplog.clear()
 
 

@@ -59,6 +59,8 @@ for i = 1, q do
     -- Where an ACL refuses LPUSH, the wrong end is better than losing the job.
     if type(put) == 'table' then redis.call('RPUSH', KEYS[3 + i], unpack(arriving[i])) end
     redis.pcall('SADD', KEYS[3], ARGV[5 + i])
+    -- A sub-queue that was set aside has lost its turn.
+    arrive(ARGV[5 + i])
   end
 end
 return show(1)

@@ -44,6 +44,11 @@ local function came_meanwhile(key)
   return (tonumber(redis.call('HGET', key, 'duplicates') or '') or 0) + 1
 end
 
+-- A job that was cancelled ends without a run: it gets no items. Another type of the key cancels nothing.
+local function is_cancelled(jid)
+  return type(redis.pcall('ZSCORE', 'aw:cancelled', jid)) == 'string'
+end
+
 -- Put a member into the set in the place of another, nil for none. Returns the error of a full server.
 local function put(due, member, former)
   local added = redis.pcall('ZADD', KEYS[1], due, member)
@@ -59,7 +64,7 @@ for i = 1, n do
   local starts, ends, count = string.match(names[2 * n + i] or '', '^(%d+),(%d+),(%d+)$')
   found[i] = ''
   local fits = accumulates and note.due and note.ends and ends and note.items + count <= max_items
-    and #note.member + ends - starts <= max_bytes
+    and #note.member + ends - starts <= max_bytes and not is_cancelled(note.jid)
   -- Its own lock: an earlier try has written the job.
   if note.jid ~= jid then
     local failed
