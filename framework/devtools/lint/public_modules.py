@@ -21,7 +21,8 @@ PUBLIC_MODULES: Mapping[str, str] = {
     "leader": "whether this process leads: `is_leader`, and when it begins and ends: `on_leader`, `on_follower`",
     "limiter": "rate limiters: `concurrent`, `bucket`, `window`, `leaky`, `points`, `unlimited`",
     "lease": "exclusive leases: `Lease`, held by one holder at a time over all processes",
-    "lifecycle": "events of a worker process: `on_startup`, `on_quiet`, `on_shutdown`, `on_exit`, `on_heartbeat`, `on_beat`, `on_leader`, `on_follower`",
+    "lifecycle": "events of a worker process: `on_startup`, `on_quiet`, `on_shutdown`, `on_exit`, `on_heartbeat`, `on_beat`, "
+    "`on_leader`, `on_follower`",
     "middleware": "middlewares around pushes and runs: the chains `client` and `server`",
     "pause": "your own strategies for `pause_control`: `register`",
     "sharding": "the Redis of a worker's jobs for application code: `router`, `allow_unrouted`",
