@@ -10,6 +10,7 @@ import pytest
 
 import framework
 from framework import admin, errors
+from framework.declare import port
 from framework.settings.load import load
 from framework.wire import keys
 from framework.wiring.client import ProcessClient, override
@@ -76,6 +77,12 @@ def test_called_jobs_give_results_and_typed_errors(process, site):
     assert again.result() == {"sum": 4}
     assert 0 < process.ttl(keys.result(again.jid)) <= 60
     assert process.ttl(keys.result(calls[0].jid)) > 3_000
+    # The process of an isolated job may have made up anything.
+    for data in ('{"end":[]}', '{"end":"dead","reason":5}', "[]", "x"):
+        made_up = jobs.SumWorker.set(queue="unserved").call(3, 3)
+        process.set(keys.result(made_up.jid), data)
+        with pytest.raises(errors.ResultRefusedError, match="cannot be read"):
+            made_up.result(5)
     jid = jobs.SumWorker.perform_async(1, 1)
     until(lambda: worker.find(jid=jid, job_status="done"), "a job without a call")
     assert process.get(keys.result(jid)) is None
@@ -95,6 +102,17 @@ def test_calls_from_one_process_share_a_thread_and_a_loop(process, site):
         threads = [one.name for one in set(threading.enumerate()) - before if "results" in one.name]
         with pytest.raises(errors.JobFailedError):
             await (await jobs.FailingWorker.set(tags=("a",)).acall("raise"))
+        # A wait that is cancelled at its begin is none for which the thread goes on.
+        waiting = asyncio.create_task((await jobs.SumWorker.set(queue="unserved").acall(1, 1)).aresult())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        store = port.current().results
+        # The event loop stands still meanwhile: the task does not see that its thread has registered it.
+        until(lambda: store._threads["main"]._waiting, "a waiting call")
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await asyncio.to_thread(until, lambda: not store._threads["main"]._waiting, "no waiting call")
         return found, threads
 
     found, threads = asyncio.run(all_of_them())
