@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import framework
-from framework import admin, errors
+from framework import Deduplicate, admin, errors
 from framework.declare import port
 from framework.settings.load import load
 from framework.wire import keys
@@ -140,8 +140,12 @@ def test_jobs_ended_by_operators_end_their_calls(process):
 def test_call_refuses_what_it_cannot_answer(application_worker):
     facts = {"feature_category": "not_owned", "encrypt": True, "perform": lambda self: None}
     secret = type("SecretResultWorker", (framework.ApplicationWorker,), facts)
+    windowed = Deduplicate("debounce", window=timedelta(seconds=1))
+    facts = {"feature_category": "not_owned", "idempotent": True, "deduplicate": windowed, "perform": lambda self: None}
+    debounced = type("DebouncedResultWorker", (framework.ApplicationWorker,), facts)
     for wrong, words in [
         (secret.call, "results are not encrypted"),
+        (debounced.call, r"Deduplicate\('debounce'\): a later push takes the place of the job"),
         (lambda: jobs.SumWorker.set(sync=True).call(1, 2), "leave out sync"),
         (lambda: jobs.SumWorker.set(result_ttl=timedelta(days=8)).call(1, 2), "from 1 s to 7 days"),
         (lambda: jobs.SumWorker.set(result_ttl="1").call(1, 2), r"result_ttl='1'\) is not allowed"),

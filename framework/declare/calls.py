@@ -134,7 +134,8 @@ class ResultCalls:
         """Push the job; return an object whose ``result()`` waits for what ``perform`` returns.
 
         Raises:
-            ArgumentsError: as ``perform_async``; or the class declares ``encrypt``, and results are not encrypted.
+            ArgumentsError: as ``perform_async``; or the class declares ``encrypt``, and results are not encrypted; or it debounces or
+                accumulates its pushes, so that one job runs for several.
             ExceedLimitError, ShardUnavailableError: as ``perform_async``.
         """
         return push_call(_declaration_of(cls), NO_OPTIONS, args, kwargs)
@@ -161,6 +162,13 @@ def push_call(
     if declaration.encrypt:
         raise ArgumentsError(
             name, "declares encrypt, and results are not encrypted: let the job store its result itself"
+        )
+    if declaration.deduplicate is not None and declaration.deduplicate.has_window:
+        strategy = declaration.deduplicate.strategy
+        raise ArgumentsError(
+            name,
+            f"declares Deduplicate({strategy!r}): a later push takes the place of the job, or is added to it, so no caller has a "
+            "result of its own",
         )
     if options.get("sync"):
         raise ArgumentsError(name, "set(sync=True) runs the job here and now; leave out sync, or use perform_inline")
