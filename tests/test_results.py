@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import framework
-from framework import admin, errors
-from framework.declare import registry
+from framework import Deduplicate, admin, errors
+from framework.declare import port, registry
 from framework.settings.load import load
 from framework.wire import keys
 from framework.wiring.client import ProcessClient, override
@@ -77,6 +77,12 @@ def test_called_jobs_give_results_and_typed_errors(process, site):
     assert again.result() == {"sum": 4}
     assert 0 < process.ttl(keys.result(again.jid)) <= 60
     assert process.ttl(keys.result(calls[0].jid)) > 3_000
+    # The process of an isolated job may have made up anything.
+    for data in ('{"end":[]}', '{"end":"dead","reason":5}', "[]", "x"):
+        made_up = jobs.SumWorker.set(queue="unserved").call(3, 3)
+        process.set(keys.result(made_up.jid), data)
+        with pytest.raises(errors.ResultRefusedError, match="cannot be read"):
+            made_up.result(5)
     jid = jobs.SumWorker.perform_async(1, 1)
     until(lambda: worker.find(jid=jid, job_status="done"), "a job without a call")
     assert process.get(keys.result(jid)) is None
@@ -96,6 +102,17 @@ def test_calls_from_one_process_share_a_thread_and_a_loop(process, site):
         threads = [one.name for one in set(threading.enumerate()) - before if "results" in one.name]
         with pytest.raises(errors.JobFailedError):
             await (await jobs.FailingWorker.set(tags=("a",)).acall("raise"))
+        # A wait that is cancelled at its begin is none for which the thread goes on.
+        waiting = asyncio.create_task((await jobs.SumWorker.set(queue="unserved").acall(1, 1)).aresult())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        store = port.current().results
+        # The event loop stands still meanwhile: the task does not see that its thread has registered it.
+        until(lambda: store._threads["main"]._waiting, "a waiting call")
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await asyncio.to_thread(until, lambda: not store._threads["main"]._waiting, "no waiting call")
         return found, threads
 
     found, threads = asyncio.run(all_of_them())
@@ -122,10 +139,19 @@ def test_jobs_ended_by_operators_end_their_calls(process):
 
 def test_call_refuses_what_it_cannot_answer(application_worker):
     facts = {"feature_category": "not_owned", "encrypt": True, "perform": lambda self: None}
+    windowed = Deduplicate("debounce", window=timedelta(seconds=1))
+    others = {
+        "feature_category": "not_owned",
+        "idempotent": True,
+        "deduplicate": windowed,
+        "perform": lambda self: None,
+    }
     with registry.isolated():
         secret = type("SecretResultWorker", (framework.ApplicationWorker,), facts)
+        debounced = type("DebouncedResultWorker", (framework.ApplicationWorker,), others)
     for wrong, words in [
         (secret.call, "results are not encrypted"),
+        (debounced.call, r"Deduplicate\('debounce'\): a later push takes the place of the job"),
         (lambda: jobs.SumWorker.set(sync=True).call(1, 2), "leave out sync"),
         (lambda: jobs.SumWorker.set(result_ttl=timedelta(days=8)).call(1, 2), "from 1 s to 7 days"),
         (lambda: jobs.SumWorker.set(result_ttl="1").call(1, 2), r"result_ttl='1'\) is not allowed"),

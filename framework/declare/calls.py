@@ -11,6 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast, overload
 from framework.declare import awaited_push, misuse, port, validators
 from framework.declare.declaration import Declaration
 from framework.declare.request import NO_OPTIONS, P, PushRequest
+from framework.declare.result_port import ResultPort
 from framework.declare.validators import InvalidValue
 from framework.errors import (
     ArgumentsError,
@@ -94,7 +95,7 @@ class JobCall(Generic[R]):
         """Return the result as ``result``, while the event loop goes on. ``await call`` is the same. It may be cancelled."""
         if self._end is None:
             seconds, results = _seconds(self.worker, timeout), port.current().results
-            future = await asyncio.to_thread(results.watch, self._known_jid, self._request)
+            future = await _watched(results, self._known_jid, self._request)
             try:
                 self._end = _read(await asyncio.wait_for(_in_loop(future), seconds))
             except TimeoutError as error:
@@ -133,7 +134,8 @@ class ResultCalls:
         """Push the job; return an object whose ``result()`` waits for what ``perform`` returns.
 
         Raises:
-            ArgumentsError: as ``perform_async``; or the class declares ``encrypt``, and results are not encrypted.
+            ArgumentsError: as ``perform_async``; or the class declares ``encrypt``, and results are not encrypted; or it debounces or
+                accumulates its pushes, so that one job runs for several.
             ExceedLimitError, ShardUnavailableError: as ``perform_async``.
         """
         return push_call(_declaration_of(cls), NO_OPTIONS, args, kwargs)
@@ -160,6 +162,13 @@ def push_call(
     if declaration.encrypt:
         raise ArgumentsError(
             name, "declares encrypt, and results are not encrypted: let the job store its result itself"
+        )
+    if declaration.deduplicate is not None and declaration.deduplicate.has_window:
+        strategy = declaration.deduplicate.strategy
+        raise ArgumentsError(
+            name,
+            f"declares Deduplicate({strategy!r}): a later push takes the place of the job, or is added to it, so no caller has a "
+            "result of its own",
         )
     if options.get("sync"):
         raise ArgumentsError(name, "set(sync=True) runs the job here and now; leave out sync, or use perform_inline")
@@ -196,6 +205,21 @@ def _seconds(worker: str, timeout: object) -> float:
             worker, f"timeout = {short_repr(timeout)} is not allowed. Allowed: 0, or {error}"
         ) from None
     return span.total_seconds()
+
+
+async def _watched(results: ResultPort, jid: Jid, request: PushRequest) -> "Future[bytes]":
+    """Return the future of an answer. A wait that is cancelled meanwhile leaves no future behind, for which a thread would wait."""
+    watching = asyncio.ensure_future(asyncio.to_thread(results.watch, jid, request))
+
+    def leave(watched: "asyncio.Future[Future[bytes]]") -> None:
+        if not watched.cancelled() and watched.exception() is None:
+            results.leave(jid, watched.result())
+
+    try:
+        return await asyncio.shield(watching)
+    except asyncio.CancelledError:
+        watching.add_done_callback(leave)
+        raise
 
 
 async def _in_loop(future: "Future[bytes]") -> bytes:

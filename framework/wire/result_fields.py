@@ -61,8 +61,14 @@ def end_answer(word: EndWord, reason: str = "", error_class: str = "") -> str:
 
 
 def read_answer(data: bytes) -> CallEnd:
-    """Return a stored answer."""
+    """Return a stored answer.
+
+    Raises PayloadError, or another error, for one that a job's own process has made up.
+    """
     fields: dict[str, Any] = loads(data, None)
     if "value" in fields:
         return CallEnd("done", fields["value"])
-    return CallEnd(fields.get("end", "removed"), None, fields.get("reason", ""), fields.get("error_class", ""))
+    word, reason, error_class = (fields.get(name, "") for name in ("end", "reason", "error_class"))
+    if not (isinstance(word, str) and isinstance(reason, str) and isinstance(error_class, str)):
+        raise TypeError("an answer has texts")
+    return CallEnd(cast("EndWord", word or "removed"), None, reason, error_class)
