@@ -89,7 +89,9 @@ class PushBack:
         buffered = in_flight.buffered()
         # Read once, because a job may end meanwhile: each job is either returned unchanged or interrupted.
         running = {unit: unit.performing_since for unit in in_flight.running()}
-        as_they_were = [unit for unit, since in running.items() if not since]
+        # Read after the running ones, from which they come: jobs that have ended, and whose events are not durable. They run again.
+        left = list(in_flight.left.values())
+        as_they_were = list(dict.fromkeys([*left, *(unit for unit, since in running.items() if not since)]))
         as_they_were += [unit for unit in buffered if unit not in running]
         self.returned += requeue(self._client, owner, [(unit, unit.data) for unit in as_they_were])
         # Last, so that the interrupted jobs are the next to run.

@@ -19,6 +19,9 @@ from framework.declare import registry
 from framework.declare.worker import ApplicationWorker
 from framework.errors import Discard, RetryLater, Shutdown
 from framework.finish.outcome import Deferred, Discarded, Held
+from framework.process.events import ProcessEvents
+from framework.process.push_back import PushBack
+from framework.recover.interruptions import InterruptionLimit
 from framework.telemetry import context
 from framework.timings import STANDARD
 from framework.wire import keys
@@ -1010,5 +1013,9 @@ def test_recorded_job_is_acknowledged_after_its_event(redis, redis_url, tmp_path
         assert tasks.event("40").state == "completed"
         assert redis.llen(WORKING) == 1
         one.stop()
+        # The stop returns it: in the list of a dead process it would count as a job that died with it.
+        back = PushBack(redis, {IDENTITY: one.fetcher.in_flight}, ProcessEvents("main"), InterruptionLimit(3))
+        back.return_jobs(None)
+        assert (redis.llen(WORKING), redis.llen("queue:default"), back.returned) == (0, 1, 1)
         assert one.died == []
     tasks.close()
