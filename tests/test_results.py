@@ -10,7 +10,7 @@ import pytest
 
 import framework
 from framework import Deduplicate, admin, errors
-from framework.declare import port
+from framework.declare import port, registry
 from framework.settings.load import load
 from framework.wire import keys
 from framework.wiring.client import ProcessClient, override
@@ -139,10 +139,16 @@ def test_jobs_ended_by_operators_end_their_calls(process):
 
 def test_call_refuses_what_it_cannot_answer(application_worker):
     facts = {"feature_category": "not_owned", "encrypt": True, "perform": lambda self: None}
-    secret = type("SecretResultWorker", (framework.ApplicationWorker,), facts)
     windowed = Deduplicate("debounce", window=timedelta(seconds=1))
-    facts = {"feature_category": "not_owned", "idempotent": True, "deduplicate": windowed, "perform": lambda self: None}
-    debounced = type("DebouncedResultWorker", (framework.ApplicationWorker,), facts)
+    debounces = {
+        "feature_category": "not_owned",
+        "idempotent": True,
+        "deduplicate": windowed,
+        "perform": lambda self: None,
+    }
+    with registry.isolated():
+        secret = type("SecretResultWorker", (framework.ApplicationWorker,), facts)
+        debounced = type("DebouncedResultWorker", (framework.ApplicationWorker,), debounces)
     for wrong, words in [
         (secret.call, "results are not encrypted"),
         (debounced.call, r"Deduplicate\('debounce'\): a later push takes the place of the job"),

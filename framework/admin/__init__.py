@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         paused,
     )
     from framework.admin.process_list import Processes, WorkerProcess, aprocesses, processes
+    from framework.admin.profile_reader import aprofile, aprofiles, profile, profiles
     from framework.admin.purge import HeldRecord
     from framework.admin.running_jobs import RunningJob, awork, work
     from framework.admin.statistics import (
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
         stats,
     )
     from framework.admin.workflow_set import WorkflowSet, workflows
+    from framework.shard.profile_store import JobProfile
 
 __all__ = [
     "Answers",
@@ -93,6 +95,7 @@ __all__ = [
     "HeldSet",
     "JobEntry",
     "JobIteration",
+    "JobProfile",
     "JobRecord",
     "JobSet",
     "LimiterState",
@@ -121,6 +124,8 @@ __all__ = [
     "alocks",
     "apaused",
     "aprocesses",
+    "aprofile",
+    "aprofiles",
     "aqueues",
     "aremove_cron_entry",
     "areset_iteration",
@@ -141,6 +146,8 @@ __all__ = [
     "locks",
     "paused",
     "processes",
+    "profile",
+    "profiles",
     "queues",
     "read_only",
     "remove_cron_entry",
@@ -165,6 +172,7 @@ _MODULES = {
     "HeldSet": "held_set",
     "JobEntry": "job_set",
     "JobIteration": "job_iteration",
+    "JobProfile": "profile_reader",
     "JobRecord": "job_record",
     "JobSet": "job_set",
     "LimiterState": "limiter_reader",
@@ -193,6 +201,8 @@ _MODULES = {
     "alocks": "policy_state",
     "apaused": "policy_state",
     "aprocesses": "process_list",
+    "aprofile": "profile_reader",
+    "aprofiles": "profile_reader",
     "aqueues": "job_queue",
     "aremove_cron_entry": "cron_schedule",
     "areset_iteration": "job_iteration",
@@ -213,6 +223,8 @@ _MODULES = {
     "locks": "policy_state",
     "paused": "policy_state",
     "processes": "process_list",
+    "profile": "profile_reader",
+    "profiles": "profile_reader",
     "queues": "job_queue",
     "read_only": "access",
     "remove_cron_entry": "cron_schedule",

@@ -229,7 +229,7 @@ def _push_now(states: CronStates, configured: CronEntry) -> tuple[str | None, Se
 @json_option
 @reports_errors
 def leader(*, names: Sequence[str], as_json: bool) -> None:
-    """Show the process of each shard that leads the application, of which `framework.leader` tells the processes."""
+    """Show the process of each shard that leads the application, as `framework.leader` says."""
     on = ShardCommand(names, "cron")
     application = on.settings.cron.application
     found = dict(on.each(lambda one: CronStates(one.client, application).leader()))

@@ -17,6 +17,7 @@ from framework.cli.jobs_list import list_jobs
 from framework.cli.jobs_locks import locks
 from framework.cli.jobs_pause import COMMANDS as PAUSES
 from framework.cli.jobs_processes import COMMANDS as PROCESSES
+from framework.cli.jobs_profile import profile
 from framework.cli.jobs_queues import COMMANDS as QUEUES
 from framework.cli.jobs_show import show
 from framework.cli.jobs_stats import stats
@@ -31,6 +32,6 @@ def jobs() -> None:
 
 for command in (
     *(enqueue, stats, *QUEUES, *PROCESSES, list_jobs, show, story, workflow, *ACTIONS, cancel),
-    *(explain, held, limits, locks, leases, *PAUSES, deferred, *FLAGS, counters),
+    *(explain, held, limits, locks, leases, *PAUSES, deferred, *FLAGS, counters, profile),
 ):
     jobs.add_command(command)

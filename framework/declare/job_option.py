@@ -101,7 +101,8 @@ def value_validator(kind: type[V], choices: tuple[V, ...] | None, check: Callabl
     allowed = _ALLOWED[kind] if choices is None else f"one of {', '.join(map(repr, choices))}"
 
     def validate(value: Any) -> Any:
-        typed = float(value) if kind is float and type(value) is int else value
+        # A whole number that no float is stays one, and is refused.
+        typed = float(value) if kind is float and type(value) is int and abs(value) <= _MAX_INTEGER else value
         if type(typed) is not kind or not _is_exact(typed) or (choices is not None and typed not in choices):
             raise InvalidValue(allowed)
         if check is not None:
@@ -131,7 +132,7 @@ def _call_check(check: Callable[[Any], object], value: Any) -> None:
 _ALLOWED: Mapping[type[Any], str] = {
     bool: validators.boolean.allowed,
     int: "a whole number of at most 2**53",
-    float: "a finite number",
+    float: "a finite number, a whole one of at most 2**53",
     str: "a text",
 }
 _SCHEMAS: Mapping[type[Any], Mapping[str, Any]] = {

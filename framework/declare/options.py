@@ -29,9 +29,9 @@ Moment: TypeAlias = datetime | timedelta | float
 class PushOptions(TypedDict, total=False):
     """The options of ``set``. Each replaces the attribute of the same name for this push only.
 
-    Four are no attributes. ``result_ttl`` is for how long the result of a ``call`` is kept (an hour). ``context`` adds facts to the
-    ``meta.*`` fields. ``sync`` runs the job here instead of pushing it (Sidekiq). ``shard`` binds this one job, its retries too, to a
-    shard, whatever the rules say when it is due.
+    Five are no attributes. ``profile`` profiles the runs of the job (``framework.admin.profile``). ``result_ttl`` is for how long the
+    result of a ``call`` is kept (an hour). ``context`` adds facts to the ``meta.*`` fields. ``sync`` runs the job here instead of
+    pushing it (Sidekiq). ``shard`` binds this one job, its retries too, to a shard, whatever the rules say when it is due.
     """
 
     queue: str
@@ -46,6 +46,7 @@ class PushOptions(TypedDict, total=False):
     expires_in: timedelta | float
     timeout: timedelta | float
     track: bool
+    profile: bool
     result_ttl: timedelta | float
     context: Mapping[str, Json]
     sync: bool
@@ -82,6 +83,7 @@ _VALIDATORS: Mapping[str, Validator] = {
     "expires_in": validators.duration,
     "timeout": validators.duration,
     "track": TRACKED.validator,
+    "profile": validators.boolean,
     "result_ttl": validators.duration,
     "context": Validator(_CONTEXT_ALLOWED, check_context),
     "sync": validators.boolean,

@@ -48,6 +48,8 @@ def end_fields(run: Execution, decision: RetryDecision | None) -> dict[str, Any]
         more[LOAD_BALANCING_STRATEGY] = run.payload[LOAD_BALANCING_STRATEGY]
     if run.declaration is not None and run.declaration.is_iterable:
         more.update(_iteration_fields(run.instance, run.outcome))
+    if size := getattr(run.instance, "_aw_profile_bytes", 0):
+        more["profile_bytes"] = size
     if answer:
         more["result_bytes"] = len(answer)
     if extra and run.declaration is not None:

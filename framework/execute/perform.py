@@ -9,11 +9,12 @@ from typing import Any, cast
 from framework.declare.declaration import Declaration
 from framework.declare.limiter_rule import JobPermit
 from framework.errors import ArgumentsError, ArgumentsMismatchError
+from framework.execute.profiling import profiled
 from framework.execute.timeouts import TIMEOUT, Timeouts, await_within, timeout_of
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.telemetry.context import META_PREFIX
 from framework.types import Payload
-from framework.wire.job import version_of
+from framework.wire.job import PROFILE, version_of
 
 
 def call_perform(
@@ -39,7 +40,7 @@ def call_perform(
             reason = f"argument '{error.argument}' {error.reason}" if error.argument else error.reason
             name, version = declaration.wire_name, instance.job_version
             raise ArgumentsMismatchError(name, reason, method=signature.method, version=version) from error
-    if declaration.bounded or TIMEOUT in payload:
+    if declaration.bounded or TIMEOUT in payload or PROFILE in payload:
         timeout_s = None if timeouts is None else timeout_of(declaration, payload)
         permit = None if declaration.limiter is None else declaration.limiter.admit_job(payload, META_PREFIX)
         if permit is None:
@@ -92,6 +93,15 @@ async def _await_admitted(coroutine: Coroutine[Any, Any, Any], permit: JobPermit
 
 
 def _call_within(
+    perform: Any, arguments: list[Any], timeouts: Timeouts | None, timeout_s: float | None, instance: Any
+) -> Coroutine[Any, Any, Any] | None:
+    if (instance._aw_job or {}).get(PROFILE) is not True:
+        return _call_timed(perform, arguments, timeouts, timeout_s, instance)
+    # Around the timeout: its error comes while the job's own code runs, never while a profile is written.
+    return profiled(instance, lambda: _call_timed(perform, arguments, timeouts, timeout_s, instance))
+
+
+def _call_timed(
     perform: Any, arguments: list[Any], timeouts: Timeouts | None, timeout_s: float | None, instance: Any
 ) -> Coroutine[Any, Any, Any] | None:
     # The call of an `async def` only makes the coroutine.

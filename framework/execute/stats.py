@@ -8,6 +8,7 @@ from typing import Any, cast
 from framework.declare.job_context import JobLogger
 from framework.execute.cancellation import Cancellation, Cancellations
 from framework.execute.class_metrics import ClassMetrics, sum_by_class
+from framework.execute.profiling import Profiles
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.telemetry import logs
 from framework.types import Jid
@@ -54,8 +55,15 @@ class RunningJobs:
     deadline_passed = False
     """Whether the deadline has passed: a job that ends by the stop from now on was cut off."""
 
-    def __init__(self, running: Callable[[], list[UnitOfWork]], cancellations: Cancellations | None = None) -> None:
+    def __init__(
+        self,
+        running: Callable[[], list[UnitOfWork]],
+        cancellations: Cancellations | None = None,
+        profiles: Profiles | None = None,
+    ) -> None:
         self._units = running
+        self.profiles = profiles
+        """Where the profiles of jobs go; ``None``: no job is profiled."""
         self._cancellations = cancellations
         self.cancelled: set[Jid] = set() if cancellations is None else cancellations.marked
         """The ids of the cancelled jobs of this shard; empty almost always."""

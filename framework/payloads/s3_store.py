@@ -4,10 +4,11 @@ Credentials come from where AWS programs look for them: the variables ``AWS_ACCE
 identity, or the role of the machine.
 """
 
+import os
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -89,6 +90,11 @@ class S3Store:
     @contextmanager
     def _as_os_error(self) -> Generator[None]:
         """Turn the errors of the package into OSError: a missing blob is a FileNotFoundError."""
+        # The package has threads, which a forked child does not have: its call would wait for ever, whatever the timeouts.
+        if os.getpid() != _first_process():
+            raise OSError(
+                "this process was forked after its parent had used the bucket; start it by spawn, or fork earlier"
+            )
         try:
             yield
         except OSError:
@@ -101,6 +107,12 @@ class S3Store:
     @cached_property
     def _errors(self) -> Any:
         return import_module("obstore.exceptions")
+
+
+@lru_cache(maxsize=1)
+def _first_process() -> int:
+    """Return the id of the process that has used the package first: this one, or the one that it was forked from."""
+    return os.getpid()
 
 
 def _first_line(error: Exception) -> str:

@@ -326,7 +326,9 @@ class Client:
             decompressed_limit = self._limiter.limits.decompressed_limit
             payloads = FairPayloads(payloads, declaration, route.queue, decompressed_limit)
         if (edits := self._payload_edits_for(declaration)).steps:
-            check_accumulation(declaration)
+            # What concerns only large payloads concerns none that Redis extends: it leaves compressed arguments alone.
+            if not edits.min_bytes:
+                check_accumulation(declaration)
             payloads = EditedPayloads(payloads, edits)
             if deduplication is not None:
                 deduplication.on_dropped = edits.undo

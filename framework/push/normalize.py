@@ -11,7 +11,7 @@ from framework.declare.job_option import field_of, payload_fields
 from framework.declare.per_class import PerClass
 from framework.telemetry import context
 from framework.types import Jid, Json, Payload
-from framework.wire.job import CHOSEN_QUEUE, CHOSEN_SHARD, wire_timestamp
+from framework.wire.job import CHOSEN_QUEUE, CHOSEN_SHARD, PROFILE, wire_timestamp
 
 NO_CONTEXT: Mapping[str, Json] = {}
 ExtraFields: TypeAlias = Callable[[], Mapping[str, Json]]
@@ -23,7 +23,7 @@ ExtraFieldsFactory: TypeAlias = Callable[[Declaration], ExtraFields | None]
 _CHOICE_FIELDS = (("queue", CHOSEN_QUEUE), ("shard", CHOSEN_SHARD))
 """Options also stored as the caller's choice: later routing may change a routed queue or shard, but not a chosen one."""
 _KEPT_FOR_CRON = frozenset({context.CORRELATION_ID, context.CALLER_ID, context.ROOT_CALLER_ID})
-_OPTIONS_WITHOUT_FIELD = frozenset({"queue", "shard", "context", "sync", "result_ttl"})
+_OPTIONS_WITHOUT_FIELD = frozenset({"queue", "shard", "context", "sync", "result_ttl", "profile"})
 
 
 class Normalizer:
@@ -134,6 +134,8 @@ def option_fields(options: Mapping[str, Any]) -> Payload:
         field_of(name): wire_value(value) for name, value in options.items() if name not in _OPTIONS_WITHOUT_FIELD
     }
     fields.update({field: options[name] for name, field in _CHOICE_FIELDS if name in options})
+    if options.get("profile"):
+        fields[PROFILE] = True
     return fields
 
 

@@ -137,10 +137,10 @@ def apply_changes(connection: Connection, changes: Sequence[EventChange], *, lat
     for one in changes:
         _fold(rows[one.jid], one, late=late)
     changed = [row for row in rows.values() if row.new_status is not None or row.status is None]
+    ended = {row.jid: row for row in changed if not row.is_open}
     # Rarely any: the rows say whether there are.
-    owners = {row.jid: row for row in changed if row.has_duplicates and not row.is_open}
-    if owners:
-        changed += _end_duplicates(connection, owners)
+    if any(row.has_duplicates for row in ended.values()) or any(row.stands_for in ended for row in changed):
+        changed += _end_duplicates(connection, ended, rows)
     _update_events(connection, changed)
     _insert_messages(connection, [(one.jid, message) for one in changes for message in one.messages])
     _count(connection, changed, max((one.at for one in changes), default=0.0))
@@ -231,19 +231,30 @@ def _accepts(row: _Row, change: EventChange, *, late: bool) -> bool:
     return not (change.kind == "start" and not row.is_open and row.changed_at > change.at)
 
 
-def _end_duplicates(connection: Connection, owners: Mapping[str, _Row]) -> list[_Row]:
-    """End the events of duplicates with the events of the jobs that stand for them."""
+def _end_duplicates(connection: Connection, ended: Mapping[str, _Row], rows: Mapping[str, _Row]) -> list[_Row]:
+    """End the events of duplicates with the events of the jobs that stand for them; return those that the batch had not changed."""
     statements = STATEMENTS[connection.dialect.name]
-    owner_of = {pair[0]: owners[pair[1]] for pair in statements.duplicates(connection, list(owners))}
-    waiting = [_row(one) for one in statements.lock(connection, list(owner_of))]
-    for row in waiting:
-        owner = owner_of[row.jid]
-        row.new_status, row.state, row.stands_for = owner.current, DUPLICATE.state, owner.jid
-        row.reason = _reason_of_duplicate(owner.jid, owner.state, owner.reason)
-        row.error_class, row.changed_at, row.ended_at = owner.error_class, owner.changed_at, owner.ended_at
-        if row.has_payload:
-            row.set_payload(None)
-    return waiting
+    owners = [jid for jid, row in ended.items() if row.has_duplicates]
+    stored: dict[str, str] = {pair[0]: pair[1] for pair in statements.duplicates(connection, owners)} if owners else {}
+    # A row that the batch has changed says more than the stored one, and counts once.
+    stored = {jid: owner for jid, owner in stored.items() if jid not in rows or rows[jid].new_status is None}
+    missing = [jid for jid in stored if jid not in rows]
+    locked = map(_row, statements.lock(connection, missing)) if missing else ()
+    more = [*locked, *(rows[jid] for jid in stored if jid in rows)]
+    for row in more:
+        _end_with(row, ended[stored[row.jid]])
+    for row in rows.values():
+        if row.is_open and row.stands_for is not None and row.stands_for in ended:
+            _end_with(row, ended[row.stands_for])
+    return more
+
+
+def _end_with(row: _Row, owner: _Row) -> None:
+    row.new_status, row.state, row.stands_for = owner.current, DUPLICATE.state, owner.jid
+    row.reason = _reason_of_duplicate(owner.jid, owner.state, owner.reason)
+    row.error_class, row.changed_at, row.ended_at = owner.error_class, owner.changed_at, owner.ended_at
+    if row.has_payload:
+        row.set_payload(None)
 
 
 def _reason_of_duplicate(owner: str, state: str, reason: str | None) -> str:

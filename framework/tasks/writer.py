@@ -132,8 +132,9 @@ class EventWriter:
         ticket = CallTicket(change, on_durable)
         with self._changed:
             self._queue.append(ticket)
-            if self._urgency < _SOON:
-                self._urgency = _SOON
+            # Also as the only one: the urgency may be that of changes which were given up.
+            if self._urgency < _SOON or len(self._queue) == 1:
+                self._urgency = max(self._urgency, _SOON)
                 self._start_thread()
                 if self._idle:
                     self._changed.notify_all()

@@ -48,6 +48,9 @@ TASK = "aw_task"
 TASK_ITEMS = "aw_items"
 """Field of a payload: how many items of a split task the job has; 1 without it."""
 
+PROFILE = "aw_profile"
+"""Field of a payload: whether the runs of the job are profiled. Sidekiq's ``profile`` asks for a profiler of Ruby."""
+
 INTERRUPTED_COUNT = "interrupted_count"
 """Field of a job: how often it was still running when its process had to stop (GitLab counts deaths here too)."""
 

@@ -153,6 +153,15 @@ def exclusive_lease(name: str) -> str:
     return f"aw:exclusive_lease:{name}"
 
 
+PROFILES = "aw:profiles"
+"""ZSET of the ids of the jobs whose profiles are kept; score: when each was written, in seconds of Redis's clock."""
+
+
+def profile(jid: str) -> str:
+    """HASH with a TTL: the profile of the last run of a job, a page in gzip (``set(profile=True)``)."""
+    return f"aw:profile:{jid}"
+
+
 def paused_jobs(worker: str) -> str:
     """ZSET of the jobs of a paused class: a ticket, a line feed, the payload; score: start of the hold."""
     return f"aw:paused_jobs:{worker}"

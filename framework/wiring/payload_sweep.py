@@ -1,8 +1,9 @@
 """Build the sweep of the payload store from the settings."""
 
 from collections.abc import Callable
+from importlib import import_module
+from typing import Any
 
-from framework.admin.payload_sweep import PayloadSweeper
 from framework.process.payload_upkeep import PayloadUpkeep, log_sweep, sweep_period_s
 from framework.settings.model import Settings
 from framework.wiring.client import open_shards
@@ -19,7 +20,9 @@ def open_payload_upkeep(settings: Settings, leads: Callable[[], bool]) -> tuple[
         # Of its own and closed again: one sweep in hours needs no connection to every shard meanwhile.
         shards = open_shards(settings, role="payload-sweep")
         try:
-            sweeper = PayloadSweeper(offload, keep_s, {name: shards[name].client for name in shards})
+            # Loaded for the first sweep: a process without a payload store does not pay for the search of jobs.
+            made: Any = import_module("framework.admin.payload_sweep")
+            sweeper = made.PayloadSweeper(offload, keep_s, {name: shards[name].client for name in shards})
             if sweeper.claim(period_s) and (found := sweeper.sweep()).deleted:
                 log_sweep(found.deleted, found.deleted_size)
         finally:

@@ -18,6 +18,7 @@ from framework.execute.cancellation import Cancellations
 from framework.execute.event_loop import EventLoop
 from framework.execute.isolation.runs import IsolatedRuns
 from framework.execute.job_log import JobLog
+from framework.execute.profiling import RedisProfiles
 from framework.execute.stats import RunningJobs
 from framework.finish.status_writer import StatusWriter
 from framework.process.banner import print_banner
@@ -216,7 +217,7 @@ def build_worker(
     absent, fair = _absent_keys(settings, identity, owners, waits), fair_queues(router, shard.name)
     fetchers = open_fetchers(settings, fetching, owners, plans, events, dead_set, absent, waits, fair)
     cancellations = Cancellations(shard.client, absent, loop.cancel_named)
-    runs = RunningJobs(partial(running_units, fetchers), cancellations)
+    runs = RunningJobs(partial(running_units, fetchers), cancellations, RedisProfiles(shard.client))
     policies = open_policies(settings, events.tracker, shard, upkeep, owners, absent, waits)
     decoding = open_decoder(settings, runs, budget)
     pool = ChannelPool(shard.client, read_timeout_s=COMMAND_TIMEOUT_S)

@@ -118,7 +118,7 @@ USAGE = [
     ("route --explan", "No such option '--explan'. Did you mean '--explain'?"),
     ("route -r optional_jobs OneWroker", "there is no worker 'OneWroker' (did you mean 'OneWorker'?)"),
     ("attributes urgncy", "there is no attribute 'urgncy' (did you mean 'urgency'?)"),
-    ("attributes --wirte", "No such option '--wirte'. Did you mean '--write'?"),
+    ("attributes --wrte", "No such option '--wrte'. Did you mean '--write'?"),
     ("attributes --check --docs nowhere", "nowhere is no folder; name the documentation with --docs."),
     ("retired Nobody", "no class 'Nobody' is retired"),
     ("wrker", "No such command 'wrker'. Did you mean 'worker'?"),

@@ -9,6 +9,7 @@ import pytest
 from framework.payloads.folder_store import FolderStore
 from framework.payloads.offload import PayloadOffload
 from framework.wire import keys
+from framework.wire.batch_fields import Callback
 from framework.wire.compress import deflate_arguments
 from framework.wire.json import dumps
 from tests.harness import ROOT, Site
@@ -34,7 +35,11 @@ def test_sweep_deletes_what_no_job_names(site, redis, short_path):
     redis.zadd(keys.DEAD, {jobs[3]: time.time()})
     redis.lpush(keys.working("host:1:2"), jobs[4])
     redis.zadd(keys.paused_jobs("Job"), {b"ticket\n" + jobs[5]: 1})
-    assert run(site, "show", "--json")["blobs"] == 8
+    # A callback waits in its batch, however long that lasts.
+    callback = job(offload, 8)
+    redis.zadd(keys.BATCHES, {"b": 4e9})
+    redis.hset(keys.batch("b"), "on_success", json.dumps([Callback("default", callback).encode()]))
+    assert run(site, "show", "--json")["blobs"] == 9
     age(short_path, "blobs/*/*")
     # Job 7 is young: its push may be on its way.
     young = job(offload, 9)
@@ -45,9 +50,9 @@ def test_sweep_deletes_what_no_job_names(site, redis, short_path):
     age(short_path, "payloads/unnamed/*")
     redis.zadd(keys.DEAD, {jobs[6]: time.time()})
     done = run(site, "sweep", "--json")
-    assert (done["blobs"], done["candidates"], done["unnamed"], done["deleted"]) == (9, 8, 1, 1)
+    assert (done["blobs"], done["candidates"], done["unnamed"], done["deleted"]) == (10, 9, 1, 1)
     left = {path.name for path in short_path.glob("payloads/blobs/*/*")}
-    assert left == {json.loads(one)["args"][0] for one in [*jobs[:7], young]}
+    assert left == {json.loads(one)["args"][0] for one in [*jobs[:7], callback, young]}
     assert not list(short_path.glob("payloads/unnamed/*"))
     # A shard that does not answer may name each blob.
     site.write("redis.yml", {"shards": {"main": {"url": "redis://127.0.0.1:1"}}})

@@ -66,6 +66,7 @@ def test_option_wrong_declaration_or_value_is_refused():
         (lambda: make(even=2**60), "Allowed: a whole number"),
         (lambda: make(level="mid"), "Allowed: one of 'low', 'high'"),
         (lambda: make(ratio=float("nan")), "Allowed: a finite number"),
+        (lambda: make(ratio=10**400), "Allowed: a finite number"),
         (lambda: make(levle="low"), "did you mean 'level'?"),
         (lambda: make(unknown=1), "An option of your own: declare_option(...) before the class"),
     ]:

@@ -16,6 +16,7 @@ from framework.payloads.s3_store import S3Store
 from framework.payloads.signatures import PayloadSignatures
 from framework.wire.compress import decompress_arguments, deflate_arguments
 from framework.wire.json import dumps, loads
+from tests.harness import forked
 
 KEYS = KeyVersions(1, {1: b"1" * 32})
 ARGUMENTS = [os.urandom(3_000).hex(), 7]
@@ -58,6 +59,12 @@ def read(payload, protection):
 def test_store_keeps_lists_and_deletes_blobs(stores):
     for store in stores:
         check_blobs(store)
+
+    def use_in_child():
+        with pytest.raises(OSError, match="was forked after"):
+            stores[1].get("blobs/ab/one")
+
+    assert forked(use_in_child, 10) == 0
 
 
 def check_blobs(store):

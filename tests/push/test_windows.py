@@ -191,9 +191,12 @@ def test_failed_pushes_leave_the_waiting_job(pusher, redis, redis_url):
 
 
 def test_accumulation_needs_payloads_that_redis_may_edit(pusher):
-    pusher.open(payload_edits=lambda declaration: Edits([dict]))
+    pusher.open(payload_edits=lambda declaration: Edits((dict.copy,)))
+    job = collecting()
     with pytest.raises(ConfigurationError, match="does not fit signed or encrypted payloads"):
-        collecting().perform_async(1, ["a"])
+        job.perform_async(1, ["a"])
+    pusher.open(payload_edits=lambda declaration: Edits((dict.clear,), min_bytes=100_000))
+    assert job.perform_async(1, ["a"]) == job.perform_async(1, ["b"])
     places = {
         b'{"args":[1,["a","b"]],"jid":"j"}': "12,19,2",
         b'{"x":{"args":[["a"]]},"args":[["a"]]}': "",

@@ -92,6 +92,21 @@ def test_duplicate_ends_with_the_job_that_stands_for_it(bench):
     assert copy.reason == "the job owner stands for it: failed: no price"
     assert bench.task(TASK)["completed_at"] == 4.0
     assert counters(bench) == {"total": 2, "failed": 2}
+    # In one batch with its job: it counts once, and does not wait.
+    for jid in ("a", "b"):
+        bench.apply(change(jid, "push", 5.0, task_id=TASK), change(f"{jid}2", "push", 5.0, task_id=TASK))
+    bench.apply(change("a2", "end", 6.0, state="duplicate", stands_for="a"))
+    lost = {"stands_for": "a", "seen_at": 6.0}
+    mended = change("a", "mend", 7.0, "error", "deleted", seen_at=5.0)
+    bench.apply(mended, change("a2", "mend", 7.0, "finish", "duplicate", **lost))
+    assert (bench.event("a2").status, bench.task(TASK)["completed_at"]) == ("finish", None)
+    end = change("b", "end", 8.0, "finish", "completed")
+    bench.apply(change("b2", "end", 8.0, state="duplicate", stands_for="b"), end)
+    bench.apply(change("c", "push", 9.0, task_id=TASK), change("d", "push", 9.0, task_id=TASK))
+    bench.apply(change("d", "end", 9.0, state="duplicate", stands_for="c"))
+    bench.apply(change("d", "note", 9.5), change("c", "end", 9.5, "finish", "completed"))
+    assert counters(bench) == {"total": 8, "failed": 2, "error": 1, "finish": 5}
+    assert bench.task(TASK)["completed_at"] == 9.5
 
 
 def test_late_and_old_changes_do_not_undo_newer_ones(bench):

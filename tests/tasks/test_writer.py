@@ -67,7 +67,12 @@ def test_waiting_end_is_stored_when_the_database_returns(broken):
     one.database.down.clear()
     assert ticket.wait(30)
     assert ticket.error is None
-    assert (one.event("j1").status, one.event("j2")) == ("finish", None)
+    # The push that was given up was urgent; the writer waits again, and notices an end for which no thread waits.
+    until(lambda: one.writer._idle)
+    ended = threading.Event()
+    one.writer.submit_end(change("j3", "end", 2.0, "finish", "completed"), ended.set)
+    assert ended.wait(10)
+    assert (one.event("j1").status, one.event("j2"), one.event("j3").status) == ("finish", None, "finish")
     assert one.spool.kept == []
 
 

@@ -200,7 +200,9 @@ def pushes() -> None:
     RebuildIndexWorker.set(shard="queues_shard_a", status_expiration=60, expires_in=timedelta(hours=1)).perform_async(
         42
     )
-    RebuildIndexWorker.set(context={"user": "u", "ids": [1, None]}, track=True, timeout=5.5).perform_async(42)
+    RebuildIndexWorker.set(
+        context={"user": "u", "ids": [1, None]}, track=True, timeout=5.5, profile=True
+    ).perform_async(42)
     assert_type(RebuildIndexWorker.set(sync=True).perform_async(42), Jid | None)
     ComputedLimitWorker.perform_async(42, mode="x")
     WaitingWorker.perform_async("https://example.org", attempts=2)

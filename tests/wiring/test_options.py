@@ -32,6 +32,8 @@ OPTIONS = {
     "expires_in": (0.2, {"expires_in": 1}),
     "timeout": (timedelta(seconds=90), {"timeout": 90}),
     "track": (True, {"track": True}),
+    "result_ttl": (60, {}),
+    "profile": (True, {"aw_profile": True}),
     "context": ({"user": "u", "meta.deep": {"k": [1]}}, {"meta.user": "u", "meta.deep": {"k": [1]}}),
 }
 METHODS = {

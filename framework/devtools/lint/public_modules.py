@@ -18,10 +18,11 @@ PUBLIC_MODULES: Mapping[str, str] = {
     "integrations.sqlalchemy": "SQLAlchemy: `install` closes the sessions of jobs, and lets pushes wait for the commit",
     "integrations.starlette": "Starlette and FastAPI: `lifespan`, which boots, and `RequestContext`, an ASGI middleware",
     "job_options": "options of your own that travel with jobs, for your middlewares: `declare_option`",
-    "leader": "whether this process leads: `is_leader`",
+    "leader": "whether this process leads: `is_leader`, and when it begins and ends: `on_leader`, `on_follower`",
     "limiter": "rate limiters: `concurrent`, `bucket`, `window`, `leaky`, `points`, `unlimited`",
     "lease": "exclusive leases: `Lease`, held by one holder at a time over all processes",
-    "lifecycle": "events of a worker process: `on_startup`, `on_quiet`, `on_shutdown`, `on_exit`, `on_heartbeat`, `on_beat`",
+    "lifecycle": "events of a worker process: `on_startup`, `on_quiet`, `on_shutdown`, `on_exit`, `on_heartbeat`, `on_beat`, "
+    "`on_leader`, `on_follower`",
     "middleware": "middlewares around pushes and runs: the chains `client` and `server`",
     "pause": "your own strategies for `pause_control`: `register`",
     "sharding": "the Redis of a worker's jobs for application code: `router`, `allow_unrouted`",

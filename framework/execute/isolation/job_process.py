@@ -30,6 +30,7 @@ from framework.execute.isolation.system import (
 )
 from framework.execute.over_limit import call_backoff
 from framework.execute.perform import call_perform, new_instance
+from framework.execute.profiling import Profiles, SentProfiles
 from framework.execute.timeouts import Timeouts
 from framework.finish.results import encoded_value
 from framework.middleware.chain import Call, ChainInvocation
@@ -154,6 +155,7 @@ class _Context:
 
     def __init__(self, worker: _WorkerProcess) -> None:
         self._worker = worker
+        self.profiles: Profiles = SentProfiles(worker.tell)
 
     def cancellation(self, jid: Jid, bid: str = "") -> _Cancellation:
         # The worker process knows both.

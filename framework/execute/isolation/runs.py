@@ -27,6 +27,7 @@ from framework.execute.isolation.channel import MAX_REPORT_BYTES, ChannelError, 
 from framework.execute.isolation.remote_error import rebuilt
 from framework.execute.isolation.system import kill_group
 from framework.execute.job_log import JobLog
+from framework.execute.profiling import keep_sent
 from framework.execute.stats import RunningJobs
 from framework.execute.timeouts import timeout_of
 from framework.finish.results import EncodedAnswer
@@ -295,6 +296,8 @@ class _Run:
             self._fields.update(loads_object(str(message["extra"]).encode()))
         elif "answer" in message:
             self._instance._aw_returned = EncodedAnswer.of(message["answer"])
+        elif "profile" in message:
+            keep_sent(self._instance, self._runs.running_jobs.profiles, message["profile"])
         elif "story" in message and (story := self._instance._aw_record) is not None:
             note = loads_object(str(message["story"]).encode())
             story.note(str(note["message"]), note["fields"])

@@ -1,4 +1,5 @@
 -- Let the next job of the sub-queues come to their queue's own list, if that is empty: a blocking move has taken the last job there.
+-- KEYS    none
 -- ARGV    names of queues
 -- RETURN  1
 -- COST    O(Q log K)

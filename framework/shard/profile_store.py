@@ -1,0 +1,113 @@
+"""Keep the profiles of jobs on their shard, the newest few for a day, so that operators read them from any machine.
+
+Crash story: the hash, its end, and its name in the list are written in one transaction, before the job is acknowledged. A process
+that dies before it leaves nothing, and the job runs again. One that dies after it leaves the profile, which the job's next run
+replaces.
+"""
+
+import zlib
+from typing import Any, NamedTuple, cast
+
+import redis
+
+from framework.store.clock import server_time
+from framework.types import Jid
+from framework.wire import keys
+
+PROFILE_TTL_S = 86_400
+"""For how long a profile is kept (Sidekiq: a day)."""
+
+MAX_PROFILES = 20
+"""Profiles that one shard keeps; with the limit of each, at most 20 MiB."""
+
+MAX_PROFILE_BYTES = 1 << 20
+"""Bytes of one page in gzip."""
+
+_MAX_HTML_BYTES = 64 << 20
+"""Few bytes in gzip may become very many."""
+
+_GZIP = 31
+"""How zlib calls the format of gzip."""
+
+_FACTS = ("class", "at", "duration_s", "error", "bytes")
+
+
+class JobProfile(NamedTuple):
+    """The profile of the last profiled run of a job. ``page`` is a page of HTML in gzip; listings leave it out."""
+
+    jid: Jid
+    cls: str
+    duration_s: float
+    error: str
+    """The class of the error with which the run ended; empty if it returned."""
+    page_bytes: int
+    """Bytes of ``page``."""
+    page: bytes = b""
+    shard: str = ""
+    at: float = 0.0
+    """When it was written, in epoch seconds of Redis's clock."""
+
+    @property
+    def html(self) -> str:
+        """The page. It needs no other file and no network. Empty in a listing.
+
+        Raises:
+            ValueError: the stored bytes are no page in gzip, or it is too large.
+        """
+        if not self.page:
+            return ""
+        unpacker = zlib.decompressobj(wbits=_GZIP)
+        try:
+            page = unpacker.decompress(self.page, _MAX_HTML_BYTES)
+        except zlib.error as error:
+            raise ValueError(f"it is no page in gzip: {error}") from error
+        if not unpacker.eof:
+            raise ValueError("the page is cut off, or too large")
+        return page.decode()
+
+
+def keep_profile(client: "redis.Redis", profile: JobProfile) -> None:
+    """Keep a profile instead of an older one of the job, and delete the oldest beyond the limit. Raises redis errors."""
+    now, key = server_time(client), keys.profile(profile.jid)
+    facts: dict[str | bytes, bytes | float | int | str] = {
+        "class": profile.cls,
+        "at": now,
+        "duration_s": round(profile.duration_s, 6),
+        "error": profile.error,
+        "bytes": profile.page_bytes,
+        "page": profile.page,
+    }
+    pipeline: Any = client.pipeline(transaction=True)
+    pipeline.delete(key)
+    pipeline.hset(key, mapping=facts)
+    pipeline.expire(key, PROFILE_TTL_S)
+    pipeline.zadd(keys.PROFILES, {profile.jid: now})
+    pipeline.expire(keys.PROFILES, PROFILE_TTL_S)
+    pipeline.zrange(keys.PROFILES, 0, -MAX_PROFILES - 1)
+    oldest = cast("list[bytes]", pipeline.execute()[-1])
+    if oldest:
+        # The names first would leave profiles that no listing shows, until they expire. Two processes may do this at once.
+        client.delete(*(b"".join((keys.profile("").encode(), jid)) for jid in oldest))
+        client.zremrangebyrank(keys.PROFILES, 0, -MAX_PROFILES - 1)
+
+
+def read_profiles(client: "redis.Redis", shard: str) -> list[JobProfile]:
+    """Return the kept profiles without their pages, the newest first. Raises redis errors."""
+    jids = cast("list[bytes]", client.zrange(keys.PROFILES, 0, -1))
+    pipeline: Any = client.pipeline(transaction=False)
+    for jid in jids:
+        pipeline.hmget(b"".join((keys.profile("").encode(), jid)), *_FACTS)
+    # A profile expires before its name.
+    found = zip(jids, pipeline.execute() if jids else (), strict=False)
+    return [_profile(shard, jid.decode(errors="replace"), facts) for jid, facts in reversed(list(found)) if facts[1]]
+
+
+def read_profile(client: "redis.Redis", shard: str, jid: Jid) -> JobProfile | None:
+    """Return the kept profile of a job with its page; ``None`` if there is none. Raises redis errors."""
+    *facts, page = cast("list[bytes | None]", client.hmget(keys.profile(jid), *_FACTS, "page"))
+    return None if facts[1] is None or page is None else _profile(shard, jid, facts, page)
+
+
+def _profile(shard: str, jid: Jid, facts: list[bytes | None], page: bytes = b"") -> JobProfile:
+    cls, at, duration_s, error, size = ((fact or b"").decode(errors="replace") for fact in facts)
+    return JobProfile(jid, cls, float(duration_s or 0), error, int(size or 0), page, shard, float(at or 0))
