@@ -140,7 +140,7 @@ def test_jobs_ended_by_operators_end_their_calls(process):
 def test_call_refuses_what_it_cannot_answer(application_worker):
     facts = {"feature_category": "not_owned", "encrypt": True, "perform": lambda self: None}
     windowed = Deduplicate("debounce", window=timedelta(seconds=1))
-    others = {
+    debounces = {
         "feature_category": "not_owned",
         "idempotent": True,
         "deduplicate": windowed,
@@ -148,7 +148,7 @@ def test_call_refuses_what_it_cannot_answer(application_worker):
     }
     with registry.isolated():
         secret = type("SecretResultWorker", (framework.ApplicationWorker,), facts)
-        debounced = type("DebouncedResultWorker", (framework.ApplicationWorker,), others)
+        debounced = type("DebouncedResultWorker", (framework.ApplicationWorker,), debounces)
     for wrong, words in [
         (secret.call, "results are not encrypted"),
         (debounced.call, r"Deduplicate\('debounce'\): a later push takes the place of the job"),
