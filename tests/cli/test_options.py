@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from framework.cli.capsules import OWN_SLOTS
 from framework.cli.config_file import FileOptions, read_config_file
 from framework.cli.main import main
+from framework.declare import registry
 from framework.errors import ConfigurationError
 from tests.tables import each_row
 
@@ -32,7 +33,8 @@ def project(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("optional_jobs", "no_jobs"):  # the process keeps one module per name
         monkeypatch.delitem(sys.modules, name, raising=False)
-    return tmp_path
+    with registry.isolated():
+        yield tmp_path
 
 
 def files(folder):

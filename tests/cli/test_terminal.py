@@ -20,6 +20,7 @@ from framework.cli.jobs import jobs
 from framework.cli.migrate_jobs import migrate_jobs
 from framework.cli.retired import retired
 from framework.cli.terminal import columns
+from framework.declare import registry
 from framework.devtools.commands.route import route
 from framework.errors import FrameworkError
 from framework.feature_flags.flag import Flag, drop_flag, pause_flag
@@ -113,7 +114,8 @@ def invoke(site, redis, monkeypatch):
     def run(command, *words):
         return CliRunner().invoke(command, words, env=env)
 
-    return run
+    with registry.isolated():
+        yield run
 
 
 @pytest.mark.parametrize("look", LOOKS, ids=lambda look: " ".join(map(ascii, look[1:]))[:30])

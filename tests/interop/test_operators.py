@@ -87,7 +87,7 @@ def test_action_leaves_what_ruby_leaves(both_sides, key, ruby_action, act):
 def test_reschedule_leaves_what_ruby_leaves(both_sides):
     """Ruby 6.4 finds the entry by what it would write itself: of a job with other bytes, here of ``é``, it adds a second entry."""
     in_ruby, in_python = both_sides(
-        "schedule", "", lambda entry: entry.reschedule(NOW + 500), at=NOW + 500, error_message="plain"
+        "schedule", "", lambda entry: entry.reschedule(NOW + 86_400), at=NOW + 86_400, error_message="plain"
     )
     assert in_ruby == in_python
-    assert in_ruby[2]["schedule"][-1][1] == pytest.approx(NOW + 500, abs=0.001)
+    assert in_ruby[2]["schedule"][-1][1] == pytest.approx(NOW + 86_400, abs=0.001)

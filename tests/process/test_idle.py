@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from framework.declare import registry
 from framework.execute.job_log import JobLog
 from framework.feature_flags.flag import Flag, pause_flag
 from framework.feature_flags.redis_flags import set_flag
@@ -109,7 +110,7 @@ def idle(redis, redis_url, short_path, monkeypatch):
     (short_path / "config" / "redis.yml").write_text(json.dumps({"shards": {"main": {"url": redis_url}}}))
     settings = load({"FRAMEWORK_CONFIG_DIR": str(short_path / "config")}, short_path)
     clock = Clock()
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, registry.isolated():
         patch.setattr(time, "monotonic", clock)
         patch.setattr(tasks_module, "jittered", lambda period_s: period_s * process.jitter)
         process = IdleProcess(settings, clock)
