@@ -51,7 +51,8 @@ def test_stopped_and_started_redis_gets_jobs_in_order(make_server, producer, lin
     assert [one["jid"] for one in found[1:]] == jids
     job.perform_async(6)
     until(lambda: shop.reliable.kept == (0, 0))
-    begin, kept, end = lines()
+    with shop.stopped_replay():  # the round that kept nothing more has written its line before it frees the lock
+        begin, kept, end = lines()
     assert (begin["event_name"], kept["event_name"], end["event_name"]) == (
         "push.keeping",
         "push.kept",
