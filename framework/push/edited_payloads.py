@@ -1,5 +1,6 @@
 """Build payloads that are changed once more before they are written: encrypted, offloaded, signed."""
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -51,19 +52,22 @@ def check_accumulation(declaration: Declaration) -> None:
         raise ConfigurationError([ConfigurationProblem("config/application.yml", "signatures.keys", message)])
 
 
-class EditedPayloads:
-    """Change the payloads of another builder. Shared between threads."""
+class WrappedPayloads(ABC):
+    """Build batches by another builder, and change each before it is written. Shared between threads."""
 
-    def __init__(self, builder: PayloadBuilder, edits: Edits) -> None:
+    def __init__(self, builder: PayloadBuilder) -> None:
         self._builder = builder
-        self._edits, self._min_bytes = edits.steps, edits.min_bytes
+
+    @abstractmethod
+    def _changed(self, batch: JobBatch) -> Sequence[JobBatch]:
+        """Return the batches to write instead; one for a batch of one job."""
 
     def one(
         self, args: list[Any], due: DueTime | None, locks: Deduplication | None, extra: Mapping[str, Json]
     ) -> JobBatch | None:
         """See ``PayloadBuilder``."""
         batch = self._builder.one(args, due, locks, extra)
-        return None if batch is None else self._edited(batch)
+        return None if batch is None else self._changed(batch)[0]
 
     def check_bulk(self, request: BulkRequest, locks: Deduplication | None) -> deque[Any]:
         """See ``PayloadBuilder``."""
@@ -80,7 +84,18 @@ class EditedPayloads:
     ) -> tuple[int, Sequence[JobBatch]]:
         """See ``PayloadBuilder``."""
         size, batches = self._builder.chunk(arguments, start, request, first_due_at, locks, extra)
-        return size, [self._edited(batch) for batch in batches]
+        return size, [part for batch in batches for part in self._changed(batch)]
+
+
+class EditedPayloads(WrappedPayloads):
+    """Change the payloads of another builder. Shared between threads."""
+
+    def __init__(self, builder: PayloadBuilder, edits: Edits) -> None:
+        super().__init__(builder)
+        self._edits, self._min_bytes = edits.steps, edits.min_bytes
+
+    def _changed(self, batch: JobBatch) -> Sequence[JobBatch]:
+        return (self._edited(batch),)
 
     def _edited(self, batch: JobBatch) -> JobBatch:
         if self._min_bytes and max(map(len, batch.payloads)) < self._min_bytes:

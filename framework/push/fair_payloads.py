@@ -1,15 +1,13 @@
 """Give the jobs of a class with ``fair_by`` their sub-queues: a wrapper around the builder of its payloads."""
 
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias, cast
 
 from framework.declare.declaration import Declaration
-from framework.declare.request import BulkRequest, DueTime
-from framework.push.deduplication import Deduplication
+from framework.push.edited_payloads import WrappedPayloads
 from framework.push.job_batch import JobBatch, PayloadBuilder
 from framework.telemetry.rate_limit import LogRateLimit
-from framework.types import Json, Payload
+from framework.types import Payload
 from framework.wire import keys
 from framework.wire.compress import decompress_arguments
 from framework.wire.json import loads
@@ -23,39 +21,18 @@ _FIELD = f'"{FAIR_QUEUE}":'.encode()
 _Columns: TypeAlias = dict[str, list[int]]
 
 
-class FairPayloads:
+class FairPayloads(WrappedPayloads):
     """Split the batches of another builder by the keys of their jobs. Shared between threads."""
 
     def __init__(self, builder: PayloadBuilder, declaration: Declaration, queue: str, decompressed_limit: int) -> None:
-        self._builder = builder
+        super().__init__(builder)
         self._decompressed_limit = decompressed_limit
         self._declaration = declaration
         self._queue = queue
         self._log_limit = LogRateLimit(_LOG_INTERVAL_S)
 
-    def one(
-        self, args: list[Any], due: DueTime | None, locks: Deduplication | None, extra: Mapping[str, Json]
-    ) -> JobBatch | None:
-        """See ``PayloadBuilder``."""
-        batch = self._builder.one(args, due, locks, extra)
-        return None if batch is None else next(self._split(batch))
-
-    def check_bulk(self, request: BulkRequest, locks: Deduplication | None) -> deque[Any]:
-        """See ``PayloadBuilder``."""
-        return self._builder.check_bulk(request, locks)
-
-    def chunk(
-        self,
-        arguments: Any,
-        start: int,
-        request: BulkRequest,
-        first_due_at: float | None,
-        locks: Deduplication | None,
-        extra: Mapping[str, Json],
-    ) -> tuple[int, Sequence[JobBatch]]:
-        """See ``PayloadBuilder``."""
-        size, batches = self._builder.chunk(arguments, start, request, first_due_at, locks, extra)
-        return size, [part for batch in batches for part in self._split(batch)]
+    def _changed(self, batch: JobBatch) -> Sequence[JobBatch]:
+        return list(self._split(batch))
 
     def _split(self, batch: JobBatch) -> Iterator[JobBatch]:
         """Yield the batch in parts, one per sub-queue; jobs for the schedule set stay together."""
