@@ -45,8 +45,10 @@ def test_start_replays_the_file_of_an_ended_process(producer, jobs, lines):
     keep(producer, 1, 2)
     shop = producer()
     shop.reliable.start()
-    # The file is removed before the last line is logged.
-    until(lambda: not shop.files and {"push.file_taken_over", "push.replayed"} <= set(events(lines)))
+    until(lambda: not shop.files)
+    # The file is removed before the last line is logged; the round ends after it.
+    with shop.stopped_replay():
+        assert {"push.file_taken_over", "push.replayed"} <= set(events(lines))
     assert [one["args"] for one in jobs()] == [[1], [2]]
 
 
