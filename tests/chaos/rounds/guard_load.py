@@ -83,10 +83,13 @@ class GuardLoad:
     _started: float = 0.0
     _pushed_at: float = 0.0
 
+    def __post_init__(self) -> None:
+        # Here and not in ``begin``, which a round whose processes do not start never reaches.
+        self._times = {base: AcceptedPushes([], []) for base in self.workers}
+
     def begin(self, now: float) -> None:
         """Start with the round."""
         self._started = now
-        self._times = {base: AcceptedPushes([], []) for base in self.workers}
 
     def step(self, now: float) -> None:
         """Push one job of each kind, and look into a blob."""

@@ -10,7 +10,15 @@ from tests.chaos.rounds.failover_faults import FAILOVER_FAULTS
 from tests.chaos.rounds.faults import Fault
 from tests.chaos.rounds.network_faults import NETWORK_FAULTS
 from tests.chaos.rounds.options import ROUNDS
-from tests.chaos.rounds.process_faults import PROCESS_FAULTS, freeze, kill, kill_one_of_several, roll, term
+from tests.chaos.rounds.process_faults import (
+    PROCESS_FAULTS,
+    freeze,
+    kill,
+    kill_one_of_several,
+    roll,
+    term,
+    term_one_of_several,
+)
 from tests.chaos.rounds.redis_faults import REDIS_FAULTS, client_kill, full_memory, kill_redis, power_cut, script_flush
 from tests.chaos.rounds.replicated import ReplicatedStore
 from tests.chaos.rounds.stores import SingleStore, Store
@@ -137,7 +145,7 @@ def _limits(options: argparse.Namespace) -> list[Round]:
 
 def _guards(options: argparse.Namespace) -> list[Round]:
     every = options.every or 4.0
-    faults = (kill_one_of_several, term)
+    faults = (kill_one_of_several, term_one_of_several)
     return [Round("guards", "kills", "cluster", faults, (every, every), rest_s=0.5, guards=True)]
 
 

@@ -19,6 +19,9 @@ RECOVERY_S = {"cluster": 2.0, "bare": 25.0}
 7).
 """
 
+TURNS_S = 5.0
+"""The time within which all suspects of a dead process have started (decision 30): isolated ones need theirs."""
+
 TAKEOVER_S = 25.0
 """The same from the start of a freeze: a lease and a sweep, with or without a supervisor."""
 
@@ -107,9 +110,9 @@ class RoundResult:
         found: list[Check] = []
         for kind, done in self.account.kinds.items():
             if done.recoveries:
+                limit = TAKEOVER_S if kind == "freeze" else RECOVERY_S[self.supervision]
                 # Suspects are tried one after the other, and isolated ones among them need a process each.
-                is_slow = kind == "freeze" or self.guards is not None
-                limit = TAKEOVER_S if is_slow else RECOVERY_S[self.supervision]
+                limit += TURNS_S if self.guards is not None else 0.0
                 found.append(_at_most(f"slowest recovery after {kind}", max(done.recoveries), limit))
             if done.resumed:
                 limit = NOTICED_S.get(kind, RESUMED_S)
