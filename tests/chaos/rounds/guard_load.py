@@ -59,10 +59,15 @@ class Guards(NamedTuple):
     pushes: int
 
 
+def key_settings() -> Mapping[str, Any]:
+    """Return the settings without which no round can load the classes of the jobs, of which one encrypts."""
+    return {"encryption": {"keys": {1: base64.b64encode(os.urandom(32)).decode()}}}
+
+
 def settings(folder: Path) -> Mapping[str, Any]:
     """Return the settings of the round: keys, and a payload store in the folder."""
     return {
-        "encryption": {"keys": {1: base64.b64encode(os.urandom(32)).decode()}},
+        **key_settings(),
         "size_limit": {"compression_threshold": 1_000},
         "payload_offload": {"url": f"file://{folder}/payloads", "threshold": 1_000, "keep": _KEEP_S},
     }
