@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -19,6 +19,7 @@ from framework.cron.entries import SCHEDULE_FILE, CronEntry, Origin
 from framework.cron.jobs import TickJobs
 from framework.cron.states import FIRST_ELSEWHERE, CronStates, EntryState, Settlement, last_tick, next_tick
 from framework.exit_codes import EXIT_FAILED
+from framework.text import format_clock_time
 from framework.wiring.client import default_client
 
 _HEADINGS = ("ENTRY", "CLASS", "CRON", "ZONE", "OFFSET", "NEXT", "LAST", "FROM", "STATE")
@@ -144,14 +145,7 @@ def next_ticks(name: str, *, count: int, modules: Sequence[str], as_json: bool) 
         on.print_json({"entry": name, "enabled": entry.enabled, "offset_s": entry.offset_s, "ticks": ticks})
     else:
         echo(f"{entry.expression.text} ({entry.expression.explain()}), {entry.expression.zone}")
-        echo_lines(
-            columns(
-                [
-                    (_local_time(one, entry.expression.zone), f"{datetime.fromtimestamp(one, UTC):%H:%M:%SZ}")
-                    for one in ticks
-                ]
-            )
-        )
+        echo_lines(columns([(_local_time(one, entry.expression.zone), format_clock_time(one)) for one in ticks]))
         if entry.offset_s:
             echo(f"Each tick pushes its job {entry.offset_s} s after its time.")
         if not entry.enabled:
