@@ -11,7 +11,7 @@ from framework.declare.policy_options import Deduplicate
 from framework.errors import ArgumentsError, ShardUnavailableError, UnknownShardError
 from framework.store.script import FINISH
 from framework.wire import keys
-from framework.wire.batch_fields import BatchJob
+from framework.wire.batch_fields import AwaitedJob
 from framework.wire.resources import JobResources
 from tests.harness import opened
 from tests.push.conftest import Pusher, worker
@@ -26,7 +26,7 @@ def row_worker(**attributes):
 def end(redis, batch, jid, how="done"):
     """Move a job as the scripts of the product do."""
     redis.rpush("working", jid)
-    FINISH(redis, ["working"], [jid, JobResources(batch=BatchJob(batch.bid, jid), batch_end=how).on_end()])
+    FINISH(redis, ["working"], [jid, JobResources(awaited=AwaitedJob(batch.bid, jid), batch_end=how).on_end()])
 
 
 def with_callbacks(**options):
@@ -391,7 +391,7 @@ def test_callback_is_added_until_its_event(pusher, redis, fired):
     batch.on_success(callback, "late")
     end(redis, batch, jid)
     assert fired() == ["late"]
-    with pytest.raises(BatchError, match="has come about already"):
+    with pytest.raises(BatchError, match="has happened already"):
         batch.on_success(callback, "too late")
 
 
