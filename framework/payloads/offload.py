@@ -57,7 +57,7 @@ class PayloadOffload:
         try:
             stored = base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError):
-            # A client middleware's own form: its reader decides.
+            # A client middleware has stored the arguments in a form of its own, which only the application reads.
             return
         payload["args"], payload[OFFLOADED] = [self._put(str(payload.get("class")), stored)], len(stored)
 

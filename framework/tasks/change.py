@@ -1,4 +1,4 @@
-"""Describe changes of events: what a job has become, by whom it is seen, and its messages. Pure."""
+"""Describe changes of events: what happened to a job, the process that saw it, and its messages. Pure."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias

@@ -1,6 +1,6 @@
 -- Settle one tick of a cron entry: push its job, or none, and advance the state of the entry in the same step.
--- KEYS    1 states of the entries (HASH: entry -> 'TICK FINGERPRINT JID', with ' +' behind it while a run waits for the end of that job)  2 last ticks of the entry (LIST)  3 set of queue names
---         4 the queue
+-- KEYS    1 states of the entries (HASH: entry -> 'TICK FINGERPRINT JID', with ' +' behind it while a run waits for the end of that
+--         job)  2 last ticks of the entry (LIST)  3 set of queue names  4 the queue
 -- ARGV    1 entry  2 its state as it was read, '' for none  3 the tick; '' for a job between ticks, which settles none
 --         4 fingerprint  5 why no job is pushed, '' to push one  6 jid  7 payload  8 queue name
 --         9 lock request of the job (parts/lock_request.lua) or ''  10 '1' to push none while the last job waits or runs,

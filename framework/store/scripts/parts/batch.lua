@@ -1,5 +1,5 @@
--- count_in_batch(bid, jid, how, ttl_s, caller, answer): count a move of a batch's job, in the step that moves the job, and enqueue the callbacks of the
---         events that this brings about. batch_functions(): the functions that scripts of batches share.
+-- count_in_batch(bid, jid, how, ttl_s, caller, answer): count a move of a batch's job, in the step that moves the job, and enqueue
+--         the callbacks of the events that it causes. batch_functions(): the functions that scripts of batches share.
 -- how     done     it succeeded                            failed   it failed, and will run again
 --         dead     it died: no retry is left               removed  an operator ended it: cancelled, deleted, dropped, retired
 --         skipped  it was dropped before its queue         revived  an operator enqueued it again after its death
@@ -7,12 +7,13 @@
 --         the last 1,000 are kept. Without an answer the word of the batch is stored.
 -- keys    aw:result:JID STRING, aw:result_calls:CALLER LIST
 --         aw:batch:BID HASH: total, pending (not succeeded), removed, open (blocks that write more jobs), children,
---         EVENT_children (nested batches that have the event), EVENT_at (when it came about), on_EVENT (its callbacks),
+--         EVENT_children (nested batches that have the event), EVENT_at (when it happened), on_EVENT (its callbacks),
 --         parent, ttl_s, description, callback_queue, created_at, invalidated_at, cancelled_at
 --         aw:batch:BID:failed SET of jobs that failed and will run again, aw:batch:BID:dead SET of jobs that died
--- CRASH   as the step that they belong to: a job has its answer when it leaves its place, and not before. A job is counted when it leaves its place, once, because only the step that finds the
---         job at its place comes here. An event and its callbacks are one step too. Callbacks of a nested batch are jobs of its
---         parent, which waits for them. A batch that is unknown (deleted, expired, Sidekiq Pro's) counts nothing.
+-- CRASH   as the step that they belong to: a job is counted, and has its answer, when it leaves its place, and not before. That
+--         happens once, because only the step that finds the job at its place comes here. An event and its callbacks are one
+--         step too. Callbacks of a nested batch are jobs of its parent, which waits for them. A batch that is unknown (deleted,
+--         expired, Sidekiq Pro's) counts nothing.
 
 -- Made once per call of a script, which may move a hundred jobs of batches.
 local batch_made
@@ -98,7 +99,7 @@ local function batch_functions()
     if parent and redis.call('HEXISTS', parent, 'pending') == 1 then return parent, bid end
   end
 
-  -- Enqueue the callbacks of the events that have come about in the batch and in those around it.
+  -- Enqueue the callbacks of the events that have happened in the batch and in those around it.
   local function settle(bid)
     while bid do
       local key = 'aw:batch:' .. bid
