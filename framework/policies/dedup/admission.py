@@ -144,7 +144,7 @@ class DedupLock:
 
 
 def _has_lock(declaration: Declaration) -> bool:
-    """Return whether the lock of a job matters at its start: after its window, a job has none that others regard."""
+    """Return whether the lock of a job matters at its start: a job whose window is over has no lock that a push reads."""
     policy = declaration.deduplicate
     return policy is not None and declaration.deduplicates and not policy.has_window
 
