@@ -315,6 +315,9 @@ class Executor:
 
     def _run_isolated(self, isolated: IsolatedRuns, run: Execution, payload: Payload, *, suspected: bool) -> None:
         """Run the job in a process of its own, middlewares included; this thread waits for it."""
+        if suspected:
+            # Not within its turn, for which other suspects wait: nothing of the job runs meanwhile.
+            isolated.prepare()
         if not self._note_start(run, payload, suspected=suspected):
             return
         run.unit.performing_since = run.started

@@ -461,30 +461,31 @@ def test_callback_of_a_nested_batch_stays_on_its_shard(two_shards):
             worker("Here").perform_async()
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: Batch("xyz"), ValueError, "no id of a batch"),
-        (lambda: Batch(5), ValueError, "no id of a batch"),
-        (lambda: Batch("aw-x", description="y"), TypeError, "takes no other argument"),
-        (lambda: Batch(description=5), TypeError, "give a str"),
-        (lambda: Batch(callback_queue="a b"), ValueError, "callback_queue='a b'"),
-        (lambda: Batch(expires_in=5), ValueError, "from a minute to ten years"),
-        (lambda: Batch(expires_in=float("nan")), ValueError, "from a minute to ten years"),
-        (lambda: Batch().jobs(autoflush=0), ValueError, "from 1 to 50,000"),
-        (lambda: Batch().on_success(print), TypeError, "give a worker class"),
-        (lambda: Batch().on_success(worker("W", perform=lambda self, n: None)), ArgumentsError, "W"),
-        (lambda: Batch().on_death(worker("W"), object()), ArgumentsError, "W"),
-        (lambda: Batch("aw-unknown").invalidate(), UnknownBatchError, "no shard has it"),
-        (lambda: Batch("aw-unknown").status, UnknownBatchError, "no shard has it"),
-        (lambda: list(Batch("aw-unknown").failed_jids()), UnknownBatchError, "no shard has it"),
-        (lambda: filled(Batch("aw-unknown")), UnknownBatchError, "no shard has it"),
-        (lambda: filled(Batch(shard="nowhere")), UnknownShardError, "nowhere"),
-    ],
-)
-def test_wrong_use_is_an_error_that_says_what_to_do(pusher, call, error, message):
-    with pytest.raises(error, match=message):
-        call()
+WRONG_USES = [
+    (lambda: Batch("xyz"), ValueError, "no id of a batch"),
+    (lambda: Batch(5), ValueError, "no id of a batch"),
+    (lambda: Batch("aw-x", description="y"), TypeError, "takes no other argument"),
+    (lambda: Batch(description=5), TypeError, "give a str"),
+    (lambda: Batch(description="\ud800"), ValueError, "is not Unicode text"),
+    (lambda: Batch(callback_queue="a b"), ValueError, "callback_queue='a b'"),
+    (lambda: Batch(expires_in=5), ValueError, "from a minute to ten years"),
+    (lambda: Batch(expires_in=float("nan")), ValueError, "from a minute to ten years"),
+    (lambda: Batch().jobs(autoflush=0), ValueError, "from 1 to 50,000"),
+    (lambda: Batch().on_success(print), TypeError, "give a worker class"),
+    (lambda: Batch().on_success(worker("W", perform=lambda self, n: None)), ArgumentsError, "W"),
+    (lambda: Batch().on_death(worker("W"), object()), ArgumentsError, "W"),
+    (lambda: Batch("aw-unknown").invalidate(), UnknownBatchError, "no shard has it"),
+    (lambda: Batch("aw-unknown").status, UnknownBatchError, "no shard has it"),
+    (lambda: list(Batch("aw-unknown").failed_jids()), UnknownBatchError, "no shard has it"),
+    (lambda: filled(Batch("aw-unknown")), UnknownBatchError, "no shard has it"),
+    (lambda: filled(Batch(shard="nowhere")), UnknownShardError, "nowhere"),
+]
+
+
+def test_wrong_use_is_an_error_that_says_what_to_do(pusher):
+    for call, error, message in WRONG_USES:
+        with pytest.raises(error, match=message):
+            call()
     assert not Batch("aw-unknown").valid
 
 

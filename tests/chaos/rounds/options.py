@@ -2,7 +2,7 @@
 
 import argparse
 
-ROUNDS = ("kill", "freeze", "rolling", "redis", "network", "failover", "mixed", "limits", "guards")
+ROUNDS = ("kill", "freeze", "rolling", "redis", "network", "failover", "mixed", "limits", "guards", "calls")
 MODES = ("bare", "cluster", "kept", "cut", "plain", "witnessed", "single", "sentinels", "calm", "kills")
 
 

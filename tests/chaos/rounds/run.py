@@ -22,6 +22,7 @@ from framework import ApplicationWorker
 from framework.store.embedded import LONGEST_SOCKET_PATH
 from tests.chaos.rounds import guard_load, report
 from tests.chaos.rounds.account import account
+from tests.chaos.rounds.call_load import CallLoad
 from tests.chaos.rounds.effects import ENDED, FOLDER, Effects
 from tests.chaos.rounds.faults import FaultInjector
 from tests.chaos.rounds.guard_load import GuardLoad
@@ -140,7 +141,7 @@ def _round(
         other = stack.enter_context(SingleStore(folder / CONTROL))
         shards = {FAULTY: dict(store.settings), CONTROL: dict(other.settings)}
         rules = [["worker_name=ControlWorker", None, CONTROL], ["*", None]]
-        more = guard_load.settings(folder) if chosen.guards else NO_SETTINGS
+        more = guard_load.settings(folder) if chosen.guards else guard_load.key_settings()
         stack.enter_context(configured(folder, shards, rules, more))
         load = _load(chosen, options)
         processes = options.processes or chosen.processes
@@ -154,7 +155,8 @@ def _round(
         print(f"\nRound {chosen.name} ({chosen.mode}): {load.jobs:,} jobs, {processes} processes", flush=True)
         policy_load = None if chosen.per_second is None else _policy_load(faulty, folder / FAULTY / "effects", options)
         guards = _guard_load(faulty, folder, options) if chosen.guards else None
-        running = RunningRound(faulty, control, injector, options.seconds, policy_load, guards)
+        calls = CallLoad(options.seconds, rng) if chosen.calls else None
+        running = RunningRound(faulty, control, injector, options.seconds, policy_load, guards, calls)
         try:
             running.run(stop)
             if not stop.asked:
@@ -231,6 +233,7 @@ def _outcome(chosen: Round, running: RunningRound, options: argparse.Namespace, 
         guards=running.guard_load.found(faulty.aside, injections, clients, folder / FAULTY)
         if running.guard_load
         else None,
+        calls=running.call_load.found(faulty.aside, injections, clients[FAULTY]) if running.call_load else None,
     )
 
 
@@ -242,7 +245,7 @@ def _timeline(outcome: RoundResult, running: RunningRound) -> Timeline:
         facts=f"{found.interrupted:,} runs cut off, {found.repeated:,} extra runs, "
         f"{len(found.forgotten):,} jobs forgotten with their server",
         since=running.started,
-        until=max(running.started + running.seconds, *ends[0][-1:]),
+        until=max([running.started + running.seconds, *ends[0][-1:]]),
         faulty=ends[0],
         control=ends[1],
         injections=outcome.injections,
