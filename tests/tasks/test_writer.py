@@ -145,7 +145,7 @@ def test_outage_beside_a_refused_change_loses_no_other(memory, refusing):
 
 def test_refused_change_in_the_spool_stops_no_other(memory, refusing, redis):
     redis.zadd(keys.TASK_EVENTS, {change(jid, "push", 1.0).encode(): 1.0 for jid in ("good", "bad", "fine")})
-    assert drain(redis, memory.database) == 3
+    assert drain(redis, memory.database, memory.recorder) == 3
     assert [memory.event(jid) is not None for jid in ("good", "bad", "fine")] == [True, False, True]
 
 
