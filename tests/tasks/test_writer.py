@@ -11,7 +11,7 @@ from framework.errors import TaskDatabaseError
 from framework.tasks.database import TaskDatabase
 from framework.tasks.spool import drain
 from framework.wire import keys
-from tests.harness import forked, until
+from tests.harness import ROOT, forked, until
 from tests.tasks.task_bench import TaskBench, change
 
 
@@ -120,6 +120,9 @@ def test_deadlock_is_no_outage(database, caplog):
     for ticket in tickets:
         assert (ticket.wait(30), ticket.error) == (True, None)
     assert [one.event(jid).status for jid in ("j1", "j2")] == ["finish", "finish"]
+    # Every other write is repeated in the same way.
+    files = (ROOT / "framework" / "tasks").glob("*.py")
+    assert [file.name for file in files if ".writing()" in file.read_text()] == ["database.py"]
     assert ("tasks.transaction_repeated" in caplog.text, "tasks.database_failed" in caplog.text) == (True, False)
     one.close()
 
