@@ -3,6 +3,8 @@
 import json
 import time
 
+import pytest
+
 from framework import ApplicationWorker, LimitedCapacityWorker
 from framework.batches import Batch
 from framework.cron.entries import CronEntry
@@ -40,6 +42,10 @@ def limited():
     return type("Few", (LimitedCapacityWorker,), {**facts, **work, "max_running_jobs": 2})
 
 
+def refused(*_):
+    raise ConnectionError
+
+
 def push_a_tick(pusher, redis, shard):
     entry = CronEntry("tick", declared("Tick", CronWorker).declaration(), CronExpression("* * * * *"))
     job = TickJobs(lambda: pusher.client).make(entry, 60)
@@ -55,7 +61,7 @@ def rerun(redis):
     assert FINISH(redis, names, ["job", "", "former", again, "again", "Again", "default", 60_000, "", "", 0]) == 2
 
 
-def test_job_of_a_script_has_its_event_despite_a_kill(memory, redis, pusher):
+def test_job_of_a_script_has_its_event_despite_a_kill(memory, redis, pusher, monkeypatch):
     pusher.open(recorder=KilledProcess())
     batch = Batch(callback_queue="default")
     batch.on_success(declared("Publish"), 7)
@@ -74,6 +80,10 @@ def test_job_of_a_script_has_its_event_despite_a_kill(memory, redis, pusher):
     # A job may start before the leader writes its push.
     (begun,) = [jid for jid, name in jids.items() if name == "Publish"]
     memory.apply(change(begun, "start", time.time() + 1, "working", "working", params="[7]"))
+    # A process that is killed after the commit has removed nothing: the next leader writes the same again.
+    with monkeypatch.context() as killed, pytest.raises(ConnectionError):
+        killed.setattr(redis, "zrem", refused)
+        drain(redis, memory.database, memory.recorder)
     assert drain(redis, memory.database, memory.recorder) == 6
     found = {jid: memory.event(jid) for jid in jids}
     assert {jid: (one.worker if jid != begun else "Publish", one.queue) for jid, one in found.items()} == {
