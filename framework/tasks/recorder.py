@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
+from framework.declare.job_option import TRACKED
 from framework.execute.recording import ElsewhereState
 from framework.finish.endings import Ending
 from framework.finish.outcome import Failed, RunOutcome
@@ -101,6 +102,17 @@ class EventRecorder:
         for change, (_, owner) in zip(changes, pairs, strict=True):
             change.stands_for = owner
         self._write_soon(changes)
+
+    def pushed_by_script(self, payload: Payload, queue: str, at: float) -> EventChange | None:
+        """Return the event of a job that a script has made, ``None`` if it is not recorded."""
+        if payload.get(TRACKED.name) is not True or not has_valid_jid(payload.get("jid")):
+            return None
+        worker: Any = registry.find(str(payload.get("class")))
+        declaration = None if worker is None else worker.declaration()
+        change = self._change(payload, parent_of(queue or str(payload.get("queue"))), declaration, "push", at)
+        if self._keeps_payloads:
+            change.payload = dumps(payload).decode()
+        return change
 
     def _write_soon(self, changes: Sequence[EventChange]) -> None:
         """Write changes at once, and wait a little: the producer may end right after its push, and its writer with it."""

@@ -11,7 +11,7 @@ from framework.errors import TaskDatabaseError
 from framework.tasks.database import TaskDatabase
 from framework.tasks.spool import drain
 from framework.wire import keys
-from tests.harness import forked, until
+from tests.harness import ROOT, forked, until
 from tests.tasks.task_bench import TaskBench, change
 
 
@@ -120,6 +120,9 @@ def test_deadlock_is_no_outage(database, caplog):
     for ticket in tickets:
         assert (ticket.wait(30), ticket.error) == (True, None)
     assert [one.event(jid).status for jid in ("j1", "j2")] == ["finish", "finish"]
+    # Every other write is repeated in the same way.
+    files = (ROOT / "framework" / "tasks").glob("*.py")
+    assert [file.name for file in files if ".writing()" in file.read_text()] == ["database.py"]
     assert ("tasks.transaction_repeated" in caplog.text, "tasks.database_failed" in caplog.text) == (True, False)
     one.close()
 
@@ -145,7 +148,7 @@ def test_outage_beside_a_refused_change_loses_no_other(memory, refusing):
 
 def test_refused_change_in_the_spool_stops_no_other(memory, refusing, redis):
     redis.zadd(keys.TASK_EVENTS, {change(jid, "push", 1.0).encode(): 1.0 for jid in ("good", "bad", "fine")})
-    assert drain(redis, memory.database) == 3
+    assert drain(redis, memory.database, memory.recorder) == 3
     assert [memory.event(jid) is not None for jid in ("good", "bad", "fine")] == [True, False, True]
 
 

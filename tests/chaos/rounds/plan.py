@@ -70,8 +70,12 @@ class Round:
 
 
 def planned(options: argparse.Namespace) -> list[Round]:
-    """Return the requested rounds."""
-    names = ROUNDS if not options.round or "all" in options.round else tuple(dict.fromkeys(options.round))
+    """Return the requested rounds, without the one of recorded jobs."""
+    names = (
+        ROUNDS
+        if not options.round or "all" in options.round
+        else tuple(dict.fromkeys(name for name in options.round if name != TRACKED))
+    )
     return [one for name in names for one in _in_mode(_MAKERS[name](options), options.mode)]
 
 
