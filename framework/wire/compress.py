@@ -12,6 +12,7 @@ from framework.types import Payload
 from framework.wire.deflate import deflate, inflate_at_once
 from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, measure, pieces
 from framework.wire.json import dumps, loads
+from framework.wire.plain_values import is_surely_strict
 from framework.wire.protected import OFFLOADED, READ, ProtectedArguments, is_protected
 
 COMPRESSED = "compressed"
@@ -33,8 +34,10 @@ def decompress_arguments(
     decoded_limit: int = DECODED_LIMIT,
     reserve: Callable[[int], None] | None = None,
     protected: ProtectedArguments | None = None,
-) -> None:
+) -> bool:
     """Restore the original arguments and remove both marker fields; an uncompressed payload stays unchanged.
+
+    Return whether the restored arguments surely pass the check of strict arguments (``is_surely_strict``).
 
     ``reserve`` is called with the bytes of memory that large arguments take, before they are inflated whole. ``protected`` reads
     encrypted and offloaded arguments; their payload keeps its marker fields, so that no log line shows the arguments.
@@ -47,7 +50,7 @@ def decompress_arguments(
             PayloadDecompressionConflictError). The payload is unchanged.
     """
     if not payload.get(COMPRESSED) or READ in payload:
-        return
+        return False
     arguments = payload.get("args")
     if not (isinstance(arguments, list) and len(arguments) == 1 and isinstance(arguments[0], str)):  # pyright: ignore[reportUnknownArgumentType]
         raise PayloadError(
@@ -77,9 +80,10 @@ def decompress_arguments(
     payload["args"] = original
     if is_protected(payload):
         payload[READ] = True
-        return
-    payload.pop(COMPRESSED)
-    payload.pop(ORIGINAL_SIZE, None)
+    else:
+        payload.pop(COMPRESSED)
+        payload.pop(ORIGINAL_SIZE, None)
+    return is_surely_strict(inflated, original)
 
 
 def _deflated(payload: Payload, text: str, protected: ProtectedArguments | None) -> bytes:
