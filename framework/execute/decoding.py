@@ -30,6 +30,8 @@ class MemoryReservation(Protocol):
 
     reserved: int
     """Bytes of the budget that the run holds; 0 for almost all runs."""
+    surely_strict: bool
+    """Whether the decompressed arguments surely pass the check of strict arguments."""
 
 
 class PayloadDecoder:
@@ -95,7 +97,8 @@ class PayloadDecoder:
             if is_offloaded:
                 ensure_fetching()
             reserve = partial(self._reserve, unit, run)
-            decompress_arguments(payload, self._decompressed_limit, self._decoded_limit, reserve, self._protected)
+            if decompress_arguments(payload, self._decompressed_limit, self._decoded_limit, reserve, self._protected):
+                run.surely_strict = True
             if is_offloaded and self._delete_blob is not None:
                 unit.own_resources().on_removed = partial(self._delete_blob, stored[0])
 
