@@ -72,13 +72,13 @@ class PayloadDecoder:
             unit.show_payload(payload)
         return payload
 
-    def is_small(self, unit: UnitOfWork) -> bool:
-        """Return whether a payload stays below all limits, whatever it holds: ``decode_small`` reads it without waiting."""
-        return len(unit.data) <= self._small_bytes
+    def decode_small(self, unit: UnitOfWork) -> Payload | None:
+        """Return a payload that stays below all limits, whatever it holds; ``None`` for a larger one. Waits for nothing.
 
-    def decode_small(self, unit: UnitOfWork) -> Payload:
-        """Return the payload of a job that ``is_small``. Raises PayloadError."""
-        return decode(unit.data, None)
+        Raises:
+            PayloadError: the payload cannot be read.
+        """
+        return decode(unit.data, None) if len(unit.data) <= self._small_bytes else None
 
     def decompress(
         self, payload: Payload, unit: UnitOfWork, run: MemoryReservation, ensure_fetching: Callable[[], None]
