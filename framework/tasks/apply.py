@@ -4,17 +4,16 @@ Crash story: all rows of a batch change together with the counters, or none. A r
 written over an equal end, messages have keys. Rows are locked in the order of their ids, first events, then tasks.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Float, Table, Update, bindparam, case, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, Float, Update, bindparam, case, select, update
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from framework.errors import TaskTablesError
-from framework.tasks.change import EventChange, Message, Status
+from framework.tasks.change import EventChange, Status
 from framework.tasks.database import TaskDatabase
 from framework.tasks.job_ends import DUPLICATE, HELD, INTERRUPTED, LOST, NOT_PUSHED
 from framework.tasks.model import FAILED_STATUSES, OPEN_STATUSES, STATUSES, events, messages, tasks
@@ -34,16 +33,7 @@ def _completion() -> Update:
     return update(tasks).where(tasks.c.id.in_(bindparam("ids", expanding=True))).values(completed_at=completed)
 
 
-def _insert_of(table: Table, key: str) -> dict[str, Any]:
-    """Return the statement that inserts missing rows, by dialect."""
-    made: dict[str, Any] = {"sqlite": sqlite.insert(table), "postgresql": postgresql.insert(table)}
-    return {name: one.on_conflict_do_nothing(index_elements=[key]) for name, one in made.items()}
-
-
-# Made once: to build them for each batch would cost more than to execute them.
 _COMPLETE = _completion()
-_INSERT_EVENTS = {name: one.returning(events.c.jid) for name, one in _insert_of(events, "jid").items()}
-_INSERT_MESSAGES = _insert_of(messages, "key")
 
 
 @dataclass(slots=True)
@@ -60,6 +50,7 @@ class _Row:
     runs: int = 0
     items: int = 1
     has_payload: bool = False
+    is_duplicate: bool | int = False
     has_duplicates: bool | int = False
     new_status: Status | None = None
     """The status after this batch; ``None`` if no change of it counts."""
@@ -70,6 +61,8 @@ class _Row:
     ended_at: float | None = None
     shard: str | None = None
     """The shard of the run; ``None`` leaves the column as it is."""
+    is_current: bool = False
+    """Whether the stored row is as this batch leaves it: it has made the row from a push, and no other change of the job came."""
     keeps_payload: bool = True
     payload: str | None = None
     """The new payload, unless the row keeps its own."""
@@ -128,12 +121,8 @@ def apply_changes(connection: Connection, changes: Sequence[EventChange], *, lat
     statements = STATEMENTS[connection.dialect.name]
     _replace_jids(connection, [one for one in changes if one.replaces is not None])
     rows = {row.jid: row for row in map(_row, statements.lock(connection, list({one.jid for one in changes})))}
-    firsts: dict[str, EventChange] = {}
-    for one in changes:
-        if one.jid not in rows:
-            firsts.setdefault(one.jid, one)
-    if firsts:
-        _insert(connection, list(firsts.values()), rows)
+    if any(one.jid not in rows for one in changes):
+        _insert(connection, changes, rows)
     for one in changes:
         _fold(rows[one.jid], one, late=late)
     changed = [row for row in rows.values() if row.new_status is not None or row.status is None]
@@ -142,7 +131,7 @@ def apply_changes(connection: Connection, changes: Sequence[EventChange], *, lat
     if any(row.has_duplicates for row in ended.values()) or any(row.stands_for in ended for row in changed):
         changed += _end_duplicates(connection, ended, rows)
     _update_events(connection, changed)
-    _insert_messages(connection, [(one.jid, message) for one in changes for message in one.messages])
+    _add_messages(connection, changes)
     _count(connection, changed, max((one.at for one in changes), default=0.0))
 
 
@@ -160,36 +149,41 @@ def _row(stored: Sequence[Any]) -> _Row:
     return _Row(*stored)
 
 
-def _insert(connection: Connection, firsts: Sequence[EventChange], rows: dict[str, _Row]) -> None:
-    """Make the missing events, as waiting in their queues."""
-    wanted = {one.task_id for one in firsts if one.task_id is not None}
-    known = (
-        set(connection.execute(select(tasks.c.id).where(tasks.c.id.in_(wanted))).scalars()) if wanted else set[str]()
-    )
-    values = [
-        {
-            "jid": one.jid,
-            "task_id": one.task_id if one.task_id in known else None,
-            "worker": one.worker,
-            "queue": one.queue,
-            "shard": one.shard,
-            "status": "enqueue",
-            "state": "queued",
-            "params": one.params,
-            "whole": one.whole,
-            "items": one.items,
-            "payload": one.payload,
-            "due_at": one.due_at,
-            "created_at": one.at,
-            "changed_at": one.at,
-        }
-        for one in firsts
-    ]
-    made = set(connection.execute(_INSERT_EVENTS[connection.dialect.name], values).scalars())
-    for row in map(_row, STATEMENTS[connection.dialect.name].lock(connection, [one.jid for one in firsts])):
+def _insert(connection: Connection, changes: Sequence[EventChange], rows: dict[str, _Row]) -> None:
+    """Make the missing events, as waiting in their queues, or as their pushes say."""
+    firsts: dict[str, EventChange] = {}
+    # The jobs of which the batch has more than a push: their rows are read again, with their numbers and their duplicates.
+    continued: set[str] = set()
+    for one in changes:
+        if one.jid not in rows:
+            first = firsts.setdefault(one.jid, one)
+            if first is not one or one.kind != "push" or one.status != "enqueue":
+                continued.add(one.jid)
+    wanted = {one.task_id for one in firsts.values() if one.task_id is not None}
+    known = set(connection.execute(select(tasks.c.id).where(tasks.c.id.in_(wanted))).scalars()) if wanted else wanted
+    statements = STATEMENTS[connection.dialect.name]
+    made = statements.insert(connection, [_inserted(one, known) for one in firsts.values()])
+    # Another transaction may have made one meanwhile: its row is locked now.
+    read_again = continued.union(jid for jid in firsts if jid not in made)
+    for row in map(_row, statements.lock(connection, list(read_again))) if read_again else ():
         if row.jid in made:
             row.status = None
         rows[row.jid] = row
+    for jid, one in firsts.items():
+        if jid not in read_again:
+            row = _Row(0, jid, one.task_id if one.task_id in known else None, None, one.state, one.at, items=one.items)
+            row.is_current = True
+            rows[jid] = row
+
+
+def _inserted(first: EventChange, known: Collection[str]) -> tuple[Any, ...]:
+    """Return the columns of a new event, by ``INSERTED``."""
+    first.fill_params()
+    return (
+        *(first.jid, first.task_id if first.task_id in known else None, first.worker, first.queue, first.shard),
+        *("enqueue", first.state if first.kind == "push" else "queued", first.params, first.whole, first.items),
+        *(first.payload, first.due_at, first.at, first.at),
+    )
 
 
 def _fold(row: _Row, change: EventChange, *, late: bool) -> None:
@@ -262,33 +256,30 @@ def _reason_of_duplicate(owner: str, state: str, reason: str | None) -> str:
 
 
 def _update_events(connection: Connection, rows: Sequence[_Row]) -> None:
-    wanted = [
-        (
-            *(row.new_status, row.state, row.reason, row.error_class, row.stands_for),
-            *(
-                row.changed_at,
-                row.ended_at,
-                row.runs,
-                row.started_at,
-                row.shard,
-                row.keeps_payload,
-                row.payload,
-                row.id,
-            ),
+    usual: list[tuple[Any, ...]] = []
+    rare: list[tuple[Any, ...]] = []
+    for row in rows:
+        if row.new_status is None or row.is_current:
+            continue
+        values = (
+            *(row.new_status, row.state, row.reason, row.error_class, row.changed_at, row.ended_at, row.runs),
+            *(row.started_at, row.shard),
         )
-        for row in rows
-        if row.new_status is not None
-    ]
-    if wanted:
-        STATEMENTS[connection.dialect.name].update(connection, wanted)
+        if row.is_duplicate or row.stands_for is not None or not row.keeps_payload:
+            rare.append((*values, row.stands_for, row.keeps_payload, row.payload, row.id))
+        else:
+            usual.append((*values, row.id))
+    statements = STATEMENTS[connection.dialect.name]
+    if usual:
+        statements.update(connection, usual)
+    if rare:
+        statements.update_all(connection, rare)
 
 
-def _insert_messages(connection: Connection, found: Sequence[tuple[str, Message]]) -> None:
+def _add_messages(connection: Connection, changes: Sequence[EventChange]) -> None:
+    found = [(one.key, change.jid, one.at, one.text, one.fields) for change in changes for one in change.messages]
     if found:
-        values = [
-            {"key": one.key, "jid": jid, "at": one.at, "text": one.text, "fields": one.fields} for jid, one in found
-        ]
-        connection.execute(_INSERT_MESSAGES[connection.dialect.name], values)
+        STATEMENTS[connection.dialect.name].add_messages(connection, found)
 
 
 def _count(connection: Connection, rows: Sequence[_Row], now: float) -> None:
