@@ -9,7 +9,7 @@ from typing import Literal
 from tests.chaos.rounds.failover_faults import FAILOVER_FAULTS
 from tests.chaos.rounds.faults import Fault
 from tests.chaos.rounds.network_faults import NETWORK_FAULTS
-from tests.chaos.rounds.options import ROUNDS
+from tests.chaos.rounds.options import ROUNDS, TRACKED
 from tests.chaos.rounds.process_faults import (
     PROCESS_FAULTS,
     freeze,
