@@ -13,7 +13,14 @@ A block that finds no room waits for ``wait_timeout``, then raises ``OverLimit``
 is no failure. ``async with PARTNER.awithin()`` is the same for async code, ``@PARTNER.within()`` for a function, the attribute
 ``limiter = PARTNER`` for every job of a class.
 
-Make a limiter once, at the top of a module: this sends nothing. Its state is on one shard, ``main`` unless ``shard`` names another.
+Make a limiter once, at the top of a module: this sends nothing. All functions but ``unlimited`` take these options:
+
+- ``wait_timeout``: how long a block waits for room, a timedelta or seconds; 5 s by default, 0 for no wait
+- ``policy``: the fate of a job that ``OverLimit`` ends: ``reschedule`` (it runs again later), ``raise`` (it fails) or ``skip`` (it is
+  dropped)
+- ``reschedules``: how often such a job is scheduled again before it fails
+- ``backoff``: a function of the number of reschedules so far that returns the delay, a timedelta or seconds
+- ``shard``: the shard that holds the state, for all processes
 """
 
 import re
@@ -65,7 +72,8 @@ def concurrent(
 ) -> CallLimiter:
     """Limit how many blocks run at a time. A limit of 1 is a lock for all processes.
 
-    ``lock_timeout`` is the most time that a block may take: then its place is free for another, as after the death of its process.
+    ``lock_timeout`` (a timedelta or seconds) is the most time that a block may take: then its place is free for another block, as
+    after the death of its process.
 
     Raises:
         DeclarationError: a value is not allowed; so do all functions of this module.
@@ -86,7 +94,7 @@ def bucket(
     backoff: Backoff | None = None,
     shard: str = MAIN,
 ) -> CallLimiter:
-    """Limit the calls of each interval of the clock: those of a minute, for example. Around its end twice as many may come."""
+    """Limit the calls in each interval of the clock, such as each minute. Around the end of an interval twice the limit may come."""
     options = _options(name, wait_timeout, policy, reschedules, backoff, shard)
     return CallLimiter(_rule(name, "bucket", limit, interval_s=_interval(name, interval), **options))
 
@@ -102,7 +110,7 @@ def window(
     backoff: Backoff | None = None,
     shard: str = MAIN,
 ) -> CallLimiter:
-    """Limit the calls of any span of this length: it slides, and never has more."""
+    """Limit the calls in any span of this length: the span slides, and no span has more than ``limit``."""
     options = _options(name, wait_timeout, policy, reschedules, backoff, shard)
     return CallLimiter(_rule(name, "window", limit, interval_s=_interval(name, interval), **options))
 
@@ -118,7 +126,7 @@ def leaky(
     backoff: Backoff | None = None,
     shard: str = MAIN,
 ) -> CallLimiter:
-    """Let ``size`` calls come at once, then as many as drain: a full bucket is empty after ``drain``, drop by drop."""
+    """Admit ``size`` calls at once, then one for each that has drained: a full bucket drains evenly in ``drain``."""
     options = _options(name, wait_timeout, policy, reschedules, backoff, shard)
     return CallLimiter(_rule(name, "leaky", size, interval_s=_interval(name, drain), **options))
 
@@ -134,7 +142,7 @@ def points(
     backoff: Backoff | None = None,
     shard: str = MAIN,
 ) -> PointsLimiter:
-    """Limit what calls cost, in points: there are at most ``capacity``, and ``refill`` come back each second."""
+    """Limit the cost of calls, in points: at most ``capacity`` are available, and ``refill`` come back each second."""
     rate = validate_value(_title(name), "refill", refill, _REFILL)
     options = _options(name, wait_timeout, policy, reschedules, backoff, shard)
     return PointsLimiter(_rule(name, "points", capacity, refill=rate, **options))

@@ -1,4 +1,6 @@
-"""Format durations and ages for operators, and decode names that other programs write."""
+"""Format times, durations and ages for operators, and decode names that other programs write."""
+
+import time
 
 _LONGEST_S = 1_000 * 366 * 86_400
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
@@ -17,6 +19,16 @@ def format_duration(seconds: float) -> str:
         if len(parts) == 2:
             break
     return " ".join(part for part in parts if part) or "0 s"
+
+
+def format_time(epoch_s: float) -> str:
+    """Return a time in UTC: ``2026-02-28 09:15:00Z``."""
+    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(epoch_s))
+
+
+def format_clock_time(epoch_s: float) -> str:
+    """Return a time in UTC without its date: ``09:15:00Z``."""
+    return time.strftime("%H:%M:%SZ", time.gmtime(epoch_s))
 
 
 def format_times(count: int) -> str:

@@ -15,7 +15,7 @@ class AddWorker(ApplicationWorker, abstract=True):
 
 
 class SumWorker(AddWorker):
-    """Return what it is told to."""
+    """Return the sum of its arguments."""
 
     def perform(self, first: int, second: int) -> dict[str, int]:
         return {"sum": first + second}

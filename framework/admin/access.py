@@ -44,7 +44,7 @@ class Answers(Generic[T]):
 def read_only() -> Generator[None]:
     """Refuse every action of ``framework.admin`` within the block, in this thread or task; reading goes on.
 
-    Use it where people look at jobs whom nothing entitles to change them: a console, a page.
+    Use it where people may look at jobs and not change them: in a console, on a page.
     """
     token = _reads_only.set(True)
     try:

@@ -1,9 +1,8 @@
 """List the batches of the shards, and cancel or delete one."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
-from framework.admin.access import iterate
-from framework.async_twin import async_items
+from framework.admin.status_set import StatusSet
 from framework.declare.batch_port import BatchStatus
 from framework.shard.batch_reader import read_batches, scan_bids, scan_members
 from framework.shard.shard import Shard
@@ -12,27 +11,11 @@ from framework.wire import keys
 from framework.wire.batch_fields import BatchAction
 
 
-class BatchSet:
+class BatchSet(StatusSet[BatchStatus]):
     """The batches of a shard, or of all: iterate over their statuses, ``for status in admin.batches():``."""
 
-    def __init__(self, shard: str | None) -> None:
-        self.shard = shard
-
-    def __repr__(self) -> str:
-        return f"BatchSet(shard={self.shard!r})"
-
-    def __iter__(self) -> Iterator[BatchStatus]:
-        """Yield the status of each batch, in pages, while they change.
-
-        Raises:
-            ShardUnavailableError: a shard did not answer, or stopped to; after the batches of the others.
-            UnknownShardError: the configuration has no such shard.
-        """
-        return iterate(self.shard, list_batches)
-
-    def __aiter__(self) -> AsyncIterator[BatchStatus]:
-        """Yield as a loop without ``async``, without blocking the event loop."""
-        return async_items(self)
+    def _of_shard(self, shard: Shard) -> Iterator[BatchStatus]:
+        return list_batches(shard)
 
 
 def batches(shard: str | None = None) -> BatchSet:

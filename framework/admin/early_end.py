@@ -1,4 +1,4 @@
-"""Say of a job that it ends early: it was cancelled, or is too old to begin."""
+"""Explain for ``jobs explain`` that a job ends without a run: it was cancelled, or its ``expires_in`` has passed."""
 
 from framework.admin.search import JobLocation
 from framework.admin.snapshot import ShardSnapshot

@@ -9,7 +9,7 @@ from framework.finish.endings import CANCELLED_JOBS
 from framework.telemetry.counters import SKIPPED_JOBS, series_name
 from framework.types import JobState, Payload
 from framework.wire import keys
-from framework.wire.batch_fields import BatchEnd, batch_job_of
+from framework.wire.batch_fields import BatchEnd, awaited_job_of
 from framework.wire.job import (
     BUFFERED_AT,
     DEFERRED,
@@ -156,14 +156,14 @@ def _on_end(payload: Payload, state: JobState | None, batch_end: BatchEnd) -> st
     held, tracked = _held_by(payload), tracked_job(payload)
     held.batch_end = batch_end
     status = tracked.command(state) if tracked is not None and state is not None else None
-    return held.on_end(status) if held.lock is not None or held.batch is not None or status is not None else ""
+    return held.on_end(status) if held.lock is not None or held.awaited is not None or status is not None else ""
 
 
 def _on_requeue(payload: Payload) -> str:
     held, status = _held_by(payload), _status_of(payload, "queued", 0.0)
     # A job of the dead set may succeed now: its batch no longer counts it as dead.
     held.batch_end = "revived"
-    if held.lock is None and status is None and held.batch is None:
+    if held.lock is None and status is None and held.awaited is None:
         return ""
     return held.on_requeue(status, counted=True)
 
@@ -182,4 +182,4 @@ def _held_by(payload: Payload) -> JobResources:
     """Return what the job may hold: its lock, and its place in a batch. No job of a sorted set has a slot."""
     worker: Any = registry.find(str(payload.get("class")))
     lock = lock_of(payload, None if worker is None else worker.declaration().lock_ttl_s)
-    return JobResources(lock, batch=batch_job_of(payload), batch_end="")
+    return JobResources(lock, awaited=awaited_job_of(payload), batch_end="")

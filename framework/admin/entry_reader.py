@@ -6,7 +6,8 @@ from typing import Any
 import redis
 
 PAGE, OVERLAP = 50, 50
-"""Entries of one step, and those before it that are read again: so many may leave between two steps and hide no other."""
+"""Entries that each step reads, and entries of the step before that it reads again: as many may leave between two steps
+without hiding another entry."""
 
 
 def ordered_entries(client: "redis.Redis", key: str, *, newest_first: bool) -> Iterator[tuple[bytes, float]]:

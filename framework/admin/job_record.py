@@ -130,7 +130,7 @@ class JobRecord:
 
     @property
     def context(self) -> dict[str, Any]:
-        """Who caused it: its fields ``meta.*`` without the prefix, such as ``user``."""
+        """The facts about the request or job that pushed it: its fields ``meta.*`` without the prefix, such as ``user``."""
         return {
             name.removeprefix(META_PREFIX): value
             for name, value in self.payload.items()

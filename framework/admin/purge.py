@@ -21,7 +21,7 @@ from framework.telemetry.counters import SKIPPED_JOBS, series_name
 from framework.text import decode_escaped
 from framework.types import JobState
 from framework.wire import keys
-from framework.wire.batch_fields import batch_job_of
+from framework.wire.batch_fields import awaited_job_of
 from framework.wire.job import clamp_time
 from framework.wire.resources import JobResources, lock_of
 from framework.wire.status_key import tracked_job
@@ -110,10 +110,10 @@ def _drop(client: "redis.Redis", store: JobStore, found: list[HeldRecord], end: 
     for one in found:
         payload = one.payload
         held, track = (
-            JobResources(lock_of(payload), batch=batch_job_of(payload), batch_end="removed"),
+            JobResources(lock_of(payload), awaited=awaited_job_of(payload), batch_end="removed"),
             tracked_job(payload),
         )
-        resources = "" if held.lock is None and held.batch is None else held.on_end()
+        resources = "" if held.lock is None and held.awaited is None else held.on_end()
         series = series_name(end.counter, {"worker": str(payload.get("class")), **end.labels})
         places: list[Any] = [store.key, keys.COUNTERS]
         state: Sequence[Any] = ("", 0)

@@ -14,7 +14,7 @@ from framework.telemetry.counters import SKIPPED_JOBS, series_name
 from framework.text import decode_escaped
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.batch_fields import batch_job_of
+from framework.wire.batch_fields import awaited_job_of
 from framework.wire.json import loads_object
 from framework.wire.resources import JobResources, lock_of, reservations
 from framework.wire.status_key import tracked_job
@@ -92,10 +92,10 @@ def _series_of(payload: Payload) -> str:
 def _holds(payload: Payload, data: bytes, queue: str, limits: Collection[str]) -> str:
     """Return what a waiting job holds, as the argument of the script: its lock, slots reserved for it, its status."""
     names = [name for name in (str(payload.get("class")), f"queue/{parent_of(queue)}") if keys.limit(name) in limits]
-    batch = batch_job_of(payload)
-    resources = JobResources(lock_of(payload), reservations(payload, data, names), batch=batch, batch_end="removed")
+    awaited = awaited_job_of(payload)
+    resources = JobResources(lock_of(payload), reservations(payload, data, names), awaited=awaited, batch_end="removed")
     track = tracked_job(payload)
-    if resources.lock is None and not resources.slots and track is None and batch is None:
+    if resources.lock is None and not resources.slots and track is None and awaited is None:
         return ""
     return resources.on_end(None if track is None else track.command("discarded"))
 

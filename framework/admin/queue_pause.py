@@ -42,7 +42,7 @@ def unpause_queue(client: "redis.Redis", queue: str) -> bool:
 def pause_ends(client: "redis.Redis") -> dict[str, float]:
     """Return when pauses end, by queue, in seconds of Redis's clock. Raises redis errors."""
     found = cast("dict[bytes, bytes]", client.hgetall(keys.PAUSE_ENDS))
-    # A value that is no time ends with the next look of a process.
+    # The next check of a worker process removes a value that is no time.
     return {decode_escaped(name): until for name, value in found.items() if (until := _number(value)) is not None}
 
 

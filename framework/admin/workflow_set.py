@@ -1,10 +1,9 @@
 """List the workflows of the shards, and change one."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
-from framework.admin.access import iterate
 from framework.admin.batch_set import change_batch
-from framework.async_twin import async_items
+from framework.admin.status_set import StatusSet
 from framework.declare.workflow_port import WorkflowStatus
 from framework.shard.shard import Shard
 from framework.shard.workflow_reader import read_workflows, scan_workflows
@@ -13,27 +12,11 @@ from framework.wire import keys
 from framework.wire.workflow_fields import WorkflowCommand
 
 
-class WorkflowSet:
+class WorkflowSet(StatusSet[WorkflowStatus]):
     """The workflows of a shard, or of all: iterate over their statuses, ``for status in admin.workflows():``."""
 
-    def __init__(self, shard: str | None) -> None:
-        self.shard = shard
-
-    def __repr__(self) -> str:
-        return f"WorkflowSet(shard={self.shard!r})"
-
-    def __iter__(self) -> Iterator[WorkflowStatus]:
-        """Yield the status of each workflow, in pages, while they change.
-
-        Raises:
-            ShardUnavailableError: a shard did not answer, or stopped to; after the workflows of the others.
-            UnknownShardError: the configuration has no such shard.
-        """
-        return iterate(self.shard, list_workflows)
-
-    def __aiter__(self) -> AsyncIterator[WorkflowStatus]:
-        """Yield as a loop without ``async``, without blocking the event loop."""
-        return async_items(self)
+    def _of_shard(self, shard: Shard) -> Iterator[WorkflowStatus]:
+        return list_workflows(shard)
 
 
 def workflows(shard: str | None = None) -> WorkflowSet:

@@ -1,7 +1,5 @@
 """``application-worker batches``: list batches of jobs, show one, cancel or delete it."""
 
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
@@ -9,16 +7,17 @@ from itertools import islice
 import click
 
 from framework.admin.batch_set import change_batch, find_batch, list_batches
-from framework.cli.confirmation import confirm, yes_option
+from framework.cli.confirmation import yes_option
 from framework.cli.errors import reports_errors
 from framework.cli.groups import CommandGroup
+from framework.cli.job_groups import GroupKind
 from framework.cli.options import json_option, shard_option
 from framework.cli.shards import ShardCommand
-from framework.cli.terminal import echo, echo_lines
+from framework.cli.terminal import echo_lines
 from framework.declare.batch_port import BatchStatus
-from framework.exit_codes import EXIT_FAILED
 from framework.shard.batch_reader import scan_members
 from framework.shard.shard import Shard
+from framework.text import format_time
 from framework.wire.batch_fields import BatchAction, is_bid
 
 _HEADINGS = ("SHARD", "BATCH", "STATE", "TOTAL", "PENDING", "FAILURES", "DEAD", "REMOVED", "DESCRIPTION")
@@ -41,14 +40,7 @@ def batches() -> None:
 @reports_errors
 def list_all(*, names: Sequence[str], as_json: bool) -> None:
     """List all batches, the newest first."""
-    on = ShardCommand(names, "batches")
-    found = [one for _, page in on.each(lambda shard: list(list_batches(shard))) for one in page]
-    found.sort(key=lambda one: -one.created_at)
-    if as_json:
-        on.print_json({"batches": [asdict(one) for one in found]})
-    else:
-        on.print_table(_HEADINGS, [_row(one) for one in found], "There is no batch")
-    on.exit_if_unanswered()
+    _KIND.print_list(names, as_json=as_json)
 
 
 @batches.command("show")
@@ -61,7 +53,7 @@ def show(bid: str, *, names: Sequence[str], as_json: bool) -> None:
 
     Status 1: no shard has the batch, or a shard does not answer.
     """
-    _check(bid)
+    _KIND.check_id(bid)
     on = ShardCommand(names, "batches")
 
     def look(shard: Shard) -> tuple[BatchStatus, list[str], list[str]] | None:
@@ -79,7 +71,7 @@ def show(bid: str, *, names: Sequence[str], as_json: bool) -> None:
         for one in found:
             echo_lines(_lines(*one))
     on.exit_if_unanswered()
-    _exit_if_unknown(bid, known=bool(found))
+    _KIND.exit_if_unknown(bid, known=bool(found))
 
 
 @batches.command("cancel")
@@ -95,7 +87,7 @@ def cancel(bid: str, *, yes: bool, names: Sequence[str]) -> None:
 
     Status 1: no shard has the batch, or a shard does not answer.
     """
-    _act(bid, "cancel", names, yes=yes, question="Cancel the jobs of", done="is cancelled")
+    _change(bid, "cancel", names, yes=yes, question="Cancel the jobs of", done="is cancelled")
 
 
 @batches.command("delete")
@@ -108,32 +100,18 @@ def delete(bid: str, *, yes: bool, names: Sequence[str]) -> None:
 
     Status 1: no shard has the batch, or a shard does not answer.
     """
-    _act(bid, "delete", names, yes=yes, question="Delete", done="is deleted; its jobs stay")
+    _change(bid, "delete", names, yes=yes, question="Delete", done="is deleted; its jobs stay")
 
 
-def _act(bid: str, action: BatchAction, names: Sequence[str], *, yes: bool, question: str, done: str) -> None:
-    _check(bid)
-    on = ShardCommand(names, "batches")
-    found = [status for _, status in on.each(lambda shard: find_batch(shard, bid)) if status is not None]
-    if found:
-        confirm(f"{question} the batch {bid} with {found[0].pending:,} pending jobs?", yes=yes)
-    homes = {one.shard for one in found}
-    for name, changed in on.each(lambda shard: shard.name in homes and change_batch(shard, bid, action)):
-        if changed:
-            echo(f"{name}: the batch {bid} {done}")
-    on.exit_if_unanswered()
-    _exit_if_unknown(bid, known=bool(found))
-
-
-def _check(bid: str) -> None:
-    if not is_bid(bid):
-        raise click.UsageError(f"{bid!r} is no id of a batch: it begins with 'aw-'; batches list shows the ids.")
-
-
-def _exit_if_unknown(bid: str, *, known: bool) -> None:
-    if not known:
-        echo(f"no shard has the batch {bid}: it was deleted, has expired, or never had jobs", err=True)
-        sys.exit(EXIT_FAILED)
+def _change(bid: str, action: BatchAction, names: Sequence[str], *, yes: bool, question: str, done: str) -> None:
+    _KIND.change(
+        bid,
+        names,
+        lambda shard, one: change_batch(shard, one.bid, action),
+        yes=yes,
+        question=lambda one: f"{question} the batch {bid} with {one.pending:,} pending jobs?",
+        done=done,
+    )
 
 
 def _state(one: BatchStatus) -> str:
@@ -166,8 +144,21 @@ def _lines(one: BatchStatus, failed: list[str], dead: list[str]) -> Iterator[str
     for name in _TIMES:
         at = getattr(one, f"{name}_at")
         if at is not None:
-            yield f"  {name:<11} {time.strftime('%Y-%m-%d %H:%M:%SZ', time.gmtime(at))}"
+            yield f"  {name:<11} {format_time(at)}"
     for title, jids, count in (("failed", failed, one.failures - one.dead), ("dead", dead, one.dead)):
         if jids:
             more = f" and {count - len(jids):,} more" if count > len(jids) else ""
             yield f"  {title:<11} {' '.join(jids)}{more}"
+
+
+_KIND = GroupKind(
+    noun="batch",
+    command="batches",
+    id_prefix="aw-",
+    is_id=is_bid,
+    list_all=list_batches,
+    find=find_batch,
+    headings=_HEADINGS,
+    row=_row,
+    why_unknown="it was deleted, has expired, or never had jobs",
+)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -19,6 +19,7 @@ from framework.cron.entries import SCHEDULE_FILE, CronEntry, Origin
 from framework.cron.jobs import TickJobs
 from framework.cron.states import FIRST_ELSEWHERE, CronStates, EntryState, Settlement, last_tick, next_tick
 from framework.exit_codes import EXIT_FAILED
+from framework.text import format_clock_time
 from framework.wiring.client import default_client
 
 _HEADINGS = ("ENTRY", "CLASS", "CRON", "ZONE", "OFFSET", "NEXT", "LAST", "FROM", "STATE")
@@ -41,7 +42,7 @@ def cron() -> None:
 def list_entries(*, modules: Sequence[str], names: Sequence[str], as_json: bool) -> None:
     """List the entries with their next and last ticks.
 
-    Times are in the zone of the entry. A tick pushes its job by OFFSET later than its time.
+    Times are in the zone of the entry. A tick pushes its job later than its time, by OFFSET.
     """
     schedule, on = load_schedule(modules), ShardCommand(names, "cron")
     rows: list[Sequence[str]] = []
@@ -129,8 +130,7 @@ def _local_time(tick: int, zone: str) -> str:
 def next_ticks(name: str, *, count: int, modules: Sequence[str], as_json: bool) -> None:
     """Show the next ticks of ENTRY, in its time zone and in UTC.
 
-    They are those of the configuration and of the operators' order, if the shard answers. A tick pushes its job by the offset of
-    the entry later.
+    An operators' order counts if the shard answers. Each tick pushes its job later by the offset of the entry.
     """
     schedule = load_schedule(modules)
     entry, on = schedule.find(name)
@@ -144,14 +144,7 @@ def next_ticks(name: str, *, count: int, modules: Sequence[str], as_json: bool) 
         on.print_json({"entry": name, "enabled": entry.enabled, "offset_s": entry.offset_s, "ticks": ticks})
     else:
         echo(f"{entry.expression.text} ({entry.expression.explain()}), {entry.expression.zone}")
-        echo_lines(
-            columns(
-                [
-                    (_local_time(one, entry.expression.zone), f"{datetime.fromtimestamp(one, UTC):%H:%M:%SZ}")
-                    for one in ticks
-                ]
-            )
-        )
+        echo_lines(columns([(_local_time(one, entry.expression.zone), format_clock_time(one)) for one in ticks]))
         if entry.offset_s:
             echo(f"Each tick pushes its job {entry.offset_s} s after its time.")
         if not entry.enabled:

@@ -1,7 +1,6 @@
 """``jobs explain``: show where a job is, what it holds, why it does not run, and the remedy."""
 
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -27,7 +26,7 @@ from framework.shard.profile_store import JobProfile
 from framework.shard.shard import Shard
 from framework.telemetry.logs import shorten
 from framework.telemetry.visible import visible
-from framework.text import decode_escaped, format_duration, format_times
+from framework.text import decode_escaped, format_duration, format_time, format_times
 from framework.wire.batch_fields import bid_of
 from framework.wire.iteration_state import SavedIteration
 from framework.wire.job import DEATH_COUNT, INTERRUPTED_COUNT, PROFILE
@@ -154,9 +153,9 @@ def _found_text(jid: str, one: Explanation) -> Iterator[str]:
     yield f"{jid}: {payload.get('class', 'unreadable')} on {one.shard}"
     yield f"  where     {one.where} ({decode_escaped(one.location.store.key)})"
     if one.since is not None:
-        yield f"  since     {_format_time(one.since)}, {format_duration(one.now - one.since)} ago"
+        yield f"  since     {format_time(one.since)}, {format_duration(one.now - one.since)} ago"
     if one.due is not None:
-        yield f"  due       {_format_time(one.due)}"
+        yield f"  due       {format_time(one.due)}"
     if (tick := tick_of(payload)) is not None:
         yield f"  schedule  {_tick_text(tick)}"
     if bid := bid_of(payload):
@@ -178,7 +177,7 @@ def _found_text(jid: str, one: Explanation) -> Iterator[str]:
 
 
 def _tick_text(tick: PushedTick) -> str:
-    when = "between ticks" if tick.tick is None else f"tick of {_format_time(tick.tick)}"
+    when = "between ticks" if tick.tick is None else f"tick of {format_time(tick.tick)}"
     name = visible(shorten(tick.entry))
     return f"entry {name}, {when}: `{command(f'cron history {name}')}` shows the others"
 
@@ -198,10 +197,6 @@ def _progress_text(state: SavedIteration) -> str:
     runs = f"{state.runs:,} {'run' if state.runs == 1 else 'runs'}, {format_duration(state.runtime_s)}"
     cursor = visible(state.cursor.decode(errors="backslashreplace")[:_MAX_CURSOR_TEXT])
     return f"{counted}{share}{rate}{left}; {runs}; cursor {cursor}"
-
-
-def _format_time(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(seconds))
 
 
 def _as_json(one: Explanation) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from framework.cli.terminal import echo, echo_lines
 from framework.command_line import command
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
-from framework.text import decode_escaped
+from framework.text import decode_escaped, format_time
 from framework.types import Payload
 from framework.wire.job import timestamp
 
@@ -80,7 +79,7 @@ def _headlines(place: JobLocation, one: JobRecord) -> Iterator[tuple[str, str]]:
     if one.problem is not None:
         yield "malformed", one.problem
     if place.score is not None:
-        yield "due" if place.store.kind in ("scheduled", "retry") else "since", _time(place.score)
+        yield "due" if place.store.kind in ("scheduled", "retry") else "since", format_time(place.score)
     yield "arguments", json.dumps(one.display_args, ensure_ascii=False)
     if one.error_class or one.error_message:
         yield "error", f"{one.error_class}: {one.error_message}"
@@ -92,7 +91,7 @@ def _fields_of(payload: Payload) -> Iterator[tuple[str, str]]:
     for name, value in payload.items():
         moment = timestamp(value) if name in _TIMES else None
         if moment is not None:
-            yield name, _time(moment)
+            yield name, format_time(moment)
         elif name not in _SHOWN:
             yield name, json.dumps(value, ensure_ascii=False)
 
@@ -100,10 +99,6 @@ def _fields_of(payload: Payload) -> Iterator[tuple[str, str]]:
 def _place_text(place: JobLocation) -> str:
     name = f" {place.store.name}" if place.store.name else ""
     return f"{place.store.kind}{name}, number {place.position:,} of {place.total:,} ({decode_escaped(place.store.key)})"
-
-
-def _time(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(seconds))
 
 
 def _fields(place: JobLocation, one: JobRecord) -> dict[str, Any]:

@@ -29,7 +29,7 @@ _TOTAL = "total"
     show_default=True,
     help="The seconds between two, with --watch.",
 )
-@click.option("--days", type=click.IntRange(1, MOST_DAYS), help="Show the runs of so many days of UTC instead.")
+@click.option("--days", type=click.IntRange(1, MOST_DAYS), help="Show the runs of each of the last days (UTC) instead.")
 @shard_option
 @json_option
 @reports_errors

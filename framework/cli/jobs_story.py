@@ -16,7 +16,11 @@ from framework.telemetry.visible import visible
     "--after", type=click.IntRange(0), default=0, help="Begin after this message, the last of the page before."
 )
 @click.option(
-    "--limit", type=click.IntRange(1, 1_000), default=1_000, show_default=True, help="At most so many messages."
+    "--limit",
+    type=click.IntRange(1, 1_000),
+    default=1_000,
+    show_default=True,
+    help="Show at most this number of messages.",
 )
 @json_option
 @reports_errors

@@ -37,7 +37,7 @@ _grace_option = click.option(
     type=click.FloatRange(0, 86_400),
     default=60.0,
     show_default=True,
-    help="Leave out jobs whose events changed in the last seconds.",
+    help="Leave out jobs whose events changed within the last SECONDS.",
 )
 _since_option = click.option(
     "--since",
@@ -46,7 +46,7 @@ _since_option = click.option(
     type=click.FloatRange(0, 8_760),
     default=24.0,
     show_default=True,
-    help="Also jobs that the leader has given up as deleted since then.",
+    help="Include jobs that the leader has given up as deleted within the last HOURS.",
 )
 
 
@@ -78,7 +78,7 @@ def ledger() -> None:
 @_grace_option
 @_since_option
 @click.option(
-    "--limit", type=click.IntRange(0, 100_000), default=50, show_default=True, help="Show at most so many jobs."
+    "--limit", type=click.IntRange(0, 100_000), default=50, show_default=True, help="Show at most this number of jobs."
 )
 @json_option
 @reports_errors

@@ -51,7 +51,7 @@ def list_limiters(*, names: Sequence[str], as_json: bool) -> None:
 @json_option
 @reports_errors
 def show(name: str, *, most: int, names: Sequence[str], as_json: bool) -> None:
-    """Show the limiter NAME, and its keys: those of which most is used first.
+    """Show the limiter NAME, and its keys, the most used first.
 
     Looks through all keys of the shard.
     """

@@ -43,7 +43,9 @@ def tasks() -> None:
 @tasks.command("list")
 @click.option("--owner", metavar="NAME", help="Only tasks of this owner.")
 @click.option("--tenant", metavar="NAME", help="Only tasks of this tenant.")
-@click.option("--limit", type=click.IntRange(1, 1_000), default=50, show_default=True, help="At most so many tasks.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1_000), default=50, show_default=True, help="Show at most this number of tasks."
+)
 @json_option
 @reports_errors
 def list_tasks(*, owner: str | None, tenant: str | None, limit: int, as_json: bool) -> None:
@@ -81,7 +83,9 @@ def show_task(*, task_id: str, as_json: bool) -> None:
 @tasks.command("failures")
 @click.argument("task_id", metavar="TASK")
 @click.option("--after", type=click.IntRange(0), default=0, help="Begin after this event, the last of the page before.")
-@click.option("--limit", type=click.IntRange(1, 1_000), default=50, show_default=True, help="At most so many jobs.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1_000), default=50, show_default=True, help="Show at most this number of jobs."
+)
 @json_option
 @reports_errors
 def list_failures(*, task_id: str, after: int, limit: int, as_json: bool) -> None:
@@ -146,7 +150,7 @@ def migrate() -> None:
     "days",
     metavar="DAYS",
     type=click.FloatRange(0.01, 36_500),
-    help="Remove what ended so many days ago. Without it, the setting tasks.keep.",
+    help="Remove what ended at least this number of days ago. Without it, the setting tasks.keep.",
 )
 @click.option(
     "--archive",

@@ -1,23 +1,22 @@
 """``application-worker workflows``: list workflows, cancel or delete one; ``jobs workflow``: show one as a graph."""
 
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 import click
 
 from framework.admin.workflow_set import change_workflow, find_workflow, list_workflows
-from framework.cli.confirmation import confirm, yes_option
+from framework.cli.confirmation import yes_option
 from framework.cli.errors import reports_errors
 from framework.cli.groups import CommandGroup
+from framework.cli.job_groups import GroupKind
 from framework.cli.options import json_option, shard_option
 from framework.cli.shards import ShardCommand
-from framework.cli.terminal import echo, echo_lines
+from framework.cli.terminal import echo_lines
 from framework.cli.workflow_graph import counts, mermaid
 from framework.declare.workflow_port import WorkflowStatus
-from framework.exit_codes import EXIT_FAILED
 from framework.telemetry.visible import visible
+from framework.text import format_time
 from framework.wire.workflow_fields import WorkflowCommand, is_workflow_id
 
 _HEADINGS = ("SHARD", "WORKFLOW", "STATE", "NAME", "STEP", "JOBS", "CREATED", "DESCRIPTION")
@@ -37,14 +36,7 @@ def workflows() -> None:
 @reports_errors
 def list_all(*, names: Sequence[str], as_json: bool) -> None:
     """List all workflows, the newest first, with the step that runs."""
-    on = ShardCommand(names, "workflows")
-    found = [one for _, page in on.each(lambda shard: list(list_workflows(shard))) for one in page]
-    found.sort(key=lambda one: -one.created_at)
-    if as_json:
-        on.print_json({"workflows": [asdict(one) for one in found]})
-    else:
-        on.print_table(_HEADINGS, [_row(one) for one in found], "There is no workflow")
-    on.exit_if_unanswered()
+    _KIND.print_list(names, as_json=as_json)
 
 
 @workflows.command("cancel")
@@ -59,7 +51,7 @@ def cancel(workflow_id: str, *, yes: bool, names: Sequence[str]) -> None:
 
     Status 1: no shard has the workflow, or a shard does not answer.
     """
-    _act(workflow_id, "cancel", names, yes=yes, question="Cancel", done="is cancelled")
+    _change(workflow_id, "cancel", names, yes=yes, question="Cancel", done="is cancelled")
 
 
 @workflows.command("delete")
@@ -72,7 +64,7 @@ def delete(workflow_id: str, *, yes: bool, names: Sequence[str]) -> None:
 
     Status 1: no shard has the workflow, or a shard does not answer.
     """
-    _act(workflow_id, "delete", names, yes=yes, question="Delete", done="is deleted; its jobs stay")
+    _change(workflow_id, "delete", names, yes=yes, question="Delete", done="is deleted; its jobs stay")
 
 
 @click.command("workflow")
@@ -87,7 +79,7 @@ def workflow(workflow_id: str, *, names: Sequence[str], as_json: bool) -> None:
 
     Status 1: no shard has the workflow, or a shard does not answer.
     """
-    _check(workflow_id)
+    _KIND.check_id(workflow_id)
     on = ShardCommand(names, "workflows")
     found = [one for _, one in on.each(lambda shard: find_workflow(shard, workflow_id)) if one is not None]
     if as_json:
@@ -96,43 +88,26 @@ def workflow(workflow_id: str, *, names: Sequence[str], as_json: bool) -> None:
         for one in found:
             echo_lines(_lines(one))
     on.exit_if_unanswered()
-    _exit_if_unknown(workflow_id, known=bool(found))
+    _KIND.exit_if_unknown(workflow_id, known=bool(found))
 
 
-def _act(
+def _change(
     workflow_id: str, action: WorkflowCommand, names: Sequence[str], *, yes: bool, question: str, done: str
 ) -> None:
-    _check(workflow_id)
-    on = ShardCommand(names, "workflows")
-    found = {one.shard: one for _, one in on.each(lambda shard: find_workflow(shard, workflow_id)) if one is not None}
-    for one in found.values():
-        confirm(f"{question} the workflow {workflow_id} ({visible(one.name)}, {one.state})?", yes=yes)
-    for name, changed in on.each(
-        lambda shard: shard.name in found and change_workflow(shard, found[shard.name], action)
-    ):
-        if changed:
-            echo(f"{name}: the workflow {workflow_id} {done}")
-    on.exit_if_unanswered()
-    _exit_if_unknown(workflow_id, known=bool(found))
-
-
-def _check(workflow_id: str) -> None:
-    if not is_workflow_id(workflow_id):
-        raise click.UsageError(
-            f"{workflow_id!r} is no id of a workflow: it begins with 'wf-'; workflows list shows the ids."
-        )
-
-
-def _exit_if_unknown(workflow_id: str, *, known: bool) -> None:
-    if not known:
-        echo(f"no shard has the workflow {workflow_id}: it was deleted, or has expired", err=True)
-        sys.exit(EXIT_FAILED)
+    _KIND.change(
+        workflow_id,
+        names,
+        lambda shard, one: change_workflow(shard, one, action),
+        yes=yes,
+        question=lambda one: f"{question} the workflow {workflow_id} ({visible(one.name)}, {one.state})?",
+        done=done,
+    )
 
 
 def _row(one: WorkflowStatus) -> Sequence[str]:
     running = [step for step in one.steps if step.started_at is not None]
     step = max(running, key=lambda step: step.started_at or 0.0) if running else one.steps[0]
-    words = (one.state, visible(one.name), step.name, counts(step), _time(one.created_at))
+    words = (one.state, visible(one.name), step.name, counts(step), format_time(one.created_at))
     return one.shard, one.id, *words, visible(one.description) or "-"
 
 
@@ -142,10 +117,19 @@ def _lines(one: WorkflowStatus) -> Iterator[str]:
         yield f"%% nested in {one.parent}"
     for step in one.steps:
         if step.started_at is not None:
-            ended = "" if step.ended_at is None else f", ended {_time(step.ended_at)}"
-            yield f"%% {step.name}: batch {step.bid}, started {_time(step.started_at)}{ended}"
+            ended = "" if step.ended_at is None else f", ended {format_time(step.ended_at)}"
+            yield f"%% {step.name}: batch {step.bid}, started {format_time(step.started_at)}{ended}"
     yield from mermaid(one)
 
 
-def _time(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))
+_KIND = GroupKind(
+    noun="workflow",
+    command="workflows",
+    id_prefix="wf-",
+    is_id=is_workflow_id,
+    list_all=list_workflows,
+    find=find_workflow,
+    headings=_HEADINGS,
+    row=_row,
+    why_unknown="it was deleted, or has expired",
+)

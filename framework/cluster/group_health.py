@@ -1,4 +1,4 @@
-"""Answer the health checks of a group: restart it (liveness)? has it capacity (readiness)?
+"""Answer the health checks of a group: whether it needs a restart (liveness), and whether each queue is served (readiness).
 
 A live process is not enough: a child serves when Redis accepts its heartbeats and answers its fetches. The answers come from
 memory, so a request sends no command to Redis.

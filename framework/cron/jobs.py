@@ -18,8 +18,8 @@ CRON = "cron"
 """Field of a job that a schedule pushed: the name of the entry and the tick in epoch seconds."""
 
 OVERLAP_STATE_S = 86_400
-"""How long the state of a job is kept whose entry skips overlapping ticks. A job that does not end, and whose state does not change
-within this time, no longer holds up its entry: it was deleted by another program, for example."""
+"""For an entry that skips overlapping ticks: how long the state of its last job is kept without a change. After that the job
+no longer stops the ticks: another program has deleted it, for example."""
 
 
 class PushedTick(NamedTuple):

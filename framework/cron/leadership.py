@@ -31,7 +31,7 @@ class Leadership:
         self._monotonic = monotonic
         self._until = 0.0
         self.asked = False
-        """Whether the application has asked who leads: without cron entries no process needs the lease before that."""
+        """Whether the application has asked which process leads: without cron entries no process needs the lease before that."""
 
     @property
     def leads(self) -> bool:

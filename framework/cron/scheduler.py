@@ -26,7 +26,7 @@ _RETRY_S = 10.0
 _EARLY_S = 0.05
 """The time until a tick that was in the future of the server's clock is tried again."""
 _WAITING_CHECK_S = 1.0
-"""The period of the look whether the job has ended for which a run waits."""
+"""The period of the check whether a waiting run may begin, because the last job has ended."""
 _CLOCK_MARGIN_S = 0.002
 """A step begins a little after the tick: the estimate of the server's clock is not exact."""
 
@@ -95,7 +95,7 @@ class CronScheduler:
             raise
 
     def _has_work(self) -> bool:
-        """Return whether a leader has work here. Without configured entries only a look into Redis knows it."""
+        """Return whether a leader has work here. Entries that were added at run time are only in Redis."""
         if self._configured or self.leadership.asked:
             return True
         if self._added is None or not self._added.may_exist():

@@ -35,8 +35,8 @@ class Batch:
     batch that is made inside of a block is nested in the batch of the block, which waits for it and for its callbacks.
 
     ``callback_queue`` is the queue of callbacks that name none themselves; without it their classes are routed as usual.
-    ``expires_in`` is how long the batch is kept after the last change. ``shard`` is needed for no batch with jobs: it is stored where
-    they do, and all of them must be of one shard.
+    ``expires_in`` is how long the batch is kept after the last change. A batch is stored on the shard of its
+    jobs, which must all be of one shard: only a batch without jobs needs ``shard``.
 
     Raises:
         TypeError, ValueError: an argument is invalid.
@@ -81,7 +81,7 @@ class Batch:
         ``callback`` is a worker class, or ``Worker.set(...)``. The errors are those of ``perform_async``.
 
         Raises:
-            BatchError: the event has come about already, or the callback of a nested batch is of another shard.
+            BatchError: the event has happened already, or the callback of a nested batch is of another shard.
             UnknownBatchError: the batch was deleted, or has expired.
         """
         self._on("complete", callback, *args, **kwargs)
@@ -198,7 +198,7 @@ class Batch:
         elif not batches.add_callback(facts, event, built):
             raise BatchError(
                 self.bid,
-                f"the event {event} has come about already, so on_{event} has no effect: add it before the jobs",
+                f"the event {event} has happened already, so on_{event} has no effect: add it before the jobs",
             )
 
 

@@ -138,7 +138,7 @@ class BatchPort(Protocol):
         ...
 
     def add_callback(self, facts: BatchFacts, event: BatchEventName, built: BuiltCallback) -> bool:
-        """Add a callback to a batch that exists; return false if the event has come about."""
+        """Add a callback to a batch that exists; return false if the event has happened."""
         ...
 
     def change(self, bid: str, action: BatchAction) -> None:

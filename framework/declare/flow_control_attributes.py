@@ -154,7 +154,7 @@ FLOW_CONTROL_ATTRIBUTES: Mapping[str, Attribute] = {
         effect="While the strategy, or `application-worker jobs pause`, pauses the class, its jobs are held "
         "unchanged. They return to their queues in order. `manual`, `none` and `deprecated` never pause by "
         "themselves; register others with `framework.pause`.",
-        trap="To pause a whole queue, use Sidekiq's `paused` set; no attribute is needed.",
+        trap="To pause a whole queue, use `application-worker jobs pause-queue`; no attribute is needed.",
     ),
     "data_consistency": Attribute(
         validator=validators.one_of(*get_args(DataConsistency)),

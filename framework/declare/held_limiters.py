@@ -1,4 +1,4 @@
-"""Note which concurrent limiters the running job or block holds: taken again inside, a block would wait for the one around it."""
+"""Note which concurrent limiters the running job or block holds: a block inside that takes one again would wait for itself."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Iterate the items of a job, and stop between two items: after the last, at a cancellation, or when the job must make way.
+"""Iterate the items of a job, and stop between two items: after the last, at a cancellation, or when the slot is needed.
 
 The cursor of an item is noted before the item runs. It is saved at each ``flush_interval``, when the run stops, and when it fails. So
 the next run begins with the item that was about to run, or that failed. Nothing here waits for Redis but the methods of
@@ -203,7 +203,7 @@ class _Steps:
             raise IterationError(self.name, reason, cursor=self.position) from None
 
     def explain(self, error: BaseException) -> None:
-        """Say at which cursor a run resumed that failed before its first item: a release may not know the cursor of another.
+        """Note the cursor on the error of a run that failed before its first item: another release may have written it.
 
         Raises IterationError in place of a CursorError.
         """

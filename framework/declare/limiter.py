@@ -50,7 +50,7 @@ class PointsPermit(Permit):
     """One admitted call of a points limiter."""
 
     def points_used(self, points: float) -> None:
-        """Say what the call has really used, instead of its estimate. The last word counts; it may exceed the limit."""
+        """Replace the estimate by the points that the call has really used. The last value counts; it may exceed the limit."""
         points = _amount("points", points, self._rule, minimum=0.0)
         if points != self._amount:
             token = f"{self._token} {secrets.token_hex(4)}"

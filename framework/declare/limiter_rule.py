@@ -1,4 +1,4 @@
-"""Describe a rate limiter: its rule, what one take of it came to, and the port to the shard that holds its state. Pure."""
+"""Describe a rate limiter: its rule, the result of one take, and the port to the shard that holds its state. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ class LimiterRule:
 
 
 class Take(NamedTuple):
-    """What one call of a limiter came to."""
+    """The result of one call of a limiter."""
 
     admitted: bool
     retry_after_s: float | None
@@ -82,7 +82,7 @@ class JobPermit(Protocol):
 
 
 class JobLimiter(Protocol):
-    """The limiter of a class; see ``Limiter``, which knows the port of pushes, and so may not be known here."""
+    """The limiter of a class, as the declaration needs it. ``Limiter`` imports the port of pushes, so it is not imported here."""
 
     def admit_job(self, payload: Payload, meta_prefix: str) -> JobPermit | None:
         """Admit one job without a wait. Raises OverLimit."""

@@ -35,7 +35,7 @@ class Deduplicate:
     after its job was pushed, moved or started.
 
     ``debounce`` and ``accumulate`` let a push wait for ``window`` in the schedule set. With ``debounce`` an equal push replaces the
-    job that waits, and the window begins anew, until ``max_window`` after the first push. With ``accumulate`` an equal push adds the
+    job that waits, and the window begins again, until ``max_window`` after the first push. With ``accumulate`` an equal push adds the
     items of its last argument, a list, to those of the job that waits, up to ``max_items`` (1,000) and ``max_bytes`` of payload
     (65,536); the last argument does not count for equality.
 

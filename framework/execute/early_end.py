@@ -23,7 +23,7 @@ def early_end(
     clock: Callable[[], float] = time.time,
 ) -> Cancelled | Expired | None:
     """Return the outcome of a job that ends now, ``None`` if it may run."""
-    # A policy has moved the job, together with others: it is not this process's to end.
+    # A policy has moved the job, together with others: this process does not own it any more.
     if unit.has_moved:
         return None
     if (jid := cancelled_jid(payload, cancelled)) is not None:

@@ -37,7 +37,7 @@ def end_fields(run: Execution, decision: RetryDecision | None) -> dict[str, Any]
     """Return the further fields of the end line; ``None`` for none."""
     extra = run.instance._aw_extra if run.instance is not None else None  # pyright: ignore[reportPrivateUsage]
     resources = run.unit.resources
-    answer = "" if resources is None or resources.batch is None else resources.batch.answer
+    answer = "" if resources is None or resources.awaited is None else resources.awaited.answer
     if extra is None and not answer and run.outcome is SUCCEEDED:
         return None
     more = {**_retry_fields(decision), **_outcome_fields(run), **_process_fields(extra)}

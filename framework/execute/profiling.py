@@ -78,7 +78,7 @@ def keep_sent(instance: Any, profiles: Profiles | None, sent: Mapping[str, Any])
 
 def profiled(instance: Any, call: Callable[[], Coroutine[Any, Any, Any] | None]) -> Coroutine[Any, Any, Any] | None:
     """Make the call under a profiler, or return a coroutine that runs the one of the call under a profiler."""
-    # An inline run has none: its caller may use a profiler of his own.
+    # An inline run has none: the code that runs it may use a profiler of its own.
     profiles: Profiles | None = getattr(instance._aw_run, "profiles", None)
     if profiles is None:
         return call()

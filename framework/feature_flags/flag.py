@@ -69,7 +69,7 @@ class Flags(Protocol):
         ...
 
     def watch(self, name: str) -> None:
-        """Read this flag too, from now on. Most sources read all flags, and need not be told."""
+        """Read this flag too, from now on. A source that reads all flags ignores the call."""
         del name
 
 

@@ -154,5 +154,7 @@ class UnitOfWork:
         """Let nothing that becomes of the job from now on release or renew its lock."""
         if self.resources is not None:
             self.resources.lock = None
-            if not (self.resources.slots or self.resources.batch is not None or self.resources.on_removed is not None):
+            if not (
+                self.resources.slots or self.resources.awaited is not None or self.resources.on_removed is not None
+            ):
                 self.resources = None

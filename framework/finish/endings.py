@@ -52,7 +52,7 @@ class Ending(NamedTuple):
     """The Lua script that moves the job; ``fetch`` is the acknowledgement, ``finish`` replaces it for a job with resources."""
     processed: CountedBy
     failed: bool = False
-    """Whether ``stat:failed`` counts it; of a ``BusinessError`` a counter of its own does."""
+    """Whether ``stat:failed`` counts it. A ``BusinessError`` has another counter."""
     counter: str = ""
     """The counter in ``aw:counters``, which the policy adds to, or the processor for an early end; empty for none."""
     batch: BatchEnd = ""

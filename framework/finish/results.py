@@ -56,26 +56,26 @@ class EncodedAnswer(str):
 
 def note_result(resources: JobResources, instance: Any) -> None:
     """Note what ``perform`` has returned, if the caller of the job waits for it."""
-    batch = resources.batch
-    if batch is None or batch.call is None:
+    awaited = resources.awaited
+    if awaited is None or awaited.call is None:
         return
     returned = instance._aw_returned  # pyright: ignore[reportPrivateUsage]
     answer = (
         returned
         if type(returned) is EncodedAnswer
-        else encoded_value(instance.declaration().wire_name, batch.jid, returned)
+        else encoded_value(instance.declaration().wire_name, awaited.jid, returned)
     )
-    resources.batch = batch._replace(answer=str(answer))
+    resources.awaited = awaited._replace(answer=str(answer))
 
 
 def note_end(resources: JobResources, outcome: RunOutcome, decision: RetryDecision | None) -> None:
     """Note what the next move of a job means for its batch, and for the caller that waits for its result."""
     ending = ending_of(outcome, decision)
     resources.batch_end = ending.batch
-    batch = resources.batch
-    if batch is None or batch.call is None or not ending.batch or batch.answer:
+    awaited = resources.awaited
+    if awaited is None or awaited.call is None or not ending.batch or awaited.answer:
         return
-    resources.batch = batch._replace(answer=_answer_of(outcome, died=ending.batch == "dead"))
+    resources.awaited = awaited._replace(answer=_answer_of(outcome, died=ending.batch == "dead"))
 
 
 def _answer_of(outcome: RunOutcome, *, died: bool) -> str:

@@ -112,7 +112,7 @@ class RetryPolicy:
     ) -> Kill | Delete:
         if _field(payload, worker, "dead") is False or (business and not self.keeps_business_failures):
             return Delete(self.mark_discarded(payload), args, exhausted=True)
-        # An operator who retries a dead job wants it to run: its time to wait begins at that enqueue.
+        # A job that an operator retries from the dead set is to run: its time to wait begins at that enqueue.
         payload.pop(EXPIRY, None)
         return Kill(payload, args, business)
 

@@ -132,7 +132,7 @@ class Settler:
         The script that moves a ``tracked`` job writes its state too. Only a job with a confirmed acknowledgement gets its last
         state earlier: if the process is killed in between, the job runs again and is ``running`` again.
         """
-        if (resources := unit.resources) is not None and resources.batch is not None:
+        if (resources := unit.resources) is not None and resources.awaited is not None:
             note_end(resources, outcome, decision)
         match outcome:
             case Succeeded() | Discarded() | Expired() | Cancelled():

@@ -10,7 +10,7 @@ _CORRELATION_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,128}")
 
 
 def correlation_id_of(header: str | None) -> str:
-    """Return the value of the header if it is an id, else a new id: a header of a stranger must not fill the logs."""
+    """Return the value of the header if it is an id, else a new id: a client may send any text there."""
     return header if header is not None and _CORRELATION_ID.fullmatch(header) else uuid.uuid4().hex
 
 

@@ -105,7 +105,7 @@ class ArgumentEncryption:
             payload[IDEMPOTENCY_KEY] = self.lock_key(str(payload[IDEMPOTENCY_KEY]))
 
     def lock_key(self, plain: str) -> str:
-        """Return the lock key under which equal encrypted jobs meet: arguments cannot be guessed from it without the key."""
+        """Return the lock key of equal encrypted jobs: without the encryption key, no arguments can be guessed from it."""
         digest = hmac.new(self._active.lock_digest, plain.encode(), hashlib.sha256)
         return keys.LOCKS + digest.hexdigest()
 

@@ -26,9 +26,7 @@ BLOBS = "blobs"
 
 _MARKER = "payload-store"
 _MARKER_TEXT = b"The payload store of an application. Its jobs name the files in blobs/.\n"
-_NOT_MADE = (
-    f"it lacks the file {_MARKER}. It is not mounted, or another one; a new one is made by `{command('payloads create')}`, once"
-)
+_NOT_MADE = f"it lacks the file {_MARKER}. It is not mounted, or another one; make a new one once with `{command('payloads create')}`"
 _RANDOM_BYTES = 12
 _ID = re.compile(r"[0-9a-f]{24}-[0-9a-f]{64}")
 _LOG_INTERVAL_S = 60.0
@@ -65,7 +63,7 @@ class PayloadOffload:
         try:
             stored = base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError):
-            # A client middleware's own form: its reader decides.
+            # A client middleware has stored the arguments in a form of its own, which only the application reads.
             return
         payload["args"], payload[OFFLOADED] = [self._put(str(payload.get("class")), stored)], len(stored)
 

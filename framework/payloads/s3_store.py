@@ -15,7 +15,7 @@ from typing import Any
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.payloads.blob_store import StoredBlob
 
-# "Nothing blocks for ever": one call lasts at most the last of these.
+# No call blocks for ever: with its retries it lasts at most the last of these.
 _CONNECT_TIMEOUT, _REQUEST_TIMEOUT = "3s", "20s"
 _RETRIES, _RETRY_TIMEOUT = 2, timedelta(seconds=20)
 

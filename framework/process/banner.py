@@ -1,4 +1,4 @@
-"""Greet the person who starts a worker process in a terminal. A log never has the banner."""
+"""Print a banner when a worker process starts in a terminal. A log never has the banner."""
 
 import os
 import platform

@@ -59,7 +59,7 @@ class Capsules:
 
     @property
     def active_at(self) -> float:
-        """When the capsule that has been idle for longest last led, acknowledged or started a job."""
+        """When the capsule that has been idle for longest last led, acknowledged or started a job, in monotonic seconds."""
         return min(one.fetcher.active_at for one in self)
 
     @property

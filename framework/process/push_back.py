@@ -28,7 +28,7 @@ from framework.store.script import INTERRUPT
 from framework.telemetry import logs
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.batch_fields import batch_job_of
+from framework.wire.batch_fields import awaited_job_of
 from framework.wire.job import INTERRUPTED_COUNT, Job, count_of, decode
 from framework.wire.payload_edit import rewrite
 from framework.wire.resources import JobResources
@@ -225,9 +225,9 @@ def _interrupt_call(identity: str, interruption: _Interruption) -> tuple[list[st
     state = tracked_job(interruption.payload)
     # Read once: the thread of the job may release them meanwhile.
     held = unit.resources or JobResources()
-    held = JobResources(held.lock, held.slots, batch=batch_job_of(interruption.payload))
+    held = JobResources(held.lock, held.slots, awaited=awaited_job_of(interruption.payload))
     held.batch_end = INTERRUPTED_TOO_OFTEN.batch
-    ended = held.on_dead() if held.lock is not None or held.slots or held.batch is not None else ""
+    ended = held.on_dead() if held.lock is not None or held.slots or held.awaited is not None else ""
     status = ("", "", 0) if state is None else (keys.status(state.jid), "failed", state.ttl_s)
     return [*places, keys.INTERRUPTED], [*arguments, ended, *INTERRUPTED_SET_LIMITS.arguments, *status]
 

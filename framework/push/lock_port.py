@@ -34,7 +34,7 @@ class PushLocks(Protocol):
         ...
 
     def window_terms(self, declaration: Declaration, policy: Deduplicate) -> WindowTerms | None:
-        """Return what the jobs of a push share that waits for further pushes, ``None`` for a policy without a window."""
+        """Return what the jobs of a push with a window share; ``None`` for a policy without a window."""
         ...
 
     def lock_request(

@@ -23,7 +23,7 @@ from framework.text import decode_escaped
 from framework.timings import STANDARD, Timings
 from framework.types import Payload
 from framework.wire import keys
-from framework.wire.batch_fields import BatchJob, batch_job_of
+from framework.wire.batch_fields import AwaitedJob, awaited_job_of
 from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, may_exceed
 from framework.wire.job import DEATH_COUNT, Job, count_of, decode
 from framework.wire.json import dumps, loads_object
@@ -118,7 +118,7 @@ class Reaper:
     def _register_orphans(self) -> None:
         """Register the owners of working lists that the registry does not have; scan on from where the last sweep stopped.
 
-        How such a list comes about: a process is stopped (SIGSTOP) just before a blocking call, and unregistered. When it
+        How such a list is left behind: a process is stopped (SIGSTOP) just before a blocking call, and unregistered. When it
         continues it sends the call, gets a job, and is killed before its next heartbeat. Where an ACL forbids SCAN, none is found.
         """
         try:
@@ -244,8 +244,8 @@ class _Disposition:
     payload: Payload
     tracked: TrackedJob | None = None
     """Set if the job is given up: the same script writes its state, as no process would write it later."""
-    batch: BatchJob | None = None
-    """The job as one of its batch, which counts it as dead if it is given up."""
+    awaited: AwaitedJob | None = None
+    """Set if the job is given up, and a batch counts it as dead, or a caller gets an error."""
 
 
 def _disposition(
@@ -261,11 +261,11 @@ def _disposition(
         start_state = evidence.classify(data, payload, rank)
         changed = data if start_state == "not_started" else dumps(_mark_suspect(payload, start_state))
     except PayloadError as error:
-        stored, batch = dead_set_entry(data, error, time.time()), batch_job_of(loads_object(data))
-        return _Disposition(data, keys.DEAD, "", stored, {}, batch=batch)
+        stored, awaited = dead_set_entry(data, error, time.time()), awaited_job_of(loads_object(data))
+        return _Disposition(data, keys.DEAD, "", stored, {}, awaited=awaited)
     if start_state == "started" and limit.reached(payload, DEATH_COUNT):
-        tracked, batch = tracked_job(payload), batch_job_of(payload)
-        return _Disposition(data, keys.INTERRUPTED, "", changed, payload, tracked, batch)
+        tracked, awaited = tracked_job(payload), awaited_job_of(payload)
+        return _Disposition(data, keys.INTERRUPTED, "", changed, payload, tracked, awaited)
     if may_exceed(len(data), LARGE_PAYLOAD):
         # A page of large jobs would take much memory, and no caller reads the arguments.
         payload["args"] = []
@@ -282,7 +282,7 @@ def _resources_of(owner: str, disposition: "_Disposition") -> JobResources:
     member = slot_member(owner, slot_id(payload, disposition.fetched))
     slots = [Slot(keys.limit(name), member) for name in sorted(names)]
     lock = lock_of(payload, None if declaration is None else declaration.lock_ttl_s)
-    return JobResources(lock, slots, batch=disposition.batch, batch_end="dead")
+    return JobResources(lock, slots, awaited=disposition.awaited, batch_end="dead")
 
 
 def read_queue(data: bytes, decoded_limit: int) -> tuple[Payload, str]:

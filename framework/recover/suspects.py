@@ -3,7 +3,7 @@
 The start of an ordinary job writes nothing to Redis, so the working list is the only evidence. Jobs start in its order, so only
 its oldest entries can have run: as many as the concurrency of the process, behind those that had ended without a confirmed
 acknowledgement. These become suspects, by a field of the payload. The start of a suspect is written to Redis first, and
-suspects take turns, so that after the next death it is known which one ran. An innocent neighbour counts one death, a job
+suspects take turns, so that after the next death it is known which one ran. A job that only ran beside it counts one death, the job
 that kills counts each (decision 30).
 """
 

@@ -23,7 +23,7 @@ from framework.schedule.due_action import DueAction, PollEvents, ShardTransfer
 from framework.shard.routing_validator import RoutedScope
 from framework.types import Jid, Payload
 from framework.wire import keys
-from framework.wire.batch_fields import BatchEnd, BatchJob, batch_job_of
+from framework.wire.batch_fields import AwaitedJob, BatchEnd, awaited_job_of
 from framework.wire.compress import COMPRESSED, ORIGINAL_SIZE, decompress_arguments
 from framework.wire.job import DEFERRED, TRANSFER, decode, fix_expiry, wire_timestamp
 from framework.wire.json import dumps, loads_object
@@ -103,10 +103,10 @@ class DueJobPlanner:
     def _plan(self, source: str, member: bytes, due: float | None) -> DueAction | ShardTransfer:
         payload = decode(member, self._limiter.limits.decoded_limit, self._reserve)
         # Read before the middlewares, which may change the payload.
-        lock, batch = lock_of(payload, None), batch_job_of(payload)
+        lock, awaited = lock_of(payload, None), awaited_job_of(payload)
         destination = self._destinations.resolve(payload)
-        if batch is not None and self._transfer.is_remote(destination.shard):
-            # Its batch is on this shard, and counts it here.
+        if awaited is not None and self._transfer.is_remote(destination.shard):
+            # Its batch is on this shard and counts it here; its caller waits for an answer here.
             destination = self._destinations.stay(payload, destination)
         remote = self._transfer.is_remote(destination.shard)
         if remote and not isinstance(payload.get(TRANSFER), str):
@@ -126,7 +126,7 @@ class DueJobPlanner:
             write_status = partial(self._status_writer.write_last_if_tracked, payload, "discarded")
             report = partial(self._events.due_job_dropped, source, payload)
             return DueAction(
-                member, "remove", before=write_status, on_done=report, lock_argument=_on_end(lock, batch, "skipped")
+                member, "remove", before=write_status, on_done=report, lock_argument=_on_end(lock, awaited, "skipped")
             )
         queue = str(payload["queue"])
         lock_request, tell_duplicate = self._lock_request(payload, destination.shard)
@@ -215,12 +215,12 @@ def _resources_of(member: bytes) -> str:
         payload = decode(member)
     except PayloadError:
         payload = loads_object(member)
-    return _on_end(lock_of(payload, None), batch_job_of(payload), "dead")
+    return _on_end(lock_of(payload, None), awaited_job_of(payload), "dead")
 
 
-def _on_end(lock: Lock | None, batch: BatchJob | None, batch_end: BatchEnd) -> str:
+def _on_end(lock: Lock | None, awaited: AwaitedJob | None, batch_end: BatchEnd) -> str:
     """Return the script argument that releases the resources of a job that ends."""
-    return "" if lock is None and batch is None else JobResources(lock, batch=batch, batch_end=batch_end).on_end()
+    return "" if lock is None and awaited is None else JobResources(lock, awaited=awaited, batch_end=batch_end).on_end()
 
 
 def _encode(member: bytes, payload: Payload) -> bytes:

@@ -12,8 +12,8 @@ from framework.wire.batch_fields import BatchMembers
 
 _PAGE = 1_000
 """Members of a set per round trip."""
-_BATCHES_PAGE = 100
-"""Batches per round trip."""
+_IDS_PAGE = 100
+"""Batches or workflows per round trip."""
 
 
 def read_batches(client: "redis.Redis", shard: str, bids: Sequence[str]) -> list[BatchStatus]:
@@ -38,11 +38,16 @@ def read_batches(client: "redis.Redis", shard: str, bids: Sequence[str]) -> list
 
 def scan_bids(client: "redis.Redis") -> Iterator[list[str]]:
     """Yield the ids of the batches of a shard, in pages. Raises redis errors."""
+    return scan_ids(client, keys.BATCHES)
+
+
+def scan_ids(client: "redis.Redis", key: str) -> Iterator[list[str]]:
+    """Yield the ids in a sorted set of batches or workflows, in pages. Raises redis errors."""
     cursor = 0
     while True:
-        reply: Any = client.zscan(keys.BATCHES, cursor, count=_BATCHES_PAGE)  # pyright: ignore[reportUnknownMemberType]
+        reply: Any = client.zscan(key, cursor, count=_IDS_PAGE)  # pyright: ignore[reportUnknownMemberType]
         cursor, members = reply
-        yield [decode_escaped(bid) for bid, _ in members]
+        yield [decode_escaped(one) for one, _ in members]
         if not cursor:
             return
 

@@ -278,7 +278,7 @@ class Shard(WorkflowStore):
         return BatchReply(code, owners[0] if owners else ())
 
     def change_batch(self, bid: str, action: BatchAction, event: str = "", callback: bytes = b"") -> int:
-        """Change a batch (``batch_change.lua``): 1 done, 0 no such batch, -1 the event has come about.
+        """Change a batch (``batch_change.lua``): 1 done, 0 no such batch, -1 the event has happened.
 
         Raises:
             ShardUnavailableError: as ``enqueue``.

@@ -7,13 +7,10 @@ import redis
 
 from framework.declare.batch_port import BatchStatus
 from framework.declare.workflow_port import StepState, StepStatus, WorkflowState, WorkflowStatus
-from framework.shard.batch_reader import read_batches
+from framework.shard.batch_reader import read_batches, scan_ids
 from framework.text import decode_escaped
 from framework.wire import keys
 from framework.wire.workflow_fields import WorkflowDefinition, WorkflowStep, step_bid
-
-_PAGE = 100
-"""Workflows per round trip."""
 
 _LIST_TTL_MS = 86_400_000
 """How long stored jobs wait for their workflow, or for the end of the function that computes them."""
@@ -49,13 +46,7 @@ def read_workflows(client: "redis.Redis", shard: str, ids: Sequence[str]) -> lis
 
 def scan_workflows(client: "redis.Redis") -> Iterator[list[str]]:
     """Yield the ids of the workflows of a shard, in pages. Raises redis errors."""
-    cursor = 0
-    while True:
-        reply: Any = client.zscan(keys.WORKFLOWS, cursor, count=_PAGE)  # pyright: ignore[reportUnknownMemberType]
-        cursor, members = reply
-        yield [decode_escaped(one) for one, _ in members]
-        if not cursor:
-            return
+    return scan_ids(client, keys.WORKFLOWS)
 
 
 def add_parts(client: "redis.Redis", place: str, parts: Iterable[bytes]) -> int:

@@ -165,7 +165,7 @@ class _Routes:
         found = None if self._authorize is None else self._authorize(request)
         scope = await found if inspect.isawaitable(found) else found
         if scope is None:
-            raise HTTPException(403, "not allowed to see tasks: tasks_app(authorize) decides who may")
+            raise HTTPException(403, "not allowed to see tasks: tasks_app(authorize) decides which callers may")
         return scope
 
 

@@ -49,8 +49,8 @@ def bid_of(payload: Payload | None) -> str:
     return str(bid) if is_bid(bid) else ""
 
 
-class BatchJob(NamedTuple):
-    """Name a job whose end is noted, for the script that moves it: the job of a batch, or one whose caller waits."""
+class AwaitedJob(NamedTuple):
+    """Name a job whose end a batch counts, or a caller waits for. The script that ends the job tells both."""
 
     bid: str
     """The id of its batch; empty for none."""
@@ -67,11 +67,11 @@ class BatchJob(NamedTuple):
         return [self.bid, self.jid, end, str(self.call.ttl_s), self.call.caller, self.answer]
 
 
-def batch_job_of(payload: Payload | None) -> BatchJob | None:
-    """Return the job of a batch, or one whose caller waits; ``None`` for any other, or without an id."""
+def awaited_job_of(payload: Payload | None) -> AwaitedJob | None:
+    """Return the job if a batch or a caller waits for its end; ``None`` for any other, or without an id."""
     bid, call = bid_of(payload), call_of(payload)
     jid = payload.get("jid") if payload is not None and (bid or call is not None) else None
-    return BatchJob(bid, jid, call) if isinstance(jid, str) and jid else None
+    return AwaitedJob(bid, jid, call) if isinstance(jid, str) and jid else None
 
 
 class Callback(NamedTuple):

@@ -1,8 +1,8 @@
 """Read and write the state of an iterating job: the HASH ``it-JID``, with Sidekiq's fields and those of this framework.
 
 ``ex`` is the number of runs, ``c`` the cursor of the next item as JSON, ``rt`` the seconds of all runs, ``cancelled`` when the job
-was cancelled. Sidekiq's pages show them. Ours: ``aw_done`` and ``aw_total`` count items, ``aw_run`` is the token of the run that may
-write.
+was cancelled. Sidekiq's pages show them. This framework adds: ``aw_done`` and ``aw_total`` count items, ``aw_run`` is the token of
+the run that may write.
 """
 
 from collections.abc import Mapping

@@ -11,7 +11,7 @@ import re
 
 from framework.errors import PayloadError, PayloadLimitError
 from framework.types import Payload
-from framework.wire.batch_fields import batch_job_of
+from framework.wire.batch_fields import awaited_job_of
 from framework.wire.error_text import error_class
 from framework.wire.footprint import DECODED_LIMIT, DECODED_LIMIT_SETTING
 from framework.wire.ids import generate_jid
@@ -108,5 +108,5 @@ def _is_base64(value: object) -> bool:
 
 def batch_resources_of(data: bytes) -> JobResources | None:
     """Return the batch of a payload that cannot run, as far as it can be read: the batch must not wait for it."""
-    batch = batch_job_of(loads_object(data))
-    return None if batch is None else JobResources(batch=batch, batch_end="dead")
+    awaited = awaited_job_of(loads_object(data))
+    return None if awaited is None else JobResources(awaited=awaited, batch_end="dead")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 from framework.types import Jid, Payload
 from framework.wire import keys
-from framework.wire.batch_fields import BID, BatchEnd, BatchJob, batch_job_of
+from framework.wire.batch_fields import BID, AwaitedJob, BatchEnd, awaited_job_of
 from framework.wire.job import BUFFERED_AT
 from framework.wire.json import dumps, dumps_ordered, dumps_texts, loads
 from framework.wire.result_fields import RESULT
@@ -107,8 +107,8 @@ class LockRequest:
     wal_positions: Mapping[str, str]
     status_command: StatusCommand | None = None
     """The status command of a tracked job, executed if the job is dropped."""
-    batch: BatchJob | None = None
-    """The job as one of its batch, which no longer counts the job if it is dropped."""
+    awaited: AwaitedJob | None = None
+    """Set if a batch or a caller waits for the job: neither does so any more if the job is dropped."""
 
     def with_status(self, command: StatusCommand) -> "LockRequest":
         """Return the request of a tracked job: ``command`` is executed if the job is dropped."""
@@ -127,8 +127,8 @@ class LockRequest:
         }
         if self.status_command is not None:
             fields["mark"] = [str(word) for word in self.status_command]
-        if self.batch is not None:
-            fields["batch"] = self.batch.moved("skipped")
+        if self.awaited is not None:
+            fields["batch"] = self.awaited.moved("skipped")
         return dumps(fields)
 
 
@@ -216,10 +216,10 @@ class JobResources:
     slots: list[Slot] = field(default_factory=list[Slot])
     next_run: Callable[[], NextRun] | None = None
     """Builds the rerun to write if a duplicate was pushed while the job ran; ``None`` if the class has no reruns."""
-    batch: BatchJob | None = None
-    """The job as one of its batch; ``None`` for most jobs, which have none."""
+    awaited: AwaitedJob | None = None
+    """Set if a batch or a caller waits for the end of the job; ``None`` for most jobs."""
     batch_end: BatchEnd = "done"
-    """What the next move of the job means for its batch; empty for a move that is not counted."""
+    """What the next move of the job means for its batch, and for its caller; empty for a move that means nothing."""
     cancelled: Jid = ""
     """The id of a job that ends because it was cancelled: its mark goes with it."""
     iteration: Jid = ""
@@ -245,9 +245,9 @@ class JobResources:
         state = "" if status is None else f',"status":[{",".join(map(_quoted, _status_fields(status)))}]'
         mark = f',"cancelled":{_quoted(self.cancelled)}' if self.cancelled else ""
         cursor = f',"iteration":{_quoted(self.iteration)}' if self.iteration else ""
-        batch = self.batch
-        if batch is not None and self.batch_end:
-            mark += f',"batch":[{",".join(map(_quoted, batch.moved(self.batch_end)))}]'
+        awaited = self.awaited
+        if awaited is not None and self.batch_end:
+            mark += f',"batch":[{",".join(map(_quoted, awaited.moved(self.batch_end)))}]'
         return f'{{"slots":[{slots}]{held}{state}{mark}{cursor}}}'
 
     def on_dead(self) -> str:
@@ -293,8 +293,8 @@ class JobResources:
                 fields["lock"]["stays"] = True
         if status is not None:
             fields["status"] = _status_fields(status)
-        if counted and self.batch is not None:
-            fields["batch"] = self.batch.moved(self.batch_end)
+        if counted and self.awaited is not None:
+            fields["batch"] = self.awaited.moved(self.batch_end)
         return dumps(fields).decode()
 
 
@@ -312,8 +312,8 @@ def resources_of(payload: Payload, data: bytes, queue: str, lock_ttl_s: float | 
     """Return the resources of a fetched job of the class ``name``: its lock, the slots reserved for it while it waited, its batch."""
     lock = lock_of(payload, lock_ttl_s)
     slots = reservations(payload, data, (name, f"queue/{queue}")) if BUFFERED_AT in payload else []
-    batch = batch_job_of(payload) if BID in payload or RESULT in payload else None
-    return JobResources(lock, slots, batch=batch) if lock is not None or slots or batch is not None else None
+    awaited = awaited_job_of(payload) if BID in payload or RESULT in payload else None
+    return JobResources(lock, slots, awaited=awaited) if lock is not None or slots or awaited is not None else None
 
 
 def lock_key(worker: str, arguments: bytes, since: int = 0) -> str:

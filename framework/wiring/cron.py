@@ -68,9 +68,9 @@ def open_cron(
 
 
 def _kind(settings: Settings) -> str | None:
-    """Return the name of the processes with the same part of the application's modules; ``None`` if this process has them all.
+    """Return a name for all processes that have loaded the same modules of the application; ``None`` if this process has all of them.
 
-    Each kind has a leader that pushes: one leader without some of the classes would leave their entries to no process.
+    Each such set of processes has a leader that pushes: a leader of all would not push the entries of classes that it lacks.
     """
     loaded = registry.loaded()
     if loaded.issuperset(settings.workers_module):

@@ -1,4 +1,4 @@
-"""Test jobs explain WORKER: where its jobs are, who serves them, its rates, its blockers, and what a change would do."""
+"""Test jobs explain WORKER: the places of its jobs, the processes that serve them, its rates and blockers, and a change."""
 
 import json
 import re

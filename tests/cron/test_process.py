@@ -1,4 +1,4 @@
-"""Check cron in real processes: who leads, what a boot refuses, and what the job of a tick is told."""
+"""Check cron in real processes: which process leads, what a boot refuses, and what the payload of a tick has."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Iterating jobs on a real processor and a real server: their cursors, their stops, and who may write."""
+"""Iterating jobs on a real processor and a real server: their cursors, their stops, and the process that may write."""
 
 import asyncio
 import json
@@ -236,7 +236,7 @@ def test_run_of_a_lost_job_ends_and_writes_no_cursor(slots, redis):
     assert not queued(redis)
 
 
-# --- who may write ----------------------------------------------------------------------------------------------------
+# --- which process may write ----------------------------------------------------------------------------------------------
 
 PLACES = [WORKING, STATE]
 

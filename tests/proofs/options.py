@@ -80,7 +80,7 @@ def parse(doc: str | None) -> argparse.Namespace:
                         "recovers the jobs dies at its k-th command (default 0)")  # fmt: skip
 
     limit = proofs.add_parser(
-        "limit", help="five at a time, fifty threads, a kill every 2 s: who runs, and what it costs"
+        "limit", help="five at a time, fifty threads, a kill every 2 s: the jobs that run, and the cost"
     )
     limit.add_argument(
         "--seconds", type=float, default=30.0, metavar="S", help="each half, without and with kills (default 30)"

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from datetime import timedelta
 
 import pytest
@@ -11,7 +12,7 @@ from framework.declare.policy_options import Deduplicate
 from framework.errors import ArgumentsError, ShardUnavailableError, UnknownShardError
 from framework.store.script import FINISH
 from framework.wire import keys
-from framework.wire.batch_fields import BatchJob
+from framework.wire.batch_fields import AwaitedJob
 from framework.wire.resources import JobResources
 from tests.harness import opened
 from tests.push.conftest import Pusher, worker
@@ -26,7 +27,7 @@ def row_worker(**attributes):
 def end(redis, batch, jid, how="done"):
     """Move a job as the scripts of the product do."""
     redis.rpush("working", jid)
-    FINISH(redis, ["working"], [jid, JobResources(batch=BatchJob(batch.bid, jid), batch_end=how).on_end()])
+    FINISH(redis, ["working"], [jid, JobResources(awaited=AwaitedJob(batch.bid, jid), batch_end=how).on_end()])
 
 
 def with_callbacks(**options):
@@ -391,7 +392,7 @@ def test_callback_is_added_until_its_event(pusher, redis, fired):
     batch.on_success(callback, "late")
     end(redis, batch, jid)
     assert fired() == ["late"]
-    with pytest.raises(BatchError, match="has come about already"):
+    with pytest.raises(BatchError, match="has happened already"):
         batch.on_success(callback, "too late")
 
 
@@ -529,3 +530,33 @@ def test_overlapping_blocks_do_not_pile_up(pusher):
         block = following
     row_worker().perform_async(1)
     block._stack.close()
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1800)
+def test_batch_of_many_jobs_takes_little_of_redis(pusher, redis):
+    """``BATCH_JOBS=1000000`` makes it as large as the promise of the guide."""
+    count, row = int(os.environ.get("BATCH_JOBS", "100000")), row_worker()
+
+    def used(push):
+        redis.flushall()
+        before = redis.info("memory")["used_memory"]
+        push()
+        assert redis.llen("queue:default") == count
+        return redis.info("memory")["used_memory"] - before
+
+    plain = used(lambda: row.perform_bulk((number,) for number in range(count)))
+    batch = with_callbacks(description="many")
+
+    def fill():
+        with batch.jobs():
+            row.perform_bulk((number,) for number in range(count))
+
+    more = (used(fill) - plain) / count
+    for data in redis.lrange("queue:default", -1_000, -1):
+        end(redis, batch, json.loads(data)["jid"])
+    kept = sum(redis.memory_usage(key) for key in redis.keys(f"{keys.batch(batch.bid)}*"))
+    print(f"{count:,} jobs: {more:.1f} bytes more for each that waits; the batch itself: {kept:,} bytes")  # noqa: T201
+    assert more < 100
+    assert kept < 10_000
+    assert (batch.status.total, batch.status.pending) == (count, count - 1_000)

@@ -80,7 +80,10 @@ def test_status_is_written_for_each_job_of_a_bulk(push_mode, redis):
 
 def test_status_of_a_spread_bulk_outlives_each_wait(push_mode, redis):
     jids = tracked().perform_bulk_in(100, numbered(1_500), batch_size=700, batch_delay=1_000)
-    lifetimes = [round(redis.ttl(keys.status(jid)), -2) for jid in jids]
+    with redis.pipeline(transaction=False) as pipe:
+        for jid in jids:
+            pipe.ttl(keys.status(jid))
+        lifetimes = [round(seconds, -2) for seconds in pipe.execute()]
     assert lifetimes == [200] * 700 + [1_200] * 700 + [2_200] * 100
 
 

@@ -1,4 +1,4 @@
-"""Run the scenarios of docs/learn/scenarios.md: the page tells of large ones, these are small or campaigns."""
+"""Run the scenarios of docs/learn/scenarios.md: the page tells of large ones, most of these are small."""
 
 import csv
 import os
@@ -55,7 +55,7 @@ def check(demo: Demo, name: str, output: str) -> None:
     assert demo.left() == {}
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize(("command", "pasted"), RUNS, ids=[command.split()[1] for command, _ in RUNS])
 def test_scenario_of_the_page_runs_small(demo: Demo, command: str, pasted: str) -> None:
     name = command.split()[1]

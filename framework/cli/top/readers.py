@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 from framework.cli.top.facts import ShardFacts, read_facts
 from framework.cli.top.rates import RateWindow, ShardRates
 from framework.errors import FrameworkError
+from framework.text import format_clock_time
 
 LARGEST_SHARE = 0.1
 """The most of its time that a reader waits for Redis: a slow shard is read more rarely."""
@@ -54,7 +55,7 @@ class ShardReader:
             facts = read_facts(self.shard, self.shown_set)
         except (FrameworkError, RedisError, OSError) as error:
             before = self.reading
-            at = time.strftime("%H:%M:%SZ", time.gmtime())
+            at = format_clock_time(time.time())
             failure = (
                 before.failure or f"no answer since {at}{', its figures are older' if before.facts else ''}: {error}"
             )

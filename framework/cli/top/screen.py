@@ -1,6 +1,5 @@
 """Draw the view as lines of text for a terminal of any size, or as plain text: no input and no output."""
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple, TypeAlias
@@ -12,6 +11,7 @@ from framework.cli.top.rates import ShardRates
 from framework.cli.top.rows import VIEWS, Table, TableRow
 from framework.cli.top.state import ViewState, possible_verbs, selected_row
 from framework.telemetry.visible import visible
+from framework.text import format_clock_time
 
 Style: TypeAlias = Literal["plain", "title", "heading", "selected", "alert", "question", "help"]
 
@@ -67,7 +67,7 @@ def as_text(frame: Frame, state: ViewState) -> Iterator[str]:
 
 
 def _head(frame: Frame, state: ViewState) -> Iterator[ScreenLine]:
-    clock = time.strftime("%H:%M:%SZ", time.gmtime(frame.clock))
+    clock = format_clock_time(frame.clock)
     shards = ", ".join(facts.shard for facts, _ in frame.readings) or "no shard has answered"
     note = "  read-only" if state.read_only else ""
     yield ScreenLine(f"application-worker top  {clock}  shards: {shards}  every {frame.period_s:g} s{note}", "title")

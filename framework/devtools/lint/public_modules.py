@@ -6,7 +6,7 @@ PUBLIC_MODULES: Mapping[str, str] = {
     "active_job": "exchange jobs with Rails: push an Active Job by its name (`enqueue`), read a wrapped one (`unwrap`)",
     "admin": "look at jobs, queues and processes on the shards, and act on them: the data API",
     "batches": "jobs whose common end matters: `Batch`, with callbacks",
-    "context": "context of requests and jobs (`bound`, `current`): who caused a job, passed on to the jobs that it pushes",
+    "context": "context of requests and jobs (`bound`, `current`): the cause of a job, passed on to the jobs that it pushes",
     "databases": "the application's databases: choose the server that this job reads from, note its writes",
     "embedding": "a worker inside of another Python process: `EmbeddedWorker`",
     "enumerators": "items of iterable workers with their cursors: lists, SQL rows, CSV and .xlsx files, Redis sets and hashes",

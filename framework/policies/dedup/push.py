@@ -17,7 +17,7 @@ from framework.telemetry import logs
 from framework.telemetry.counters import series_name
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.types import Jid, Payload
-from framework.wire.batch_fields import batch_job_of
+from framework.wire.batch_fields import awaited_job_of
 from framework.wire.job import version_of
 from framework.wire.json import dumps, loads
 from framework.wire.resources import (
@@ -100,7 +100,7 @@ class Deduplicator:
         return LockTerms(declaration.wire_name, policy.ttl.total_seconds(), declaration.idempotent, series)
 
     def window_terms(self, declaration: Declaration, policy: Deduplicate) -> WindowTerms | None:
-        """Return what the jobs of a push share that waits for further pushes, ``None`` for the other strategies."""
+        """Return what the jobs of a push with a window share; ``None`` for a strategy without a window."""
         if not policy.has_window:
             return None
         worker, ttl_s, _, series = self.lock_terms(declaration, policy)
@@ -115,8 +115,8 @@ class Deduplicator:
         """Return the request of a due job for its lock."""
         terms = self.lock_terms(declaration, policy)
         lock = Lock(payload[IDEMPOTENCY_KEY], str(payload["jid"]), terms.ttl_s, terms.worker)
-        positions, batch = wal_positions_of(payload), batch_job_of(payload)
-        return LockRequest(lock, terms.drop_duplicate, terms.counter, positions, status_command, batch)
+        positions, awaited = wal_positions_of(payload), awaited_job_of(payload)
+        return LockRequest(lock, terms.drop_duplicate, terms.counter, positions, status_command, awaited)
 
     def log_duplicate(self, payload: Payload, declaration: Declaration, policy: Deduplicate, owner: Jid) -> None:
         """Log a dropped duplicate, with GitLab's fields."""

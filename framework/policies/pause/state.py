@@ -13,7 +13,7 @@ MANUAL_PAUSE = "manual"
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause of a class. ``strategy`` is its cause: ``manual`` for an operator, who gave a ``reason``."""
+    """A pause of a class. ``strategy`` is its cause: ``manual`` for an operator, with the ``reason`` given."""
 
     strategy: str
     reason: str = ""

@@ -12,7 +12,7 @@ from framework.shard.shard import Shard
 from framework.shard.transaction import TOKEN_S
 from framework.types import Jid
 
-# Redis deletes a token after TOKEN_S; clocks and the way to Redis take their time.
+# Redis deletes a token after TOKEN_S. The margin is for clocks that differ, and for commands on their way.
 _TOKEN_VALID_S = TOKEN_S - 30.0
 
 

@@ -22,7 +22,7 @@ _LOG_INTERVAL_S = 60.0
 
 @dataclass(slots=True)
 class ReplayProgress:
-    """Hold what one round did, and what stands in its way."""
+    """Hold what one round did, and the shards and queues that it could not write to."""
 
     written: int = 0
     """Jobs that Redis has now, and had not before as far as it can tell."""

@@ -1,7 +1,7 @@
 -- Change a batch: invalidate it, cancel it, delete it, or add a callback.
 -- KEYS    1 the batch (HASH; parts/batch.lua has its other keys)  2 batches by expiry (ZSET)  3 marks of cancelled jobs and batches
 -- ARGV    1 bid  2 action: invalidate, cancel, delete, callback  3 of a callback: its event  4 of a callback: queue and payload (JSON)
--- RETURN  1 done, 0 no such batch, -1 the event has come about: the callback is not added
+-- RETURN  1 done, 0 no such batch, -1 the event has happened: the callback is not added
 -- COST    O(1); to delete: O(failed, dead and nested ones)
 -- CRASH   before: as it was. after: changed. Called again it changes nothing more; a callback is added once.
 -- `cancel` marks the batch as a job is marked: each of its jobs ends before its start, and running ones are asked to end. Nested

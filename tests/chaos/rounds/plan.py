@@ -9,7 +9,7 @@ from typing import Literal
 from tests.chaos.rounds.failover_faults import FAILOVER_FAULTS
 from tests.chaos.rounds.faults import Fault
 from tests.chaos.rounds.network_faults import NETWORK_FAULTS
-from tests.chaos.rounds.options import ROUNDS
+from tests.chaos.rounds.options import ROUNDS, TRACKED
 from tests.chaos.rounds.process_faults import (
     PROCESS_FAULTS,
     freeze,
@@ -70,8 +70,12 @@ class Round:
 
 
 def planned(options: argparse.Namespace) -> list[Round]:
-    """Return the requested rounds."""
-    names = ROUNDS if not options.round or "all" in options.round else tuple(dict.fromkeys(options.round))
+    """Return the requested rounds, without the one of recorded jobs."""
+    names = (
+        ROUNDS
+        if not options.round or "all" in options.round
+        else tuple(dict.fromkeys(name for name in options.round if name != TRACKED))
+    )
     return [one for name in names for one in _in_mode(_MAKERS[name](options), options.mode)]
 
 

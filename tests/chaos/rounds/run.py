@@ -15,6 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import pytest
+
 import framework
 from demo.folder import RunFolder
 from demo.stop import StopSignal
@@ -39,6 +41,7 @@ from tests.chaos.rounds.jobs import (
     SeparateWorker,
     StampWorker,
 )
+from tests.chaos.rounds.options import TRACKED, has_tracked
 from tests.chaos.rounds.plan import Round, planned
 from tests.chaos.rounds.policy_load import PolicyLoad
 from tests.chaos.rounds.producer import Load, Producer
@@ -47,6 +50,7 @@ from tests.chaos.rounds.round_shard import RoundShard
 from tests.chaos.rounds.running_round import RunningRound
 from tests.chaos.rounds.stores import SingleStore, Store
 from tests.chaos.rounds.timeline import Timeline, drawn
+from tests.chaos.rounds.tracked_round import run_tracked_round
 from tests.chaos.rounds.worker_processes import BareProcesses, ClusterProcesses, WorkerProcesses
 from tests.proofs import leftover_keys
 from tests.proofs.end_marks import STORES
@@ -85,12 +89,30 @@ def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
         outcomes.append(_round(root, place, chosen, options, seed, stop))
         if stop.asked:
             break
+    tracked_held = stop.asked or not has_tracked(options) or _tracked(folder / TRACKED, options, seed, stop)
     paths = [folder / "report.json", parent / "report.json", *([Path(options.out)] if options.out else [])]
     report.write(outcomes, options, seed, paths)
     report.show(outcomes)
     if stop.asked:
         return INTERRUPTED
-    return HELD if all(outcome.held for outcome in outcomes) else BROKEN
+    return HELD if tracked_held and all(outcome.held for outcome in outcomes) else BROKEN
+
+
+def _tracked(folder: Path, options: argparse.Namespace, seed: int, stop: StopSignal) -> bool:
+    """Run the round of recorded jobs, and print its account; return whether it held its promises."""
+    folder.mkdir()
+    print(f"\nRound {TRACKED}: {options.jobs:,} jobs", flush=True)
+    try:
+        account = run_tracked_round(folder, options.jobs, random.Random(f"{seed} {TRACKED}"), lambda: stop.asked)
+    except (AssertionError, pytest.fail.Exception) as error:
+        print(f"Round {TRACKED} broke a promise: {error}", flush=True)
+        return False
+    except pytest.skip.Exception as skipped:
+        print(f"Round {TRACKED} did not run: {skipped}", flush=True)
+        return True
+    (folder / "account.json").write_text(json.dumps(account, indent=1))
+    print("\n".join(f"{name}: {found}" for name, found in account.items()), flush=True)
+    return True
 
 
 def clear_environment() -> None:

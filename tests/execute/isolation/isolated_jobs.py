@@ -49,7 +49,7 @@ class AsyncWorker(Base):
 
 
 class EndWorker(Base):
-    """Ends in the way that it is told."""
+    """End in the way that its argument names."""
 
     def perform(self, how: str) -> None:
         self.log_extra(how=how)

@@ -71,7 +71,7 @@ class Scenario:
     greetings: bool = False
     """True if the HELLO commands of connections are also numbered."""
     repeated: bool = False
-    """True if an operator acts, who repeats the action after the death of its program."""
+    """True for an action of an operator, which is repeated after the death of its program."""
 
 
 # --- producers: a rejected push is repeated, as a caller does that needs each job to run

@@ -122,7 +122,7 @@ def mover() -> Act:
     """Return the thread that moves. The test itself must not wait here: no thread would end its wait."""
     act = current()
     if act is None:
-        raise RuntimeError("who steers must not wait")
+        raise RuntimeError("the thread that steers must not wait")
     return act
 
 
