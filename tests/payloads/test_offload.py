@@ -158,7 +158,7 @@ def test_store_that_fails_is_named(tmp_path, endpoint, monkeypatch):
     (tmp_path / "empty").mkdir()
     for folder in (tmp_path / "payloads", tmp_path / "empty"):
         offload = PayloadOffload(FolderStore(folder), "the-url", 1_000, made_before=True)
-        with pytest.raises(PayloadStoreError, match=r"lacks the file payload-store. .*made by `.*payloads create`"):
+        with pytest.raises(PayloadStoreError, match=r"lacks the file payload-store.*payloads create"):
             offload.move_out(job())
         assert not folder.exists() or not list(folder.iterdir())
     assert (offload.make_store(), offload.make_store()) == (True, False)
