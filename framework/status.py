@@ -29,7 +29,7 @@ Raises:
 from collections.abc import Iterable
 
 from framework.declare import port
-from framework.typeguards import short_repr
+from framework.typeguards import is_text, short_repr
 from framework.types import Jid, JobState
 
 __all__ = [
@@ -126,10 +126,8 @@ def check_jid(jid: object, index: int = 0) -> Jid:
         raise TypeError(f"id {index} is {short_repr(jid)}, a {type(jid).__name__}; use the id that the push returned")
     if not jid:
         raise ValueError(f"id {index} is empty; use the id that the push returned")
-    try:
-        jid.encode()
-    except UnicodeEncodeError:
+    if not is_text(jid):
         raise ValueError(
             f"id {index} is {short_repr(jid)}, which is not Unicode text; use the id that the push returned"
-        ) from None
+        )
     return jid

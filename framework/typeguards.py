@@ -21,6 +21,17 @@ def is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:
     return isinstance(value, tuple)
 
 
+def is_text(value: object) -> TypeGuard[str]:
+    """Whether the value is a text that UTF-8 can encode: no half of a surrogate pair."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def class_of(value: object) -> type[Any]:
     """Return the class of a value, without type arguments, which a value does not know."""
     return cast("type[Any]", type(value))

@@ -87,7 +87,7 @@ def test_jobs_without_a_profile_store_nothing_and_run(site, redis):
     assert (absent.returncode, "No profile of" in absent.stderr) == (1, True)
     assert site.run("-m", "framework", "jobs", "profile").stdout == "No profile is kept.\n"
     assert site.run("-m", "framework", "jobs", "profile", "--output", "x").returncode == 2
-    assert admin.profile(plain) is None
+    assert admin.profile(plain) is admin.profile("\ud800") is None
 
 
 def test_a_shard_keeps_the_newest_profiles(redis):

@@ -12,7 +12,8 @@ from framework.admin.held_jobs import HeldJobs
 from framework.admin.job_counts import QUEUE_PREFIX, OnProgress, jobs_of_classes
 from framework.admin.statistics import reply_number
 from framework.wire import keys
-from framework.wire.job import timestamp
+from framework.wire.job import PROFILE, timestamp
+from framework.wire.result_fields import call_of
 
 WINDOW_MIN = 5
 """The whole minutes whose runs are counted, and the minute that has begun."""
@@ -46,6 +47,10 @@ class Backlog:
     held: int = 0
     """Jobs that its limit or its pause holds."""
     held_since: float | None = None
+    called: int = 0
+    """The jobs in ``places`` whose callers want their answers."""
+    profiled: int = 0
+    """The jobs in ``places`` whose runs are profiled."""
 
     @property
     def waiting(self) -> int:
@@ -76,6 +81,8 @@ def read_backlog(
     found = Backlog()
     for _, place, payload in jobs_of_classes(client, names, on_progress):
         found.places[place] += 1
+        found.called += call_of(payload) is not None
+        found.profiled += PROFILE in payload
         if place.startswith(QUEUE_PREFIX) and (entered := timestamp(payload.get("enqueued_at"))) is not None:
             found.entered.append(entered)
     for one in held:

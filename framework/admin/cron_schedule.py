@@ -19,7 +19,7 @@ from framework.errors import ConfigurationError, ConfigurationProblem, JobRefuse
 from framework.process.identity import operator_name
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
-from framework.typeguards import short_repr
+from framework.typeguards import is_text, short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def remove_cron_entry(name: str) -> None:
         ReadOnlyError: the call is inside of a ``read_only`` block.
     """
     check_writable("remove_cron_entry()")
-    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not is_text(name):
         raise UnknownNameError(f"no entry {name!r} was added at run time")
     application = current().settings.cron.application
     if not sum_of(None, lambda one: CronStates(one.client, application).remove(name)):
@@ -138,7 +138,7 @@ def _check_types(name: Any, cls: Any, args: Any, reason: Any) -> None:
     wrong = {
         "cls": None if isinstance(cls, str) or hasattr(cls, "declaration") else "a worker class, or its wire name",
         "args": None if isinstance(args, Sequence) and not isinstance(args, str | bytes) else "a list of arguments",
-        "reason": None if isinstance(reason, str) else "a text",
+        "reason": None if isinstance(reason, str) and reason.isprintable() else "a text of one line",
     }
     values: dict[str, Any] = {"cls": cls, "args": cast("Any", args), "reason": reason}
     problems = [

@@ -12,6 +12,7 @@ from framework.execute.blocker import Blocker
 from framework.policies.concurrency.explain import LimitBlockers
 from framework.policies.concurrency.limit_state import LimitState
 from framework.process.record import ProcessInfo
+from framework.shard.profile_store import read_profiles
 
 _MINUTE_S = 60.0
 
@@ -34,6 +35,8 @@ class ClassExplanation:
     """The processes that fetch from the queue."""
     blockers: Mapping[str, Sequence[Blocker]]
     """What blocks its jobs, by queue: the queue of new jobs, and every other with jobs of the class."""
+    profiles: int = 0
+    """The kept profiles of its jobs."""
 
     @property
     def slots(self) -> int:
@@ -92,4 +95,5 @@ class ClassExplainer:
             self._limits.state(worker),
             self._snapshot.processes_serving(chosen),
             {one: self._explainer.of_class(worker, one) for one in queues},
+            sum(one.cls == worker for one in read_profiles(client, self._snapshot.shard)),
         )

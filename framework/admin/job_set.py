@@ -29,7 +29,7 @@ from framework.errors import JobRefusedError, ShardUnavailableError
 from framework.shard.redis_errors import unavailable_error
 from framework.shard.shard import Shard
 from framework.text import decode_escaped
-from framework.typeguards import short_repr
+from framework.typeguards import is_text, short_repr
 from framework.types import Jid
 
 When = datetime | timedelta | float
@@ -271,6 +271,8 @@ class JobSet:
         Raises:
             ShardUnavailableError: no shard that answers has it, and one does not answer.
         """
+        if not is_text(jid):
+            return None
         found = collect(self.shard, lambda home: [(home, one) for one in _opened(home, self.kind).find(jid)])
         if found:
             return JobEntry(*found[0])

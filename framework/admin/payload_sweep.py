@@ -7,7 +7,8 @@ A blob is deleted only if all of this holds (decision 244):
 3. this sweep, which read every key that holds jobs on every shard twice, in both directions, finds none either.
 
 A job that moves during a sweep may be missed by one direction; to lose its blob it must be missed in four passes, days apart. If a
-shard does not answer, nothing is deleted. Crash story: each step is repeated by the next sweep.
+shard does not answer, nothing is deleted. Crash story: each step is repeated by the next sweep, which comes an hour after the
+begin of the one that has not ended.
 """
 
 import time
@@ -27,6 +28,9 @@ _UNNAMED = "unnamed"
 """The part before the slash of the names of notes: an empty file for each blob that no job names."""
 
 _LAST_SWEEP = "last-sweep"
+_RUNNING = "running"
+_ABANDONED_S = 3_600.0
+"""Seconds after which a sweep that has not ended counts as abandoned: its process has died, or a shard did not answer."""
 
 
 class SweepResult(NamedTuple):
@@ -57,15 +61,26 @@ class PayloadSweeper:
         self._keep_s = keep_s
         self._clients = clients
         self._clock = clock
+        self._claimed_at = 0.0
 
     def claim(self, period_s: float) -> bool:
-        """Note that a sweep begins now, unless one began less than ``period_s`` ago; return whether it may begin. Raises OSError."""
+        """Note that a sweep begins now, unless one began less than ``period_s`` ago; return whether it may begin. Raises OSError.
+
+        A sweep without ``end_claim`` is repeated after an hour. If it still runs then, both delete the same blobs, and no others.
+        """
         now = self._clock()
-        last = self._store.get(_LAST_SWEEP)
-        if last is not None and now - _seconds(last) < period_s:
-            return False
-        self._store.put(_LAST_SWEEP, f"{now:.3f}\n".encode())
+        if (last := self._store.get(_LAST_SWEEP)) is not None:
+            at, _, state = last.decode(errors="replace").partition(" ")
+            wait_s = min(period_s, _ABANDONED_S) if state.strip() == _RUNNING else period_s
+            if now - _seconds(at) < wait_s:
+                return False
+        self._claimed_at = now
+        self._store.put(_LAST_SWEEP, f"{now:.3f} {_RUNNING}\n".encode())
         return True
+
+    def end_claim(self) -> None:
+        """Note that the claimed sweep has ended. Raises OSError."""
+        self._store.put(_LAST_SWEEP, f"{self._claimed_at:.3f}\n".encode())
 
     def sweep(self, on_progress: OnProgress = lambda _key, _jobs: None, *, dry_run: bool = False) -> SweepResult:
         """Note and delete blobs. With ``dry_run`` only count what a sweep would do now.
@@ -132,7 +147,7 @@ def _last(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def _seconds(text: bytes) -> float:
+def _seconds(text: str) -> float:
     try:
         return float(text)
     except ValueError:

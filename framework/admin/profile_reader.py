@@ -3,6 +3,7 @@
 from framework.admin.access import Listing, ask, collect, raise_first
 from framework.async_twin import async_twin
 from framework.shard.profile_store import JobProfile, read_profile, read_profiles
+from framework.typeguards import is_text
 from framework.types import Jid
 
 
@@ -24,6 +25,8 @@ def profile(jid: Jid, shard: str | None = None) -> JobProfile | None:
     Raises:
         ShardUnavailableError: no shard answers, or none that answers has it and another does not answer.
     """
+    if not is_text(jid):
+        return None
     answers = ask(shard, lambda one: read_profile(one.client, one.name, jid))
     found = [one for one in answers.by_shard.values() if one is not None]
     if not found:

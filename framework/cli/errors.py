@@ -4,7 +4,7 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, cast
 
 import click
 
@@ -13,6 +13,7 @@ from framework.errors import ConfigurationError, DeclarationError, FrameworkErro
 from framework.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_USAGE
 from framework.messages import did_you_mean
 from framework.telemetry.visible import visible
+from framework.typeguards import is_text, short_repr
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -21,12 +22,13 @@ R = TypeVar("R")
 def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
     """Turn the framework's errors into one message and a status: 78 for configuration and declarations, else 1.
 
-    Any other exception is shown with its traceback. All output passes ``terminal.py``.
+    Any other exception is shown with its traceback. All output passes ``terminal.py``. Words that are no UTF-8 are wrong usage.
     """
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
+            _check_texts(kwargs.values())
             return command(*args, **kwargs)
         except (ConfigurationError, DeclarationError) as error:
             echo_text(str(error), err=True)
@@ -44,6 +46,18 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
             sys.exit(EXIT_FAILED)
 
     return run
+
+
+def _check_texts(values: Iterable[object]) -> None:
+    """Check the words of a command: Python makes half characters of bytes that are no UTF-8, and Redis and JSON take none.
+
+    The name of a file may have them: it is a path here. Raises UsageError.
+    """
+    for value in values:
+        if isinstance(value, list | tuple):
+            _check_texts(cast("Iterable[object]", value))
+        elif isinstance(value, str) and not is_text(value):
+            raise click.UsageError(f"{short_repr(value)} is no text in UTF-8: give it in the encoding UTF-8.")
 
 
 def refuse_unknown(

@@ -7,10 +7,12 @@ from typing import Any
 import click
 
 from framework.admin.explain import Explainer, Explanation, Interruptions, KnownClasses
+from framework.admin.job_answer import KeptAnswer, find_profile, read_kept_answer
 from framework.admin.job_iteration import shown_cursor
 from framework.admin.search import search
 from framework.admin.snapshot import ShardSnapshot
 from framework.cli.errors import reports_errors
+from framework.cli.jobs_explain_answer import kept_lines, wish_lines
 from framework.cli.jobs_explain_class import explain_class
 from framework.cli.options import json_option, modules_option, shard_option
 from framework.cli.project import Project, load_project, print_load_error
@@ -20,13 +22,15 @@ from framework.command_line import command
 from framework.cron.jobs import PushedTick, tick_of
 from framework.errors import FrameworkError
 from framework.exit_codes import EXIT_FAILED
+from framework.shard.profile_store import JobProfile
 from framework.shard.shard import Shard
 from framework.telemetry.logs import shorten
 from framework.telemetry.visible import visible
 from framework.text import decode_escaped, format_duration, format_time, format_times
 from framework.wire.batch_fields import bid_of
 from framework.wire.iteration_state import SavedIteration
-from framework.wire.job import DEATH_COUNT, INTERRUPTED_COUNT
+from framework.wire.job import DEATH_COUNT, INTERRUPTED_COUNT, PROFILE
+from framework.wire.result_fields import call_of
 from framework.wire.workflow_fields import step_of
 from framework.wiring.blockers import open_blocker_readers
 
@@ -83,6 +87,8 @@ def explain(
 def _explain_job(on: ShardCommand, jid: str, classes: KnownClasses, *, as_json: bool) -> None:
     found: list[Explanation] = []
     states: dict[str, str] = {}
+    answers: dict[str, KeptAnswer] = {}
+    profiles: dict[str, JobProfile] = {}
 
     def look(shard: Shard) -> None:
         snapshot = ShardSnapshot(shard.client, shard.name)
@@ -93,14 +99,23 @@ def _explain_job(on: ShardCommand, jid: str, classes: KnownClasses, *, as_json: 
         state = snapshot.status(jid)
         if state is not None:
             states[shard.name] = state
+        if (answer := read_kept_answer(shard.client, jid)) is not None:
+            answers[shard.name] = answer
+        if (profile := find_profile(shard.client, shard.name, jid)) is not None:
+            profiles[shard.name] = profile
 
     for _ in on.each(look):
         pass
-    known = bool(found or states)
+    known = bool(found or states or answers or profiles)
     if as_json:
-        on.print_json({"jid": jid, "found": [_as_json(one) for one in found], "states": states})
+        kept = {
+            "answers": {shard: one.as_json() for shard, one in answers.items()},
+            "profiles": {shard: {"at": one.at, "duration_s": one.duration_s} for shard, one in profiles.items()},
+        }
+        on.print_json({"jid": jid, "found": [_as_json(one) for one in found], "states": states, **kept})
     if on.answered and not (as_json and known):
-        echo_lines(_format_text(jid, found, states, on.answered), err=not known)
+        lines = [*_format_text(jid, found, states, on.answered), *kept_lines(jid, answers, profiles, indent=not found)]
+        echo_lines(lines, err=not known)
     on.exit_if_unanswered()
     if not known:
         sys.exit(EXIT_FAILED)
@@ -151,6 +166,7 @@ def _found_text(jid: str, one: Explanation) -> Iterator[str]:
             yield f"  workflow  step {visible(shorten(step[1]))}: `{shown}` shows all steps"
     for held in one.resources:
         yield f"  holds     {held}"
+    yield from wish_lines(payload)
     if one.interruptions.stops or one.interruptions.deaths:
         yield f"  cut off   {_interruptions_text(one.interruptions)}"
     if one.iteration is not None:
@@ -200,6 +216,8 @@ def _as_json(one: Explanation) -> dict[str, Any]:
         "batch": bid_of(payload) or None,
         "workflow": (step_of(bid_of(payload)) or (None, None))[0],
         "holds": list(one.resources),
+        "call": None if (call := call_of(payload)) is None else call._asdict(),
+        "profile": PROFILE in payload,
         INTERRUPTED_COUNT: one.interruptions.stops,
         DEATH_COUNT: one.interruptions.deaths,
         "max_retries_after_interruption": one.interruptions.limit,

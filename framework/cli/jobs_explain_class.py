@@ -10,6 +10,7 @@ from framework.admin.explain import Explainer, KnownClasses
 from framework.admin.explain_class import ClassExplainer, ClassExplanation
 from framework.admin.snapshot import ShardSnapshot
 from framework.cli.assumptions import AssumedLimits, read_assumptions
+from framework.cli.jobs_explain_answer import class_lines
 from framework.cli.project import Project, refuse_unknown_class
 from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo_lines
@@ -68,6 +69,7 @@ def explain_class(
 def _format_text(worker: str, one: ClassExplanation, route: Route | None, limits: AssumedLimits) -> Iterator[str]:
     yield f"{worker} on {one.shard}{_route_text(one, route)}"
     yield f"  jobs      {_places_text(one)}"
+    yield from class_lines(one.backlog.called, one.backlog.profiled, one.profiles)
     if one.backlog.oldest is not None:
         yield f"  oldest    waits for {format_age(one.now, one.backlog.oldest)}"
     yield f"  served    {_serving_text(one)}"
@@ -147,6 +149,9 @@ def _as_json(one: ClassExplanation) -> Mapping[str, Any]:
         "routed": one.routed,
         "places": dict(one.backlog.places),
         "held": one.backlog.held,
+        "called": one.backlog.called,
+        "profiled": one.backlog.profiled,
+        "profiles": one.profiles,
         "waiting": one.backlog.waiting,
         "oldest": one.backlog.oldest,
         "processes": [{"identity": seen.identity, "busy": seen.busy, "slots": seen.slots} for seen in one.serving],

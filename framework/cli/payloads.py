@@ -15,6 +15,8 @@ from framework.cli.terminal import columns, echo, echo_lines
 from framework.exit_codes import EXIT_FAILED
 from framework.wiring.payloads import open_offload
 
+_NOT_CONFIGURED = "No payload store is configured (payload_offload.url): all arguments are in Redis."
+
 
 @click.group("payloads", cls=DefaultShowGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def payloads() -> None:
@@ -35,6 +37,28 @@ def show(*, as_json: bool) -> None:
     Status 1: a shard or the store does not answer.
     """
     _run(as_json=as_json, dry_run=True)
+
+
+@payloads.command("create")
+@reports_errors
+def create() -> None:
+    """Make the folder or bucket prefix of payload_offload.url a payload store, once.
+
+    It gets the file payload-store. In production a push refuses a store without it: it may be a file system that is not
+    mounted, or another bucket. In development and tests the first push makes the store.
+
+    Status 1: the store does not answer, or no store is configured.
+    """
+    offload = open_offload(ShardCommand(()).settings)
+    if offload is None:
+        echo(_NOT_CONFIGURED, err=True)
+        sys.exit(EXIT_FAILED)
+    try:
+        made = offload.make_store()
+    except OSError as error:
+        echo(f"The payload store {offload.url} was not made: {error}", err=True)
+        sys.exit(EXIT_FAILED)
+    echo(f"{offload.url} {'is a payload store now' if made else 'was a payload store before'}")
 
 
 @payloads.command("sweep")
@@ -59,7 +83,7 @@ def _run(*, as_json: bool, dry_run: bool) -> None:
         if as_json:
             on.print_json({"url": None})
         else:
-            echo("No payload store is configured (payload_offload.url): all arguments are in Redis.")
+            echo(_NOT_CONFIGURED)
         return
     clients = {name: shard.client for name, shard in on.shards.items()}
     sweeper = PayloadSweeper(offload, on.settings.payload_offload.keep, clients)

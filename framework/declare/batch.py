@@ -15,7 +15,7 @@ from framework.declare.request import P, Performs
 from framework.declare.setter import Setter, setter_of
 from framework.declare.validators import InvalidValue, queue
 from framework.errors import BatchError
-from framework.typeguards import is_class, short_repr
+from framework.typeguards import is_class, is_text, short_repr
 from framework.types import Jid
 from framework.wire.batch_fields import BATCH_EVENT, EVENTS, BatchEventName, bid_of, is_bid, new_bid
 
@@ -288,9 +288,11 @@ def _check_bid(bid: object) -> str:
 
 
 def check_text(name: str, text: object) -> str:
-    """Return an argument that is a text. Raises TypeError."""
+    """Return an argument that is a text. Raises TypeError, and ValueError for half of a surrogate pair."""
     if not isinstance(text, str):
         raise TypeError(f"{name}={short_repr(text)}: give a str")
+    if not is_text(text):
+        raise ValueError(f"{name}={short_repr(text)} is not Unicode text: decode it with errors='replace'")
     return text
 
 

@@ -93,18 +93,18 @@ class JobSignature:
         self.check(args)
         return dumps_exact(args, outer_levels=1)
 
-    def check(self, args: list[Any], *, parsed: bool = False) -> None:
+    def check(self, args: list[Any], *, parsed: bool = False, surely_strict: bool = False) -> None:
         """Raise ArgumentsError unless the list fits the method and survives JSON unchanged. ``parsed``: it comes from JSON.
 
-        An int passes for a float, a bool never for an int. The error names worker, argument and reason, never the argument's
-        value, as messages are logged.
+        With ``surely_strict`` only the types are checked. An int passes for a float, a bool never for an int. The error names
+        worker, argument and reason, never the argument's value, as messages are logged.
         """
         if not self.required <= len(args) <= len(self.names):
             self.check_count(args)
         index = 0
         try:
             for index, value in enumerate(args):  # noqa: B007 - read by the handler
-                if not (parsed and type(value) in CONTAINERS and is_strict_parsed(value)):
+                if not (parsed and type(value) in CONTAINERS and (surely_strict or is_strict_parsed(value))):
                     check_strict_json(value)
         except NotJsonError as error:
             raise ArgumentsError(self.worker, _reason_with_path(error), argument=self._argument_name(index)) from None

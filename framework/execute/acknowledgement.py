@@ -2,20 +2,19 @@
 
 Crash story: a job whose thread runs the next one stays in the working list of its process until its event is durable, as if its
 thread waited. A kill before leaves it there, from where it runs again; its event then follows that run. Such jobs count among those
-without a confirmed acknowledgement, so a kill repeats no more jobs than without them (``MAX_UNACKNOWLEDGED``). A thread that finds no
-room waits for its own event, also while the database does not answer.
+without a confirmed acknowledgement: no job starts while these are ``MAX_UNACKNOWLEDGED``, so a kill repeats no more jobs than without
+them. The last of them makes the writer write at once. While the database does not answer, no job starts after it.
 """
 
+import time
 from collections.abc import Callable
+from functools import partial
 
 from framework.execute.execution import Execution
 from framework.fetch.fetcher import Fetcher
 from framework.finish.endings import SUCCEEDED as SUCCEEDED_ENDING
 from framework.finish.outcome import SUCCEEDED
 from framework.finish.settle import Settler
-
-_MAX_WAITING = 24
-"""How many ended jobs wait for their events without a thread: below ``MAX_UNACKNOWLEDGED``, so that threads find room to start."""
 
 
 class RecordedEnds:
@@ -37,6 +36,8 @@ class RecordedEnds:
         self._on_all_ended = on_all_ended
         self._on_error = on_error
         self._stopped = False
+        self._full_since = 0.0
+        """When no job could start any more before the events of those that wait are durable; 0 if some could."""
 
     @property
     def is_empty(self) -> bool:
@@ -47,7 +48,7 @@ class RecordedEnds:
         """Return whether a job may wait without its thread."""
         # A run that has reserved memory, or an event loop, ends where it began.
         is_simple = run.coroutine is None and not run.reserved
-        return is_simple and len(self._fetcher.in_flight.left) < _MAX_WAITING and not self._stopped
+        return is_simple and not self._stopped
 
     def stop(self) -> None:
         """Acknowledge no further job: the launcher returns the jobs in flight to their queues."""
@@ -57,9 +58,12 @@ class RecordedEnds:
         """Record the end of a successful run, and acknowledge its job when that is durable. Waits for nothing."""
         assert run.record is not None, "only tracked jobs are recorded"  # noqa: S101
         run.unit.end_perform()
-        self._fetcher.leave(run.unit)
-        if run.record.end(SUCCEEDED_ENDING, SUCCEEDED, None, on_durable=lambda: self._on_durable(run)) is None:
-            self._on_durable(run)
+        is_full = self._fetcher.leave(run.unit)
+        if is_full:
+            self._full_since = time.perf_counter()
+        on_durable = partial(self._on_durable, run)
+        if run.record.end(SUCCEEDED_ENDING, SUCCEEDED, None, on_durable=on_durable, at_once=is_full) is None:
+            on_durable()
 
     def _on_durable(self, run: Execution) -> None:
         try:
@@ -69,6 +73,9 @@ class RecordedEnds:
                 self._settler.acknowledge_with_others(run.unit, run.tracked)
             self._fetcher.finish_left(run.unit)
             if not self._fetcher.in_flight.left:
+                if self._full_since:
+                    self._fetcher.waited(time.perf_counter() - self._full_since)
+                    self._full_since = 0.0
                 self._on_all_ended()
         except BaseException as error:  # noqa: BLE001 - the thread of the writer must not end
             self._on_error(error)

@@ -1,7 +1,7 @@
 """Ask the policies of a class before its job runs. A policy may hold, defer or drop the job."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from framework.declare.declaration import Declaration
@@ -9,8 +9,6 @@ from framework.declare.per_class import PerClass
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import NotAdmitted
 from framework.types import Payload
-from framework.wire.resources import Lock, Slot
-from framework.wire.status_key import TrackedJob
 
 
 @dataclass(slots=True)
@@ -48,40 +46,42 @@ class RememberedPolicy(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class AdmissionTerms:
-    """Hold what the policies of one job ask of ``admit.lua``: a slot, the start of its lock, and its state ``running``."""
+@dataclass(slots=True, eq=False)
+class ClassTerms:
+    """Hold what the policies of a class ask of ``admit.lua`` for each of its jobs from one queue."""
 
-    request: AdmissionRequest
-    tracked: TrackedJob | None = None
-    slot: Slot | None = None
+    declaration: Declaration
+    queue: str
+    owner: str = ""
+    """The owner of the working list, of which the slots have their names."""
+    base: str = ""
+    """The key of the limit of which each job takes a slot; empty for none."""
     limit: int = 0
     share: int = 0
     """The most slots of one scope; 0 for no maximum."""
     slot_ttl_s: int = 0
     may_wait: bool = True
-    """Whether the job waits for a slot if none is free; else it is refused."""
-    scope: str = ""
-    waiting_since: float | None = None
-    """Since when the job has waited for a slot, in epoch seconds; ``None`` if it has not waited."""
-    lock: Lock | None = None
+    """Whether a job waits for a slot if none is free; else it is refused."""
+    scope_of: Callable[[Payload], str] | None = None
+    """Returns the scope of a job; ``None`` if the jobs have none."""
+    has_lock: bool = False
+    """Whether the locks of the jobs are released or renewed when they start."""
     keeps_lock: bool = False
     acts_after: bool = False
-    """Whether a policy has more to do when the job is admitted: then its ``admit`` is called."""
+    """Whether a policy has more to do when a job is admitted: then its ``admit`` is called."""
     alone: bool = False
-    """Whether each policy is to be asked about this job alone: it needs two slots."""
+    """Whether each policy is to be asked about each job alone: it needs two slots."""
+    lasting: bool = True
+    """Whether the terms stay the same until ``AdmissionChain.invalidate``: no function of the application has a part in them."""
+    encoded: dict[tuple[float, int, bool], str] = field(default_factory=dict[tuple[float, int, bool], str])
+    """The terms as JSON, by what jobs of one class may differ in (``GroupAdmission``)."""
 
-    @property
-    def ask_nothing(self) -> bool:
-        """Return whether no policy asks anything of the script for this job."""
-        return self.slot is None and self.lock is None and self.tracked is None
-
-    def ask_slot(self, slot: Slot, limit: int, ttl_s: int) -> bool:
-        """Ask for a slot; return ``False`` if the job asks for another one already: then it is asked for alone."""
-        if self.slot is not None:
+    def ask_slot(self, base: str, owner: str, limit: int, ttl_s: int) -> bool:
+        """Ask for a slot; return ``False`` if the jobs ask for another one already: then they are asked for alone."""
+        if self.base:
             self.alone = True
             return False
-        self.slot, self.limit, self.slot_ttl_s = slot, limit, ttl_s
+        self.base, self.owner, self.limit, self.slot_ttl_s = base, owner, limit, ttl_s
         return True
 
 
@@ -90,15 +90,15 @@ class GroupedPolicy(Protocol):
     """A policy whose question one script can answer for many jobs at once (``GroupAdmission``).
 
     Its ``admit`` reads the answer in ``request.unit.admission``, and asks for the job alone if there is none. Once the job is
-    admitted, it is called only if ``prepare`` has set ``acts_after``.
+    admitted, it is called only if ``prepare`` has set ``acts_after``, or if the job has waited for a slot.
     """
 
     def may_wait(self, declaration: Declaration) -> bool:
         """Return whether ``prepare`` runs code of the application for this class."""
         ...
 
-    def prepare(self, terms: AdmissionTerms) -> None:
-        """Add to ``terms`` what this policy asks for the job of ``terms.request``. May raise redis errors."""
+    def prepare(self, terms: ClassTerms) -> None:
+        """Add to ``terms`` what this policy asks for each job of the class. May raise redis errors."""
         ...
 
 
@@ -115,6 +115,8 @@ class ClassPolicies(NamedTuple):
     """Whether the question runs code of the application, which may be slow."""
     remembered: tuple[RememberedPolicy, ...] | None
     """The local policies, if each may know its answer for the whole class; ``None`` if one must see each job."""
+    terms: dict[str, ClassTerms]
+    """The lasting terms of the class by queue. Two threads may compute the same."""
 
     def local_admit_all(self, declaration: Declaration) -> bool:
         """Return whether the local policies admit every job of the class now."""
@@ -125,6 +127,17 @@ class ClassPolicies(NamedTuple):
             if not policy.admits_all(declaration):
                 return False
         return True
+
+    def terms_of(self, declaration: Declaration, queue: str) -> ClassTerms:
+        """Return what the grouped policies ask for each job of the class from ``queue``. May raise redis errors."""
+        known = self.terms.get(queue)
+        if known is None:
+            known = ClassTerms(declaration, queue)
+            for policy in self.grouped:
+                policy.prepare(known)
+            if known.lasting:
+                self.terms[queue] = known
+        return known
 
     @property
     def can_group(self) -> bool:
@@ -157,4 +170,5 @@ class AdmissionChain:
         grouped = tuple(policy for policy in remote if isinstance(policy, GroupedPolicy))
         may_wait = bool(local) or any(policy.may_wait(declaration) for policy in grouped)
         remembered = tuple(policy for policy in local if isinstance(policy, RememberedPolicy))
-        return ClassPolicies(local, remote, grouped, may_wait, remembered if len(remembered) == len(local) else None)
+        all_remembered = remembered if len(remembered) == len(local) else None
+        return ClassPolicies(local, remote, grouped, may_wait, all_remembered, {})

@@ -30,6 +30,8 @@ class MemoryReservation(Protocol):
 
     reserved: int
     """Bytes of the budget that the run holds; 0 for almost all runs."""
+    surely_strict: bool
+    """Whether the decompressed arguments surely pass the check of strict arguments."""
 
 
 class PayloadDecoder:
@@ -70,13 +72,13 @@ class PayloadDecoder:
             unit.show_payload(payload)
         return payload
 
-    def is_small(self, unit: UnitOfWork) -> bool:
-        """Return whether a payload stays below all limits, whatever it holds: ``decode_small`` reads it without waiting."""
-        return len(unit.data) <= self._small_bytes
+    def decode_small(self, unit: UnitOfWork) -> Payload | None:
+        """Return a payload that stays below all limits, whatever it holds; ``None`` for a larger one. Waits for nothing.
 
-    def decode_small(self, unit: UnitOfWork) -> Payload:
-        """Return the payload of a job that ``is_small``. Raises PayloadError."""
-        return decode(unit.data, None)
+        Raises:
+            PayloadError: the payload cannot be read.
+        """
+        return decode(unit.data, None) if len(unit.data) <= self._small_bytes else None
 
     def decompress(
         self, payload: Payload, unit: UnitOfWork, run: MemoryReservation, ensure_fetching: Callable[[], None]
@@ -95,7 +97,8 @@ class PayloadDecoder:
             if is_offloaded:
                 ensure_fetching()
             reserve = partial(self._reserve, unit, run)
-            decompress_arguments(payload, self._decompressed_limit, self._decoded_limit, reserve, self._protected)
+            if decompress_arguments(payload, self._decompressed_limit, self._decoded_limit, reserve, self._protected):
+                run.surely_strict = True
             if is_offloaded and self._delete_blob is not None:
                 unit.own_resources().on_removed = partial(self._delete_blob, stored[0])
 

@@ -75,6 +75,7 @@ class Execution:
         "started",
         "started_cpu",
         "started_log",
+        "surely_strict",
         "tracked",
         "unit",
         "worker",
@@ -92,7 +93,7 @@ class Execution:
         self.instance: Any = None
         self.record: RunRecord | None = None
         """Records the life of a tracked job; ``None`` for any other."""
-        self.reserved = 0
+        self.reserved, self.surely_strict = 0, False
         self.started_log: StartLine | None = None
         self.tracked: TrackedJob | None = None
         self.started = self.started_cpu = self.duration_s = self.cpu_s = 0.0
@@ -315,6 +316,9 @@ class Executor:
 
     def _run_isolated(self, isolated: IsolatedRuns, run: Execution, payload: Payload, *, suspected: bool) -> None:
         """Run the job in a process of its own, middlewares included; this thread waits for it."""
+        if suspected:
+            # Not within its turn, for which other suspects wait: nothing of the job runs meanwhile.
+            isolated.prepare()
         if not self._note_start(run, payload, suspected=suspected):
             return
         run.unit.performing_since = run.started
@@ -336,7 +340,10 @@ class Executor:
         # A store and not a method: every job pays for it.
         run.unit.performing_since = run.started
         if not self._middleware:
-            run.coroutine = call_perform(instance, declaration, payload, self._strictness, self._timeouts)
+            # A middleware may change the arguments.
+            run.coroutine = call_perform(
+                instance, declaration, payload, self._strictness, self._timeouts, surely_strict=run.surely_strict
+            )
             return
         with ExitStack() as stack:
             if not stack.enter_context(ChainInvocation(self._middleware, instance, payload, run.unit.queue)):

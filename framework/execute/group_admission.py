@@ -9,16 +9,15 @@ that an unseen call has taken is found again.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 from time import monotonic as clock
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import PayloadError
-from framework.execute.admission import AdmissionChain, AdmissionRequest, AdmissionTerms, ClassPolicies
+from framework.execute.admission import AdmissionChain, AdmissionRequest, ClassPolicies, ClassTerms
 from framework.execute.decoding import PayloadDecoder
 from framework.fetch.fetcher import Fetcher
 from framework.fetch.unit_of_work import ADMITTED, FENCED, Admission, Preparation, UnitOfWork
@@ -28,13 +27,22 @@ from framework.recover.suspects import is_suspect
 from framework.store.channel import ChannelPool
 from framework.store.script import ADMIT
 from framework.text import decode_escaped
-from framework.types import JobState
+from framework.types import JobState, Payload
 from framework.wire import keys
 from framework.wire.batch_fields import BID
 from framework.wire.compress import COMPRESSED
-from framework.wire.job import BUFFERED_AT, EXPIRES_IN
+from framework.wire.job import BUFFERED_AT, EXPIRES_IN, timestamp
 from framework.wire.json import dumps
-from framework.wire.resources import HELD_LOCK_S, IDEMPOTENCY_KEY, milliseconds, resources_of, slot_id
+from framework.wire.resources import (
+    HELD_LOCK_S,
+    IDEMPOTENCY_KEY,
+    JobResources,
+    Lock,
+    Slot,
+    milliseconds,
+    resources_of,
+    slot_id,
+)
 from framework.wire.result_fields import RESULT
 from framework.wire.status_key import STATUS_EXPIRATION, TrackedJob, tracked_job
 
@@ -44,6 +52,7 @@ _WAITS, _ERROR = 0, 3
 _MOVED = (_WAITS, FENCED)
 # Of a job that starts no policy reads the counts.
 _ADMISSION = Admission(ADMITTED, 0, 0, 0)
+_MAX_ENCODED = 100
 
 
 class GroupAdmission:
@@ -70,26 +79,34 @@ class GroupAdmission:
 
         The answers are in ``UnitOfWork.admission``; a job without one is to be asked for alone. Raises redis errors.
         """
-        first = self._terms(request, tracked, policies)
-        if first.alone or first.ask_nothing:
+        unit, payload = request.unit, request.payload
+        terms = policies.terms_of(request.declaration, unit.queue)
+        first = None if terms.alone else _question(unit, payload, terms, tracked)
+        if first is None:
             return
-        request.unit.prepared = Preparation(request.payload)
+        unit.prepared = Preparation(payload)
         taken = self._fetcher.take_next()
         asked_at = clock()
         try:
-            others = [found for unit in taken if (found := self._join(unit, request.declaration)) is not None]
+            questions = [first]
+            for other in taken:
+                question = self._join(other, request.declaration)
+                if question is not None:
+                    questions.append(question)
             asked_at = clock()
-            self._ask([first, *others])
+            self._ask(questions)
         finally:
             self._fetcher.put_back(taken, clock() - asked_at)
 
-    def _join(self, unit: UnitOfWork, first: Declaration) -> AdmissionTerms | None:
-        """Return the terms of a buffered job; ``None`` if it is to be asked for alone, or needs no question."""
-        if unit.prepared is not None or not self._decoding.is_small(unit):
+    def _join(self, unit: UnitOfWork, first: Declaration) -> "_Question | None":
+        """Return the question about a buffered job; ``None`` if it is to be asked for alone, or needs no question."""
+        if unit.prepared is not None:
             return None
         try:
             payload = self._decoding.decode_small(unit)
         except PayloadError:
+            return None
+        if payload is None:
             return None
         unit.prepared = Preparation(payload)
         worker = registry.find(payload["class"])
@@ -100,95 +117,159 @@ class GroupAdmission:
             return None
         declaration: Declaration = worker.declaration()
         policies = self._admission.policies_for(declaration)
-        if not policies.can_group:
-            return None
         # Code of the application may be slow: only that of the job which is about to start anyway.
-        if policies.may_wait and declaration is not first:
+        if not policies.can_group or (policies.may_wait and declaration is not first):
             return None
         tracked = tracked_job(payload) if STATUS_EXPIRATION in payload else None
-        if not policies.remote and tracked is None:
+        if tracked is None and not policies.remote:
             return None
         if IDEMPOTENCY_KEY in payload or BUFFERED_AT in payload or BID in payload or RESULT in payload:
             unit.resources = resources_of(payload, unit.data, unit.queue, declaration.lock_ttl_s, declaration.wire_name)
-        request = AdmissionRequest(unit, payload, declaration, worker)
-        for policy in () if policies.local_admit_all(declaration) else policies.local:
-            # Kept, since a second answer could differ: a flag may concern a random share of the jobs.
-            unit.prepared.local_outcome = policy.admit(request)
-            if unit.prepared.local_outcome is not None:
-                unit.prepared.moved = isinstance(unit.prepared.local_outcome, Held | Lost)
-                return None
-        terms = self._terms(request, tracked, policies)
-        return None if terms.alone or terms.ask_nothing else terms
+        if policies.local and not _admitted_locally(unit, payload, declaration, policies):
+            return None
+        terms = policies.terms_of(declaration, unit.queue)
+        return None if terms.alone else _question(unit, payload, terms, tracked)
 
-    def _terms(self, request: AdmissionRequest, tracked: TrackedJob | None, policies: ClassPolicies) -> AdmissionTerms:
-        terms = AdmissionTerms(request, tracked)
-        for policy in policies.grouped:
-            policy.prepare(terms)
-        return terms
-
-    def _ask(self, jobs: Sequence[AdmissionTerms]) -> None:
-        # In one function, and without an object per job: each job with a limit or a lock pays for these lines.
+    def _ask(self, questions: Sequence["_Question"]) -> None:
+        # In one function: each job with a limit, a lock or a state pays for these lines.
         classes: dict[str, int] = {}
-        names, arguments = [self._working], list[Any]()
-        for terms in jobs:
-            request, tracked = terms.request, terms.tracked
-            unit, slot, lock, member = request.unit, terms.slot, terms.lock, ""
-            if slot is not None:
-                names.append(slot.base)
-                member = slot.member
+        names, job_keys, numbers, values = [self._working], list[str](), list[int](), list[str | bytes]()
+        for unit, jid, _, encoded, slot, lock, tracked, waited in questions:
+            number = classes.get(encoded)
+            if number is None:
+                number = classes[encoded] = len(classes) + 1
+                if slot is not None:
+                    names.append(slot.base)
+            numbers.append(number)
             if lock is not None:
-                names.append(lock.key)
+                job_keys.append(lock.key)
             if tracked is not None:
-                names.append(keys.status(tracked.jid))
-            name = request.declaration.wire_name
-            share = None if slot is None else (terms.limit, terms.share, terms.slot_ttl_s, terms.may_wait)
-            keep = None if lock is None else (lock.ttl_s, terms.keeps_lock)
-            number = classes.setdefault(_encoded_class(name, share, keep), len(classes) + 1)
-            since = "" if terms.waiting_since is None else f"{terms.waiting_since:.6f}"
-            jid, ttl_s = slot_id(request.payload, unit.data), 0 if tracked is None else tracked.ttl_s
-            has_lock = 0 if lock is None else 1
-            arguments += (number, unit.data, member, jid, unit.queue, since, terms.scope, has_lock, ttl_s)
-        shared = f"[{','.join(classes)}]"
-        replies: list[list[Any]] = self._channels.run_script(ADMIT, names, [shared, *arguments])
-        for terms, reply in zip(jobs, replies, strict=True):
-            self._apply(terms, reply)
+                job_keys.append(keys.status(tracked.jid))
+            if waited is None:
+                values += (unit.data, jid)
+            else:
+                values += (unit.data, jid, *waited)
+        # A list of whole numbers is JSON.
+        shared = f"[[{','.join(classes)}],{numbers}]"
+        self._note_answers(questions, self._channels.run_script(ADMIT, names + job_keys, [shared, *values]))
 
-    def _apply(self, terms: AdmissionTerms, reply: list[Any]) -> None:
-        """Record the answer on the unit, before the unit is in the buffer: a job that returns to its queue releases what it has."""
-        state, unit, slot, lock = int(reply[0]), terms.request.unit, terms.slot, terms.lock
+    def _note_answers(self, questions: Sequence["_Question"], reply: Any) -> None:
+        if reply == ADMITTED:
+            for question in questions:
+                self._note_admitted(question)
+            return
+        for question, answer in zip(questions, reply, strict=True):
+            if answer == ADMITTED:
+                self._note_admitted(question)
+            else:
+                self._note_answer(question, answer)
+
+    def _note_admitted(self, question: "_Question") -> None:
+        """Record that a job may start, before the unit is in the buffer: a job that returns to its queue releases what it has."""
+        unit, jid, terms, _, slot, lock, tracked, waited = question
         prepared = unit.prepared
+        if prepared is None:
+            return
+        # Only a job that has waited may have a reservation: for most admitted jobs there is nothing to remove.
+        has_waited = waited is not None and bool(waited[0])
+        if has_waited and slot is not None and unit.resources is not None:
+            unit.resources.note_answer(slot, jid, taken=True)
+        if lock is not None and not terms.keeps_lock:
+            unit.release_lock(lock)
+        prepared.tracked = tracked
+        prepared.admission = _ADMISSION
+        # The hook of a job that has waited is still to be called.
+        prepared.starts = not (terms.acts_after or has_waited)
+
+    def _note_answer(self, question: "_Question", answer: list[Any]) -> None:
+        """Record an answer with details: the job does not start, or its state was not written."""
+        unit, jid, _, _, slot, _, tracked, _ = question
+        state, prepared = int(answer[0]), unit.prepared
         if state == _ERROR or prepared is None:
             return
-        admitted = state == ADMITTED
-        # Only a job that has waited may have a reservation: for most admitted jobs there is nothing to remove.
-        if slot is not None and unit.resources is not None and (not admitted or terms.waiting_since is not None):
-            unit.resources.note_answer(slot, slot_id(terms.request.payload, unit.data), taken=admitted)
-        if admitted:
-            if lock is not None and not terms.keeps_lock:
-                unit.release_lock(lock)
-            if terms.tracked is not None:
-                prepared.tracked = terms.tracked
-                if len(reply) > 4:
-                    error = redis.ResponseError(decode_escaped(reply[4]))
-                    self._status_writer.on_write_failed(terms.tracked, _RUNNING, error)
+        if state == ADMITTED:
+            self._note_admitted(question)
+            if tracked is not None:
+                error = redis.ResponseError(decode_escaped(answer[4]))
+                self._status_writer.on_write_failed(tracked, _RUNNING, error)
+            return
+        if slot is not None and unit.resources is not None:
+            unit.resources.note_answer(slot, jid, taken=False)
         # A job that was refused is still in the working list.
         prepared.moved = state in _MOVED
-        prepared.starts = admitted and not terms.acts_after
-        prepared.admission = _ADMISSION if prepared.starts else Admission(state, *reply[1:4])
+        prepared.admission = Admission(state, *answer[1:4])
 
 
-@lru_cache(maxsize=1_024)
-def _encoded_class(name: str, share: tuple[int, int, int, bool] | None, keep: tuple[float, bool] | None) -> str:
-    """Return what the jobs of one class share as JSON: of a limit (limit, most of a scope, lifetime of a slot, whether they
-    wait), and of a lock (its lifetime, whether the class keeps it while the job runs).
-    """
-    found: dict[str, Any] = {"class": name}
-    if share is not None:
-        limit, most_of_scope, ttl_s, may_wait = share
-        found |= {"limit": str(limit), "share": str(most_of_scope), "ttl_s": str(ttl_s), "refuses": not may_wait}
-    if keep is not None:
-        lock_ttl_s, keeps_lock = keep
+class _Question(NamedTuple):
+    """What ``admit.lua`` is asked about one job."""
+
+    unit: UnitOfWork
+    jid: str
+    terms: ClassTerms
+    encoded: str
+    slot: Slot | None
+    lock: Lock | None
+    tracked: TrackedJob | None
+    waited: tuple[str, str] | None
+    """Since when the job has waited for a slot, in epoch seconds, empty if it has not, and its scope; ``None`` for most jobs."""
+
+
+def _admitted_locally(unit: UnitOfWork, payload: Payload, declaration: Declaration, policies: ClassPolicies) -> bool:
+    """Return whether each local policy admits the job; if one does not, its outcome is noted."""
+    prepared = unit.prepared
+    if policies.local_admit_all(declaration) or prepared is None:
+        return True
+    request = AdmissionRequest(unit, payload, declaration, registry.find(payload["class"]))
+    for policy in policies.local:
+        # Kept, since a second answer could differ: a flag may concern a random share of the jobs.
+        prepared.local_outcome = policy.admit(request)
+        if prepared.local_outcome is not None:
+            prepared.moved = isinstance(prepared.local_outcome, Held | Lost)
+            return False
+    return True
+
+
+def _question(unit: UnitOfWork, payload: Payload, terms: ClassTerms, tracked: TrackedJob | None) -> _Question | None:
+    """Return the question about a job, whose slot is noted; ``None`` if no policy asks anything of the script."""
+    resources = unit.resources
+    lock = resources.lock if terms.has_lock and resources is not None else None
+    base = terms.base
+    if not base and lock is None and tracked is None:
+        return None
+    jid, slot, waited = slot_id(payload, unit.data), None, None
+    if base:
+        slot = Slot(base, f"{terms.owner} {jid}")
+        # So the slot is released even if the reply is lost, or if another thread returns the job meanwhile.
+        if resources is None:
+            unit.resources = JobResources(None, [slot])
+        elif slot not in resources.slots:
+            resources.slots.append(slot)
+        if BUFFERED_AT in payload or terms.scope_of is not None:
+            since = timestamp(payload.get(BUFFERED_AT))
+            scope = "" if terms.scope_of is None else terms.scope_of(payload)
+            waited = ("" if since is None else f"{since:.6f}", scope)
+    key = (0 if lock is None else lock.ttl_s, 0 if tracked is None else tracked.ttl_s, waited is not None)
+    encoded = terms.encoded.get(key)
+    if encoded is None:
+        encoded = _encoded(terms, *key[:2], waited=key[2])
+        # Another writer's jobs may each keep their states for another time.
+        if len(terms.encoded) < _MAX_ENCODED:
+            terms.encoded[key] = encoded
+    return _Question(unit, jid, terms, encoded, slot, lock, tracked, waited)
+
+
+def _encoded(terms: ClassTerms, lock_ttl_s: float, status_s: int, *, waited: bool) -> str:
+    """Return as JSON what jobs of one class share; ``lock_ttl_s`` and ``status_s`` are 0 for none (``admit.lua``)."""
+    found: dict[str, Any] = {"class": terms.declaration.wire_name, "queue": terms.queue}
+    if terms.base:
+        found |= {"limit": str(terms.limit), "share": str(terms.share), "ttl_s": str(terms.slot_ttl_s)}
+        found |= {"owner": terms.owner, "refuses": not terms.may_wait}
+    if lock_ttl_s:
         ttl_ms = milliseconds(lock_ttl_s)
-        found |= {"keep_ms": str(ttl_ms) if keeps_lock else "0", "after_ms": ttl_ms}
+        found |= {"keep_ms": str(ttl_ms) if terms.keeps_lock else "0", "after_ms": ttl_ms}
         found["hold_ms"] = milliseconds(HELD_LOCK_S + lock_ttl_s)
+    if status_s:
+        found["status_s"] = str(status_s)
+    if waited:
+        found["waited"] = True
     return dumps(found).decode()

@@ -23,8 +23,12 @@ def call_perform(
     payload: Payload,
     strictness: StrictArgumentsCheck,
     timeouts: Timeouts | None = None,
+    *,
+    surely_strict: bool = False,
 ) -> Coroutine[Any, Any, Any] | None:
     """Check the arguments against the method for this version of the job, and call it. Raises what it raises.
+
+    ``surely_strict``: nothing but their types has to be checked.
 
     Returns the coroutine of an async method, which has not started. Without ``timeouts`` the run may last for any time.
     """
@@ -34,7 +38,7 @@ def call_perform(
         if handler is not None:
             signature, perform = handler.signature, getattr(instance, handler.method)
     try:
-        signature.check(arguments, parsed=True)
+        signature.check(arguments, parsed=True, surely_strict=surely_strict)
     except ArgumentsError as error:
         if not strictness.allows_run(declaration, signature, arguments, instance.jid):
             reason = f"argument '{error.argument}' {error.reason}" if error.argument else error.reason

@@ -43,10 +43,12 @@ class RunRecord(Protocol):
         decision: RetryDecision | None,
         *,
         on_durable: Callable[[], None] | None = None,
+        at_once: bool = False,
     ) -> Durable | None:
         """Record the end of the run; ``None``: there is nothing to wait for. The job is settled when the record is durable.
 
-        ``on_durable`` is called then, in another thread. No thread may wait for such a record.
+        ``on_durable`` is called then, in another thread. No thread may wait for such a record. It is collected with others for some
+        milliseconds, unless ``at_once``.
         """
         ...
 
@@ -69,4 +71,5 @@ class JobRecorder(Protocol):
 
 def is_recorded_job(payload: Payload, declaration: Declaration | None) -> bool:
     """Return whether a job is recorded: its payload says so, or else its class."""
-    return TRACKED.value_in(payload, declaration)
+    # Almost each recorded job has the field: its validator is for the values of other programs.
+    return payload.get(TRACKED.field) is True or TRACKED.value_in(payload, declaration)

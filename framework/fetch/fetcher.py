@@ -137,9 +137,16 @@ class Fetcher:
         self.in_flight.end(unit, settled=settled)
         self._note_room(unit)
 
-    def leave(self, unit: UnitOfWork) -> None:
-        """Free the place of an ended job that is not to be acknowledged yet; ``finish_left`` must follow."""
-        self.in_flight.leave(unit)
+    def leave(self, unit: UnitOfWork) -> bool:
+        """Free the place of an ended job that is not to be acknowledged yet; ``finish_left`` must follow.
+
+        Return whether no job may start before that, or before many others are acknowledged.
+        """
+        return self.in_flight.leave(unit)
+
+    def waited(self, seconds: float) -> None:
+        """Leave out this time from the rate at which jobs end: none could start."""
+        self._pipeline.waited(seconds)
 
     def finish_left(self, unit: UnitOfWork) -> None:
         """End the job of a unit that has left its place: it is acknowledged with the next call."""

@@ -17,6 +17,8 @@ _UNFINISHED = ".part"
 class FolderStore:
     """See ``BlobStore``. The parent of ``root`` must exist: a file system that is not mounted must not be replaced by a folder."""
 
+    can_vanish = True
+
     def __init__(self, root: Path) -> None:
         self._root = root
 

@@ -12,6 +12,7 @@ import os
 import re
 from typing import NoReturn
 
+from framework.command_line import command
 from framework.errors import OffloadedArgumentsError, PayloadError, PayloadStoreError
 from framework.payloads.blob_store import BlobStore
 from framework.telemetry.rate_limit import LogRateLimit
@@ -25,19 +26,24 @@ BLOBS = "blobs"
 
 _MARKER = "payload-store"
 _MARKER_TEXT = b"The payload store of an application. Its jobs name the files in blobs/.\n"
+_NOT_MADE = f"it lacks the file {_MARKER}. It is not mounted, or another one; a new one is made by `{command('payloads create')}`, once"
 _RANDOM_BYTES = 12
 _ID = re.compile(r"[0-9a-f]{24}-[0-9a-f]{64}")
 _LOG_INTERVAL_S = 60.0
 
 
 class PayloadOffload:
-    """Store, read and delete the arguments of jobs. Safe from any thread. ``url`` names the store in messages."""
+    """Store, read and delete the arguments of jobs. Safe from any thread. ``url`` names the store in messages.
 
-    def __init__(self, store: BlobStore, url: str, threshold: int) -> None:
+    The first push makes a store, unless it is ``made_before``: then it fails (decision 253).
+    """
+
+    def __init__(self, store: BlobStore, url: str, threshold: int, *, made_before: bool = False) -> None:
         self.store = store
         self.url = url
         self.threshold = threshold
         """Arguments whose stored text has fewer bytes stay in the payload."""
+        self._made_before = made_before
         self._marked = False
         self._log_rate = LogRateLimit(_LOG_INTERVAL_S)
 
@@ -65,14 +71,23 @@ class PayloadOffload:
         # Random: equal jobs have different blobs, as each deletes its own. The digest is signed with the arguments.
         blob_id = f"{os.urandom(_RANDOM_BYTES).hex()}-{hashlib.sha256(stored).hexdigest()}"
         try:
-            if not self._marked:
+            if not self._marked or (self._made_before and self.store.can_vanish):
                 if self.store.get(_MARKER) is None:
-                    self.store.put(_MARKER, _MARKER_TEXT)
+                    if self._made_before:
+                        raise PayloadStoreError(worker, len(stored), self.url, _NOT_MADE)
+                    self.make_store()
                 self._marked = True
             self.store.put(blob_name(blob_id), stored)
         except OSError as error:
             raise PayloadStoreError(worker, len(stored), self.url, str(error)) from error
         return blob_id
+
+    def make_store(self) -> bool:
+        """Make the folder or prefix a payload store; return false if it is one. Raises OSError."""
+        if self.store.get(_MARKER) is not None:
+            return False
+        self.store.put(_MARKER, _MARKER_TEXT)
+        return True
 
     def fetch(self, payload: Payload, blob_id: str) -> bytes:
         """Return what ``move_out`` has stored.

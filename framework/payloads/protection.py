@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from framework.errors import MissingKeyError, OffloadedArgumentsError, PayloadStoreError
+from framework.errors import MissingKeyError, OffloadedArgumentsError, PayloadError, PayloadStoreError
 from framework.payloads.encryption import ArgumentEncryption
 from framework.payloads.offload import PayloadOffload
 from framework.payloads.signatures import PayloadSignatures
@@ -27,8 +27,11 @@ class PayloadProtection(NamedTuple):
     def bind_to(self, payload: Payload, jid: Jid) -> None:
         """Give a job that has been read here another id. Both jobs may name the same blob.
 
+        Encrypted arguments are bound to the id, so the other job gets a blob of its own. If the blob has vanished meanwhile, or was
+        changed, the other job names it too: its run finds it missing, and goes to the dead set with its bytes.
+
         Raises:
-            OSError: the payload store failed. Encrypted arguments are bound to the id, so the other job gets a blob of its own.
+            OSError: the payload store failed.
             MissingKeyError, PayloadError: as ``ArgumentEncryption.read``.
         """
         if self.encryption is not None and is_encrypted(payload):
@@ -58,9 +61,15 @@ class PayloadProtection(NamedTuple):
     ) -> None:
         try:
             offload.restore(payload)
+        except OffloadedArgumentsError as error:
+            raise OSError(str(error)) from error
+        except PayloadError:
+            # No run can read it: an error here would end the process, and its next one again.
+            return
+        try:
             encryption.bind_to(payload, jid)
             offload.move_out(payload)
-        except (OffloadedArgumentsError, PayloadStoreError) as error:
+        except PayloadStoreError as error:
             raise OSError(str(error)) from error
 
 

@@ -23,6 +23,8 @@ _RETRIES, _RETRY_TIMEOUT = 2, timedelta(seconds=20)
 class S3Store:
     """See ``BlobStore``. Opens no connection before the first call."""
 
+    can_vanish = False
+
     def __init__(self, bucket: str, prefix: str, *, endpoint: str | None = None, region: str | None = None) -> None:
         self._bucket, self._prefix = bucket, prefix
         self._endpoint, self._region = endpoint, region

@@ -102,9 +102,11 @@ def read_profiles(client: "redis.Redis", shard: str) -> list[JobProfile]:
     return [_profile(shard, jid.decode(errors="replace"), facts) for jid, facts in reversed(list(found)) if facts[1]]
 
 
-def read_profile(client: "redis.Redis", shard: str, jid: Jid) -> JobProfile | None:
-    """Return the kept profile of a job with its page; ``None`` if there is none. Raises redis errors."""
-    *facts, page = cast("list[bytes | None]", client.hmget(keys.profile(jid), *_FACTS, "page"))
+def read_profile(client: "redis.Redis", shard: str, jid: Jid, *, with_page: bool = True) -> JobProfile | None:
+    """Return the kept profile of a job, with its page or without; ``None`` if there is none. Raises redis errors."""
+    wanted = (*_FACTS, "page") if with_page else _FACTS
+    facts = cast("list[bytes | None]", client.hmget(keys.profile(jid), *wanted))
+    page = facts.pop() if with_page else b""
     return None if facts[1] is None or page is None else _profile(shard, jid, facts, page)
 
 

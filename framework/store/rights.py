@@ -100,7 +100,7 @@ PRODUCER = Role(
         keys.turns("*"),
         *(keys.LIMITS, keys.COUNTERS, keys.FLAGS, keys.CANCELLED, keys.LIMITERS, keys.limiter("*")),
         *(keys.EXCLUSIVE_LEASES, keys.exclusive_lease("*"), keys.result("*"), keys.result_calls("*")),
-        *(keys.BATCHES, keys.batch("*"), keys.TASK_EVENTS),
+        *(keys.BATCHES, keys.batch("*"), keys.BATCH_EVENTS, keys.TASK_EVENTS),
         *(keys.WORKFLOWS, keys.workflow("*")),
     ),
     (

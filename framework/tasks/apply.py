@@ -4,23 +4,24 @@ Crash story: all rows of a batch change together with the counters, or none. A r
 written over an equal end, messages have keys. Rows are locked in the order of their ids, first events, then tasks.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Float, Table, Update, bindparam, case, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, Float, Update, bindparam, case, select, update
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from framework.errors import TaskTablesError
-from framework.tasks.change import EventChange, Message, Status
+from framework.tasks.change import EventChange, Status
 from framework.tasks.database import TaskDatabase
 from framework.tasks.job_ends import DUPLICATE, HELD, INTERRUPTED, LOST, NOT_PUSHED
 from framework.tasks.model import FAILED_STATUSES, OPEN_STATUSES, STATUSES, events, messages, tasks
 from framework.tasks.statements import COUNTERS, STATEMENTS
 from framework.telemetry import logs
 
+_OF_A_RUN = ("start", "end")
+_HELD = HELD.state
 _PUSHED_AGAIN = (NOT_PUSHED.state, LOST.state)
 _SUPERSEDED = (INTERRUPTED.state, LOST.state)
 """States that an end from the spool replaces although they were noted after it. The process that took a job back notes the
@@ -34,16 +35,7 @@ def _completion() -> Update:
     return update(tasks).where(tasks.c.id.in_(bindparam("ids", expanding=True))).values(completed_at=completed)
 
 
-def _insert_of(table: Table, key: str) -> dict[str, Any]:
-    """Return the statement that inserts missing rows, by dialect."""
-    made: dict[str, Any] = {"sqlite": sqlite.insert(table), "postgresql": postgresql.insert(table)}
-    return {name: one.on_conflict_do_nothing(index_elements=[key]) for name, one in made.items()}
-
-
-# Made once: to build them for each batch would cost more than to execute them.
 _COMPLETE = _completion()
-_INSERT_EVENTS = {name: one.returning(events.c.jid) for name, one in _insert_of(events, "jid").items()}
-_INSERT_MESSAGES = _insert_of(messages, "key")
 
 
 @dataclass(slots=True)
@@ -60,9 +52,12 @@ class _Row:
     runs: int = 0
     items: int = 1
     has_payload: bool = False
+    is_duplicate: bool | int = False
     has_duplicates: bool | int = False
     new_status: Status | None = None
     """The status after this batch; ``None`` if no change of it counts."""
+    current: Status = "enqueue"
+    """The new status, else the stored one."""
     reason: str | None = None
     error_class: str | None = None
     stands_for: str | None = None
@@ -70,6 +65,8 @@ class _Row:
     ended_at: float | None = None
     shard: str | None = None
     """The shard of the run; ``None`` leaves the column as it is."""
+    is_current: bool = False
+    """Whether the stored row is as this batch leaves it: it has made the row from a push, and no other change of the job came."""
     keeps_payload: bool = True
     payload: str | None = None
     """The new payload, unless the row keeps its own."""
@@ -77,10 +74,6 @@ class _Row:
     def set_payload(self, payload: str | None) -> None:
         """Store this payload, or none."""
         self.keeps_payload, self.payload, self.has_payload = False, payload, payload is not None
-
-    @property
-    def current(self) -> Status:
-        return self.new_status or self.status or "enqueue"
 
     @property
     def is_open(self) -> bool:
@@ -127,23 +120,26 @@ def apply_changes(connection: Connection, changes: Sequence[EventChange], *, lat
     """Write changes in their order. ``late``: they come from the spool, so newer ones may be written already."""
     statements = STATEMENTS[connection.dialect.name]
     _replace_jids(connection, [one for one in changes if one.replaces is not None])
-    rows = {row.jid: row for row in map(_row, statements.lock(connection, list({one.jid for one in changes})))}
-    firsts: dict[str, EventChange] = {}
-    for one in changes:
-        if one.jid not in rows:
-            firsts.setdefault(one.jid, one)
-    if firsts:
-        _insert(connection, list(firsts.values()), rows)
+    jids = {one.jid for one in changes}
+    rows = {stored[1]: _row(stored) for stored in statements.lock(connection, list(jids))}
+    if len(rows) < len(jids):
+        _insert(connection, changes, rows)
     for one in changes:
         _fold(rows[one.jid], one, late=late)
     changed = [row for row in rows.values() if row.new_status is not None or row.status is None]
-    ended = {row.jid: row for row in changed if not row.is_open}
     # Rarely any: the rows say whether there are.
-    if any(row.has_duplicates for row in ended.values()) or any(row.stands_for in ended for row in changed):
+    if any(row.has_duplicates or row.stands_for is not None for row in changed):
+        ended = {row.jid: row for row in changed if not row.is_open}
         changed += _end_duplicates(connection, ended, rows)
-    _update_events(connection, changed)
-    _insert_messages(connection, [(one.jid, message) for one in changes for message in one.messages])
-    _count(connection, changed, max((one.at for one in changes), default=0.0))
+    usual, rare = _updates(changed)
+    deltas = _counted(changed, max([one.at for one in changes], default=0.0))
+    if rare:
+        statements.update_all(connection, rare)
+    if usual or deltas:
+        statements.update(connection, usual, deltas)
+    said = [(one.key, change.jid, one.at, one.text, one.fields) for change in changes for one in change.messages]
+    if said:
+        statements.add_messages(connection, said)
 
 
 def _replace_jids(connection: Connection, changes: Sequence[EventChange]) -> None:
@@ -157,68 +153,79 @@ def _replace_jids(connection: Connection, changes: Sequence[EventChange]) -> Non
 
 
 def _row(stored: Sequence[Any]) -> _Row:
-    return _Row(*stored)
+    row = _Row(*stored)
+    row.current = stored[3]
+    return row
 
 
-def _insert(connection: Connection, firsts: Sequence[EventChange], rows: dict[str, _Row]) -> None:
-    """Make the missing events, as waiting in their queues."""
-    wanted = {one.task_id for one in firsts if one.task_id is not None}
-    known = (
-        set(connection.execute(select(tasks.c.id).where(tasks.c.id.in_(wanted))).scalars()) if wanted else set[str]()
-    )
-    values = [
-        {
-            "jid": one.jid,
-            "task_id": one.task_id if one.task_id in known else None,
-            "worker": one.worker,
-            "queue": one.queue,
-            "shard": one.shard,
-            "status": "enqueue",
-            "state": "queued",
-            "params": one.params,
-            "whole": one.whole,
-            "items": one.items,
-            "payload": one.payload,
-            "due_at": one.due_at,
-            "created_at": one.at,
-            "changed_at": one.at,
-        }
-        for one in firsts
-    ]
-    made = set(connection.execute(_INSERT_EVENTS[connection.dialect.name], values).scalars())
-    for row in map(_row, STATEMENTS[connection.dialect.name].lock(connection, [one.jid for one in firsts])):
+def _insert(connection: Connection, changes: Sequence[EventChange], rows: dict[str, _Row]) -> None:
+    """Make the missing events, as waiting in their queues, or as their pushes say."""
+    firsts: dict[str, EventChange] = {}
+    # The jobs of which the batch has more than a push: their rows are read again, with their numbers and their duplicates.
+    continued: set[str] = set()
+    for one in changes:
+        if one.jid not in rows:
+            first = firsts.setdefault(one.jid, one)
+            if first is not one or one.kind != "push" or one.status != "enqueue":
+                continued.add(one.jid)
+    wanted = {one.task_id for one in firsts.values() if one.task_id is not None}
+    known = set(connection.execute(select(tasks.c.id).where(tasks.c.id.in_(wanted))).scalars()) if wanted else wanted
+    statements = STATEMENTS[connection.dialect.name]
+    made = statements.insert(connection, [_inserted(one, known) for one in firsts.values()])
+    # Another transaction may have made one meanwhile: its row is locked now.
+    read_again = continued.union(jid for jid in firsts if jid not in made)
+    for row in map(_row, statements.lock(connection, list(read_again))) if read_again else ():
         if row.jid in made:
             row.status = None
         rows[row.jid] = row
+    for jid, one in firsts.items():
+        if jid not in read_again:
+            row = _Row(0, jid, one.task_id if one.task_id in known else None, None, one.state, one.at, items=one.items)
+            row.is_current = True
+            rows[jid] = row
+
+
+def _inserted(first: EventChange, known: Collection[str]) -> tuple[Any, ...]:
+    """Return the columns of a new event, by ``INSERTED``."""
+    first.fill_params()
+    return (
+        *(first.jid, first.task_id if first.task_id in known else None, first.worker, first.queue, first.shard),
+        *("enqueue", first.state if first.kind == "push" else "queued", first.params, first.whole, first.items),
+        *(first.payload, first.due_at, first.at, first.at),
+    )
 
 
 def _fold(row: _Row, change: EventChange, *, late: bool) -> None:
     kind, at = change.kind, change.at
     if kind == "note" or not _accepts(row, change, late=late):
         return
-    row.new_status, row.state, row.changed_at = change.status, change.state, at
+    row.new_status = row.current = status = change.status
+    row.state, row.changed_at = change.state, at
     row.reason, row.error_class, row.stands_for = change.reason, change.error_class, change.stands_for
-    row.ended_at = None if change.status in OPEN_STATUSES else at
+    row.ended_at = None if status in OPEN_STATUSES else at
     if kind == "start":
         row.runs += 1
         # A job may run on another shard than that of its push.
         row.started_at, row.shard = at, change.shard
     if change.payload is not None and row.status is not None:
         row.set_payload(change.payload)
-    elif row.has_payload and change.status not in OPEN_STATUSES and change.state != LOST.state:
+    elif row.has_payload and status not in OPEN_STATUSES and change.state != LOST.state:
         # The job has ended: its arguments must not stay longer than it does.
         row.set_payload(None)
 
 
 def _accepts(row: _Row, change: EventChange, *, late: bool) -> bool:
     """Return whether a change is newer than what is stored."""
+    if change.kind in _OF_A_RUN and row.current in OPEN_STATUSES and not late and change.state != _HELD:
+        # Nearly every change, so it is asked first. The rules below would say the same.
+        return True
     if row.status is None and row.new_status is None:
         return True
     if change.kind == "mend":
         return row.changed_at == change.seen_at
     if late and change.at < row.changed_at and not (row.state in _SUPERSEDED and change.status not in OPEN_STATUSES):
         return False
-    if change.state == HELD.state:
+    if change.state == _HELD:
         # Decision 247: admission holds a job in Redis before its record is written. Meanwhile another process may start the job, and
         # even end it: the record then says less than the event.
         return row.current == "enqueue"
@@ -250,7 +257,8 @@ def _end_duplicates(connection: Connection, ended: Mapping[str, _Row], rows: Map
 
 
 def _end_with(row: _Row, owner: _Row) -> None:
-    row.new_status, row.state, row.stands_for = owner.current, DUPLICATE.state, owner.jid
+    row.new_status = row.current = owner.current
+    row.state, row.stands_for = DUPLICATE.state, owner.jid
     row.reason = _reason_of_duplicate(owner.jid, owner.state, owner.reason)
     row.error_class, row.changed_at, row.ended_at = owner.error_class, owner.changed_at, owner.ended_at
     if row.has_payload:
@@ -261,55 +269,42 @@ def _reason_of_duplicate(owner: str, state: str, reason: str | None) -> str:
     return f"the job {owner} stands for it: {state}" + (f": {reason}" if reason else "")
 
 
-def _update_events(connection: Connection, rows: Sequence[_Row]) -> None:
-    wanted = [
-        (
-            *(row.new_status, row.state, row.reason, row.error_class, row.stands_for),
-            *(
-                row.changed_at,
-                row.ended_at,
-                row.runs,
-                row.started_at,
-                row.shard,
-                row.keeps_payload,
-                row.payload,
-                row.id,
-            ),
+def _updates(rows: Sequence[_Row]) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """Return the parameters of ``Statements.update``, and of ``update_all`` for the rows that need it."""
+    usual: list[tuple[Any, ...]] = []
+    rare: list[tuple[Any, ...]] = []
+    for row in rows:
+        if row.new_status is None or row.is_current:
+            continue
+        values = (
+            *(row.new_status, row.state, row.reason, row.error_class, row.changed_at, row.ended_at, row.runs),
+            *(row.started_at, row.shard),
         )
-        for row in rows
-        if row.new_status is not None
-    ]
-    if wanted:
-        STATEMENTS[connection.dialect.name].update(connection, wanted)
+        if row.is_duplicate or row.stands_for is not None or not row.keeps_payload:
+            rare.append((*values, row.stands_for, row.keeps_payload, row.payload, row.id))
+        else:
+            usual.append((*values, row.id))
+    return usual, rare
 
 
-def _insert_messages(connection: Connection, found: Sequence[tuple[str, Message]]) -> None:
-    if found:
-        values = [
-            {"key": one.key, "jid": jid, "at": one.at, "text": one.text, "fields": one.fields} for jid, one in found
-        ]
-        connection.execute(_INSERT_MESSAGES[connection.dialect.name], values)
-
-
-def _count(connection: Connection, rows: Sequence[_Row], now: float) -> None:
-    """Add to the counters of the tasks; a task whose last open event has ended is complete."""
+def _counted(rows: Sequence[_Row], now: float) -> list[tuple[Any, ...]]:
+    """Return what is added to the counters of each task. A task whose last open event has ended is complete then."""
     deltas: dict[str, dict[str, int]] = {}
     for row in rows:
-        if row.task_id is None or row.status == row.current:
+        task_id, before, after = row.task_id, row.status, row.current
+        if task_id is None or before == after:
             continue
-        delta = deltas.get(row.task_id)
+        delta = deltas.get(task_id)
         if delta is None:
-            delta = deltas[row.task_id] = dict.fromkeys(COUNTERS, 0)
-        if row.status is None:
+            delta = deltas[task_id] = dict.fromkeys(COUNTERS, 0)
+        if before is None:
             delta["total"] += 1
             delta["items"] += row.items
         else:
-            delta[row.status] -= 1
-        delta[row.current] += 1
-    if deltas:
-        # In the order of their ids, so that two writers never wait for each other.
-        found = [(*deltas[key].values(), now, key) for key in sorted(deltas)]
-        STATEMENTS[connection.dialect.name].count(connection, found)
+            delta[before] -= 1
+        delta[after] += 1
+    # In the order of their ids, so that two writers never wait for each other.
+    return [(*deltas[task_id].values(), now, task_id) for task_id in sorted(deltas)]
 
 
 def note_completion(connection: Connection, task_ids: Sequence[str], now: float) -> None:

@@ -1,5 +1,6 @@
 """Describe changes of events: what happened to a job, the process that saw it, and its messages. Pure."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -52,14 +53,23 @@ class EventChange:
     """The last change of the event that a mend has read: it corrects no other state of it."""
     payload: str | None = None
     """The job as it is pushed, for the ledger (setting ``tasks.ledger``)."""
+    params_later: Callable[[], tuple[str, bool]] | None = None
+    """Returns ``params`` and ``whole``, if they are not known yet: see ``fill_params``."""
     due_at: float | None = None
     """When a scheduled job is due."""
     replaces: int | None = None
     """The event of a failed job that this push runs again: it gets the new job id."""
     messages: list[Message] = field(default_factory=list[Message])
 
+    def fill_params(self) -> None:
+        """Set ``params`` and ``whole``. Only a new event has them, and the start of a run seldom makes one."""
+        if self.params_later is not None:
+            self.params, self.whole = self.params_later()
+            self.params_later = None
+
     def encode(self) -> bytes:
         """Return the change as JSON."""
+        self.fill_params()
         return dumps(asdict(self))
 
 

@@ -151,10 +151,10 @@ class TaskDatabase:
 
 @contextmanager
 def sql_errors(database: TaskDatabase) -> Generator[None]:
-    """Raise the errors of SQL in the block as ``TaskDatabaseError``."""
+    """Raise the errors of SQL and of files in the block as ``TaskDatabaseError``."""
     try:
         yield
-    except SQLAlchemyError as error:
+    except (SQLAlchemyError, OSError) as error:
         raise TaskDatabaseError(database.name, error) from error
 
 

@@ -28,8 +28,8 @@ from framework.tasks.database import TaskDatabase, sql_errors
 from framework.tasks.job_ends import LOST, EventEnd
 from framework.tasks.model import OPEN_STATUSES, events, tasks
 from framework.tasks.reconcile import STALE_S, locate
+from framework.tasks.spool import count_changes
 from framework.types import Jid
-from framework.wire import keys
 from framework.wire.ids import generate_jid
 from framework.wire.job import wire_timestamp
 from framework.wire.payload_edit import set_fields
@@ -192,7 +192,7 @@ class Ledger:
 
     def _check_spools(self) -> None:
         for name, shard in self._shards.items():
-            if count := int(shard.client.zcard(keys.TASK_EVENTS)):
+            if count := count_changes(shard.client):
                 raise TaskError(
                     f"shard {name} keeps {count:,} events that are not in the database yet, so what is lost is not known. Its leader "
                     "writes them within a minute: try again then."

@@ -1,6 +1,8 @@
 """Choose the arguments that an event shows: as log lines do (``loggable_arguments``), or all. Pure."""
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
 
 from framework.declare.declaration import Declaration
 from framework.types import Payload
@@ -11,6 +13,8 @@ FILTERED = "[FILTERED]"
 COMPRESSED = "[COMPRESSED]"
 MAX_PARAMS = 10_240
 """Characters of shown arguments that are kept, unless the setting ``tasks.params`` is ``whole``."""
+
+_UNCHANGEABLE = frozenset((int, float, bool, str, type(None)))
 
 
 def params_of(payload: Payload, declaration: Declaration | None, *, whole: bool) -> tuple[str, bool]:
@@ -26,6 +30,19 @@ def params_of(payload: Payload, declaration: Declaration | None, *, whole: bool)
     if len(text) > MAX_PARAMS:
         return f'["{FILTERED}"]', False
     return text, all(value is not FILTERED for value in shown)
+
+
+def params_later(payload: Payload, declaration: Declaration | None, *, whole: bool) -> Callable[[], tuple[str, bool]]:
+    """Return a function that returns ``params_of`` for the payload as it is now."""
+    args: Any = payload.get("args")
+    # The job may change a list or an object of its arguments, and middlewares the payload.
+    if type(args) is list and not payload.get("compressed"):
+        values = cast("list[Any]", args)
+        if _UNCHANGEABLE.issuperset(map(type, values)):
+            copied: Payload = {"args": list(values), "version": payload.get("version")}
+            return partial(params_of, copied, declaration, whole=whole)
+    found = params_of(payload, declaration, whole=whole)
+    return lambda: found
 
 
 def _is_number(value: object) -> bool:

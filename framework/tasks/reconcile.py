@@ -127,7 +127,7 @@ class EventReconciler:
         self._after = found[-1].id if len(found) == _PAGE else 0
         if not self._after:
             self._missing, self._missing_now = self._missing_now, {}
-        self._close_abandoned(now)
+        self._database.write(partial(_close_abandoned, now=now))
         return mended
 
     def _stale(self, connection: Connection, now: float) -> list[OpenEvent]:
@@ -171,13 +171,13 @@ class EventReconciler:
             self._database.write(partial(apply_changes, changes=changes))
         return len(changes)
 
-    def _close_abandoned(self, now: float) -> None:
-        with self._database.writing() as connection:
-            abandoned = (tasks.c.closed_at.is_(None)) & (tasks.c.created_at < now - ABANDONED_S)
-            ids = list(connection.execute(select(tasks.c.id).where(abandoned).limit(1_000)).scalars())
-            if ids:
-                connection.execute(update(tasks).where(tasks.c.id.in_(ids)).values(closed_at=now))
-                note_completion(connection, ids, now)
+
+def _close_abandoned(connection: Connection, now: float) -> None:
+    abandoned = (tasks.c.closed_at.is_(None)) & (tasks.c.created_at < now - ABANDONED_S)
+    ids = list(connection.execute(select(tasks.c.id).where(abandoned).limit(1_000)).scalars())
+    if ids:
+        connection.execute(update(tasks).where(tasks.c.id.in_(ids)).values(closed_at=now))
+        note_completion(connection, ids, now)
 
 
 def locate(client: "redis.Redis", jids: set[Jid], *, backwards: bool = False) -> dict[Jid, StoreKind]:

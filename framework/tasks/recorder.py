@@ -6,9 +6,10 @@ from typing import Any, Literal
 
 from framework.declare import registry
 from framework.declare.declaration import Declaration
+from framework.declare.job_option import TRACKED
 from framework.execute.recording import ElsewhereState
 from framework.finish.endings import Ending
-from framework.finish.outcome import Failed, RunOutcome
+from framework.finish.outcome import SUCCEEDED, Failed, RunOutcome
 from framework.finish.retry import RetryDecision
 from framework.push.job_batch import JobBatch
 from framework.push.recording import Destination
@@ -24,7 +25,7 @@ from framework.tasks.job_ends import (
     event_text,
     failure_fields,
 )
-from framework.tasks.params import params_of
+from framework.tasks.params import params_later, params_of
 from framework.tasks.scope import PUSH_SCOPE
 from framework.tasks.writer import EventWriter, Ticket
 from framework.telemetry import logs
@@ -102,6 +103,17 @@ class EventRecorder:
             change.stands_for = owner
         self._write_soon(changes)
 
+    def pushed_by_script(self, payload: Payload, queue: str, at: float) -> EventChange | None:
+        """Return the event of a job that a script has made, ``None`` if it is not recorded."""
+        if payload.get(TRACKED.name) is not True or not has_valid_jid(payload.get("jid")):
+            return None
+        worker: Any = registry.find(str(payload.get("class")))
+        declaration = None if worker is None else worker.declaration()
+        change = self._change(payload, parent_of(queue or str(payload.get("queue"))), declaration, "push", at)
+        if self._keeps_payloads:
+            change.payload = dumps(payload).decode()
+        return change
+
     def _write_soon(self, changes: Sequence[EventChange]) -> None:
         """Write changes at once, and wait a little: the producer may end right after its push, and its writer with it."""
         deadline = time.monotonic() + _PUSH_WAIT_S
@@ -156,21 +168,28 @@ class EventRecorder:
         outcome: RunOutcome,
         decision: RetryDecision | None,
         on_durable: Callable[[], None] | None = None,
+        *,
+        at_once: bool = False,
     ) -> Ticket | None:
         """Record the end of a run; return the ticket that tells when it is durable."""
         change = self._change(payload, queue, declaration, "end", self._clock())
         if not has_valid_jid(change.jid):
             return None
-        text = event_text(outcome, decision)
         change.status, change.state = end
+        if outcome is not SUCCEEDED:
+            self._tell_reason(change, outcome, decision)
+        if on_durable is not None:
+            return self._writer.submit_end(change, on_durable, at_once=at_once)
+        return self._writer.submit_durable([change], gives_up=False)[0]
+
+    @staticmethod
+    def _tell_reason(change: EventChange, outcome: RunOutcome, decision: RetryDecision | None) -> None:
+        text = event_text(outcome, decision)
         change.reason = None if text.reason is None else clean_text(text.reason)
         change.error_class = text.error_class
         if isinstance(outcome, Failed) and text.reason is not None:
             message = str(outcome.error) or type(outcome.error).__name__
             change.messages.append(Message(clean_text(message), change.at, _encode(failure_fields(text))))
-        if on_durable is not None:
-            return self._writer.submit_end(change, on_durable)
-        return self._writer.submit_durable([change], gives_up=False)[0]
 
     # --- outside of a run -----------------------------------------------------------------------------------------
 
@@ -199,8 +218,12 @@ class EventRecorder:
             payload.get("jid") or "", kind, at, worker=str(name)[:255], queue=queue[:255], shard=self._shard
         )
         change.task_id = task_id if isinstance(task_id, str) and len(task_id) <= 32 else None
-        if kind in ("push", "start"):
+        if kind == "push":
             change.params, change.whole = params_of(payload, declaration, whole=self._params == "whole")
+            change.items = items_of(payload)
+        elif kind == "start":
+            # Almost always the push has made the event, with its arguments.
+            change.params_later = params_later(payload, declaration, whole=self._params == "whole")
             change.items = items_of(payload)
         return change
 
@@ -235,12 +258,15 @@ class EventRun:
         decision: RetryDecision | None,
         *,
         on_durable: Callable[[], None] | None = None,
+        at_once: bool = False,
     ) -> Ticket | None:
         """See ``RunRecord``."""
         end = event_end(ending, outcome)
         if end is None:
             return None
-        return self._recorder.ended(self._payload, self._queue, self._declaration, end, outcome, decision, on_durable)
+        return self._recorder.ended(
+            self._payload, self._queue, self._declaration, end, outcome, decision, on_durable, at_once=at_once
+        )
 
 
 def items_of(payload: Payload) -> int:

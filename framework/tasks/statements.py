@@ -1,30 +1,46 @@
 """The statements that each batch of changes executes, in the SQL of each database.
 
 They are texts for the driver: to compile an expression of SQLAlchemy for each batch would cost several times its execution. A batch
-executes four of them, whatever its size: it locks its events, updates them, and adds to the counters of its tasks.
+executes one of each at most, whatever its size, and one for each task: it locks its events, makes those that are missing, updates
+them, inserts messages, and adds to the counters of its tasks.
+
+PostgreSQL gets the rows of a statement as one array for each column, written here. Its driver makes arrays and parameters value by
+value in Python, which took more processor time than the rest of the batch; JSON took the server more (decision 255).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from sqlalchemy import Connection
 
+from framework.tasks.driver import execute, execute_many, fetch
 from framework.tasks.model import STATUSES
 from framework.wire.json import dumps
 
 COUNTERS = (*STATUSES, "total", "items")
 """The counters of a task, in the order of their parameters."""
 
-UPDATED = ("status", "state", "reason", "error_class", "stands_for", "changed_at", "ended_at", "runs")
-"""The columns of an event that change with its state, in the order of their parameters."""
+UPDATED = ("status", "state", "reason", "error_class", "changed_at", "ended_at", "runs", "started_at", "shard")
+"""The columns of an event that change with its state, in the order of their parameters: a start time or a shard of None leaves its
+column as it is."""
 
-KEPT = ("started_at", "shard", "keeps_payload", "payload")
-"""The parameters after them: a start time or a shard of None leaves its column as it is, and so does ``keeps_payload``."""
+RARE = ("stands_for", "keeps_payload", "payload")
+"""The parameters after them in the update of a duplicate, or of an event with a payload: ``keeps_payload`` leaves it as it is."""
 
+INSERTED = (
+    *("jid", "task_id", "worker", "queue", "shard", "status", "state", "params", "whole", "items", "payload", "due_at"),
+    *("created_at", "changed_at"),
+)
+"""The columns of a new event, in the order of their parameters."""
+
+MESSAGE = ("key", "jid", "at", "text", "fields")
+"""The columns of a message, in the order of their parameters."""
+
+_KEPT = ("started_at", "shard")
 _OPEN = "('enqueue', 'working')"
 _SELECT = (
     "SELECT e.id, e.jid, e.task_id, e.status, e.state, e.changed_at, e.runs, e.items, "  # noqa: S608 - constants
-    "e.payload IS NOT NULL, "
+    "e.payload IS NOT NULL, e.stands_for IS NOT NULL, "
     f"EXISTS (SELECT 1 FROM aw_events d WHERE d.stands_for = e.jid AND d.status IN {_OPEN}) FROM aw_events e "
 )
 
@@ -34,19 +50,30 @@ class Statements(Protocol):
 
     def lock(self, connection: Connection, jids: Sequence[str]) -> Sequence[Any]:
         """Lock the events of these jobs; return their id, jid, task_id, status, state, changed_at, runs, items, has_payload,
-        has_duplicates."""
+        is_duplicate, has_duplicates."""
         ...
 
     def duplicates(self, connection: Connection, jids: Sequence[str]) -> Sequence[Any]:
         """Return the open events of duplicates of these jobs: (jid, stands_for)."""
         ...
 
-    def update(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Write the columns of events by ``UPDATED`` and ``KEPT``; the id comes last."""
+    def insert(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> Collection[str]:
+        """Make events from the columns of ``INSERTED``; return the jids of those that were missing."""
         ...
 
-    def count(self, connection: Connection, rows: Sequence[tuple[object, ...]]) -> None:
-        """Add to the counters of tasks (``COUNTERS``, the time, the id), and note the completion of a task or its end."""
+    def add_messages(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Insert messages from the columns of ``MESSAGE``, unless they are stored already."""
+        ...
+
+    def update(
+        self, connection: Connection, rows: Sequence[tuple[Any, ...]], counts: Sequence[tuple[Any, ...]]
+    ) -> None:
+        """Write the columns of locked events by ``UPDATED``, the id last; then add to the counters of tasks (``COUNTERS``, the time,
+        the id), and note the completion of a task or its end."""
+        ...
+
+    def update_all(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Write the columns of events by ``UPDATED`` and ``RARE``; the id comes last."""
         ...
 
 
@@ -58,88 +85,184 @@ class SqliteStatements:
         "SELECT jid, stands_for FROM aw_events "  # noqa: S608 - constants
         f"WHERE stands_for IN (SELECT value FROM json_each(?)) AND status IN {_OPEN}"
     )
-    _UPDATE = (
-        f"UPDATE aw_events SET {', '.join(f'{name} = ?' for name in UPDATED)}, "  # noqa: S608 - constants
-        "started_at = COALESCE(?, started_at), shard = COALESCE(?, shard), "
-        "payload = CASE WHEN ? THEN payload ELSE ? END WHERE id = ?"
+    # SQLite writes the entries of an index for each of its columns that is set, also to the same value: so the columns of most
+    # updates are few.
+    _SET = "UPDATE aw_events SET " + ", ".join(  # noqa: S608 - constants
+        f"{name} = COALESCE(?, {name})" if name in _KEPT else f"{name} = ?" for name in UPDATED
     )
+    _UPDATE = f"{_SET} WHERE id = ?"
+    _UPDATE_ALL = f"{_SET}, stands_for = ?, payload = CASE WHEN ? THEN payload ELSE ? END WHERE id = ?"
     _COUNT = (
         f"UPDATE aw_tasks SET {', '.join(f'{name} = {name} + ?{place}' for place, name in enumerate(COUNTERS, 1))}, "  # noqa: S608
         "completed_at = CASE WHEN closed_at IS NOT NULL AND enqueue + ?1 = 0 AND working + ?2 = 0 "
         "THEN COALESCE(completed_at, ?8) END WHERE id = ?9"
     )
 
+    _INSERT = (
+        f"INSERT INTO aw_events ({', '.join(INSERTED)}) VALUES ({', '.join('?' * len(INSERTED))}) "  # noqa: S608 - constants
+        "ON CONFLICT (jid) DO NOTHING"
+    )
+    _ADD_MESSAGES = (
+        f"INSERT INTO aw_messages ({', '.join(MESSAGE)}) VALUES ({', '.join('?' * len(MESSAGE))}) "  # noqa: S608 - constants
+        "ON CONFLICT (key) DO NOTHING"
+    )
+
     def lock(self, connection: Connection, jids: Sequence[str]) -> Sequence[Any]:
         """See ``Statements``."""
-        return connection.exec_driver_sql(self._LOCK, (dumps(list(jids)).decode(),)).fetchall()
+        return fetch(connection, self._LOCK, (dumps(list(jids)).decode(),))
+
+    def insert(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> Collection[str]:
+        """See ``Statements``."""
+        execute_many(connection, self._INSERT, rows)
+        # No other connection has written since this transaction has found them missing.
+        return {row[0] for row in rows}
+
+    def add_messages(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+        """See ``Statements``."""
+        execute_many(connection, self._ADD_MESSAGES, rows)
 
     def duplicates(self, connection: Connection, jids: Sequence[str]) -> Sequence[Any]:
         """See ``Statements``."""
-        return connection.exec_driver_sql(self._DUPLICATES, (dumps(list(jids)).decode(),)).fetchall()
+        return fetch(connection, self._DUPLICATES, (dumps(list(jids)).decode(),))
 
-    def update(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+    def update(
+        self, connection: Connection, rows: Sequence[tuple[Any, ...]], counts: Sequence[tuple[Any, ...]]
+    ) -> None:
         """See ``Statements``."""
-        connection.exec_driver_sql(self._UPDATE, list(rows))
+        execute_many(connection, self._UPDATE, rows)
+        execute_many(connection, self._COUNT, counts)
 
-    def count(self, connection: Connection, rows: Sequence[tuple[object, ...]]) -> None:
+    def update_all(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
         """See ``Statements``."""
-        connection.exec_driver_sql(self._COUNT, list(rows))
+        execute_many(connection, self._UPDATE_ALL, rows)
+
+
+_TYPES = {
+    **dict.fromkeys(("changed_at", "created_at", "started_at", "ended_at", "due_at", "at"), "float8"),
+    **dict.fromkeys(("runs", "items"), "int"),
+    **dict.fromkeys(("whole", "keeps_payload"), "bool"),
+    "id": "bigint",
+}
+"""The types of PostgreSQL of the columns that are no text."""
+
+_MAX_ARRAYS = 64 * 1024 * 1024
+"""Characters of the arrays of one statement; PostgreSQL takes less than 1 GB for each."""
+
+
+def _type_of(column: str) -> str:
+    return _TYPES.get(column, "text")
+
+
+def _rows_of(columns: Sequence[str]) -> str:
+    """Return the expression of PostgreSQL for the rows in the texts of ``_arrays``."""
+    return f"unnest({', '.join(f'%s::{_type_of(name)}[]' for name in columns)}) AS v({', '.join(columns)})"
+
+
+def _arrays(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> Iterator[tuple[str, ...]]:
+    """Return rows as an array for each column, once, or in parts if there are large values."""
+    texts = tuple(
+        _text_array(values) if _type_of(name) == "text" else _array(values)
+        for name, values in zip(columns, zip(*rows, strict=True), strict=True)
+    )
+    if len(rows) > 1 and sum(map(len, texts)) > _MAX_ARRAYS:
+        middle = len(rows) // 2
+        yield from _arrays(columns, rows[:middle])
+        yield from _arrays(columns, rows[middle:])
+    else:
+        yield texts
+
+
+def _array(values: Iterable[object]) -> str:
+    """Return numbers or truth values as an array of PostgreSQL."""
+    return f"{{{','.join(map(str, values)).replace('None', 'NULL')}}}"
+
+
+def _text_array(values: Sequence[str | None]) -> str:
+    """Return texts as an array of PostgreSQL: each is quoted, and only two characters have a meaning in quotes."""
+    # Most columns of a batch have one value, such as a status or no reason.
+    if values and values.count(values[0]) == len(values):
+        return f"{{{','.join([_quoted(values[0])] * len(values))}}}"
+    return f"{{{','.join(map(_quoted, values))}}}"
+
+
+def _quoted(text: str | None) -> str:
+    return "NULL" if text is None else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _count_parameters(counted: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the parameters of ``PostgresStatements._COUNT``, which names two of the counters twice."""
+    known = len(COUNTERS)
+    return (*counted[:known], *counted[:2], *counted[known:])
 
 
 class PostgresStatements:
     """The statements of PostgreSQL, one round trip each."""
 
-    _TYPES = (
-        "text",
-        "text",
-        "text",
-        "text",
-        "text",
-        "float8",
-        "float8",
-        "int",
-        "float8",
-        "text",
-        "bool",
-        "text",
-        "bigint",
-    )
     # In the order of their ids, so that two writers never wait for each other.
     _LOCK = f"{_SELECT} WHERE e.jid = ANY(%s::text[]) ORDER BY e.jid FOR UPDATE OF e"
-    _DUPLICATES = (
-        "SELECT jid, stands_for FROM aw_events "  # noqa: S608 - constants
-        f"WHERE stands_for = ANY(%s::text[]) AND status IN {_OPEN}"
+    _DUPLICATES = f"SELECT jid, stands_for FROM aw_events WHERE stands_for = ANY(%s::text[]) AND status IN {_OPEN}"  # noqa: S608 - constants
+    _INSERT = (
+        f"INSERT INTO aw_events ({', '.join(INSERTED)}) SELECT {', '.join(INSERTED)} "  # noqa: S608 - constants
+        f"FROM {_rows_of(INSERTED)} ON CONFLICT (jid) DO NOTHING RETURNING jid"
     )
-    _UPDATE = (
-        f"UPDATE aw_events AS e SET {', '.join(f'{name} = v.{name}' for name in UPDATED)}, "  # noqa: S608 - constants
-        "started_at = COALESCE(v.started_at, e.started_at), shard = COALESCE(v.shard, e.shard), "
-        "payload = CASE WHEN v.keeps_payload THEN e.payload ELSE v.payload END "
-        f"FROM unnest({', '.join(f'%s::{kind}[]' for kind in _TYPES)}) "
-        f"AS v({', '.join((*UPDATED, *KEPT))}, id) WHERE e.id = v.id"
+    _ADD_MESSAGES = (
+        f"INSERT INTO aw_messages ({', '.join(MESSAGE)}) SELECT {', '.join(MESSAGE)} "  # noqa: S608 - constants
+        f"FROM {_rows_of(MESSAGE)} ON CONFLICT (key) DO NOTHING"
+    )
+    _SET = "UPDATE aw_events AS e SET " + ", ".join(  # noqa: S608 - constants
+        f"{name} = COALESCE(v.{name}, e.{name})" if name in _KEPT else f"{name} = v.{name}" for name in UPDATED
+    )
+    _UPDATED, _ALL = (*UPDATED, "id"), (*UPDATED, *RARE, "id")
+    _UPDATE = f"{_SET} FROM {_rows_of(_UPDATED)} WHERE e.id = v.id"
+    _UPDATE_ALL = (
+        f"{_SET}, stands_for = v.stands_for, payload = CASE WHEN v.keeps_payload THEN e.payload ELSE v.payload END "
+        f"FROM {_rows_of(_ALL)} WHERE e.id = v.id"
     )
     _COUNT = (
         f"UPDATE aw_tasks SET {', '.join(f'{name} = {name} + %s' for name in COUNTERS)}, "  # noqa: S608 - constants
         "completed_at = CASE WHEN closed_at IS NOT NULL AND enqueue + %s = 0 AND working + %s = 0 "
         "THEN COALESCE(completed_at, %s::float8) END WHERE id = %s"
     )
+    _UPDATE_AND_COUNT = f"WITH counted AS ({_COUNT}) {_UPDATE}"
 
     def lock(self, connection: Connection, jids: Sequence[str]) -> Sequence[Any]:
         """See ``Statements``."""
-        return connection.exec_driver_sql(self._LOCK, (list(jids),)).fetchall()
+        return fetch(connection, self._LOCK, (_text_array(jids),))
 
     def duplicates(self, connection: Connection, jids: Sequence[str]) -> Sequence[Any]:
         """See ``Statements``."""
-        return connection.exec_driver_sql(self._DUPLICATES, (list(jids),)).fetchall()
+        return fetch(connection, self._DUPLICATES, (_text_array(jids),))
 
-    def update(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+    def insert(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> Collection[str]:
         """See ``Statements``."""
-        connection.exec_driver_sql(self._UPDATE, tuple(map(list, zip(*rows, strict=True))))
+        made: set[str] = set()
+        for arrays in _arrays(INSERTED, rows):
+            made.update(row[0] for row in fetch(connection, self._INSERT, arrays))
+        return made
 
-    def count(self, connection: Connection, rows: Sequence[tuple[object, ...]]) -> None:
+    def add_messages(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
         """See ``Statements``."""
-        known = len(COUNTERS)
-        for one in rows:
-            connection.exec_driver_sql(self._COUNT, (*one[:known], *one[:2], *one[known:]))
+        for arrays in _arrays(MESSAGE, rows):
+            execute(connection, self._ADD_MESSAGES, arrays)
+
+    def update(
+        self, connection: Connection, rows: Sequence[tuple[Any, ...]], counts: Sequence[tuple[Any, ...]]
+    ) -> None:
+        """See ``Statements``."""
+        updates = list(_arrays(self._UPDATED, rows)) if rows else []
+        if len(counts) == len(updates) == 1:
+            # One round trip less for most batches. The events are locked, so the order of the two updates is that of all writers.
+            execute(connection, self._UPDATE_AND_COUNT, (*_count_parameters(counts[0]), *updates[0]))
+            return
+        for arrays in updates:
+            execute(connection, self._UPDATE, arrays)
+        for one in counts:
+            execute(connection, self._COUNT, _count_parameters(one))
+
+    def update_all(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+        """See ``Statements``."""
+        for arrays in _arrays(self._ALL, rows):
+            execute(connection, self._UPDATE_ALL, arrays)
 
 
 STATEMENTS: dict[str, Statements] = {"sqlite": SqliteStatements(), "postgresql": PostgresStatements()}

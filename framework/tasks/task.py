@@ -3,22 +3,21 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import islice
 from types import TracebackType
 from typing import Any, Self, Unpack
 
 from sqlalchemy import Connection, RowMapping, insert, update
-from sqlalchemy.exc import SQLAlchemyError
 
 from framework.async_twin import async_twin
 from framework.declare.options import PushOptions
-from framework.errors import TaskDatabaseError, TaskError, TaskNotFoundError
+from framework.errors import TaskError, TaskNotFoundError
 from framework.tasks import access, queries
 from framework.tasks.apply import note_completion
 from framework.tasks.change import clean_text
+from framework.tasks.database import sql_errors
 from framework.tasks.model import FAILED_STATUSES, tasks
 from framework.tasks.progress import EventMessage, JobEvent, TaskProgress, load_json, progress_of
 from framework.tasks.pushing import PUSH_CHUNK, push_chunk
@@ -84,8 +83,7 @@ class Task:
             "created_at": time.time(),
         }
         task_id = uuid.uuid4().hex
-        with _writing() as connection:
-            connection.execute(insert(tasks).values(id=task_id, **facts))
+        _write(lambda connection: connection.execute(insert(tasks).values(id=task_id, **facts)))
         return cls(task_id, facts)
 
     @classmethod
@@ -167,11 +165,13 @@ class Task:
     def close(self) -> None:
         """Take no more jobs: the task is complete when all have ended. The end of a ``with`` block calls it."""
         now = time.time()
-        with _writing() as connection:
-            connection.execute(
-                update(tasks).where(tasks.c.id == self.id, tasks.c.closed_at.is_(None)).values(closed_at=now)
-            )
+
+        def close(connection: Connection) -> None:
+            wanted = update(tasks).where(tasks.c.id == self.id, tasks.c.closed_at.is_(None))
+            connection.execute(wanted.values(closed_at=now))
             note_completion(connection, [self.id], now)
+
+        _write(close)
 
     def __enter__(self) -> Self:
         return self
@@ -234,10 +234,9 @@ class Task:
         Raises:
             ShardUnavailableError: a shard does not answer; call it again.
         """
-        now = time.time()
-        with _writing() as connection:
-            wanted = update(tasks).where(tasks.c.id == self.id, tasks.c.cancelled_at.is_(None))
-            connection.execute(wanted.values(cancelled_at=now))
+        wanted = update(tasks).where(tasks.c.id == self.id, tasks.c.cancelled_at.is_(None))
+        cancelled = wanted.values(cancelled_at=time.time())
+        _write(lambda connection: connection.execute(cancelled))
         self.close()
         count, after = 0, 0
         while True:
@@ -262,9 +261,8 @@ class Task:
 
     def set_result(self, result: Json) -> None:
         """Store a summary of the result with the task: any JSON value."""
-        with _writing() as connection:
-            text = dumps(result).decode()
-            connection.execute(update(tasks).where(tasks.c.id == self.id).values(result=text))
+        stored = update(tasks).where(tasks.c.id == self.id).values(result=dumps(result).decode())
+        _write(lambda connection: connection.execute(stored))
 
     def result(self) -> Json:
         """Return the summary of the result, ``None`` before it is stored."""
@@ -348,14 +346,15 @@ def _name(what: str, value: str | None) -> str | None:
 
 
 @contextmanager
-def _transaction(*, writes: bool) -> Generator[Connection]:
-    """Open one transaction; its SQL errors become ``TaskDatabaseError``."""
+def _reading() -> Generator[Connection]:
+    """Open one transaction that reads; its SQL errors become ``TaskDatabaseError``."""
     database = open_database().database
-    try:
-        with database.writing() if writes else database.reading() as connection:
-            yield connection
-    except (SQLAlchemyError, OSError) as error:
-        raise TaskDatabaseError(database.name, error) from error
+    with sql_errors(database), database.reading() as connection:
+        yield connection
 
 
-_reading, _writing = partial(_transaction, writes=False), partial(_transaction, writes=True)
+def _write(change: Callable[[Connection], object]) -> None:
+    """Call ``change`` in a transaction, which a deadlock repeats; its SQL errors become ``TaskDatabaseError``."""
+    database = open_database().database
+    with sql_errors(database):
+        database.write(change)

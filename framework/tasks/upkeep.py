@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import redis
 
 from framework.declare import registry
+from framework.store.absent_keys import AbsentKeys
 from framework.tasks.access import LazyRecorder
 from framework.telemetry import logs
 from framework.telemetry.rate_limit import LogRateLimit
+from framework.wire import keys
 
 if TYPE_CHECKING:
     from framework.tasks.database import TaskDatabase
@@ -28,7 +30,7 @@ _PRUNED_PER_PASS = 20_000
 
 
 class TaskUpkeep:
-    """The work of one process. ``step`` costs nothing in an application without recorded classes, and without leading."""
+    """The work of one process. ``step`` costs nothing in an application without recorded jobs, and without leading."""
 
     def __init__(
         self,
@@ -37,6 +39,7 @@ class TaskUpkeep:
         recorder: LazyRecorder,
         leads: Callable[[], bool],
         *,
+        absent: AbsentKeys | None = None,
         pass_period_s: float = PASS_PERIOD_S,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -44,6 +47,7 @@ class TaskUpkeep:
         self._shard = shard
         self._recorder = recorder
         self._leads = leads
+        self._absent = absent or AbsentKeys((keys.TASK_EVENTS,))
         self._pass_period_s = pass_period_s
         self._monotonic = monotonic
         self._next = 0.0
@@ -53,10 +57,10 @@ class TaskUpkeep:
         self._log = logs.logger(shard=shard)
 
     def step(self) -> None:
-        """Begin the work in a thread if it is due and this process leads."""
-        if not (self._recorder.is_open or any(worker.declaration().track for worker in registry.workers())):
+        """Begin the work in a thread if it is due and this process leads. Raises redis errors."""
+        if self._monotonic() < self._next or not self._has_work():
             return
-        if not self._leads() or self._monotonic() < self._next or (self._thread and self._thread.is_alive()):
+        if not self._leads() or (self._thread and self._thread.is_alive()):
             return
         self._next = self._monotonic() + self._pass_period_s
         self._thread = threading.Thread(target=self._work, name="task-upkeep", daemon=True)
@@ -65,6 +69,16 @@ class TaskUpkeep:
         # The system cannot start another thread: the next step tries again.
         except RuntimeError:
             self._thread = None
+
+    def _has_work(self) -> bool:
+        if self._recorder.is_open or any(worker.declaration().track for worker in registry.workers()):
+            return True
+        # Scripts keep the events of jobs of which only their push says that they are recorded: set(track=True).
+        if not self._absent.may_exist(keys.TASK_EVENTS):
+            return False
+        found = bool(self._client.exists(keys.TASK_EVENTS))
+        self._absent.note(keys.TASK_EVENTS, found=found)
+        return found
 
     def _work(self) -> None:
         begun = self._monotonic()
@@ -85,7 +99,7 @@ class TaskUpkeep:
         """Write the spool to the database, then mend events. Raises redis errors and SQLAlchemyError."""
         database = self._recorder.store.database
         spool: Any = import_module("framework.tasks.spool")
-        if written := spool.drain(self._client, database):
+        if written := spool.drain(self._client, database, self._recorder.store.recorder_of(self._shard)):
             self._log.info(
                 "events that Redis kept are in the database of tasks", event_name="tasks.spool_written", count=written
             )

@@ -26,13 +26,13 @@ from framework.telemetry.rate_limit import LogRateLimit
 WhenDown: TypeAlias = Literal["continue", "wait"]
 
 MAX_BATCH = 500
-_LINGER_S = 0.05
-"""The time for which changes that no thread waits for are collected."""
 _GROUP_S = 0.002
 """The time for which changes are collected of which a thread waits for one."""
 _ENDS_S = 0.01
 """The time for which ends of jobs are collected for which no thread waits."""
-_SOON, _WAITED_FOR = 1, 2
+_LINGER_ROUNDS = 5
+"""So many times as long, changes are collected for which nothing waits."""
+_SOON, _WAITED_FOR, _AT_ONCE = 1, 2, 3
 _MAX_QUEUED = 10_000
 _MAX_BACKOFF_S = 2.0
 _RETRY_S = 2.0
@@ -107,7 +107,8 @@ class EventWriter:
         self._queue: deque[EventChange | Ticket] = deque()
         self._thread: threading.Thread | None = None
         self._urgency = 0
-        """``_WAITED_FOR`` if a thread waits for one of the queued changes, ``_SOON`` if a job is acknowledged with one."""
+        """The highest of the queued changes: ``_SOON`` if a job is acknowledged with one, ``_WAITED_FOR`` if a thread waits for one,
+        ``_AT_ONCE`` if no job can start before one is written."""
         self._busy = self._closing = self._idle = False
         self._blocked = 0
         """The threads that wait for the writer, without those that hold a ticket."""
@@ -127,16 +128,18 @@ class EventWriter:
             self._add([], tickets)
         return tickets
 
-    def submit_end(self, change: EventChange, on_durable: Callable[[], None]) -> Ticket:
-        """Write a change within some milliseconds, and call ``on_durable`` then, in the thread of the writer."""
+    def submit_end(self, change: EventChange, on_durable: Callable[[], None], *, at_once: bool = False) -> Ticket:
+        """Write a change within some milliseconds or at once, and call ``on_durable`` then, in the thread of the writer."""
         ticket = CallTicket(change, on_durable)
         with self._changed:
             self._queue.append(ticket)
+            urgency = _AT_ONCE if at_once else _SOON
             # Also as the only one: the urgency may be that of changes which were given up.
-            if self._urgency < _SOON or len(self._queue) == 1:
-                self._urgency = max(self._urgency, _SOON)
+            if self._urgency < urgency or len(self._queue) == 1:
+                self._urgency = max(self._urgency, urgency)
                 self._start_thread()
-                if self._idle:
+                # A writer that collects changes looks for ends by itself: see `_take`.
+                if self._idle and (at_once or len(self._queue) == 1):
                     self._changed.notify_all()
         return ticket
 
@@ -164,7 +167,7 @@ class EventWriter:
         """Write all changes that wait; return whether that was possible in time."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
-            self._urgency = _WAITED_FOR
+            self._urgency = max(self._urgency, _WAITED_FOR)
             self._changed.notify_all()
             return self._block(lambda: not self._queue and not self._busy, max(0.0, deadline - time.monotonic()))
 
@@ -180,7 +183,7 @@ class EventWriter:
         self._queue.extend(changes)
         self._queue.extend(tickets)
         if tickets:
-            self._urgency = _WAITED_FOR
+            self._urgency = max(self._urgency, _WAITED_FOR)
         self._start_thread()
         if self._idle and (tickets or len(self._queue) in (1, MAX_BATCH)):
             self._changed.notify_all()
@@ -213,10 +216,11 @@ class EventWriter:
             self._wait(lambda: bool(self._queue) or self._closing)
             if not self._queue:
                 return None
-            if not self._urgency:
-                self._wait(lambda: self._urgency > 0 or len(self._queue) >= MAX_BATCH, _LINGER_S)
-            if self._urgency == _SOON:
-                self._wait(lambda: self._urgency == _WAITED_FOR or len(self._queue) >= MAX_BATCH, _ENDS_S)
+            # In short waits: to be notified of the first end would cost two thread switches more for each batch.
+            for _ in range(_LINGER_ROUNDS):
+                self._wait(lambda: self._urgency >= _WAITED_FOR or len(self._queue) >= MAX_BATCH, _ENDS_S)
+                if self._urgency or len(self._queue) >= MAX_BATCH:
+                    break
             is_waited_for = self._urgency == _WAITED_FOR
         # Threads that the last batch has released end their next jobs about now: one transaction serves all of them.
         if is_waited_for and len(self._queue) < MAX_BATCH:

@@ -16,6 +16,8 @@ from framework.wiring.payloads import open_encryption
 class MemoryStore:
     """See ``BlobStore``."""
 
+    can_vanish = False
+
     def __init__(self) -> None:
         self._blobs: dict[str, tuple[bytes, float]] = {}
 

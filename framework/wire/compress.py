@@ -9,16 +9,17 @@ from typing import cast
 
 from framework.errors import MissingKeyError, OffloadedArgumentsError, PayloadError, PayloadLimitError
 from framework.types import Payload
-from framework.wire.deflate import deflate
-from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, measure
+from framework.wire.deflate import deflate, inflate_at_once
+from framework.wire.footprint import DECODED_LIMIT, LARGE_PAYLOAD, measure, pieces
 from framework.wire.json import dumps, loads
+from framework.wire.plain_values import is_surely_strict
 from framework.wire.protected import OFFLOADED, READ, ProtectedArguments, is_protected
 
 COMPRESSED = "compressed"
 ORIGINAL_SIZE = "original_job_size_bytes"
 # Bytes per call of the inflater. The input chunk is small because zlib copies its unconsumed rest after each call.
 _INPUT_CHUNK, _OUTPUT_CHUNK = 1 << 12, 1 << 16
-# Arguments of so few bytes are kept while they are measured, so that they are inflated only once.
+# Arguments of so few bytes are inflated at once, and once. More are inflated by steps: they may be a bomb.
 _KEPT_BYTES = 1 << 20
 
 
@@ -33,8 +34,10 @@ def decompress_arguments(
     decoded_limit: int = DECODED_LIMIT,
     reserve: Callable[[int], None] | None = None,
     protected: ProtectedArguments | None = None,
-) -> None:
+) -> bool:
     """Restore the original arguments and remove both marker fields; an uncompressed payload stays unchanged.
+
+    Return whether the restored arguments surely pass the check of strict arguments (``is_surely_strict``).
 
     ``reserve`` is called with the bytes of memory that large arguments take, before they are inflated whole. ``protected`` reads
     encrypted and offloaded arguments; their payload keeps its marker fields, so that no log line shows the arguments.
@@ -47,7 +50,7 @@ def decompress_arguments(
             PayloadDecompressionConflictError). The payload is unchanged.
     """
     if not payload.get(COMPRESSED) or READ in payload:
-        return
+        return False
     arguments = payload.get("args")
     if not (isinstance(arguments, list) and len(arguments) == 1 and isinstance(arguments[0], str)):  # pyright: ignore[reportUnknownArgumentType]
         raise PayloadError(
@@ -55,8 +58,9 @@ def decompress_arguments(
         )
     try:
         deflated_arguments = _deflated(payload, arguments[0], protected)
-        kept: list[bytes] = []
-        footprint = measure(partial(_inflated, deflated_arguments, limit, kept), decoded_limit)
+        inflated = inflate_at_once(deflated_arguments, min(limit, _KEPT_BYTES))
+        read = partial(_inflated, deflated_arguments, limit) if inflated is None else partial(pieces, inflated)
+        footprint = measure(read, decoded_limit)
     except (binascii.Error, ValueError, zlib.error) as error:
         raise PayloadError(f"its compressed arguments are damaged: {error}") from error
     stated_size = payload.get(ORIGINAL_SIZE)
@@ -67,18 +71,19 @@ def decompress_arguments(
         )
     if reserve is not None and footprint.memory > LARGE_PAYLOAD:
         reserve(footprint.memory + footprint.size)
-    # With the size known, zlib fills one buffer instead of joining several.
-    is_kept = footprint.size <= _KEPT_BYTES
-    arguments_json = b"".join(kept) if is_kept else zlib.decompress(deflated_arguments, bufsize=footprint.size)
-    original = loads(arguments_json, None)
+    if inflated is None:
+        # With the size known, zlib fills one buffer instead of joining several.
+        inflated = zlib.decompress(deflated_arguments, bufsize=footprint.size)
+    original = loads(inflated, None)
     if not isinstance(original, list):
         raise PayloadError("its compressed arguments are not a list")
     payload["args"] = original
     if is_protected(payload):
         payload[READ] = True
-        return
-    payload.pop(COMPRESSED)
-    payload.pop(ORIGINAL_SIZE, None)
+    else:
+        payload.pop(COMPRESSED)
+        payload.pop(ORIGINAL_SIZE, None)
+    return is_surely_strict(inflated, original)
 
 
 def _deflated(payload: Payload, text: str, protected: ProtectedArguments | None) -> bytes:
@@ -92,15 +97,14 @@ def _deflated(payload: Payload, text: str, protected: ProtectedArguments | None)
     return protected.read(payload, text)
 
 
-def _inflated(data: bytes, limit: int, kept: list[bytes]) -> Iterator[bytes]:
-    """Inflate in chunks, and leave the first ``_KEPT_BYTES`` of them in ``kept``.
+def _inflated(data: bytes, limit: int) -> Iterator[bytes]:
+    """Inflate in chunks.
 
     Raises:
         PayloadLimitError: the data inflates beyond ``limit`` bytes.
         PayloadError: the data is damaged.
     """
     inflater = zlib.decompressobj()
-    kept.clear()
     size = 0
     for start in range(0, len(data), _INPUT_CHUNK):
         fed = data[start : start + _INPUT_CHUNK]
@@ -110,8 +114,6 @@ def _inflated(data: bytes, limit: int, kept: list[bytes]) -> Iterator[bytes]:
             if size > limit:
                 reason = f"its compressed arguments inflate beyond {limit:,} bytes"
                 raise PayloadLimitError(reason, limit, setting="size_limit.decompressed_limit")
-            if size <= _KEPT_BYTES:
-                kept.append(piece)
             yield piece
             fed = inflater.unconsumed_tail
             if inflater.eof or not (fed or len(piece) == _OUTPUT_CHUNK):

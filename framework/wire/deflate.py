@@ -1,15 +1,20 @@
-"""Deflate with ISA-L if the extra ``fast`` is installed, and with zlib otherwise. Every zlib reads both results."""
+"""Deflate and inflate with ISA-L if the extra ``fast`` is installed, and with zlib otherwise: both have the same format."""
 
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 try:
     from isal import isal_zlib
 # The extra `fast` is not installed.
 except ImportError:
     _isal_compress: Callable[[bytes, int], bytes] | None = None
+    _new_inflater: Callable[[], Any] = zlib.decompressobj
+    _errors: Any = zlib.error
 else:
     _isal_compress = isal_zlib.compress  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    _new_inflater = isal_zlib.decompressobj  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    _errors = (zlib.error, isal_zlib.IsalError)
 
 _ZLIB_LEVEL = 5
 """GitLab's level."""
@@ -18,9 +23,20 @@ _ZLIB_LEVEL = 5
 _ISAL_LEVEL = 2
 
 
-# Decision 211: ISA-L only compresses. zlib also inflates with the extra, because its verdict on damaged data must not depend on it.
 def deflate(data: bytes) -> bytes:
     """Return ``data`` in zlib's format."""
     if _isal_compress is None:
         return zlib.compress(data, _ZLIB_LEVEL)
     return _isal_compress(data, _ISAL_LEVEL)
+
+
+# Decision 257: ISA-L may accept data, zlib alone refuses it. So no verdict on damaged data depends on the extra.
+def inflate_at_once(data: bytes, most: int) -> bytes | None:
+    """Return the inflated ``data`` if it is whole, and has at most ``most`` bytes; ``None`` if it has to be read by steps."""
+    inflater = _new_inflater()
+    try:
+        # One more byte: the checksum is read only after the last one.
+        inflated: bytes = inflater.decompress(data, most + 1)
+    except _errors:
+        return None
+    return inflated if inflater.eof and not inflater.unused_data and len(inflated) <= most else None

@@ -32,6 +32,7 @@ _OF_LATIN_1, _BELOW_ASTRAL = (
     bytes(range(0xC4)),
     bytes(range(0xF0)),
 )
+_NO_STRUCTURE = bytes(set(range(256)) - set(b'",:[{'))
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _escapes_astral, _escapes_wide = re.compile(rb"\\u[dD][89a-fA-F]").search, re.compile(rb"\\u(?!00)").search
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
@@ -97,8 +98,9 @@ class Footprint:
             self._widen(chunk)
         structure = self._structure
         if structure is None:
-            outside = chunk
-            self._quotes += chunk.count(b'"')
+            # To remove all other bytes first takes half of the time: each count reads only the rest.
+            outside = chunk.translate(None, _NO_STRUCTURE)
+            self._quotes += outside.count(b'"')
             # An escape may stand for any character.
             self._width = _ASTRAL if b"\\" in chunk else self._width
         else:

@@ -23,8 +23,11 @@ def open_payload_upkeep(settings: Settings, leads: Callable[[], bool]) -> tuple[
             # Loaded for the first sweep: a process without a payload store does not pay for the search of jobs.
             made: Any = import_module("framework.admin.payload_sweep")
             sweeper = made.PayloadSweeper(offload, keep_s, {name: shards[name].client for name in shards})
-            if sweeper.claim(period_s) and (found := sweeper.sweep()).deleted:
-                log_sweep(found.deleted, found.deleted_size)
+            if sweeper.claim(period_s):
+                found = sweeper.sweep()
+                sweeper.end_claim()
+                if found.deleted:
+                    log_sweep(found.deleted, found.deleted_size)
         finally:
             shards.close()
 

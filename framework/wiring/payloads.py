@@ -52,19 +52,19 @@ def open_offload(settings: Settings) -> PayloadOffload | None:
         ConfigurationError: the extra is not installed.
     """
     found = settings.payload_offload
-    return None if found.url is None else _offload_to(found.url, found.threshold)
+    return None if found.url is None else _offload_to(found.url, found.threshold, made_before=settings.production)
 
 
 @lru_cache(maxsize=8)
-def _offload_to(url: str, threshold: int) -> PayloadOffload:
+def _offload_to(url: str, threshold: int, *, made_before: bool) -> PayloadOffload:
     # Cached: client, processor and poller of one process share its connections, and its rate of log lines.
     found = PayloadOffloadSettings(url=url, threshold=threshold)
     if found.folder is not None:
-        return PayloadOffload(FolderStore(found.folder), url, threshold)
+        return PayloadOffload(FolderStore(found.folder), url, threshold, made_before=made_before)
     bucket, prefix, endpoint, region = found.bucket
     store = S3Store(bucket, prefix, endpoint=endpoint, region=region)
     store.load()
-    return PayloadOffload(store, url, threshold)
+    return PayloadOffload(store, url, threshold, made_before=made_before)
 
 
 def open_signatures(found: SignatureSettings) -> PayloadSignatures | None:

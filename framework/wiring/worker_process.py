@@ -22,6 +22,7 @@ from framework.execute.profiling import RedisProfiles
 from framework.execute.stats import RunningJobs
 from framework.finish.status_writer import StatusWriter
 from framework.process.banner import print_banner
+from framework.process.batch_event_log import BatchEventLog
 from framework.process.blocking_queues import BlockingQueues
 from framework.process.boot_warnings import warn_splits, warn_stale_queues, warn_unknown_queues, warn_unknown_variables
 from framework.process.capsules import Capsules
@@ -244,7 +245,7 @@ def build_worker(
         cron=(cron := open_cron(settings, router, shard.name, upkeep, identity, lambda: record.quiet, absent, waits)),
         reaper=Reaper(upkeep, events.recovered, detector, dead_set, decoded_limit, interruptions, waits),
         refresh=partial(_call_each, policies.refresh, cancellations.refresh),
-        maintenance=(*policies.maintenance, *_monitors(settings, shard.name, upkeep, events, cron)),
+        maintenance=(*policies.maintenance, *_monitors(settings, shard.name, upkeep, events, cron, absent)),
         flags=policies.flags,
         events=events,
         push_back=open_push_back(shard.client, owners, fetchers, events, interruptions),
@@ -303,6 +304,7 @@ def _absent_keys(settings: Settings, identity: str, owners: Sequence[str], waits
     """Return the keys that a process without work, policies in use or operators' orders does not find."""
     names = (
         *(keys.CANCELLED, keys.FLAGS, keys.PAUSED, keys.PAUSED_CLASSES, keys.LIMITS, keys.LIMITS_WAITING, keys.RETRY),
+        *(keys.TASK_EVENTS, keys.BATCH_EVENTS),
         *(keys.cron_entries(settings.cron.application), keys.signals(identity)),
     )
     # The record task checks them; an answer must last until the next check has been made.
@@ -333,12 +335,18 @@ def _record(
 
 
 def _monitors(
-    settings: Settings, shard: str, client: "redis.Redis", events: ProcessEvents, cron: CronScheduler
+    settings: Settings,
+    shard: str,
+    client: "redis.Redis",
+    events: ProcessEvents,
+    cron: CronScheduler,
+    absent: AbsentKeys,
 ) -> tuple[Callable[[], None], ...]:
-    """Return the periodic reports, of jobs held for long and of jobs of other applications, and the work of a leader."""
+    """Return the periodic reports (jobs held for long, jobs of other applications, events of batches), and the work of a leader."""
     return (
         HeldJobsAlert(client, events.held_too_long, settings.held_alert_after).check,
         events.summarize_foreign,
-        TaskUpkeep(client, shard, default_client().recorder, cron.leadership.ask).step,
+        TaskUpkeep(client, shard, default_client().recorder, cron.leadership.ask, absent=absent).step,
+        BatchEventLog(client, shard, absent).step,
         *open_payload_upkeep(settings, cron.leadership.ask),
     )

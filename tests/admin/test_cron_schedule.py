@@ -53,12 +53,15 @@ def test_entry_is_added_listed_and_removed(report, second_redis):
         {"cls": 5},
         {"args": "7"},
         {"reason": None},
+        # Half of a surrogate pair, which JSON cannot carry, and two lines.
+        {"reason": "\ud800"},
+        {"reason": "a\nb"},
     ):
         with pytest.raises(ConfigurationError, match="the cron entry 'other'"):
             admin.add_cron_entry("other", **{"cron": "@daily", "cls": report, **wrong})
     with admin.read_only(), pytest.raises(ReadOnlyError):
         admin.remove_cron_entry("extra")
-    for unknown in ("other", None):
+    for unknown in ("other", None, "\ud800"):
         with pytest.raises(UnknownNameError):
             admin.remove_cron_entry(unknown)
     assert states.read_added() == stored

@@ -120,7 +120,7 @@ def test_arguments_are_decompressed_and_encrypted_ones_hidden(shard, redis):
 
 def test_find_reads_the_id_and_no_other_field(shard, redis):
     add(redis, keys.DEAD, "other", args=["wanted"])
-    assert admin.dead().find("wanted") is None
+    assert admin.dead().find("wanted") is admin.dead().find("\ud800") is None
     data = add(redis, keys.DEAD, "wanted")
     found = admin.dead().find("wanted")
     assert (found.data, found.shard, found.score) == (data, "main", pytest.approx(NOW))

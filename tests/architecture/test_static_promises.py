@@ -76,9 +76,10 @@ def test_python_code_takes_no_job_out_of_a_key() -> None:
             *(node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value in TAKING),
         ]
     ]
-    # The spool of events, and the list of a caller, hold no jobs.
+    # The spool of events, the events of batches, and the list of a caller, hold no jobs.
     results = ["framework/shard/result_store.py: BLPOP", "framework/shard/result_store.py: LPOP"]
-    assert taking == ["framework/process/record.py: RPOP", *results, "framework/tasks/spool.py: ZREM"]
+    batches = "framework/process/batch_event_log.py: LTRIM"
+    assert taking == [batches, "framework/process/record.py: RPOP", *results, "framework/tasks/spool.py: ZREM"]
 
 
 @pytest.mark.proves("R8")

@@ -121,6 +121,19 @@ def test_guard_round_with_kills_keeps_every_promise(chaos):
 
 
 @pytest.mark.campaign
+@pytest.mark.slow
+def test_call_round_with_restarts_keeps_every_promise(chaos):
+    size = ["--processes", "2", "--jobs", "500", "--other-jobs", "50", "--seconds", "10", "--every", "1.5"]
+    done, report = chaos("run", "--round", "calls", *size, "--settle", "0")
+    assert done.returncode == (0 if report["held"] else 1), done.stdout
+    (found,) = report["rounds"]
+    assert not [promise for promise in broken(found) if not promise.startswith(TIMED)], done.stdout
+    assert sum(found["ends of calls"].values()) == found["calls"] > 20
+    assert len(found["ends of calls"]) == 3
+    assert found["profiles"] >= 1
+
+
+@pytest.mark.campaign
 def test_chaos_on_ctrl_c_ends_every_process(short_path):
     env = {**os.environ, "FRAMEWORK_VAR_DIR": str(short_path)}
     argv = [*CHAOS, "kill", "--round", "kill", "--mode", "bare", "--processes", "1", "--jobs", "1000000"]

@@ -2,14 +2,17 @@
 
 import itertools
 import json
+import re
 import time
 
 import pytest
 
 from framework.admin import search
+from framework.cli.jobs_explain_answer import wish_lines
 from framework.feature_flags.flag import Flag, pause_flag
 from framework.feature_flags.redis_flags import set_flag
 from framework.wire import keys
+from framework.wire.result_fields import end_answer, value_answer
 from tests.harness import ROOT, encoded, enqueue, hold, until
 
 COMMAND = str(ROOT / "scripts" / "jobs")
@@ -70,10 +73,21 @@ def test_explain_shows_the_progress_of_an_iterable_job(site, explain, redis):
 
 
 def test_explain_names_the_limiter_that_did_not_admit_a_job(explain, redis):
-    over = {"overrated": 2, "aw_limiter": "api"}
+    over = {"overrated": 2, "aw_limiter": "api", "aw_result": [3_600, "3f2a"], "aw_profile": True}
     redis.zadd(keys.SCHEDULE, {encoded("NoopWorker", jid=JID, **over): time.time() + 600})
-    (found,) = explain()["found"]
+    redis.set(keys.result(JID), value_answer(b'"secret"'), ex=900)
+    redis.hset(keys.profile(JID), mapping={"class": "NoopWorker", "at": 5, "duration_s": 1.5})
+    report = explain()
+    (found,) = report["found"]
     reason = found["reasons"][0]
+    assert (found["call"], found["profile"]) == ({"ttl_s": 3_600, "caller": "3f2a"}, True)
+    answer = report["answers"]["main"]
+    assert (answer["end"], answer["reason"], 0 < answer["kept_s"] <= 900) == ("done", None, True)
+    assert report["profiles"] == {"main": {"at": 5.0, "duration_s": 1.5}}
+    assert list(wish_lines({"aw_result": [3_600, "3f2a"], "aw_profile": True})) == [
+        "  result    the process 3f2a has called it, and waits for its answer, which is kept for 1 h after its end",
+        "  profile   each run is profiled, and its page kept for a day",
+    ]
     assert (reason["code"], reason["why"]) == (
         "over_limit",
         "a rate limiter did not admit it 2 times, the last time api",
@@ -221,10 +235,16 @@ def test_explain_unknown_job_lists_possible_reasons(site, redis):
     assert (done.returncode, json.loads(done.stdout)["found"]) == (1, [])
     assert done.stderr.startswith(f"No key of main holds the job {JID}. ")
     redis.set(keys.status(JID), "completed")
+    redis.set(keys.result(JID), end_answer("dead", "no row", "LookupError"), ex=7_200)
+    redis.hset(keys.profile(JID), mapping={"class": "NoopWorker", "at": 5, "duration_s": 1.5, "error": "KeyError"})
     done = site.run(COMMAND, "explain", JID, "-r", "jobs")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"No key of main holds the job {JID}. ")
-    assert done.stdout.endswith("  - its status on main: completed\n")
+    status, answer, profile = done.stdout.splitlines()[-3:]
+    assert status == "  - its status on main: completed"
+    assert re.fullmatch(r"  - its answer on main: dead \(LookupError: no row\), kept for .* more", answer)
+    assert profile.startswith("  - its profile on main: a run of 1.5 s, ended with KeyError; `")
+    assert profile.endswith(f"jobs profile {JID}` writes the page")
 
 
 def test_explain_unreachable_shard_is_reported(site, explain, redis):

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from framework.cli.jobs_explain_answer import class_lines
 from framework.feature_flags.flag import Flag, pause_flag
 from framework.feature_flags.redis_flags import set_flag
 from framework.wire import keys
@@ -50,7 +51,9 @@ def test_class_without_a_process_says_so(explain, redis):
 
 def test_class_is_explained_by_queue_with_its_rates(explain, redis):
     push(redis, 4)
-    push(redis, 1, queue="aside")
+    push(redis, 1, queue="aside", aw_result=[60, ""], aw_profile=True)
+    redis.hset(keys.profile("n0"), mapping={"class": "NoopWorker", "at": 5})
+    redis.zadd(keys.PROFILES, {"n0": 5})
     write_record(redis, queues=["default"])
     set_flag(redis, Flag(pause_flag("NoopWorker"), 100, "reindexing", "ann"), 600)
     now = time.time()
@@ -59,6 +62,9 @@ def test_class_is_explained_by_queue_with_its_rates(explain, redis):
     (shard,) = explain("NoopWorker", "--json")["shards"]
     assert (shard["queue"], shard["routed"], shard["waiting"]) == ("default", True, 5)
     assert shard["places"] == {"queue default": 4, "queue aside": 1}
+    assert (shard["called"], shard["profiled"], shard["profiles"]) == (1, 1, 1)
+    assert next(class_lines(1, 1, 2)) == "  result    1 of these jobs has a caller that waits"
+    assert next(class_lines(0, 1, 2)).startswith("  profile   1 of these jobs profiled, 2 kept: `")
     assert [(one["identity"], one["busy"]) for one in shard["processes"]] == [(RUBY, 2)]
     assert (shard["runs"], shard["mean_s"], shard["slots"]) == (120, 2.0, 5)
     assert shard["capacity_per_minute"] == 150

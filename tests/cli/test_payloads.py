@@ -5,7 +5,9 @@ import os
 import time
 
 import pytest
+from click.testing import CliRunner
 
+from framework.cli.main import main
 from framework.payloads.folder_store import FolderStore
 from framework.payloads.offload import PayloadOffload
 from framework.wire import keys
@@ -26,7 +28,11 @@ def site(short_path, redis, redis_url):
     made.close()
 
 
-def test_sweep_deletes_what_no_job_names(site, redis, short_path):
+def test_sweep_deletes_what_no_job_names(site, redis, short_path, monkeypatch):
+    monkeypatch.setenv("FRAMEWORK_CONFIG_DIR", str(short_path / "config"))
+    for words in ("is a payload store now", "was a payload store before"):
+        made = CliRunner().invoke(main, ["payloads", "create"])
+        assert (made.exit_code, made.output) == (0, f"file://{short_path}/payloads {words}\n")
     offload = PayloadOffload(FolderStore(short_path / "payloads"), "", 1)
     jobs = [job(offload, number) for number in range(8)]
     redis.lpush(keys.queue("default"), jobs[0])

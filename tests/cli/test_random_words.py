@@ -19,7 +19,7 @@ ENDLESS = {"--watch"}
 CODES = {EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_CONFIGURATION}
 VERBS = sorted(name for name in COMMANDS if name.split()[0:1] and name.split()[0] in GROUPS and " " in name)
 ODD = (
-    *("", "-", "--", "-1", "0", "1e9", "NaN", "a b", "ü", "\x00", "*", "a=b"),
+    *("", "-", "--", "-1", "0", "1e9", "NaN", "a b", "ü", "\x00", "*", "a=b", "\udcff"),
     *("queue:default", "dead", "j1", "NoteWorker", "[1]", "10m", "--yes", "--json"),
 )
 
@@ -48,6 +48,8 @@ def installation(redis, redis_url, monkeypatch, tmp_path):
 @example(["jobs", "retry", "--class", ""])
 @example(["jobs", "list", "queue:"])
 @example(["jobs", "delete", "\x00", "--yes"])
+@example(["cron", "remove", "\udcff"])
+@example(["tasks", "list", "--owner", "\udcff"])
 def test_words_at_random_end_with_a_known_code(installation, words):
     ended = CliRunner().invoke(main, words, prog_name="application-worker", input="n\n")
     assert ended.exception is None or isinstance(ended.exception, SystemExit), (words, ended.exception)

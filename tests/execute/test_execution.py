@@ -8,7 +8,7 @@ from contextvars import copy_context
 
 import pytest
 
-from framework.declare import registry
+from framework.declare import registry, signature
 from framework.declare.worker import ApplicationWorker
 from framework.errors import (
     ArgumentsMismatchError,
@@ -30,6 +30,7 @@ from framework.middleware.chain import SERVER, Chain
 from framework.push.strict_arguments import StrictArgumentsCheck
 from framework.telemetry import context
 from framework.telemetry.logs import ServerLog
+from framework.wire.compress import deflate_arguments
 from framework.wire.json import dumps
 from tests.harness import compressed, encoded
 
@@ -248,6 +249,28 @@ def test_compressed_arguments_reach_the_job_whole(run):
     assert seen == ["ä" * 2_000]
     # the executor's limit is 10,000
     assert "decompressed_limit" in str(run(data=dumps(compressed(["x" * 20_000]))).outcome.error)
+
+
+def test_compressed_arguments_are_strict_or_the_job_fails(run, monkeypatch):
+    class ChangeArguments:
+        def call(self, instance, job, queue):
+            job["args"][0][0]["k"] = {1}
+            yield
+
+    plain = [{"k": 5, "text": "v1.2e34", "at": 1.5e-9}] * 30
+    worker(lambda self, value: seen.append(value))
+    strict = json.dumps([[*plain, {"k": "odd"}]])
+    for odd in ("1e999", "9" * 4_001, "[" * 65 + "]" * 65):
+        data = encoded(
+            jid="j", args=[deflate_arguments(strict.replace('"odd"', odd).encode()).decode()], compressed=True
+        )
+        assert isinstance(run(data=data).outcome.error, ArgumentsMismatchError), odd[:9]
+    data = encoded(jid="j", args=[deflate_arguments(strict.encode()).decode()], compressed=True)
+    assert isinstance(run(ChangeArguments, data=data).outcome.error, ArgumentsMismatchError)
+    assert seen == []
+    # The bytes have shown it: no value is visited.
+    monkeypatch.setattr(signature, "is_strict_parsed", None)
+    assert run(data=data).outcome == Succeeded()
 
 
 # --- server middleware ----------------------------------------------------------------------------------------------

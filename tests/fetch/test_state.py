@@ -71,6 +71,20 @@ def test_no_job_starts_while_acknowledgements_are_full():
     in_flight.confirm()
     assert in_flight.startable
     assert in_flight.start(0.0) is not None
+    # Ended jobs that wait for their events count too. Those that are most of the 32 say so.
+    in_flight = InFlight(1)
+    in_flight.add(units(*(b"%d" % number for number in range(2 * MAX_UNACKNOWLEDGED))))
+    left = []
+    for number in range(MAX_UNACKNOWLEDGED):
+        left.append(in_flight.start(5.0))
+        assert in_flight.leave(left[-1]) == (number == MAX_UNACKNOWLEDGED - 1)
+    assert (in_flight.startable, in_flight.start(6.0), in_flight.last_started_at) == (False, None, 0.0)
+    for unit in left[: MAX_UNACKNOWLEDGED // 2 + 2]:
+        in_flight.end_left(unit)
+    assert not in_flight.startable
+    in_flight.take_done(1)
+    in_flight.confirm()
+    assert not in_flight.leave(in_flight.start(7.0))
     assert MAX_UNACKNOWLEDGED == 32  # the contract: a kill repeats no more than these beyond the running ones
 
 

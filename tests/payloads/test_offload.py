@@ -2,6 +2,7 @@
 
 import base64
 import os
+import shutil
 import urllib.request
 
 import pytest
@@ -153,3 +154,16 @@ def test_store_that_fails_is_named(tmp_path, endpoint, monkeypatch):
             offload.fetch(payload, f"{'a' * 24}-{'b' * 64}")
         # Left to the sweep.
         offload.delete(f"{'a' * 24}-{'b' * 64}")
+    # A folder directly below a mount point, or the mount point itself, while nothing is mounted there.
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "payloads", tmp_path / "empty"):
+        offload = PayloadOffload(FolderStore(folder), "the-url", 1_000, made_before=True)
+        with pytest.raises(PayloadStoreError, match=r"lacks the file payload-store. .*made by `.*payloads create`"):
+            offload.move_out(job())
+        assert not folder.exists() or not list(folder.iterdir())
+    assert (offload.make_store(), offload.make_store()) == (True, False)
+    offload.move_out(job())
+    # It is no longer mounted.
+    shutil.rmtree(folder)
+    with pytest.raises(PayloadStoreError, match="payloads create"):
+        offload.move_out(job())

@@ -16,6 +16,8 @@ def test_leader_sweeps_once_in_a_period(tmp_path):
         sweeps.append(sweeper.claim(period_s))
         if len(sweeps) == 1:
             raise OSError("the store is away")
+        if sweeps[-1]:
+            sweeper.end_claim()
 
     period = sweep_period_s(86_400)
     assert period == 21_600
@@ -29,7 +31,13 @@ def test_leader_sweeps_once_in_a_period(tmp_path):
     step(3_600, 0)
     leads[0] = True
     step(1, 1)
-    # A sweep has begun: neither this nor another process begins one before the period has passed.
-    for seconds, count in ((599, 1), (1, 2), (600, 3), (period, 4)):
+    # A sweep has begun, and did not end: it may still run. After an hour it is repeated.
+    for seconds, count in ((599, 1), (1, 2), (600, 3), (2_400, 4)):
         step(seconds, count)
     assert sweeps == [True, False, False, True]
+    # It has ended: neither this nor another process begins one before the period has passed.
+    for seconds, count in ((3_601, 5), (period - 3_602, 6), (600, 7)):
+        step(seconds, count)
+    assert sweeps[4:] == [False, False, True]
+    (tmp_path / "last-sweep").write_bytes(b"\xff")
+    assert sweeper.claim(period), "what cannot be read is no claim"

@@ -15,6 +15,9 @@ _ENDS_BY_ITSELF = (
     (re.compile(r"aw:steady_since|aw:lease:.+|aw:pause_strategy:.+|[^:]+:\d+:[^:]+(:work|:workers|-signals)?"), 60),
     (re.compile(r"aw:held_alert"), 300),
     (re.compile(r"aw:push:.+"), 600),
+    (re.compile(r"aw:result_calls:.+"), 60),
+    (re.compile(r"aw:result:.+"), 3_600),
+    (re.compile(r"aw:profiles|aw:profile:.+"), 86_400),
     (re.compile(r"aw:limiter:[^:]+"), 90 * 86_400),
     (re.compile(r"j\|\d{6,8}\|\d{1,2}:\d{1,2}|(h\|)?.+-\d{1,2}-\d{1,2}:\d{1,2}"), 3 * 86_400),
 )

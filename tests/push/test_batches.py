@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from datetime import timedelta
 
 import pytest
@@ -461,30 +462,31 @@ def test_callback_of_a_nested_batch_stays_on_its_shard(two_shards):
             worker("Here").perform_async()
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: Batch("xyz"), ValueError, "no id of a batch"),
-        (lambda: Batch(5), ValueError, "no id of a batch"),
-        (lambda: Batch("aw-x", description="y"), TypeError, "takes no other argument"),
-        (lambda: Batch(description=5), TypeError, "give a str"),
-        (lambda: Batch(callback_queue="a b"), ValueError, "callback_queue='a b'"),
-        (lambda: Batch(expires_in=5), ValueError, "from a minute to ten years"),
-        (lambda: Batch(expires_in=float("nan")), ValueError, "from a minute to ten years"),
-        (lambda: Batch().jobs(autoflush=0), ValueError, "from 1 to 50,000"),
-        (lambda: Batch().on_success(print), TypeError, "give a worker class"),
-        (lambda: Batch().on_success(worker("W", perform=lambda self, n: None)), ArgumentsError, "W"),
-        (lambda: Batch().on_death(worker("W"), object()), ArgumentsError, "W"),
-        (lambda: Batch("aw-unknown").invalidate(), UnknownBatchError, "no shard has it"),
-        (lambda: Batch("aw-unknown").status, UnknownBatchError, "no shard has it"),
-        (lambda: list(Batch("aw-unknown").failed_jids()), UnknownBatchError, "no shard has it"),
-        (lambda: filled(Batch("aw-unknown")), UnknownBatchError, "no shard has it"),
-        (lambda: filled(Batch(shard="nowhere")), UnknownShardError, "nowhere"),
-    ],
-)
-def test_wrong_use_is_an_error_that_says_what_to_do(pusher, call, error, message):
-    with pytest.raises(error, match=message):
-        call()
+WRONG_USES = [
+    (lambda: Batch("xyz"), ValueError, "no id of a batch"),
+    (lambda: Batch(5), ValueError, "no id of a batch"),
+    (lambda: Batch("aw-x", description="y"), TypeError, "takes no other argument"),
+    (lambda: Batch(description=5), TypeError, "give a str"),
+    (lambda: Batch(description="\ud800"), ValueError, "is not Unicode text"),
+    (lambda: Batch(callback_queue="a b"), ValueError, "callback_queue='a b'"),
+    (lambda: Batch(expires_in=5), ValueError, "from a minute to ten years"),
+    (lambda: Batch(expires_in=float("nan")), ValueError, "from a minute to ten years"),
+    (lambda: Batch().jobs(autoflush=0), ValueError, "from 1 to 50,000"),
+    (lambda: Batch().on_success(print), TypeError, "give a worker class"),
+    (lambda: Batch().on_success(worker("W", perform=lambda self, n: None)), ArgumentsError, "W"),
+    (lambda: Batch().on_death(worker("W"), object()), ArgumentsError, "W"),
+    (lambda: Batch("aw-unknown").invalidate(), UnknownBatchError, "no shard has it"),
+    (lambda: Batch("aw-unknown").status, UnknownBatchError, "no shard has it"),
+    (lambda: list(Batch("aw-unknown").failed_jids()), UnknownBatchError, "no shard has it"),
+    (lambda: filled(Batch("aw-unknown")), UnknownBatchError, "no shard has it"),
+    (lambda: filled(Batch(shard="nowhere")), UnknownShardError, "nowhere"),
+]
+
+
+def test_wrong_use_is_an_error_that_says_what_to_do(pusher):
+    for call, error, message in WRONG_USES:
+        with pytest.raises(error, match=message):
+            call()
     assert not Batch("aw-unknown").valid
 
 
@@ -528,3 +530,33 @@ def test_overlapping_blocks_do_not_pile_up(pusher):
         block = following
     row_worker().perform_async(1)
     block._stack.close()
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1800)
+def test_batch_of_many_jobs_takes_little_of_redis(pusher, redis):
+    """``BATCH_JOBS=1000000`` makes it as large as the promise of the guide."""
+    count, row = int(os.environ.get("BATCH_JOBS", "100000")), row_worker()
+
+    def used(push):
+        redis.flushall()
+        before = redis.info("memory")["used_memory"]
+        push()
+        assert redis.llen("queue:default") == count
+        return redis.info("memory")["used_memory"] - before
+
+    plain = used(lambda: row.perform_bulk((number,) for number in range(count)))
+    batch = with_callbacks(description="many")
+
+    def fill():
+        with batch.jobs():
+            row.perform_bulk((number,) for number in range(count))
+
+    more = (used(fill) - plain) / count
+    for data in redis.lrange("queue:default", -1_000, -1):
+        end(redis, batch, json.loads(data)["jid"])
+    kept = sum(redis.memory_usage(key) for key in redis.keys(f"{keys.batch(batch.bid)}*"))
+    print(f"{count:,} jobs: {more:.1f} bytes more for each that waits; the batch itself: {kept:,} bytes")  # noqa: T201
+    assert more < 100
+    assert kept < 10_000
+    assert (batch.status.total, batch.status.pending) == (count, count - 1_000)

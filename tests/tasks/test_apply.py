@@ -12,6 +12,9 @@ from tests.tasks.task_bench import change
 
 TASK = "a" * 32
 
+AWKWARD = 'NULL, {"a"} \\ \\\\" \'x\' \n {} ü 💶'
+"""Characters that have a meaning in JSON, SQL and arrays."""
+
 
 def make_task(bench, **facts):
     with bench.database.writing() as connection:
@@ -25,22 +28,23 @@ def counters(bench):
 
 def test_job_with_a_retry_ends_with_exact_counters(bench):
     make_task(bench, closed_at=1.0)
-    bench.apply(*(change(jid, "push", 10.0, task_id=TASK, params="[1]") for jid in ("j1", "j2")))
+    bench.apply(*(change(jid, "push", 10.0, task_id=TASK, params="[1]") for jid in (AWKWARD, "j2")))
     assert counters(bench) == {"total": 2, "enqueue": 2}
-    failed = change("j1", "end", 12.0, state="retrying", reason="no", error_class="ValueError")
-    failed.messages.append(Message("no", 12.0, '{"a":1}', key="once"))
-    bench.apply(change("j1", "start", 11.0, "working", "working"), failed)
+    failed = change(AWKWARD, "end", 12.0, state="retrying", reason=AWKWARD, error_class="ValueError")
+    failed.messages += [Message(AWKWARD, 12.0, '{"a":1}', key="once"), Message("", 12.0)]
+    bench.apply(change(AWKWARD, "start", 11.0, "working", "working"), failed)
+    assert bench.event(AWKWARD).reason == AWKWARD
     bench.apply(failed)
     assert counters(bench) == {"total": 2, "enqueue": 2}
-    bench.apply(change("j1", "start", 13.0, "working", "working"), change("j2", "end", 13.0, "failed", "expired"))
+    bench.apply(change(AWKWARD, "start", 13.0, "working", "working"), change("j2", "end", 13.0, "failed", "expired"))
     assert counters(bench) == {"total": 2, "working": 1, "failed": 1}
     assert bench.task(TASK)["completed_at"] is None
-    bench.apply(change("j1", "end", 14.0, "finish", "completed"))
+    bench.apply(change(AWKWARD, "end", 14.0, "finish", "completed"))
     assert counters(bench) == {"total": 2, "finish": 1, "failed": 1}
     assert bench.task(TASK)["completed_at"] == 14.0
-    event = bench.event("j1")
+    event = bench.event(AWKWARD)
     assert (event.state, event.reason, event.runs, event.params, event.error_class) == ("completed", None, 2, [1], None)
-    assert [(one.text, one.fields) for one in event.messages] == [("no", {"a": 1})]
+    assert [(one.text, one.fields) for one in event.messages] == [(AWKWARD, {"a": 1}), ("", {})]
     bench.apply(change("j2", "start", 15.0, "working", "working"))
     assert bench.task(TASK)["completed_at"] is None
 

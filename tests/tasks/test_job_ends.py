@@ -11,7 +11,7 @@ from framework.tasks import job_ends
 from framework.tasks.change import EventChange, Message, clean_text, decode_change, has_valid_jid
 from framework.tasks.job_ends import EVENT_ENDS, event_end, event_text
 from framework.tasks.model import STATUSES
-from framework.tasks.params import params_of
+from framework.tasks.params import params_later, params_of
 from tests.harness import ROOT
 
 
@@ -33,6 +33,13 @@ def test_params_show_what_log_lines_show():
     payload = {"args": [1, "secret", True, 2.5]}
     assert params_of(payload, None, whole=False) == ('[1,"[FILTERED]","[FILTERED]",2.5]', False)
     assert params_of(payload, None, whole=True) == ('[1,"secret",true,2.5]', True)
+    # Asked for before the run, and read after it: the job has changed its arguments.
+    for args in ([1, "x"], [1, ["x"]]):
+        changed = {"args": args}
+        later, before = params_later(changed, None, whole=True), params_of(changed, None, whole=True)
+        args[-1] = args[-1][:0]
+        args.append(3)
+        assert later() == before
     assert params_of({"args": [1]}, None, whole=False) == ("[1]", True)
     assert params_of({"args": list(range(10_000))}, None, whole=False) == ('["[FILTERED]"]', False)
     assert params_of({"args": ["xx"], "compressed": True}, None, whole=True) == ('["[COMPRESSED]"]', False)

@@ -246,7 +246,7 @@ def test_jobs_go_on_while_the_database_is_down(site, redis):
         assert process.line(event_name="tasks.database_failed")["severity"] == "ERROR"
         assert process.end(signal.SIGTERM) == 0
         server.start()
-        drain(redis, one.database)
+        drain(redis, one.database, one.recorder)
         assert counts(one, task_id) == (3, 1, 0, True)
         assert (one.event(jid).status, one.event(jid).params) == ("finish", [7])
         one.close()

@@ -122,6 +122,6 @@ def test_spool_is_written_once_and_in_order(memory, redis):
     ]
     redis.zadd(keys.TASK_EVENTS, {one.encode(): one.at for one in found})
     redis.zadd(keys.TASK_EVENTS, {b"no change": 0.5})
-    assert drain(redis, memory.database) == 4
+    assert drain(redis, memory.database, memory.recorder) == 4
     assert (memory.event("j").status, memory.event("j").runs) == ("finish", 1)
-    assert (redis.exists(keys.TASK_EVENTS), drain(redis, memory.database)) == (0, 0)
+    assert (redis.exists(keys.TASK_EVENTS), drain(redis, memory.database, memory.recorder)) == (0, 0)

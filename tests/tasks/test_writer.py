@@ -8,10 +8,11 @@ import pytest
 from sqlalchemy.exc import DataError, OperationalError
 
 from framework.errors import TaskDatabaseError
+from framework.tasks import writer as writer_module
 from framework.tasks.database import TaskDatabase
 from framework.tasks.spool import drain
 from framework.wire import keys
-from tests.harness import forked, until
+from tests.harness import ROOT, forked, until
 from tests.tasks.task_bench import TaskBench, change
 
 
@@ -56,7 +57,7 @@ def test_write_returns_when_the_change_is_stored(memory):
     assert memory.event("j1").status == "working"
 
 
-def test_waiting_end_is_stored_when_the_database_returns(broken):
+def test_waiting_end_is_stored_when_the_database_returns(broken, monkeypatch):
     one = broken("wait")
     one.database.down.set()
     (ticket,) = one.writer.submit_durable([change("j1", "end", 1.0, "finish", "completed")], gives_up=False)
@@ -72,7 +73,14 @@ def test_waiting_end_is_stored_when_the_database_returns(broken):
     ended = threading.Event()
     one.writer.submit_end(change("j3", "end", 2.0, "finish", "completed"), ended.set)
     assert ended.wait(10)
-    assert (one.event("j1").status, one.event("j2"), one.event("j3").status) == ("finish", None, "finish")
+    # One that others wait for is not collected with more.
+    monkeypatch.setattr(writer_module, "_ENDS_S", 60.0)
+    until(lambda: one.writer._idle)
+    ended.clear()
+    one.writer.submit_end(change("j4", "end", 2.0, "finish", "completed"), ended.set, at_once=True)
+    assert ended.wait(10)
+    found = [one.event(jid) and one.event(jid).status for jid in ("j1", "j2", "j3", "j4")]
+    assert found == ["finish", None, "finish", "finish"]
     assert one.spool.kept == []
 
 
@@ -120,7 +128,17 @@ def test_deadlock_is_no_outage(database, caplog):
     for ticket in tickets:
         assert (ticket.wait(30), ticket.error) == (True, None)
     assert [one.event(jid).status for jid in ("j1", "j2")] == ["finish", "finish"]
+    # Every other write is repeated in the same way.
+    files = (ROOT / "framework" / "tasks").glob("*.py")
+    assert [file.name for file in files if ".writing()" in file.read_text()] == ["database.py"]
     assert ("tasks.transaction_repeated" in caplog.text, "tasks.database_failed" in caplog.text) == (True, False)
+    # A connection that is lost does not return to its pool, and its error is an outage.
+    with psycopg.connect(database.replace("+psycopg", ""), autocommit=True) as other:
+        ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        other.execute(f"{ends} WHERE datname = current_database() AND pid <> pg_backend_pid()")
+    with pytest.raises(TaskDatabaseError):
+        one.writer.write([change("j3", "push", 3.0)])
+    one.writer.write([change("j3", "push", 3.0)])
     one.close()
 
 
@@ -145,7 +163,7 @@ def test_outage_beside_a_refused_change_loses_no_other(memory, refusing):
 
 def test_refused_change_in_the_spool_stops_no_other(memory, refusing, redis):
     redis.zadd(keys.TASK_EVENTS, {change(jid, "push", 1.0).encode(): 1.0 for jid in ("good", "bad", "fine")})
-    assert drain(redis, memory.database) == 3
+    assert drain(redis, memory.database, memory.recorder) == 3
     assert [memory.event(jid) is not None for jid in ("good", "bad", "fine")] == [True, False, True]
 
 

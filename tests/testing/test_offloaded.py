@@ -132,3 +132,24 @@ def test_unreadable_store_delays_jobs_and_a_lost_blob_kills(jobs, store, monkeyp
     next(store.glob("blobs/*/*")).unlink()
     jobs.drain()
     assert (client.zrange(keys.DEAD, 0, -1), len(worker._ran)) == ([queued], 1)
+    # It vanishes during a run that has one more run: that one goes to the dead set, and the process goes on.
+    policy = Deduplicate("until_executed", ttl=timedelta(hours=1), if_deduplicated="reschedule_once")
+    for dead, encrypt in enumerate((False, True), 2):
+        again = import_worker(idempotent=True, deduplicate=policy, perform=lose_the_blob, encrypt=encrypt, _store=store)
+        again.perform_async(TEXT)
+        jobs.drain()
+        found = client.zrange(keys.DEAD, 0, -1)
+        assert (len(found), len(again._ran), client.llen(queue)) == (dead, 1, 0)
+        again.perform_async(TEXT, 4)
+        jobs.drain()
+        assert len(again._ran) == 2
+
+
+def lose_the_blob(self, text: str, number: int = 0) -> None:
+    self._ran.append(self.jid)
+    if number:
+        return
+    lost = list(self._store.glob("blobs/*/*"))
+    assert type(self).perform_async(text) is None
+    for one in lost:
+        one.unlink()

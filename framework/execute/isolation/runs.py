@@ -5,26 +5,23 @@ after its ``timeout`` or its cancellation, and at the deadline of the worker pro
 is a failure of the job (``JobProcessError``).
 """
 
-import json
+import os
 import select
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from asyncio import CancelledError
 from collections.abc import Mapping
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
-from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import JobMemoryError, JobProcessError, JobTimeoutError, Shutdown
 from framework.execute.early_end import cancelled_jid
 from framework.execute.isolation.channel import MAX_REPORT_BYTES, ChannelError, MessageReader, encoded, encoded_object
 from framework.execute.isolation.remote_error import rebuilt
+from framework.execute.isolation.server_process import ServerProcess, wait_until_ready
 from framework.execute.isolation.system import kill_group
 from framework.execute.job_log import JobLog
 from framework.execute.profiling import keep_sent
@@ -37,8 +34,6 @@ from framework.typeguards import has_type
 from framework.types import Payload
 from framework.wire.json import dumps, loads_object
 
-SERVER_MODULE = "framework.wiring.isolation"
-"""The module that ``python -m`` runs as the process that starts the processes of jobs."""
 LOST_PROCESSES = "sidekiq_jobs_process_lost_total"
 """Runs whose own process ended before them, or needed more memory than their ``memory_limit``."""
 
@@ -73,8 +68,7 @@ class IsolatedRuns:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._runs = set[_Run]()
-        self._control: socket.socket | None = None
-        self._server: subprocess.Popen[bytes] | None = None
+        self._server = ServerProcess()
         self._threads_reported = False
         self._stopped = False
 
@@ -108,19 +102,14 @@ class IsolatedRuns:
     def close(self) -> None:
         """End the process that starts the others."""
         with self._lock:
-            if self._control is not None:
-                self._control.close()
-            server, self._server, self._control = self._server, None, None
-        if server is not None:
-            with suppress(subprocess.TimeoutExpired):
-                server.wait(_KILL_LIMIT_S)
+            server, self._server = self._server, ServerProcess()
+        server.close()
 
     def after_fork_in_child(self) -> None:
         """Close the sockets in a child that another job has forked: their ends mean the end of the worker process."""
         for run in list(self._runs):
             run.close()
-        if self._control is not None:
-            self._control.close()
+        self._server.close_socket()
 
     def report_threads(self, count: int) -> None:
         """Log, once, that jobs get new interpreters because the loaded modules have started threads."""
@@ -134,9 +123,20 @@ class IsolatedRuns:
 
     def kill_server(self) -> None:
         """Kill a process that does not answer; its jobs' processes end with it."""
-        server = self._server
-        if server is not None:
-            server.kill()
+        self._server.kill()
+
+    def prepare(self) -> None:
+        """Start the process that starts the others, if there is none, and wait until it has loaded its modules.
+
+        Whatever fails is found again, and reported, by the run.
+        """
+        with suppress(OSError):
+            with self._lock:
+                if self._stopped:
+                    return
+                # Another thread may close the socket meanwhile.
+                control = os.dup(self._server.open().fileno())
+            wait_until_ready(control, _START_LIMIT_S, lambda: self._stopped or self.running_jobs.stopping)
 
     def _start(self, run: "_Run") -> None:
         with self._lock:
@@ -145,10 +145,10 @@ class IsolatedRuns:
             self._runs.add(run)
             for last in (False, True):
                 try:
-                    run.send_sockets(self._open_server())
+                    run.send_sockets(self._server.open())
                 except OSError as error:
                     # The process has ended since the last job.
-                    self._forget_server()
+                    self._server.forget()
                     if last:
                         message = (
                             f"its process could not be started: {error}. Look at the limits of processes and memory"
@@ -156,41 +156,6 @@ class IsolatedRuns:
                         raise JobProcessError(run.name, message) from error
                 else:
                     return
-
-    def _open_server(self) -> socket.socket:
-        if self._control is not None:
-            return self._control
-        ours, theirs = socket.socketpair()
-        options = {"modules": sorted(registry.loaded()), "path": [str(one) for one in sys.path]}
-        command = [sys.executable, "-P", "-m", SERVER_MODULE, "server", str(theirs.fileno()), json.dumps(options)]
-        started: Future[subprocess.Popen[bytes]] = Future()
-        # A thread of its own, which lives as long: the system ends that process with the thread that started it.
-        threading.Thread(target=_keep, args=(command, theirs, started), name="isolation", daemon=True).start()
-        try:
-            self._server = started.result()
-        except BaseException:
-            ours.close()
-            raise
-        self._control = ours
-        return ours
-
-    def _forget_server(self) -> None:
-        if self._control is not None:
-            self._control.close()
-        self._control = self._server = None
-
-
-def _keep(command: list[str], theirs: socket.socket, started: "Future[subprocess.Popen[bytes]]") -> None:
-    """Start the process, and wait for its end, so that it does not stay a zombie."""
-    try:
-        with theirs:
-            # A group of its own: a supervisor kills that of a dead worker process, and this one ends the processes of its jobs.
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], process_group=0)
-    except BaseException as error:  # noqa: BLE001 - the thread that waits raises it
-        started.set_exception(error)
-        return
-    started.set_result(process)
-    process.wait()
 
 
 class _Run:

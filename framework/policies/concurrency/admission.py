@@ -1,12 +1,13 @@
 """Admit jobs of limited classes and queues: take a slot, or let the job wait for one."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from redis.exceptions import ResponseError
 
 from framework.declare.declaration import Declaration
-from framework.execute.admission import AdmissionRequest, AdmissionTerms
+from framework.execute.admission import AdmissionRequest, ClassTerms
 from framework.finish.outcome import Discarded, Held, Lost, NotAdmitted
 from framework.policies.concurrency.limits import QUEUE_PREFIX, Limits
 from framework.policies.concurrency.slots import LimitSlots, SlotResult, release_reservation
@@ -14,7 +15,8 @@ from framework.store.script import is_wrong_type
 from framework.telemetry.counters import counters
 from framework.telemetry.logs import logger
 from framework.telemetry.rate_limit import LogRateLimit
-from framework.wire.job import BUFFERED_AT, timestamp
+from framework.wire import keys
+from framework.wire.job import BUFFERED_AT
 
 DEFERRED_JOBS = "sidekiq_concurrency_limit_deferred_jobs_total"
 _log_limit = LogRateLimit(60.0)
@@ -48,13 +50,14 @@ class ClassLimit:
         scope = declaration.concurrency_scope
         return callable(declaration.concurrency_limit) or (scope is not None and callable(scope.by))
 
-    def prepare(self, terms: AdmissionTerms) -> None:
+    def prepare(self, terms: ClassTerms) -> None:
         """See ``GroupedPolicy``."""
-        limits, declaration = self._limits, terms.request.declaration
+        limits, declaration = self._limits, terms.declaration
+        terms.lasting &= not limits.may_change(declaration)
         if not _prepare_slot(self._slots, terms, declaration.wire_name, limits.class_limit(declaration)):
             return
         if declaration.concurrency_scope is not None:
-            terms.scope = limits.scope(declaration, terms.request.payload)
+            terms.scope_of = partial(limits.scope, declaration)
             terms.share = limits.scope_share(declaration, terms.limit)
 
 
@@ -91,9 +94,10 @@ class CapacityLimit:
         """See ``GroupedPolicy``: the limit may be a function of the application."""
         return callable(declaration.max_running_jobs)
 
-    def prepare(self, terms: AdmissionTerms) -> None:
+    def prepare(self, terms: ClassTerms) -> None:
         """See ``GroupedPolicy``."""
-        declaration, terms.may_wait = terms.request.declaration, False
+        declaration, terms.may_wait = terms.declaration, False
+        terms.lasting &= not callable(declaration.max_running_jobs)
         limit = self._limits.capacity(declaration)
         if limit > 0:
             _prepare_slot(self._slots, terms, declaration.wire_name, limit)
@@ -128,26 +132,16 @@ class QueueLimit:
         del declaration
         return False
 
-    def prepare(self, terms: AdmissionTerms) -> None:
+    def prepare(self, terms: ClassTerms) -> None:
         """See ``GroupedPolicy``."""
-        queue = terms.request.unit.queue
-        limit = self._limits.queue_limit(queue)
+        limit = self._limits.queue_limit(terms.queue)
         if limit is not None:
-            _prepare_slot(self._slots, terms, QUEUE_PREFIX + queue, limit)
+            _prepare_slot(self._slots, terms, QUEUE_PREFIX + terms.queue, limit)
 
 
-def _prepare_slot(slots: LimitSlots, terms: AdmissionTerms, name: str, limit: int) -> bool:
-    """Ask for a slot of the limit ``name``; return ``False`` if the job asks for another one already."""
-    unit, payload = terms.request.unit, terms.request.payload
-    slot = slots.slot_of(unit, payload, name)
-    if not terms.ask_slot(slot, limit, slots.ttl_s):
-        return False
-    if BUFFERED_AT in payload:
-        terms.waiting_since = timestamp(payload[BUFFERED_AT])
-        # The hook of a job that has waited.
-        terms.acts_after = True
-    slots.record(unit, slot)
-    return True
+def _prepare_slot(slots: LimitSlots, terms: ClassTerms, name: str, limit: int) -> bool:
+    """Ask for a slot of the limit ``name``; return ``False`` if the jobs ask for another one already."""
+    return terms.ask_slot(keys.limit(name), slots.owner, limit, slots.ttl_s)
 
 
 def _admit(

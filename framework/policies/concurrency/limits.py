@@ -103,6 +103,10 @@ class Limits:
         declared = declaration.concurrency_limit
         return callable(declared) or bool(declared) or self._fleet_share(declaration) > 0
 
+    def may_change(self, declaration: Declaration) -> bool:
+        """Return whether ``class_limit`` may return another number later, other than for a change of ``operator_limits``."""
+        return callable(declaration.concurrency_limit) or self._fleet_share(declaration) > 0
+
     @property
     def limits_queues(self) -> bool:
         """Return whether any queue is limited."""

@@ -37,13 +37,14 @@ class LimitSlots:
 
     def __init__(self, client: "redis.Redis", identity: str, timings: Timings = STANDARD) -> None:
         self._client = client
-        self._identity = identity
+        self.owner = identity
+        """The owner of the working list of the jobs."""
         self.ttl_s = timings.slot_ttl_s
         """A slot that is not renewed for this long is free. Slots of a dead process are freed much earlier, with its jobs."""
 
     def slot_of(self, unit: UnitOfWork, payload: Payload, name: str) -> Slot:
         """Return the slot that a job of this process takes of the limit ``name``."""
-        return Slot(keys.limit(name), slot_member(self._identity, slot_id(payload, unit.data)))
+        return Slot(keys.limit(name), slot_member(self.owner, slot_id(payload, unit.data)))
 
     def record(self, unit: UnitOfWork, slot: Slot) -> None:
         """Add a slot to the unit's resources, before it is requested.
@@ -92,7 +93,7 @@ class LimitSlots:
             others,
         ]
         self.record(unit, slot)
-        reply: Any = TAKE_SLOT(self._client, [keys.working(self._identity), base], arguments)
+        reply: Any = TAKE_SLOT(self._client, [keys.working(self.owner), base], arguments)
         state, *counts = reply
         result = SlotResult.of(state, counts)
         resources.note_answer(slot, jid, taken=result.state == "taken")

@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 
 from framework.declare.declaration import Declaration
 from framework.declare.policy_options import Deduplicate
-from framework.execute.admission import AdmissionPolicy, AdmissionRequest, AdmissionTerms
+from framework.execute.admission import AdmissionPolicy, AdmissionRequest, ClassTerms
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.finish.outcome import NotAdmitted
 from framework.payloads.protection import NO_PROTECTION, PayloadProtection
@@ -87,12 +87,11 @@ class DedupLock:
         del declaration
         return False
 
-    def prepare(self, terms: AdmissionTerms) -> None:
+    def prepare(self, terms: ClassTerms) -> None:
         """See ``GroupedPolicy``. Not called for classes that ``consistency`` applies to: that is no grouped policy."""
-        policy = terms.request.declaration.deduplicate
+        policy = terms.declaration.deduplicate
         if policy is not None:
-            terms.lock = _lock_of(terms.request.unit)
-            terms.keeps_lock = _keeps_lock(policy)
+            terms.has_lock, terms.keeps_lock = True, _keeps_lock(policy)
             # A kept lock may ask for one more run.
             terms.acts_after |= terms.keeps_lock
 

@@ -12,7 +12,7 @@
 --         lock; the state after the step }
 -- ERROR   the server is full (this is a push, and may be refused), or the queue's key is of another type: nothing was written
 -- COST    O(1)
--- CRASH   before: neither job nor state. after: both. Any number of processes: the state that was read lets only one of them pass.
+-- CRASH   before: neither job nor state. after: both, with the event of a recorded job in aw:task_events. Any number of processes: the state that was read lets only one of them pass.
 local name, old, tick, now = ARGV[1], ARGV[2], ARGV[3], redis_now()
 if (redis.call('HGET', KEYS[1], name) or '') ~= old then return 0 end
 local manual, fingerprint = tick == '', ARGV[4]
@@ -53,6 +53,7 @@ if outcome == '' then
   redis.pcall('SADD', KEYS[3], ARGV[8])
   if claim and not other then obtain(claim) end
   if ARGV[11] ~= '0' then redis.pcall('SET', 'aw:status:' .. ARGV[6], 'queued', 'EX', ARGV[11]) end
+  batch_functions().keep_event(ARGV[7], ARGV[8])
   outcome = manual and 'manual' or 'pushed'
 elseif outcome == 'duplicate' then
   drop_duplicate(claim)

@@ -19,6 +19,7 @@ if KEYS[4] and owner_of(KEYS[4]) == ARGV[3] and redis.call('HEXISTS', KEYS[4], '
     redis.call('HSET', KEYS[4], 'jid', ARGV[5], 'class', ARGV[6])
     redis.call('HDEL', KEYS[4], 'duplicates')
     redis.call('PEXPIRE', KEYS[4], ARGV[8])
+    batch_functions().keep_event(ARGV[4], ARGV[7])
     if ARGV[9] ~= '' then redis.pcall('SET', ARGV[9], ARGV[10], 'EX', ARGV[11]) end
     done = 2
   end

@@ -6,7 +6,7 @@
 -- ERROR   the server is full (this is a push, and may be refused), or a key is of another type: nothing was written, or it is
 --         among what is still missing
 -- COST    O(n log N)
--- CRASH   before: nothing. after: in its queue, with its slot reserved until it begins. Any number of callers: each is a step.
+-- CRASH   before: nothing. after: in its queue, with its slot reserved until it begins, and the event of a recorded job in aw:task_events. Any number of callers: each is a step.
 local base, n = KEYS[1], tonumber(ARGV[3])
 local now = redis_now()
 if redis.call('HGET', base, 'limit') ~= ARGV[1] then
@@ -29,6 +29,7 @@ for i = 1, n do
       break
     end
     redis.pcall('SADD', KEYS[2], ARGV[3 + 2 * n + i])
+    batch_functions().keep_event(ARGV[3 + i], ARGV[3 + 2 * n + i])
     take_slot(base, reservation, now + tonumber(ARGV[2]), '')
     missing = missing - 1
   end

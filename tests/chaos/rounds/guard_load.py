@@ -59,10 +59,15 @@ class Guards(NamedTuple):
     pushes: int
 
 
+def key_settings() -> Mapping[str, Any]:
+    """Return the settings without which no round can load the classes of the jobs, of which one encrypts."""
+    return {"encryption": {"keys": {1: base64.b64encode(os.urandom(32)).decode()}}}
+
+
 def settings(folder: Path) -> Mapping[str, Any]:
     """Return the settings of the round: keys, and a payload store in the folder."""
     return {
-        "encryption": {"keys": {1: base64.b64encode(os.urandom(32)).decode()}},
+        **key_settings(),
         "size_limit": {"compression_threshold": 1_000},
         "payload_offload": {"url": f"file://{folder}/payloads", "threshold": 1_000, "keep": _KEEP_S},
     }
@@ -83,10 +88,13 @@ class GuardLoad:
     _started: float = 0.0
     _pushed_at: float = 0.0
 
+    def __post_init__(self) -> None:
+        # Here and not in ``begin``, which a round whose processes do not start never reaches.
+        self._times = {base: AcceptedPushes([], []) for base in self.workers}
+
     def begin(self, now: float) -> None:
         """Start with the round."""
         self._started = now
-        self._times = {base: AcceptedPushes([], []) for base in self.workers}
 
     def step(self, now: float) -> None:
         """Push one job of each kind, and look into a blob."""

@@ -8,13 +8,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from framework import ApplicationWorker, Deduplicate, limiter
+from framework import ApplicationWorker, Deduplicate, Discard, limiter
 from tests.chaos.rounds.effects import ASIDE, BEGUN, ENDED, FOLDER, recorder
 from tests.chaos.rounds.shared_limit import read_limit
 from tests.proofs.end_marks import mark
 
 LOCKED, SEALED, SEPARATE = ASIDE + 100_000_000, ASIDE + 200_000_000, ASIDE + 300_000_000
 """The first serials of the jobs with a limiter, of sealed and of isolated jobs."""
+
+CALLED, PROFILED = ASIDE + 400_000_000, ASIDE + 500_000_000
+"""The first serials of called and of profiled jobs."""
+
+_WAYS = ("fails", "discards", "retries", "apart", "returns", "returns")
 
 LOCK_LIMIT, LOCK_S = 2, 4.0
 """The blocks at a time, and the seconds after which the lock of a killed process is free."""
@@ -106,6 +111,55 @@ class SeparateWorker(StampWorker):
 
     wire_name = "SeparateWorker"
     isolation = "process"
+
+
+def way_of(serial: int) -> str:
+    """Return how a called job ends: each way for jobs that are waited for in a thread, and on an event loop."""
+    return _WAYS[serial // 2 % len(_WAYS)]
+
+
+class CalledWorker(StampWorker):
+    """Returns its serial and its process, or ends as its serial says."""
+
+    wire_name = "CalledWorker"
+    retry = False
+
+    def perform(self, serial: int, milliseconds: float) -> dict[str, int]:  # type: ignore[override]
+        way = way_of(serial - CALLED)
+        if way == "retries" and "retry_count" not in (self._aw_job or {}):
+            raise LookupError("not yet")
+        super().perform(serial, milliseconds)
+        if way == "fails":
+            raise LookupError("no row")
+        if way == "discards":
+            raise Discard("no such row")
+        return {"serial": serial - CALLED, "pid": os.getpid()}
+
+
+class RetriedWorker(CalledWorker):
+    """Fails once, and has the answer of its second run."""
+
+    wire_name = "RetriedWorker"
+    retry = 3
+
+    @classmethod
+    def retry_in(cls, count: int, error: BaseException, job: Any) -> float:
+        """Retry soon."""
+        del count, error, job
+        return 0.5
+
+
+class CalledApartWorker(CalledWorker):
+    """Answers from a process of its own."""
+
+    wire_name = "CalledApartWorker"
+    isolation = "process"
+
+
+class ProfiledWorker(StampWorker):
+    """Runs under a profiler, if its push says so."""
+
+    wire_name = "ProfiledWorker"
 
 
 def sealed_text(marker: str, rng: random.Random) -> str:

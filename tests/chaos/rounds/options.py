@@ -2,7 +2,9 @@
 
 import argparse
 
-ROUNDS = ("kill", "freeze", "rolling", "redis", "network", "failover", "mixed", "limits", "guards")
+TRACKED = "tracked"
+"""The round of recorded jobs. It has a shape and an account of its own (``tracked_round.py``)."""
+ROUNDS = ("kill", "freeze", "rolling", "redis", "network", "failover", "mixed", "limits", "guards", "calls")
 MODES = ("bare", "cluster", "kept", "cut", "plain", "witnessed", "single", "sentinels", "calm", "kills")
 
 
@@ -19,8 +21,13 @@ def parse(doc: str | None) -> argparse.Namespace:
     return options
 
 
+def has_tracked(options: argparse.Namespace) -> bool:
+    """Return whether the round of recorded jobs is asked for."""
+    return not options.round or bool({TRACKED, "all"} & set(options.round))
+
+
 def _add_run(run: argparse.ArgumentParser) -> None:
-    rounds = (*ROUNDS, "all")
+    rounds = (*ROUNDS, TRACKED, "all")
     run.add_argument(
         "--round", choices=rounds, action="append", help="repeatable; default: all", metavar="|".join(rounds)
     )

@@ -9,9 +9,25 @@ from typing import Literal
 from tests.chaos.rounds.failover_faults import FAILOVER_FAULTS
 from tests.chaos.rounds.faults import Fault
 from tests.chaos.rounds.network_faults import NETWORK_FAULTS
-from tests.chaos.rounds.options import ROUNDS
-from tests.chaos.rounds.process_faults import PROCESS_FAULTS, freeze, kill, kill_one_of_several, roll, term
-from tests.chaos.rounds.redis_faults import REDIS_FAULTS, client_kill, full_memory, kill_redis, power_cut, script_flush
+from tests.chaos.rounds.options import ROUNDS, TRACKED
+from tests.chaos.rounds.process_faults import (
+    PROCESS_FAULTS,
+    freeze,
+    kill,
+    kill_one_of_several,
+    roll,
+    term,
+    term_one_of_several,
+)
+from tests.chaos.rounds.redis_faults import (
+    REDIS_FAULTS,
+    client_kill,
+    full_memory,
+    kill_redis,
+    power_cut,
+    restart,
+    script_flush,
+)
 from tests.chaos.rounds.replicated import ReplicatedStore
 from tests.chaos.rounds.stores import SingleStore, Store
 
@@ -49,11 +65,17 @@ class Round:
     """
     guards: bool = False
     """Whether jobs with a limiter, sealed and isolated jobs are pushed too (``guard_load``)."""
+    calls: bool = False
+    """Whether called and profiled jobs are pushed too (``call_load``)."""
 
 
 def planned(options: argparse.Namespace) -> list[Round]:
-    """Return the requested rounds."""
-    names = ROUNDS if not options.round or "all" in options.round else tuple(dict.fromkeys(options.round))
+    """Return the requested rounds, without the one of recorded jobs."""
+    names = (
+        ROUNDS
+        if not options.round or "all" in options.round
+        else tuple(dict.fromkeys(name for name in options.round if name != TRACKED))
+    )
     return [one for name in names for one in _in_mode(_MAKERS[name](options), options.mode)]
 
 
@@ -137,8 +159,15 @@ def _limits(options: argparse.Namespace) -> list[Round]:
 
 def _guards(options: argparse.Namespace) -> list[Round]:
     every = options.every or 4.0
-    faults = (kill_one_of_several, term)
+    faults = (kill_one_of_several, term_one_of_several)
     return [Round("guards", "kills", "cluster", faults, (every, every), rest_s=0.5, guards=True)]
+
+
+def _calls(options: argparse.Namespace) -> list[Round]:
+    """Return the round whose callers wait for answers: no write may be forgotten."""
+    every = options.every or 3.0
+    faults = (kill_one_of_several, kill_one_of_several, term_one_of_several, kill_redis, restart, client_kill)
+    return [Round("calls", "kept", "cluster", faults, (every, every), rest_s=1.0, calls=True)]
 
 
 def _behind_a_proxy(folder: Path) -> Store:
@@ -159,4 +188,5 @@ _MAKERS: dict[str, Callable[[argparse.Namespace], list[Round]]] = {
     "mixed": _mixed,
     "limits": _limits,
     "guards": _guards,
+    "calls": _calls,
 }

@@ -21,8 +21,13 @@ def _several_awake(round_shard: RoundShard) -> bool:
     return len(round_shard.workers.awake) > 1
 
 
-def _hit(round_shard: RoundShard, injection: Injection, number: int) -> None:
-    injection.pid = round_shard.rng.choice(round_shard.workers.awake)
+def _several_at_work(round_shard: RoundShard) -> bool:
+    return len(round_shard.workers.at_work) > 1
+
+
+def _hit(round_shard: RoundShard, injection: Injection, number: int, *, at_work: bool = False) -> None:
+    workers = round_shard.workers
+    injection.pid = round_shard.rng.choice(workers.at_work if at_work else workers.awake)
     injection.at = time.monotonic()
     round_shard.workers.send(injection.pid, number)
 
@@ -34,10 +39,10 @@ def kill(round_shard: RoundShard, injection: Injection) -> Steps:
     yield from ()
 
 
-@fault("kill", PROCESS, possible=_several_awake)
+@fault("kill", PROCESS, possible=_several_at_work)
 def kill_one_of_several(round_shard: RoundShard, injection: Injection) -> Steps:
     """Kill one process while another is at work: the fault measures the cost of a death for the others."""
-    _hit(round_shard, injection, signal.SIGKILL)
+    _hit(round_shard, injection, signal.SIGKILL, at_work=True)
     yield from ()
 
 
@@ -45,6 +50,13 @@ def kill_one_of_several(round_shard: RoundShard, injection: Injection) -> Steps:
 def term(round_shard: RoundShard, injection: Injection) -> Steps:
     """Stop one process, with the deadline of its round."""
     _hit(round_shard, injection, signal.SIGTERM)
+    yield from ()
+
+
+@fault("term", PROCESS, possible=_several_at_work)
+def term_one_of_several(round_shard: RoundShard, injection: Injection) -> Steps:
+    """Stop one process while another is at work."""
+    _hit(round_shard, injection, signal.SIGTERM, at_work=True)
     yield from ()
 
 

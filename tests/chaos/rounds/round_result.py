@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from framework.shard.profile_store import MAX_PROFILES
 from tests.chaos.rounds.account import ACKNOWLEDGED_LATE, Account, percentile
+from tests.chaos.rounds.call_load import Calls
 from tests.chaos.rounds.faults import Injection
 from tests.chaos.rounds.guard_load import Guards
 from tests.chaos.rounds.impact import Impact
@@ -18,6 +20,9 @@ RECOVERY_S = {"cluster": 2.0, "bare": 25.0}
 """The promised longest time from the death of a process to the next run of its jobs (docs/internals/redis.md, design
 7).
 """
+
+TURNS_S = 5.0
+"""The time within which all suspects of a dead process have started (decision 30): isolated ones need theirs."""
 
 TAKEOVER_S = 25.0
 """The same from the start of a freeze: a lease and a sweep, with or without a supervisor."""
@@ -66,6 +71,8 @@ class RoundResult:
     """The results of limits, locks and pauses, in a round that has them."""
     guards: Guards | None = None
     """The results of limiters, sealed and isolated jobs, in a round that has them."""
+    calls: Calls | None = None
+    """The results of called and profiled jobs, in a round that has them."""
 
     @property
     def title(self) -> str:
@@ -83,12 +90,13 @@ class RoundResult:
         found = [*self._jobs(), *self._times(), *self._capacity(), *self._ends(), *self._control()]
         if self.guards:
             found += _guards(self.guards, self.slots * max(1, len(self.injections)))
+        if self.calls:
+            found += _calls(self.calls, self._harmless)
         return [*found, *_policy_load(self.policy_load, self.histories)] if self.policy_load else found
 
     def _jobs(self) -> list[Check]:
         found, producer, allowed = self.account, self.faulty.producer, self.slots + ACKNOWLEDGED_LATE
-        harmless = {injection.kind for injection in self.injections if not injection.pid and not injection.forgets}
-        redis = {kind: found.extra[kind] for kind in sorted(harmless) if found.extra[kind]}
+        redis = {kind: found.extra[kind] for kind in self._harmless if found.extra[kind]}
         witnessed = [serial for serial in found.forgotten if serial in producer.witnessed]
         return [
             Check("jobs accepted", f"{producer.accepted:,}", f"{self.jobs:,}", producer.done),
@@ -103,13 +111,18 @@ class RoundResult:
             Check("set aside (retry, dead, interrupted)", _counts(self.set_aside), "0", not self.set_aside),
         ]
 
+    @property
+    def _harmless(self) -> list[str]:
+        """Return the kinds of faults of Redis in which nothing was forgotten."""
+        return sorted({one.kind for one in self.injections if not one.pid and not one.forgets})
+
     def _times(self) -> list[Check]:
         found: list[Check] = []
         for kind, done in self.account.kinds.items():
             if done.recoveries:
+                limit = TAKEOVER_S if kind == "freeze" else RECOVERY_S[self.supervision]
                 # Suspects are tried one after the other, and isolated ones among them need a process each.
-                is_slow = kind == "freeze" or self.guards is not None
-                limit = TAKEOVER_S if is_slow else RECOVERY_S[self.supervision]
+                limit += TURNS_S if self.guards is not None or self.calls is not None else 0.0
                 found.append(_at_most(f"slowest recovery after {kind}", max(done.recoveries), limit))
             if done.resumed:
                 limit = NOTICED_S.get(kind, RESUMED_S)
@@ -158,7 +171,12 @@ class RoundResult:
         """Return the figures without a promise, and those behind the checks."""
         found, producer = self.account, self.faulty.producer
         times = found.recoveries
-        pushed = {"jobs with a limiter, sealed and isolated jobs": self.guards.pushes} if self.guards else {}
+        pushed: dict[str, Any] = (
+            {"jobs with a limiter, sealed and isolated jobs": self.guards.pushes} if self.guards else {}
+        )
+        if self.calls:
+            pushed |= {"calls": self.calls.pushed, "ends of calls": dict(self.calls.ends), "profiles": self.calls.pages}
+            pushed |= {"calls: refusals": dict(self.calls.refusals)}
         return (
             self._policy_facts
             | pushed
@@ -235,6 +253,28 @@ def _guards(found: Guards, most_blobs: int) -> list[Check]:
         Check("blobs without a job, after two sweeps", f"{found.blobs_kept}", "0", not found.blobs_kept),
         _none("isolated jobs: lost", found.separate_lost),
         _none("isolated jobs: two runs of a job at work at once", found.overlapping),
+    ]
+
+
+def _calls(found: Calls, harmless: Sequence[str]) -> list[Check]:
+    return [
+        _none("calls without an end", found.unanswered),
+        _none("untyped errors at the callers", found.untyped),
+        _none("calls whose end is not that of the last run of their job", found.wrong),
+        _none("called jobs: began again after their caller had the answer", found.ran_again),
+        *_repeated("called jobs", found.called, harmless),
+        *_repeated("profiled jobs", found.profiled, harmless),
+        Check("profiles that are kept", f"{found.pages}", "1 to 20", 1 <= found.pages <= MAX_PROFILES),
+        _none("profiles that are no page of their job", found.bad_pages),
+    ]
+
+
+def _repeated(name: str, found: Account, harmless: Sequence[str]) -> list[Check]:
+    by_redis = {kind: found.extra[kind] for kind in harmless if found.extra[kind]}
+    return [
+        _none(f"{name}: lost", found.lost),
+        _none(f"{name}: extra runs without a cause", found.unexplained),
+        Check(f"{name}: extra runs by faults in which nothing was forgotten", _counts(by_redis), "0", not by_redis),
     ]
 
 

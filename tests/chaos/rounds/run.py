@@ -15,6 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import pytest
+
 import framework
 from demo.folder import RunFolder
 from demo.stop import StopSignal
@@ -22,6 +24,7 @@ from framework import ApplicationWorker
 from framework.store.embedded import LONGEST_SOCKET_PATH
 from tests.chaos.rounds import guard_load, report
 from tests.chaos.rounds.account import account
+from tests.chaos.rounds.call_load import CallLoad
 from tests.chaos.rounds.effects import ENDED, FOLDER, Effects
 from tests.chaos.rounds.faults import FaultInjector
 from tests.chaos.rounds.guard_load import GuardLoad
@@ -38,6 +41,7 @@ from tests.chaos.rounds.jobs import (
     SeparateWorker,
     StampWorker,
 )
+from tests.chaos.rounds.options import TRACKED, has_tracked
 from tests.chaos.rounds.plan import Round, planned
 from tests.chaos.rounds.policy_load import PolicyLoad
 from tests.chaos.rounds.producer import Load, Producer
@@ -46,6 +50,7 @@ from tests.chaos.rounds.round_shard import RoundShard
 from tests.chaos.rounds.running_round import RunningRound
 from tests.chaos.rounds.stores import SingleStore, Store
 from tests.chaos.rounds.timeline import Timeline, drawn
+from tests.chaos.rounds.tracked_round import run_tracked_round
 from tests.chaos.rounds.worker_processes import BareProcesses, ClusterProcesses, WorkerProcesses
 from tests.proofs import leftover_keys
 from tests.proofs.end_marks import STORES
@@ -84,12 +89,30 @@ def run(root: Path, options: argparse.Namespace, stop: StopSignal) -> int:
         outcomes.append(_round(root, place, chosen, options, seed, stop))
         if stop.asked:
             break
+    tracked_held = stop.asked or not has_tracked(options) or _tracked(folder / TRACKED, options, seed, stop)
     paths = [folder / "report.json", parent / "report.json", *([Path(options.out)] if options.out else [])]
     report.write(outcomes, options, seed, paths)
     report.show(outcomes)
     if stop.asked:
         return INTERRUPTED
-    return HELD if all(outcome.held for outcome in outcomes) else BROKEN
+    return HELD if tracked_held and all(outcome.held for outcome in outcomes) else BROKEN
+
+
+def _tracked(folder: Path, options: argparse.Namespace, seed: int, stop: StopSignal) -> bool:
+    """Run the round of recorded jobs, and print its account; return whether it held its promises."""
+    folder.mkdir()
+    print(f"\nRound {TRACKED}: {options.jobs:,} jobs", flush=True)
+    try:
+        account = run_tracked_round(folder, options.jobs, random.Random(f"{seed} {TRACKED}"), lambda: stop.asked)
+    except (AssertionError, pytest.fail.Exception) as error:
+        print(f"Round {TRACKED} broke a promise: {error}", flush=True)
+        return False
+    except pytest.skip.Exception as skipped:
+        print(f"Round {TRACKED} did not run: {skipped}", flush=True)
+        return True
+    (folder / "account.json").write_text(json.dumps(account, indent=1))
+    print("\n".join(f"{name}: {found}" for name, found in account.items()), flush=True)
+    return True
 
 
 def clear_environment() -> None:
@@ -140,7 +163,7 @@ def _round(
         other = stack.enter_context(SingleStore(folder / CONTROL))
         shards = {FAULTY: dict(store.settings), CONTROL: dict(other.settings)}
         rules = [["worker_name=ControlWorker", None, CONTROL], ["*", None]]
-        more = guard_load.settings(folder) if chosen.guards else NO_SETTINGS
+        more = guard_load.settings(folder) if chosen.guards else guard_load.key_settings()
         stack.enter_context(configured(folder, shards, rules, more))
         load = _load(chosen, options)
         processes = options.processes or chosen.processes
@@ -154,7 +177,8 @@ def _round(
         print(f"\nRound {chosen.name} ({chosen.mode}): {load.jobs:,} jobs, {processes} processes", flush=True)
         policy_load = None if chosen.per_second is None else _policy_load(faulty, folder / FAULTY / "effects", options)
         guards = _guard_load(faulty, folder, options) if chosen.guards else None
-        running = RunningRound(faulty, control, injector, options.seconds, policy_load, guards)
+        calls = CallLoad(options.seconds, rng) if chosen.calls else None
+        running = RunningRound(faulty, control, injector, options.seconds, policy_load, guards, calls)
         try:
             running.run(stop)
             if not stop.asked:
@@ -231,6 +255,7 @@ def _outcome(chosen: Round, running: RunningRound, options: argparse.Namespace, 
         guards=running.guard_load.found(faulty.aside, injections, clients, folder / FAULTY)
         if running.guard_load
         else None,
+        calls=running.call_load.found(faulty.aside, injections, clients[FAULTY]) if running.call_load else None,
     )
 
 
@@ -242,7 +267,7 @@ def _timeline(outcome: RoundResult, running: RunningRound) -> Timeline:
         facts=f"{found.interrupted:,} runs cut off, {found.repeated:,} extra runs, "
         f"{len(found.forgotten):,} jobs forgotten with their server",
         since=running.started,
-        until=max(running.started + running.seconds, *ends[0][-1:]),
+        until=max([running.started + running.seconds, *ends[0][-1:]]),
         faulty=ends[0],
         control=ends[1],
         injections=outcome.injections,

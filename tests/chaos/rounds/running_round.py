@@ -4,6 +4,7 @@ import time
 
 from demo.stop import StopSignal
 from tests.chaos.rounds.account import gone
+from tests.chaos.rounds.call_load import CallLoad
 from tests.chaos.rounds.effects import ENDED
 from tests.chaos.rounds.faults import FaultInjector
 from tests.chaos.rounds.guard_load import GuardLoad
@@ -28,10 +29,11 @@ class RunningRound:
         seconds: float,
         policy_load: PolicyLoad | None = None,
         guard_load: GuardLoad | None = None,
+        call_load: CallLoad | None = None,
     ) -> None:
         self.faulty, self.control, self.injector = faulty, control, injector
-        self.policy_load, self.guard_load = policy_load, guard_load
-        self._loads = [load for load in (policy_load, guard_load) if load is not None]
+        self.policy_load, self.guard_load, self.call_load = policy_load, guard_load, call_load
+        self._loads = [load for load in (policy_load, guard_load, call_load) if load is not None]
         self.seconds = seconds
         self.calm_s = min(5.0, seconds / 8)
         """The calm time at the start and at the end: the baseline of the other shard."""

@@ -56,6 +56,7 @@ class WorkerProcesses(ABC):
         self.asleep: set[int] = set()
         """The frozen processes."""
         self._ready: set[int] = set()
+        self._stopping: set[int] = set()
         self._tails: dict[Path, int] = {}
         folder.mkdir(parents=True)
 
@@ -86,10 +87,16 @@ class WorkerProcesses(ABC):
         """Return the worker processes that are at work and not frozen."""
         return [pid for pid in self.living if pid not in self.asleep]
 
+    @property
+    def at_work(self) -> list[int]:
+        """Return the awake worker processes that fetch jobs: one that stops only finishes its own."""
+        return [pid for pid in self.awake if pid not in self._stopping]
+
     def send(self, pid: int, number: int) -> None:
         """Send a signal to one process; its end by it is expected."""
         if number in (signal.SIGKILL, signal.SIGTERM):
             self.expected[pid] = -signal.SIGKILL if number == signal.SIGKILL else 0
+            self._stopping.add(pid)
         with suppress(ProcessLookupError):
             os.kill(pid, number)
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from framework import ApplicationWorker
 from framework.declare import port, registry
 from framework.errors import JobMemoryError, JobProcessError, JobTimeoutError
 from framework.execute.isolation.runs import LOST_PROCESSES
@@ -15,7 +16,7 @@ from framework.telemetry.counters import counters
 from framework.wire import keys
 from tests.execute.isolation import isolated_jobs as jobs
 from tests.execute.processor_bench import WORKING, ProcessorBench
-from tests.harness import enqueue, opened, until
+from tests.harness import IDENTITY, enqueue, opened, until
 
 CLASSES = (
     *(jobs.TalkWorker, jobs.AsyncWorker, jobs.EndWorker, jobs.GreedyWorker, jobs.TinyWorker),
@@ -83,7 +84,7 @@ def test_isolated_job_runs_as_one_in_a_thread(bench, redis):
     assert (forked["job_status"], forked["extra.execute_isolation_fork_worker.from_child"]) == ("done", False)
     until(bench.done, "all acknowledged")
     assert not bench.died
-    assert children(bench.isolated._server.pid) == []
+    assert children(bench.isolated._server.popen.pid) == []
 
 
 def test_each_end_of_a_process_is_that_of_its_job(bench, redis):
@@ -156,7 +157,7 @@ def test_timeout_kills_what_hangs_and_its_processes(bench, redis, tmp_path):
     assert type(bench.failed[0]) is JobTimeoutError
     if (tmp_path / "pids").exists():
         assert not any(alive(pid) for pid in (tmp_path / "pids").read_text().split())
-    until(lambda: children(bench.isolated._server.pid) == [], "no zombie")
+    until(lambda: children(bench.isolated._server.popen.pid) == [], "no zombie")
 
 
 def test_cancellation_asks_the_job_and_then_kills_it(bench, redis, tmp_path):
@@ -202,7 +203,7 @@ def test_shutdown_kills_the_processes_and_keeps_the_jobs(bench, redis, tmp_path)
     assert not any(alive(pid) for pid in (tmp_path / "pids").read_text().split())
     until(lambda: bench.processor.join(0.1))
     assert len(redis.lrange(WORKING, 0, -1)) == 1
-    server = bench.isolated._server.pid
+    server = bench.isolated._server.popen.pid
     bench.processor.close()
     assert not alive(server)
 
@@ -210,9 +211,32 @@ def test_shutdown_kills_the_processes_and_keeps_the_jobs(bench, redis, tmp_path)
 def test_death_of_the_server_fails_its_jobs_only(bench, redis, tmp_path):
     push(redis, jobs.HangWorker, str(tmp_path / "pids"), jid="hangs")
     until((tmp_path / "pids").exists)
-    os.kill(bench.isolated._server.pid, signal.SIGKILL)
+    os.kill(bench.isolated._server.popen.pid, signal.SIGKILL)
     assert end_line(bench, "hangs")["error_kind"] == "process"
     pids = (tmp_path / "pids").read_text().split()
     until(lambda: not any(alive(pid) for pid in pids), "the job's processes end with the server")
     push(redis, jobs.AsyncWorker, jid="next")
     assert end_line(bench, "next")["job_status"] == "done"
+
+
+@pytest.mark.proves("R25")
+def test_turn_of_a_suspect_begins_when_its_process_can(bench, redis, tmp_path, monkeypatch):
+    (tmp_path / "slow_module.py").write_text(
+        f"import os, time\nwhile not os.path.exists({str(tmp_path / 'free')!r}):\n    time.sleep(0.01)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry._registry, "loaded", {"slow_module"})
+
+    class PlainWorker(ApplicationWorker):
+        feature_category = "not_owned"
+
+        def perform(self) -> None: ...
+
+    # After two deaths a turn lasts up to 5 s.
+    push(redis, jobs.AsyncWorker, jid="isolated", aw_suspect=True, aw_death_count=2)
+    until(lambda: bench.isolated._server.popen, "the modules are loading")
+    push(redis, PlainWorker, jid="plain", aw_suspect=True)
+    assert end_line(bench, "plain")["job_status"] == "done"
+    assert len(redis.hkeys(keys.process(IDENTITY))) == 1, "only the start of the other suspect is noted"
+    (tmp_path / "free").touch()
+    assert end_line(bench, "isolated")["job_status"] == "done"

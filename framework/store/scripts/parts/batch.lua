@@ -10,6 +10,8 @@
 --         EVENT_children (nested batches that have the event), EVENT_at (when it happened), on_EVENT (its callbacks),
 --         parent, ttl_s, description, callback_queue, created_at, invalidated_at, cancelled_at
 --         aw:batch:BID:failed SET of jobs that failed and will run again, aw:batch:BID:dead SET of jobs that died
+--         aw:task_events ZSET: the events of recorded jobs that a script has made
+--         aw:batch_events LIST: events of batches that are not in the log yet, the last 1,000
 -- CRASH   as the step that they belong to: a job is counted, and has its answer, when it leaves its place, and not before. That
 --         happens once, because only the step that finds the job at its place comes here. An event and its callbacks are one
 --         step too. Callbacks of a nested batch are jobs of its parent, which waits for them. A batch that is unknown (deleted,
@@ -67,6 +69,26 @@ local function batch_functions()
     count('workflows_total', 'state', 'cancelled', 1)
   end
 
+  -- Keep the event of a recorded job for the database of tasks, in the step that writes the job: no process could record it before
+  -- (decision 254). The leader writes it to the database. Another type of the key must not stop the step.
+  local function keep_event(data, queue)
+    if not string.find(data, '"track":true', 1, true) then return end
+    local at = now()
+    local event = '{"pushed":' .. cjson.encode(data) .. ',"queue":' .. cjson.encode(queue) .. ',"at":' .. at .. '}'
+    redis.pcall('ZADD', 'aw:task_events', at, event)
+  end
+
+  -- Keep what the log says about an event: this step knows it, and the process that calls the script does not.
+  local function keep_line(key, event, at)
+    local seen = redis.call('HMGET', key, 'total', 'pending', 'removed', 'created_at', 'description')
+    local failed, dead = redis.call('SCARD', key .. ':failed'), redis.call('SCARD', key .. ':dead')
+    redis.pcall('RPUSH', 'aw:batch_events', cjson.encode({
+      bid = string.sub(key, 10), event = event, at = at, total = seen[1], pending = seen[2], removed = seen[3], created_at = seen[4],
+      description = seen[5], failures = failed + dead, dead = dead,
+    }))
+    redis.pcall('LTRIM', 'aw:batch_events', -1000, -1)
+  end
+
   -- Note the event, and enqueue its callbacks. A queue that does not take one (another type, a queue of another shard) leaves it to
   -- the schedule set, from which a poller moves it.
   local function fire(key, event, parent)
@@ -83,8 +105,10 @@ local function batch_functions()
       else
         redis.pcall('ZADD', 'schedule', at, data .. '}')
       end
+      keep_event(data .. '}', queue)
     end
     count('batch_events_total', 'event', event, 1)
+    keep_line(key, event, at)
     if #callbacks > 0 then count('batch_callbacks_total', 'event', event, #callbacks) end
     if not parent then return end
     redis.call('HINCRBY', parent, 'total', #callbacks)
@@ -139,7 +163,7 @@ local function batch_functions()
   end
 
   batch_made = {
-    count = count, now = now, keep = keep, parent_of = parent_of, settle = settle, note_death = note_death, workflow_of = workflow_of,
+    count = count, now = now, keep = keep, keep_event = keep_event, parent_of = parent_of, settle = settle, note_death = note_death, workflow_of = workflow_of,
     keep_workflow = keep_workflow, keep_workflow_of = keep_workflow_of, cancel_workflow = cancel_workflow, LINGER_S = LINGER_S,
     DEAD_S = DEAD_S,
   }

@@ -1,0 +1,54 @@
+"""The lines of batch events: real scripts note them, and any process logs each once."""
+
+from framework.batches import Batch
+from framework.process.batch_event_log import BatchEventLog
+from framework.store.absent_keys import AbsentKeys
+from framework.wire import keys
+from tests.push.conftest import pusher
+from tests.push.test_batches import end, filled
+
+__all__ = ["pusher"]
+
+
+def test_event_of_a_batch_is_logged_once(redis, pusher, caplog):
+    batch = Batch(description="Import of spring")
+    one, two = filled(batch)
+    end(redis, batch, one, "dead")
+    end(redis, batch, two)
+    redis.rpush(
+        keys.BATCH_EVENTS, b"no event", b'{"event":"other"}', b'{"event":"success","bid":7,"total":"many","at":"x"}'
+    )
+    absent = AbsentKeys((keys.BATCH_EVENTS,), 60.0)
+    first, second = (BatchEventLog(redis, "main", absent) for _ in range(2))
+    with caplog.at_level("INFO", "framework"):
+        first.step()
+        second.step()
+    found = [one.getMessage() for one in caplog.records]
+    assert [
+        f"batch.{name}" in line for name, line in zip(("death", "complete", "finished", "success"), found, strict=True)
+    ]
+    assert [one.levelname for one in caplog.records] == ["WARNING", "INFO", "INFO", "INFO"]
+    for field in (f"bid='{batch.bid}'", "description='Import of spring'", "shard='main'", "failures=1", "total=2"):
+        assert all(field in line for line in found[:3]), field
+    # As it was when the event came about, not as it is when it is logged.
+    assert ["pending=2" in line for line in found[:3]] == [True, False, False]
+    assert "pending=1" in found[2]
+    assert "dead_jobs=1" in found[2]
+    assert not redis.exists(keys.BATCH_EVENTS)
+
+
+def test_events_that_no_process_logs_take_little_room(redis, pusher, caplog):
+    redis.rpush(keys.BATCH_EVENTS, *[b"{}"] * 5_000)
+    with (empty := Batch()).jobs():
+        pass
+    assert redis.llen(keys.BATCH_EVENTS) == 1_000
+    # A key of another type stops no batch.
+    redis.set(keys.BATCH_EVENTS, "no list")
+    with (other := Batch()).jobs():
+        pass
+    assert empty.status.finished
+    assert other.status.finished
+    log = BatchEventLog(redis, "main", AbsentKeys((keys.BATCH_EVENTS,)))
+    log.step()
+    log.step()
+    assert caplog.text.count("batch.events_not_read") == 1
