@@ -25,6 +25,8 @@ from tests.servers.guarded import GuardedServer
 
 PROCESSES = 3
 _WAIT_S = 600.0
+RECOVERS_SOON = {"checkpoint_timeout": "30s", "max_wal_size": "64MB"}
+"""The settings of PostgreSQL: it is killed, and repeats its log since the last checkpoint."""
 _EVENTS = ("complete", "success", "death", "finished")
 _WANTED = {f"good-{event}" for event in ("complete", "success", "finished")}
 _WANTED |= {f"mixed-{event}" for event in ("complete", "death", "finished")}
@@ -175,7 +177,7 @@ class TrackedRound:
                 self._server.start()
             else:
                 self._postgres.stop()
-                self._postgres.start()
+                self._postgres.start(_WAIT_S)
         return account
 
     def _wait_for_rows(self, site: Site, count: int) -> None:
@@ -242,7 +244,7 @@ def run_tracked_round(folder: Path, jobs: int, rng: random.Random, stop_asked: C
     site = folder / "site"
     site.mkdir()
     try:
-        with running() as postgres:
+        with running(**RECOVERS_SOON) as postgres:
             return TrackedRound(site, server, postgres, jobs, rng, stop_asked).run()
     finally:
         server.stop()
