@@ -227,6 +227,7 @@ class TrackedRound:
         """Return the ends of the rows, and those of the callbacks. Each has one event."""
         with database.reading() as connection:
             stored = connection.exec_driver_sql("SELECT worker, params, status, state FROM aw_events").all()
+        _check("events without arguments", [one for one in stored if one[1] is None], [])
         rows = [(json.loads(params)[0], (status, state)) for worker, params, status, state in stored if "Row" in worker]
         others = [
             (json.loads(params)[0], (status, state)) for worker, params, status, state in stored if "Row" not in worker
