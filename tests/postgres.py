@@ -75,13 +75,13 @@ class Postgres:
         source = ["-h", str(primary.folder), "-U", "postgres", "-X", "stream", "-c", "fast", "--no-sync"]
         _run("pg_basebackup", "-D", self._data, "-R", *source)
 
-    def start(self) -> "Postgres":
-        """Start it and wait until it takes connections."""
+    def start(self, timeout_s: float = TIMEOUT_S) -> "Postgres":
+        """Start it and wait until it takes connections: after a crash it first repeats what its log has."""
         flags = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value.strip(chr(39))}")]
         with (self.folder / "log").open("ab") as log:
             command = [*_unprivileged(), str(binaries() / "postgres"), "-D", self._data, *flags]
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        deadline = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
         while True:
             with suppress(psycopg.OperationalError):
                 self.execute("SELECT 1")

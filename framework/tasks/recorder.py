@@ -107,9 +107,9 @@ class EventRecorder:
         """Return the event of a job that a script has made, ``None`` if it is not recorded."""
         if payload.get(TRACKED.name) is not True or not has_valid_jid(payload.get("jid")):
             return None
-        worker: Any = registry.find(str(payload.get("class")))
-        declaration = None if worker is None else worker.declaration()
-        change = self._change(payload, parent_of(queue or str(payload.get("queue"))), declaration, "push", at)
+        change = self._change(
+            payload, parent_of(queue or str(payload.get("queue"))), _declaration_of(payload), "push", at
+        )
         if self._keeps_payloads:
             change.payload = dumps(payload).decode()
         return change
@@ -142,8 +142,7 @@ class EventRecorder:
 
     def open(self, payload: Payload, queue: str) -> "EventRun":
         """See ``JobRecorder``."""
-        worker: Any = registry.find(str(payload.get("class")))
-        return EventRun(self, payload, queue, None if worker is None else worker.declaration())
+        return EventRun(self, payload, queue, _declaration_of(payload))
 
     def started(self, payload: Payload, queue: str, declaration: Declaration | None) -> None:
         """Record that a job runs."""
@@ -195,7 +194,10 @@ class EventRecorder:
 
     def ended_elsewhere(self, payload: Payload, queue: str, state: ElsewhereState, reason: str) -> None:
         """See ``JobRecorder``."""
-        change = self._change(payload, queue, None, "end", self._clock())
+        declaration = _declaration_of(payload)
+        change = self._change(payload, queue, declaration, "end", self._clock())
+        # A killed process may have been the only one that knew the start: then this is the first that the event says.
+        self._add_params(change, payload, declaration)
         change.status, change.state = _ELSEWHERE[state]
         change.reason = clean_text(reason)
         change.messages.append(Message(change.reason, change.at))
@@ -219,13 +221,16 @@ class EventRecorder:
         )
         change.task_id = task_id if isinstance(task_id, str) and len(task_id) <= 32 else None
         if kind == "push":
-            change.params, change.whole = params_of(payload, declaration, whole=self._params == "whole")
-            change.items = items_of(payload)
+            self._add_params(change, payload, declaration)
         elif kind == "start":
             # Almost always the push has made the event, with its arguments.
             change.params_later = params_later(payload, declaration, whole=self._params == "whole")
             change.items = items_of(payload)
         return change
+
+    def _add_params(self, change: EventChange, payload: Payload, declaration: Declaration | None) -> None:
+        change.params, change.whole = params_of(payload, declaration, whole=self._params == "whole")
+        change.items = items_of(payload)
 
     def _submit(self, change: EventChange) -> None:
         if has_valid_jid(change.jid):
@@ -267,6 +272,11 @@ class EventRun:
         return self._recorder.ended(
             self._payload, self._queue, self._declaration, end, outcome, decision, on_durable, at_once=at_once
         )
+
+
+def _declaration_of(payload: Payload) -> Declaration | None:
+    worker: Any = registry.find(str(payload.get("class")))
+    return None if worker is None else worker.declaration()
 
 
 def items_of(payload: Payload) -> int:

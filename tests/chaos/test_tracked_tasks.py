@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.chaos.rounds.tracked_round import TrackedRound
+from tests.chaos.rounds.tracked_round import RECOVERS_SOON, TrackedRound
 from tests.postgres import running
 
 JOBS = int(os.environ.get("CHAOS_TRACKED_JOBS", "2000"))
@@ -15,6 +15,6 @@ JOBS = int(os.environ.get("CHAOS_TRACKED_JOBS", "2000"))
 @pytest.mark.campaign
 @pytest.mark.timeout(3600)
 def test_tracked_jobs_end_right_under_all_faults(make_server, short_path):
-    with running() as postgres:
+    with running(**RECOVERS_SOON) as postgres:
         account = TrackedRound(short_path, make_server(), postgres, JOBS, random.Random(JOBS)).run()
     print(account)  # noqa: T201 - the account of the round

@@ -539,7 +539,7 @@ def test_batch_of_many_jobs_takes_little_of_redis(pusher, redis):
     count, row = int(os.environ.get("BATCH_JOBS", "100000")), row_worker()
 
     def used(push):
-        redis.flushall()
+        redis.execute_command("FLUSHALL", "SYNC")
         before = redis.info("memory")["used_memory"]
         push()
         assert redis.llen("queue:default") == count

@@ -80,6 +80,10 @@ def test_job_of_a_script_has_its_event_despite_a_kill(memory, redis, pusher, mon
     # A job may start before the leader writes its push.
     (begun,) = [jid for jid, name in jids.items() if name == "Publish"]
     memory.apply(change(begun, "start", time.time() + 1, "working", "working", params="[7]"))
+    # Or its process is killed, so that the first that the event says is that the job waits again.
+    (again,) = [one for one in stored if one["class"] == "Again"]
+    memory.recorder.ended_elsewhere(again, "default", "interrupted", "its process died")
+    assert memory.event("again").params == [1]
     # A process that is killed after the commit has removed nothing: the next leader writes the same again.
     with monkeypatch.context() as killed, pytest.raises(ConnectionError):
         killed.setattr(redis, "zrem", refused)
@@ -90,9 +94,9 @@ def test_job_of_a_script_has_its_event_despite_a_kill(memory, redis, pusher, mon
         jid: (name, "default") for jid, name in jids.items()
     }
     states = {jids[jid]: (one.status, one.state, one.runs) for jid, one in found.items()}
-    waits = dict.fromkeys(("Again", "Few", "Tick"), ("enqueue", "queued", 0))
-    assert states == {**waits, "Publish": ("working", "working", 1)}
-    assert [found[jid].params for jid, name in jids.items() if name == "Again"] == [[1]]
+    waits = dict.fromkeys(("Few", "Tick"), ("enqueue", "queued", 0))
+    begun = {"Publish": ("working", "working", 1), "Again": ("enqueue", "interrupted", 0)}
+    assert states == {**waits, **begun}
     with memory.database.reading() as connection:
         assert connection.exec_driver_sql("SELECT count(*) FROM aw_events").scalar() == len(jids)
     assert (redis.exists(keys.TASK_EVENTS), drain(redis, memory.database, memory.recorder)) == (0, 0)

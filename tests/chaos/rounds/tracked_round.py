@@ -25,6 +25,8 @@ from tests.servers.guarded import GuardedServer
 
 PROCESSES = 3
 _WAIT_S = 600.0
+RECOVERS_SOON = {"checkpoint_timeout": "30s", "max_wal_size": "64MB"}
+"""The settings of PostgreSQL: it is killed, and repeats its log since the last checkpoint."""
 _EVENTS = ("complete", "success", "death", "finished")
 _WANTED = {f"good-{event}" for event in ("complete", "success", "finished")}
 _WANTED |= {f"mixed-{event}" for event in ("complete", "death", "finished")}
@@ -175,7 +177,7 @@ class TrackedRound:
                 self._server.start()
             else:
                 self._postgres.stop()
-                self._postgres.start()
+                self._postgres.start(_WAIT_S)
         return account
 
     def _wait_for_rows(self, site: Site, count: int) -> None:
@@ -225,6 +227,7 @@ class TrackedRound:
         """Return the ends of the rows, and those of the callbacks. Each has one event."""
         with database.reading() as connection:
             stored = connection.exec_driver_sql("SELECT worker, params, status, state FROM aw_events").all()
+        _check("events without arguments", [one for one in stored if one[1] is None], [])
         rows = [(json.loads(params)[0], (status, state)) for worker, params, status, state in stored if "Row" in worker]
         others = [
             (json.loads(params)[0], (status, state)) for worker, params, status, state in stored if "Row" not in worker
@@ -242,7 +245,7 @@ def run_tracked_round(folder: Path, jobs: int, rng: random.Random, stop_asked: C
     site = folder / "site"
     site.mkdir()
     try:
-        with running() as postgres:
+        with running(**RECOVERS_SOON) as postgres:
             return TrackedRound(site, server, postgres, jobs, rng, stop_asked).run()
     finally:
         server.stop()
