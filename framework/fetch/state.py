@@ -161,20 +161,16 @@ class InFlight:
         self._free_indexes.append(unit.run_index)
 
     def leave(self, unit: UnitOfWork) -> bool:
-        """Free the place of a unit whose job has ended; ``end_left`` must follow, when it may be acknowledged.
-
-        Return whether such units are most of those that keep further jobs from starting.
-        """
+        """Free the place of a unit whose job has ended; ``end_left`` must follow, when it may be acknowledged. Return whether no
+        job may start, mostly because of such units."""
         self.left[id(unit)] = unit
         del self._running[id(unit)]
         self._free_indexes.append(unit.run_index)
-        left = len(self.left)
-        # With many done units the next acknowledgement makes room: nothing need be written at once for it.
-        if left + len(self.done) < MAX_UNACKNOWLEDGED or left < MAX_UNACKNOWLEDGED // 2:
-            return False
-        # The thread that has started job after job stops here: the leader must not wait for it to go on.
-        self.last_started_at = 0.0
-        return True
+        is_full = MAX_UNACKNOWLEDGED - len(self.done) <= len(self.left) >= MAX_UNACKNOWLEDGED // 2
+        if is_full:
+            # The thread that has started job after job stops here: the leader must not wait for it to go on.
+            self.last_started_at = 0.0
+        return is_full
 
     def end_left(self, unit: UnitOfWork) -> None:
         """Acknowledge a unit that has left its place."""

@@ -71,6 +71,8 @@ class Contestant:
         config = folder / f"config-{port}-{len(shards)}"
         config.mkdir(exist_ok=True)
         (config / "redis.yml").write_text(json.dumps({"shards": {"main": {"url": url}} | shards}))
+        # For the class whose jobs are recorded: on SQLite, in the process itself.
+        (config / "application.yml").write_text(json.dumps({"tasks": {"url": f"sqlite:///{config}/tasks.db"}}))
         path = os.pathsep.join([str(JOBS), str(ROOT)])
         sharded = {"BENCH_SHARDS": str(len(shards))} if shards else {}
         return common | {"PYTHONPATH": path, "FRAMEWORK_CONFIG_DIR": str(config)} | sharded

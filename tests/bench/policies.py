@@ -12,6 +12,7 @@ PACES = {
     "limited": 20_000,
     "deduplicated": 20_000,
     "tracked": 20_000,
+    "recorded": 5_000,
     "guidelines": 8_000,
 }
 """The classes, and roughly the jobs that each runs in a second: that decides how many are pushed."""

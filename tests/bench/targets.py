@@ -137,6 +137,10 @@ TARGETS: tuple[Target, ...] = (
     ),
     Target("processor time of a tracked job, against a plain one", 1.4, _figure("policies", "tracked_times"), at_least=False),
     Target(
+        "processor time of a recorded job (60 us and a plain one of 25), against a plain one", 3.4,
+        _figure("policies", "recorded_times"), at_least=False,
+    ),
+    Target(
         "processor time of a job with a health check, against a plain one", 1.1, _figure("policies", "health_times"),
         at_least=False,
     ),

@@ -97,7 +97,7 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload(
         "policies", "Cost of a no-op job of a class with all guidelines, against a plain class", "guidelines_times", "times",
         run=policies.drains, admits=_ours, more_is_better=False,
-        details=("limited_times", "deduplicated_times", "tracked_times", "health_times"),
+        details=("limited_times", "deduplicated_times", "tracked_times", "recorded_times", "health_times"),
     ),
     Workload(
         "policy_pushes", "Cost of a push of a class with all guidelines, against a plain class", "push_guidelines_times",

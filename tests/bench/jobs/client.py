@@ -25,7 +25,7 @@ PROBES = 5  # pushes before the first that is measured, so that none pays for th
 # just under the size from which the framework's client compresses, so that all move the same bytes
 PAYLOAD_BYTES = 98_000
 
-NUMBERED = frozenset({"plain", "health", "limited", "deduplicated", "tracked", "guidelines"})
+NUMBERED = frozenset({"plain", "health", "limited", "deduplicated", "tracked", "recorded", "guidelines"})
 """Kinds whose jobs have a number of their own: equal ones would be duplicates."""
 
 Pusher = Callable[..., Any]

@@ -96,6 +96,10 @@ class TrackedWorker(NumberedWorker):
     status_expiration = 600
 
 
+class RecordedWorker(NumberedWorker):
+    track = True
+
+
 class GuidelinesWorker(NumberedWorker):
     defer_on_health = DeferOnHealth(indicators=("calm",))
     concurrency_limit = 1_000
@@ -129,6 +133,7 @@ WORKERS: dict[str, type[ApplicationWorker]] = {
     "limited": LimitedWorker,
     "deduplicated": DeduplicatedWorker,
     "tracked": TrackedWorker,
+    "recorded": RecordedWorker,
     "guidelines": GuidelinesWorker,
     "full_limit": FullLimitWorker,
     "guarded_latency": GuardedLatencyWorker,
