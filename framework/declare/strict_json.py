@@ -124,7 +124,7 @@ def _are_finite(values: list[Any], kinds: set[type[Any]]) -> bool:
     if int not in kinds:
         return True
     numbers = [one for one in values if _class_of(one) is int]
-    return min(numbers) > -_INTEGER_LIMIT and max(numbers) < _INTEGER_LIMIT
+    return bool(min(numbers) > -_INTEGER_LIMIT and max(numbers) < _INTEGER_LIMIT)
 
 
 def _are_texts(names: list[Any], texts: list[str]) -> bool:
