@@ -23,6 +23,8 @@ TOO_DEEP_MESSAGE = f"is nested deeper than {MAX_DEPTH} levels; pass it flatter, 
 
 _class_of: Callable[[Any], type[Any]] = type
 _INTEGER_LIMIT = 10**MAX_DIGITS
+# From so many values on, a check by levels takes less time. What it does not accept is visited value by value, for its error.
+_MANY = 32
 _OBJECT_ADVICE = "pass an id, or a dict of plain values"
 _ADVICE = {
     "tuple": "it would arrive as a list; pass a list",
@@ -83,29 +85,66 @@ def is_strict_parsed(value: list[Any] | dict[str, Any]) -> bool:
 
     A parser makes plain types and Unicode texts; only its numbers and its depth may be refused.
     """
+    return _are_levels_strict(value, MAX_DEPTH, parsed=True)
+
+
+def _are_levels_strict(value: Any, depth_left: int, *, parsed: bool) -> bool:
+    """Return whether a list or an object passes, level by level: a call per level and not per value.
+
+    ``False`` may be wrong, ``True`` never is. Keys and texts of a ``parsed`` value need no check.
+    """
     level: list[Any] = [value]
-    for _ in range(MAX_DEPTH):
+    for _ in range(depth_left):
         values: list[Any] = []
+        names: list[Any] = []
         for container in level:
-            values += container.values() if _class_of(container) is dict else container
+            if _class_of(container) is dict:
+                values += container.values()
+                if not parsed:
+                    names += container
+            else:
+                values += container
         kinds = set(map(_class_of, values))
-        if not kinds <= _PLAIN:
+        if not (kinds <= _PLAIN and _are_finite(values, kinds)):
             return False
-        if float in kinds and not all(map(math.isfinite, [one for one in values if _class_of(one) is float])):
+        if not (parsed or _are_texts(names, [one for one in values if _class_of(one) is str])):
             return False
-        if int in kinds:
-            numbers = [one for one in values if _class_of(one) is int]
-            if min(numbers) <= -_INTEGER_LIMIT or max(numbers) >= _INTEGER_LIMIT:
-                return False
         if kinds.isdisjoint(CONTAINERS):
             return True
         level = [one for one in values if _class_of(one) in CONTAINERS]
+        if not parsed:
+            # Each once: of a list that holds itself several times each level would be a multiple of the last.
+            level = list({id(one): one for one in level}.values())
     return False
+
+
+def _are_finite(values: list[Any], kinds: set[type[Any]]) -> bool:
+    if float in kinds and not all(map(math.isfinite, [one for one in values if _class_of(one) is float])):
+        return False
+    if int not in kinds:
+        return True
+    numbers = [one for one in values if _class_of(one) is int]
+    return bool(min(numbers) > -_INTEGER_LIMIT and max(numbers) < _INTEGER_LIMIT)
+
+
+def _are_texts(names: list[Any], texts: list[str]) -> bool:
+    """Return whether all names are texts, and no text has half of a surrogate pair."""
+    if not set(map(_class_of, names)) <= {str}:
+        return False
+    for whole in ("".join(names), "".join(texts)):
+        if not whole.isascii():
+            try:
+                whole.encode()
+            except UnicodeEncodeError:
+                return False
+    return True
 
 
 def _check_list(items: list[Any], depth_left: int) -> None:
     if not depth_left:
         raise NotJsonError(TOO_DEEP_MESSAGE)
+    if len(items) > _MANY and _are_levels_strict(items, depth_left, parsed=False):
+        return
     index = 0
     try:
         for index, item in enumerate(items):  # noqa: B007 - read by the handler
@@ -117,6 +156,8 @@ def _check_list(items: list[Any], depth_left: int) -> None:
 def _check_object(members: dict[Any, Any], depth_left: int) -> None:
     if not depth_left:
         raise NotJsonError(TOO_DEEP_MESSAGE)
+    if len(members) > _MANY and _are_levels_strict(members, depth_left, parsed=False):
+        return
     key: Any = None
     try:
         for key, member in members.items():

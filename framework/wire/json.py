@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
+from gc import is_tracked
 from typing import Any, cast
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
@@ -121,13 +122,15 @@ def _refuse_unreadable(data: bytes) -> None:
 def _deeper_than(value: object, levels: int) -> bool:
     """Return whether ``value`` is nested deeper than ``levels``, level by level, so that a deep value costs no stack."""
     layer: list[Any] = [value] if isinstance(value, list | dict) else []
-    for _ in range(levels):
-        # Exact types and no function call per value: this loop visits every value of a large payload.
+    for left in range(levels, 0, -1):
+        # Exact types: this loop visits every value of a large payload. The collector of garbage tracks every list, and up to
+        # Python 3.13 only objects that contain a list or an object. Others are the last of their branch: only at the last level
+        # one of them is too deep.
         layer = [
             child
             for parent in layer
             for child in (parent.values() if _class_of(parent) is dict else parent)
-            if _class_of(child) is list or _class_of(child) is dict
+            if (left == 1 or is_tracked(child)) and (_class_of(child) is list or _class_of(child) is dict)
         ]
         if not layer:
             return False

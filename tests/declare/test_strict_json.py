@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import from_json, to_json
 
-from framework.declare import registry
+from framework.declare import registry, strict_json
 from framework.declare.strict_json import MAX_DEPTH, MAX_DIGITS, NotJsonError, check_strict_json, is_strict_parsed
 from framework.wire.plain_values import is_surely_strict
 from tests.tables import each_row
@@ -51,11 +51,21 @@ def same(left: Any, right: Any) -> bool:
 
 
 def accepted(value: Any) -> bool:
-    try:
-        check_strict_json(value)
-    except NotJsonError:
-        return False
-    return True
+    """Return whether the check accepts a value; by levels, as many values are checked, and by values it says the same."""
+    found: list[tuple[str, str] | None] = []
+    usual = strict_json._MANY
+    for many in (-1, usual):
+        strict_json._MANY = many
+        try:
+            check_strict_json(value)
+        except NotJsonError as error:
+            found.append((error.reason, error.path))
+        else:
+            found.append(None)
+        finally:
+            strict_json._MANY = usual
+    assert found[0] == found[1]
+    return found[0] is None
 
 
 _ODD = st.one_of(
@@ -135,7 +145,7 @@ def test_quick_check_refuses_what_no_parser_makes(value: Any):
 
 def test_strict_json_refuses_a_list_that_holds_itself():
     endless: list[Any] = []
-    endless.append(endless)
+    endless += [endless] * 40
     assert not accepted(endless)
 
 

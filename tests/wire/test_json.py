@@ -95,9 +95,19 @@ def test_loads_refuses_json_that_is_not_strict(data):
 @pytest.mark.parametrize("inside", [0, 1, 5])
 def test_dumps_exact_checks_only_the_nesting(inside):
     deepest = MAX_NESTING - inside
-    for value in (nested(deepest), {"a": nested(deepest - 1), "b": "[" * 500}, [[[]] for _ in range(500)]):
+    for value in (
+        nested(deepest),
+        {"a": nested(deepest - 1), "b": "[" * 500},
+        [[[]] for _ in range(500)],
+        nested(deepest - 1, {"k": 0}),
+    ):
         assert dumps_exact(value, outer_levels=inside) == dumps(value)
-    for value in (nested(deepest + 1), {"a": 1, "b": nested(deepest)}, [1, {"k": nested(deepest - 1)}]):
+    for value in (
+        nested(deepest + 1),
+        {"a": 1, "b": nested(deepest)},
+        [1, {"k": nested(deepest - 1)}],
+        nested(deepest, {"k": 0}),
+    ):
         with pytest.raises(PayloadError, match="deeper than 64"):
             dumps_exact(value, outer_levels=inside)
     with pytest.raises(PayloadError, match="cannot be written"):
