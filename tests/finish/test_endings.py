@@ -103,7 +103,10 @@ class EndingBench:
     def _admitting(self, original):
         def run(channels, script, *arguments):
             reply = original(channels, script, *arguments)
-            if any(state == 0 for state, *_ in reply):  # it has held a job, so it has moved one
+            answers = reply if isinstance(reply, list) else []
+            if any(
+                answer[0] == 0 for answer in answers if isinstance(answer, list)
+            ):  # it has held a job, so it has moved one
                 self.moves.append(script.name)
             return reply
 
