@@ -103,7 +103,9 @@ class EndingBench:
     def _admitting(self, original):
         def run(channels, script, *arguments):
             reply = original(channels, script, *arguments)
-            if any(state == 0 for state, *_ in reply):  # it has held a job, so it has moved one
+            if reply != 1 and any(
+                answer != 1 and answer[0] == 0 for answer in reply
+            ):  # it has held a job, so it has moved one
                 self.moves.append(script.name)
             return reply
 
