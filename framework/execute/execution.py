@@ -185,9 +185,9 @@ class Executor:
         try:
             if run.worker is not None:
                 run.declaration = run.worker.declaration()
-            if (
-                IDEMPOTENCY_KEY in payload or BUFFERED_AT in payload or BID in payload or RESULT in payload
-            ) and unit.admission is None:
+            if (IDEMPOTENCY_KEY in payload or BUFFERED_AT in payload or BID in payload or RESULT in payload) and (
+                prepared is None or prepared.admission is None
+            ):
                 ttl_s = None if run.declaration is None else run.declaration.lock_ttl_s
                 name = payload["class"] if run.declaration is None else run.declaration.wire_name
                 unit.resources = resources_of(payload, unit.data, unit.queue, ttl_s, name)
@@ -334,7 +334,7 @@ class Executor:
         """Write the start of a suspect, and call ``perform`` through the middleware."""
         instance = run.instance
         # Almost no job has one of them: the check is cheaper than the call.
-        noted = suspected or run.tracked is not None or run.record is not None
+        noted = suspected or run.record is not None or (run.tracked is not None and run.unit.admission is None)
         if noted and not self._note_start(run, payload, suspected=suspected):
             return
         # A store and not a method: every job pays for it.

@@ -10,7 +10,7 @@ that an unseen call has taken is found again.
 
 from collections.abc import Sequence
 from time import monotonic as clock
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import redis
 
@@ -39,6 +39,7 @@ from framework.wire.resources import (
     JobResources,
     Lock,
     Slot,
+    make_slot,
     milliseconds,
     resources_of,
     slot_id,
@@ -53,6 +54,14 @@ _MOVED = (_WAITS, FENCED)
 # Of a job that starts no policy reads the counts.
 _ADMISSION = Admission(ADMITTED, 0, 0, 0)
 _MAX_ENCODED = 100
+
+# What is asked about one job: its unit, its id, the terms of its class, these as JSON, its slot and its lock, if it has them, and
+# its status. At last since when it has waited for a slot, in epoch seconds, empty if it has not, and its scope; None for most jobs.
+# No named tuple, which takes three times as long to make.
+_Question: TypeAlias = tuple[
+    UnitOfWork, str, ClassTerms, str, Slot | None, Lock | None, TrackedJob | None, tuple[str, str] | None
+]
+_KnownClass: TypeAlias = tuple[Declaration, ClassPolicies]
 
 
 class GroupAdmission:
@@ -88,9 +97,9 @@ class GroupAdmission:
         taken = self._fetcher.take_next()
         asked_at = clock()
         try:
-            questions = [first]
+            questions, classes = [first], dict[str, _KnownClass | None]()
             for other in taken:
-                question = self._join(other, request.declaration)
+                question = self._join(other, request.declaration, classes)
                 if question is not None:
                     questions.append(question)
             asked_at = clock()
@@ -98,8 +107,11 @@ class GroupAdmission:
         finally:
             self._fetcher.put_back(taken, clock() - asked_at)
 
-    def _join(self, unit: UnitOfWork, first: Declaration) -> "_Question | None":
-        """Return the question about a buffered job; ``None`` if it is to be asked for alone, or needs no question."""
+    def _join(self, unit: UnitOfWork, first: Declaration, classes: dict[str, _KnownClass | None]) -> _Question | None:
+        """Return the question about a buffered job; ``None`` if it is to be asked for alone, or needs no question.
+
+        ``classes`` are those of this call by name, ``None`` for one whose jobs are each asked for alone.
+        """
         if unit.prepared is not None:
             return None
         try:
@@ -109,17 +121,15 @@ class GroupAdmission:
         if payload is None:
             return None
         unit.prepared = Preparation(payload)
-        worker = registry.find(payload["class"])
         # A version may be unknown here; a suspect starts in its turn; compressed arguments may need memory: each alone.
         # A job that may be too old takes no slot before that is known.
-        alone = "version" in payload or EXPIRES_IN in payload or payload.get(COMPRESSED) or is_suspect(payload)
-        if worker is None or alone:
+        if "version" in payload or EXPIRES_IN in payload or payload.get(COMPRESSED) or is_suspect(payload):
             return None
-        declaration: Declaration = worker.declaration()
-        policies = self._admission.policies_for(declaration)
-        # Code of the application may be slow: only that of the job which is about to start anyway.
-        if not policies.can_group or (policies.may_wait and declaration is not first):
+        name = payload["class"]
+        known = classes[name] if name in classes else classes.setdefault(name, self._known_class(name, first))
+        if known is None:
             return None
+        declaration, policies = known
         tracked = tracked_job(payload) if STATUS_EXPIRATION in payload else None
         if tracked is None and not policies.remote:
             return None
@@ -130,7 +140,18 @@ class GroupAdmission:
         terms = policies.terms_of(declaration, unit.queue)
         return None if terms.alone else _question(unit, payload, terms, tracked)
 
-    def _ask(self, questions: Sequence["_Question"]) -> None:
+    def _known_class(self, name: str, first: Declaration) -> _KnownClass | None:
+        """Return a class whose jobs may be asked for with others; ``None`` for any other."""
+        worker = registry.find(name)
+        if worker is None:
+            return None
+        declaration: Declaration = worker.declaration()
+        policies = self._admission.policies_for(declaration)
+        # Code of the application may be slow: only that of the job which is about to start anyway.
+        alone = not policies.can_group or (policies.may_wait and declaration is not first)
+        return None if alone else (declaration, policies)
+
+    def _ask(self, questions: Sequence[_Question]) -> None:
         # In one function: each job with a limit, a lock or a state pays for these lines.
         classes: dict[str, int] = {}
         names, job_keys, numbers, values = [self._working], list[str](), list[int](), list[str | bytes]()
@@ -153,7 +174,7 @@ class GroupAdmission:
         shared = f"[[{','.join(classes)}],{numbers}]"
         self._note_answers(questions, self._channels.run_script(ADMIT, names + job_keys, [shared, *values]))
 
-    def _note_answers(self, questions: Sequence["_Question"], reply: Any) -> None:
+    def _note_answers(self, questions: Sequence[_Question], reply: Any) -> None:
         if reply == ADMITTED:
             for question in questions:
                 self._note_admitted(question)
@@ -164,7 +185,7 @@ class GroupAdmission:
             else:
                 self._note_answer(question, answer)
 
-    def _note_admitted(self, question: "_Question") -> None:
+    def _note_admitted(self, question: _Question) -> None:
         """Record that a job may start, before the unit is in the buffer: a job that returns to its queue releases what it has."""
         unit, jid, terms, _, slot, lock, tracked, waited = question
         prepared = unit.prepared
@@ -181,7 +202,7 @@ class GroupAdmission:
         # The hook of a job that has waited is still to be called.
         prepared.starts = not (terms.acts_after or has_waited)
 
-    def _note_answer(self, question: "_Question", answer: list[Any]) -> None:
+    def _note_answer(self, question: _Question, answer: list[Any]) -> None:
         """Record an answer with details: the job does not start, or its state was not written."""
         unit, jid, _, _, slot, _, tracked, _ = question
         state, prepared = int(answer[0]), unit.prepared
@@ -198,20 +219,6 @@ class GroupAdmission:
         # A job that was refused is still in the working list.
         prepared.moved = state in _MOVED
         prepared.admission = Admission(state, *answer[1:4])
-
-
-class _Question(NamedTuple):
-    """What ``admit.lua`` is asked about one job."""
-
-    unit: UnitOfWork
-    jid: str
-    terms: ClassTerms
-    encoded: str
-    slot: Slot | None
-    lock: Lock | None
-    tracked: TrackedJob | None
-    waited: tuple[str, str] | None
-    """Since when the job has waited for a slot, in epoch seconds, empty if it has not, and its scope; ``None`` for most jobs."""
 
 
 def _admitted_locally(unit: UnitOfWork, payload: Payload, declaration: Declaration, policies: ClassPolicies) -> bool:
@@ -238,7 +245,7 @@ def _question(unit: UnitOfWork, payload: Payload, terms: ClassTerms, tracked: Tr
         return None
     jid, slot, waited = slot_id(payload, unit.data), None, None
     if base:
-        slot = Slot(base, f"{terms.owner} {jid}")
+        slot = make_slot((base, f"{terms.owner} {jid}"))
         # So the slot is released even if the reply is lost, or if another thread returns the job meanwhile.
         if resources is None:
             unit.resources = JobResources(None, [slot])
@@ -255,7 +262,7 @@ def _question(unit: UnitOfWork, payload: Payload, terms: ClassTerms, tracked: Tr
         # Another writer's jobs may each keep their states for another time.
         if len(terms.encoded) < _MAX_ENCODED:
             terms.encoded[key] = encoded
-    return _Question(unit, jid, terms, encoded, slot, lock, tracked, waited)
+    return (unit, jid, terms, encoded, slot, lock, tracked, waited)
 
 
 def _encoded(terms: ClassTerms, lock_ttl_s: float, status_s: int, *, waited: bool) -> str:

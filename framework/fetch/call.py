@@ -12,6 +12,7 @@ from framework.store.channel import Channel
 from framework.store.script import FETCH
 from framework.text import decode_escaped
 from framework.wire import keys
+from framework.wire.json import dumps_known
 
 
 @dataclass(slots=True)
@@ -79,15 +80,14 @@ class FetchCall:
             *[unit.data for unit in ended],
             *([quota for _, quota in queues] if not self._fair_queues else map(self._quota, queues)),
         )
-        # Last and only where needed, so that a job that holds nothing costs no argument.
+        # Last and only where needed, so that a job that holds nothing costs no argument; as one text, which costs less than many.
         held = [
-            part
+            (position, unit.released_on_ack)
             for position, unit in enumerate(ended, 1)
-            if unit.released_on_ack
-            for part in (position, unit.released_on_ack)
+            if unit.released_on_ack is not None
         ]
         if held:
-            arguments += tuple(held)
+            arguments += (dumps_known(held),)
         self._channel.send(FETCH.by_digest(*arguments))
         self._request = _FetchRequest(names, wanted, arguments, now)
 

@@ -44,7 +44,7 @@ class InFlight:
         self._by_id: dict[int, UnitOfWork] = {}
         self.left: dict[int, UnitOfWork] = {}
         """Units whose jobs have ended, and which are acknowledged when their events are durable. They have no place."""
-        self._being_admitted: dict[int, UnitOfWork] = {}
+        self._being_admitted: list[UnitOfWork] = []
         """Units that a thread has taken along to ask for their admission: neither buffered nor running for one round trip."""
         # Held by the thread that has taken them.
         self._admitting = Lock()
@@ -125,10 +125,13 @@ class InFlight:
         # Before `done`: a unit that ends in between counts twice.
         free = len(self._free_indexes)
         most = min(MAX_GROUP, max(free, ahead), free + MAX_UNACKNOWLEDGED - len(self.done) - len(self.left))
-        taken: list[UnitOfWork] = []
-        while len(taken) < most and (unit := self._pop_buffered()) is not None:
-            self._being_admitted[id(unit)] = unit
-            taken.append(unit)
+        self._being_admitted = taken = list[UnitOfWork]()
+        try:
+            while len(taken) < most:
+                taken.append(self.buffer.popleft())
+        except IndexError:
+            # The buffer is empty.
+            pass
         if not taken:
             self._admitting.release()
         return taken
@@ -138,7 +141,7 @@ class InFlight:
         if units:
             # Buffer first: a reader of all units that have not started must not miss one.
             self.put_back_next(units)
-            self._being_admitted.clear()
+            self._being_admitted = []
             self._admitting.release()
 
     def put_back_next(self, units: Sequence[UnitOfWork]) -> None:
@@ -249,7 +252,7 @@ class InFlight:
     def buffered(self) -> list[UnitOfWork]:
         """The units whose jobs have not started."""
         # In this order: a unit that goes back to the buffer meanwhile is found at least once.
-        being_admitted = list(self._being_admitted.values())
+        being_admitted = list(self._being_admitted)
         buffered = list(self.buffer)
         return [*buffered, *(unit for unit in being_admitted if unit not in buffered)]
 

@@ -1,11 +1,12 @@
 """Hold one fetched job: its bytes, the queue they came from, and the facts of its run."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from framework.types import Payload
 from framework.wire.resources import JobResources, Lock
-from framework.wire.status_key import StatusCommand, TrackedJob
+from framework.wire.status_key import TrackedJob
 
 FIRST_ASYNC_RUN_ID = 1 << 40
 """The first run id of async jobs: above every thread identifier."""
@@ -64,8 +65,8 @@ class UnitOfWork:
     """Its lock and slots; ``None`` for most jobs, which have neither."""
     released_lock: Lock | None = None
     """The lock that was released at its start; if the job returns to its queue, it takes the lock again if that is free."""
-    released_on_ack: str = ""
-    """The script argument for what its acknowledgement releases and writes (``parts/release.lua``); empty for nothing."""
+    released_on_ack: dict[str, Any] | None = None
+    """What its acknowledgement releases and writes (``parts/release.lua``); ``None`` for nothing."""
     extra_fields: Payload | None = None
     """Fields that a policy adds to the payload if the job is delayed or retried."""
 
@@ -141,9 +142,10 @@ class UnitOfWork:
             self.resources = JobResources()
         return self.resources
 
-    def release_on_ack(self, status: StatusCommand | None) -> None:
-        """Let the acknowledgement release the resources of the job, and write ``status``."""
-        self.released_on_ack = (self.resources or JobResources()).on_end(status)
+    def release_on_ack(self, status: Sequence[str] | None) -> None:
+        """Let the acknowledgement release the resources of the job, and write ``status``: key, state and seconds."""
+        resources = self.resources
+        self.released_on_ack = {"slots": (), "status": status} if resources is None else resources.end_fields(status)
 
     def release_lock(self, lock: Lock) -> None:
         """Note that the job has released its lock. Without other resources it then ends without releasing anything."""

@@ -173,7 +173,7 @@ class Settler:
     ) -> None:
         """Prepare a unit that is ``acknowledged_with_others``: ``fetch.lua`` releases its resources and writes its last state."""
         if unit.resources is not None or tracked is not None:
-            status = tracked.command(state) if tracked is not None and state is not None else None
+            status = tracked.last_status(state) if tracked is not None and state is not None else None
             unit.release_on_ack(status)
 
     def _remove(self, unit: UnitOfWork) -> SettleResult:

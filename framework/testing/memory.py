@@ -222,7 +222,7 @@ class JobMemory:
             for name in ("cancelled", "iteration"):
                 self._iterations.pop(fields.get(name, ""), None)
             for slot in fields["slots"]:
-                self.slots(slot["base"]).discard(slot["member"])
+                self.slots(slot[0]).discard(slot[1])
             if fields.get("status"):
                 key, state, seconds = fields["status"]
                 self.set_state(key, state, "EX", float(seconds))

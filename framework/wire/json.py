@@ -58,9 +58,9 @@ def dumps_exact(value: object, *, outer_levels: int) -> bytes:
     return data
 
 
-def dumps_texts(texts: list[str]) -> bytes:
-    """Return texts as a JSON array. Raises PayloadError for a text that is not Unicode."""
-    return _encode(texts)
+def dumps_known(value: object) -> bytes:
+    """Return as JSON a value of texts and whole numbers whose depth is known. Raises PayloadError for a text that is not Unicode."""
+    return _encode(value)
 
 
 def loads(data: bytes, decoded_limit: int | None = DECODED_LIMIT, reserve: Callable[[int], None] | None = None) -> Any:

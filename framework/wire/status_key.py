@@ -44,6 +44,10 @@ class TrackedJob(NamedTuple):
         """Return the command that writes ``state``. The status of a waiting job cannot expire before ``delay_s`` is over."""
         return ("SET", keys.status(self.jid), state, "EX", self.lifetime_s(delay_s))
 
+    def last_status(self, state: JobState) -> tuple[str, str, str]:
+        """Return what the acknowledgement of an ended job writes (``parts/release.lua``): key, state and seconds."""
+        return (keys.status(self.jid), state, str(self.ttl_s))
+
     def queued_command(self, at: float | None) -> StatusCommand:
         """Return the command for a job that waits in its queue, or until ``at`` in epoch seconds of Redis's clock."""
         if at is None:
@@ -68,6 +72,9 @@ def queued_commands(jids: Iterable[Jid], ttl_s: int) -> list[StatusCommand]:
 def tracked_job(payload: Payload) -> TrackedJob | None:
     """Return the tracked job of a payload, or ``None`` if it is untracked or another writer's values are invalid."""
     ttl_s, jid = payload.get(STATUS_EXPIRATION), payload.get("jid")
+    # Almost all: the checks below take three times as long.
+    if type(ttl_s) is int and 0 < ttl_s <= MAX_TTL_S and type(jid) is str and jid:
+        return TrackedJob(jid, ttl_s)
     if not isinstance(ttl_s, int | float) or isinstance(ttl_s, bool) or not ttl_s > 0:
         return None
     return TrackedJob(jid, math.ceil(min(ttl_s, MAX_TTL_S))) if isinstance(jid, str) and jid else None

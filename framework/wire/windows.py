@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from framework.types import Jid
-from framework.wire.json import dumps, dumps_texts, loads
+from framework.wire.json import dumps, dumps_known, loads
 from framework.wire.resources import LockDetails, UniqueJobs, milliseconds
 
 WindowMode: TypeAlias = Literal["debounce", "accumulate"]
@@ -53,7 +53,7 @@ class WindowJobs(UniqueJobs):
         part = slice(start, start + count)
         payloads, jids = self.payloads[part], self.jids[part]
         places = [items_place(one) for one in payloads] if self.mode == "accumulate" else []
-        names = dumps_texts([*self.lock_keys[part], *jids, *places])
+        names = dumps_known([*self.lock_keys[part], *jids, *places])
         return (*self.terms, names, *payloads, *self.details[part])
 
     def carriers(self, found: Sequence[Jid]) -> list[Jid]:

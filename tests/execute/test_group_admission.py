@@ -1,5 +1,6 @@
 """Jobs that are admitted together: one call for many, each with its own answer, and nothing kept by a job that does not start."""
 
+import itertools
 import json
 import threading
 
@@ -9,6 +10,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from framework.declare import registry
 from framework.declare.limited_capacity import LimitedCapacityWorker
 from framework.declare.policy_options import Deduplicate
+from framework.execute.admission import AdmissionChain
 from framework.policies.concurrency.admission import CapacityLimit, ClassLimit, QueueLimit
 from framework.policies.concurrency.limits import FleetSlots, Limits
 from framework.policies.concurrency.slots import LimitSlots
@@ -406,3 +408,22 @@ def test_job_of_a_process_without_a_lease_does_not_stay(blocked, redis):
     blocked(take_lock)
     until(lambda: redis.llen("queue:default") == 2)
     assert [redis.hget(lock_of(number), "jid") for number in (1, 2)] == [b"duplicate", b"2"]
+
+
+def test_terms_last_unless_a_function_decides_the_limit(redis):
+    now, answers = itertools.count(0, 10), iter((3, 7))
+    limits = Limits(FleetSlots(redis), clock=lambda: next(now))
+    chain = AdmissionChain((ClassLimit(LimitSlots(redis, IDENTITY), limits), DedupLock(redis)))
+
+    def terms(declared):
+        return chain.policies_for(declared).terms_of(declared, "q")
+
+    with registry.isolated():
+        fixed = worker(lambda self: None, concurrency_limit=5, idempotent=True).declaration()
+        asked = worker(lambda self: None, wire_name="Asked", concurrency_limit=lambda: next(answers)).declaration()
+    known = terms(fixed)
+    assert (known.base, known.limit, known.owner, known.has_lock, known.alone) == (BASE, 5, IDENTITY, True, False)
+    assert terms(fixed) is known
+    chain.invalidate()
+    assert terms(fixed) is not known
+    assert [terms(asked).limit, terms(asked).limit] == [3, 7]

@@ -103,9 +103,8 @@ class EndingBench:
     def _admitting(self, original):
         def run(channels, script, *arguments):
             reply = original(channels, script, *arguments)
-            answers = reply if isinstance(reply, list) else []
-            if any(
-                answer[0] == 0 for answer in answers if isinstance(answer, list)
+            if reply != 1 and any(
+                answer != 1 and answer[0] == 0 for answer in reply
             ):  # it has held a job, so it has moved one
                 self.moves.append(script.name)
             return reply

@@ -97,7 +97,7 @@ def check_payload(data: bytes) -> str:
     holds = reaper._resources_of("h:1:abc", fate)
     for resources in (holds.on_end(), holds.on_requeue(), holds.on_delay(5.0)):
         slots = loads(resources.encode())["slots"]
-        expect(all(isinstance(slot["base"], str) and slot["member"] for slot in slots), "slots have names")
+        expect(all(isinstance(slot[0], str) and slot[1] for slot in slots), "slots have names")
     try:
         payload = decode(data)
     except PayloadError:

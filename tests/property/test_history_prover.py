@@ -295,7 +295,7 @@ def test_prover_accepts_policies_of_the_real_scripts(proven):
 
 HELD = encoded(
     lock={"key": "aw:lock:d", "owner": "j1", "keep_ms": 0},
-    slots=[{"base": RUNNING.removesuffix(":running"), "member": "me j1"}],
+    slots=[[RUNNING.removesuffix(":running"), "me j1"]],
 )
 
 

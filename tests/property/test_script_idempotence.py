@@ -31,7 +31,7 @@ def held(redis, jobs):
     redis.rpush(WORKING, *jobs)
 
 
-HOLDS = dumps({"lock": {"key": "lock", "owner": "j", "keep_ms": 0}, "slots": [{"base": "limit", "member": "me j"}]})
+HOLDS = dumps({"lock": {"key": "lock", "owner": "j", "keep_ms": 0}, "slots": [["limit", "me j"]]})
 
 
 def iterating(redis, jobs):
@@ -391,7 +391,10 @@ CALLS = {
     "inspect_dead": (left_behind, lambda jobs: ([LEASE, WORKING, REGISTRY, RUNS, BEATS], ["me", 10, 15, 18])),
     "renew_children": (dead_and_empty, lambda jobs: ([REGISTRY, LEASE], [15_000, 6, 120, 0, 1, "me"])),
     "fetch": (held, lambda jobs: ([LEASE, WORKING, QUEUE], [60_000, 0, len(jobs) - 1, *jobs[1:], 9])),
-    "fetch, holding": (holding, lambda jobs: ([LEASE, WORKING, QUEUE], [60_000, 0, 1, jobs[0], 9, 1, HOLDS])),
+    "fetch, holding": (
+        holding,
+        lambda jobs: ([LEASE, WORKING, QUEUE], [60_000, 0, 1, jobs[0], 9, b"[[1,%s]]" % HOLDS]),
+    ),
     "push_up_to": (limited, filled),
     "unregister": (dead_and_empty, lambda jobs: ([LEASE, REGISTRY, "processes", WORKING, RUNS], ["me", 50, 1])),
     "receive_transfer": (held, landed),

@@ -23,7 +23,7 @@ DUE = b'{"class":"A","args":[],"jid":"b","queue":"q"}'
 ME, DEAD = "host:1:00000000000a", "host:2:00000000000b"
 WORKING, QUEUE, LIMIT = keys.working(ME), keys.queue("q"), keys.limit("A")
 TICKET = b'["q","w"]\n'
-SLOTS = f'{{"slots":[{{"base":"{LIMIT}","member":"{ME} a"}}]}}'
+SLOTS = f'{{"slots":[["{LIMIT}","{ME} a"]]}}'
 
 
 @pytest.fixture

@@ -169,7 +169,7 @@ def test_drop_held_removes_and_counts_present_job_only(redis, memory):
     assert (redis.hgetall("counts"), redis.get("status")) == ({b"n": b"1"}, b"discarded")
 
 
-HELD = dumps({"lock": {"key": "lock", "owner": "j1", "keep_ms": 0}, "slots": [{"base": "limit", "member": "me j1"}]})
+HELD = dumps({"lock": {"key": "lock", "owner": "j1", "keep_ms": 0}, "slots": [["limit", "me j1"]]})
 KEPT = HELD.replace(b'"keep_ms":0', b'"keep_ms":60000')
 
 
@@ -853,7 +853,7 @@ def test_receive_transfer_wrong_type_leaves_no_guard(redis):
 
 
 LIMIT = "aw:limit:Limited"
-QUEUED = dumps({"slots": [{"base": "aw:limit:queue/q", "member": "me j1"}]})
+QUEUED = dumps({"slots": [["aw:limit:queue/q", "me j1"]]})
 
 
 def job(jid, **more):
@@ -874,7 +874,7 @@ def slots(redis):
 
 
 def release(redis, data, jid):
-    held = dumps({"slots": [{"base": LIMIT, "member": f"me {jid}"}]})
+    held = dumps({"slots": [[LIMIT, f"me {jid}"]]})
     assert FINISH(redis, [WORKING], [data, held]) == 1
 
 

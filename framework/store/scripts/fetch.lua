@@ -3,7 +3,7 @@
 -- ARGV    1 lease in ms  2 how many jobs are wanted (1,000 at most come)  3 number of acknowledgements  then their payloads
 --         then per queue its quota: the most jobs before the other queues had their turn; below 0: the most jobs at all;
 --         with '~' before it the queue may have sub-queues, which fill the quota in turns (parts/turns.lua)
---         then per acknowledged job that holds something: its position (from 1), what it holds (parts/release.lua)
+--         then, if an acknowledged job holds something: JSON, per such job [position (from 1), what it holds (parts/release.lua)]
 -- RETURN  { lease held (1/0), { positions (from 1) of acknowledged jobs that the process no longer owned },
 --           { positions (from 1) of queues whose key is no list },
 --           queue's position (from 1), { payloads, oldest first }, ...
@@ -21,13 +21,14 @@ local working = KEYS[2]
 local wanted = math.min(tonumber(ARGV[2]), 1000)
 local acknowledged = tonumber(ARGV[3])
 local fenced, holds, errors = {}, {}, {}
-for i = 2 + acknowledged + #KEYS, #ARGV, 2 do holds[tonumber(ARGV[i])] = ARGV[i + 1] end
+local held_by_jobs = ARGV[2 + acknowledged + #KEYS]
+for _, pair in ipairs(held_by_jobs and cjson.decode(held_by_jobs) or {}) do holds[pair[1]] = pair[2] end
 for i = 1, acknowledged do
   if redis.call('LREM', working, -1, ARGV[3 + i]) == 0 then
     fenced[#fenced + 1] = i
   elseif holds[i] then
     -- An ACL may refuse it, and Lua does not roll back: the jobs behind it are acknowledged all the same.
-    local done, failed = pcall(release, holds[i])
+    local done, failed = pcall(release_resources, holds[i])
     if failed then errors[#errors + 1] = done and failed or failed.err or tostring(failed) end
   end
 end

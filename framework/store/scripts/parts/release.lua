@@ -3,7 +3,7 @@
 -- holds   JSON, '' or nil for nothing:
 --           lock   {key, owner, keep_ms, class}: deleted when `owner` still owns it; with keep_ms above 0 it stays for this time
 --                  instead, and with a class it is taken again if it is free: the job goes back to its queue
---           slots  [{base, member}, ...]: each is freed, and in the same step given to a job that waits for one (parts/slots.lua)
+--           slots  [[base, member], ...]: each is freed, and in the same step given to a job that waits for one (parts/slots.lua)
 --           cancelled  jid of a job that ends because it was cancelled: its mark is removed
 --           iteration  jid of an iterating job that ends for good: its cursor is removed
 --           status [key, state, seconds that it is kept] of a tracked job
@@ -31,7 +31,7 @@ local function release_resources(held)
     end
   end
   for _, slot in ipairs(held.slots) do
-    if free_slot(slot.base, slot.member) then hand_over(slot.base, redis_now(), 20) end
+    if free_slot(slot[1], slot[2]) then hand_over(slot[1], redis_now(), 20) end
   end
   if held.cancelled then
     redis.pcall('ZREM', 'aw:cancelled', held.cancelled)

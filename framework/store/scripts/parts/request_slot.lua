@@ -4,7 +4,7 @@
 --         limits, which it releases when it waits
 -- CRASH   as the step that it belongs to.
 -- Waiting jobs come first, and no slot stays free while a job waits. ZREM first, which is allowed at maxmemory.
-local prepared = {}
+local prepared, handed = {}, {}
 
 -- Note the limit as the process knows it, and free what has expired; returns the effective limit. Once for each limit of a run: no
 -- step of a run changes it.
@@ -27,7 +27,8 @@ local function request_slot(request)
   local reserved = request.may_be_reserved and free_slot(base, ' ' .. request.jid)
   local limit = prepared[terms] or prepare_limit(base, request.limit, request.share, now)
   prepared[terms] = limit
-  if not mine and not reserved then hand_over(base, now, 100) end
+  -- Once too if no job could get a slot: none becomes free in between.
+  if not mine and not reserved and not handed[terms] then handed[terms] = hand_over(base, now, 100) == 0 end
   -- It was written above, so an ACL refuses to have it read.
   if not limit then return redis.pcall('HMGET', base, 'limit') end
   -- Not `running`, which takes a count that an ACL refuses for none.
