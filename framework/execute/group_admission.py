@@ -37,6 +37,7 @@ from framework.wire.json import dumps
 from framework.wire.resources import HELD_LOCK_S, IDEMPOTENCY_KEY, milliseconds, resources_of, slot_id
 from framework.wire.result_fields import RESULT
 from framework.wire.status_key import STATUS_EXPIRATION, TrackedJob, tracked_job
+from framework.wire.sub_queues import return_queue
 
 _RUNNING: JobState = "running"
 # States of a job: it waits for a slot; the script could not ask for it.
@@ -147,7 +148,8 @@ class GroupAdmission:
             since = "" if terms.waiting_since is None else f"{terms.waiting_since:.6f}"
             jid, ttl_s = slot_id(request.payload, unit.data), 0 if tracked is None else tracked.ttl_s
             has_lock = 0 if lock is None else 1
-            arguments += (number, unit.data, member, jid, unit.queue, since, terms.scope, has_lock, ttl_s)
+            queue = return_queue(unit.queue, unit.data, to_start=True)
+            arguments += (number, unit.data, member, jid, queue, since, terms.scope, has_lock, ttl_s)
         shared = f"[{','.join(classes)}]"
         replies: list[list[Any]] = self._channels.run_script(ADMIT, names, [shared, *arguments])
         for terms, reply in zip(jobs, replies, strict=True):
