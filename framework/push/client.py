@@ -27,7 +27,7 @@ from framework.push.reliable.reliable_push import ReliablePush
 from framework.push.schedule_writer import ScheduleWriter
 from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimits
 from framework.push.strict_arguments import StrictArgumentsCheck
-from framework.push.sub_queue_payloads import SubQueuePayloads, check_priority, has_sub_queues
+from framework.push.sub_queue_payloads import SubQueuePayloads, check_priority
 from framework.push.template import JobTemplate, TemplatePayloads
 from framework.push.transactions import TransactionCheck, after_commits, skipping_transaction_check, sources
 from framework.push.workflows import Workflows
@@ -341,10 +341,14 @@ class Client:
 
     def _has_sub_queues(self, declaration: Declaration, options: Mapping[str, Any], queue: str) -> bool:
         """Return whether jobs of a push to ``queue`` may go to its sub-queues. Raises ArgumentsError."""
-        if not has_sub_queues(declaration):
+        if declaration.fair_by is None and declaration.priority is None:
+            if PRIORITY not in options:
+                return False
             check_priority(declaration, options)
             # Another program's class: its processes know of the levels.
-            return PRIORITY in options
+            return True
+        if PRIORITY in options:
+            check_priority(declaration, options)
         return queue == self._router.route(declaration).queue
 
     def _payloads_of(
