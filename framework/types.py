@@ -26,6 +26,7 @@ QUEUE_NAME_FORMAT = "a queue name is made of letters, digits and _ . : -"
 Urgency: TypeAlias = Literal["high", "low", "throttled"]
 ResourceBoundary: TypeAlias = Literal["cpu", "memory", "unknown"]
 DataConsistency: TypeAlias = Literal["always", "sticky", "delayed"]
+Priority: TypeAlias = Literal["critical", "high", "normal", "low"]
 Ack: TypeAlias = Literal["batch", "sync"]
 Isolation: TypeAlias = Literal["process"]
 StrictArguments: TypeAlias = Literal["raise", "warn", "off"]

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         locks,
         paused,
     )
+    from framework.admin.priorities import aset_priority, set_priority
     from framework.admin.process_list import Processes, WorkerProcess, aprocesses, processes
     from framework.admin.profile_reader import aprofile, aprofiles, profile, profiles
     from framework.admin.purge import HeldRecord
@@ -130,6 +131,7 @@ __all__ = [
     "aremove_cron_entry",
     "areset_iteration",
     "aserver_times",
+    "aset_priority",
     "astats",
     "awork",
     "batches",
@@ -155,6 +157,7 @@ __all__ = [
     "retries",
     "scheduled",
     "server_times",
+    "set_priority",
     "stats",
     "work",
     "workflows",
@@ -207,6 +210,7 @@ _MODULES = {
     "aremove_cron_entry": "cron_schedule",
     "areset_iteration": "job_iteration",
     "aserver_times": "statistics",
+    "aset_priority": "priorities",
     "astats": "statistics",
     "awork": "running_jobs",
     "batches": "batch_set",
@@ -232,6 +236,7 @@ _MODULES = {
     "retries": "job_set",
     "scheduled": "job_set",
     "server_times": "statistics",
+    "set_priority": "priorities",
     "stats": "statistics",
     "work": "running_jobs",
     "workflows": "workflow_set",

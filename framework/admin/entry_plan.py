@@ -25,6 +25,7 @@ from framework.wire.malformed import dead_set_entry
 from framework.wire.payload_edit import rewrite
 from framework.wire.resources import JobResources, lock_of
 from framework.wire.status_key import StatusCommand, tracked_job
+from framework.wire.sub_queues import arrival_queue
 
 JobSetKind: TypeAlias = Literal["scheduled", "retry", "dead", "interrupted"]
 """A sorted set of jobs, by the name that commands and the API give it."""
@@ -139,7 +140,7 @@ def _plan_enqueue(action: EntryAction, member: bytes, payload: Payload, now: flo
         data = rewrite(member, payload)
     except PayloadError:
         return "malformed"
-    return PlannedAction(member, data, payload["queue"], _on_requeue(payload))
+    return PlannedAction(member, data, arrival_queue(payload, payload["queue"]), _on_requeue(payload))
 
 
 def _plan_delete(kind: JobSetKind, member: bytes, payload: Payload) -> PlannedAction:

@@ -36,7 +36,7 @@ from framework.wire.job import (
 )
 from framework.wire.owners import split_owner
 from framework.wire.protected import ENCRYPTION_KEY
-from framework.wire.sub_queues import parent_of
+from framework.wire.sub_queues import NORMAL, level_of, parent_of
 
 _MAX_TEXT = 200
 _MAX_TIMES = 1_000_000
@@ -167,10 +167,11 @@ class Explainer:
         queue = parent_of(name)
         reasons = self._queue_blockers(queue)
         if not reasons and queue != name:
-            before = (
-                f"{location.position - 1:,} jobs of its key are before it, and each other key of {queue} has its turn"
+            level, before = level_of(name), f"{location.position - 1:,} jobs of its key"
+            others = f"each other key of {queue} has its turn" if level == NORMAL else f"its priority is {level}"
+            reasons.append(
+                Blocker("queue_position", f"{before} are before it, and {others}", "the fetch of the jobs before it")
             )
-            reasons.append(Blocker("queue_position", before, "the fetch of the jobs before it"))
         elif not reasons and location.position > 1:
             ahead = f"{location.position - 1:,} {'job is' if location.position == 2 else 'jobs are'} before it"
             reasons.append(Blocker("queue_position", ahead, "the fetch of the jobs before it"))

@@ -9,7 +9,7 @@ from redis.client import Pipeline
 from framework import timings
 from framework.admin.queue_reader import page_size, sub_queues
 from framework.process.set_aside import QueueAside
-from framework.store.script import DROP_QUEUED
+from framework.store.script import DROP_QUEUED, RING
 from framework.telemetry.counters import SKIPPED_JOBS, series_name
 from framework.text import decode_escaped
 from framework.types import Payload
@@ -31,7 +31,10 @@ def drop_job(client: "redis.Redis", queue: str, data: bytes, *, from_left: bool)
 
     Redis walks through the queue from the given end to the job: a millisecond for 100,000 jobs.
     """
-    return _drop(client, keys.queue(queue), queue, [data], _known_limits(client), 1 if from_left else -1) == 1
+    dropped = _drop(client, keys.queue(queue), queue, [data], _known_limits(client), 1 if from_left else -1) == 1
+    # It may have been the job for which idle processes wait. Without this step they look for the next one after some seconds.
+    RING(client, [], [parent_of(queue)])
+    return dropped
 
 
 def clear_queue(client: "redis.Redis", queue: str, on_dropped: OnDropped) -> int:
@@ -44,6 +47,8 @@ def clear_queue(client: "redis.Redis", queue: str, on_dropped: OnDropped) -> int
     # The sub-queues first: they fill the queue.
     for name in (*sub_queues(client, queue), queue):
         dropped = _clear_list(client, name, dropped, on_dropped)
+    # Jobs that arrived in sub-queues meanwhile.
+    RING(client, [], [queue])
     return dropped
 
 

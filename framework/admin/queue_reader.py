@@ -15,7 +15,7 @@ from framework.text import decode_escaped
 from framework.wire import keys
 from framework.wire.job import timestamp
 from framework.wire.json import loads_object
-from framework.wire.sub_queues import SEPARATOR, parent_of
+from framework.wire.sub_queues import SEPARATOR, SUB_QUEUE, order_of, parent_of
 
 PAGE = 100
 """Jobs per read of a queue."""
@@ -34,7 +34,7 @@ class QueueState(NamedTuple):
     """For how long the next job to run has waited, in seconds by Redis's clock; 0 for an empty queue."""
     paused: bool
     keys: int = 0
-    """The number of its sub-queues with jobs, of a queue whose classes declare ``fair_by``."""
+    """The number of its sub-queues with jobs, of a queue whose classes declare ``fair_by`` or ``priority``."""
 
 
 def read_queues(shard: Shard, names: Sequence[str] | None = None) -> list[QueueState]:
@@ -69,8 +69,9 @@ def read_queues(shard: Shard, names: Sequence[str] | None = None) -> list[QueueS
 
 
 def sub_queues(client: "redis.Redis", name: str) -> list[str]:
-    """Return the names of the queue's sub-queues with jobs. Raises redis errors."""
-    return sorted(one for one in map(decode_escaped, named_queues(client)) if one.startswith(name + SEPARATOR))
+    """Return the names of the queue's sub-queues with jobs, those of the highest level first. Raises redis errors."""
+    found = (one for one in map(decode_escaped, named_queues(client)) if one.startswith(name + SEPARATOR))
+    return sorted(found, key=order_of)
 
 
 def _sub_queue_sizes(client: "redis.Redis", names: Sequence[str]) -> dict[str, list[int]]:
@@ -102,12 +103,22 @@ def is_known(shard: Shard, name: str) -> bool:
 def next_jobs(client: "redis.Redis", name: str, count: int) -> list[tuple[str, bytes]]:
     """Return the next jobs to run, at most ``count``, each with the name of its list, the next first. Raises redis errors.
 
-    The jobs of sub-queues come behind those of the queue itself.
+    Those of a higher priority come first; the jobs of other sub-queues come behind those of the queue itself.
     """
-    found = [(name, data) for data in _next_in(client, name, count)]
-    for sub_queue in sub_queues(client, name) if len(found) < count else ():
-        found += [(sub_queue, data) for data in _next_in(client, sub_queue, count - len(found))]
-    return found
+    found: list[tuple[str, bytes]] = []
+    own = _next_in(client, name, count)
+    places = sorted((name, *sub_queues(client, name)), key=order_of)
+    # The job for which idle processes wait may be of a higher level.
+    higher = own[:1] if len(places) > 1 else []
+    level, normal = order_of(str(loads_object(higher[0]).get(SUB_QUEUE)) if higher else name)[0], order_of(name)[0]
+    for place in places if count > 0 else ():
+        if higher and level < normal and order_of(place)[0] >= level:
+            found.append((name, higher.pop()))
+            own = own[1:]
+        if len(found) < count:
+            jobs = own if place == name else _next_in(client, place, count - len(found))
+            found += [(place, data) for data in jobs]
+    return found[:count]
 
 
 def _next_in(client: "redis.Redis", name: str, count: int) -> list[bytes]:

@@ -16,6 +16,7 @@ from framework.cli.jobs_limits import limits
 from framework.cli.jobs_list import list_jobs
 from framework.cli.jobs_locks import locks
 from framework.cli.jobs_pause import COMMANDS as PAUSES
+from framework.cli.jobs_priority import set_priority
 from framework.cli.jobs_processes import COMMANDS as PROCESSES
 from framework.cli.jobs_profile import profile
 from framework.cli.jobs_queues import COMMANDS as QUEUES
@@ -31,7 +32,7 @@ def jobs() -> None:
 
 
 for command in (
-    *(enqueue, stats, *QUEUES, *PROCESSES, list_jobs, show, story, workflow, *ACTIONS, cancel),
+    *(enqueue, stats, *QUEUES, *PROCESSES, list_jobs, show, story, workflow, *ACTIONS, cancel, set_priority),
     *(explain, held, limits, locks, leases, *PAUSES, deferred, *FLAGS, counters, profile),
 ):
     jobs.add_command(command)

@@ -18,7 +18,7 @@ from framework.declare.validators import InvalidValue
 from framework.declare.worker import ApplicationWorker
 from framework.errors import DeclarationError, Discard
 from framework.typeguards import is_class, short_repr
-from framework.types import Ack, DataConsistency, Isolation, ResourceBoundary, StrictArguments, Urgency
+from framework.types import Ack, DataConsistency, Isolation, Priority, ResourceBoundary, StrictArguments, Urgency
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -63,6 +63,7 @@ class WorkerAttributes(TypedDict, total=False):
     max_concurrency_limit_percentage: float | None
     concurrency_scope: ConcurrencyScope | None
     fair_by: str | Callable[[tuple[Any, ...]], str | int | None] | None
+    priority: Priority | None
     limiter: Limiter | None
     defer_on_health: DeferOnHealth | None
     pause_control: str | None

@@ -10,7 +10,7 @@ from framework.declare.names import queue_name
 from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.declare.signature import JobSignature
 from framework.declare.versions import VersionHandler, signature_since
-from framework.types import Ack, DataConsistency, Isolation, ResourceBoundary, StrictArguments, Urgency
+from framework.types import Ack, DataConsistency, Isolation, Priority, ResourceBoundary, StrictArguments, Urgency
 
 NOT_OWNED = "not_owned"
 """The feature category of classes that serve many teams (GitLab's ``feature_category :not_owned``)."""
@@ -77,6 +77,7 @@ class Declaration:
     minimum_duration: timedelta
     concurrency_scope: ConcurrencyScope | None
     fair_by: str | Callable[[tuple[Any, ...]], str | int | None] | None
+    priority: Priority | None
     defer_on_health: DeferOnHealth | None
     pause_control: str | None
     strict_arguments: StrictArguments | None

@@ -5,6 +5,7 @@ from typing import get_args
 
 from framework.declare import validators
 from framework.declare.attribute import Attribute
+from framework.declare.job_option import PRIORITIES
 from framework.declare.limiter import Limiter
 from framework.declare.policy_options import ConcurrencyScope, Deduplicate, DeferOnHealth
 from framework.types import DataConsistency
@@ -63,6 +64,15 @@ FLOW_CONTROL_ATTRIBUTES: Mapping[str, Attribute] = {
         "function of its arguments.",
         effect="The jobs of each key wait in a sub-queue `NAME~KEY`. The sub-queues have turns, whatever the number of their jobs.",
         trap="Every process that serves the queue must have the class, and no Ruby process may serve it: it sees no sub-queues.",
+    ),
+    "priority": Attribute(
+        validator=validators.optional(PRIORITIES.validator),
+        group="flow_control",
+        meaning=PRIORITIES.doc,
+        effect="Jobs of a higher level start before those of lower ones in the same queue: `critical`, `high`, `normal`, `low`. "
+        "Each tenth start is of another level in turn, so that none waits for ever.",
+        trap="Every process that serves the queue must have the class, and no Ruby process may serve it: it sees no sub-queues. "
+        "`set(priority=...)` needs the attribute.",
     ),
     "limiter": Attribute(
         validator=validators.optional(validators.instance_of(Limiter, "limiter.bucket(...) of framework.limiter")),

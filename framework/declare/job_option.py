@@ -1,6 +1,6 @@
 """Options that travel with a job: an attribute of its class, an option of ``set``, and a field of its payload.
 
-The framework's own option is ``track``; ``declare_option.py`` adds those of the application.
+The framework's own options are ``track`` and ``priority``; ``declare_option.py`` adds those of the application.
 """
 
 import math
@@ -13,6 +13,7 @@ from framework.declare.validators import InvalidValue, Validator
 from framework.typeguards import short_repr
 from framework.types import Payload
 from framework.wire.job import TRACK
+from framework.wire.sub_queues import LEVELS, PRIORITY
 
 V = TypeVar("V")
 
@@ -75,7 +76,15 @@ TRACKED: JobOption[bool] = JobOption(
 )
 """The attribute ``track`` is such an option of the framework."""
 
-OPTIONS: dict[str, JobOption[Any]] = {TRACKED.name: TRACKED}
+PRIORITIES: JobOption[str | None] = JobOption(
+    PRIORITY,
+    validators.one_of(*LEVELS),
+    default=None,
+    doc="The level of the class's jobs, unless a push sets another one.",
+)
+"""The attribute ``priority`` is another one."""
+
+OPTIONS: dict[str, JobOption[Any]] = {one.name: one for one in (TRACKED, PRIORITIES)}
 """Every option by its name."""
 
 

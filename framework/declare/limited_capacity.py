@@ -20,6 +20,7 @@ P = ParamSpec("P")
 
 _PERFORM = "perform"
 _FORBIDDEN_ATTRIBUTES: dict[str, str] = {
+    "priority": "a job takes the next portion of the work, whatever its own priority: order the work itself",
     "fair_by": "its jobs have no arguments, and max_running_jobs limits their number",
     "deduplicate": "its jobs are equal on purpose, and max_running_jobs limits their number",
     "concurrency_limit": "max_running_jobs is its limit, and a job without a slot is dropped instead of waiting",

@@ -7,14 +7,14 @@ from typing import Any, TypeAlias, TypedDict, cast
 
 from framework.declare import validators
 from framework.declare.attributes import ATTRIBUTES
-from framework.declare.job_option import OPTIONS, TRACKED
+from framework.declare.job_option import OPTIONS, PRIORITIES, TRACKED
 from framework.declare.request import BulkPacing, DueTime, JobTimes, RandomSpread
 from framework.declare.strict_json import NotJsonError, check_strict_json
 from framework.declare.validators import InvalidValue, Validator
 from framework.errors import ArgumentsError
 from framework.messages import did_you_mean
 from framework.typeguards import short_repr
-from framework.types import Json
+from framework.types import Json, Priority
 
 MIN_EPOCH_S = 1_000_000_000
 """Numbers below are seconds from now, numbers from here on are epoch seconds (Sidekiq)."""
@@ -46,6 +46,7 @@ class PushOptions(TypedDict, total=False):
     expires_in: timedelta | float
     timeout: timedelta | float
     track: bool
+    priority: Priority
     profile: bool
     result_ttl: timedelta | float
     context: Mapping[str, Json]
@@ -83,6 +84,7 @@ _VALIDATORS: Mapping[str, Validator] = {
     "expires_in": validators.duration,
     "timeout": validators.duration,
     "track": TRACKED.validator,
+    "priority": PRIORITIES.validator,
     "profile": validators.boolean,
     "result_ttl": validators.duration,
     "context": Validator(_CONTEXT_ALLOWED, check_context),

@@ -4,8 +4,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from framework.declare.declaration import Declaration
-from framework.declare.job_option import TRACKED
+from framework.declare.job_option import PRIORITIES, TRACKED
 from framework.types import Urgency
+
+_OWN_OPTIONS = (TRACKED.name, PRIORITIES.name)
 
 QueueFacts: TypeAlias = dict[str, Any]
 """One worker's entry in the file: GitLab's fields first, then the framework's own."""
@@ -71,7 +73,7 @@ def queue_facts(declaration: Declaration, namespace_weights: Mapping[str, int]) 
         "aliases": list(declaration.aliases),
     }
     # Only where a class sets one: most applications have none.
-    if options := {name: value for name, value in declaration.options.items() if name != TRACKED.name}:
+    if options := {name: value for name, value in declaration.options.items() if name not in _OWN_OPTIONS}:
         facts["options"] = options
     return facts
 

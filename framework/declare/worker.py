@@ -25,6 +25,7 @@ from framework.types import (
     Jid,
     Json,
     Payload,
+    Priority,
     ResourceBoundary,
     StrictArguments,
     Urgency,
@@ -88,6 +89,7 @@ class ApplicationWorker(AwaitablePushes):
     minimum_duration: ClassVar[timedelta | float] = 5.0
     concurrency_scope: ClassVar[ConcurrencyScope | None] = None
     fair_by: ClassVar[str | Callable[[tuple[Any, ...]], str | int | None] | None] = None
+    priority: ClassVar[Priority | None] = None
     limiter: ClassVar[Limiter | None] = None
     defer_on_health: ClassVar[DeferOnHealth | None] = None
     pause_control: ClassVar[str | None] = None
@@ -345,10 +347,7 @@ class ApplicationWorker(AwaitablePushes):
         batch_size: int | None = None,
         batch_delay: timedelta | float | None = None,
     ) -> list[Jid | None]:
-        """Push like ``perform_bulk``, due after ``delay`` (GitLab).
-
-        With the other two, each next ``batch_size`` jobs are due ``batch_delay`` (a timedelta or seconds) later.
-        """
+        """Push like ``perform_bulk``, due after ``delay``; each next ``batch_size`` jobs ``batch_delay`` later (GitLab)."""
         return setter_of(cls).perform_bulk_in(delay, jobs, batch_size=batch_size, batch_delay=batch_delay)
 
     @classmethod

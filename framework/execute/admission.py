@@ -73,7 +73,7 @@ class ClassTerms:
     """Whether each policy is to be asked about each job alone: it needs two slots."""
     lasting: bool = True
     """Whether the terms stay the same until ``AdmissionChain.invalidate``: no function of the application has a part in them."""
-    encoded: dict[tuple[float, int, bool], str] = field(default_factory=dict[tuple[float, int, bool], str])
+    encoded: dict[tuple[float, int, bool, str], str] = field(default_factory=dict[tuple[float, int, bool, str], str])
     """The terms as JSON, by what jobs of one class may differ in (``GroupAdmission``)."""
 
     def ask_slot(self, base: str, owner: str, limit: int, ttl_s: int) -> bool:

@@ -46,6 +46,7 @@ from framework.wire.resources import (
 )
 from framework.wire.result_fields import RESULT
 from framework.wire.status_key import STATUS_EXPIRATION, TrackedJob, tracked_job
+from framework.wire.sub_queues import return_queue
 
 _RUNNING: JobState = "running"
 # States of a job: it waits for a slot; the script could not ask for it.
@@ -243,8 +244,9 @@ def _question(unit: UnitOfWork, payload: Payload, terms: ClassTerms, tracked: Tr
     base = terms.base
     if not base and lock is None and tracked is None:
         return None
-    jid, slot, waited = slot_id(payload, unit.data), None, None
+    jid, slot, waited, queue = slot_id(payload, unit.data), None, None, unit.queue
     if base:
+        queue = return_queue(queue, unit.data, to_start=True)
         slot = make_slot((base, f"{terms.owner} {jid}"))
         # So the slot is released even if the reply is lost, or if another thread returns the job meanwhile.
         if resources is None:
@@ -255,19 +257,22 @@ def _question(unit: UnitOfWork, payload: Payload, terms: ClassTerms, tracked: Tr
             since = timestamp(payload.get(BUFFERED_AT))
             scope = "" if terms.scope_of is None else terms.scope_of(payload)
             waited = ("" if since is None else f"{since:.6f}", scope)
-    key = (0 if lock is None else lock.ttl_s, 0 if tracked is None else tracked.ttl_s, waited is not None)
+    key = (0 if lock is None else lock.ttl_s, 0 if tracked is None else tracked.ttl_s, waited is not None, queue)
     encoded = terms.encoded.get(key)
     if encoded is None:
-        encoded = _encoded(terms, *key[:2], waited=key[2])
-        # Another writer's jobs may each keep their states for another time.
+        encoded = _encoded(terms, queue, *key[:2], waited=key[2])
+        # Another writer's jobs may each keep their states for another time, and sub-queues are many.
         if len(terms.encoded) < _MAX_ENCODED:
             terms.encoded[key] = encoded
     return (unit, jid, terms, encoded, slot, lock, tracked, waited)
 
 
-def _encoded(terms: ClassTerms, lock_ttl_s: float, status_s: int, *, waited: bool) -> str:
-    """Return as JSON what jobs of one class share; ``lock_ttl_s`` and ``status_s`` are 0 for none (``admit.lua``)."""
-    found: dict[str, Any] = {"class": terms.declaration.wire_name, "queue": terms.queue}
+def _encoded(terms: ClassTerms, queue: str, lock_ttl_s: float, status_s: int, *, waited: bool) -> str:
+    """Return as JSON what jobs of one class share (``admit.lua``); ``lock_ttl_s`` and ``status_s`` are 0 for none.
+
+    Jobs that are held go to ``queue`` later.
+    """
+    found: dict[str, Any] = {"class": terms.declaration.wire_name, "queue": queue}
     if terms.base:
         found |= {"limit": str(terms.limit), "share": str(terms.share), "ttl_s": str(terms.slot_ttl_s)}
         found |= {"owner": terms.owner, "refuses": not terms.may_wait}

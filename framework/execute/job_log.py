@@ -54,7 +54,7 @@ _LOG_INTERVAL_S = 30.0
 _NOT_LOGGABLE = frozenset[int]()
 _SIZES = ("compressed", "original_job_size_bytes", "size_limiter")
 _COPIED = (
-    *("tags", "bid", INTERRUPTED_COUNT, DEATH_COUNT, "retry_count", "job_deferred_by"),
+    *("tags", "bid", "priority", INTERRUPTED_COUNT, DEATH_COUNT, "retry_count", "job_deferred_by"),
     *(LOAD_BALANCING_STRATEGY, DUPLICATE_OF, RESCHEDULED_ONCE),
     # ActiveJob and others wrap a class: its name.
     *("wrapped", "display_class"),

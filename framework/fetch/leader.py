@@ -79,6 +79,7 @@ class Leader:
         self._rearm_requested = False
         self._blocking_allowed_at = 0.0
         self._swept_at = 0.0
+        self._rung_at = clock()
 
     def wake(self) -> None:
         """Make the leader take a step now."""
@@ -273,13 +274,23 @@ class Leader:
         now = clock()
         self._in_flight.add([UnitOfWork(queue, data, now) for queue, data, _ in arrived])
         self._process_limits.keep_blocking_only(self._blocking.queues)
-        if arrived and self._fair_queues and (rung := self._fair_queues & {queue for queue, _, _ in arrived}):
-            # The move may have taken the last job of the queue's own list, and other processes wait there.
-            RING(self._client, [], sorted(rung))
+        if self._fair_queues:
+            self._ring({queue for queue, _, _ in arrived})
         if arrived and (self._state.closed or not self._in_flight.free_capacity or self._stopping.is_set()):
             self._return_buffer()
         elif any(waited_s < BURST_S for _, _, waited_s in arrived):
             self._state.expect_jobs()
+
+    def _ring(self, arrived: AbstractSet[str]) -> None:
+        """Let the next jobs of sub-queues come to the own lists of queues whose last job a blocking move may have taken.
+
+        Now and then for every queue: another program may have deleted that job, or a process died between these two steps.
+        """
+        now = clock()
+        if overdue := now - self._rung_at >= self._timings.block_timeout_s:
+            self._rung_at = now
+        if rung := self._fair_queues if overdue else self._fair_queues & arrived:
+            RING(self._client, [], sorted(rung))
 
     def _fall_back_to_sweeps(self, error: ResponseError) -> None:
         """Fetch periodically instead of blocking: Redis refuses BLMOVE at maxmemory or by ACL, but not the fetch script."""

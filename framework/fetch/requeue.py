@@ -18,6 +18,7 @@ from framework.wire.job import Job
 from framework.wire.malformed import batch_resources_of, dead_set_entry
 from framework.wire.owners import split_owner
 from framework.wire.set_limits import SetLimits
+from framework.wire.sub_queues import return_queue
 
 
 def requeue(client: "redis.Redis", identity: str, jobs: list[tuple[UnitOfWork, bytes]]) -> int:
@@ -46,14 +47,15 @@ def _requeue(
 ) -> list[int]:
     youngest_first = list(reversed(jobs))
     resources = [unit.resources_on_requeue(stays_without_lock=stays_without_lock) for unit, _ in youngest_first]
+    places = [return_queue(unit.queue, unit.data) for unit, _ in youngest_first]
     returned: list[int] = REQUEUE(
         client,
-        [keys.working(identity), keys.QUEUES, *(keys.queue(unit.queue) for unit, _ in youngest_first)],
+        [keys.working(identity), keys.QUEUES, *map(keys.queue, places)],
         [
             len(jobs),
             *(unit.data for unit, _ in youngest_first),
             *(data for _, data in youngest_first),
-            *(unit.queue for unit, _ in youngest_first),
+            *places,
             *(resources if any(resources) else ()),
         ],
     )

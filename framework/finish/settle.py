@@ -41,6 +41,7 @@ from framework.wire.job import UNKNOWN_COUNT, decode
 from framework.wire.payload_edit import rewrite
 from framework.wire.set_limits import INTERRUPTED_SET_LIMITS, SetLimits
 from framework.wire.status_key import TrackedJob
+from framework.wire.sub_queues import return_queue
 
 # Reply of finish.lua: it has enqueued one more run, which a duplicate asked for.
 _RUNS_AGAIN = 2
@@ -280,8 +281,8 @@ class Settler:
     def _yield(self, unit: UnitOfWork, outcome: Yielded, tracked: TrackedJob | None) -> SettleResult:
         """Put an iterating job back into its queue; behind the others if its turn is over."""
         place = "last" if outcome.reason == "max_runtime" else "next"
-        names, data = [self._working, keys.queue(unit.queue), keys.QUEUES], yielded_payload(unit, outcome)
-        arguments = [unit.data, data, unit.queue, place, unit.resources_on_requeue(ran=tracked)]
+        names = [self._working, keys.queue(queue := return_queue(unit.queue, unit.data)), keys.QUEUES]
+        arguments = [unit.data, yielded_payload(unit, outcome), queue, place, unit.resources_on_requeue(ran=tracked)]
         moved = bool(self._run_tracked(unit, YIELD_JOB, names, arguments)) or unit.data in self._in_doubt
         self._in_doubt.discard(unit.data)
         return SettleResult("queued" if moved else "lost")

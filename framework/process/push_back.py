@@ -34,6 +34,7 @@ from framework.wire.payload_edit import rewrite
 from framework.wire.resources import JobResources
 from framework.wire.set_limits import INTERRUPTED_SET_LIMITS
 from framework.wire.status_key import tracked_job
+from framework.wire.sub_queues import return_queue
 
 # Replies of interrupt.lua; above _GIVEN_UP: how many jobs were trimmed.
 _REFUSED, _FENCED, _GIVEN_UP = -1, 0, 2
@@ -218,8 +219,9 @@ def _count_interruption(unit: UnitOfWork, ran_s: float, limit: InterruptionLimit
 
 def _interrupt_call(identity: str, interruption: _Interruption) -> tuple[list[str], list[Any]]:
     unit = interruption.unit
-    places = [keys.working(identity), keys.queue(unit.queue), keys.QUEUES]
-    arguments: list[Any] = [unit.data, interruption.data, unit.queue, unit.resources_on_requeue()]
+    queue = return_queue(unit.queue, unit.data)
+    places = [keys.working(identity), keys.queue(queue), keys.QUEUES]
+    arguments: list[Any] = [unit.data, interruption.data, queue, unit.resources_on_requeue()]
     if not interruption.gives_up:
         return places, arguments
     state = tracked_job(interruption.payload)

@@ -16,7 +16,6 @@ from framework.push.bulk import BulkPush
 from framework.push.chunks import ChunkSource, WriteBatch
 from framework.push.deduplication import Deduplication
 from framework.push.edited_payloads import EditedPayloads, PayloadEdits, check_accumulation, no_edits
-from framework.push.fair_payloads import FairPayloads
 from framework.push.job_batch import JobBatch, PayloadBuilder
 from framework.push.lock_port import PushLocks
 from framework.push.middleware_payloads import MiddlewarePayloads
@@ -28,6 +27,7 @@ from framework.push.reliable.reliable_push import ReliablePush
 from framework.push.schedule_writer import ScheduleWriter
 from framework.push.size_limiter import OversizeReporter, SizeLimiter, SizeLimits
 from framework.push.strict_arguments import StrictArgumentsCheck
+from framework.push.sub_queue_payloads import SubQueuePayloads, check_priority
 from framework.push.template import JobTemplate, TemplatePayloads
 from framework.push.transactions import TransactionCheck, after_commits, skipping_transaction_check, sources
 from framework.push.workflows import Workflows
@@ -36,6 +36,7 @@ from framework.shard.shard import Shard
 from framework.shard.shards import Shards
 from framework.types import Jid, Json
 from framework.wire import keys
+from framework.wire.sub_queues import PRIORITY
 
 
 # Decision 214: one way of pushing; whether payloads are built as bytes or as dicts is a detail of the plan.
@@ -322,9 +323,10 @@ class Client:
         if declaration.deduplicate is not None and declaration.deduplicates:
             deduplication = Deduplication(declaration, declaration.deduplicate, self._locks, shard.name)
         payloads = self._payloads_of(declaration, options, shard, route.queue)
-        if declaration.fair_by is not None and route.queue == self._router.route(declaration).queue:
+        if self._has_sub_queues(declaration, options, route.queue):
             decompressed_limit = self._limiter.limits.decompressed_limit
-            payloads = FairPayloads(payloads, declaration, route.queue, decompressed_limit)
+            level = None if self._middleware else options.get(PRIORITY, declaration.priority)
+            payloads = SubQueuePayloads(payloads, declaration, route.queue, decompressed_limit, level)
         if (edits := self._payload_edits_for(declaration)).steps:
             # What concerns only large payloads concerns none that Redis extends: it leaves compressed arguments alone.
             if not edits.min_bytes:
@@ -336,6 +338,18 @@ class Client:
         if self._push_recorder is not None and is_recorded(declaration, options):
             return recorded_plan(plan, self._push_recorder)
         return plan
+
+    def _has_sub_queues(self, declaration: Declaration, options: Mapping[str, Any], queue: str) -> bool:
+        """Return whether jobs of a push to ``queue`` may go to its sub-queues. Raises ArgumentsError."""
+        if declaration.fair_by is None and declaration.priority is None:
+            if PRIORITY not in options:
+                return False
+            check_priority(declaration, options)
+            # Another program's class: its processes know of the levels.
+            return True
+        if PRIORITY in options:
+            check_priority(declaration, options)
+        return queue == self._router.route(declaration).queue
 
     def _payloads_of(
         self, declaration: Declaration, options: Mapping[str, Any], shard: Shard, queue: str

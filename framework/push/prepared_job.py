@@ -8,7 +8,6 @@ from framework.push.push_plan import PushPlan
 from framework.types import Jid
 from framework.wire.json import loads
 from framework.wire.status_key import tracked_job
-from framework.wire.sub_queues import parent_of
 
 
 class PreparedJob(NamedTuple):
@@ -48,7 +47,7 @@ def prepared_job(plan: PushPlan, batch: JobBatch) -> PreparedJob:
     ttl_s = 0 if tracked is None else tracked.ttl_s
     return PreparedJob(
         plan.shard.name,
-        parent_of(batch.queue),
+        batch.queue,
         payload,
         batch.jids[0],
         lock_request,

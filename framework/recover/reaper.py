@@ -32,6 +32,7 @@ from framework.wire.owners import capsule_field, capsule_owner, capsules_of, spl
 from framework.wire.resources import JobResources, Slot, lock_of, slot_id, slot_member
 from framework.wire.set_limits import INTERRUPTED_SET_LIMITS, SetLimits
 from framework.wire.status_key import TrackedJob, tracked_job
+from framework.wire.sub_queues import return_queue
 
 # Jobs per inspection: a page of payloads is decoded in memory at once.
 _PAGE = 50
@@ -269,6 +270,7 @@ def _disposition(
     if may_exceed(len(data), LARGE_PAYLOAD):
         # A page of large jobs would take much memory, and no caller reads the arguments.
         payload["args"] = []
+    queue = return_queue(queue, data)
     return _Disposition(data, keys.queue(queue), queue, changed, payload)
 
 

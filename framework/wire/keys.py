@@ -185,6 +185,11 @@ def turns(queue: str) -> str:
     return f"aw:turns:{queue}"
 
 
+def levels(queue: str) -> str:
+    """HASH of a queue while the levels of its jobs differ: ``next`` and ``starts`` (``parts/turns.lua``)."""
+    return f"aw:levels:{queue}"
+
+
 _WORKING = "aw:working:"
 WORKING_LISTS = f"{_WORKING}*"
 """Pattern of all working lists."""

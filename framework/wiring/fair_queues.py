@@ -8,12 +8,13 @@ from framework.declare import registry
 from framework.declare.declaration import Declaration
 from framework.errors import ConfigurationError, ConfigurationProblem
 from framework.process.record import read_processes
+from framework.push.sub_queue_payloads import has_sub_queues
 from framework.route.router import Router
 
 
 def fair_queues(router: Router, shard: str) -> frozenset[str]:
-    """Return the queues of a shard to which classes with ``fair_by`` are routed."""
-    return frozenset(queue for queue, _ in _fair_classes(router, shard))
+    """Return the queues of a shard to which classes with ``fair_by`` or ``priority`` are routed."""
+    return frozenset(queue for queue, _, _ in _fair_classes(router, shard))
 
 
 def refuse_shared_fair_queues(client: "redis.Redis", router: Router, shard: str, served: Collection[str]) -> None:
@@ -23,7 +24,7 @@ def refuse_shared_fair_queues(client: "redis.Redis", router: Router, shard: str,
         ConfigurationError: there is such a queue.
         RedisError: Redis does not answer.
     """
-    wanted = [(queue, name) for queue, name in _fair_classes(router, shard) if queue in served]
+    wanted = [found for found in _fair_classes(router, shard) if found[0] in served]
     if not wanted:
         return
     ruby = {queue for process in read_processes(client) if process.is_ruby for queue in process.queues}
@@ -31,19 +32,20 @@ def refuse_shared_fair_queues(client: "redis.Redis", router: Router, shard: str,
         ConfigurationProblem(
             "config/routing.yml",
             "routing_rules",
-            f"{name} declares fair_by, and a Ruby process serves its queue {queue}: route the class to a queue of its own",
+            f"{name} declares {attribute}, and a Ruby process serves its queue {queue}: route the class to a queue of its own",
         )
-        for queue, name in wanted
+        for queue, name, attribute in wanted
         if queue in ruby
     ]
     if problems:
         raise ConfigurationError(problems)
 
 
-def _fair_classes(router: Router, shard: str) -> Iterator[tuple[str, str]]:
+def _fair_classes(router: Router, shard: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the queue, the name and the attribute of each class with sub-queues."""
     for worker in registry.workers():
         declaration: Declaration = worker.declaration()
-        if declaration.fair_by is not None:
+        if has_sub_queues(declaration):
             route = router.route(declaration)
             if route.shard == shard:
-                yield route.queue, declaration.wire_name
+                yield route.queue, declaration.wire_name, "priority" if declaration.fair_by is None else "fair_by"

@@ -6,9 +6,11 @@ import pytest
 
 from framework import admin
 from framework.admin import queue_actions, queue_reader
-from framework.errors import ReadOnlyError, ShardUnavailableError, UnknownNameError
+from framework.errors import JobRefusedError, ReadOnlyError, ShardUnavailableError, UnknownNameError
 from framework.store.clock import server_time
 from framework.wire import keys
+from framework.wire.json import loads
+from framework.wire.sub_queues import level_of
 from tests.harness import compressed, encoded, enqueue
 
 
@@ -217,7 +219,7 @@ def test_job_that_was_fetched_is_not_dropped(shard, redis):
 
 def test_queue_includes_the_jobs_of_its_sub_queues(shard, redis):
     for number, name in enumerate(["default", "default~a", "default~a", "default~b"]):
-        payload = encoded(jid=f"j{number}", args=[number], queue="default", aw_fair_queue=name)
+        payload = encoded(jid=f"j{number}", args=[number], queue="default", aw_sub_queue=name)
         redis.lpush(keys.queue(name), payload)
         redis.sadd(keys.QUEUES, name)
     redis.zadd(keys.turns("default"), {"a": 1, "b": 2})
@@ -232,3 +234,58 @@ def test_queue_includes_the_jobs_of_its_sub_queues(shard, redis):
     assert queue.clear() == 3
     assert redis.keys("queue:*") == []
     assert redis.smembers(keys.QUEUES) == set()
+
+
+def test_operator_changes_the_priority_of_a_waiting_job(shard, redis):
+    def waits(jid, place, sub_queue="default~low^", **more):
+        data = encoded(jid=jid, queue="default", aw_sub_queue=sub_queue, priority=level_of(sub_queue), **more)
+        if place in (keys.SCHEDULE, keys.RETRY, keys.paused_jobs("Job")):
+            redis.zadd(place, {(b'["default"]\n' if b"paused" in place.encode() else b"") + data: 7})
+        else:
+            redis.lpush(keys.queue(place), data)
+            redis.sadd(keys.QUEUES, place)
+
+    for jid in ("first", "a", "b"):
+        waits(jid, "default" if jid == "first" else "default~low^")
+    redis.zadd(keys.turns("default"), {"low^": 2.0**44 + 1})
+    waits("keyed", "default~low^k", "default~low^k")
+    waits("later", keys.SCHEDULE)
+    waits("again", keys.RETRY, "default~normal^")
+    waits("held", keys.paused_jobs("Job"))
+    redis.lpush("queue:default", encoded(jid="plain", queue="default"))
+    with admin.read_only(), pytest.raises(ReadOnlyError):
+        admin.set_priority("a", "high")
+    assert [admin.set_priority(jid, "high") for jid in ("b", "a", "keyed", "later", "again", "unknown", "a")] == [
+        *[True] * 5,
+        *(False, True),
+    ]
+    assert [(job.jid, job.waits_in) for job in admin.Queue("default").peek()] == [
+        *(("b", "default~high^"), ("a", "default~high^"), ("keyed", "default~high^k")),
+        *(("first", "default"), ("plain", "default")),
+    ]
+    assert redis.zrange(keys.turns("default"), 0, -1) == [b"high^", b"high^k"]
+    for place in (keys.SCHEDULE, keys.RETRY):
+        ((data, score),) = redis.zrange(place, 0, -1, withscores=True)
+        assert (loads(data)["priority"], loads(data)["aw_sub_queue"], score) == ("high", "default~high^", 7)
+    # The only job of the queue's own list: the next one takes its place at once.
+    redis.lrem("queue:default", 1, encoded(jid="plain", queue="default"))
+    assert admin.set_priority("first", "critical")
+    assert [job.waits_in for job in admin.Queue("default")].count("default") == 1
+    assert admin.Queue("default").peek(1)[0].jid == "first"
+    redis.lpush("queue:default", encoded(jid="plain", queue="default"))
+    for jid, reason in (("held", "it is held at a limit or by a pause"), ("plain", "declare the attribute priority")):
+        with pytest.raises(JobRefusedError, match=reason):
+            admin.set_priority(jid, "high")
+    with pytest.raises(
+        ValueError, match=r"'hihg' is no priority \(did you mean 'high'\?\): give one of critical, high, normal, low"
+    ):
+        admin.set_priority("a", "hihg")
+    redis.set("queue:default~low^", "text")
+    with pytest.raises(JobRefusedError, match="the key of the new level is not a list"):
+        admin.set_priority("a", "low")
+    assert admin.Queue("default").find("a") is not None
+    # A job deleted by hand was the only one of the queue's own list: idle processes wait there.
+    redis.delete("queue:default")
+    (job,) = [job for job in admin.Queue("default") if job.jid == "b"]
+    assert job.delete()
+    assert redis.llen("queue:default") == 1

@@ -27,6 +27,7 @@ MAY_TAKE = {
     "cron_push": {"LTRIM"},  # the command removes old ticks from a list, not a job
     "drop_held": {"ZREM"},
     "drop_queued": {"LREM"},
+    "change_priority": {"LREM", "ZREM"},
     "drop_retired": {"LREM"},
     "enqueue_due": {"ZREM"},
     "fetch": {"LREM", "RPOP"},
@@ -49,7 +50,7 @@ MAY_TAKE = {
     "restore": {"RPOP"},
     "schedule": {"LREM"},
     "slots": {"ZPOPMIN", "ZREM"},
-    "turns": {"RPOP", "ZPOPMIN"},
+    "turns": {"RPOP", "ZPOPMIN", "ZREM"},
     "trim": {"ZPOPMIN", "ZREM"},  # the dead set holds jobs that have ended
     "workflow_change": {"ZREM"},  # the command removes the name of a workflow
     "yield_job": {"LREM"},

@@ -132,6 +132,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "minimum_duration": (None, *SPANS),
     "limiter": (True, 5, "api", ("api",), DeferOnHealth()),
     "fair_by": (True, False, 5, "a key", ("user",), DeferOnHealth(), str),
+    "priority": ("urgent", "", True, 1, len, ("high",)),
     "concurrency_scope": (True, False, "user", ("user",), DeferOnHealth(), 5),
     "defer_on_health": (True, False, "main", ("main",), Deduplicate(), timedelta(1)),
     "pause_control": WORDS,

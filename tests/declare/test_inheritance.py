@@ -60,6 +60,7 @@ POOL: dict[str, tuple[Any, ...]] = {
     "minimum_duration": (5.0,),
     "limiter": (None, bucket("a", 1, "day"), bucket("a", 1, "day").by("user")),
     "fair_by": (None, "user", len),
+    "priority": (None, "low", "critical"),
     "concurrency_scope": (None, ConcurrencyScope("user", limit=2), ConcurrencyScope(len, max_percentage=0.5)),
     "defer_on_health": (None, DeferOnHealth(), DeferOnHealth("ci")),
     "pause_control": (None, "zoekt", "other"),

@@ -107,6 +107,7 @@ _GOOD: list[tuple[str, Any, Any]] = [
     ("minimum_duration", timedelta(seconds=5), timedelta(seconds=5)),
     ("concurrency_scope", ConcurrencyScope("user", limit=2), ConcurrencyScope("user", limit=2)),
     ("fair_by", "user", "user"),
+    ("priority", "low", "low"),
     ("limiter", unlimited("a"), unlimited("a")),
     ("defer_on_health", DeferOnHealth(tables=("a",)), DeferOnHealth(tables=("a",))),
     ("pause_control", "zoekt", "zoekt"),

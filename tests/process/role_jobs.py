@@ -96,6 +96,7 @@ class DebouncedWorker(KeyedWorker):
 
 
 class FairWorker(Base):
+    priority = "low"
     fair_by = staticmethod(lambda args: args[0])
 
     def perform(self, tenant: str, number: int) -> None: ...

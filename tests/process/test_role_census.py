@@ -54,7 +54,7 @@ KeyedWorker.perform_in(0.2, 3)
 for _ in range(2):
     DebouncedWorker.perform_async(3)
 FairWorker.perform_async("a", 0)
-FairWorker.perform_bulk([("a", 1), ("b", 2), ("a", 3)])
+FairWorker.set(priority="high").perform_bulk([("a", 1), ("b", 2), ("a", 3)])
 FlaggedWorker.perform_async(4)
 FewWorker.perform_with_capacity()
 status.look_up(jids)
@@ -109,6 +109,7 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "script start_locked": ("policies/dedup/admission.py", "START_LOCKED("),
     },
     "operator": {
+        "script change_priority": ("admin/priorities.py", "CHANGE_PRIORITY("),
         "+watch": ("admin/lock_reader.py", ".transaction("),
         "+unwatch": ("admin/lock_reader.py", ".transaction("),
         "~j|*": ("admin/class_traffic.py", "keys.metrics("),

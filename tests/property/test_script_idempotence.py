@@ -342,6 +342,10 @@ CALLS = {
     "push_window, under a token": (held, lambda jobs: windowed(jobs, "debounce", token="token")),
     "push_fair": (turns, lambda jobs: ([QUEUES, "queue:q~a"], ["q~a", "token", 60_000, "[]", *jobs])),
     "ring": (turns, lambda jobs: ([], ["q"])),
+    "change_priority": (
+        turns,
+        lambda jobs: (["queue:q~b", "queue:q~high^b", QUEUES], [jobs[0], NEW, "q~b", "q~high^b"]),
+    ),
     "admit": (slot_request_in_flight, lambda jobs: admitted(jobs, 1)),
     "admit, and wait": (slot_request_behind_others, lambda jobs: admitted(jobs, 2)),
     "take_slot": (slot_request_in_flight, lambda jobs: slot_request(jobs, 1)),

@@ -12,7 +12,7 @@ from framework.errors import ShardUnavailableError
 from framework.push.size_limiter import SizeLimits
 from framework.store.script import RING
 from framework.wire import keys
-from framework.wire.sub_queues import FAIR_QUEUE, arrival_queue, parent_of, sub_queue
+from framework.wire.sub_queues import SUB_QUEUE, arrival_queue, parent_of, sub_queue
 from tests.harness import full_memory
 from tests.push.conftest import LetPass, worker
 
@@ -57,7 +57,7 @@ def test_pushes_wait_in_the_sub_queues_of_their_keys(pusher, redis):
         long = parent_of(turns(redis)[-1]), sub_queue("default", "x" * 200)
         assert long[1] == f"default~{long[0]}"
         payload = json.loads(redis.lindex("queue:default~b", 0))
-        assert (payload["queue"], payload[FAIR_QUEUE]) == ("default", "default~b")
+        assert (payload["queue"], payload[SUB_QUEUE]) == ("default", "default~b")
         assert arrival_queue(payload, "default") == "default~b"
         assert arrival_queue(payload, "elsewhere") == "elsewhere"
         # Each key in its turn; a sub-queue without jobs leaves nothing.
@@ -86,7 +86,7 @@ def test_locks_batches_and_dues_keep_the_key(pusher, redis):
     assert job.perform_in(60, "a", 3)
     assert job.perform_async("a", 3) is None
     ((member, _),) = redis.zrange(keys.SCHEDULE, 0, -1, withscores=True)
-    assert json.loads(member)[FAIR_QUEUE] == "default~a"
+    assert json.loads(member)[SUB_QUEUE] == "default~a"
     batch = Batch()
     with batch.jobs():
         job.perform_async("b", 7)

@@ -139,8 +139,10 @@ FORM = ["2026-02-03T00:00:00Z", [1, {"2": "1.5"}], ["a", "b"]]
 
 
 @pytest.mark.parametrize("mode", ["warn", "off"])
-@pytest.mark.parametrize("method", METHODS)
+@each_row("method", METHODS, around=registry.isolated)
 def test_push_of_loose_arguments_writes_their_json_values(opened_with, redis, caplog, mode, method):
+    seen.clear()
+    caplog.clear()
     opened_with(mode)
     with caplog.at_level(logging.DEBUG):
         METHODS[method](worker(perform=take), LOOSE)

@@ -483,6 +483,7 @@ def test_pushes_within_a_window_become_one_run(jobs):
 def test_jobs_of_a_fair_queue_run_and_are_retried(jobs):
     class Fair(Base):
         fair_by = staticmethod(lambda args: args[0])
+        priority = "low"
 
         def perform(self, tenant: str, number: int):
             ran.append((tenant, number))
@@ -490,8 +491,9 @@ def test_jobs_of_a_fair_queue_run_and_are_retried(jobs):
                 raise ValueError("once")
 
     Fair.perform_async("a", 0)
-    Fair.perform_bulk([("a", 1), ("b", 2), ("a", 3)])
+    Fair.set(priority="high").perform_bulk([("a", 1), ("b", 2), ("a", 3)])
     Fair.perform_in(60, "b", 4)
+    assert sorted(job["priority"] for job in jobs.enqueued()) == ["high"] * 3 + ["low"] * 2
     assert {job.queue for job in jobs.enqueued() if job.args != ["b", 4]} == {"default"}
     assert len(jobs.enqueued()) == 5
     assert jobs.drain(raise_errors=False) == 6

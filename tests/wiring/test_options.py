@@ -32,6 +32,7 @@ OPTIONS = {
     "expires_in": (0.2, {"expires_in": 1}),
     "timeout": (timedelta(seconds=90), {"timeout": 90}),
     "track": (True, {"track": True}),
+    "priority": ("high", {"priority": "high"}),
     "result_ttl": (60, {}),
     "profile": (True, {"aw_profile": True}),
     "context": ({"user": "u", "meta.deep": {"k": [1]}}, {"meta.user": "u", "meta.deep": {"k": [1]}}),
@@ -84,7 +85,7 @@ def job(tmp_path, redis_url, second_redis_url, ran):
             raise Discard("14")
 
     with registry.isolated(), override(enqueuer):
-        yield worker(perform=perform)
+        yield worker(perform=perform, priority="low")
     enqueuer.shards.close()
 
 

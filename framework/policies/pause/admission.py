@@ -15,6 +15,7 @@ from framework.policies.pause.state import Pause, PauseState
 from framework.store.script import HOLD_PAUSED, is_wrong_type
 from framework.telemetry.rate_limit import LogRateLimit
 from framework.wire import keys
+from framework.wire.sub_queues import return_queue
 
 MARKER_TTL_MS = 60_000
 """How long a class counts as paused for processes that do not know it, after a process that knows it has said so."""
@@ -74,7 +75,7 @@ class PausePolicy:
             [self._working, keys.paused_jobs(worker), keys.PAUSED_CLASSES, keys.FLAGS, keys.pause_strategy(worker)],
             [
                 unit.data,
-                unit.queue,
+                return_queue(unit.queue, unit.data),
                 worker,
                 pause_flag(worker),
                 pause.expected_flag,

@@ -26,7 +26,10 @@ local function place(member, data, key, queue)
   local put
   if action == 'queue' then
     put = redis.pcall('LPUSH', key, data)
-    if type(put) == 'number' then redis.pcall('SADD', KEYS[2], queue) end
+    if type(put) == 'number' then
+      redis.pcall('SADD', KEYS[2], queue)
+      arrive(queue)
+    end
   elseif action == 'dead' then
     put = redis.pcall('ZADD', KEYS[3], now, data)
   elseif action == 'time' then

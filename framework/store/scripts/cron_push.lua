@@ -2,7 +2,7 @@
 -- KEYS    1 states of the entries (HASH: entry -> 'TICK FINGERPRINT JID', with ' +' behind it while a run waits for the end of that
 --         job)  2 last ticks of the entry (LIST)  3 set of queue names  4 the queue
 -- ARGV    1 entry  2 its state as it was read, '' for none  3 the tick; '' for a job between ticks, which settles none
---         4 fingerprint  5 why no job is pushed, '' to push one  6 jid  7 payload  8 queue name
+--         4 fingerprint  5 why no job is pushed, '' to push one  6 jid  7 payload  8 queue name, or that of a sub-queue (parts/turns.lua)
 --         9 lock request of the job (parts/lock_request.lua) or ''  10 '1' to push none while the last job waits or runs,
 --         'queue' to let one run wait for its end: the caller pushes it with the same tick when the job has ended
 --         11 seconds for which the state of a tracked job is kept, 0 for none  12 most ticks in the list  13 its lifetime in milliseconds
@@ -51,6 +51,7 @@ if outcome == '' then
     return put
   end
   redis.pcall('SADD', KEYS[3], ARGV[8])
+  arrive(ARGV[8])
   if claim and not other then obtain(claim) end
   if ARGV[11] ~= '0' then redis.pcall('SET', 'aw:status:' .. ARGV[6], 'queued', 'EX', ARGV[11]) end
   batch_functions().keep_event(ARGV[7], ARGV[8])

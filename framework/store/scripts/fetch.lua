@@ -41,24 +41,15 @@ for _, error in ipairs(errors) do
 end
 if held == 0 or wanted <= 0 then return reply end
 
--- Add jobs of the sub-queues, each key in its turn, until there are enough.
-local function add_turns(jobs, queue, most)
-  while #jobs < most do
-    local data = next_turn(queue)
-    if not data then return end
-    jobs[#jobs + 1] = data
-  end
-end
-
 local function take(i, most, fair)
   -- A key of another type must not hide the queues behind it.
-  local jobs = redis.pcall('RPOP', KEYS[i], most) or (fair and {})
+  local jobs
+  if fair then jobs = take_jobs(string.sub(KEYS[i], 7), most) else jobs = redis.pcall('RPOP', KEYS[i], most) end
   if not jobs then return 0 end
   if jobs.err then
     refused[#refused + 1] = i - 2
     return 0
   end
-  if fair then add_turns(jobs, string.sub(KEYS[i], 7), most) end
   if #jobs > 0 then
     local put = redis.pcall('LPUSH', working, unpack(jobs))
     if type(put) == 'table' then

@@ -1,6 +1,6 @@
 -- Interrupt a job that still runs when its process must end: push it back to its queue, to run next, or, after too many
 -- interruptions, to the set of interrupted jobs, which is trimmed.
--- KEYS    1 working list  2 its queue  3 set of queue names  4 interrupted set, after too many interruptions
+-- KEYS    1 working list  2 its queue, or the sub-queue of its level  3 set of queue names  4 interrupted set, after too many interruptions
 -- ARGV    1 payload as fetched  2 payload to store  3 queue name  4 what it holds, when it goes back (parts/release.lua)
 --         with 4 keys: 5 what it holds, when it ends  6 the set's most entries  7 their longest stay in seconds
 --         8 its status key, '' for none  9 its state  10 how many seconds that is kept
@@ -25,5 +25,6 @@ if type(redis.pcall('RPUSH', KEYS[2], ARGV[2])) ~= 'number' then
   return -1
 end
 redis.pcall('SADD', KEYS[3], ARGV[3])
+arrive(ARGV[3])
 release(ARGV[4])
 return 1

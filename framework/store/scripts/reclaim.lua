@@ -2,7 +2,7 @@
 -- KEYS    1 lease of the dead process  2 its working list  3 destination  4 set of queue names
 --         5 status key, if the job is tracked and ends here
 -- ARGV    1 payload as found  2 payload to store  3 until when it counts as dead (seconds of Redis's clock)
---         4 queue name, '' when the destination is a sorted set  5 the set's most entries  6 their longest stay in seconds
+--         4 queue name, or that of a sub-queue; '' when the destination is a sorted set  5 the set's most entries  6 their longest stay in seconds
 --         7 its state  8 how many seconds that is kept, '' and 0 for no state
 --         9 what it holds (parts/release.lua)
 -- RETURN  1 + entries trimmed from the set: moved, 0 another process did, or the destination's key is of another type (the job stays),
@@ -27,7 +27,10 @@ if type(moved) == 'table' then
   return 0
 end
 release(ARGV[9])
-if ARGV[4] ~= '' then return 1 end
+if ARGV[4] ~= '' then
+  arrive(ARGV[4])
+  return 1
+end
 -- In the same step: no process handles a job that was given up again, so its state would stay `running` forever.
 if KEYS[5] then redis.pcall('SET', KEYS[5], ARGV[7], 'EX', ARGV[8]) end
 return 1 + trim(KEYS[3], now, tonumber(ARGV[5]), tonumber(ARGV[6]))

@@ -27,6 +27,7 @@ for i = 1, #page, 2 do
   local pushed = type(queue) == 'string' and redis.pcall('LPUSH', 'queue:' .. queue, string.sub(member, line + 1))
   if type(pushed) == 'number' then
     redis.pcall('SADD', KEYS[3], queue)
+    arrive(queue)
     wake_lock(ticket[3])
     moved = moved + 1
   else

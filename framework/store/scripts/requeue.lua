@@ -1,6 +1,6 @@
 -- Push jobs of this process back to the right end of their queues, so that they run next. A job that has not started goes back with
 -- its lock, or stays when another job has taken that meanwhile: it is about to start.
--- KEYS    1 working list  2 set of queue names  3.. one queue per job
+-- KEYS    1 working list  2 set of queue names  3.. per job its queue, or the sub-queue of its level (parts/turns.lua)
 -- ARGV    1 number of jobs n  then n payloads as fetched  then n payloads to store  then n queue names
 --         then, when any of them holds something, n times what it holds (parts/release.lua)
 --         a lock with `stays`: the job stays if another job owns it
@@ -32,4 +32,6 @@ for i = 1, n do
     end
   end
 end
+-- After all of them: the first one to come back must not leave its place to an older one.
+for i = 1, n do arrive(ARGV[1 + 2 * n + i]) end
 return { returned, unpack(staying) }

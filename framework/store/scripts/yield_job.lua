@@ -1,5 +1,5 @@
 -- Put an iterating job that has stopped at an item back into its queue.
--- KEYS    1 working list  2 its queue  3 set of queue names
+-- KEYS    1 working list  2 its queue, or the sub-queue of its level  3 set of queue names
 -- ARGV    1 payload as fetched  2 payload to store  3 queue name  4 'last' behind the other jobs, 'next' in front of them
 --         5 what it holds (parts/release.lua)
 -- RETURN  1 it is in its queue, 0 fenced: the process no longer owns the job, and nothing was written
@@ -15,5 +15,6 @@ if type(pushed) == 'table' then
   return pushed
 end
 redis.pcall('SADD', KEYS[3], ARGV[3])
+arrive(ARGV[3])
 release(ARGV[5])
 return 1

@@ -126,6 +126,7 @@ local function go_back(jobs, reserved)
   end
   for _, job in ipairs(jobs) do
     redis.pcall('SADD', 'queues', job[1])
+    arrive(job[1])
     wake_lock(job[3])
   end
 end

@@ -1,9 +1,11 @@
-"""Give the jobs of a class with ``fair_by`` their sub-queues: a wrapper around the builder of its payloads."""
+"""Give the jobs of a class with ``fair_by`` or ``priority`` their sub-queues: a wrapper around the builder of its payloads."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from framework.declare.declaration import Declaration
+from framework.declare.job_option import PRIORITIES
+from framework.errors import ArgumentsError
 from framework.push.edited_payloads import WrappedPayloads
 from framework.push.job_batch import JobBatch, PayloadBuilder
 from framework.telemetry.rate_limit import LogRateLimit
@@ -12,20 +14,26 @@ from framework.wire import keys
 from framework.wire.compress import decompress_arguments
 from framework.wire.json import loads
 from framework.wire.payload_edit import set_fields
-from framework.wire.sub_queues import FAIR_QUEUE, sub_queue
+from framework.wire.sub_queues import NORMAL, PRIORITY, SUB_QUEUE, list_of, sub_queue
 
 _LOG_INTERVAL_S = 60.0
 
-_FIELD = f'"{FAIR_QUEUE}":'.encode()
+_FIELD = f'"{SUB_QUEUE}":'.encode()
 
 _Columns: TypeAlias = dict[str, list[int]]
 
 
-class FairPayloads(WrappedPayloads):
-    """Split the batches of another builder by the keys of their jobs. Shared between threads."""
+class SubQueuePayloads(WrappedPayloads):
+    """Split the batches of another builder by the keys and the levels of their jobs. Shared between threads.
 
-    def __init__(self, builder: PayloadBuilder, declaration: Declaration, queue: str, decompressed_limit: int) -> None:
+    ``level`` is that of all jobs; without one each payload says its own, as a client middleware may set it.
+    """
+
+    def __init__(
+        self, builder: PayloadBuilder, declaration: Declaration, queue: str, decompressed_limit: int, level: str | None
+    ) -> None:
         super().__init__(builder)
+        self._level = level
         self._decompressed_limit = decompressed_limit
         self._declaration = declaration
         self._queue = queue
@@ -40,11 +48,15 @@ class FairPayloads(WrappedPayloads):
             # A client middleware has sent them elsewhere.
             yield batch
             return
-        names = [self._sub_queue(data) for data in batch.payloads]
+        if self._declaration.fair_by is None and self._level is not None:
+            fields = [sub_queue(self._queue, "", self._level)] * len(batch.payloads)
+        else:
+            fields = [self._sub_queue(loads(data, None)) for data in batch.payloads]
         payloads = [
-            data if name == batch.queue else _with_sub_queue(data, name)
-            for name, data in zip(names, batch.payloads, strict=True)
+            data if field == batch.queue else _with_sub_queue(data, field)
+            for field, data in zip(fields, batch.payloads, strict=True)
         ]
+        names = list(map(list_of, fields))
         unique = None if batch.unique is None else batch.unique._replace(payloads=payloads)
         batch = batch._replace(payloads=payloads, unique=unique)
         columns: _Columns = {}
@@ -56,9 +68,17 @@ class FairPayloads(WrappedPayloads):
         for name, indexes in columns.items():
             yield _part(batch, name, indexes)
 
-    def _sub_queue(self, data: bytes) -> str:
-        payload: Payload = loads(data, None)
+    def _sub_queue(self, payload: Payload) -> str:
+        level = self._level
+        if level is None and not _is_own_class_without_priority(self._declaration):
+            level = PRIORITIES.of(None, payload) or NORMAL
+        return sub_queue(self._queue, self._key(payload), level)
+
+    def _key(self, payload: Payload) -> str:
+        """Return the key of a job, empty for none."""
         by: Any = self._declaration.fair_by
+        if by is None:
+            return ""
         try:
             if isinstance(by, str):
                 key = payload.get(f"meta.{by}")
@@ -66,10 +86,10 @@ class FairPayloads(WrappedPayloads):
                 decompress_arguments(payload, self._decompressed_limit)
                 key = by(tuple(payload["args"]))
             if key is None or key == "":
-                return self._queue
+                return ""
             if isinstance(key, bool) or not isinstance(key, str | int):
                 raise TypeError(f"it returned {type(key).__name__}, not a text or a number")
-            return sub_queue(self._queue, str(key))
+            return str(key)
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything; the push goes on
             self._log_limit.warning(
                 self._declaration.wire_name,
@@ -78,14 +98,35 @@ class FairPayloads(WrappedPayloads):
                 error=error,
                 **{"class": self._declaration.wire_name},
             )
-            return self._queue
+            return ""
+
+
+def has_sub_queues(declaration: Declaration) -> bool:
+    """Return whether jobs of the class wait in sub-queues of their queue."""
+    return declaration.fair_by is not None or declaration.priority is not None
+
+
+def check_priority(declaration: Declaration, options: Mapping[str, Any]) -> None:
+    """Refuse the option ``priority`` for a class without the attribute: no process would look for its jobs.
+
+    Raises:
+        ArgumentsError: the class of this program declares no priority.
+    """
+    if PRIORITY in options and _is_own_class_without_priority(declaration):
+        reason = f"set(priority={options[PRIORITY]!r}) needs the attribute: declare priority = 'normal' in the class"
+        raise ArgumentsError(declaration.qualified_name, reason)
+
+
+def _is_own_class_without_priority(declaration: Declaration) -> bool:
+    """Return whether this program has the class, and it declares no priority. Of another program's class only the name is known."""
+    return declaration.priority is None and declaration.module != ""
 
 
 def _with_sub_queue(data: bytes, name: str) -> bytes:
     """Return the payload with the name of its sub-queue, which needs no escapes."""
     if _FIELD in data:
         # Another value, or the name in some text.
-        return set_fields(data, {FAIR_QUEUE: name})
+        return set_fields(data, {SUB_QUEUE: name})
     return b'%b,%b"%b"}' % (data[:-1], _FIELD, name.encode())
 
 
