@@ -35,9 +35,7 @@ def test_event_of_a_batch_is_logged_once(redis, pusher, caplog):
     assert "pending=1" in found[2]
     assert "dead_jobs=1" in found[2]
     assert not redis.exists(keys.BATCH_EVENTS)
-
-
-def test_events_that_no_process_logs_take_little_room(redis, pusher, caplog):
+    # Events that no process logs take little room.
     redis.rpush(keys.BATCH_EVENTS, *[b"{}"] * 5_000)
     with (empty := Batch()).jobs():
         pass

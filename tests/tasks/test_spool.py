@@ -100,13 +100,11 @@ def test_job_of_a_script_has_its_event_despite_a_kill(memory, redis, pusher, mon
     with memory.database.reading() as connection:
         assert connection.exec_driver_sql("SELECT count(*) FROM aw_events").scalar() == len(jids)
     assert (redis.exists(keys.TASK_EVENTS), drain(redis, memory.database, memory.recorder)) == (0, 0)
-
-
-def test_end_in_the_spool_keeps_the_ledger_back(memory, redis):
+    # The end of a job keeps the ledger back.
     redis.zadd(keys.TASK_EVENTS, {b'{"pushed":"{}","queue":"q","at":1}': 1, change("j", "end", 2.0).encode(): 2})
     assert count_changes(redis) == 1
     # Two entries that other programs may have written are left out.
     redis.zadd(keys.TASK_EVENTS, {b'{"pushed":1,"queue":"q","at":1}': 3, b'{"pushed":"[]","queue":"q","at":1}': 4})
     assert drain(redis, memory.database, memory.recorder) == 4
     with memory.database.reading() as connection:
-        assert connection.exec_driver_sql("SELECT jid FROM aw_events").all() == [("j",)]
+        assert connection.exec_driver_sql("SELECT count(*) FROM aw_events").scalar() == len(jids) + 1
