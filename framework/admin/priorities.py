@@ -105,7 +105,7 @@ def set_priority(jid: Jid, level: Priority, shard: str | None = None) -> bool:
     check_writable("set_priority()")
     level = check_level(level)
     answers = ask(shard, lambda one: change_on_shard(one.client, one.name, jid, level))
-    outcomes = [one.outcome for changes in answers.by_shard.values() for one in changes]
+    outcomes: list[PriorityOutcome] = [one.outcome for changes in answers.by_shard.values() for one in changes]
     if "done" in outcomes or "same" in outcomes:
         return True
     raise_first(answers.unanswered)
