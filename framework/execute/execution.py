@@ -331,7 +331,7 @@ class Executor:
                 run.started_cpu -= run.instance._aw_extra.cpu_s
 
     def _call_job(self, run: Execution, declaration: Declaration, payload: Payload, *, suspected: bool) -> None:
-        """Write the start of a suspect, and call ``perform`` through the middleware."""
+        """Write the start of a suspect, and call ``perform`` through the middleware, which may change the arguments."""
         instance = run.instance
         # Almost no job has one of them: the check is cheaper than the call.
         noted = suspected or run.record is not None or (run.tracked is not None and run.unit.admission is None)
@@ -340,7 +340,6 @@ class Executor:
         # A store and not a method: every job pays for it.
         run.unit.performing_since = run.started
         if not self._middleware:
-            # A middleware may change the arguments.
             run.coroutine = call_perform(
                 instance, declaration, payload, self._strictness, self._timeouts, surely_strict=run.surely_strict
             )

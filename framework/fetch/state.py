@@ -21,11 +21,10 @@ MAX_GROUP = 32
 class InFlight:
     """The jobs that a capsule of this process has fetched and not finished: the memory image of its working list.
 
-    ``first_index`` is the first place of its running jobs among those of the process.
-
-    A unit is buffered, then running, then done. It stays in flight until Redis has confirmed its removal from the working list.
-    Every step is one operation on a deque or dict, atomic under the interpreter's lock, so no other lock is needed. Iteration
-    runs over a copy, and the copy is one such operation too (decision 150). ``start`` and ``end`` are safe from any thread.
+    ``first_index`` is the first place of its running jobs among those of the process. A unit is buffered, then running, then
+    done. It stays in flight until Redis has confirmed its removal from the working list. Every step is one operation on a deque
+    or dict, atomic under the interpreter's lock, so no other lock is needed. Iteration runs over a copy, and the copy is one
+    such operation too (decision 150). ``start`` and ``end`` are safe from any thread.
     """
 
     def __init__(self, concurrency: int, first_index: int = 0) -> None:
@@ -67,9 +66,8 @@ class InFlight:
     @property
     def startable(self) -> bool:
         """Whether a buffered job may start now."""
-        if self._admitting.locked():
-            return False
-        return bool(self.buffer and self._free_indexes) and len(self.done) + len(self.left) < MAX_UNACKNOWLEDGED
+        is_open = len(self.done) + len(self.left) < MAX_UNACKNOWLEDGED and not self._admitting.locked()
+        return is_open and bool(self.buffer and self._free_indexes)
 
     def add(self, units: Sequence[UnitOfWork]) -> None:
         """Add fetched units to the buffer."""
@@ -164,8 +162,7 @@ class InFlight:
         self._free_indexes.append(unit.run_index)
 
     def leave(self, unit: UnitOfWork) -> bool:
-        """Free the place of a unit whose job has ended; ``end_left`` must follow, when it may be acknowledged. Return whether no
-        job may start, mostly because of such units."""
+        """Free the place of a unit whose job has ended, before ``end_left``. Return whether mostly such units let no job start."""
         self.left[id(unit)] = unit
         del self._running[id(unit)]
         self._free_indexes.append(unit.run_index)

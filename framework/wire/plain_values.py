@@ -4,8 +4,8 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
-_LEVELS = 64
-"""The most nested arrays and objects; an argument may have so many (``declare/strict_json``)."""
+_LEVELS = 63
+"""The most nested arrays and objects that are visited. An argument may have one more (``declare/strict_json``): an empty object."""
 
 _class_of: Callable[[Any], type[Any]] = type
 # Digits and a plus become 0, so that two searches find each number that may be too large. They also find some texts.

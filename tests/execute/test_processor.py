@@ -22,6 +22,7 @@ from framework.finish.outcome import Deferred, Discarded, Held
 from framework.process.events import ProcessEvents
 from framework.process.push_back import PushBack
 from framework.recover.interruptions import InterruptionLimit
+from framework.recover.suspects import MAX_UNACKNOWLEDGED
 from framework.telemetry import context
 from framework.timings import STANDARD
 from framework.wire import keys
@@ -999,8 +1000,8 @@ def test_recorded_job_is_acknowledged_after_its_event(redis, redis_url, tmp_path
         one = ProcessorBench(redis, redis_url, 2, (), recorder=tasks.recorder)
         with tasks.database.writing():
             one.start()
-            until(lambda: len(one.fetcher.in_flight.left) == 24 and len(one.fetcher.in_flight.running()) == 2)
-            assert (len(ran), len(redis.lrange(WORKING, 0, -1)) >= 26) == (26, True)
+            until(lambda: len(one.fetcher.in_flight.left) == MAX_UNACKNOWLEDGED and not one.fetcher.in_flight.running())
+            assert (len(ran), redis.llen(WORKING) >= MAX_UNACKNOWLEDGED) == (MAX_UNACKNOWLEDGED, True)
         until(one.done)
         assert {tasks.event(str(number)).state for number in range(40)} == {"completed"}
         assert (sorted(map(int, ran)), one.runs.totals().processed) == (list(range(40)), 40)

@@ -26,9 +26,9 @@ from tests.chaos.rounds.jobs import (
     CALLED,
     PROFILED,
     CalledApartWorker,
+    CalledTwiceWorker,
     CalledWorker,
     ProfiledWorker,
-    RetriedWorker,
     way_of,
 )
 from tests.chaos.rounds.producer import AcceptedPushes
@@ -43,7 +43,7 @@ _JOIN_S = 150.0
 _MOST_OF_A_KIND = 10_000_000
 _ENDS = {"fails": JobFailedError, "discards": JobDiscardedError}
 """The error with which a call of a way ends; the others end with a value."""
-_WORKERS = {"apart": CalledApartWorker, "retries": RetriedWorker}
+_WORKERS = {"apart": CalledApartWorker, "retries": CalledTwiceWorker}
 
 
 class Answer(NamedTuple):

@@ -136,10 +136,10 @@ class CalledWorker(StampWorker):
         return {"serial": serial - CALLED, "pid": os.getpid()}
 
 
-class RetriedWorker(CalledWorker):
+class CalledTwiceWorker(CalledWorker):
     """Fails once, and has the answer of its second run."""
 
-    wire_name = "RetriedWorker"
+    wire_name = "CalledTwiceWorker"
     retry = 3
 
     @classmethod

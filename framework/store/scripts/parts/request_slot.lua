@@ -52,6 +52,8 @@ local function request_slot(request)
   redis.call('ZADD', waiting, since, ticket .. '\n' .. payload)
   redis.call('LREM', request.working, -1, request.payload)
   release_resources(request.holds)
+  -- Its scope is full, and not the limit: the next look notes that.
+  if taken < limit then handed[terms] = nil end
   -- Its reservation is free again; assign it to the next waiting job.
   if reserved then hand_over(base, now, 100) end
   return { 0, taken, limit, redis.call('ZCARD', waiting) }
