@@ -85,6 +85,7 @@ _PROBES: dict[str, tuple[Any, ...]] = {
     "lrange": (_SAMPLE, 0, 0),
     "lrem": (_SAMPLE, 0, "x"),
     "pexpire": (_SAMPLE, 1),
+    "rename": (_SAMPLE, _SAMPLE),
     "rpush": (_SAMPLE, "x"),
     "sadd": (_SAMPLE, "x"),
     "set": (_SAMPLE, "x"),
@@ -103,6 +104,7 @@ _PROBES: dict[str, tuple[Any, ...]] = {
     "zscan": (_SAMPLE, 0),
     "zremrangebyscore": (_SAMPLE, 0, 0),
     "zrevrange": (_SAMPLE, 0, 0),
+    "zrevrangebyscore": (_SAMPLE, 0, 0),
     "zscore": (_SAMPLE, "x"),
 }
 """The arguments of a probe unless they are one key: Redis checks their number before the rights."""

@@ -69,8 +69,8 @@ COMMANDS = {
     "rescheduled": f"TIME,{OPERATE}",
     "killed": OPERATE,
     "deleted": OPERATE,
-    "cleared": "LLEN,SMEMBERS,heartbeat,RENAMENX,LRANGE,drop_queued,LRANGE,mark_dead,unregister,WATCH,EXISTS,MULTI,SREM,"
-    "EXEC",
+    "cleared": "SSCAN,LLEN,SMEMBERS,heartbeat,RENAMENX,LRANGE,drop_queued,LRANGE,mark_dead,unregister,WATCH,EXISTS,MULTI,"
+    "SREM,EXEC,ring",
     "cancelled": OPERATE,
     "cancelled in queue": "SCAN,SSCAN,TIME,TIME,ZSCAN,TIME,ZSCAN,TIME,SCAN,search,mark_cancelled,SCAN,SSCAN,"
     f"{HEARTBEAT},{REFRESH},fetch,fetch,{BLOCK}",

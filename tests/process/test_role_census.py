@@ -93,6 +93,8 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
     },
     "worker": {
         **BATCHES_AND_LIMITERS,
+        "+blpop": ("shard/result_store.py", ".blpop("),
+        "+lpop": ("shard/result_store.py", ".lpop("),
         "+zrank": ("admin/search.py", "zrank("),
         "+zscan": ("admin/search.py", "zscan("),
         "script search": ("admin/search.py", "SEARCH("),
@@ -124,6 +126,7 @@ ELSEWHERE: dict[str, dict[str, tuple[str, str]]] = {
         "+zcount": ("store/scripts/parts/limiter.lua", "ZCOUNT"),
         "script limiter_read": ("admin/limiter_reader.py", "LIMITER_READ("),
         "+hget": ("policies/concurrency/limit_state.py", ".hget("),
+        "+zrangebyscore": ("shard/lease_store.py", "zrangebyscore("),
         "~j|*": ("admin/class_traffic.py", "keys.metrics("),
     },
 }
