@@ -45,7 +45,9 @@ class Census:
         self._short_lived = ""
 
     def __enter__(self) -> Self:
-        self._eye, self._asking = self._server.open("census"), self._server.open("census-asks")
+        # A process that starts on a loaded machine sends nothing for some seconds: that must not end the reading.
+        self._eye = self._server.open("census", read_timeout_s=600.0)
+        self._asking = self._server.open("census-asks")
         self._monitor = self._eye.monitor()
         self._monitor.__enter__()
         self._thread = threading.Thread(target=self._read)
