@@ -18,9 +18,24 @@ def readers():
     return [thread for thread in threading.enumerate() if thread.name == "flags"]
 
 
+class NoFlags:
+    """Count the reads of a source without flags."""
+
+    reads = 0
+
+    def read(self):
+        self.reads += 1
+
+
 @pytest.fixture
 def flags(redis, granted):
-    return RefreshedFlags(RedisFlags(granted, "main"), "main", period_s=PERIOD_S)
+    before = set(readers())
+    made = RefreshedFlags(RedisFlags(granted, "main"), "main", period_s=PERIOD_S)
+    yield made
+    # The reader lives as long as pytest keeps the flags: it must not use a client that is being closed.
+    made._source = none = NoFlags()
+    if set(readers()) - before:
+        until(lambda: none.reads, "the end of the last read")
 
 
 def test_refreshed_flags_first_use_reads_and_later_ones_follow(redis, flags):
