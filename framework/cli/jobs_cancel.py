@@ -13,7 +13,7 @@ from framework.admin.job_filter import JobFilter
 from framework.cli.confirmation import confirm, yes_option
 from framework.cli.errors import reports_errors
 from framework.cli.job_filters import filter_options, read_filter
-from framework.cli.options import dry_run_option, json_option, shard_option, time_limit_option
+from framework.cli.options import check_jids, dry_run_option, json_option, shard_option, time_limit_option
 from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo
 from framework.exit_codes import EXIT_FAILED
@@ -55,8 +55,7 @@ def cancel(
     wanted = read_filter(criteria)
     if bool(jids) == bool(wanted):
         raise click.UsageError("Give the ids of jobs, or options that select them.")
-    if not all(jid.strip() for jid in jids):
-        raise click.UsageError("JID is empty: give the id that perform_async returned, or the field jid of a log line.")
+    check_jids(jids)
     on = ShardCommand(names)
     chosen = JobFilter(jids=frozenset(jids)) if jids else wanted
     if wanted and not (dry_run or yes):

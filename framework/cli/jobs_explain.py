@@ -14,7 +14,7 @@ from framework.admin.snapshot import ShardSnapshot
 from framework.cli.errors import reports_errors
 from framework.cli.jobs_explain_answer import kept_lines, wish_lines
 from framework.cli.jobs_explain_class import explain_class
-from framework.cli.options import json_option, modules_option, shard_option
+from framework.cli.options import check_jids, json_option, modules_option, shard_option
 from framework.cli.project import Project, load_project, print_load_error
 from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo_lines
@@ -71,8 +71,7 @@ def explain(
 
     Status 1: no key and no status has the job, or no class has the name; or a shard does not answer, and the others are shown.
     """
-    if not name.strip():
-        raise click.UsageError("JID is empty: give the id that perform_async returned, or the field jid of a log line.")
+    check_jids([name])
     is_class = name[:1].isupper()
     if assumptions and not is_class:
         raise click.UsageError("--assume goes with the name of a class, not with the id of a job.")

@@ -7,7 +7,7 @@ import click
 
 from framework.admin.priorities import PriorityChange, change_on_shard, check_level, outcome_text
 from framework.cli.errors import reports_errors
-from framework.cli.options import ChoiceOption, json_option, shard_option
+from framework.cli.options import ChoiceOption, check_jids, json_option, shard_option
 from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo
 from framework.exit_codes import EXIT_FAILED
@@ -28,8 +28,7 @@ def set_priority(*, level: str, jids: Sequence[str], names: Sequence[str], as_js
 
     Status 1: an id is unknown, a job stays as it is, or a shard does not answer.
     """
-    if not all(jid.strip() for jid in jids):
-        raise click.UsageError("JID is empty: give the id that perform_async returned, or the field jid of a log line.")
+    check_jids(jids)
     on = ShardCommand(names)
     wanted, chosen = check_level(level), list(dict.fromkeys(jids))
 

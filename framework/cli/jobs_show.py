@@ -11,7 +11,7 @@ from framework.admin.job_record import JobRecord
 from framework.admin.search import JobLocation, search
 from framework.cli.errors import reports_errors
 from framework.cli.job_rows import job_fields
-from framework.cli.options import json_option, shard_option
+from framework.cli.options import check_jids, json_option, shard_option
 from framework.cli.shards import ShardCommand, progress_reporter
 from framework.cli.terminal import echo, echo_lines
 from framework.command_line import command
@@ -39,8 +39,7 @@ def show(*, jid: str, names: Sequence[str], as_json: bool) -> None:
 
     Status 1: no key has the job, or a shard does not answer.
     """
-    if not jid.strip():
-        raise click.UsageError("JID is empty: give the id that perform_async returned, or the field jid of a log line.")
+    check_jids([jid])
     on = ShardCommand(names)
     found: list[tuple[JobLocation, JobRecord]] = []
 

@@ -177,6 +177,12 @@ def check_reason(reason: str) -> str:
     return reason.strip()
 
 
+def check_jids(jids: Iterable[str]) -> None:
+    """End the command with status 2 if an id is empty: a variable of a script may be."""
+    if not all(jid.strip() for jid in jids):
+        raise click.UsageError("JID is empty: give the id that perform_async returned, or the field jid of a log line.")
+
+
 def tag_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--tag`` and ``--label``, which name a process on dashboards."""
     label = click.option(

@@ -46,7 +46,7 @@ from framework.wire.resources import (
 )
 from framework.wire.result_fields import RESULT
 from framework.wire.status_key import STATUS_EXPIRATION, TrackedJob, tracked_job
-from framework.wire.sub_queues import return_queue
+from framework.wire.sub_queues import start_queue
 
 _RUNNING: JobState = "running"
 # States of a job: it waits for a slot; the script could not ask for it.
@@ -246,7 +246,7 @@ def _question(unit: UnitOfWork, payload: Payload, terms: ClassTerms, tracked: Tr
         return None
     jid, slot, waited, queue = slot_id(payload, unit.data), None, None, unit.queue
     if base:
-        queue = return_queue(queue, unit.data, to_start=True)
+        queue = start_queue(queue, payload)
         slot = make_slot((base, f"{terms.owner} {jid}"))
         # So the slot is released even if the reply is lost, or if another thread returns the job meanwhile.
         if resources is None:

@@ -80,17 +80,21 @@ def arrival_queue(payload: Mapping[str, Any], queue: str) -> str:
     return list_of(found) if isinstance(found, str) and found.startswith(queue + SEPARATOR) else queue
 
 
-def return_queue(queue: str, data: bytes, *, to_start: bool = False) -> str:
-    """Return the list to whose head a fetched job goes back: that of its level, else the queue itself, as its turn is spent.
-
-    ``to_start``: something is reserved for the job, so that one of a level below normal goes to the queue itself too.
-    """
+def return_queue(queue: str, data: bytes) -> str:
+    """Return the list to whose head a fetched job goes back: that of its level, else the queue itself, as its turn is spent."""
     # Nearly every job ends here, and none is decoded for it.
     if _FIELD not in data:
         return queue
     found = arrival_queue(loads_object(data), queue)
-    level = LEVELS.index(level_of(found)) - LEVELS.index(NORMAL)
-    return found if level < 0 or (level > 0 and not to_start) else queue
+    return queue if level_of(found) == NORMAL else found
+
+
+def start_queue(queue: str, payload: Mapping[str, Any]) -> str:
+    """Return the list to which a job goes that is given a slot later: a low one too goes to the queue itself, as its slot expires."""
+    if SUB_QUEUE not in payload:
+        return queue
+    found = arrival_queue(payload, queue)
+    return found if LEVELS.index(level_of(found)) < LEVELS.index(NORMAL) else queue
 
 
 def order_of(name: str) -> tuple[int, str]:

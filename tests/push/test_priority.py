@@ -11,7 +11,16 @@ from framework.fetch.requeue import requeue
 from framework.fetch.unit_of_work import UnitOfWork
 from framework.store.script import FETCH, RING
 from framework.wire import keys
-from framework.wire.sub_queues import LEVELS, SUB_QUEUE, arrival_queue, at_level, level_of, list_of, return_queue
+from framework.wire.sub_queues import (
+    LEVELS,
+    SUB_QUEUE,
+    arrival_queue,
+    at_level,
+    level_of,
+    list_of,
+    return_queue,
+    start_queue,
+)
 from tests.push.conftest import LetPass, worker
 
 OWNER = "host:1:abc"
@@ -91,7 +100,7 @@ def test_jobs_keep_their_levels_wherever_they_go(pusher, redis):
     # A fetched job goes back to the head of its level; one for which a slot is reserved runs before normal ones at least.
     for level, place in [("high", "default~high^"), ("normal", "default"), ("low", "default~low^")]:
         assert return_queue("default", scheduled[level]) == place
-        assert return_queue("default", scheduled[level], to_start=True) == (place if level == "high" else "default")
+        assert start_queue("default", json.loads(scheduled[level])) == (place if level == "high" else "default")
     job.set(priority="high").perform_bulk([("high", 1), ("high", 2)])
     taken = fetched(redis, 2)
     requeue(redis, OWNER, [(UnitOfWork("default", data), data) for data in taken])

@@ -12,7 +12,7 @@ from framework.types import Payload
 from framework.wire import keys
 from framework.wire.job import BUFFERED_AT, timestamp
 from framework.wire.resources import Slot, reservations, slot_id, slot_member
-from framework.wire.sub_queues import return_queue
+from framework.wire.sub_queues import start_queue
 
 SlotState: TypeAlias = Literal["taken", "waits", "refused", "fenced"]
 _STATES: dict[int, SlotState] = {1: "taken", 0: "waits", 2: "refused", -1: "fenced"}
@@ -84,7 +84,7 @@ class LimitSlots:
             unit.data,
             slot.member,
             jid,
-            return_queue(unit.queue, unit.data, to_start=True),
+            start_queue(unit.queue, payload),
             limit,
             self.ttl_s,
             waiting_since,
