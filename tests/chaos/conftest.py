@@ -142,6 +142,13 @@ def scene(short_path, make_server, redis, redis_url):
 
 
 @pytest.fixture
+def site(short_path, redis, redis_url):
+    made = Site(short_path, redis_url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
 def measured(request):
     """Store a figure of a test with its result: ``--junitxml=FILE -o junit_family=xunit1`` shows them."""
     return lambda name, figure: request.node.user_properties.append((name, round(figure, 3)))

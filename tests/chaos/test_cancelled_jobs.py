@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from framework.wire import keys
-from tests.harness import ROOT, Site, encoded, until
+from tests.harness import ROOT, encoded, until
 
 EACH = 2_500
 """Jobs of each kind: due later, to be retried, in the queue, and behind a full limit, where all but the running ones are held."""
@@ -87,13 +87,6 @@ def cancel(site, name):
         found.append({**result, "seconds": round(time.monotonic() - started, 2)})
         refused = result["refused"]
     return found
-
-
-@pytest.fixture
-def site(short_path, redis, redis_url):
-    made = Site(short_path, redis_url)
-    yield made
-    made.close()
 
 
 @pytest.mark.campaign

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 import pytest
 
 from framework.wire import keys
-from tests.harness import ROOT, Site, encoded, until
+from tests.harness import ROOT, encoded, until
 
 JOBS = int(os.environ.get("RETRIED_JOBS", "20000"))
 KILLS = 6
@@ -53,13 +53,6 @@ def fill(redis):
             pipeline.zadd(keys.DEAD, {data: now - number / 1_000})
         pipeline.execute()
     redis.zadd(keys.DEAD, {encoded("OtherWorker", jid=f"other{number}"): now for number in range(OTHERS)})
-
-
-@pytest.fixture
-def site(short_path, redis, redis_url):
-    made = Site(short_path, redis_url)
-    yield made
-    made.close()
 
 
 class Operators:
