@@ -72,8 +72,8 @@ def test_quiet_process_puts_the_job_back_with_its_cursor(slots, redis):
 
     _, done = iterable(5, stop)
     fields = {"interrupted_count": 2, "aw_death_count": 1, "expires_in": 600, "enqueued_at": time.time() - 1}
-    enqueue(redis, "Job", jid="j", foreign=[1], **fields)
     one = slots()
+    enqueue(redis, "Job", jid="j", foreign=[1], **fields)
     until(lambda: queued(redis) and done)
     assert done == ["start", 0, 1, 2, "stop"]
     (job,) = queued(redis)
@@ -191,8 +191,8 @@ def test_job_cancelled_by_us_stops_at_its_next_item(slots, redis):
             one.cancellations.refresh()
 
     _, done = iterable(1_000, cancel)
-    enqueue(redis, "Job", jid="j")
     one = slots()
+    enqueue(redis, "Job", jid="j")
     until(one.done)
     assert done == ["start", 0, 1, "cancel", "stop"]
     assert not redis.exists(STATE, keys.CANCELLED)
@@ -205,8 +205,8 @@ def test_job_of_a_cancelled_batch_stops_at_its_next_item(slots, redis):
             one.cancellations.refresh()
 
     _, done = iterable(1_000, cancel)
-    enqueue(redis, "Job", jid="j", bid="aw-batch")
     one = slots()
+    enqueue(redis, "Job", jid="j", bid="aw-batch")
     until(one.done)
     assert done == ["start", 0, 1, "cancel", "stop"]
 
@@ -337,8 +337,8 @@ def test_async_iteration_yields_and_resumes(slots, redis):
         one.runs.quiet = False
 
     _, done = async_iterable(3, stop, on_stop=go_on)
-    enqueue(redis, "Job", jid="j")
     one = slots()
+    enqueue(redis, "Job", jid="j")
     until(one.done)
     assert done == ["start", 0, 1, "stop", "resume", 2, "stop", "complete"]
 
