@@ -11,9 +11,11 @@ import redis
 from framework.admin.held_jobs import HeldJobs
 from framework.admin.job_counts import QUEUE_PREFIX, OnProgress, jobs_of_classes
 from framework.admin.statistics import reply_number
+from framework.types import Priority
 from framework.wire import keys
 from framework.wire.job import PROFILE, timestamp
 from framework.wire.result_fields import call_of
+from framework.wire.sub_queues import LEVELS, PRIORITY
 
 WINDOW_MIN = 5
 """The whole minutes whose runs are counted, and the minute that has begun."""
@@ -51,6 +53,8 @@ class Backlog:
     """The jobs in ``places`` whose callers want their answers."""
     profiled: int = 0
     """The jobs in ``places`` whose runs are profiled."""
+    levels: Counter[Priority] = field(default_factory=Counter[Priority])
+    """The jobs in ``places`` by their level, of a class that declares a priority."""
 
     @property
     def waiting(self) -> int:
@@ -83,6 +87,8 @@ def read_backlog(
         found.places[place] += 1
         found.called += call_of(payload) is not None
         found.profiled += PROFILE in payload
+        if (level := payload.get(PRIORITY)) in LEVELS:
+            found.levels[level] += 1
         if place.startswith(QUEUE_PREFIX) and (entered := timestamp(payload.get("enqueued_at"))) is not None:
             found.entered.append(entered)
     for one in held:

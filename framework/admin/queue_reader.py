@@ -1,5 +1,6 @@
 """Read the queues of one shard, and the jobs of a queue in pages while it changes."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -12,10 +13,11 @@ from framework.admin.statistics import reply_number
 from framework.shard.shard import Shard
 from framework.store.clock import server_time
 from framework.text import decode_escaped
+from framework.types import Priority
 from framework.wire import keys
 from framework.wire.job import timestamp
 from framework.wire.json import loads_object
-from framework.wire.sub_queues import SEPARATOR, SUB_QUEUE, order_of, parent_of
+from framework.wire.sub_queues import NORMAL, SEPARATOR, SUB_QUEUE, level_of, order_of, parent_of
 
 PAGE = 100
 """Jobs per read of a queue."""
@@ -74,17 +76,35 @@ def sub_queues(client: "redis.Redis", name: str) -> list[str]:
     return sorted(found, key=order_of)
 
 
+def waiting_by_level(client: "redis.Redis") -> dict[tuple[str, Priority], int]:
+    """Return the waiting jobs by queue and level, of queues with jobs of a level that is not normal. Raises redis errors."""
+    listed = list(map(decode_escaped, named_queues(client)))
+    queues = {parent_of(name) for name in listed if level_of(name) != NORMAL}
+    names = [*queues, *(name for name in listed if SEPARATOR in name and parent_of(name) in queues)]
+    found = Counter[tuple[str, Priority]]()
+    for name, jobs in _sizes(client, names).items():
+        found[parent_of(name), level_of(name)] += jobs
+    return {place: jobs for place, jobs in found.items() if jobs}
+
+
 def _sub_queue_sizes(client: "redis.Redis", names: Sequence[str]) -> dict[str, list[int]]:
     """Return the numbers of jobs in sub-queues, by queue."""
     found: dict[str, list[int]] = {}
-    if names:
-        pipeline: Any = client.pipeline(transaction=False)
-        for name in names:
-            pipeline.llen(keys.queue(name))
-        for name, size in zip(names, map(reply_number, pipeline.execute(raise_on_error=False)), strict=True):
-            if size:
-                found.setdefault(parent_of(name), []).append(size)
+    for name, size in _sizes(client, names).items():
+        if size:
+            found.setdefault(parent_of(name), []).append(size)
     return found
+
+
+def _sizes(client: "redis.Redis", names: Sequence[str]) -> dict[str, int]:
+    """Return the number of jobs in each list."""
+    if not names:
+        return {}
+    pipeline: Any = client.pipeline(transaction=False)
+    for name in names:
+        pipeline.llen(keys.queue(name))
+    replies: list[Any] = pipeline.execute(raise_on_error=False)
+    return dict(zip(names, map(reply_number, replies), strict=True))
 
 
 def known_queues(shard: Shard) -> set[str]:

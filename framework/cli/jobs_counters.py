@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from framework.admin.limit_reader import read_limits
+from framework.admin.queue_reader import waiting_by_level
 from framework.cli.errors import reports_errors
 from framework.cli.jobs_held import read_held
 from framework.cli.options import shard_option
@@ -33,7 +34,8 @@ _SERIES = re.compile(r"[a-z_:][\w:]*(?:\{(?:[a-z_]\w*=\"(?:[^\"\\\n]|\\[\\\"n])*
 def counters(*, names: Sequence[str]) -> None:
     """Print the counters and gauges of the policies in Prometheus' text format.
 
-    The gauges are the running and waiting jobs of each limit, and the number and age of held jobs.
+    The gauges are the running and waiting jobs of each limit, the number and age of held jobs, and the waiting jobs of each
+    level of queues with priorities.
 
     Counters are summed over the shards; gauges are per shard. Run it at one place, for example for a textfile collector.
     """
@@ -63,7 +65,7 @@ def _read_counters(shard: Shard) -> dict[str, int]:
 
 
 def _read_gauges(shard: Shard) -> Iterator[tuple[str, dict[str, str], float]]:
-    """Yield GitLab's gauges of each limit, and the number and age of the held jobs of each place."""
+    """Yield GitLab's gauges of each limit, the number and age of the held jobs of each place, and the waiting jobs of each level."""
     now = server_time(shard.client)
     for limit in read_limits(shard.client, now):
         worker = {"worker": limit.name}
@@ -77,3 +79,5 @@ def _read_gauges(shard: Shard) -> Iterator[tuple[str, dict[str, str], float]]:
         place = {"place": one.kind, "worker": one.name}
         yield "held_jobs", place, one.jobs
         yield "held_oldest_job_age_seconds", place, round(max(0.0, now - one.since), 3)
+    for (queue, level), jobs in waiting_by_level(shard.client).items():
+        yield "waiting_jobs", {"queue": queue, "priority": level}, jobs

@@ -18,6 +18,7 @@ from framework.declare.request import Route
 from framework.exit_codes import EXIT_FAILED
 from framework.shard.shard import Shard
 from framework.text import format_age, format_duration
+from framework.wire.sub_queues import LEVELS
 from framework.wiring.blockers import open_blocker_readers
 
 _MOST_PROCESSES = 5
@@ -69,6 +70,8 @@ def explain_class(
 def _format_text(worker: str, one: ClassExplanation, route: Route | None, limits: AssumedLimits) -> Iterator[str]:
     yield f"{worker} on {one.shard}{_route_text(one, route)}"
     yield f"  jobs      {_places_text(one)}"
+    if one.backlog.levels:
+        yield f"  priority  {', '.join(f'{level} {one.backlog.levels[level]:,}' for level in LEVELS if one.backlog.levels[level])}"
     yield from class_lines(one.backlog.called, one.backlog.profiled, one.profiles)
     if one.backlog.oldest is not None:
         yield f"  oldest    waits for {format_age(one.now, one.backlog.oldest)}"
@@ -149,6 +152,7 @@ def _as_json(one: ClassExplanation) -> Mapping[str, Any]:
         "routed": one.routed,
         "places": dict(one.backlog.places),
         "held": one.backlog.held,
+        "priorities": {level: one.backlog.levels[level] for level in LEVELS if one.backlog.levels[level]},
         "called": one.backlog.called,
         "profiled": one.backlog.profiled,
         "profiles": one.profiles,

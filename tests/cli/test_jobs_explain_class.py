@@ -11,7 +11,7 @@ from framework.feature_flags.flag import Flag, pause_flag
 from framework.feature_flags.redis_flags import set_flag
 from framework.wire import keys
 from tests.admin.test_process_list import RUBY, write_record
-from tests.harness import ROOT, enqueue
+from tests.harness import ROOT, encoded, enqueue
 
 COMMAND = str(ROOT / "scripts" / "jobs")
 
@@ -26,6 +26,27 @@ def explain(site):
         return json.loads(done.stdout) if "--json" in words else done.stdout + done.stderr
 
     return run
+
+
+def test_class_with_priorities_shows_its_levels(explain, jobs, redis):
+    """Levels that are no level of ours are not counted; the gauges count a queue's keys and the jobs of all its classes."""
+    places = {"low^": "low", "critical^": "critical", "low^seller": "low"}
+    for sub_queue, level in places.items():
+        fields = {"queue": "default", "priority": level, "aw_sub_queue": f"default~{sub_queue}"}
+        redis.sadd(keys.QUEUES, f"default~{sub_queue}")
+        redis.lpush(f"queue:default~{sub_queue}", encoded("NoopWorker", jid=sub_queue, **fields))
+    redis.sadd(keys.QUEUES, "fair~seller")
+    redis.lpush("queue:fair~seller", encoded("NoopWorker", jid="fair", queue="fair", priority=["low"]))
+    push(redis, 2)
+    push(redis, 1, priority="urgent")
+    assert "  priority  critical 1, low 2" in explain("NoopWorker").splitlines()
+    (shard,) = explain("NoopWorker", "--json")["shards"]
+    assert shard["priorities"] == {"critical": 1, "low": 2}
+    gauges = [line for line in jobs("counters").splitlines() if line.startswith("waiting_jobs")]
+    assert gauges == [
+        f'waiting_jobs{{priority="{level}",queue="default",shard="main"}} {count}'
+        for level, count in (("critical", 1), ("low", 2), ("normal", 3))
+    ]
 
 
 def codes(shard):
