@@ -23,7 +23,7 @@ from framework.types import Jid, Json
 from framework.wire.ids import generate_jid, generate_jids, wire_timestamp_json
 from framework.wire.json import dumps, dumps_exact
 from framework.wire.resources import IDEMPOTENCY_KEY
-from framework.wire.status_key import StatusCommand, TrackedJob, queued_commands
+from framework.wire.status_key import QueuedCommands, StatusCommand, TrackedJob
 
 _LOCK_FIELD = IDEMPOTENCY_KEY.encode()
 
@@ -247,7 +247,7 @@ class TemplatePayloads:
         if not ttl_s:
             return ()
         if dues is None:
-            return queued_commands(jids, ttl_s)
+            return QueuedCommands(jids, ttl_s)
         return [queued_status(TrackedJob(jid, ttl_s), due) for jid, due in zip(jids, dues, strict=True)]
 
 

@@ -24,7 +24,7 @@ from framework.store.channel import Channel, ChannelPool
 from framework.store.connect import Endpoint
 from framework.store.script import Script
 from framework.telemetry.rate_limit import LogRateLimit
-from framework.wire.status_key import StatusCommand
+from framework.wire.status_key import QueuedCommands, StatusCommand
 
 # Between two warnings about refused statuses, or queue names.
 _LOG_INTERVAL_S = 60.0
@@ -149,7 +149,7 @@ class ShardConnection:
         if circuit.open and circuit.rejects(began):
             raise self._open_error()
         if status_commands:
-            packet = b"".join(map(pack, status_commands)) + packet
+            packet = _packed(status_commands) + packet
         failure = self._attempt(
             self._channel_pool.acquire(), packet, command_count, queue_command_count, status_commands, job_commands
         )
@@ -334,3 +334,9 @@ class ShardConnection:
 
 def _is_retryable(error: BaseException | None) -> bool:
     return isinstance(error, _RETRYABLE) and not isinstance(error, AuthenticationError)
+
+
+def _packed(status_commands: Sequence[StatusCommand]) -> bytes:
+    if isinstance(status_commands, QueuedCommands):
+        return status_commands.packed(pack)
+    return b"".join(map(pack, status_commands))

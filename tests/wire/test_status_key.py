@@ -5,8 +5,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from framework.shard.connection import pack
 from framework.types import JobState
-from framework.wire.status_key import MAX_TTL_S, TrackedJob, most_advanced, tracked_job
+from framework.wire.status_key import MAX_TTL_S, QueuedCommands, TrackedJob, most_advanced, tracked_job
 from tests.tables import each_row
 
 
@@ -27,6 +28,15 @@ def test_tracked_job_ignores_invalid_expirations(kept):
 def test_tracked_job_needs_an_id(fields):
     assert tracked_job({**fields, "status_expiration": 60}) is None
     assert tracked_job({"jid": "j"}) is None
+
+
+@given(st.lists(st.binary(min_size=12, max_size=12).map(bytes.hex), unique=True), st.integers(1, MAX_TTL_S))
+@example(["7" * 24, "a" * 24], 7)
+def test_queued_commands_are_those_of_the_single_jobs(jids, ttl_s):
+    commands = [TrackedJob(jid, ttl_s).queued_command(None) for jid in jids]
+    queued = QueuedCommands(jids, ttl_s)
+    assert (list(queued), list(queued[1:]), len(queued)) == (commands, commands[1:], len(commands))
+    assert queued.packed(pack) == b"".join(map(pack, commands))
 
 
 def test_status_command_writes_the_state():
