@@ -149,7 +149,10 @@ class ShardConnection:
         if circuit.open and circuit.rejects(began):
             raise self._open_error()
         if status_commands:
-            packet = _packed(status_commands) + packet
+            if isinstance(status_commands, QueuedCommands):
+                packet = status_commands.packed(pack) + packet
+            else:
+                packet = b"".join(map(pack, status_commands)) + packet
         failure = self._attempt(
             self._channel_pool.acquire(), packet, command_count, queue_command_count, status_commands, job_commands
         )
@@ -334,9 +337,3 @@ class ShardConnection:
 
 def _is_retryable(error: BaseException | None) -> bool:
     return isinstance(error, _RETRYABLE) and not isinstance(error, AuthenticationError)
-
-
-def _packed(status_commands: Sequence[StatusCommand]) -> bytes:
-    if isinstance(status_commands, QueuedCommands):
-        return status_commands.packed(pack)
-    return b"".join(map(pack, status_commands))
