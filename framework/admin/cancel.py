@@ -46,7 +46,7 @@ class _TimeIsUp(Exception):
 
 @dataclass(slots=True)
 class CancelResult:
-    """What a cancellation has done: jobs that waited and are gone, and jobs that end by their marks."""
+    """The results of a cancellation: jobs that waited and are gone, and jobs that end by their marks."""
 
     matched: int = 0
     ended: int = 0

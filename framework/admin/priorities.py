@@ -17,7 +17,7 @@ from framework.wire.payload_edit import rewrite
 from framework.wire.sub_queues import LEVELS, PRIORITY, SUB_QUEUE, at_level, list_of, parent_of
 
 PriorityOutcome: TypeAlias = Literal["done", "same", "gone", "wrong type", "held", "no priority", "not waiting"]
-"""What became of one job; ``gone``: another program moved it meanwhile, and nothing was written."""
+"""The outcome for one job; ``gone``: another program moved it meanwhile, and nothing was written."""
 
 _SETS = {"scheduled": keys.SCHEDULE, "retry": keys.RETRY}
 _REPLIES: dict[int, PriorityOutcome] = {1: "done", 0: "gone", -1: "wrong type"}

@@ -52,7 +52,7 @@ class SetRecord(JobRecord):
 
 @dataclass(slots=True)
 class ShardResult:
-    """What an action on the matching jobs of one shard has done."""
+    """The results of an action on the matching jobs of one shard."""
 
     scanned: int = 0
     matched: int = 0

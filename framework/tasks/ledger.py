@@ -72,7 +72,7 @@ class LostJob:
 
 @dataclass(frozen=True, slots=True)
 class Healed:
-    """What became of lost jobs."""
+    """The results of a heal of lost jobs."""
 
     enqueued: int = 0
     cancelled: int = 0

@@ -13,7 +13,7 @@ from framework.declare.worker import ApplicationWorker
 from framework.errors import ArgumentsError, DeclarationError
 from framework.process.signals import SWEEP
 from framework.wire import keys
-from tests.harness import Site, until
+from tests.harness import until
 from tests.tables import each_row
 
 JOBS = Path(__file__).resolve().parent / "capacity_jobs.py"
@@ -30,11 +30,9 @@ RUNNING = f"{keys.limit('DrainWorker')}:running"
 
 
 @pytest.fixture
-def site(short_path, redis, redis_url):
-    made = Site(short_path, redis_url, warm=True)
-    shutil.copy(JOBS, made.folder / "jobs.py")
-    yield made
-    made.close()
+def site(site):
+    shutil.copy(JOBS, site.folder / "jobs.py")
+    return site
 
 
 @pytest.fixture
