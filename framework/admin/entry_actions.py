@@ -65,7 +65,7 @@ class ActionTerms:
 
 
 class ActedSlice(NamedTuple):
-    """The entries of one script call with what became of each, and how many old entries the dead set lost to make room."""
+    """The entries of one script call with the outcome of each, and how many old entries the dead set lost to make room."""
 
     outcomes: Sequence[EntryOutcome]
     trimmed: int

@@ -24,7 +24,7 @@ _REPLIES: dict[int, PriorityOutcome] = {1: "done", 0: "gone", -1: "wrong type"}
 
 
 class PriorityChange(NamedTuple):
-    """One job that was found, and what became of it."""
+    """One job that was found, with its outcome."""
 
     shard: str
     place: str
@@ -75,7 +75,7 @@ def _change(client: "redis.Redis", found: JobLocation, level: Priority) -> Prior
 
 
 def outcome_text(outcome: PriorityOutcome) -> str:
-    """Return what became of a job, with the remedy where it stays as it was."""
+    """Return the outcome as text, with the remedy for a job that stays as it was."""
     return _TEXTS[outcome]
 
 

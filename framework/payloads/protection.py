@@ -1,4 +1,4 @@
-"""Keep the stored form of a payload when a step of the framework changes what it depends on."""
+"""Keep the stored form of a payload valid when a step of the framework changes its fields."""
 
 from typing import NamedTuple
 
