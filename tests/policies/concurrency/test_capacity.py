@@ -12,7 +12,9 @@ from framework.declare.limited_capacity import LimitedCapacityWorker
 from framework.declare.worker import ApplicationWorker
 from framework.errors import ArgumentsError, DeclarationError
 from framework.process.signals import SWEEP
+from framework.settings.load import load
 from framework.wire import keys
+from framework.wiring.client import ProcessClient, override
 from tests.harness import until
 from tests.tables import each_row
 
@@ -158,9 +160,10 @@ def test_capacity_zero_ends_waiting_jobs_unknown_runs_one(worker, capacity, redi
 
 
 @pytest.fixture
-def drain(redis, redis_url, monkeypatch):
-    monkeypatch.setenv("REDIS_URL", redis_url)
-    with registry.isolated():
+def drain(redis, redis_url):
+    # An earlier test of this process may have opened the default client on another server.
+    client = ProcessClient(load({"REDIS_URL": redis_url}))
+    with override(client), registry.isolated():
 
         class DrainWorker(LimitedCapacityWorker):
             feature_category = "not_owned"
@@ -175,6 +178,7 @@ def drain(redis, redis_url, monkeypatch):
                 return 0
 
         yield DrainWorker
+    client.shards.close()
 
 
 def test_capacity_overlapping_calls_enqueue_only_missing_jobs(drain, redis):
